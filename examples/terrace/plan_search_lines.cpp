@@ -38,6 +38,7 @@ nlohmann::json to_json(const FoundPlan& found) {
                    {"fits", found.step_s != 0},
                    {"known", name_of_known(found.known)}};
   if (found.estimate_s != 0) j["estimate_s"] = found.estimate_s;
+  j["drafted"] = found.drafted;
   if (found.step_s == 0) {
     j["refusal"] = found.refusal;
     return j;

@@ -10,6 +10,7 @@
 
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/plan_draft.h>
 #include <terrace/examples/terrace/plan_estimate.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
 #include <terrace/examples/terrace/plan_search.h>
@@ -165,6 +166,47 @@ TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
   }
   EXPECT_EQ(7, planned);
   EXPECT_LE(latest, 1.05 * earliest);
+}
+
+// Where activations are computed again or leave the device: four short plans, and the plan of all blocks and micro-batches.
+TEST(PlanDraft, IsNearThePlan) {
+  auto c = small();
+  c.layers = 24;
+  c.grad_accumulation = 24;
+  c.dp = 2;
+  c.zero = 3;
+  c.device_memory = "1500KiB";
+  const auto sizes = draft_sizes(c);
+  ASSERT_TRUE(sizes);
+  const double draft = draft_step(c, *sizes, two_nodes(), [](const RunConfig& few, std::uint64_t) {
+    EXPECT_LE(few.layers * few.grad_accumulation, 8 * 8);
+    return step_of(few, two_nodes());
+  });
+  const double exact = step_of(c, two_nodes());
+  EXPECT_GT(exact, 0);
+  EXPECT_NEAR(draft, exact, 0.3 * exact);
+  c.pp = 2;
+  EXPECT_FALSE(draft_sizes(c)) << "stages of few blocks are not alike";
+}
+
+// A clock that only the search moves: what it has not planned when the time is over is estimated, and nothing is planned twice.
+TEST(PlanSearch, EndsAtItsDeadline) {
+  const SearchSpace space{.ranks = 2, .ranks_per_node = 2, .sequences = 4};
+  const auto all = candidates(small(), space).size();
+  std::size_t before = 0;
+  for (const double seconds : {10.0, 1e9}) {
+    double clock = 0;
+    const auto found = search_plans(small(), space, two_nodes(), {.seconds = seconds, .now = [&] { return clock += 1; }});
+    ASSERT_EQ(all, found.size());
+    const auto planned =
+        static_cast<std::size_t>(std::ranges::count_if(found, [](const FoundPlan& f) { return f.known != Known::estimated; }));
+    EXPECT_GE(planned, before) << seconds;
+    if (seconds < 1e9) {
+      EXPECT_LT(planned, all) << "more time must plan more";
+    }
+    before = planned;
+  }
+  EXPECT_EQ(all, before);
 }
 
 // It left out what tensor ranks exchange between layers, and told half of the time of all ranks together.
