@@ -2,6 +2,7 @@
 // on disk. The model is the quickstart's, made small: held-out loss and generated text tell of every weight.
 //
 // A composition is a line of compositions().
+#include <array>
 #include <regex>
 
 #include <fmt/format.h>
@@ -15,13 +16,12 @@ namespace {
 
 #ifdef TERRACE_MPIRUN
 
-constexpr int kMicroBatches = 4;  // of all data ranks together
-
 struct Composition {
   const char* name;
   int ranks;
   Words words;
   int data_ranks = 1;  // that share the micro-batches
+  bool experts = false;
 };
 
 std::vector<Composition> compositions() {
@@ -35,14 +35,27 @@ std::vector<Composition> compositions() {
       {"tp8_3d", 8, {"--tp", "8", "--tp-mode", "3d"}},
       {"cp4_dp2", 8, {"--cp", "4", "--dp", "2"}, 2},
       {"cp4_ring_dp2", 8, {"--cp", "4", "--cp-mode", "ring", "--dp", "2"}, 2},
+      {"ep4_dp2", 8, {"--ep", "4", "--dp", "2"}, 8, true},
+      {"ep2_pp2_tp2", 8, {"--ep", "2", "--pp", "2", "--tp", "2"}, 2, true},
   };
 }
 
-// The vocabulary is one that no number of ranks divides.
-Words model() {
-  return {"--model",  "llama", "--layers", "2",    "--hidden",  "128", "--heads",      "4",
-          "--ffn",    "256",   "--vocab",  "263",  "--seq-len", "32",  "--dtype",      "fp64",
-          "--recipe", "fp32",  "--lr",     "1e-3", "--steps",   "3",   "--batch-size", "4"};
+// What one rank trains for all compositions with the same layers: 16 sequences a step. The vocabulary is one that no number of
+// ranks divides.
+struct Serial {
+  std::string run, text = {};
+  int micro_batches;  // of all data ranks together
+  Words words;
+};
+
+Serial serial(bool experts) {
+  const Words common{"--model",   "llama", "--layers", "2",    "--hidden", "128",  "--heads", "4",
+                     "--ffn",     "256",   "--vocab",  "263",  "--lr",     "1e-3", "--steps", "3",
+                     "--seq-len", "32",    "--dtype",  "fp64", "--recipe", "fp32"};
+  if (!experts) return {.run = "one", .micro_batches = 4, .words = common + Words{"--batch-size", "4"}};
+  return {.run = "one-experts",
+          .micro_batches = 8,
+          .words = common + Words{"--batch-size", "2", "--experts", "4", "--experts-per-token", "2"}};
 }
 
 class Compositions : public Ranks {
@@ -72,26 +85,30 @@ class Compositions : public Ranks {
 };
 
 TEST_F(Compositions, TrainWhatOneRankTrainsAsProcessesWithStatesOnDisk) {
-  const auto with = [&](int micro_batches, const Words& more) {
-    return model() + Words{"--grad-accumulation", std::to_string(micro_batches)} + more;
+  const auto with = [&](const Serial& of, int data_ranks, const Words& more) {
+    return of.words + Words{"--grad-accumulation", std::to_string(of.micro_batches / data_ranks)} + more;
   };
-  const auto one = train(with(kMicroBatches, {"--out-dir", "one"}));
-  ASSERT_EQ(0, one.exit) << one.described;
-  const auto text = text_of("one");
-  OneIn chosen(2);
+  std::array ones{serial(false), serial(true)};
+  for (auto& one : ones) {
+    const auto trained = train(with(one, 1, {"--out-dir", one.run}));
+    ASSERT_EQ(0, trained.exit) << trained.described;
+    one.text = text_of(one.run);
+  }
+  OneIn chosen(3);
   for (const auto& c : compositions())
     for (const auto* const zero : {"1", "3"}) {
       if (!chosen()) continue;
+      const auto& one = ones.at(c.experts ? 1 : 0);
       const auto run = fmt::format("{}-zero{}", c.name, zero);
       SCOPED_TRACE(run);
-      const auto words = with(kMicroBatches / c.data_ranks, c.words + Words{"--zero", zero});
+      const auto words = with(one, c.data_ranks, c.words + Words{"--zero", zero});
       auto launched = launch(Words{"launch", "-n", std::to_string(c.ranks), "--mpirun", TERRACE_MPIRUN, "--"} +
                              tiny("train", words + little(c, words) + Words{"--out-dir", run}));
       launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
       const auto many = terrace::test::run(launched);
       ASSERT_EQ(0, many.exit) << many.described;
-      expect_near("one", run, 1e-9);
-      EXPECT_EQ(text, text_of(run));
+      expect_near(one.run, run, 1e-9);
+      EXPECT_EQ(one.text, text_of(run));
       EXPECT_GT(metrics(run).back().at("offload").at("read_bytes").get<std::uint64_t>(), 0U) << "states were not on disk";
     }
 }
