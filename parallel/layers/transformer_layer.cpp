@@ -15,6 +15,13 @@ Shape shape_of_a_tile(const ParamSpec& param, const TensorView& tile) {
 
 void TransformerLayer::fail(const std::string& what) const { throw std::logic_error(name_ + ": " + what); }
 
+// Where there are adapters, only they are trained.
+std::vector<ParamSpec> TransformerLayer::params() const {
+  auto all = params_;
+  for (auto& param : all) param.frozen = config_.adapters.rank != 0 && !is_adapter(param.name);
+  return all;
+}
+
 void TransformerLayer::check(const char* what, const TensorView& view, DType dtype, Shape shape) const {
   if (view.empty()) fail(std::string(what) + " is missing");
   if (view.dtype != dtype || view.elements() != shape.elements()) {
