@@ -139,7 +139,7 @@ void check_adapters(const Transformer& config) {
   if (!(alpha > 0) || !std::isfinite(alpha)) refuse(fmt::format("lora_alpha must be more than 0, not {}", alpha));
   if (tensors.empty()) refuse("adapters need a tensor that they adapt");
   const auto demand = [&](const char* what, bool is_so, const char* instead) {
-    if (!is_so) refuse(fmt::format("adapters do not work with {} yet: {}", what, instead));
+    if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
   };
   demand("tensor ranks", config.tensor.ranks == 1, "give 1 tensor rank");
   demand("a mixture of experts", config.experts.count == 0, "train all parameters, or another model");
