@@ -41,9 +41,10 @@ std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint64_
       return (tensor.apart || before >= least) && behind >= least;
     };
     const bool begins_block = tensor.begins_unit && is_large(unit, Layout::kUnitElements);
-    if (runs.empty() || (begins_block && is_large(place, least_run))) {
+    if (runs.empty() || tensor.begins_run || (begins_block && is_large(place, least_run))) {
       runs.emplace_back();
       place = 0;
+      if (tensor.begins_run) unit = 0;
     } else if (begins_block) {
       place = round_up(place, Layout::kBlockElements);
     }

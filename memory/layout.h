@@ -21,6 +21,7 @@ struct LayoutTensor {
   std::uint64_t origin = 0;  // if it is a part of a tensor: where it begins there
   bool begins_unit = false;  // the tensors from here on are used apart from those before
   bool apart = false;        // and begin a run even if little lies before them
+  bool begins_run = false;   // it begins a run, always
 };
 
 struct TensorPlace {

@@ -9,6 +9,7 @@
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/check_tensor.h>
 #include <terrace/parallel/degrees.h>
+#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/run_mesh.h>
 #include <terrace/parallel/skips.h>
 
@@ -261,6 +262,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   errors.gather([&] { demand_rank(model, request); });
   errors.gather([&] { demand_zigzag(model, request); });
   errors.gather([&] { demand_layers(model, request); });
+  errors.gather([&] { check_frozen(model, request); });
   errors.throw_if_any();
 }
 

@@ -115,7 +115,7 @@ class StepChecker {
       case Op::recompute: return;
       case Op::backward:
       case Op::backward_weight: return backward(a, layer);
-      case Op::backward_input: return once(a, layer.input_half[a.micro_batch], "input half");
+      case Op::backward_input: return backward_input(a, layer);
       case Op::norm: return norm(a, layer);
       case Op::reduce: return reduce(a);
       case Op::unify: return unify(a, layer);
@@ -138,7 +138,13 @@ class StepChecker {
     if (updates_ == Updates::before_use) require_updated(a);
   }
 
+  void backward_input(const Action& a, LayerState& layer) {
+    if (!map_.has_backward(a.layer)) fail(a, "nothing trains at the layer or below it");
+    once(a, layer.input_half[a.micro_batch], "input half");
+  }
+
   void backward(const Action& a, LayerState& layer) {
+    if (!map_.layout().trains(a.layer)) fail(a, "all parameters of the layer are frozen");
     if (a.op == Op::backward_weight && !layer.input_half[a.micro_batch]) fail(a, "its input half has not run");
     if (a.op == Op::backward && layer.input_half[a.micro_batch]) fail(a, "its input half has run already");
     if (a.layer + 1 != program_.layers && !layer.forward[a.micro_batch]) fail(a, "its forward has not run");
@@ -153,6 +159,7 @@ class StepChecker {
   }
 
   void norm(const Action& a, LayerState& layer) {
+    if (map_.layout().trained_chunks(a.layer) == 0) fail(a, "all parameters of the layer are frozen");
     if (a.update != layer.made) fail(a, fmt::format("update {} of the layer is next", layer.made));
     if (layer.backwards != backwards_until_update(layer))
       fail(a, fmt::format("{} of {} backwards have run", layer.backwards, backwards_until_update(layer)));
@@ -181,7 +188,8 @@ class StepChecker {
   void gather(const Action& a, LayerState& layer) {
     const auto& data = map_.data();
     if (a.chunk >= layer.gathered.size()) fail(a, fmt::format("the layer has {} groups", layer.gathered.size()));
-    if (updates_ == Updates::before_use && !updated(a.layer, a.chunk)) fail(a, "the weights have not been updated");
+    if (updates_ == Updates::before_use && !map_.is_frozen(a.layer, a.chunk) && !updated(a.layer, a.chunk))
+      fail(a, "the weights have not been updated");
     if (a.copy != 0 && !data.gathers_before_use()) fail(a, "every rank holds all kept weights");
     if (data.gathers_updates() && layer.gathered[a.chunk]) fail(a, "every rank has these weights already");
     if (!data.gathers_updates() && !data.gathers_before_use()) fail(a, "every rank holds all weights");
@@ -281,7 +289,8 @@ class StepChecker {
     demand(a.copy == 0 ? layer.made : layer.kept[a.copy - 1]);
   }
   [[nodiscard]] bool updated_so_far(const LayerState& layer, std::uint32_t group) const {
-    return layer.updated[map_.options().layer_unit ? 0 : group];
+    const std::uint32_t number = map_.options().layer_unit ? 0 : group;
+    return number < layer.updated.size() && layer.updated[number];  // a frozen group never is
   }
   void verdict(const Action& a) {
     if (updates_ != Updates::after_verdict) fail(a, "the updates of this step need no verdict");
@@ -418,7 +427,7 @@ class StepChecker {
     for (std::uint32_t c = 0; c < layers_[a.layer].updated.size(); ++c)
       if (!layers_[a.layer].updated[c]) fail(a, fmt::format("its pending update of chunk {} has not run", c));
     if (a.layer != map_.layout().tied_layer() || !map_.copies(map_.layout().tied_home())) return;
-    for (std::uint32_t g = 0; g < map_.layout().groups_of(map_.layout().tied_home()); ++g)
+    for (std::uint32_t g = 0; g < map_.layout().trained_groups(map_.layout().tied_home()); ++g)
       if (!updated(map_.layout().tied_home(), g))
         fail(a, fmt::format("new weights of group {} of the tied layer have not arrived", g));
   }
@@ -431,10 +440,16 @@ class StepChecker {
       for (std::uint32_t c = 0; c < layer.gathered.size(); ++c)
         if (!layer.gathered[c]) incomplete(fmt::format("group {} of layer {} is updated but not gathered", c, l));
       const bool copied = map_.copies(l) || map_.copied_to(l) != map_.pipeline().rank;
-      for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < layer.exchanged.size(); ++g)
+      for (std::uint32_t g = 0; copied && updates_ != Updates::none && g < map_.layout().trained_groups(l); ++g)
         if (!layer.exchanged[g]) incomplete(fmt::format("new weights of group {} of layer {} have not been exchanged", g, l));
       if (!map_.pipeline().holds(l)) continue;
       const auto backwards = map_.rounds().updates() * backwards_an_update();
+      if (!map_.layout().trains(l)) {
+        const auto halves = std::ranges::count(layer.input_half, true);
+        if (map_.has_backward(l) && halves != backwards)
+          incomplete(fmt::format("layer {} ran {} of {} input halves", l, halves, backwards));
+        continue;
+      }
       if (layer.backwards != backwards)
         incomplete(fmt::format("layer {} ran {} of {} backwards", l, layer.backwards, backwards));
       if (asynchronous_) {
@@ -442,7 +457,7 @@ class StepChecker {
           incomplete(fmt::format("layer {} has {} of {} updates", l, layer.made, map_.rounds().updates()));
         continue;
       }
-      if (!layer.norm) incomplete(fmt::format("layer {} has no norm", l));
+      if (!layer.norm && map_.layout().trained_chunks(l) != 0) incomplete(fmt::format("layer {} has no norm", l));
       for (std::uint32_t c = 0; updates_ != Updates::none && c < layer.updated.size(); ++c)
         if (!layer.updated[c]) incomplete(fmt::format("chunk {} of layer {} is never updated", c, l));
     }

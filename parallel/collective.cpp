@@ -170,9 +170,8 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
       all.push_back(all_gather_of({kPartAxes}, whole(map, map.state(kind, a.layer, data.chunks_of(a.chunk)[i])),
                                   {map.visited(kind), 1, i * bytes * ranks, bytes * ranks}));
   };
-  // Parameters that are copies of the masters need not be visited.
-  if (!recipe.copies_master()) show(Kind::parameter);
-  if (recipe.has_master()) show(Kind::master);
+  for (const auto kind : {Kind::parameter, Kind::master})
+    if (map.visits(kind, a)) show(kind);
   return all;
 }
 

@@ -102,7 +102,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
   }
   // Elements of no tensor were never written and must not decide a block's scale.
   const auto layer = tied ? map.layout().tied_home() : a.layer;
-  const auto first_group = tied ? a.chunk - map.layout().groups_of(a.layer) : a.chunk;
+  const auto first_group = tied ? a.chunk - map.layout().trained_groups(a.layer) : a.chunk;
   std::int64_t written = 0;
   const auto skip_to = [&](std::int64_t element) {
     if (element > written) math.zero(stream, range(written, element));
@@ -187,8 +187,9 @@ void Compute::visit(const Action& a, const Views& views) {
       const auto parts = map.parts().of(part);
       const auto at = [&](Kind kind) { return stored(kind, chunk_of(kind, part, i)); };
       StoredWeights weights;
-      if (!recipe.copies_master()) weights.parameter = at(Kind::parameter);
-      if (recipe.has_master()) weights.master = at(Kind::master);
+      if (map.visits(Kind::parameter, a)) weights.parameter = at(Kind::parameter);
+      if (map.visits(Kind::master, a)) weights.master = at(Kind::master);
+      weights.widened = recipe.has_master() && map.is_frozen(a.layer, a.chunk);
       for (const auto& s : map.layout().segments(a.layer, map.data().chunks_of(a.chunk)[i])) {
         const auto& here = map.layout().param_at(a.layer, s.tensor);
         if (!acts_for(here, parts)) continue;

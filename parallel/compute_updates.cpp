@@ -120,9 +120,10 @@ Stored Compute::stored(Kind kind, std::byte* data) const {
 
 void Compute::fill(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  const bool has_master = map.options().recipe.has_master();
+  const bool has_master = map.options().recipe.has_master() && !map.is_frozen(a.layer, a.chunk);
   for (const auto chunk : map.data().updated_in(a.chunk)) {
     StoredWeights weights;
+    weights.widened = map.options().recipe.has_master() && !has_master;
     const std::uint64_t end = map.layout().chunk_elements();
     for (const auto kind : {Kind::parameter, Kind::master}) {
       if (kind == Kind::master && !has_master) continue;

@@ -53,7 +53,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
     if (!map.pipeline().holds(l)) continue;
     for (const auto kind : recipe.kinds()) {
       if (kind == Kind::gradient) continue;
-      for (const auto c : map.final_gradients(l)) {  // the chunks that this rank owns
+      for (const auto c : map.owned(kind, l)) {
         const auto chunk = map.state(kind, l, c);
         ChunkDescription d{.chunk = chunk,
                            .kind = kind,

@@ -36,10 +36,10 @@
 
 namespace terrace {
 
-enum class InitKind : std::uint8_t { zeros, ones, normal };
+enum class InitKind : std::uint8_t { zeros, ones, normal, uniform };
 struct Init {
   InitKind kind = InitKind::zeros;
-  double std = 0;  // standard deviation, for normal
+  double std = 0;  // standard deviation, for normal; the largest value, for uniform
 };
 
 struct ParamSpec {
@@ -60,6 +60,8 @@ struct ParamSpec {
   // Its rows, or its columns (tile_dim 1), are cut into so many blocks, the first ones longer by one if they cannot be equal
   // (param_tiles.h). Each is a unit, and a phase uses one at a time.
   std::uint32_t tiles = 1, tile_dim = 0;
+  // Training only reads it: it has no gradient, no optimizer state and no master weight, and its bytes never change.
+  bool frozen = false;
 };
 
 struct BatchShape {
@@ -87,8 +89,10 @@ struct LayerContext {
 
 // The tensors of a call; all contiguous. What the phase does not use is empty. Of a parameter in tiles it is the phase's tile.
 struct LayerTensors {
-  std::span<const TensorView> weights;     // in params() order, compute dtype
-  std::span<const TensorView> gradients;   // in params() order, gradient dtype; empty in forward
+  std::span<const TensorView> weights;  // in params() order, compute dtype
+  // In params() order, gradient dtype; empty in forward. An empty view: the parameter is frozen, and nothing is computed for
+  // it.
+  std::span<const TensorView> gradients;
   Accumulate accumulate = Accumulate::no;  // into gradients: no for the first micro-batch
   TensorView x, y;                         // input and output; x is empty for the first layer, y for the last
   std::span<const TensorView> saved;       // in saved() order: written by forward, read by backward

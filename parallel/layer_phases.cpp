@@ -25,6 +25,21 @@ Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const
   return phase;
 }
 
+// A phase computes no gradient of a frozen parameter. What the others take of its products is as much as they have of its
+// elements; in a phase of both halves, of the half that makes gradients.
+void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
+  double all = 0, trained = 0;
+  for (const auto& p : phase.gradients) {
+    const auto elements = static_cast<double>(params[p.param].shape.elements());
+    all += elements;
+    if (!params[p.param].frozen) trained += elements;
+  }
+  if (all == trained) return;
+  const double share = trained / all, of_weights = phase.half == Half::both ? phase.flops / 2 : phase.flops;
+  phase.flops -= of_weights * (1 - share);
+  std::erase_if(phase.gradients, [&](const PhaseParam& p) { return params[p.param].frozen; });
+}
+
 void demand(const Layer& layer, const std::vector<ParamSpec>& params, const std::vector<PhaseParam>& used) {
   for (const auto& [param, tile] : used)
     if (param >= params.size() || tile >= params[param].tiles)
@@ -50,8 +65,8 @@ LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const Para
     for (const auto op : {Op::forward, Op::recompute, Op::evaluate, Op::backward, Op::backward_input, Op::backward_weight,
                           Op::survey, Op::decode})
       numbers[static_cast<std::size_t>(op)] = numbers_of(op, *model.layers[l], calls_[l]);
-    for (std::uint32_t r = 0; r < std::max<std::size_t>(1, layout.runs_of(l).size()); ++r)
-      numbers[static_cast<std::size_t>(Op::norm)].push_back(r);
+    const auto runs = layout.runs_of(l).empty() ? 1 : layout.trained_runs(l);
+    for (std::uint32_t r = 0; r < runs; ++r) numbers[static_cast<std::size_t>(Op::norm)].push_back(r);
   }
 }
 
@@ -61,12 +76,16 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
   const auto& layer = *model.layers[l];
   const auto& params = layout.params(l);
   auto phases = layer.phases(call, shape);
+  const bool has_frozen = std::ranges::any_of(params, &ParamSpec::frozen);
   if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
   std::vector<Runs> read, written;
   for (auto& phase : phases) {
     demand(layer, params, phase.weights);
     demand(layer, params, phase.gradients);
+    drop_frozen(phase, params);
     OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
+    all.idle =
+        has_frozen && call == LayerCall::backward && phase.half == Half::weight && phase.gradients.empty() && !phase.exchange;
     all.gradients = runs_of(layout, l, phase.gradients, written);
     all.scratch = scratch_of(l, round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
     if (const auto& exchange = phase.exchange) {
@@ -97,12 +116,15 @@ std::vector<std::uint32_t> LayerPhases::numbers_of(Op op, const Layer& layer, co
   const auto& phases = calls[static_cast<std::size_t>(call_of(op))];
   std::vector<std::uint32_t> numbers;
   std::size_t saved = 1;  // phases until all is saved
+  bool any = false;
   for (std::uint32_t p = 0; p < phases.size(); ++p) {
     if (!has(phases[p].phase.half, halves_of(op))) continue;
+    any = true;
+    if (phases[p].idle) continue;
     numbers.push_back(p);
     if (const auto& access = phases[p].phase.saved; access && writes(*access)) saved = numbers.size();
   }
-  if (numbers.empty()) throw std::logic_error(layer.name() + ": a half of its backward has no phase");
+  if (!any) throw std::logic_error(layer.name() + ": a half of its backward has no phase");
   if (op == Op::recompute) numbers.resize(saved);
   return numbers;
 }

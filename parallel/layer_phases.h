@@ -57,6 +57,7 @@ class LayerPhases {
     Phase phase;
     std::vector<Runs> weights, gradients;
     std::uint32_t scratch = 0;
+    bool idle = false;  // it would compute gradients of frozen parameters only
   };
   using OfCall = std::vector<OfPhase>;
 

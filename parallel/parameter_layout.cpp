@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <terrace/memory/chunk.h>
+#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/param_tiles.h>
 
 namespace terrace {
@@ -45,20 +46,22 @@ std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers,
 std::size_t tiled_together(const std::vector<ParamSpec>& params, std::size_t first) {
   std::size_t end = first + 1;
   while (params[first].tiles > 1 && end < params.size() && params[end].tiles == params[first].tiles &&
-         params[end].unit == params[first].unit && !params[end].tied)
+         params[end].unit == params[first].unit && params[end].frozen == params[first].frozen && !params[end].tied)
     ++end;
   return end - first;
 }
 
-// Of a layer's own parameters, in the order of their places: the parameter's number and the tile.
+// Of a layer's own parameters, in the order of their places: the parameter's number and the tile. Frozen ones are last.
 std::vector<PhaseParam> order_of(const std::vector<ParamSpec>& params) {
   std::vector<PhaseParam> order;
-  for (std::size_t first = 0; first < params.size();) {
-    const auto together = params[first].tied ? 1 : tiled_together(params, first);
-    for (std::uint32_t tile = 0; !params[first].tied && tile < params[first].tiles; ++tile)
-      for (std::size_t p = first; p < first + together; ++p) order.push_back({static_cast<std::uint32_t>(p), tile});
-    first += together;
-  }
+  for (const bool frozen : {false, true})
+    for (std::size_t first = 0; first < params.size();) {
+      const bool here = !params[first].tied && params[first].frozen == frozen;
+      const auto together = params[first].tied ? 1 : tiled_together(params, first);
+      for (std::uint32_t tile = 0; here && tile < params[first].tiles; ++tile)
+        for (std::size_t p = first; p < first + together; ++p) order.push_back({static_cast<std::uint32_t>(p), tile});
+      first += together;
+    }
   return order;
 }
 
@@ -67,6 +70,7 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
   for (const auto& layer : params) {
     auto& tensors = layers.emplace_back();
     std::uint32_t unit = 0, last_tile = 0;
+    bool frozen = false;  // the tensor before
     for (const auto& [number, tile] : order_of(layer)) {
       const auto& p = layer[number];
       const auto each = static_cast<std::uint64_t>(p.shape.elements() / std::max<std::int64_t>(1, p.shape[p.tile_dim]));
@@ -75,26 +79,30 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
                          .elements = static_cast<std::uint64_t>(count) * each,
                          .origin = static_cast<std::uint64_t>(first) * each,
                          .begins_unit = p.unit != unit || tile != last_tile,
-                         .apart = p.tiles > 1 || p.apart});
+                         .apart = p.tiles > 1 || p.apart,
+                         .begins_run = p.frozen && !frozen});
       unit = p.unit;
+      frozen = p.frozen;
       last_tile = tile;
     }
   }
   return layers;
 }
 
-std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<const ParamGroup> groups) {
+std::vector<std::vector<ParamSpec>> all_params(const Model& model, std::span<const ParamGroup> groups,
+                                               std::span<const std::string> freeze) {
   std::vector<std::vector<ParamSpec>> params;
   for (const auto& layer : model.layers) params.push_back(layer->params());
   apply_groups(groups, params);
+  apply_freeze(freeze, model, params);
   return params;
 }
 
 }  // namespace
 
 ParameterLayout::ParameterLayout(const Model& model, std::span<const ParamGroup> param_groups, std::uint64_t chunk_elements,
-                                 std::uint32_t group)
-    : ParameterLayout(all_params(model, param_groups), chunk_elements, group) {}
+                                 std::uint32_t group, std::span<const std::string> freeze)
+    : ParameterLayout(all_params(model, param_groups, freeze), chunk_elements, group) {}
 
 ParameterLayout::ParameterLayout(Params params, std::uint64_t chunk_elements, std::uint32_t group)
     : Layout(own_tensors(params), chunk_elements != 0 ? chunk_elements : search_chunk(own_tensors(params), group), group,
@@ -102,6 +110,27 @@ ParameterLayout::ParameterLayout(Params params, std::uint64_t chunk_elements, st
       params_(std::move(params)),
       group_(group) {
   find_homes();
+  find_trained();
+}
+
+void ParameterLayout::find_trained() {
+  for (std::uint32_t l = 0; l < layers(); ++l) {
+    trained_chunks_.push_back(chunks_of(l));
+    for (auto t = tensors_of(l); t-- > 0 && param_at(l, t).frozen;) trained_chunks_.back() = run_of(place(l, t)).first;
+  }
+  while (first_trained_ < layers() && !trains(first_trained_)) ++first_trained_;
+}
+
+bool ParameterLayout::has_frozen() const {
+  for (const auto& layer : params_)
+    for (const auto& param : layer)
+      if (param.frozen) return true;
+  return false;
+}
+
+std::uint32_t ParameterLayout::trained_runs(std::uint32_t layer) const {
+  return static_cast<std::uint32_t>(
+      std::ranges::count_if(runs_of(layer), [&](const LayoutRun& run) { return run.first < trained_chunks_[layer]; }));
 }
 
 void ParameterLayout::find_homes() {
@@ -127,6 +156,7 @@ void ParameterLayout::find_homes() {
       homes.push_back(at->second);
       tied_layer_ = l;
       tied_home_ = at->second.layer;
+      if (p.frozen) continue;  // it has no gradient
       const auto& weight = place_of(home(l, number, p.tiles - 1));
       tied_chunks_ =
           static_cast<std::uint32_t>(ceil_div(weight.first_element + weight.elements, this->chunk_elements() * group_)) *

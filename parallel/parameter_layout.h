@@ -3,7 +3,8 @@
 // It is the Layout of the parameters that the layers declare, in which each tile of a parameter is a tensor. Parameters of one
 // unit with equally many tiles lie tile by tile, so that a phase finds its tiles side by side. A tied parameter has no place of
 // its own: it is stored with the layer that declares it (its home). A layer's chunks form groups of one chunk
-// for each rank that shares the state (data_parallel.h).
+// for each rank that shares the state (data_parallel.h). A layer's frozen parameters lie behind the others, in runs of their
+// own: the chunks of its gradients and states are its first chunks.
 //
 // Owner:   a StepMap. Pure. Threads: const after construction.
 // Errors:  std::logic_error for a tied parameter without an earlier declaration, or for a second tied parameter.
@@ -11,6 +12,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <terrace/memory/layout.h>
@@ -25,7 +27,7 @@ class ParameterLayout : public Layout {
 
   // `chunk_elements` 0: the best size is searched. `group`: chunks in a group.
   ParameterLayout(const Model& model, std::span<const ParamGroup> param_groups, std::uint64_t chunk_elements,
-                  std::uint32_t group);
+                  std::uint32_t group, std::span<const std::string> freeze = {});
 
   [[nodiscard]] const std::vector<ParamSpec>& params(std::uint32_t layer) const { return params_[layer]; }
   struct Home {
@@ -46,6 +48,17 @@ class ParameterLayout : public Layout {
   // Whether another layer also reads it.
   [[nodiscard]] bool is_tied(std::uint32_t layer, std::uint32_t tensor) const;
   [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return chunks_of(layer) / group_; }
+  // Of a layer's chunks and groups, the first ones, which updates change; and its runs of them.
+  [[nodiscard]] std::uint32_t trained_chunks(std::uint32_t layer) const { return trained_chunks_[layer]; }
+  [[nodiscard]] std::uint32_t trained_groups(std::uint32_t layer) const { return trained_chunks_[layer] / group_; }
+  [[nodiscard]] std::uint32_t trained_runs(std::uint32_t layer) const;
+  [[nodiscard]] bool has_frozen() const;
+  // Whether the layer's backward has a gradient of weights to compute.
+  [[nodiscard]] bool trains(std::uint32_t layer) const {
+    return trained_chunks_[layer] != 0 || (layer == tied_layer_ && tied_chunks_ != 0);
+  }
+  // The first layer that trains: the layers before it need no backward. layers() if none does.
+  [[nodiscard]] std::uint32_t first_trained() const { return first_trained_; }
 
   // The layer that reads another's weight, and the layer that declares it; kNone if no parameter is tied.
   [[nodiscard]] bool has_tied() const { return tied_layer_ != kNone; }
@@ -63,6 +76,7 @@ class ParameterLayout : public Layout {
   using Params = std::vector<std::vector<ParamSpec>>;
   ParameterLayout(Params params, std::uint64_t chunk_elements, std::uint32_t group);
   void find_homes();
+  void find_trained();
 
   Params params_;
   std::vector<std::vector<Home>> homes_;
@@ -70,6 +84,8 @@ class ParameterLayout : public Layout {
   std::uint32_t group_;
   std::uint32_t tied_layer_ = kNone, tied_home_ = kNone;
   std::uint32_t tied_chunks_ = 0;
+  std::vector<std::uint32_t> trained_chunks_;  // [layer]
+  std::uint32_t first_trained_ = 0;
 };
 
 }  // namespace terrace

@@ -6,6 +6,22 @@
 #include <vector>
 
 namespace terrace {
+
+Program without_frozen(const Program& program, const StepMap& map) {
+  if (!map.layout().has_frozen()) return program;
+  Program out{program.layers, program.micro_batches, {}};
+  const auto first = map.layout().first_trained();
+  for (auto a : program.actions) {
+    const bool trains = map.layout().trains(a.layer);
+    if (is_backward(a.op) && a.layer < first) continue;
+    if (is_message(a.op) && a.payload == Payload::gradient && a.layer <= first) continue;  // of the input of layer `first`
+    if ((a.op == Op::backward_weight || a.op == Op::reduce) && !trains) continue;
+    if (a.op == Op::backward && !trains) a.op = Op::backward_input;
+    out.actions.push_back(a);
+  }
+  return out;
+}
+
 Program with_recompute(const Program& program, const StepMap& map) {
   Program out{program.layers, program.micro_batches, {}};
   for (const auto& a : program.actions) {
@@ -87,7 +103,7 @@ Program with_norms(Program program, const StepMap& map) {
     const auto& a = program.actions[i];
     out.actions.push_back(a);
     if (is_backward(a.op) && !at_end) add_later();
-    if (!completes(a.op) || last[a.layer] != i) continue;
+    if (!completes(a.op) || last[a.layer] != i || map.layout().trained_chunks(a.layer) == 0) continue;
     (a.op == Op::reduce ? later : out.actions).push_back({.op = Op::norm, .layer = a.layer});
   }
   add_later();

@@ -1,4 +1,4 @@
-// Passes: pure functions that rewrite a program. Applied in this order: recompute, reductions, norms, tied gradients,
+// Passes: pure functions that rewrite a program. Applied in this order: frozen, recompute, reductions, norms, tied gradients,
 // gathers, updates, offloads, prefetches.
 #pragma once
 
@@ -9,6 +9,9 @@
 
 namespace terrace {
 
+// Leaves out what computes and carries gradients that nothing needs: the backward of layers below the first that trains, and
+// the weight half of layers that are frozen.
+Program without_frozen(const Program& program, const StepMap& map);
 // Adds a recomputation before every backward of a layer that recomputes.
 Program with_recompute(const Program& program, const StepMap& map);
 // Adds an offload after every forward of a layer that offloads: its kept tensors go to the host. Runs after the checker, which

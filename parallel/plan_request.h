@@ -33,7 +33,8 @@ struct PlanRequest {
   std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
   std::optional<LayerUnit> layer_unit = {};                              // Optimizer::layer_unit()
   std::vector<ParamGroup> param_groups = {};                             // rates and decays of the parameters they name
-  bool disk_tier = false;                                                // false: the disk holds commits only
+  std::vector<std::string> freeze = {};  // patterns of parameters that stay as they are (freeze.h)
+  bool disk_tier = false;                // false: the disk holds commits only
   // Empty settings are chosen by simulating candidates (choose.h).
   std::optional<Order> order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches in a group, for group_vertical

@@ -30,7 +30,8 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
           .pipeline = r.pipeline ? placement_of(*r.pipeline) : PipelineParallel{},
           .rank = mesh_of(model, r).at(r.rank, kDataAxes, 0),
           .layer_unit = r.layer_unit,
-          .param_groups = r.param_groups};
+          .param_groups = r.param_groups,
+          .freeze = r.freeze};
 }
 
 std::uint32_t evaluated_at_once(const PlanRequest& r) {
@@ -101,7 +102,9 @@ class ProgramWriter {
   }
 
   // All that a step computes with its layers, but neither reductions nor updates.
-  [[nodiscard]] Program computed() const { return with_tensor_exchanges(with_recompute(order(), map_), map_); }
+  [[nodiscard]] Program computed() const {
+    return with_tensor_exchanges(with_recompute(without_frozen(order(), map_), map_), map_);
+  }
 
   // A step that is the same each time. The pending update of clipped gradients precedes their next use, else an update follows
   // the last backward of its layer.

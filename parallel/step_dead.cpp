@@ -27,7 +27,8 @@ class StepMap::Dead {
       case Op::decode: return inputs();
       case Op::backward: skips(); return backward();
       case Op::backward_weight: return backward();
-      case Op::backward_input: skips(); return around_one_action();
+      // Without a gradient of weights it is all of the backward.
+      case Op::backward_input: skips(); return map_.layout_.trains(a_.layer) ? input_half() : backward();
       case Op::norm: return norm();
       case Op::update:
       case Op::prepare: return update();
@@ -52,7 +53,7 @@ class StepMap::Dead {
 
   void forward() {
     around_one_action();
-    if (map_.recomputes(a_.layer)) add(buffers_.saved(a_.layer, a_.micro_batch));
+    if (map_.recomputes(a_.layer) || !map_.has_backward(a_.layer)) add(buffers_.saved(a_.layer, a_.micro_batch));
     if (!map_.keeps_input(a_.layer)) add(buffers_.x(a_.layer, a_.micro_batch));
   }
 
@@ -68,11 +69,17 @@ class StepMap::Dead {
   }
 
   void backward() {
-    around_one_action();
+    a_.op == Op::backward_weight ? around_one_action() : input_half();
     if (map_.keeps_input(a_.layer)) add(buffers_.x(a_.layer, a_.micro_batch));
     add(buffers_.saved(a_.layer, a_.micro_batch));
     if (!last_) add(buffers_.d(a_.layer + 1, a_.micro_batch));
     add(buffers_.carried(a_.layer, a_.micro_batch));
+  }
+
+  // The gradient of the input has no reader if no layer below trains.
+  void input_half() {
+    around_one_action();
+    if (a_.layer == map_.layout_.first_trained()) add(buffers_.d(a_.layer, a_.micro_batch));
   }
 
   // After a forward without a backward: its input, unless a later layer reads it too; and the tensor of its skip.
@@ -134,8 +141,7 @@ class StepMap::Dead {
 
   void visit() {
     for (const auto kind : {Kind::master, Kind::parameter}) {
-      const bool used =
-          !map_.visited_in_place(kind, a_.layer) && (kind == Kind::master || !map_.options_.recipe.copies_master());
+      const bool used = !map_.visited_in_place(kind, a_.layer) && map_.visits(kind, a_);
       if (used && index(map_.visited(kind)) != kNone) add(map_.visited(kind));
     }
   }
@@ -164,6 +170,7 @@ std::vector<ChunkId> StepMap::dead_after(const Action& a) const { return Dead(*t
 
 std::vector<ChunkId> StepMap::left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const {
   std::vector<ChunkId> left;
+  if (!has_backward(layer)) return left;
   const auto add = [&](ChunkId c) {
     if (chunks_[c].bytes != 0) left.push_back(c);
   };

@@ -29,7 +29,7 @@ StepMap::StepMap(const Model& model, const Options& options)
       pipeline_(options.pipeline, mesh_.coordinate(options.rank, Axis::pp)),
       data_(options.data, mesh_, options.rank, options.pipeline.replicas() > 1),
       skips_(model),
-      layout_(model, options.param_groups, options.chunk_elements, options.data.group()),
+      layout_(model, options.param_groups, options.chunk_elements, options.data.group(), options.freeze),
       phases_(model, options.shape.batch, layout_),
       kinds_(options.recipe.kinds()),
       buffers_(model, phases_, skips_, pipeline_, options.shape, options.decode_positions),
@@ -103,7 +103,7 @@ void StepMap::add_state() {
     const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, own));
     for (const auto kind : kinds_) {
       const auto bytes = is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
-      state_first_.push_back(add_runs(l, chunks, each(kind), {.bytes = bytes, .kind = kind, .layer = l}));
+      state_first_.push_back(add_runs(l, chunks_with(kind, l), each(kind), {.bytes = bytes, .kind = kind, .layer = l}));
     }
   }
   if (!layout_.has_tied()) return;
@@ -125,7 +125,8 @@ void StepMap::add_shared() {
     const auto here = pipeline().holds(l) ? layout_.chunks_of(l) : 0;
     if (data().shards(Kind::parameter))
       gathered_.push_back(add(Role::gathered, Kind::parameter, l, l, copies(l) ? layout_.chunks_of(l) : here));
-    if (data().folds_each()) buckets_.push_back(add(Role::bucket, Kind::gradient, l, l, here));
+    if (data().folds_each())
+      buckets_.push_back(add(Role::bucket, Kind::gradient, l, l, std::min(here, layout_.trained_chunks(l))));
   }
   if (data().folds_each() && layout_.has_tied())
     tied_bucket_ = add(Role::tied_bucket, Kind::gradient, layout_.tied_layer(), layout_.tied_home(),
@@ -226,7 +227,7 @@ bool StepMap::unifies(std::uint32_t layer) const {
 }
 
 std::uint32_t StepMap::reduced_groups(std::uint32_t layer) const {
-  return layout_.groups_of(layer) + (layer == layout_.tied_layer() ? layout_.tied_groups() : 0);
+  return layout_.trained_groups(layer) + (layer == layout_.tied_layer() ? layout_.tied_groups() : 0);
 }
 
 ChunkId StepMap::weights(std::uint32_t layer, std::uint32_t copy) const {
@@ -256,8 +257,8 @@ ChunkId StepMap::gradients(std::uint32_t layer) const {
 ChunkId StepMap::tied_gradients() const { return data().folds_each() ? ChunkId(tied_bucket_) : tied_gradient_; }
 
 StepMap::Reduced StepMap::reduced(std::uint32_t layer, std::uint32_t group) const {
-  const bool tied = group >= layout_.groups_of(layer);
-  if (tied) group -= layout_.groups_of(layer);
+  const bool tied = group >= layout_.trained_groups(layer);
+  if (tied) group -= layout_.trained_groups(layer);
   const auto first = index(tied ? tied_gradients() : gradients(layer)) + group * (data().folds_each() ? 1 : data().group());
   return {ChunkId(first), tied ? tied_gradient(data().own(group)) : state(Kind::gradient, layer, data().own(group)), tied};
 }

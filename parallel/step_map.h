@@ -54,6 +54,7 @@ class StepMap {
     std::uint32_t rank = 0;                     // of the run
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
+    std::vector<std::string> freeze = {};       // parameters that training only reads (freeze.h)
   };
   StepMap(const Model& model, const Options& options);
 
@@ -67,10 +68,12 @@ class StepMap {
   // The layer's setting. The last layer never recomputes, nor does a layer that saves nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
   [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
+  // Whether something that trains lies at the layer or below it; without, the loss needs no gradient of its result.
+  [[nodiscard]] bool has_backward(std::uint32_t layer) const { return layer >= layout_.first_trained(); }
   // Whether a layer's input outlives its forward, for the layer's backward or for a skip.
   [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
-    return layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
-           skips_.reader(layer) != Skips::kNone;
+    return has_backward(layer) && (layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
+                                   skips_.reader(layer) != Skips::kNone);
   }
 
   [[nodiscard]] const Model& model() const { return model_; }
@@ -115,6 +118,8 @@ class StepMap {
   [[nodiscard]] ModelParts parts() const { return {model_.tensor, model_.expert}; }
   // Whether ranks with other parts hold some of the layer's parameters in common, so that its gradient needs a unify action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
+  // The chunks of this kind that this rank owns of a layer.
+  [[nodiscard]] std::vector<std::uint32_t> owned(Kind kind, std::uint32_t layer) const;
   // The chunks of a layer's gradient that are complete on this rank after all reductions; of them, those in the run of a norm.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(const Action& norm) const;
@@ -158,9 +163,19 @@ class StepMap {
   [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // for an optimizer of whole layers
   // Update actions of a layer: one for each group of chunks, or one for all of them.
   [[nodiscard]] std::uint32_t updates_of(std::uint32_t layer) const {
-    return options_.layer_unit ? 1 : layout_.groups_of(layer);
+    return options_.layer_unit ? 1 : layout_.trained_groups(layer);
   }
   // The chunks of the layer that an update action updates here.
+  // A group of frozen chunks, which have a weight and nothing else.
+  [[nodiscard]] bool is_frozen(std::uint32_t layer, std::uint32_t of_group) const {
+    return of_group >= layout_.trained_groups(layer);
+  }
+  // Whether a visit needs the kind: parameters that are copies of masters need not be visited.
+  [[nodiscard]] bool visits(Kind kind, const Action& visit) const {
+    const auto& recipe = options_.recipe;
+    if (kind == Kind::master) return recipe.has_master() && !is_frozen(visit.layer, visit.chunk);
+    return !recipe.copies_master() || is_frozen(visit.layer, visit.chunk);
+  }
   [[nodiscard]] std::vector<std::uint32_t> updated_by(const Action& update) const;
   // For an optimizer of whole layers: the layer's own tensors, and what the optimizer needs for a layer that this rank holds.
   [[nodiscard]] LayerShape layer_shape(std::uint32_t layer) const;
@@ -193,6 +208,10 @@ class StepMap {
   [[nodiscard]] std::uint32_t weights_each() const { return data().shards(Kind::parameter) ? data().group() : 1; }
   [[nodiscard]] std::uint32_t gradients_each() const { return data().folds_each() ? data().group() : 1; }
   [[nodiscard]] bool is_packed_by_share(const Chunk& chunk) const;
+  // How many of the layer's chunks have this kind: a frozen one has a weight only.
+  [[nodiscard]] std::uint32_t chunks_with(Kind kind, std::uint32_t layer) const {
+    return kind == Kind::parameter ? layout_.chunks_of(layer) : layout_.trained_chunks(layer);
+  }
   [[nodiscard]] std::uint32_t held_position(Kind kind, std::uint32_t chunk_in_layer) const;
   void use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const;  // nothing for empty buffers
 

@@ -74,9 +74,8 @@ void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
     if (pipeline().ranks == 1 && visited_in_place(kind, a.layer))
       use_run(uses, state(kind, a.layer, data().chunks_of(a.chunk).front()), data().group(), Access::read);
   };
-  // Parameters that are copies of the masters need not be visited.
-  if (!options_.recipe.copies_master()) read_here(Kind::parameter);
-  if (options_.recipe.has_master()) read_here(Kind::master);
+  for (const auto kind : {Kind::parameter, Kind::master})
+    if (visits(kind, a)) read_here(kind);
 }
 
 // An update at once, or in halves: the first reads weights and gradients, the second writes weights; each state belongs to one
@@ -97,12 +96,14 @@ void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
   if (options_.layer_unit) use_some(uses, update_scratch(), finishes && halves ? Access::update : Access::overwrite);
 }
 
-std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const {
+std::vector<std::uint32_t> StepMap::owned(Kind kind, std::uint32_t layer) const {
   std::vector<std::uint32_t> chunks;
-  for (std::uint32_t g = 0; g < layout_.groups_of(layer); ++g)
+  for (std::uint32_t g = 0; g < chunks_with(kind, layer) / data().group(); ++g)
     for (const auto i : data().updated_in(g)) chunks.push_back(i);
   return chunks;
 }
+
+std::vector<std::uint32_t> StepMap::final_gradients(std::uint32_t layer) const { return owned(Kind::gradient, layer); }
 
 std::vector<std::uint32_t> StepMap::final_gradients(const Action& norm) const {
   auto chunks = final_gradients(norm.layer);
@@ -135,7 +136,7 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::prepare: use_updated(uses, a); break;
     case Op::fill:
       for (const auto kind : kinds_)
-        if (kind == Kind::parameter || kind == Kind::master)
+        if (kind == Kind::parameter || (kind == Kind::master && !is_frozen(a.layer, a.chunk)))
           for (const auto i : data().updated_in(a.chunk)) uses.push_back({state(kind, a.layer, i), Access::overwrite});
       break;
     case Op::visit: use_visited(uses, a); break;

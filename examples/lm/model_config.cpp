@@ -104,6 +104,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .rotated_blocks = config.rotated_blocks.value_or(layers::RotatedBlocks()),
           .skips = config.skips,
           .experts = config.experts,
+          .adapters = config.adapters,
           .matrices = *family.matrices,
           .names = names_of(family),
           .dtype = config.dtype,

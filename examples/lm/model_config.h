@@ -36,6 +36,7 @@ struct ModelConfig {
   std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as Transformer's
   SkipShape skips = SkipShape::none;
   layers::Experts experts = {};
+  layers::Adapters adapters = {};
   double rope_theta = 0;     // base of rotary positions; 0: as usual in the family, and always for other positions
   Rotary rope_scaling = {};  // of rotary positions (rope_scaling.h)
   double rope_fraction = 1;  // of a head, which rotary positions rotate

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,12 @@ nlohmann::json model_config_json(const ModelConfig& config, DType weights, const
 // Writes the files of weights of a model: one, or several of at most `most_bytes` with an index. `read` gives the elements
 // [first, first + n) of a parameter, in order.
 using ReadRange = std::function<void(const ParamSpec& param, std::uint64_t first, TensorView range)>;
+struct NamedParam {
+  const ParamSpec* param = nullptr;
+  std::string name;  // in the file
+};
+void write_weight_file(const std::filesystem::path& file, std::span<const NamedParam> params, DType dtype,
+                       const ReadRange& read);
 void write_weight_files(const std::filesystem::path& directory, const Model& whole_model, DType dtype, std::uint64_t most_bytes,
                         const ReadRange& read);
 

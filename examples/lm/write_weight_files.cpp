@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kAtOnce = std::size_t{1} << 18;  // elements that are read and written at once
 
 struct Shard {
-  std::vector<const ParamSpec*> params;
+  std::vector<NamedParam> params;
   std::uint64_t bytes = 0;
 };
 
@@ -28,51 +28,52 @@ std::vector<Shard> shards_of(const std::vector<std::vector<ParamSpec>>& layers, 
       if (param.tied) continue;
       const auto bytes = static_cast<std::uint64_t>(param.shape.elements()) * size_of(dtype);
       if (all.back().bytes != 0 && all.back().bytes + bytes > most_bytes) all.emplace_back();
-      all.back().params.push_back(&param);
+      all.back().params.push_back({&param, param.name});
       all.back().bytes += bytes;
     }
   return all;
 }
 
-void write_shard(const std::filesystem::path& file, const Shard& shard, DType dtype, const ReadRange& read) {
+}  // namespace
+
+void write_weight_file(const std::filesystem::path& file, std::span<const NamedParam> params, DType dtype,
+                       const ReadRange& read) {
   std::vector<SafetensorsDeclaration> tensors;
-  for (const auto* const param : shard.params) {
-    auto& tensor = tensors.emplace_back(SafetensorsDeclaration{param->name, dtype, {}});
+  for (const auto& [param, name] : params) {
+    auto& tensor = tensors.emplace_back(SafetensorsDeclaration{name, dtype, {}});
     for (std::size_t i = 0; i < param->shape.rank(); ++i) tensor.shape.push_back(static_cast<std::uint64_t>(param->shape[i]));
   }
   SafetensorsWriter writer(file, tensors);
   std::vector<double> room(kAtOnce);  // of the widest dtype
   auto* const bytes = reinterpret_cast<std::byte*>(room.data());
-  for (const auto* const param : shard.params) {
+  for (const auto& [param, name] : params) {
     const auto elements = static_cast<std::uint64_t>(param->shape.elements());
     for (std::uint64_t first = 0; first < elements; first += kAtOnce) {
       const auto count = std::min<std::uint64_t>(kAtOnce, elements - first);
       const TensorView view{bytes, dtype, {static_cast<std::int64_t>(count)}};
       read(*param, first, view);
       switch (dtype) {
-        case DType::fp64: writer.write(param->name, first, std::span<const double>(view.as<double>(), count)); break;
-        case DType::bf16: writer.write(param->name, first, std::span<const bf16>(view.as<bf16>(), count)); break;
-        default: writer.write(param->name, first, std::span<const float>(view.as<float>(), count)); break;
+        case DType::fp64: writer.write(name, first, std::span<const double>(view.as<double>(), count)); break;
+        case DType::bf16: writer.write(name, first, std::span<const bf16>(view.as<bf16>(), count)); break;
+        default: writer.write(name, first, std::span<const float>(view.as<float>(), count)); break;
       }
     }
   }
   writer.finish();
 }
 
-}  // namespace
-
 void write_weight_files(const std::filesystem::path& directory, const Model& model, DType dtype, std::uint64_t most_bytes,
                         const ReadRange& read) {
   std::vector<std::vector<ParamSpec>> layers;
   for (const auto& layer : model.layers) layers.push_back(layer->params());
   const auto shards = shards_of(layers, dtype, most_bytes);
-  if (shards.size() == 1) return write_shard(directory / kWeightsFile, shards.front(), dtype, read);
+  if (shards.size() == 1) return write_weight_file(directory / kWeightsFile, shards.front().params, dtype, read);
   nlohmann::json map = nlohmann::json::object();
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_shard(directory / name, shards[i], dtype, read);
-    for (const auto* const param : shards[i].params) map[param->name] = name;
+    write_weight_file(directory / name, shards[i].params, dtype, read);
+    for (const auto& tensor : shards[i].params) map[tensor.name] = name;
     total += shards[i].bytes;
   }
   // Last, because a directory with an index is complete.

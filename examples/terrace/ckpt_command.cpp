@@ -137,7 +137,7 @@ Exit ckpt_command(const CommandLine& line) {
     return Exit::ok;
   }
   if (action == "export") {
-    export_model(run, line.positional.at(2));
+    export_model(run, line.positional.at(2), line.merge ? Adapted::merged : Adapted::alone);
     return Exit::ok;
   }
   const auto missing = take_missing(all);

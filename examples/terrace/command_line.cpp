@@ -135,6 +135,9 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_option("arguments", out.positional,
                     "inspect, verify, copy, export or rm, then the run directory; for copy and export also the new directory")
         ->type_name("ACTION RUN [NEW]");
+    sub->add_flag("--merge", out.merge,
+                  "for export of a run with --lora-rank: write the whole model with its adapters merged into its weights, not "
+                  "the adapters alone");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
   }

@@ -54,6 +54,7 @@ struct CommandLine {
   GenerateOptions generate;
   ChatOptions chat;  // beside the sampling of `generate`
   PlanOptions plan;
+  bool merge = false;    // ckpt export: a run's adapters become part of its weights
   bool measure = false;  // doctor: measure the machine profile and save it
   std::string answer;    // if not empty: print it and exit with 0
 };

@@ -1,7 +1,11 @@
 #include <terrace/examples/terrace/export_command.h>
 
+#include <algorithm>
 #include <array>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +15,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
+#include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/weight_files.h>
@@ -19,6 +24,8 @@
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/committed_state.h>
+#include <terrace/parallel/freeze.h>
+#include <terrace/parallel/parameter_layout.h>
 
 namespace terrace::cli {
 namespace {
@@ -64,9 +71,24 @@ void copy_files(const RunConfig& config, const fs::path& to) {
     if (const auto file = fs::path(config.init_from) / name; fs::is_regular_file(file, error)) fs::copy_file(file, to / name);
 }
 
+std::set<std::string> frozen_names(const ParameterLayout& layout) {
+  std::set<std::string> names;
+  for (std::uint32_t l = 0; l < layout.layers(); ++l)
+    for (const auto& param : layout.params(l))
+      if (param.frozen) names.insert(param.name);
+  return names;
+}
+
+// A frozen fp16 weight has no master.
+void read_widened(CommittedState& state, const ParamSpec& param, std::uint64_t first, TensorView range) {
+  std::vector<fp16> narrow(static_cast<std::size_t>(range.elements()));
+  state.read(param, first, {reinterpret_cast<std::byte*>(narrow.data()), DType::fp16, range.shape});
+  std::transform(narrow.begin(), narrow.end(), range.as<float>(), [](fp16 x) { return static_cast<float>(x); });
+}
+
 }  // namespace
 
-void export_model(const fs::path& run, const fs::path& to) {
+void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
   RunConfig config;
   apply_file(config, run / kConfigFile);
   demand_settings_of_run(run, config);
@@ -80,18 +102,42 @@ void export_model(const fs::path& run, const fs::path& to) {
   // fp16 weights are rounded copies of fp32 masters.
   const bool from_master = sizes.dtype == DType::fp16;
   const auto dtype = from_master ? DType::fp32 : sizes.dtype;
-  const auto json = lm::model_config_json(sizes, dtype, base_of(config));
+  const auto& adapters = sizes.adapters;
+  if (adapted == Adapted::merged && adapters.rank == 0)
+    throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", Exit::usage);
+  auto without = sizes;
+  without.adapters = {};
+  const auto json = lm::model_config_json(without, dtype, base_of(config));
+  const auto model = lm::make_model(sizes);
+  const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.freeze));
+  const auto frozen = frozen_names(layout);
 
   CommittedState state(stores);
   begin_directory(to);
   std::uint64_t elements = 0;
-  lm::write_weight_files(to, lm::make_model(sizes), dtype, kMostFileBytes,
-                         [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-                           state.read(param, first, range, from_master ? Kind::master : Kind::parameter);
-                           elements += static_cast<std::uint64_t>(range.elements());
-                         });
-  copy_files(config, to);
-  replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
+  const auto read = [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    if (from_master && frozen.contains(param.name))
+      read_widened(state, param, first, range);
+    else
+      state.read(param, first, range, from_master ? Kind::master : Kind::parameter);
+  };
+  const auto counted = [&](lm::ReadRange weights) -> lm::ReadRange {
+    return [&elements, weights = std::move(weights)](const ParamSpec& param, std::uint64_t first, TensorView range) {
+      weights(param, first, range);
+      elements += static_cast<std::uint64_t>(range.elements());
+    };
+  };
+  if (adapters.rank != 0 && adapted == Adapted::alone) {
+    lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read));
+  } else {
+    if (adapters.rank == 0)
+      lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read));
+    else
+      lm::write_weight_files(to, lm::make_model(without), dtype, kMostFileBytes,
+                             counted(lm::MergedWeights(adapters, sizes.family, model, dtype, read)));
+    copy_files(config, to);
+    replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
+  }
   fs::remove(to / kUnfinished);
   fmt::print("exported {} parameters after step {} to {}, {} of {}\n", elements, state.commit().step, to.string(),
              format_bytes(elements * size_of(dtype)), name_of(dtype));

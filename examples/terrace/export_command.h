@@ -1,4 +1,5 @@
-// terrace ckpt export RUN DIR: the committed weights of a run as a directory of Hugging Face's library.
+// terrace ckpt export RUN DIR: the committed weights of a run as a directory of Hugging Face's library; of a run with adapters,
+// those alone as a directory of PEFT's, or merged into the model.
 //
 // Weights are read from the stores of all ranks, whatever the layout, a few MiB at a time. Files appear complete or not at all,
 // and config.json is the last one. Until then a mark stands in the directory, and the command can be repeated; a directory
@@ -9,10 +10,12 @@
 //          CommittedState.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 
 namespace terrace::cli {
 
-void export_model(const std::filesystem::path& run, const std::filesystem::path& to);
+enum class Adapted : std::uint8_t { alone, merged };
+void export_model(const std::filesystem::path& run, const std::filesystem::path& to, Adapted adapted = Adapted::alone);
 
 }  // namespace terrace::cli

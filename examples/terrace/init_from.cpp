@@ -13,7 +13,9 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weights.h>
@@ -152,7 +154,10 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
 
 }  // namespace
 
-WeightRange first_weights(const RunConfig& c, const Model& model) {
+namespace {
+
+// The weights of the model without adapters, which other files have.
+WeightRange first_base_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {
     try {
@@ -170,6 +175,25 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
   demand_told_windows(c);
   if (c.local_rank == 0) demand_this_model(c, model);
   return weights;
+}
+
+}  // namespace
+
+WeightRange first_weights(const RunConfig& c, const Model& model) {
+  if (c.lora_rank == 0) {
+    if (!c.init_adapter.empty())
+      throw Error("--init-adapter needs adapters\n  give --lora-rank, and --lora-alpha and --lora-targets, as in its directory",
+                  Exit::usage);
+    return first_base_weights(c, model);
+  }
+  auto without = model_config(c);
+  without.adapters = {};
+  const auto base_model = lm::make_model(without);
+  const auto adapters =
+      c.init_adapter.empty() ? random_weights(c.seed) : lm::adapters_from(c.init_adapter, model_config(c).adapters, model);
+  return [base = first_base_weights(c, base_model), adapters](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    (layers::is_adapter(param.name) ? adapters : base)(param, first, range);
+  };
 }
 
 std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {

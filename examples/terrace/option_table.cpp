@@ -189,6 +189,17 @@ std::vector<Option> make_table() {
            "learning rate, decay and clip norm for parameters whose names match: \"REGEX:rate=0.1,decay=0,clip=1; ...\"; rate "
            "and "
            "decay multiply --lr and --weight-decay"),
+      text("train", "freeze", &C::freeze, Text::any, kSame,
+           "parameters that stay as they are, without gradients and optimizer states: names of parameters or layers, or their "
+           "ends, separated by commas, in which * is any text: \"embed*,layers.0.*\""),
+      number("train", "lora-rank", &C::lora_rank, {0, 65536}, kSame,
+             "train low-rank adapters (LoRA) of this rank, and freeze all other parameters; 0: no adapters"),
+      number("train", "lora-alpha", &C::lora_alpha, kAbove0, kSame,
+             "an adapter's result is multiplied by --lora-alpha divided by --lora-rank"),
+      text("train", "lora-targets", &C::lora_targets, Text::required, kSame,
+           "the products of each block that have adapters, separated by commas: q, k, v, o, gate, up, down; or all"),
+      text("train", "init-adapter", &C::init_adapter, Text::any, kRanks,
+           "directory of the adapters' first weights, as Hugging Face's PEFT writes it"),
       number("train", "grad-clip", &C::grad_clip, kCount, kSame,
              "greatest norm of the gradients of all parameters that no group clips; 0: no clipping"),
       text("train", "on-non-finite", &C::on_non_finite, Text::choice, kRanks,

@@ -41,7 +41,12 @@ struct RunConfig {
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
   double momentum = 0.9;
   bool nesterov = false;
-  std::string param_groups;            // for parse_param_groups()
+  std::string param_groups;    // for parse_param_groups()
+  std::string freeze;          // for parse_freeze()
+  std::int64_t lora_rank = 0;  // 0: no adapters
+  double lora_alpha = 16;
+  std::string lora_targets = "q,v";    // for lm::adapters_of()
+  std::string init_adapter;            // a directory of PEFT's
   std::string on_non_finite = "stop";  // stop | skip
   std::string loss_scale = "auto";     // auto | off | dynamic | a power of two
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd

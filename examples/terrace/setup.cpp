@@ -6,6 +6,7 @@
 
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/terrace/device.h>
@@ -15,6 +16,7 @@
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/optimizers/precision_warnings.h>
 #include <terrace/parallel/degrees.h>
+#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/measure_costs.h>
 #include <terrace/parallel/parameter_layout.h>
 
@@ -75,6 +77,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
                    .renormalise = c.router_gates == "chosen",
                    .balance_loss = c.router_aux_loss,
                    .square_loss = c.router_z_loss},
+       .adapters = lm::adapters_of(lm::family_named(c.model), c.lora_rank, c.lora_alpha, c.lora_targets),
        .rope_theta = c.rope_base,
        .rope_scaling = rope_scaling_of(c),
        .rope_fraction = c.rope_fraction,
@@ -122,6 +125,7 @@ void set_optimizer(PlanRequest& request, const RunConfig& c) {
   request.states = optimizer->states();
   request.layer_unit = optimizer->layer_unit();
   request.param_groups = parse_param_groups(c.param_groups);
+  request.freeze = parse_freeze(c.freeze);
 }
 
 namespace {

@@ -11,9 +11,11 @@
 
 #include <terrace/core/usage_errors.h>
 #include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::cli {
@@ -302,6 +304,37 @@ void demand_group(const RunConfig& c) {
   }
 }
 
+// Results that are computed by one product have their gradients in one, too. Layers in tiles, and experts, are frozen whole.
+void demand_freeze(const RunConfig& c) {
+  if (c.freeze.empty()) return;
+  const auto model = lm::make_model(model_config(c));
+  std::vector<std::vector<ParamSpec>> params;
+  for (const auto& layer : model.layers) params.push_back(layer->params());
+  apply_freeze(parse_freeze(c.freeze), model, params);
+  const auto& names = lm::family_named(c.model).tensors;
+  for (const auto& layer : params) {
+    const auto frozen = std::ranges::count_if(layer, &ParamSpec::frozen);
+    if (frozen == 0 || frozen == std::ssize(layer)) continue;
+    const auto& first = *std::ranges::find_if(layer, &ParamSpec::frozen);
+    const bool in_tiles = c.vocab_tiles != 1 || c.mlp_tiles != 1 || c.mlp_row_tiles != 1 || c.attention_tiles != 1;
+    if (in_tiles || c.experts > 0)
+      refuse_pair(fmt::format("--freeze freezes a part of a layer, {}, and layers in tiles or with experts are frozen whole or "
+                              "not at all",
+                              first.name),
+                  "give patterns of whole layers, such as layers.0.mlp");
+    for (const auto* const product : {&names.qkv, &names.up})
+      for (const auto* const ending : {".weight", ".bias"}) {
+        std::string some, others;
+        for (const auto tensor : product->tensors)
+          for (const auto& param : layer)
+            if (param.name.ends_with("." + std::string(tensor) + ending)) (param.frozen ? some : others) = param.name;
+        if (!some.empty() && !others.empty())
+          refuse_pair(fmt::format("--freeze freezes {} and not {}, whose gradients are one product", some, others),
+                      "freeze all of a product's tensors, or none");
+      }
+  }
+}
+
 }  // namespace
 
 void validate(const RunConfig& c) {
@@ -311,6 +344,7 @@ void validate(const RunConfig& c) {
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });
+  if (!errors.any()) errors.gather([&] { demand_freeze(c); });
   for (const auto check : {demand_tiles, demand_disks, demand_place_of_weights, demand_copies, demand_rates, demand_commits,
                            demand_schedule, demand_context_mode, demand_disk_tier, demand_group})
     errors.gather([&] { check(c); });

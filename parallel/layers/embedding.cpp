@@ -100,22 +100,24 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
     // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here, and all where
     // positions do not follow each other.
-    const bool in_runs = !all.empty() && !is_one_run(ctx);
+    const bool frozen_table = t.gradients[0].empty();
+    const bool in_runs = !all.empty() && (frozen_table || !is_one_run(ctx));
     const bool sliced = !all.empty() && (in_runs || config_.context.ranks > 1);
     if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
     const TensorView here = !leads || in_runs ? TensorView{}
                             : sliced          ? row_slice(all, first_position(ctx), ctx.shape.seq)
                                               : all;
-    ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
-                        t.accumulate);
+    if (!frozen_table)
+      ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
+                          t.accumulate);
     if (in_runs && leads)
       each_run(ctx, [&](Block of_rows, Block run) {
         ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),
                          Accumulate::yes);
       });
     if (t.accumulate == Accumulate::yes) continue;
-    zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
-    if (last && !leads && learned_positions()) ctx.math.zero(ctx.stream, positions(t.gradients));
+    if (!frozen_table) zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
+    if (last && !leads && !all.empty()) ctx.math.zero(ctx.stream, positions(t.gradients));
   }
 }
 

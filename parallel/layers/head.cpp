@@ -107,7 +107,8 @@ void Head::each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& s
 std::vector<TensorView> Head::with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
                                         std::uint32_t number) const {
   std::vector<TensorView> some(tensors.begin(), tensors.end());
-  if (!some.empty()) some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
+  if (!some.empty() && !some.back().empty())
+    some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
   return some;
 }
 
@@ -179,7 +180,7 @@ void Head::backward(LayerContext& ctx, const LayerTensors& given, Half half) con
     t.weights = weights;
     t.gradients = gradients;
     backward_of_tile(ctx, t, half, number);
-    if (has(half, Half::weight) && t.accumulate == Accumulate::no)
+    if (has(half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
       zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
   }
 }

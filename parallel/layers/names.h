@@ -14,6 +14,12 @@ namespace terrace::layers {
 inline std::string weight_name(std::string_view tensor) { return std::string(tensor) + ".weight"; }
 inline std::string bias_name(std::string_view tensor) { return std::string(tensor) + ".bias"; }
 
+// The two matrices of an adapter have the name of the tensor that they adapt, and these: Hugging Face's PEFT spells them so.
+inline constexpr std::string_view kAdapterA = ".lora_A", kAdapterB = ".lora_B";
+inline bool is_adapter(std::string_view name) {
+  return name.find(kAdapterA) != std::string_view::npos || name.find(kAdapterB) != std::string_view::npos;
+}
+
 // A product with weights. Several results of one input (q, k, v; gate, up) are one tensor, or one each.
 struct ProjectionParts {
   std::vector<std::string> tensors;

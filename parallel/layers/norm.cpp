@@ -62,8 +62,11 @@ void Norm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, Te
 void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,
                        const NormStatistics& statistics, Accumulate accumulate) const {
   if (!present_) return;
-  ctx.math.norm_weight_grad(ctx.stream, gradients[first_], centred_ ? gradients[first_ + 1] : TensorView{}, dy, x,
-                            statistics.mean, statistics.rstd, accumulate);
+  const auto gain = gradients[first_], bias = centred_ ? gradients[first_ + 1] : TensorView{};  // empty if frozen
+  if (!gain.empty())
+    ctx.math.norm_weight_grad(ctx.stream, gain, bias, dy, x, statistics.mean, statistics.rstd, accumulate);
+  else if (!bias.empty())
+    ctx.math.bias_grad(ctx.stream, bias, dy, accumulate);
 }
 
 }  // namespace terrace::layers

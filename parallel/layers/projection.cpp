@@ -24,6 +24,13 @@ TensorView joined(std::span<const TensorView> tensors, Shape shape) {
   return {tensors[0].data, tensors[0].dtype, shape};
 }
 
+bool is_frozen(std::span<const TensorView> gradients) {
+  const auto frozen = std::ranges::count_if(gradients, &TensorView::empty);
+  if (frozen != 0 && frozen != std::ssize(gradients))
+    throw std::logic_error("a product has frozen tensors and others: freeze all or none of them");
+  return frozen != 0;
+}
+
 // Calls use(tensor, its part of `whole`), in which the tensors lie one after the other.
 template <class F>
 void each_part(std::span<const TensorView> tensors, const TensorView& whole, F&& use) {
@@ -163,6 +170,7 @@ void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
                              TensorView x, Accumulate accumulate) const {
   // `compute(to, accumulate)` makes the gradient of all tensors at once.
   const auto make = [&](std::span<const TensorView> tensors, const TensorView& place_of_all, Shape shape, auto&& compute) {
+    if (is_frozen(tensors)) return;
     if (place_of_all.empty()) return compute(joined(tensors, shape), accumulate);
     compute(place_of_all, Accumulate::no);
     each_part(tensors, place_of_all, [&](const TensorView& tensor, const TensorView& its_place) {
@@ -172,7 +180,7 @@ void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
   if (bias_ && adds_bias_) {
     make(biases(gradients), place.bias, {outputs()},
          [&](const TensorView& to, Accumulate how) { ctx.math.bias_grad(ctx.stream, to, dy, how); });
-  } else if (bias_ && accumulate == Accumulate::no) {
+  } else if (bias_ && accumulate == Accumulate::no && !is_frozen(biases(gradients))) {
     for (const TensorView& part_of_sum : biases(gradients)) ctx.math.zero(ctx.stream, part_of_sum);
   }
   make(matrices(gradients), place.matrix, {outputs(), inputs_},

@@ -65,7 +65,8 @@ class Projection {
   void pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const;
   void add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from, Accumulate accumulate) const;
   void gradient_product(LayerContext& ctx, TensorView to, TensorView dy, TensorView x, Accumulate accumulate) const;
-  // Computes the whole gradient, then writes or adds it. `place`: the result of place_gradient().
+  // Computes the whole gradient, then writes or adds it; nothing for frozen matrices and biases, whose gradients are empty.
+  // Either all matrices of a product are frozen or none is, and likewise its biases. `place`: the result of place_gradient().
   void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy, TensorView x,
                    Accumulate accumulate) const;
 

@@ -70,6 +70,7 @@ void QueryKeyNorm::weight_grad(LayerContext& ctx, std::span<const TensorView> gr
                                std::span<const TensorView> carried, Accumulate accumulate) const {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& p = parts_[i];
+    if (gradients[p.param].empty()) continue;  // frozen
     ctx.math.norm_weight_grad(ctx.stream, gradients[p.param], {}, norms(p, carried[i]), norms(p, saved[i]), {},
                               statistics(saved, i), accumulate);
   }

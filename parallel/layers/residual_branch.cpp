@@ -26,6 +26,8 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
       out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
            parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
       result_norm_(params_, config.names.norm_in_block(block, parts.result_norm), config),
+      in_adapters_(params_, config.names.in_block(block, ""), parts.in.tensors, in_, 2, config),
+      out_adapters_(params_, config.names.in_block(block, ""), parts.out.tensors, out_, 3, config),
       in_result_(parts.in_result) {
   out_.set_unit(params_, 1);
   for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 1;
@@ -112,22 +114,26 @@ std::uint64_t ResidualBranch::middle_bytes(std::int64_t rows) const {
 }
 
 ResidualBranch::In::In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
-    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})), weights(layer.in_.place_weights(arena)) {}
+    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})),
+      weights(layer.in_.place_weights(arena)),
+      adapters(layer.in_adapters_.place(arena, rows)) {}
 
-ResidualBranch::InInput::InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t)
-    : weights(layer.in_.place_weights(arena)) {}
+ResidualBranch::InInput::InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
+    : weights(layer.in_.place_weights(arena)), adapters(layer.in_adapters_.place(arena, rows)) {}
 
 ResidualBranch::InWeight::InWeight(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
     : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})),
       statistics(layer.take_statistics(arena, rows)),
-      gradient(layer.in_.place_gradient(arena)) {}
+      gradient(layer.in_.place_gradient(arena)),
+      adapters(layer.in_adapters_.place_gradient(arena, rows)) {}
 
 std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
   const auto n = shape.tokens();
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
-  return std::max({std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n), middle_bytes(n),
-                   recomputed + result_norm_bytes(n), std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
-                   bytes_of<InWeight>(*this, n), tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
+  return std::max({std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n), middle_bytes(n) + out_adapters_.bytes(n),
+                   recomputed + std::max(result_norm_bytes(n) + out_adapters_.bytes(n), out_adapters_.gradient_bytes(n)),
+                   std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)), bytes_of<InWeight>(*this, n),
+                   tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
 }
 
 std::uint64_t ResidualBranch::query_key_bytes(std::int64_t rows) const {
@@ -175,14 +181,17 @@ void ResidualBranch::add_position(LayerContext& ctx, std::span<const TensorView>
 }
 
 std::uint64_t ResidualBranch::add_position_bytes() const {
-  return result_norm_ ? 2 * result_norm_bytes(1) + round_up(norm_.statistics(1).bytes(), ScratchArena::kAlignBytes) : 0;
+  const auto norm =
+      result_norm_ ? 2 * result_norm_bytes(1) + round_up(norm_.statistics(1).bytes(), ScratchArena::kAlignBytes) : 0;
+  return norm + out_adapters_.bytes(1);
 }
 
 // The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
 std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape shape) const {
   const auto n = shape.tokens();
   const double in = product_flops(n, in_.outputs()), out = product_flops(n, out_.inputs()), between = middle_flops(shape);
-  const auto in_params = params_of(norm_, query_key_norm_, in_), out_params = params_of(out_, result_norm_);
+  const auto in_params = params_of(norm_, query_key_norm_, in_, in_adapters_),
+             out_params = params_of(out_, result_norm_, out_adapters_);
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
   const bool has_result_norm{result_norm_};
   auto all = middle_phases(call, shape);
@@ -200,7 +209,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                    .x = true,
                    .y = Access::overwrite,
                    .saved = has_result_norm ? Access::update : Access::read,
-                   .scratch_bytes = recomputed + result_norm_bytes(n),
+                   .scratch_bytes = recomputed + result_norm_bytes(n) + out_adapters_.bytes(n),
                    .flops = out});
     return all;
   }
@@ -214,7 +223,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                            .saved = Access::read,
                            .carried = at_once || has_result_norm ? std::optional(Access::overwrite) : std::nullopt,
                            .work = first_work,
-                           .scratch_bytes = middle_bytes(n),
+                           .scratch_bytes = middle_bytes(n) + out_adapters_.bytes(n),
                            .flops = at_once ? out + 2 * between : out});
   all.push_back({.half = Half::input,
                  .weights = in_params,
@@ -226,14 +235,15 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                  .scratch_bytes = std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
                  .flops = in});
   all.push_back({.half = Half::weight,
+                 .weights = params_of(out_adapters_),
                  .gradients = out_params,
                  .dy = true,
                  .saved = Access::read,
                  .carried = has_result_norm ? std::optional(Access::read) : std::nullopt,
-                 .scratch_bytes = recomputed,
+                 .scratch_bytes = recomputed + out_adapters_.gradient_bytes(n),
                  .flops = out});
   all.push_back({.half = Half::weight,
-                 .weights = params_of(norm_),
+                 .weights = params_of(norm_, in_adapters_),
                  .gradients = in_params,
                  .x = true,
                  .saved = query_key_norm_ ? std::optional(Access::read) : std::nullopt,
@@ -248,17 +258,24 @@ void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weigh
   const In scratch(*this, arena, ctx.shape.tokens());
   norm_.forward(ctx, weights, scratch.normed, x, statistics);
   in_.forward(ctx, in_.prepare(ctx, weights, scratch.weights), result, scratch.normed);
+  in_adapters_.forward(ctx, weights, scratch.adapters, result, scratch.normed);
+}
+
+void ResidualBranch::run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                                     Accumulate accumulate, ScratchArena arena) const {
+  out_.forward(ctx, out_.prepare(ctx, weights, {}), y, middle, accumulate);
+  out_adapters_.forward(ctx, weights, out_adapters_.place(arena, ctx.shape.tokens()), y, middle);
 }
 
 void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
                              TensorView x, TensorView result, TensorView statistics, ScratchArena arena) const {
   if (!result_norm_) {
     const Accumulate how = begin_residual(ctx, y, x);
-    return out_.forward(ctx, out_.prepare(ctx, weights, {}), y, middle, how);
+    return run_out_product(ctx, weights, y, middle, how, arena);
   }
   // The sum over tensor ranks would stand before the norm: there is one such rank.
   const auto normed = arena.take(config_.dtype, result.shape);
-  out_.forward(ctx, out_.prepare(ctx, weights, {}), result, middle);
+  run_out_product(ctx, weights, result, middle, Accumulate::no, arena);
   result_norm_.forward(ctx, weights, normed, result, statistics);
   ctx.math.add(ctx.stream, y, x, normed);
 }
@@ -303,6 +320,7 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
     if (const auto norms = saved_of_norms(t); result_norm_)
       result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, norms.result, norms.result_statistics, Accumulate::no);
     out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
+    out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, ctx.shape.tokens()), gradient, dresult(t));
     middle_grad(ctx, t, din, gradient);
   }
   const auto between = middles(LayerCall::backward, ctx.shape);
@@ -312,6 +330,7 @@ void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const 
     norm_in_result_grad(ctx, t, arena);
     const InInput scratch(*this, arena, ctx.shape.tokens());
     in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
+    in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
     const Accumulate how = begin_residual(ctx, t.dx, t.dy);
     norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
   }
@@ -321,7 +340,10 @@ void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const
   const auto between = middles(LayerCall::backward, ctx.shape);
   if (ctx.runs(kOutWeight + between)) {
     ScratchArena arena(ctx.scratch);
-    out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle(ctx, t, arena), t.accumulate);
+    const auto middle_result = middle(ctx, t, arena);
+    out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle_result, t.accumulate);
+    out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, ctx.shape.tokens()), dresult(t),
+                              middle_result, t.accumulate);
     if (const auto norms = saved_of_norms(t); result_norm_)
       result_norm_.weight_grad(ctx, t.gradients, t.dy, norms.result, norms.result_statistics, t.accumulate);
   }
@@ -330,6 +352,7 @@ void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const
     const InWeight scratch(*this, arena, ctx.shape.tokens());
     norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
     in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+    in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
     norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
     if (query_key_norm_)
       query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key, t.accumulate);

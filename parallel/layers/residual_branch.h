@@ -5,7 +5,7 @@
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
 // pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. With pieces the branch exchanges
 // rows itself, beside its products (residual_pieces.cpp); in tiles it needs a tile of one matrix at a time
-// (residual_tiles.cpp).
+// (residual_tiles.cpp). Either product may have adapters (low_rank.h).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include <terrace/parallel/layers/low_rank.h>
 #include <terrace/parallel/layers/query_key_norm.h>
 #include <terrace/parallel/layers/row_pieces.h>
 #include <terrace/parallel/layers/tiled_projection.h>
@@ -106,6 +107,7 @@ class ResidualBranch : public TransformerLayer {
 
  private:
   Norm result_norm_;
+  LowRank in_adapters_, out_adapters_;
   enum Carried : std::size_t { kDin, kDnormed, kDout };  // the last one in pieces; the further norms' follow
   // What the further norms save and carry, of the tensors of a call.
   struct SavedOfNorms {
@@ -124,6 +126,9 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
   [[nodiscard]] std::uint64_t result_norm_bytes(std::int64_t rows) const;
   [[nodiscard]] std::vector<PhaseParam> norm_params() const { return params_of(norm_, query_key_norm_); }
+  // `out` and its adapters.
+  void run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                       Accumulate accumulate, ScratchArena arena) const;
   // The norm of the result has an input and statistics, which are kept where these say.
   void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
                TensorView result, TensorView statistics, ScratchArena arena) const;
@@ -134,15 +139,18 @@ class ResidualBranch : public TransformerLayer {
     In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
     TensorView normed;
     Projection::Whole weights;
+    LowRank::Room adapters;
   };
   struct InInput {
     InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
     Projection::Whole weights;
+    LowRank::Room adapters;
   };
   struct InWeight {
     InWeight(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
     TensorView normed, statistics;
     Projection::Whole gradient;
+    LowRank::GradientRoom adapters;
   };
 
   std::optional<std::uint32_t> declare_bias(const std::string& prefix, const ProjectionParts& parts,

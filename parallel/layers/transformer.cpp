@@ -131,6 +131,23 @@ void check_norms(const Transformer& config) {
                     config.name));
 }
 
+// The sizes of an adapter, and what the calls that know adapters do not have.
+void check_adapters(const Transformer& config) {
+  const auto& [rank, alpha, tensors] = config.adapters;
+  if (rank == 0) return;
+  require_size("lora_rank", rank, std::min(config.hidden, config.ffn));
+  if (!(alpha > 0) || !std::isfinite(alpha)) refuse(fmt::format("lora_alpha must be more than 0, not {}", alpha));
+  if (tensors.empty()) refuse("adapters need a tensor that they adapt");
+  const auto demand = [&](const char* what, bool is_so, const char* instead) {
+    if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
+  };
+  demand("tensor ranks", config.tensor.ranks == 1, "give 1 tensor rank");
+  demand("a mixture of experts", config.experts.count == 0, "train all parameters, or another model");
+  demand("tiles of an attention", config.attention_tiles == 1, "attention_tiles must be 1");
+  demand("tiles of an MLP", config.mlp_tiles == 1 && config.mlp_row_tiles == 1, "mlp_tiles and mlp_row_tiles must be 1");
+  demand("skip connections", config.skips == SkipShape::none, "leave out the skips");
+}
+
 void check_rotation(const Transformer& config) {
   const bool rotary = config.positions == Positions::rotary;
   if (!rotary && (config.rope_fraction != 1 || !config.rotated_blocks.all()))
@@ -306,6 +323,7 @@ const Transformer& checked(const Transformer& config) {
     refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
                        config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
   }
+  check_adapters(config);
   if (config.skips == SkipShape::u && config.layers < 3) {
     refuse(
         fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer already reads every result that it "

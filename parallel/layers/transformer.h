@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <terrace/core/dtype.h>
 #include <terrace/core/math.h>
@@ -47,6 +48,14 @@ constexpr std::size_t up_results(Activation activation) {
   }
   throw std::logic_error("an activation without a case");
 }
+
+// Low-rank adapters (low_rank.h) of some products of each block. All other parameters are frozen.
+struct Adapters {
+  std::int64_t rank = 0;             // 0: no adapters
+  double alpha = 16;                 // an adapter's result is multiplied by alpha ÷ rank
+  std::vector<std::string> tensors;  // that are adapted, by their names in a block: "self_attn.q_proj"
+  friend bool operator==(const Adapters&, const Adapters&) = default;
+};
 
 // A mixture of experts instead of each block's MLP. An expert has the MLP's width.
 struct Experts {
@@ -97,6 +106,7 @@ struct Transformer {
   RotatedBlocks rotated_blocks = {};
   SkipShape skips = SkipShape::none;
   Experts experts = {};
+  Adapters adapters = {};
   MatrixOrder matrices = MatrixOrder::out_in;
   TransformerNames names = {};
   double init_std = 0.02;     // standard deviation of the initial weights

@@ -15,6 +15,13 @@ Shape shape_of_a_tile(const ParamSpec& param, const TensorView& tile) {
 
 void TransformerLayer::fail(const std::string& what) const { throw std::logic_error(name_ + ": " + what); }
 
+// Where there are adapters, only they are trained.
+std::vector<ParamSpec> TransformerLayer::params() const {
+  auto all = params_;
+  for (auto& param : all) param.frozen = config_.adapters.rank != 0 && !is_adapter(param.name);
+  return all;
+}
+
 void TransformerLayer::check(const char* what, const TensorView& view, DType dtype, Shape shape) const {
   if (view.empty()) fail(std::string(what) + " is missing");
   if (view.dtype != dtype || view.elements() != shape.elements()) {
@@ -100,7 +107,7 @@ void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensor
   if (!has(half, Half::weight)) return;
   if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
   for (std::size_t i = 0; i < params_.size(); ++i) {
-    if (may_lack(ctx, t.gradients[i])) continue;
+    if (t.gradients[i].empty()) continue;  // frozen, or not of this phase
     const DType dtype = t.gradients[i].dtype;
     if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("the gradients have a wrong dtype");
     const bool is_tile = params_[i].tiles > 1 && ctx.phase != kAllPhases;

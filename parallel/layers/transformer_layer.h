@@ -32,7 +32,7 @@ using CacheViews = std::span<const TensorView>;
 class TransformerLayer : public GenerativeLayer {
  public:
   [[nodiscard]] std::string name() const final { return name_; }
-  [[nodiscard]] std::vector<ParamSpec> params() const final { return params_; }
+  [[nodiscard]] std::vector<ParamSpec> params() const final;
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t) const override { return {}; }
 
  protected:

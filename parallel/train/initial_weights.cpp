@@ -27,6 +27,11 @@ struct Draw {
       std::transform(exact.data(), exact.data() + n, out.data() + i, [](float x) { return bf16(x); });
     }
   }
+  template <class T>
+  void fill_uniform(std::span<T> out) const {  // in [-std, std)
+    for (std::size_t i = 0; i < out.size(); ++i)
+      out[i] = T(static_cast<float>(std * (2 * random_uniform(seed, stream, first + i) - 1)));
+  }
   void fill(std::span<double> out) const {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = std * random_normal(seed, stream, first + i);
   }
@@ -38,6 +43,7 @@ void initialise(std::span<T> out, InitKind kind, const Draw& draw) {
     case InitKind::zeros: std::ranges::fill(out, T(0)); break;
     case InitKind::ones: std::ranges::fill(out, T(1)); break;
     case InitKind::normal: draw.fill(out); break;
+    case InitKind::uniform: draw.fill_uniform(out); break;
   }
 }
 

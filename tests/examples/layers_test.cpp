@@ -4,6 +4,7 @@
 #include "layer_harness.h"
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/adapters.h>
 #include <terrace/parallel/layers/head.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/one_in.h>
@@ -88,11 +89,48 @@ std::vector<Case> cases() {
                           c.rotated_blocks = layers::RotatedBlocks({false, true});
                         }),
                    {2, 4}});
+  // Adapters of some products and of all, of results that lie in one tensor, of matrices [inputs, outputs], and behind a norm.
+  const auto adapted = [&](ModelConfig config, std::int64_t rank, const char* targets) {
+    config.adapters = lm::adapters_of(config.family, rank, 5, targets);
+    return config;
+  };
+  const Family& qwen2 = lm::family_named("qwen2");
+  cases.push_back({"LlamaAdapters", adapted(of(llama, 24, 4, 2, 17, 300, false), 3, "q,v"), {2, 7}});
+  cases.push_back({"LlamaAllAdapters", adapted(of(llama, 24, 4, 2, 17, 257, true), 2, "all"), {2, 5}});
+  cases.push_back({"LlamaAdaptersOfOne", adapted(of(llama, 64, 8, 2, 0, 257, false), 4, "down,o"), {2, 4}});
+  cases.push_back({"Qwen2Adapters", adapted(of(qwen2, 24, 4, 2, 17, 257, false), 2, "k,gate"), {2, 5}});
+  cases.push_back({"Gpt2Adapters", adapted(of(gpt2, 12, 3, 0, 20, 257, true), 2, "all"), {2, 5}});
+  cases.push_back({"Phi3Adapters", adapted(of(phi3, 32, 4, 2, 17, 257, true), 2, "q,k,v,down"), {2, 5}});
+  cases.push_back({"Olmo2Adapters", adapted(of(olmo2, 24, 4, 2, 17, 257, false), 3, "all"), {2, 5}});
   // A new family is tested without a line here.
   for (const Family* const family : lm::families()) {
     cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
   }
   return cases;
+}
+
+// The weights of the model without adapters that computes the same.
+Weights merged(const ModelConfig& config, Weights weights) {
+  const auto& [rank, alpha, tensors] = config.adapters;
+  const bool out_in = *config.family.get().matrices == layers::MatrixOrder::out_in;
+  for (auto& [name, w] : weights) {
+    const auto tensor = name.substr(0, name.rfind('.'));
+    const auto a = weights.find(layers::weight_name(tensor + ".lora_A")),
+               b = weights.find(layers::weight_name(tensor + ".lora_B"));
+    if (a == weights.end() || !name.ends_with(".weight")) continue;
+    const auto r = static_cast<std::size_t>(rank), inputs = a->second.size() / r, outputs = b->second.size() / r;
+    for (std::size_t o = 0; o < outputs; ++o)
+      for (std::size_t i = 0; i < inputs; ++i)
+        for (std::size_t k = 0; k < r; ++k)
+          w[out_in ? o * inputs + i : i * outputs + o] +=
+              alpha / static_cast<double>(rank) * b->second[o * r + k] * a->second[k * inputs + i];
+  }
+  return weights;
+}
+
+ModelConfig without_adapters(ModelConfig config) {
+  config.adapters = {};
+  return config;
 }
 
 bool chooses(const ModelConfig& config) { return config.experts.count > config.experts.chosen; }
@@ -321,8 +359,11 @@ TEST_P(LayersTest, WholeModelMatchesTheReference) {
   const auto tokens = ids(shape.tokens(), config.vocab), goal = targets(shape.tokens(), config.vocab);
   chain.set_weights(weights);
   chain.set_ids(tokens, goal);
-  const ReferenceModel reference(config, weights);
-  const double loss = reference.loss(tokens, goal, shape.seq);
+  const auto reference_loss = [&] {
+    const Weights whole = merged(config, weights);
+    return ReferenceModel(without_adapters(config), whole).loss(tokens, goal, shape.seq);
+  };
+  const double loss = reference_loss();
   EXPECT_NEAR(chain.loss(), loss, 1e-11 * loss);
   const double scale = 0.25;
   EXPECT_NEAR(chain.backward(scale), loss, 1e-11 * loss);
@@ -332,9 +373,9 @@ TEST_P(LayersTest, WholeModelMatchesTheReference) {
       double& value = weights.at(param)[e];
       const double kept = value, step = 1e-5;
       value = kept + step;
-      const double above = reference.loss(tokens, goal, shape.seq);
+      const double above = reference_loss();
       value = kept - step;
-      const double below = reference.loss(tokens, goal, shape.seq);
+      const double below = reference_loss();
       value = kept;
       const double expected = scale * (above - below) / (2 * step);
       EXPECT_NEAR(gradient[e], expected, 1e-6 * std::max(1.0, std::abs(expected))) << param << ", element " << e;
@@ -398,7 +439,8 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
         weights[run->params[p].name] = get(run->weights.views[p]);  // as rounded
     }
     const auto tokens = ids(config.seq_len, config.vocab);
-    const Values expected = ReferenceModel(config, weights).logits(tokens, config.seq_len);
+    const Weights whole = merged(config, weights);
+    const Values expected = ReferenceModel(without_adapters(config), whole).logits(tokens, config.seq_len);
     const std::int64_t capacity = config.seq_len + 2;
     std::vector<Packed> caches;
     for (const auto& layer : chain.model.layers) caches.emplace_back(lm::generative(*layer).cache(capacity), 64);

@@ -173,9 +173,12 @@ class Head : public Layer {
     c.math.sum(c.stream, c.loss, row_loss, Accumulate::no);
     if (!gradients) return;
     c.math.matmul(c.stream, dh, logits, Transpose::no, t.weights[1], Transpose::no);
-    c.math.matmul(c.stream, t.gradients[1], logits, Transpose::yes, h, Transpose::no, {}, t.accumulate);
+    const auto gradient = [&](std::size_t i) {
+      return i < t.gradients.size() ? t.gradients[i] : TensorView{};
+    };  // empty: frozen
+    if (!gradient(1).empty()) c.math.matmul(c.stream, gradient(1), logits, Transpose::yes, h, Transpose::no, {}, t.accumulate);
     c.math.norm_input_grad(c.stream, t.dx, dh, t.x, t.weights[0], {}, rstd, Accumulate::no);
-    c.math.norm_weight_grad(c.stream, t.gradients[0], {}, dh, t.x, {}, rstd, t.accumulate);
+    if (!gradient(0).empty()) c.math.norm_weight_grad(c.stream, gradient(0), {}, dh, t.x, {}, rstd, t.accumulate);
   }
   Sizes s_;
 };

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/support/toy_model.h>
 
@@ -56,6 +57,7 @@ struct RunOptions {
   MachineProfile profile;
   std::string recipe = "fp32";
   std::string param_groups = "";
+  std::string freeze = "";
   std::uint64_t average_every = 0;  // with data.local
   Trace* trace = nullptr;
   std::uint32_t gather_ahead = kAutoDepth;
@@ -108,6 +110,7 @@ inline PlanRequest request_of(const RunOptions& o) {
   request.states = optimizer->states();
   request.layer_unit = optimizer->layer_unit();
   request.param_groups = parse_param_groups(o.param_groups);
+  request.freeze = parse_freeze(o.freeze);
   return request;
 }
 

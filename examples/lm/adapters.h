@@ -1,0 +1,59 @@
+// LoRA adapters of a language model (parallel/layers/low_rank.h): which products have them, and their files, as Hugging Face's
+// PEFT reads and writes them: a directory with adapter_config.json and adapter_model.safetensors.
+//
+// Owner:   values; a WeightRange keeps its file open.
+// Threads: any.
+// Errors:  Error(Exit::usage) for a target that the family does not have, and for an adapter that the run's settings do not
+//          describe, or that computes in a way that terrace does not have; Error(Exit::corrupt) for damaged files.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/core/tensor.h>
+#include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/model_dir.h>
+#include <terrace/parallel/compute.h>
+#include <terrace/parallel/layers/transformer.h>
+
+namespace terrace::lm {
+
+inline constexpr const char *kAdapterConfigFile = "adapter_config.json", *kAdapterWeightsFile = "adapter_model.safetensors";
+
+// `targets`: words out of q, k, v, o, gate, up and down, separated by commas, or all. Results that lie in one tensor of the
+// family (Phi-3's qkv_proj, GPT-2's c_attn) have one adapter, so they are targets together.
+layers::Adapters adapters_of(const Family& family, std::int64_t rank, double alpha, std::string_view targets);
+
+// The adapters' first weights from a directory of PEFT. `model`: the one that is trained, with the adapters.
+WeightRange adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Model& model);
+
+// Writes the directory's files. `base`: the name of the model that the adapters belong to.
+void write_adapters(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
+                    const Model& model, const std::string& base, DType dtype, const ReadRange& read);
+
+// The weights of the model without adapters that computes the same: W + s · B · A. `read` gives those of `model`, which has
+// the adapters; it is asked for the two matrices of one adapter at a time.
+class MergedWeights {
+ public:
+  MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype, ReadRange read);
+  void operator()(const ParamSpec& param, std::uint64_t first, TensorView range);
+
+ private:
+  void load(const std::string& tensor);
+
+  layers::Adapters adapters_;
+  const Family& family_;
+  DType dtype_;
+  ReadRange read_;
+  std::map<std::string, ParamSpec> params_;
+  std::string loaded_;         // the tensor whose adapter is in a_ and b_
+  std::vector<double> a_, b_;  // [rank, inputs], [outputs, rank]
+  std::int64_t inputs_ = 0, outputs_ = 0;
+};
+
+}  // namespace terrace::lm

@@ -1,0 +1,143 @@
+#include <terrace/parallel/freeze.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include <terrace/core/refused_setting.h>
+#include <terrace/parallel/plan_request.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::size_t kShown = 3;  // names in a message
+
+bool matches(std::string_view pattern, std::string_view text) {
+  if (pattern.empty()) return text.empty();
+  if (pattern.front() == '*') return matches(pattern.substr(1), text) || (!text.empty() && matches(pattern, text.substr(1)));
+  return !text.empty() && (pattern.front() == '?' || pattern.front() == text.front()) &&
+         matches(pattern.substr(1), text.substr(1));
+}
+
+// The whole name, or its end behind a dot.
+bool matches_name(std::string_view pattern, std::string_view name) {
+  for (;;) {
+    if (matches(pattern, name)) return true;
+    const auto dot = name.find('.');
+    if (dot == std::string_view::npos) return false;
+    name.remove_prefix(dot + 1);
+  }
+}
+
+// Levenshtein's distance: letters that are inserted, left out or changed.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (const char letter : a) {
+    auto diagonal = row[0]++;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const auto changed = diagonal + (letter == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// Of a name, that of its end behind a dot which is nearest.
+std::size_t distance_to_name(std::string_view pattern, std::string_view name) {
+  auto least = distance(pattern, name);
+  for (auto dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1))
+    least = std::min(least, distance(pattern, name.substr(dot + 1)));
+  return least;
+}
+
+[[noreturn]] void refuse_unmatched(const std::string& pattern, const Model& model,
+                                   const std::vector<std::vector<ParamSpec>>& params) {
+  std::vector<std::string> names;
+  for (std::size_t l = 0; l < params.size(); ++l) {
+    names.push_back(model.layers[l]->name());
+    for (const auto& param : params[l])
+      if (!param.tied) names.push_back(param.name);
+  }
+  std::ranges::stable_sort(names, {}, [&](const std::string& name) { return distance_to_name(pattern, name); });
+  names.resize(std::min(names.size(), kShown));
+  throw RefusedSetting("freeze",
+                       fmt::format("`freeze`: no parameter and no layer matches \"{}\"\n  the nearest names are {}; * "
+                                   "stands for any text",
+                                   pattern, fmt::join(names, ", ")));
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\n");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
+}
+
+bool has_frozen(const Model& model, const PlanRequest& request) {
+  if (!request.freeze.empty()) return true;
+  return std::ranges::any_of(model.layers,
+                             [](const auto& layer) { return std::ranges::any_of(layer->params(), &ParamSpec::frozen); });
+}
+
+}  // namespace
+
+std::vector<std::string> parse_freeze(std::string_view text) {
+  std::vector<std::string> patterns;
+  while (!trimmed(text).empty()) {
+    const auto end = text.find(',');
+    const auto pattern = trimmed(text.substr(0, end));
+    if (pattern.empty())
+      throw RefusedSetting("freeze", "`freeze` has an empty pattern\n  give names separated by single commas");
+    patterns.emplace_back(pattern);
+    text = end == std::string_view::npos ? std::string_view{} : text.substr(end + 1);
+  }
+  return patterns;
+}
+
+void apply_freeze(std::span<const std::string> patterns, const Model& model, std::vector<std::vector<ParamSpec>>& params) {
+  std::set<std::string> frozen;
+  for (const auto& pattern : patterns) {
+    bool found = false;
+    for (std::size_t l = 0; l < params.size(); ++l) {
+      const bool whole_layer = matches_name(pattern, model.layers[l]->name());
+      for (auto& param : params[l]) {
+        if (!whole_layer && !matches_name(pattern, param.name)) continue;
+        frozen.insert(param.name);
+        found = true;
+      }
+    }
+    if (!found) refuse_unmatched(pattern, model, params);
+  }
+  bool any = false;
+  for (auto& layer : params)
+    for (auto& param : layer) {
+      param.frozen |= frozen.contains(param.name);
+      any |= !param.frozen;
+    }
+  if (!patterns.empty() && !any) throw RefusedSetting("freeze", "`freeze` leaves no parameter to train\n  give fewer patterns");
+}
+
+void check_frozen(const Model& model, const PlanRequest& request) {
+  if (request.decode_positions != 0 || !has_frozen(model, request)) return;
+  const auto refuse = [](const char* setting, const std::string& what) {
+    throw RefusedSetting(setting, fmt::format("frozen parameters (`freeze`, `lora-rank`) do not work with {}", what));
+  };
+  if (request.layer_unit)
+    refuse("optimizer", "an optimizer of whole layers yet\n  give an optimizer of elements, such as `optimizer` adamw");
+  if (request.pipeline && request.pipeline->schedule.asynchronous())
+    refuse("schedule", "an asynchronous schedule yet\n  give a synchronous one, such as `schedule` 1f1b");
+  if (request.pipeline && placement_of(*request.pipeline).replicas() > 1)
+    refuse("schedule", "a schedule in two directions yet\n  give another one, such as `schedule` 1f1b");
+  if (model.tensor.ranks > 1) refuse("tp", "tensor ranks yet\n  give `tp` 1");
+  if (request.data.context > 1) refuse("cp", "context ranks yet\n  give `cp` 1");
+  if (request.data.experts > 1) refuse("ep", "expert ranks yet\n  give `ep` 1");
+  if (request.data.local) refuse("sync-interval", "averages of weights yet\n  give `sync-interval` 1");
+  for (const auto& layer : model.layers)
+    if (layer->skips_from()) refuse("skips", "skip connections yet\n  leave out `skips`");
+}
+
+}  // namespace terrace

@@ -1,0 +1,144 @@
+#include <terrace/parallel/layers/low_rank.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace terrace::layers {
+namespace {
+
+template <class T>
+std::vector<std::byte> repeated(std::int64_t count, T value) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * sizeof(T));
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(T)) std::memcpy(bytes.data() + i, &value, sizeof(T));
+  return bytes;
+}
+
+std::vector<std::byte> repeated(DType dtype, std::int64_t count, double value) {
+  switch (dtype) {
+    case DType::fp64: return repeated(count, value);
+    case DType::bf16: return repeated(count, bf16(static_cast<float>(value)));
+    case DType::fp16: return repeated(count, fp16(static_cast<float>(value)));
+    default: return repeated(count, static_cast<float>(value));
+  }
+}
+
+}  // namespace
+
+// A begins as torch.nn.Linear's weights do: uniform up to 1/√inputs (PEFT's kaiming_uniform_ with a = √5).
+LowRank::LowRank(std::vector<ParamSpec>& params, const std::string& prefix, const std::vector<std::string>& tensors,
+                 const Projection& product, std::uint32_t unit, const Transformer& config)
+    : rank_(config.adapters.rank), inputs_(product.inputs()), outputs_(product.outputs()), dtype_(config.dtype) {
+  if (rank_ == 0) return;
+  const double bound = 1 / std::sqrt(static_cast<double>(inputs_));
+  std::int64_t first = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto width = product.widths()[i];
+    if (std::ranges::find(config.adapters.tensors, tensors[i]) != config.adapters.tensors.end()) {
+      const auto name = prefix + tensors[i];
+      parts_.push_back({params.size(), params.size() + 1, first, width});
+      params.push_back({.name = weight_name(name + std::string(kAdapterA)),
+                        .shape = {rank_, inputs_},
+                        .init = {InitKind::uniform, bound},
+                        .unit = unit});
+      params.push_back({.name = weight_name(name + std::string(kAdapterB)), .shape = {width, rank_}, .init = {}, .unit = unit});
+    }
+    first += width;
+  }
+  gain_ = repeated(dtype_, columns(), config.adapters.alpha / static_cast<double>(rank_));
+}
+
+void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
+  for (const auto& part : parts_)
+    for (const auto p : {part.a, part.b}) of_phase.push_back({static_cast<std::uint32_t>(p)});
+}
+
+LowRank::Room LowRank::place(ScratchArena& arena, std::int64_t rows) const {
+  if (parts_.empty()) return {};
+  Room room{.a = {}, .b = {}, .u = arena.take(dtype_, {rows, columns()}), .gain = arena.take(dtype_, {columns()})};
+  if (parts_.size() > 1) room.a = arena.take(dtype_, {columns(), inputs_});
+  if (!is_whole()) room.b = arena.take(dtype_, {outputs_, columns()});
+  return room;
+}
+
+LowRank::GradientRoom LowRank::place_gradient(ScratchArena& arena, std::int64_t rows) const {
+  if (parts_.empty()) return {};
+  const auto sums = accumulator_of(dtype_);
+  const auto widest = std::ranges::max(parts_, {}, &Part::outputs).outputs;
+  return {.forward = place(arena, rows),
+          .du = arena.take(dtype_, {rows, columns()}),
+          .da = arena.take(sums, {columns(), inputs_}),
+          .db = arena.take(sums, {outputs_, columns()}),
+          .one = arena.take(sums, {widest, rank_})};
+}
+
+std::uint64_t LowRank::bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(place(arena, rows));
+  return arena.peak_bytes();
+}
+
+std::uint64_t LowRank::gradient_bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(place_gradient(arena, rows));
+  return arena.peak_bytes();
+}
+
+TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const {
+  if (parts_.size() == 1) return weights[parts_[0].a];
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    ctx.math.convert(ctx.stream, row_slice(room.a, static_cast<std::int64_t>(i) * rank_, rank_), weights[parts_[i].a]);
+  return room.a;
+}
+
+TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const {
+  if (is_whole()) return weights[parts_[0].b];
+  ctx.math.zero(ctx.stream, room.b);
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    ctx.math.columns(ctx.stream, row_slice(room.b, parts_[i].first_output, parts_[i].outputs),
+                     static_cast<std::int64_t>(i) * rank_, weights[parts_[i].b], 0, rank_);
+  return room.b;
+}
+
+void LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose,
+                     const Room& room) const {
+  ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, transpose);
+  ctx.stream.copy(room.gain.data, gain_.data(), gain_.size());
+  ctx.math.scale(ctx.stream, to, to, room.gain, Accumulate::no);
+}
+
+void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y,
+                      TensorView x) const {
+  if (parts_.empty()) return;
+  reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes, room);
+  ctx.math.matmul(ctx.stream, y, room.u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
+}
+
+void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx,
+                         TensorView dy) const {
+  if (parts_.empty()) return;
+  reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no, room);
+  ctx.math.matmul(ctx.stream, dx, room.u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
+}
+
+void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                          const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const {
+  if (parts_.empty()) return;
+  reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes, room.forward);
+  reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no, room.forward);
+  ctx.math.matmul(ctx.stream, room.da, room.du, Transpose::yes, x, Transpose::no);
+  ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, room.forward.u, Transpose::no);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& part_of = parts_[i];
+    const auto first = static_cast<std::int64_t>(i) * rank_;
+    if (const auto& da = gradients[part_of.a]; !da.empty())
+      ctx.math.convert(ctx.stream, da, row_slice(room.da, first, rank_), accumulate);
+    if (const auto& db = gradients[part_of.b]; !db.empty()) {
+      const auto one = part(room.one, 0, {part_of.outputs, rank_});
+      ctx.math.columns(ctx.stream, one, 0, row_slice(room.db, part_of.first_output, part_of.outputs), first, rank_);
+      ctx.math.convert(ctx.stream, db, one, accumulate);
+    }
+  }
+}
+
+}  // namespace terrace::layers

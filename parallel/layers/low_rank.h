@@ -1,0 +1,71 @@
+// The low-rank adapters of a product with weights (LoRA, Hu et al. 2021): to y = x · Wᵀ they add s · (x · Aᵀ) · Bᵀ, where A is
+// [rank, inputs], B is [outputs, rank] and s = alpha ÷ rank. B begins as zeros, so that a new adapter changes nothing.
+//
+// A product whose results are several tensors (q, k, v; gate, up) has an adapter for each that is named. They are computed as
+// one: the A's lie one above the other, and the B's in blocks of one matrix that is zero elsewhere.
+//
+// Owner:   a value of its layer, which outlives the work on its stream.
+// Threads: as Layer.
+// Errors:  none: shapes follow from the product's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/layer.h>
+#include <terrace/parallel/layers/projection.h>
+#include <terrace/parallel/layers/transformer.h>
+#include <terrace/parallel/layers/views.h>
+
+namespace terrace::layers {
+
+class LowRank {
+ public:
+  // Appends the parameters of those of the product's `tensors` that the transformer adapts, as a unit of their own.
+  LowRank(std::vector<ParamSpec>& params, const std::string& prefix, const std::vector<std::string>& tensors,
+          const Projection& product, std::uint32_t unit, const Transformer& config);
+
+  explicit operator bool() const { return !parts_.empty(); }
+  void name_params(std::vector<PhaseParam>& of_phase) const;  // appends them
+
+  // The scratch of a call for so many rows; all of it empty without adapters.
+  struct Room {
+    TensorView a, b, u, gain;  // all A's and all B's, x · Aᵀ or its gradient, and s for each column of it
+  };
+  struct GradientRoom {
+    Room forward;
+    TensorView du, da, db, one;  // one: the gradient of one B
+  };
+  [[nodiscard]] Room place(ScratchArena& arena, std::int64_t rows) const;
+  [[nodiscard]] GradientRoom place_gradient(ScratchArena& arena, std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t bytes(std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t gradient_bytes(std::int64_t rows) const;
+
+  // Each adds to what the product has written.
+  void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x) const;
+  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy) const;
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                   const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const;
+
+ private:
+  struct Part {
+    std::size_t a = 0, b = 0;  // their places in params()
+    std::int64_t first_output = 0, outputs = 0;
+  };
+  [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of x · Aᵀ
+  [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
+  [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
+  [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
+  // s · x · Aᵀ and s · dy · B, in `to`.
+  void reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose,
+              const Room& room) const;
+
+  std::vector<Part> parts_;
+  std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;
+  DType dtype_ = DType::fp32;
+  std::vector<std::byte> gain_;  // s for each column
+};
+
+}  // namespace terrace::layers

@@ -1,0 +1,126 @@
+// Fine-tuning as its user meets it: adapters on any layout of ranks and tiers, out to a directory of PEFT and in again, merged;
+// frozen parameters; what is refused. (tests/interop/lora_adapters.py compares with PEFT itself.)
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+
+#include "on_ranks.h"
+
+namespace terrace::test {
+namespace {
+
+using nlohmann::json;
+
+class LoraProgram : public Ranks {
+ protected:
+  Outcome exported(const Words& words) { return terrace(Words{"ckpt", "export"} + words); }
+  // A step that changes no weight: its loss is the model's.
+  double loss_of(const std::string& run, const Words& more) {
+    const auto done =
+        train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more);
+    EXPECT_EQ(0, done.exit) << done.described;
+    return done.exit == 0 ? steps(run).front().loss : 0;
+  }
+  [[nodiscard]] std::string bytes_of(const std::string& file) const {
+    std::ifstream in(at(file), std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+};
+
+// With canonical sums the data ranks, like budgets and pipelines, change no bit; a resume changes none either.
+TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdapters) {
+  const Words lora{"--model",
+                   "llama",
+                   "--heads",
+                   "4",
+                   "--kv-heads",
+                   "2",
+                   "--seq-len",
+                   "32",
+                   "--lora-rank",
+                   "3",
+                   "--lora-alpha",
+                   "5",
+                   "--lora-targets",
+                   "q,v,down",
+                   "--canonical-reduction",
+                   "--steps",
+                   "6"};
+  const auto one = train(lora + Words{"--grad-accumulation", "4", "--out-dir", "one"});
+  ASSERT_EQ(0, one.exit) << one.described;
+  for (const auto& [run, layout] :
+       {std::pair<std::string, Words>{"zero1", {"--dp", "2", "--zero", "1", "--grad-accumulation", "2"}},
+        {"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+        {"pipeline", {"--pp", "2", "--grad-accumulation", "4"}},
+        {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", ".", "--grad-accumulation", "4"}}}) {
+    const auto other = train(lora + layout + Words{"--out-dir", run});
+    ASSERT_EQ(0, other.exit) << other.described;
+    EXPECT_EQ(weights_of(one), weights_of(other)) << run;
+  }
+  const Words whole{"--grad-accumulation", "4", "--lr-schedule", "constant"};
+  const auto at_once = train(lora + whole + Words{"--out-dir", "at-once"});
+  ASSERT_EQ(0, train(lora + whole + Words{"--steps", "3", "--out-dir", "twice"}).exit);
+  const auto resumed = train(lora + whole + Words{"--resume", "auto", "--out-dir", "twice"});
+  ASSERT_EQ(0, resumed.exit) << resumed.described;
+  EXPECT_EQ(weights_of(at_once), weights_of(resumed));
+}
+
+TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
+  for (const auto& [family, targets] :
+       {std::pair<std::string, std::string>{"llama", "q,v,gate"}, {"phi3", "q,k,v,o"}, {"gpt2", "all"}}) {
+    SCOPED_TRACE(family);
+    const auto named = [&](const char* what) { return family + what; };
+    ASSERT_EQ(0, train({"--model", family, "--heads", "4", "--seq-len", "32", "--steps", "3", "--out-dir", family}).exit);
+    ASSERT_EQ(0, exported({family, named("-base")}).exit);
+    const Words lora{"--model", named("-base"), "--seq-len", "32", "--lora-rank", "4", "--lora-targets", targets};
+    const auto before = loss_of(named("-before"), {"--model", named("-base")});
+    EXPECT_EQ(before, loss_of(named("-new"), lora)) << "a new adapter changes the model";
+    const auto trained = train(lora + Words{"--steps", "8", "--lr", "0.01", "--out-dir", named("-run")});
+    ASSERT_EQ(0, trained.exit) << trained.described;
+    const auto alone = exported({named("-run"), named("-adapter")});
+    ASSERT_EQ(0, alone.exit) << alone.described;
+    const auto merged = exported({"--merge", named("-run"), named("-merged")});
+    ASSERT_EQ(0, merged.exit) << merged.described;
+    const auto loss = loss_of(named("-in"), lora + Words{"--init-adapter", named("-adapter")});
+    EXPECT_LT(loss, before);
+    EXPECT_NEAR(loss, loss_of(named("-whole"), {"--model", named("-merged")}), 1e-5 * loss);
+    // What went in comes out again, to the byte.
+    ASSERT_EQ(0, exported({named("-in"), named("-again")}).exit);
+    EXPECT_EQ(bytes_of(named("-adapter/adapter_model.safetensors")), bytes_of(named("-again/adapter_model.safetensors")));
+    const auto config = json::parse(bytes_of(named("-adapter/adapter_config.json")));
+    EXPECT_EQ(4, config["r"]);
+    EXPECT_EQ("LORA", config["peft_type"]);
+    EXPECT_EQ(named("-base"), config["base_model_name_or_path"]);
+  }
+}
+
+TEST_F(LoraProgram, FrozenWeightsAreExportedAsTheyCame) {
+  ASSERT_EQ(0, train({"--model", "llama", "--heads", "4", "--seq-len", "32", "--steps", "2", "--out-dir", "first"}).exit);
+  ASSERT_EQ(0, exported({"first", "base"}).exit);
+  const auto done =
+      train({"--model", "base", "--seq-len", "32", "--steps", "3", "--freeze", "layers.*", "--out-dir", "frozen"});
+  ASSERT_EQ(0, done.exit) << done.described;
+  ASSERT_EQ(0, exported({"frozen", "after"}).exit);
+  const auto before = bytes_of("base/model.safetensors"), after = bytes_of("after/model.safetensors");
+  ASSERT_EQ(before.size(), after.size());
+  EXPECT_NE(before, after);
+  std::size_t same = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) same += before[i] == after[i] ? 1 : 0;
+  EXPECT_GT(same, before.size() / 2) << "the blocks are most of the model";
+}
+
+TEST_F(LoraProgram, WhatCannotBeIsRefused) {
+  const auto refused = [&](const Words& more, const std::vector<std::string>& said) {
+    expect_refusal(train(Words{"--model", "llama", "--heads", "4", "--steps", "1", "--out-dir", "no"} + more), 2, said);
+  };
+  refused({"--freeze", "layer.0.*"}, {"--freeze", "layer.0.*", "layers.0."});
+  refused({"--freeze", "*"}, {"--freeze", "no parameter to train"});
+  refused({"--freeze", "*q_proj*"}, {"--freeze", "q_proj", "one product"});
+  refused({"--lora-rank", "4", "--lora-targets", "q,w"}, {"--lora-targets", "\"w\"", "gate, up, down"});
+  refused({"--lora-rank", "4", "--tp", "2"}, {"tensor ranks"});
+  refused({"--lora-rank", "4", "--optimizer", "muon"}, {"--lora-rank", "--optimizer adamw"});
+  refused({"--init-adapter", "nothing"}, {"--init-adapter", "--lora-rank"});
+}
+
+}  // namespace
+}  // namespace terrace::test
