@@ -12,6 +12,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/commit_signal.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/doctor.h>
 #include <terrace/examples/terrace/launched.h>
@@ -76,6 +77,7 @@ void occupy_standard_descriptors() {
     write_all(kOther);
   }
   write_all(kAdvice);
+  remember_commit_requests();
   ::_exit(static_cast<int>(Exit::runtime));
 }
 

@@ -23,6 +23,7 @@
 #include <terrace/examples/terrace/agreed_plan.h>
 #include <terrace/examples/terrace/check_tokens.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/commit_signal.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/metrics.h>
@@ -94,11 +95,13 @@ class Training {
   }
 
  private:
-  // The loop. Returns why it ended before the last step: the signal, or kNoData; 0: it did not.
+  // The loop. Returns why it ended before the last step: kStop and the signal, or kNoData; 0: it did not.
   std::uint64_t train_steps() {
     while (done() < last_) {
       static_cast<void>(trainer_.read());
-      if (const auto stopped = stop_of_a_rank(); stopped != 0) return stopped;
+      const auto wish = wish_of_a_rank();
+      if (wish > kCommit) return wish;
+      if (wish == kCommit) commit_now();
       const auto begin = now_ns();
       const auto steps = step_of(trainer_, config_, dir_);
       trace_.span({"step", fmt::format("step {}", done()), begin, now_ns()});
@@ -141,10 +144,13 @@ class Training {
     return make_nccl_communicator(*team_.communicator(), *device_);
   }
 
-  // All ranks stop after the same step, whichever rank got a signal or cannot read its data.
-  static constexpr std::uint64_t kNoData = 1000;  // above all signals
-  [[nodiscard]] std::uint64_t stop_of_a_rank() const {
-    return team_.max(data_.error() ? kNoData : static_cast<std::uint64_t>(stop_signal()));
+  // All ranks commit or stop after the same step, whichever rank got a signal or cannot read its data. The greatest wish
+  // counts.
+  static constexpr std::uint64_t kCommit = 1, kStop = 1000, kNoData = 2000;
+  [[nodiscard]] std::uint64_t wish_of_a_rank() const {
+    const bool asked = team_.speaks_for_process() && take_commit_request();
+    const auto stop = static_cast<std::uint64_t>(stop_signal());
+    return team_.max(data_.error() ? kNoData : stop != 0 ? kStop + stop : asked ? kCommit : 0);
   }
 
   // Steps that were computed together. The last one may be followed by an evaluation, so it is only returned.
@@ -187,10 +193,17 @@ class Training {
 
   void commit() {
     keep_choices();
+  // As SIGUSR1 asks for.
+  void commit_now() {
+    if (!commits()) return screen_.note("SIGUSR1: nothing is committed with --durability none");
+    if (committed_ != done()) commit();
+    screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
+  }
     if (config_.durability != "off") metrics_->sync();
     trainer_.commit();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
   }
+    committed_ = done();
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
   // the machine profile for new runs.
   void keep_choices() const {
@@ -211,7 +224,7 @@ class Training {
 
   Exit interrupted(std::uint64_t stopped) {
     demand_data();
-    const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done());
+    const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped - kStop)), done());
     if (!commits()) throw Error(what + "; nothing is kept with --durability none");
     screen_.note(what + "; continue with --resume auto");
     return Exit::interrupted;
