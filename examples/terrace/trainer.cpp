@@ -27,7 +27,9 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/metrics_sinks.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/prometheus_sink.h>
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/report.h>
@@ -79,7 +81,7 @@ class Training {
   Exit run() {
     const bool all_done = done() >= last_;  // only the result is printed again
     note_start(screen_, config_, agreed_, dir_, team_, {done(), moved_from_});
-    metrics_.emplace(dir_.path / log_.metrics_file(), done());
+    metrics_.emplace(metrics_sinks(config_, dir_.path, dir_.path / log_.metrics_file(), team_.first(), done()));
     note_missing_steps();
     if (const auto note = data_.note(); team_.first() && !note.empty()) screen_.note(note);
     if (const auto warning = data_.warning(); team_.first() && !warning.empty()) screen_.warn(warning);
@@ -191,19 +193,19 @@ class Training {
     return evaluation;
   }
 
-  void commit() {
-    keep_choices();
   // As SIGUSR1 asks for.
   void commit_now() {
     if (!commits()) return screen_.note("SIGUSR1: nothing is committed with --durability none");
     if (committed_ != done()) commit();
     screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
   }
+  void commit() {
+    keep_choices();
     if (config_.durability != "off") metrics_->sync();
     trainer_.commit();
+    committed_ = done();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
   }
-    committed_ = done();
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
   // the machine profile for new runs.
   void keep_choices() const {
@@ -295,8 +297,9 @@ class Training {
   Trainer trainer_;
   const RankLog log_;
   Screen screen_;
-  std::optional<MetricsWriter> metrics_;
-  std::optional<double> evaluation_;  // the last one
+  std::optional<MetricsSinks> metrics_;
+  std::optional<double> evaluation_;        // the last one
+  std::optional<std::uint64_t> committed_;  // the step of this process's last commit
 };
 
 }  // namespace
@@ -341,6 +344,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
   if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
+  demand_folder_of_prometheus(config.prometheus);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
   return train_ranks(std::move(config));
 }

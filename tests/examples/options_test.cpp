@@ -43,7 +43,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 103U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 105U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -75,6 +75,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.nvme_path = {"/a", "/b"};
   c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8,
   c.durability = "step", c.io_deadline = 9, c.rank_deadline = 7, c.json = true;
+  c.tensorboard = true, c.prometheus = "p.prom";
   c.verify_resident = true, c.assumed_costs = true, c.machine_profile = "m.json";
   RunConfig read;
   apply_toml(read, to_toml(c), "saved");
