@@ -292,6 +292,8 @@ std::vector<Option> make_table() {
       text("run", "resume", &C::resume, Text::required, kRanks, "auto, never, or the run directory to continue"),
       text("run", "force", &C::force, Text::any, kRanks, "resume although model, data or seed differ"),
       number("run", "ckpt-interval", &C::ckpt_interval, kCount, kRanks, "steps between commits; 0: at the end and on signals"),
+      number("run", "ckpt-keep", &C::ckpt_keep, {1, 100000}, kRanks,
+             "the newest commits that stay; each one beyond the last is a copy of the state, in kept/ of the run directory"),
       text("run", "durability", &C::durability, Text::choice, kRanks,
            "what a kill may cost: commit: the steps since the last commit; step: the current step; off: the whole run, with "
            "half the "

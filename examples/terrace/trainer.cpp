@@ -26,6 +26,7 @@
 #include <terrace/examples/terrace/commit_signal.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
+#include <terrace/examples/terrace/kept_commits.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/metrics_sinks.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
@@ -127,11 +128,13 @@ class Training {
       auto resolved = config_;
       if (request().pipeline) resolved.stage_layers = stage_layers(*request().pipeline);
       if (team_.first()) warn_of_other_bits(dir_, resolved);
+      keeper_.demand_room();
       moved_from_ = std::exchange(dir_.machines, team_.machines());
       if (team_.first()) begin_run(dir_, resolved);
       if (team_.first() && !agreed_.found_schedule().empty()) record(dir_, kScheduleFile, agreed_.found_schedule());
     });
     if (config_.local_rank == 0) remove_former_stores(dir_);
+    keeper_.begin();
     if (!dir_.resume) engine_.fill(agreed_.first_weights());
     return trainer_of(engine_, trainer_options(config_, data_, team_.agreement()), dir_);
   }
@@ -202,7 +205,9 @@ class Training {
   void commit() {
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
+    keeper_.keep_last_commit();
     trainer_.commit();
+    keeper_.remove_oldest();
     committed_ = done();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
   }
@@ -294,6 +299,7 @@ class Training {
   std::unique_ptr<Communicator> between_gpus_;
   Trace trace_;
   Engine engine_;
+  CommitKeeper keeper_{config_, dir_, team_, engine_};
   Trainer trainer_;
   const RankLog log_;
   Screen screen_;
