@@ -299,6 +299,7 @@ bool Engine::knows_norms() const {
          std::ranges::any_of(programs.steady.actions, [](const Action& a) { return a.op == Op::verdict; });
 }
 const StepMap& Engine::map() const { return impl_->map; }
+const ChunkStore* Engine::store() const { return impl_->tiers->store(); }
 
 PerTier<std::uint64_t> Engine::peak_bytes() const {
   PerTier<std::uint64_t> peak{};

@@ -81,6 +81,7 @@ class Engine {
   [[nodiscard]] bool knows_norms() const;
 
   [[nodiscard]] const StepMap& map() const;
+  [[nodiscard]] const ChunkStore* store() const;                // to read what is committed; null without one
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;      // reserved in each tier so far
   [[nodiscard]] PerTier<std::uint64_t> reserved_bytes() const;  // now
   [[nodiscard]] Traffic moved() const;                          // counted at completion

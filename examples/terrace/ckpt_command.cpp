@@ -1,4 +1,4 @@
-// terrace ckpt inspect|verify|copy|export|rm: works on the store of a run, without an engine.
+// terrace ckpt list|inspect|verify|copy|export|rm: works on the store of a run, without an engine.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -10,6 +10,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/export_command.h>
+#include <terrace/examples/terrace/kept_commits.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/common_commit.h>
@@ -88,9 +89,26 @@ void verify(const Stores& stores, const std::string& missing) {
   fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 
+void list(const std::filesystem::path& run, bool json) {
+  auto stores = stores_of_run(run);
+  for (auto& options : stores) options.read_only = true;
+  auto all = kept_commits(run);
+  const auto last = open_at_common_commit(stores).step;
+  std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == last; });  // copied, but not replaced yet
+  all.push_back({.step = last, .directory = run});
+  if (!json) {
+    for (const auto& commit : all) fmt::print("step {:>8}  {}\n", commit.step, printable(commit.directory.string(), 1000));
+    return;
+  }
+  auto out = nlohmann::json::array();
+  for (const auto& commit : all) out.push_back({{"step", commit.step}, {"directory", commit.directory.string()}});
+  fmt::print("{}\n", out.dump(2));
+}
+
 // A damaged store is removed too, and one whose rank's folder is missing in between. A store that a live run holds is not.
 void remove_stores(const std::filesystem::path& run) {
   for (const auto& folder : store_folders_of_run(run)) remove_store(folder);
+  remove_kept_commits(run);
   forget_run(run);
 }
 
@@ -129,11 +147,26 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
 
 Exit ckpt_command(const CommandLine& line) {
   const auto& action = line.positional.at(0);
-  const auto& run = line.positional.at(1);
+  const auto& of = line.positional.at(1);
+  const auto run = line.step < 0 ? of : directory_of_commit(of, static_cast<std::uint64_t>(line.step)).string();
+  if (action == "rm" && line.step >= 0 && run == of)
+    throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
+                            "without --step removes all of them",
+                            line.step, of, of),
+                Exit::usage);
+  if (action == "rm" && run != of) {
+    remove_copy(run);
+    fmt::print("removed the commit after step {} of {}\n", line.step, of);
+    return Exit::ok;
+  }
   auto all = stores_of_run(run);
   if (action == "rm") {
     remove_stores(run);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);
+    return Exit::ok;
+  }
+  if (action == "list") {
+    list(run, line.config.json);
     return Exit::ok;
   }
   if (action == "export") {

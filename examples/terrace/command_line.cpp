@@ -49,9 +49,13 @@ const std::vector<Command>& commands() {
        "examine this machine, and print what to improve",
        {"device", "nvme-path", "machine-profile", "json", "threads"},
        ""},
-      {"report", "write the report.html of a run, or a page from the JSON of a bench", {"json"}, "RUN"},
+      {"report",
+       "write the report.html of a run, a page that compares several runs, or a page from the JSON of a bench",
+       {"json"},
+       "RUN..."},
+      {"top", "watch runs in a terminal while they train", {}, "RUN..."},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "inspect, verify, copy, export or remove the store of a run", {"json"}, "RUN"},
+      {"ckpt", "list, inspect, verify, copy, export or remove the commits of a run", {"json"}, "RUN"},
       {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
       {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
@@ -116,7 +120,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
   sub->allow_extras();
   sub->set_help_flag("-h,--help", "print this help and exit");
-  const bool all = command.takes.front() == "all";
+  const bool all = std::ranges::find(command.takes, "all") != command.takes.end();
   if (all) {
     sub->add_option(
            "--config", parsed.config_files,
@@ -130,16 +134,24 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
         ->expected(1)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   }
-  add_options(*sub, parsed.flags, all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
+  if (!command.takes.empty())
+    add_options(*sub, parsed.flags,
+                all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
   if (command.name == "ckpt") {
     sub->add_option("arguments", out.positional,
-                    "inspect, verify, copy, export or rm, then the run directory; for copy and export also the new directory")
+                    "list, inspect, verify, copy, export or rm, then the run directory; for copy and export also the new "
+                    "directory")
         ->type_name("ACTION RUN [NEW]");
     sub->add_flag("--merge", out.merge,
                   "for export of a run with --lora-rank: write the whole model with its adapters merged into its weights, not "
                   "the adapters alone");
+    sub->add_option("--step", out.step, "the commit after this step, one that ckpt list shows, and not the last one")
+        ->type_name("STEP");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
+  }
+  if (command.name == "top") {
+    sub->add_flag("--once", out.once, "print one frame; so does an output that is not a terminal");
   }
   if (command.name == "generate") {
     sub->add_option("--prompt", out.generate.prompt, "text to continue");
@@ -191,8 +203,8 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
 void check_arguments(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "ckpt") {
-    static constexpr std::array<std::string_view, 5> kActions{"inspect", "verify", "copy", "export", "rm"};
-    if (words.empty()) refuse("ckpt needs an action (inspect, verify, copy, export or rm) and a run directory", "ckpt");
+    static constexpr std::array<std::string_view, 6> kActions{"list", "inspect", "verify", "copy", "export", "rm"};
+    if (words.empty()) refuse("ckpt needs an action (list, inspect, verify, copy, export or rm) and a run directory", "ckpt");
     if (std::ranges::find(kActions, words[0]) == kActions.end()) {
       refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
     }
@@ -205,12 +217,16 @@ void check_arguments(const CommandLine& line) {
   }
   if (line.command == "generate" || line.command == "chat" || line.command == "report") {
     if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);
-    if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
+    const bool report = line.command == "report";
+    if (!report && words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
     std::error_code error;
-    const bool bench = line.command == "report" && fs::is_regular_file(words[0], error);  // written by `terrace bench --json`
-    if (!bench && !fs::is_directory(words[0], error))
-      refuse(fmt::format("{}: \"{}\" is not a directory", line.command, words[0]), line.command);
+    const bool bench =
+        report && words.size() == 1 && fs::is_regular_file(words[0], error);  // written by `terrace bench --json`
+    for (const auto& word : words)
+      if (!bench && !fs::is_directory(word, error))
+        refuse(fmt::format("{}: \"{}\" is not a directory", line.command, word), line.command);
   }
+  if (line.command == "top" && words.empty()) refuse("top needs a run directory", line.command);
   if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
   if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
@@ -289,7 +305,7 @@ CommandLine parse(int argc, const char* const* argv) {
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
   if (!line.answer.empty()) return line;
-  for (const auto* const of_run : {"generate", "chat", "report", "ckpt"})
+  for (const auto* const of_run : {"generate", "chat", "report", "top", "ckpt"})
     if (line.command == of_run) check_arguments(line);
   line.config = resolve(line, parsed);
   if (line.command == "train" || line.command == "plan" || line.command == "config") {

@@ -48,15 +48,17 @@ struct PlanOptions {
 };
 
 struct CommandLine {
-  std::string command;  // train, plan, generate, chat, doctor, report, config, ckpt
+  std::string command;  // train, plan, generate, chat, doctor, report, top, config, ckpt
   RunConfig config;
-  std::vector<std::string> positional;  // generate, chat and report: RUN; ckpt: ACTION RUN
+  std::vector<std::string> positional;  // generate and chat: RUN; report and top: RUN…; ckpt: ACTION RUN
   GenerateOptions generate;
   ChatOptions chat;  // beside the sampling of `generate`
   PlanOptions plan;
-  bool merge = false;    // ckpt export: a run's adapters become part of its weights
-  bool measure = false;  // doctor: measure the machine profile and save it
-  std::string answer;    // if not empty: print it and exit with 0
+  bool merge = false;      // ckpt export: a run's adapters become part of its weights
+  bool once = false;       // top: one frame, and no more
+  std::int64_t step = -1;  // ckpt: the commit after this step; −1: the last one
+  bool measure = false;    // doctor: measure the machine profile and save it
+  std::string answer;      // if not empty: print it and exit with 0
 };
 
 CommandLine parse(int argc, const char* const* argv);

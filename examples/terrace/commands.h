@@ -12,6 +12,8 @@ Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
 Exit chat_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
+Exit report_command(const CommandLine& line);
+Exit top_command(const CommandLine& line);
 Exit bench_command(int argc, const char* const* argv);     // from the word "bench" on, because each bench has its own flags
 Exit tokenize_command(int argc, const char* const* argv);  // from the word "tokenize" on
 Exit train_tokenizer_command(int argc, const char* const* argv);  // from the word "train-tokenizer" on

@@ -1,9 +1,9 @@
 // terrace launch -n 4 -- train …: starts mpirun on this machine and stays its parent.
 //
 // mpirun alone kills the ranks a second after Ctrl-C or SIGTERM, and prints its own paragraphs over the error of a rank.
-// Therefore it runs here in its own process group, which Ctrl-C does not reach. A stop signal is forwarded as SIGUSR1, which
-// mpirun passes on to the ranks (stop_signal.h). The standard error of mpirun and the ranks goes through ErrorOutput. Standard
-// output is inherited.
+// Therefore it runs here in its own process group, which Ctrl-C does not reach. A stop signal is forwarded as SIGUSR2, which
+// mpirun passes on to the ranks (stop_signal.h), and SIGUSR1 as it is (commit_signal.h). The standard error of mpirun and the
+// ranks goes through ErrorOutput. Standard output is inherited.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -41,6 +41,7 @@ constexpr const char* kHelp =
     "need.\n"
     "An error is printed once. Ctrl-C, SIGTERM and SIGHUP stop a training run cleanly: the ranks commit, and launch exits with "
     "75.\n"
+    "SIGUSR1 makes them commit after the current step and go on.\n"
     "For several machines use mpirun or srun directly: terrace reads its rank from the environment.\n"
     "  terrace launch -n 4 -- train --data corpus.txt --zero 3\n";
 
@@ -148,7 +149,7 @@ class Signals {
  public:
   Signals() {
     ::sigemptyset(&set_);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGCHLD}) {
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGTSTP, SIGCONT, SIGCHLD}) {
       struct sigaction now {};
       ::sigaction(s, nullptr, &now);
       if (now.sa_handler != SIG_IGN || s == SIGCHLD) ::sigaddset(&set_, s);
@@ -182,6 +183,7 @@ class Signals {
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   // The kernel stops a background process group that reads from the terminal, and may stop one that writes to it.
   std::signal(SIGTTOU, SIG_IGN);
+  std::signal(SIGUSR1, SIG_IGN);  // until mpirun has its own handler
   if (::isatty(STDIN_FILENO) != 0) ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
   ::dup2(error_pipe, STDERR_FILENO);
   ::setenv(kUnderLaunch, "1", 1);
@@ -221,9 +223,11 @@ End attend(pid_t mpirun, const Signals& signals, int error_pipe, ErrorOutput& ou
         ::raise(SIGSTOP);
       } else if (s == SIGCONT) {
         ::kill(mpirun, SIGCONT);
+      } else if (s == SIGUSR1) {
+        ::kill(mpirun, SIGUSR1);
       } else {
         end.signal = s;
-        ::kill(mpirun, SIGUSR1);
+        ::kill(mpirun, SIGUSR2);
       }
     }
   }

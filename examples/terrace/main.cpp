@@ -5,7 +5,6 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -13,11 +12,10 @@
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/commit_signal.h>
 #include <terrace/examples/terrace/doctor.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/options.h>
-#include <terrace/examples/terrace/report.h>
-#include <terrace/examples/terrace/report_bench.h>
 #include <terrace/examples/terrace/trainer.h>
 
 namespace {
@@ -32,11 +30,8 @@ int run(const CommandLine& line) {
   if (line.command == "chat") return static_cast<int>(chat_command(line));
   if (line.command == "ckpt") return static_cast<int>(ckpt_command(line));
   if (line.command == "doctor") return run_doctor(line.config, line.measure, stdout);
-  if (line.command == "report") {
-    const std::filesystem::path of = line.positional.at(0);
-    std::puts((std::filesystem::is_directory(of) ? write_report(of) : write_bench_report(of)).c_str());
-    return 0;
-  }
+  if (line.command == "report") return static_cast<int>(report_command(line));
+  if (line.command == "top") return static_cast<int>(top_command(line));
   std::fputs(line.config.json ? (to_json(line.config).dump(2) + "\n").c_str() : to_toml(line.config).c_str(), stdout);
   return 0;
 }
@@ -82,6 +77,7 @@ void occupy_standard_descriptors() {
 }  // namespace
 
 int main(int argc, char** argv) {
+  remember_commit_requests();
   std::set_terminate(end_without_abort);
   occupy_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error, and does not end the process

@@ -11,6 +11,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/terrace/metric_table.h>
 #include <terrace/examples/terrace/sealed_json.h>
 
 namespace terrace::cli {
@@ -25,13 +26,13 @@ using nlohmann::json;
 }
 
 // JSON has no infinity and no NaN: null stands for both and is read as NaN.
-double real(const json& object, const char* key) {
+double real(const json& object, const std::string& key) {
   const auto found = object.find(key);
   if (found == object.end()) return 0;
   return found->is_number() ? found->get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
-std::uint64_t count(const json& object, const char* key) {
+std::uint64_t count(const json& object, const std::string& key) {
   const auto found = object.find(key);
   return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
@@ -80,59 +81,33 @@ std::vector<Line> lines_until(const fs::path& file, std::uint64_t last_step) {
 }  // namespace
 
 json to_json(const StepMetrics& m) {
-  json out{{"step", m.step},
-           {"loss", m.loss},
-           {"grad_norm", m.grad_norm},
-           {"lr", m.lr},
-           {"tokens", m.tokens},
-           {"step_time_s", m.step_time_s},
-           {"tokens_per_s", m.tokens_per_s},
-           {"mem",
-            {{"device_peak_bytes", m.device_peak_bytes},
-             {"host_peak_bytes", m.host_peak_bytes},
-             {"nvme_peak_bytes", m.nvme_peak_bytes}}},
-           {"offload",
-            {{"read_bytes", m.read_bytes},
-             {"write_bytes", m.write_bytes},
-             {"h2d_bytes", m.h2d_bytes},
-             {"d2h_bytes", m.d2h_bytes},
-             {"stall_s", m.stall_s}}}};
-  out["stall"] = json::object();
-  for (const auto& [cause, seconds] : m.stall) out["stall"][cause] = seconds;
-  if (m.communication_s > 0) out["communication"] = {{"seconds", m.communication_s}, {"hidden_s", m.hidden_communication_s}};
-  if (m.eval_loss) out["eval_loss"] = *m.eval_loss;
-  if (m.router) out["router"] = {{"balance", m.router->balance}, {"z", m.router->squares}, {"dropped", m.router->dropped}};
+  json out{{"stall", json::object()}};
+  for (const auto& metric : metric_table()) {
+    const auto values = values_of(metric, m);
+    for (const auto& [cause, value] : values) {
+      auto& group = metric.group.empty() ? out : out[std::string(metric.group)];
+      group[metric.key.empty() ? cause : std::string(metric.key)] = value.is_count ? json(value.count) : json(value.real);
+    }
+  }
   if (m.skipped) out["skipped"] = true;
   return out;
 }
 
 StepMetrics metrics_from_json(const json& object) {
   StepMetrics m;
-  m.step = count(object, "step");
-  m.loss = real(object, "loss");
-  m.grad_norm = real(object, "grad_norm");
-  m.lr = real(object, "lr");
-  m.tokens = count(object, "tokens");
-  m.step_time_s = real(object, "step_time_s");
-  m.tokens_per_s = real(object, "tokens_per_s");
-  const auto part = [&](const char* key) {
-    return object.contains(key) && object.at(key).is_object() ? object.at(key) : json::object();
-  };
-  const auto mem = part("mem"), offload = part("offload"), stall = part("stall"), communication = part("communication");
-  m.device_peak_bytes = count(mem, "device_peak_bytes");
-  m.host_peak_bytes = count(mem, "host_peak_bytes");
-  m.nvme_peak_bytes = count(mem, "nvme_peak_bytes");
-  m.read_bytes = count(offload, "read_bytes");
-  m.write_bytes = count(offload, "write_bytes");
-  m.h2d_bytes = count(offload, "h2d_bytes");
-  m.d2h_bytes = count(offload, "d2h_bytes");
-  m.stall_s = real(offload, "stall_s");
-  m.communication_s = real(communication, "seconds");
-  m.hidden_communication_s = real(communication, "hidden_s");
-  for (const auto& [cause, seconds] : stall.items()) m.stall[cause] = seconds.is_number() ? seconds.get<double>() : 0;
-  if (object.contains("eval_loss")) m.eval_loss = real(object, "eval_loss");
-  if (const auto router = object.find("router"); router != object.end())
-    m.router = {.balance = real(*router, "balance"), .squares = real(*router, "z"), .dropped = real(*router, "dropped")};
+  for (const auto& metric : metric_table()) {
+    static const auto kNone = json::object();
+    const auto found = metric.group.empty() ? object.end() : object.find(metric.group);
+    const auto& group = metric.group.empty() ? object : found != object.end() && found->is_object() ? *found : kNone;
+    const std::string key(metric.key);
+    if (const auto* const field = std::get_if<std::uint64_t StepMetrics::*>(&metric.field)) m.** field = count(group, key);
+    if (const auto* const field = std::get_if<double StepMetrics::*>(&metric.field)) m.** field = real(group, key);
+    if (const auto* const field = std::get_if<std::optional<double> StepMetrics::*>(&metric.field);
+        field && group.contains(key))
+      m.** field = real(group, key);
+    if (const auto* const field = std::get_if<Metric::ByCause>(&metric.field))
+      for (const auto& [cause, value] : group.items()) (m.**field)[cause] = value.is_number() ? value.get<double>() : 0;
+  }
   m.skipped = object.contains("skipped") && object.at("skipped") == true;
   return m;
 }

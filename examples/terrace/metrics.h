@@ -1,6 +1,8 @@
 // metrics.jsonl: one JSON object for each step, with a checksum. Every number is written so that reading it gives the same
 // bits.
 //
+// What the numbers are called, and which of them there are, is in metric_table.h.
+//
 // Owner:   the trainer owns the writer; the report reads.
 // Threads: one.
 // Errors:  Error with the file and errno if a line cannot be written. An incomplete last line, as a crash leaves it, is
@@ -18,6 +20,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include <terrace/core/files.h>
+#include <terrace/examples/terrace/metrics_sink.h>
 
 namespace terrace::cli {
 
@@ -31,27 +34,22 @@ struct StepMetrics {
   std::uint64_t device_peak_bytes = 0, host_peak_bytes = 0, nvme_peak_bytes = 0;
   std::uint64_t read_bytes = 0, write_bytes = 0, h2d_bytes = 0, d2h_bytes = 0;
   double stall_s = 0;
-  std::map<std::string, double> stall;                     // by cause; their sum is stall_s
-  double communication_s = 0, hidden_communication_s = 0;  // between ranks, and the part of it during computing
-  std::optional<double> eval_loss;                         // of the evaluation after this step
-  // Of a model with experts: means of the routers' balance and of their squared log-sum-exps, and dropped rows
-  // (core/routing.h).
-  struct Router {
-    double balance = 0, squares = 0, dropped = 0;
-  };
-  std::optional<Router> router;
-  bool skipped = false;  // loss or norm was not finite; the weights were not changed
+  std::map<std::string, double> stall;                             // by cause; their sum is stall_s
+  double communication_s = 0, hidden_communication_s = 0;          // between ranks, and the part of it during computing
+  std::optional<double> eval_loss;                                 // of the evaluation after this step
+  std::optional<double> router_balance, router_z, router_dropped;  // of a model with experts (core/routing.h)
+  bool skipped = false;                                            // loss or norm was not finite; the weights were not changed
 };
 
 nlohmann::json to_json(const StepMetrics& metrics);
 StepMetrics metrics_from_json(const nlohmann::json& object);  // absent keys keep their defaults
 
-class MetricsWriter {
+class MetricsWriter final : public MetricsSink {
  public:
   // Continues after `done_steps`: removes the objects of later steps and an incomplete last line. 0: begins an empty file.
   MetricsWriter(std::filesystem::path file, std::uint64_t done_steps);
-  void write(const StepMetrics& metrics);  // one write call for a line, so that readers never see half a line
-  void sync();                             // before a commit: every committed step has its line, also after a power loss
+  void write(const StepMetrics& metrics) override;  // one write call for a line, so that readers never see half a line
+  void sync() override;
 
  private:
   std::filesystem::path file_;

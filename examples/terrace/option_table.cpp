@@ -303,6 +303,8 @@ std::vector<Option> make_table() {
       text("run", "resume", &C::resume, Text::required, kRanks, "auto, never, or the run directory to continue"),
       text("run", "force", &C::force, Text::any, kRanks, "resume although model, data or seed differ"),
       number("run", "ckpt-interval", &C::ckpt_interval, kCount, kRanks, "steps between commits; 0: at the end and on signals"),
+      number("run", "ckpt-keep", &C::ckpt_keep, {1, 100000}, kRanks,
+             "the newest commits that stay; each one beyond the last is a copy of the state, in kept/ of the run directory"),
       text("run", "durability", &C::durability, Text::choice, kRanks,
            "what a kill may cost: commit: the steps since the last commit; step: the current step; off: the whole run, with "
            "half the "
@@ -313,6 +315,10 @@ std::vector<Option> make_table() {
       number("run", "rank-deadline", &C::rank_deadline, {1, 86400}, kOwn,
              "seconds that a rank waits for another one before the run ends; longer than a step computes without it"),
       text("run", "json", &C::json, Text::any, kOwn, "print only JSON objects on standard output"),
+      text("run", "tensorboard", &C::tensorboard, Text::any, kOwn,
+           "write the metrics to a TensorBoard event file in the run directory"),
+      text("run", "prometheus", &C::prometheus, Text::any, kOwn,
+           "file of the last step's metrics in Prometheus' text format, replaced after each step; empty: none"),
       text("run", "verify-resident", &C::verify_resident, Text::any, kOwn,
            "repeat the first steps without offloading and compare every loss"),
       text("run", "assumed-costs", &C::assumed_costs, Text::any, kOwn,

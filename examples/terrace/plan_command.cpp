@@ -130,9 +130,7 @@ Exit plan_command(const CommandLine& given) {
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
   if (config.ranks() > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.average.every != 0) fmt::print("{}", average_line(p));
-  if (p.commits != 0)
-    fmt::print("a commit writes {} in {:.3f} s; {} of them in this run, {} generation{} of the state on disk\n",
-               format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, p.generations, p.generations == 1 ? "" : "s");
+  if (p.commits != 0) fmt::print("{}", commit_line(config, p));
   if (profile.measured_at.empty())
     fmt::print("\nthe times use assumed rates; terrace doctor --measure measures this machine\n");
   else if (profile.disk_assumed && t.read + t.write > 0)

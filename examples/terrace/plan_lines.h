@@ -18,6 +18,8 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
 std::string sum_line(const RunConfig& config, SumOrder order);
 std::uint64_t ranks_of_node(const RunConfig& config);
 // With --sync-interval: what an average of the ranks' weights costs, and its share in a step.
+// What commits cost, and which share of the run they take.
+std::string commit_line(const RunConfig& config, const Plan& p);
 std::string average_line(const Plan& plan);
 
 }  // namespace terrace::cli

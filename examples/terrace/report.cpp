@@ -18,6 +18,7 @@
 #include <terrace/examples/terrace/report_charts.h>
 #include <terrace/examples/terrace/report_template.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/run_name.h>
 #include <terrace/examples/terrace/screen.h>
 #include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/svg.h>
@@ -235,9 +236,7 @@ fs::path write_report(const fs::path& run_dir) {
   const auto steps = read_metrics(metrics);
   if (steps.empty()) throw Error(fmt::format("{} has no step\n  a report needs at least one", metrics.string()), Exit::usage);
 
-  auto name = fs::absolute(run_dir).lexically_normal();
-  if (!name.has_filename()) name = name.parent_path();
-  const auto title = name.filename().string();
+  const auto title = name_of_run(run_dir);
   std::uint64_t tokens = 0;
   double time_s = 0;
   for (const auto& m : steps) tokens += m.tokens, time_s += m.step_time_s;

@@ -103,13 +103,16 @@ struct RunConfig {
   std::string resume = "never";  // auto | PATH | never
   bool force = false;            // resume although the model, data or seed differ
   std::int64_t ckpt_interval = 0;
+  std::int64_t ckpt_keep = 1;
   std::string durability = "commit";  // commit | step | off | none
   std::int64_t io_deadline = 120;     // in seconds; 0: none
   std::int64_t rank_deadline = 600;   // in seconds
   bool json = false;
-  bool verify_resident = false;  // repeat the first steps without offloading and compare every loss
-  bool assumed_costs = false;    // take the plan's times from the profile alone, as for another machine
-  std::string machine_profile;   // a profile file; empty: the saved one, or assumed rates
+  bool tensorboard = false;          // an event file in the run directory
+  std::filesystem::path prometheus;  // a text file of the last step's metrics; empty: none
+  bool verify_resident = false;      // repeat the first steps without offloading and compare every loss
+  bool assumed_costs = false;        // take the plan's times from the profile alone, as for another machine
+  std::string machine_profile;       // a profile file; empty: the saved one, or assumed rates
 };
 
 }  // namespace terrace::cli

@@ -6,12 +6,17 @@ namespace terrace::cli {
 
 StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Trainer::Step& step) {
   const auto& r = step.result;
-  StepMetrics m{.step = step.number, .lr = step.learning_rate, .stall = {}, .eval_loss = {}, .router = {}};
+  StepMetrics m;
+  m.step = step.number;
+  m.lr = step.learning_rate;
   m.tokens = trainer.tokens_a_step();
   m.loss = step.mean_loss();
   m.grad_norm = r.gradient_norm;
-  if (routers_in(engine.map().model()) > 0)
-    m.router = {.balance = r.router.balance, .squares = r.router.squares, .dropped = r.router.dropped};
+  if (routers_in(engine.map().model()) > 0) {
+    m.router_balance = r.router.balance;
+    m.router_z = r.router.squares;
+    m.router_dropped = r.router.dropped;
+  }
   m.step_time_s = r.seconds;
   m.tokens_per_s = static_cast<double>(m.tokens) / r.seconds;
   const auto peak = engine.peak_bytes();

@@ -26,14 +26,14 @@ void catch_stop_signals() {
   };
   last = 0;
   count = 0;
-  for (const int s : {SIGINT, SIGTERM, SIGUSR1}) std::signal(s, stop);
+  for (const int s : {SIGINT, SIGTERM, SIGUSR2}) std::signal(s, stop);
   if (std::signal(SIGHUP, stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
 }
 
 int stop_signal() { return last; }
 
 std::string describe_stop(int signal) {
-  if (signal == SIGUSR1 && std::getenv(kUnderLaunch)) return "terrace launch";
+  if (signal == SIGUSR2 && std::getenv(kUnderLaunch)) return "terrace launch";
   const char* const name = ::sigabbrev_np(signal);
   return fmt::format("signal {} (SIG{})", signal, name ? name : "?");
 }

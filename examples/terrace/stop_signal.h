@@ -1,6 +1,6 @@
-// A clean stop by SIGINT, SIGTERM, SIGHUP or SIGUSR1: long work asks from time to time whether a signal came.
+// A clean stop by SIGINT, SIGTERM, SIGHUP or SIGUSR2: long work asks from time to time whether a signal came.
 //
-// SIGUSR1 is the one that mpirun passes on to its ranks, and that a batch system can send before the time of a job ends. The
+// SIGUSR2 is the one that mpirun passes on to its ranks, and that a batch system can send before the time of a job ends. The
 // second signal changes nothing, because launchers send one to the process and another to its process group. The third one ends
 // the process at once. SIGHUP stays ignored under nohup.
 //

@@ -23,10 +23,14 @@
 #include <terrace/examples/terrace/agreed_plan.h>
 #include <terrace/examples/terrace/check_tokens.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/commit_signal.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
+#include <terrace/examples/terrace/kept_commits.h>
 #include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/metrics_sinks.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/prometheus_sink.h>
 #include <terrace/examples/terrace/rank_log.h>
 #include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/report.h>
@@ -78,7 +82,7 @@ class Training {
   Exit run() {
     const bool all_done = done() >= last_;  // only the result is printed again
     note_start(screen_, config_, agreed_, dir_, team_, {done(), moved_from_});
-    metrics_.emplace(dir_.path / log_.metrics_file(), done());
+    metrics_.emplace(metrics_sinks(config_, dir_.path, dir_.path / log_.metrics_file(), team_.first(), done()));
     note_missing_steps();
     if (const auto note = data_.note(); team_.first() && !note.empty()) screen_.note(note);
     if (const auto warning = data_.warning(); team_.first() && !warning.empty()) screen_.warn(warning);
@@ -94,11 +98,13 @@ class Training {
   }
 
  private:
-  // The loop. Returns why it ended before the last step: the signal, or kNoData; 0: it did not.
+  // The loop. Returns why it ended before the last step: kStop and the signal, or kNoData; 0: it did not.
   std::uint64_t train_steps() {
     while (done() < last_) {
       static_cast<void>(trainer_.read());
-      if (const auto stopped = stop_of_a_rank(); stopped != 0) return stopped;
+      const auto wish = wish_of_a_rank();
+      if (wish > kCommit) return wish;
+      if (wish == kCommit) commit_now();
       const auto begin = now_ns();
       const auto steps = step_of(trainer_, config_, dir_);
       trace_.span({"step", fmt::format("step {}", done()), begin, now_ns()});
@@ -122,11 +128,13 @@ class Training {
       auto resolved = config_;
       if (request().pipeline) resolved.stage_layers = stage_layers(*request().pipeline);
       if (team_.first()) warn_of_other_bits(dir_, resolved);
+      keeper_.demand_room();
       moved_from_ = std::exchange(dir_.machines, team_.machines());
       if (team_.first()) begin_run(dir_, resolved);
       if (team_.first() && !agreed_.found_schedule().empty()) record(dir_, kScheduleFile, agreed_.found_schedule());
     });
     if (config_.local_rank == 0) remove_former_stores(dir_);
+    keeper_.begin();
     if (!dir_.resume) engine_.fill(agreed_.first_weights());
     return trainer_of(engine_, trainer_options(config_, data_, team_.agreement()), dir_);
   }
@@ -141,10 +149,13 @@ class Training {
     return make_nccl_communicator(*team_.communicator(), *device_);
   }
 
-  // All ranks stop after the same step, whichever rank got a signal or cannot read its data.
-  static constexpr std::uint64_t kNoData = 1000;  // above all signals
-  [[nodiscard]] std::uint64_t stop_of_a_rank() const {
-    return team_.max(data_.error() ? kNoData : static_cast<std::uint64_t>(stop_signal()));
+  // All ranks commit or stop after the same step, whichever rank got a signal or cannot read its data. The greatest wish
+  // counts.
+  static constexpr std::uint64_t kCommit = 1, kStop = 1000, kNoData = 2000;
+  [[nodiscard]] std::uint64_t wish_of_a_rank() const {
+    const bool asked = team_.speaks_for_process() && take_commit_request();
+    const auto stop = static_cast<std::uint64_t>(stop_signal());
+    return team_.max(data_.error() ? kNoData : stop != 0 ? kStop + stop : asked ? kCommit : 0);
   }
 
   // Steps that were computed together. The last one may be followed by an evaluation, so it is only returned.
@@ -185,10 +196,19 @@ class Training {
     return evaluation;
   }
 
+  // As SIGUSR1 asks for.
+  void commit_now() {
+    if (!commits()) return screen_.note("SIGUSR1: nothing is committed with --durability none");
+    if (committed_ != done()) commit();
+    screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
+  }
   void commit() {
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
+    keeper_.keep_last_commit();
     trainer_.commit();
+    keeper_.remove_oldest();
+    committed_ = done();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
   }
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
@@ -211,7 +231,7 @@ class Training {
 
   Exit interrupted(std::uint64_t stopped) {
     demand_data();
-    const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped)), done());
+    const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped - kStop)), done());
     if (!commits()) throw Error(what + "; nothing is kept with --durability none");
     screen_.note(what + "; continue with --resume auto");
     return Exit::interrupted;
@@ -279,11 +299,13 @@ class Training {
   std::unique_ptr<Communicator> between_gpus_;
   Trace trace_;
   Engine engine_;
+  CommitKeeper keeper_{config_, dir_, team_, engine_};
   Trainer trainer_;
   const RankLog log_;
   Screen screen_;
-  std::optional<MetricsWriter> metrics_;
-  std::optional<double> evaluation_;  // the last one
+  std::optional<MetricsSinks> metrics_;
+  std::optional<double> evaluation_;        // the last one
+  std::optional<std::uint64_t> committed_;  // the step of this process's last commit
 };
 
 }  // namespace
@@ -328,6 +350,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
   if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
+  demand_folder_of_prometheus(config.prometheus);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
   return train_ranks(std::move(config));
 }

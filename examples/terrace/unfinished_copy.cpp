@@ -70,6 +70,20 @@ bool is_unfinished_copy(const fs::path& folder) {
   return fs::is_regular_file(fs::symlink_status(folder / kUnfinishedCopy, error)) && !fs::exists(folder / "run.json", error);
 }
 
+bool is_only_a_copy(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(folder / "run.json", error) && foreign_entry(folder).empty();
+}
+
+void remove_copy(const fs::path& folder) {
+  const auto lock = lock_directory(folder);
+  if (!fs::exists(folder / kUnfinishedCopy)) mark(folder);
+  for (const auto* const name : {"run.json", "run.copy.json"}) fs::remove(folder / name);
+  sync_to_disk(folder);
+  remove_copied(folder);
+  fs::remove(folder);
+}
+
 UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
   std::error_code error;
   fs::create_directories(folder, error);

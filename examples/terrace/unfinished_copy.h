@@ -32,5 +32,9 @@ class UnfinishedCopy {
 
 // Whether the folder is one: a run in it is a finished copy.
 bool is_unfinished_copy(const std::filesystem::path& folder);
+// Whether the folder is a finished copy and has nothing but that: no run has continued in it.
+bool is_only_a_copy(const std::filesystem::path& folder);
+// Removes a copy, finished or not. A kill meanwhile leaves an unfinished copy, which can be removed too.
+void remove_copy(const std::filesystem::path& folder);
 
 }  // namespace terrace::cli

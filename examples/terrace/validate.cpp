@@ -260,6 +260,11 @@ void demand_commits(const RunConfig& c) {
     refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
                 "leave one of them out");
   }
+  if ((c.durability == "off" || c.durability == "none") && c.ckpt_keep > 1) {
+    refuse_pair(
+        fmt::format("--ckpt-keep {} contradicts --durability {}, which overwrites each commit", c.ckpt_keep, c.durability),
+        "leave one of them out");
+  }
   if ((c.durability == "off" || c.durability == "none") && c.ckpt_interval > 0) {
     refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability {}, which commits {}", c.ckpt_interval, c.durability,
                             c.durability == "off" ? "at the end only" : "nothing"),

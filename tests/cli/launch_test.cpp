@@ -61,6 +61,21 @@ TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
   }
 }
 
+// They agree on the step, so that the run has one commit more, and go on.
+TEST_F(Ranks, LaunchPassesOnTheWishForACommit) {
+  const Words more{"--lr-schedule", "constant", "--steps", "60"};
+  Child child(processes(2, 3, "run", more));
+  child.read_lines(8);
+  child.send(SIGUSR1);
+  const auto outcome = child.wait();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.out, HasSubstr("because of SIGUSR1")) << outcome.described;
+  EXPECT_EQ(weights_of(train(threads(2, 3, "whole", more))), weights_of(outcome));
+  const auto inspected = terrace({"ckpt", "inspect", "run", "--json"});
+  ASSERT_EQ(0, inspected.exit) << inspected.described;
+  EXPECT_GE(nlohmann::json::parse(inspected.out)["commit"].get<int>(), 2);
+}
+
 // What mpirun says of itself is shown only if a run failed and nothing else tells why.
 TEST_F(Ranks, LaunchKeepsBackWhatMpirunSaysOfItself) {
   scratch_.write("mpirun",

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <fstream>
 #include <thread>
 
 #include "cli_test.h"
@@ -43,11 +44,21 @@ class Signals : public Cli {
     EXPECT_EQ(steps("whole"), steps("run"));
   }
 
+  // Until the program has its handler of SIGUSR1.
+  static void wait_for_main(const Child& child) {
+    for (unsigned long long caught = 0; (caught >> (SIGUSR1 - 1)) % 2 == 0;) {
+      std::ifstream status(child.proc() / "status");
+      const std::string key = "SigCgt:\t";
+      for (std::string line; std::getline(status, line);)
+        if (line.starts_with(key)) caught = std::stoull(line.substr(key.size()), nullptr, 16);
+    }
+  }
+
   std::string weights_;
 };
 
 TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR2}) {
     std::filesystem::remove_all(at("run"));
     Child child(disturbed());
     child.read_lines(kLinesBefore);
@@ -62,6 +73,41 @@ TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
     expect_the_same_in_the_end();
   }
+}
+
+// Also one that comes at the start, and one to a command that commits nothing.
+TEST_F(Signals, Usr1CommitsAndTheRunGoesOn) {
+  Child child(disturbed());
+  wait_for_main(child);
+  child.send(SIGUSR1);
+  child.read_lines(kLinesBefore);
+  child.send(SIGUSR1);
+  const auto outcome = child.wait();
+  ASSERT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(weights_, weights_of(outcome));
+  EXPECT_EQ(steps("whole"), steps("run"));
+  const std::string note = "because of SIGUSR1";
+  EXPECT_NE(outcome.err.find(note), outcome.err.rfind(note)) << outcome.described;
+  const auto commit = nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out).at("commit");
+  EXPECT_EQ(3, commit) << "two on request, and one at the end";
+
+  Child generating(launch({"generate", "run", "--prompt", "The", "--max-tokens", "20"}));
+  wait_for_main(generating);
+  for (int i = 0; i < 20; ++i) generating.send(SIGUSR1);
+  EXPECT_EQ(0, generating.wait().exit);
+}
+
+// Killed right after the note: what SIGUSR1 committed is there.
+TEST_F(Signals, WhatUsr1CommittedOutlivesAKill) {
+  Child child(disturbed());
+  child.read_lines(kLinesBefore);
+  child.send(SIGUSR1);
+  child.read_lines(kLinesBefore + kLinesBefore);
+  child.send(SIGKILL);
+  const auto outcome = child.wait();
+  EXPECT_EQ(SIGKILL, outcome.signal) << outcome.described;
+  EXPECT_THAT(outcome.err, HasSubstr("because of SIGUSR1"));
+  expect_the_same_in_the_end();
 }
 
 TEST_F(Signals, OneThatEndsARunWhichKeepsNothingSaysSo) {

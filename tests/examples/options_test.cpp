@@ -43,7 +43,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 108U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 111U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -74,8 +74,9 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6;
   c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
   c.nvme_path = {"/a", "/b"};
-  c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8,
+  c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8, c.ckpt_keep = 4,
   c.durability = "step", c.io_deadline = 9, c.rank_deadline = 7, c.json = true;
+  c.tensorboard = true, c.prometheus = "p.prom";
   c.verify_resident = true, c.assumed_costs = true, c.machine_profile = "m.json";
   RunConfig read;
   apply_toml(read, to_toml(c), "saved");

@@ -1,0 +1,54 @@
+// --ckpt-keep N: the newest N commits of a run. The newest is the store itself; each older one is a copy of it in
+// RUN/kept/step-00000100/, which is a run directory of its own, as `terrace ckpt copy` makes it.
+//
+// A commit is copied before the next one replaces it, and the oldest copy is removed after that. So a kill at any moment leaves
+// at least the N newest commits, or an unfinished copy, which the next start removes.
+//
+// Owner:   the caller. Threads: the rank's; all ranks make the same calls.
+// Errors:  Error(Exit::does_not_fit) before training if the copies do not fit; those of the stores.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include <terrace/examples/terrace/run_config.h>
+#include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/team.h>
+#include <terrace/parallel/engine.h>
+
+namespace terrace::cli {
+
+struct KeptCommit {
+  std::uint64_t step = 0;
+  std::filesystem::path directory;
+};
+// The finished copies, oldest first. One in which a user continued the run is none of them: it is a run now, and is left alone.
+std::vector<KeptCommit> kept_commits(const std::filesystem::path& run);
+
+// Of several ranks, all on one machine.
+class CommitKeeper {
+ public:
+  CommitKeeper(const RunConfig& config, const RunDir& dir, Team& team, const Engine& engine)
+      : config_(config), dir_(dir), team_(team), engine_(engine) {}
+
+  void demand_room() const;       // before the run begins, and without the team
+  void begin() const;             // removes what a killed run left unfinished
+  void keep_last_commit() const;  // before the next commit
+  void remove_oldest() const;     // after it
+
+ private:
+  [[nodiscard]] bool keeps() const { return config_.ckpt_keep > 1; }
+  [[nodiscard]] std::uint64_t state_bytes() const;
+
+  const RunConfig& config_;
+  const RunDir& dir_;
+  Team& team_;
+  const Engine& engine_;
+};
+
+// For `terrace ckpt … --step S`: the run itself if its last commit is after that step, or the directory of a kept one.
+std::filesystem::path directory_of_commit(const std::filesystem::path& run, std::uint64_t step);
+void remove_kept_commits(const std::filesystem::path& run);
+
+}  // namespace terrace::cli

@@ -1,0 +1,36 @@
+// All sinks of a run. metrics.jsonl is part of the run, so a failure to write it ends the run. The others only watch it: their
+// failure is a warning, and they get nothing more.
+//
+// Owner:   the trainer. Threads: the rank's. Errors: those of metrics.jsonl.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include <terrace/examples/terrace/metrics_sink.h>
+#include <terrace/examples/terrace/run_config.h>
+
+namespace terrace::cli {
+
+class MetricsSinks {
+ public:
+  explicit MetricsSinks(std::unique_ptr<MetricsSink> first) : first_(std::move(first)) {}
+  void add(std::unique_ptr<MetricsSink> watching) { watching_.push_back(std::move(watching)); }
+  void write(const StepMetrics& metrics);
+  void sync();
+
+ private:
+  template <class Call>
+  void for_watching(const Call& call);
+
+  std::unique_ptr<MetricsSink> first_;
+  std::vector<std::unique_ptr<MetricsSink>> watching_;
+};
+
+// Of one rank; `first`: of the rank whose metrics are those of all ranks. They continue after `done_steps`.
+MetricsSinks metrics_sinks(const RunConfig& config, const std::filesystem::path& run, const std::filesystem::path& metrics_file,
+                           bool first, std::uint64_t done_steps);
+
+}  // namespace terrace::cli
