@@ -14,6 +14,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/files.h>
 #include <terrace/core/notice.h>
+#include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
@@ -88,6 +89,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
     auto& files = out["init-from"] = nlohmann::json::array();
     for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));
   }
+  if (!c.init_adapter.empty()) out["init-adapter"] = describe_content(fs::path(c.init_adapter) / lm::kAdapterWeightsFile);
   if (c.data_format == kConversations) out["tokenizer"] = describe_content(tokenizer_of(c));
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
   if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";

@@ -2,29 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 namespace terrace::layers {
-namespace {
-
-template <class T>
-std::vector<std::byte> repeated(std::int64_t count, T value) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * sizeof(T));
-  for (std::size_t i = 0; i < bytes.size(); i += sizeof(T)) std::memcpy(bytes.data() + i, &value, sizeof(T));
-  return bytes;
-}
-
-std::vector<std::byte> repeated(DType dtype, std::int64_t count, double value) {
-  switch (dtype) {
-    case DType::fp64: return repeated(count, value);
-    case DType::bf16: return repeated(count, bf16(static_cast<float>(value)));
-    case DType::fp16: return repeated(count, fp16(static_cast<float>(value)));
-    default: return repeated(count, static_cast<float>(value));
-  }
-}
-
-}  // namespace
-
 // A begins as torch.nn.Linear's weights do: uniform up to 1/√inputs (PEFT's kaiming_uniform_ with a = √5).
 LowRank::LowRank(std::vector<ParamSpec>& params, const std::string& prefix, const std::vector<std::string>& tensors,
                  const Projection& product, std::uint32_t unit, const Transformer& config)
@@ -45,7 +24,7 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::string& prefix, cons
     }
     first += width;
   }
-  gain_ = repeated(dtype_, columns(), config.adapters.alpha / static_cast<double>(rank_));
+  scale_ = config.adapters.alpha / static_cast<double>(rank_);
 }
 
 void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
@@ -55,7 +34,11 @@ void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
 
 LowRank::Room LowRank::place(ScratchArena& arena, std::int64_t rows) const {
   if (parts_.empty()) return {};
-  Room room{.a = {}, .b = {}, .u = arena.take(dtype_, {rows, columns()}), .gain = arena.take(dtype_, {columns()})};
+  Room room{.a = {},
+            .b = {},
+            .u = arena.take(dtype_, {rows, columns()}),
+            .gain = arena.take(dtype_, {columns()}),
+            .root = arena.take(accumulator_of(dtype_), {columns()})};
   if (parts_.size() > 1) room.a = arena.take(dtype_, {columns(), inputs_});
   if (!is_whole()) room.b = arena.take(dtype_, {outputs_, columns()});
   return room;
@@ -100,16 +83,24 @@ TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights
   return room.b;
 }
 
+// A device can copy from registered memory only, so s is computed there: the norm of zeros has the statistics 1 ÷ √eps.
+void LowRank::make_gain(LayerContext& ctx, const Room& room) const {
+  const auto zeros = part(room.gain, 0, {columns(), 1}), result = part(room.u, 0, {columns(), 1});
+  ctx.math.zero(ctx.stream, room.gain);
+  ctx.math.norm(ctx.stream, result, {}, room.root, zeros, part(room.gain, 0, {1}), {}, 1 / (scale_ * scale_));
+  ctx.math.convert(ctx.stream, room.gain, room.root);
+}
+
 void LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose,
                      const Room& room) const {
   ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, transpose);
-  ctx.stream.copy(room.gain.data, gain_.data(), gain_.size());
   ctx.math.scale(ctx.stream, to, to, room.gain, Accumulate::no);
 }
 
 void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y,
                       TensorView x) const {
   if (parts_.empty()) return;
+  make_gain(ctx, room);
   reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes, room);
   ctx.math.matmul(ctx.stream, y, room.u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
 }
@@ -117,6 +108,7 @@ void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, co
 void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx,
                          TensorView dy) const {
   if (parts_.empty()) return;
+  make_gain(ctx, room);
   reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no, room);
   ctx.math.matmul(ctx.stream, dx, room.u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
 }
@@ -124,6 +116,7 @@ void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights,
 void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
                           const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const {
   if (parts_.empty()) return;
+  make_gain(ctx, room.forward);
   reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes, room.forward);
   reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no, room.forward);
   ctx.math.matmul(ctx.stream, room.da, room.du, Transpose::yes, x, Transpose::no);

@@ -4,7 +4,7 @@
 // A product whose results are several tensors (q, k, v; gate, up) has an adapter for each that is named. They are computed as
 // one: the A's lie one above the other, and the B's in blocks of one matrix that is zero elsewhere.
 //
-// Owner:   a value of its layer, which outlives the work on its stream.
+// Owner:   a value of its layer.
 // Threads: as Layer.
 // Errors:  none: shapes follow from the product's.
 #pragma once
@@ -32,7 +32,8 @@ class LowRank {
 
   // The scratch of a call for so many rows; all of it empty without adapters.
   struct Room {
-    TensorView a, b, u, gain;  // all A's and all B's, x · Aᵀ or its gradient, and s for each column of it
+    TensorView a, b, u;     // all A's and all B's, and x · Aᵀ or its gradient
+    TensorView gain, root;  // s for each column of u, in the dtype of weights and in that of sums
   };
   struct GradientRoom {
     Room forward;
@@ -58,6 +59,7 @@ class LowRank {
   [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
   [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
   [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
+  void make_gain(LayerContext& ctx, const Room& room) const;
   // s · x · Aᵀ and s · dy · B, in `to`.
   void reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose,
               const Room& room) const;
@@ -65,7 +67,7 @@ class LowRank {
   std::vector<Part> parts_;
   std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;
   DType dtype_ = DType::fp32;
-  std::vector<std::byte> gain_;  // s for each column
+  double scale_ = 1;  // s
 };
 
 }  // namespace terrace::layers

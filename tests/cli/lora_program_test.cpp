@@ -63,6 +63,12 @@ TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdapters) {
   const auto resumed = train(lora + whole + Words{"--resume", "auto", "--out-dir", "twice"});
   ASSERT_EQ(0, resumed.exit) << resumed.described;
   EXPECT_EQ(weights_of(at_once), weights_of(resumed));
+  // On other ranks, too.
+  ASSERT_EQ(0, train(lora + whole + Words{"--steps", "3", "--out-dir", "moved"}).exit);
+  const auto moved = train(lora + Words{"--lr-schedule", "constant", "--grad-accumulation", "2", "--dp", "2", "--zero", "3",
+                                        "--resume", "auto", "--out-dir", "moved"});
+  ASSERT_EQ(0, moved.exit) << moved.described;
+  EXPECT_EQ(weights_of(at_once), weights_of(moved));
 }
 
 TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {

@@ -1,5 +1,6 @@
 // Frozen parameters: what trains gets the bits of a run in which the others have a rate of 0, and the frozen ones are only
 // read.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include <terrace/core/error.h>
+#include <terrace/parallel/checker.h>
+#include <terrace/parallel/passes.h>
 
 #include "pipeline_run.h"
 
@@ -247,6 +250,44 @@ TEST_F(Freeze, ATiedTableCanBeFrozenOnOneRank) {
   o.param_groups = "";
   o.freeze = "table";
   expect_same_losses(expected, run(o, "frozen"), "a tied table");
+}
+
+// The checker knows what a frozen layer must do and must not do: a program that a pass wrote wrongly does not pass.
+TEST_F(Freeze, TheCheckerRefusesProgramsThatTrainFrozenLayersOrLeaveThemOut) {
+  auto o = options();
+  o.freeze = kFrozen;
+  o.store = folder_ / "store";
+  toy::Training t(o);
+  const auto& map = t.engine->map();
+  const auto& steady = t.planned.programs.steady;
+  ASSERT_NO_THROW(check_step(steady, map, Updates::in_backward));
+  const auto refusal = [&](auto change) {
+    auto program = steady;
+    change(program.actions);
+    try {
+      check_step(program, map, Updates::in_backward);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("it passed");
+  };
+  using Actions = std::vector<Action>;
+  constexpr std::uint32_t kBelow = 1, kBetween = 3;  // the frozen blocks 0 and 2
+  const auto first_input_half = [](Actions& all) {
+    return std::ranges::find_if(all, [](const Action& a) { return a.op == Op::backward_input && a.layer == kBetween; });
+  };
+  EXPECT_THAT(refusal([&](Actions& all) { all.push_back({.op = Op::backward_input, .layer = kBelow}); }),
+              testing::HasSubstr("nothing trains at the layer or below it"));
+  EXPECT_THAT(refusal([&](Actions& all) { all.push_back({.op = Op::backward, .layer = kBetween}); }),
+              testing::HasSubstr("all parameters of the layer are frozen"));
+  EXPECT_THAT(refusal([&](Actions& all) { all.push_back({.op = Op::update, .layer = kBetween}); }),
+              testing::HasSubstr("the layer has 0 updates"));
+  EXPECT_NE("it passed", refusal([&](Actions& all) {
+              const auto left_out = *first_input_half(all);
+              std::erase_if(all, [&](const Action& a) {
+                return a.op == left_out.op && a.layer == left_out.layer && a.micro_batch == left_out.micro_batch;
+              });
+            }));
 }
 
 TEST_F(Freeze, RefusesWhatItCannotDoAndNamesTheNearest) {
