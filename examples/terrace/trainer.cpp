@@ -173,7 +173,8 @@ class Training {
           trainer_.loss_scale().dynamic() ? fmt::format(", loss scale now {}", trainer_.loss_scale().value()) : ""));
     return m;
   }
-  void show(const StepMetrics& m) {
+  void show(StepMetrics m) {
+    m.commit_s = std::exchange(commit_s_, 0);
     metrics_->write(m);
     screen_.step(m);
   }
@@ -203,12 +204,14 @@ class Training {
     screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
   }
   void commit() {
+    const auto begin = now_ns();
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
     keeper_.keep_last_commit();
     trainer_.commit();
     keeper_.remove_oldest();
     committed_ = done();
+    commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
   }
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
@@ -305,6 +308,7 @@ class Training {
   Screen screen_;
   std::optional<MetricsSinks> metrics_;
   std::optional<double> evaluation_;        // the last one
+  double commit_s_ = 0;                     // not shown yet
   std::optional<std::uint64_t> committed_;  // the step of this process's last commit
 };
 
