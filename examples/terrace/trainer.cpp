@@ -197,9 +197,10 @@ class Training {
     return evaluation;
   }
 
-  // As SIGUSR1 asks for.
+  // As SIGUSR1 asks for. With one generation, the next step would overwrite the commit.
   void commit_now() {
-    if (!commits()) return screen_.note("SIGUSR1: nothing is committed with --durability none");
+    if (!commits() || dir_.store.generations == 1)
+      return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
     if (committed_ != done()) commit();
     screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
   }

@@ -113,6 +113,16 @@ TEST_F(Signals, WhatUsr1CommittedOutlivesAKill) {
   expect_the_same_in_the_end();
 }
 
+TEST_F(Signals, Usr1SaysThatACommitWouldBeOverwritten) {
+  Child child(disturbed({"--durability", "off"}));
+  child.read_lines(kLinesBefore);
+  child.send(SIGUSR1);
+  const auto outcome = child.wait();
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.err, HasSubstr("SIGUSR1: with --durability off nothing is committed before the end"));
+  EXPECT_EQ(1, nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out).at("commit").get<int>());
+}
+
 TEST_F(Signals, OneThatEndsARunWhichKeepsNothingSaysSo) {
   Child child(disturbed({"--durability", "none"}));
   child.read_lines(kLinesBefore);
