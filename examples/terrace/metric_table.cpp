@@ -26,6 +26,8 @@ constexpr Metric kMetrics[] = {
      &StepMetrics::communication_s},
     {"communication", "hidden_s", "seconds", "Part of the exchange that ran while computing",
      &StepMetrics::hidden_communication_s, &StepMetrics::communication_s},
+    {"", "commit_s", "seconds", "Time that the run waited for commits between the step before and this one",
+     &StepMetrics::commit_s, &StepMetrics::commit_s},
     {"router", "balance", "1", "Balance of the routers' choices, 1 if all experts are chosen equally often",
      &StepMetrics::router_balance},
     {"router", "z", "1", "Mean square of the log-sum-exp of the routers' logits", &StepMetrics::router_z},

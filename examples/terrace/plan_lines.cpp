@@ -78,7 +78,8 @@ std::string commit_line(const RunConfig& config, const Plan& p) {
   const auto commits = static_cast<double>(p.commits) * p.commit_seconds;
   const auto run = static_cast<double>(config.steps) * p.times.seconds + commits;
   return fmt::format(
-      "a commit writes {} in {:.3f} s; {} of them are {:.2f} % of this run; {} generation{} of the state on disk\n",
+      "a commit writes {} in {:.3f} s, without its syncs; {} of them are {:.2f} % of this run; {} generation{} of the state on "
+      "disk\n",
       format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, run > 0 ? 100 * commits / run : 0, p.generations,
       p.generations == 1 ? "" : "s");
 }

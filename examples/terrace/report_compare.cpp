@@ -182,6 +182,11 @@ std::string numbers(const std::vector<ComparedRun>& runs) {
     for (const auto& m : run.steps) stall += m.stall_s, time += m.step_time_s;
     return fmt::format("{:.1f} %", time > 0 ? 100 * stall / time : 0);
   });
+  row("commits", [](const auto& run) {
+    double commits = 0, time = 0;
+    for (const auto& m : run.steps) commits += m.commit_s, time += m.step_time_s + m.commit_s;
+    return fmt::format("{:.2f} %", time > 0 ? 100 * commits / time : 0);
+  });
   struct Bytes {
     const char* name;
     std::uint64_t StepMetrics::*field;

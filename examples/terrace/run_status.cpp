@@ -124,6 +124,8 @@ void RunWatcher::read_new_lines() {
       const auto step = metrics_from_json(parse_sealed(line));
       read_bytes_ += line.size() + 1;
       kept_.losses.push_back(step.loss);
+      kept_.commit_s += step.commit_s;
+      kept_.total_s += step.commit_s + step.step_time_s;
       if (step.eval_loss) kept_.eval_loss = step.eval_loss;
       kept_.recent.push_back(step);
       if (kept_.recent.size() > kRecentSteps) kept_.recent.erase(kept_.recent.begin());

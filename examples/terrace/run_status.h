@@ -32,6 +32,7 @@ struct RunStatus {
   std::optional<double> seconds_since_step;  // that metrics.jsonl was written
   std::optional<std::uint64_t> commit;       // the step of the last commit
   std::optional<double> seconds_since_commit;
+  double commit_s = 0, total_s = 0;  // of all steps: waiting for commits, and that and computing
 };
 
 inline constexpr std::size_t kRecentSteps = 20;

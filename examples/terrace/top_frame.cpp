@@ -192,7 +192,8 @@ void budgets(Frame& frame, const RunStatus& run) {
 
 void last_commit(Frame& frame, const RunStatus& run) {
   frame.row("commit", {run.commit ? fmt::format("after step {}", *run.commit) : "none yet",
-                       run.seconds_since_commit ? fmt::format("{} ago", format_duration(*run.seconds_since_commit)) : ""});
+                       run.seconds_since_commit ? fmt::format("{} ago", format_duration(*run.seconds_since_commit)) : "",
+                       run.commit_s > 0 ? fmt::format("{:.2f} % of the time", 100 * run.commit_s / run.total_s) : ""});
 }
 
 }  // namespace

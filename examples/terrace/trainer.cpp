@@ -173,7 +173,8 @@ class Training {
           trainer_.loss_scale().dynamic() ? fmt::format(", loss scale now {}", trainer_.loss_scale().value()) : ""));
     return m;
   }
-  void show(const StepMetrics& m) {
+  void show(StepMetrics m) {
+    m.commit_s = std::exchange(commit_s_, 0);
     metrics_->write(m);
     screen_.step(m);
   }
@@ -196,19 +197,22 @@ class Training {
     return evaluation;
   }
 
-  // As SIGUSR1 asks for.
+  // As SIGUSR1 asks for. With one generation, the next step would overwrite the commit.
   void commit_now() {
-    if (!commits()) return screen_.note("SIGUSR1: nothing is committed with --durability none");
+    if (!commits() || dir_.store.generations == 1)
+      return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
     if (committed_ != done()) commit();
     screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
   }
   void commit() {
+    const auto begin = now_ns();
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
     keeper_.keep_last_commit();
     trainer_.commit();
     keeper_.remove_oldest();
     committed_ = done();
+    commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
   }
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
@@ -305,6 +309,7 @@ class Training {
   Screen screen_;
   std::optional<MetricsSinks> metrics_;
   std::optional<double> evaluation_;        // the last one
+  double commit_s_ = 0;                     // not shown yet
   std::optional<std::uint64_t> committed_;  // the step of this process's last commit
 };
 

@@ -68,7 +68,7 @@ TEST_F(Kept, TheNewestCommitsStayAndCanBeContinued) {
 }
 
 TEST_F(Kept, AKillLeavesNoHalfOfACommit) {
-  const auto kills = number_from_environment("TERRACE_KILLS", 5), seed = number_from_environment("TERRACE_KILL_SEED", 1);
+  const auto kills = number_from_environment("TERRACE_KILLS", 2), seed = number_from_environment("TERRACE_KILL_SEED", 1);
   const Words more{"--ckpt-keep", "3"};
   ASSERT_EQ(0, train(wanted("run", 3, more)).exit);
   std::mt19937_64 random(seed);

@@ -90,6 +90,9 @@ TEST_F(Signals, Usr1CommitsAndTheRunGoesOn) {
   EXPECT_NE(outcome.err.find(note), outcome.err.rfind(note)) << outcome.described;
   const auto commit = nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out).at("commit");
   EXPECT_EQ(3, commit) << "two on request, and one at the end";
+  std::size_t waits = 0;  // a step's line says how long the run waited for the commit before it
+  for (const auto& m : metrics("run")) waits += m.contains("commit_s");
+  EXPECT_EQ(2U, waits);
 
   Child generating(launch({"generate", "run", "--prompt", "The", "--max-tokens", "20"}));
   wait_for_main(generating);
@@ -108,6 +111,16 @@ TEST_F(Signals, WhatUsr1CommittedOutlivesAKill) {
   EXPECT_EQ(SIGKILL, outcome.signal) << outcome.described;
   EXPECT_THAT(outcome.err, HasSubstr("because of SIGUSR1"));
   expect_the_same_in_the_end();
+}
+
+TEST_F(Signals, Usr1SaysThatACommitWouldBeOverwritten) {
+  Child child(disturbed({"--durability", "off"}));
+  child.read_lines(kLinesBefore);
+  child.send(SIGUSR1);
+  const auto outcome = child.wait();
+  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_THAT(outcome.err, HasSubstr("SIGUSR1: with --durability off nothing is committed before the end"));
+  EXPECT_EQ(1, nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out).at("commit").get<int>());
 }
 
 TEST_F(Signals, OneThatEndsARunWhichKeepsNothingSaysSo) {

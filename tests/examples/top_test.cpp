@@ -47,6 +47,7 @@ RunStatus running() {
     if (s > 80) run.recent.push_back(step(s));
   }
   run.eval_loss = 3.125, run.seconds_since_step = 2, run.commit = 50, run.seconds_since_commit = 25;
+  run.commit_s = 0.5, run.total_s = 50;
   return run;
 }
 
@@ -71,7 +72,7 @@ TEST(TopFrame, IsExactlyThisText) {
             "          host→dev 3.00 GiB, 6.00 GiB/s  dev→host 1.00 MiB, 2.00 MiB/s\n"
             "stall     30.0 %  read 20.0 %  upload 10.0 %\n"
             "peaks     device 1.00 GiB of 2.00 GiB (50 %)  host 2.00 GiB  disk 6.00 GiB\n"
-            "commit    after step 50  25.0s ago\n");
+            "commit    after step 50  25.0s ago  1.00 % of the time\n");
 }
 
 TEST(TopFrame, NoLineIsWiderThanTheTerminalNorAreThereMoreThanItHas) {
