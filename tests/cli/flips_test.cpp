@@ -123,7 +123,7 @@ class Flips : public Cli {
 
   // Flips at `places` places of each file of the run that is kept under this name.
   void flip_all(const std::string& kept, const std::vector<Use>& all_uses, const std::map<Use, End>& ends) {
-    const auto places = number_from_environment("TERRACE_FLIPS", 10);
+    const auto places = number_from_environment("TERRACE_FLIPS", 6);
     const auto seed = number_from_environment("TERRACE_FLIP_SEED", 1);
     put(kept);
     const auto text = use(Use::generate).out;

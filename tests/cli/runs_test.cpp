@@ -307,7 +307,7 @@ void Runs::check_case(std::uint64_t seed, std::uint64_t number) {
 }
 
 TEST_F(Runs, EndAlikeHoweverTheyAreRun) {
-  const auto seed = number_from_environment("TERRACE_RUNS_SEED", 21), lines = number_from_environment("TERRACE_RUNS_LINES", 60);
+  const auto seed = number_from_environment("TERRACE_RUNS_SEED", 21), lines = number_from_environment("TERRACE_RUNS_LINES", 40);
   constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
   const auto only = number_from_environment("TERRACE_RUNS_ONLY", kAll);
   std::uint64_t number = only == kAll ? 0 : only;
