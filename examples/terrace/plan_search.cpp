@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -30,7 +31,8 @@ using Abandons = std::function<bool()>;
 
 constexpr double kNearlyEqual = 1.05;   // of estimates: they are not more exact
 constexpr double kDraftingShare = 0.4;  // of the time until the deadline; the rest is for plans
-constexpr double kHopeless = 1.25;      // times the best draft: what should take longer is not drafted
+constexpr std::size_t kDraftsPlannedFirst = 2;
+constexpr double kHopeless = 1.25;  // times the best draft: what should take longer is not drafted
 
 void take(FoundPlan& found, const Plan& plan) {
   for (const auto tier : kAllTiers) found.peak[tier] = std::max(found.peak[tier], plan.peak_bytes[tier]);
@@ -129,6 +131,7 @@ class Search {
       const auto band = std::floor(std::log(found_[i].estimate_s / least) / std::log(kNearlyEqual));
       return std::pair(band, micro_batches_planned(found_[i].config));
     });
+    plan_drafted_first();
     if (limits_.plans > 0 && std::ssize(order_) > limits_.plans) order_.resize(static_cast<std::size_t>(limits_.plans));
     plan_in_order();
     return sorted();
@@ -198,21 +201,28 @@ class Search {
     std::erase_if(open, [&](std::size_t i) { return !draft_sizes(found_[i].config); });
     const Abandons abandons = [&] { return expired(kDraftingShare); };
     pool_.parallel_for(pool_.threads(), [&](std::int64_t) {
-      ThreadPool alone(1);
       while (!abandons())
-        if (const auto i = next_to_draft(open); !i || !draft_one(*i, alone, abandons)) return;
+        if (const auto i = next_to_draft(open); !i || !draft_one(*i, abandons)) return;
     });
     for (const auto i : order_) found_[i].step_s = corrected(i);
     for (const auto i : order_) found_[i].estimate_s = found_[i].step_s;
     sort_by_estimate();
   }
+  // The best drafts promise less than estimates that nothing has corrected, which are too low.
+  void plan_drafted_first() {
+    std::vector<std::size_t> drafted;
+    std::ranges::copy_if(order_, std::back_inserter(drafted), [&](std::size_t i) { return found_[i].drafted; });
+    std::ranges::stable_sort(drafted, {}, [&](std::size_t i) { return found_[i].estimate_s; });
+    drafted.resize(std::min(drafted.size(), kDraftsPlannedFirst));
+    std::ranges::stable_partition(order_, [&](std::size_t i) { return std::ranges::find(drafted, i) != drafted.end(); });
+  }
   // False: the time for drafts is over.
-  bool draft_one(std::size_t i, ThreadPool& pool, const Abandons& abandons) {
+  bool draft_one(std::size_t i, const Abandons& abandons) {
     const auto config = found_[i].config;
     double step_s = 0;
     try {
       step_s = draft_step(config, *draft_sizes(config), profile_, [&](const RunConfig& c, std::uint64_t chunk_elements) {
-        return planned(c, profile_, pool, abandons, chunk_elements).step_s;
+        return planned(c, profile_, pool_, abandons, chunk_elements).step_s;
       });
     } catch (const Abandoned&) {
       return false;
@@ -227,21 +237,18 @@ class Search {
     return true;
   }
 
-  // Several candidates side by side, each on one thread; where there are few, each on all of them.
+  // Several candidates side by side; their plans share the one pool, because a second one of a single thread would limit the
+  // whole process to that (thread_pool_tbb.cpp).
   void plan_in_order() {
-    const auto threads = static_cast<std::size_t>(pool_.threads());
     std::atomic<std::size_t> next = 0;
-    const auto work = [&](std::int64_t) {
-      ThreadPool alone(1);
+    pool_.parallel_for(std::min<std::int64_t>(pool_.threads(), std::ssize(order_)), [&](std::int64_t) {
       for (auto i = next++; i < order_.size() && !expired(); i = next++)
-        if (!plan_one(order_[i], order_.size() < threads ? pool_ : alone)) return;
-    };
-    if (order_.size() < threads) return work(0);
-    pool_.parallel_for(static_cast<std::int64_t>(threads), work);
+        if (!plan_one(order_[i])) return;
+    });
   }
 
   // False: the deadline has come.
-  bool plan_one(std::size_t i, ThreadPool& pool) {
+  bool plan_one(std::size_t i) {
     auto& found = found_[i];
     if (cannot_be_wanted(least_s_[i])) {
       found.known = Known::slower;
@@ -252,7 +259,8 @@ class Search {
     FoundPlan result;
     try {
       const auto fewest = limits_.extrapolates ? fewer_micro_batches(config) : 0;
-      result = fewest > 0 ? extrapolated(config, fewest, profile_, pool, abandons) : planned(config, profile_, pool, abandons);
+      result =
+          fewest > 0 ? extrapolated(config, fewest, profile_, pool_, abandons) : planned(config, profile_, pool_, abandons);
     } catch (const Abandoned&) {
       return false;
     } catch (const Error& error) {  // no schedule fits, or no walk does
