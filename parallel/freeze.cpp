@@ -4,9 +4,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
+#include <terrace/core/edit_distance.h>
 #include <terrace/core/refused_setting.h>
 #include <terrace/parallel/plan_request.h>
 
@@ -32,26 +32,11 @@ bool matches_name(std::string_view pattern, std::string_view name) {
   }
 }
 
-// Levenshtein's distance: letters that are inserted, left out or changed.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (const char letter : a) {
-    auto diagonal = row[0]++;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const auto changed = diagonal + (letter == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
-
 // Of a name, that of its end behind a dot which is nearest.
 std::size_t distance_to_name(std::string_view pattern, std::string_view name) {
-  auto least = distance(pattern, name);
+  auto least = edit_distance(pattern, name);
   for (auto dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1))
-    least = std::min(least, distance(pattern, name.substr(dot + 1)));
+    least = std::min(least, edit_distance(pattern, name.substr(dot + 1)));
   return least;
 }
 

@@ -204,8 +204,7 @@ class Search {
       while (!abandons())
         if (const auto i = next_to_draft(open); !i || !draft_one(*i, abandons)) return;
     });
-    for (const auto i : order_) found_[i].step_s = corrected(i);
-    for (const auto i : order_) found_[i].estimate_s = found_[i].step_s;
+    for (const auto i : order_) found_[i].step_s = found_[i].estimate_s = corrected(i);
     sort_by_estimate();
   }
   // The best drafts promise less than estimates that nothing has corrected, which are too low.
