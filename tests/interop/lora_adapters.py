@@ -9,12 +9,11 @@ logits must be those of the adapters that PyTorch trained. Prints the largest de
 Exit code 77: a module is absent.
 """
 
-import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
+
+from terrace_runs import losses, terrace
 
 SKIPPED = 77
 try:
@@ -43,18 +42,6 @@ FAMILIES = {
              "q,k,v,o,up", ["attn.c_attn", "attn.c_proj", "c_fc"]),
 }  # fmt: skip
 RANK, ALPHA = 4, 6.0
-
-
-def terrace(program, folder, *words):
-    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, cwd=folder,
-                          env={**os.environ, "XDG_CACHE_HOME": str(folder)})  # fmt: skip
-    if done.returncode != 0:
-        sys.exit(f"terrace {words} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
-
-
-def losses(folder, run):
-    return [json.loads(line)["loss"] for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
 
 
 def random_weights(model, seed):

@@ -8,12 +8,11 @@ matter), trains ten AdamW steps beside PyTorch, and exports a directory that the
 trained. Prints the largest deviations; a gradient's is relative to the largest one of its tensor. Exit code 77: a module is absent.
 """
 
-import json
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
+
+from terrace_runs import losses, terrace
 
 SKIPPED = 77
 try:
@@ -63,18 +62,6 @@ FAMILIES = {
     "smollm3, other blocks": lambda: transformers.SmolLM3Config(**SIZES, pad_token_id=None, no_rope_layers=[0, 1, 1]),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
 }  # fmt: skip
-
-
-def terrace(program, folder, *words):
-    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, cwd=folder,
-                          env={**os.environ, "XDG_CACHE_HOME": str(folder)})  # fmt: skip
-    if done.returncode != 0:
-        sys.exit(f"terrace {words} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
-
-
-def losses(folder, run):
-    return [json.loads(line)["loss"] for line in (folder / run / "metrics.jsonl").read_text().splitlines()]
 
 
 def random_weights(model, seed):
