@@ -1,9 +1,10 @@
-// The pool on oneTBB: one arena of exactly `threads` slots, the caller's included.
+// The pool on oneTBB: one arena of exactly `threads` slots, the caller's included. A pool of one thread is a loop.
 #include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
 #include <memory>
+#include <optional>
 
 #include <terrace/core/cores.h>
 #include <terrace/core/machine.h>
@@ -12,14 +13,14 @@
 namespace terrace {
 
 struct ThreadPool::Impl {
-  Impl(int n, const std::vector<int>& cores)
-      : threads(n),
-        limit(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n)),
-        arena(n, 1),
-        place(work_place(cores)) {}
+  Impl(int n, const std::vector<int>& cores) : threads(n), arena(n, 1), place(work_place(cores)) {
+    if (n > 1) limit.emplace(tbb::global_control::max_allowed_parallelism, static_cast<std::size_t>(n));
+  }
 
   const int threads;
-  tbb::global_control limit;  // of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size
+  // Of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size. The smallest of all pools counts,
+  // so a pool of one thread, which has no workers, sets none.
+  std::optional<tbb::global_control> limit;
   tbb::task_arena arena;
   const std::shared_ptr<const WorkPlace> place;  // oneTBB lends its workers to all arenas, so each task asks
 };

@@ -1,6 +1,9 @@
 #include <terrace/examples/terrace/choose_tiles.h>
 
 #include <algorithm>
+#include <array>
+#include <span>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -44,8 +47,13 @@ Largest largest_phase(RunConfig c) {
   return largest;
 }
 
-// Norms of the blocks' results have no tiles yet.
-bool has_tiles(const RunConfig& c) { return (*lm::family_named(c.model).tensors.attention_result_norm).empty(); }
+// Not every layer of every family has every kind of tiles.
+bool is_model(const RunConfig& c) try {
+  static_cast<void>(lm::make_model(model_config(c)));
+  return true;
+} catch (const Error&) {
+  return false;
+}
 
 // The next larger number of tiles; the same if there is none.
 std::int64_t more_vocab_tiles(const RunConfig& c) {
@@ -53,14 +61,18 @@ std::int64_t more_vocab_tiles(const RunConfig& c) {
 }
 std::int64_t more_mlp_tiles(const RunConfig& c) {
   constexpr std::int64_t kLeastFeatures = 64;  // of a tile: products with fewer run slowly
-  const auto features = has_tiles(c) ? model_config(c).ffn / c.tp : 0;
+  const auto features = model_config(c).ffn / c.tp;
   for (auto tiles = c.mlp_tiles + 1; tiles * kLeastFeatures <= features; ++tiles)
     if (features % tiles == 0) return tiles;
   return c.mlp_tiles;
 }
+std::int64_t rows_of(const RunConfig& c) { return c.batch_size * c.seq_len / c.cp; }
+std::int64_t more_mlp_row_tiles(const RunConfig& c) {
+  constexpr std::int64_t kLeastRows = 64;  // of a tile
+  return 2 * c.mlp_row_tiles * kLeastRows <= rows_of(c) ? 2 * c.mlp_row_tiles : c.mlp_row_tiles;
+}
 std::int64_t more_attention_tiles(const RunConfig& c) {
   constexpr std::int64_t kLeastResults = 64;  // of a tile, of q
-  if (!has_tiles(c)) return c.attention_tiles;
   const auto model = model_config(c);
   const auto q = model.heads * model.head_dim() / c.tp, kv = q / model.heads * model.kv_heads;
   for (auto tiles = c.attention_tiles + 1; tiles * kLeastResults <= q; ++tiles)
@@ -68,39 +80,65 @@ std::int64_t more_attention_tiles(const RunConfig& c) {
   return c.attention_tiles;
 }
 
+struct Tiles {
+  std::int64_t RunConfig::*number;
+  Largest::Of of;
+  std::int64_t (*more)(const RunConfig&);
+};
+constexpr std::array kTiles{Tiles{&RunConfig::vocab_tiles, Largest::Of::vocab, more_vocab_tiles},
+                            Tiles{&RunConfig::mlp_tiles, Largest::Of::mlp, more_mlp_tiles},
+                            Tiles{&RunConfig::mlp_row_tiles, Largest::Of::mlp, more_mlp_row_tiles},
+                            Tiles{&RunConfig::attention_tiles, Largest::Of::attention, more_attention_tiles}};
+
+// Of an MLP's tiles, those that cut what is larger come first: activations, if there are more rows than columns, else matrices.
+std::vector<const Tiles*> in_order(const RunConfig& c, std::span<const Tiles* const> open) {
+  std::vector<const Tiles*> all(open.begin(), open.end());
+  const bool rows_first = rows_of(c) / c.mlp_row_tiles > c.hidden;
+  std::ranges::stable_sort(all, {}, [&](const Tiles* t) { return (t->number == &RunConfig::mlp_row_tiles) != rows_first; });
+  return all;
+}
+
+// False: no more tiles help.
+bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open) {
+  for (const auto* const tiles : in_order(c, open)) {
+    if (tiles->of != of) continue;
+    auto more = c;
+    more.*tiles->number = tiles->more(c);
+    if (more.*tiles->number == c.*tiles->number || !is_model(more)) continue;
+    c = more;
+    return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 RunConfig with_chosen_tiles(RunConfig c) {
-  const bool of_vocab = c.vocab_tiles == 0, of_mlp = c.mlp_tiles == 0, of_attention = c.attention_tiles == 0;
-  if (!of_vocab && !of_mlp && !of_attention) return c;
-  if (of_vocab) c.vocab_tiles = 1;
-  if (of_mlp) c.mlp_tiles = 1;
-  if (of_attention) c.attention_tiles = 1;
-  if (const auto dir = run_resumed(c); !dir.empty()) {
-    RunConfig then;
-    apply_file(then, dir / kConfigFile);
-    if (of_vocab) c.vocab_tiles = std::max<std::int64_t>(1, then.vocab_tiles);
-    if (of_mlp) c.mlp_tiles = std::max<std::int64_t>(1, then.mlp_tiles);
-    if (of_attention) c.attention_tiles = std::max<std::int64_t>(1, then.attention_tiles);
-  }
+  std::vector<const Tiles*> open;
+  for (const auto& tiles : kTiles)
+    if (c.*tiles.number == 0) open.push_back(&tiles);
+  if (open.empty()) return c;
+  RunConfig then;
+  if (const auto dir = run_resumed(c); !dir.empty()) apply_file(then, dir / kConfigFile);
+  for (const auto* const tiles : open) c.*tiles->number = std::max<std::int64_t>(1, then.*tiles->number);
   // A plan needs a little more than its largest phase.
   const auto budget = budgets(c).device / 20 * 19;
   for (;;) {
     const auto [bytes, of] = largest_phase(c);
-    if (bytes <= budget) return c;
-    using Of = Largest::Of;
-    const bool may = of == Of::vocab ? of_vocab : of == Of::mlp ? of_mlp : of_attention;
-    auto& tiles = of == Of::vocab ? c.vocab_tiles : of == Of::mlp ? c.mlp_tiles : c.attention_tiles;
-    const auto more = of == Of::vocab ? more_vocab_tiles(c) : of == Of::mlp ? more_mlp_tiles(c) : more_attention_tiles(c);
-    if (!may || more == tiles) return c;
-    tiles = more;
+    if (bytes <= budget || !add_tiles(c, of, open)) return c;
   }
 }
 
+void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_t)>& largest) {
+  for (const auto& tiles : kTiles)
+    c.*tiles.number = static_cast<std::int64_t>(largest(static_cast<std::uint64_t>(c.*tiles.number)));
+}
+
 std::string tiles_in_words(const RunConfig& c) {
-  if (c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.attention_tiles == 1) return "";
+  if (std::ranges::all_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number == 1; })) return "";
+  const auto rows = c.mlp_row_tiles == 1 ? "" : fmt::format(" × {} of rows", c.mlp_row_tiles);
   const auto attention = c.attention_tiles == 1 ? "" : fmt::format(", attention {}", c.attention_tiles);
-  return fmt::format(" in tiles (vocabulary {}, MLP {}{})", c.vocab_tiles, c.mlp_tiles, attention);
+  return fmt::format(" in tiles (vocabulary {}, MLP {}{}{})", c.vocab_tiles, c.mlp_tiles, rows, attention);
 }
 
 }  // namespace terrace::cli

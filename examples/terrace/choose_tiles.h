@@ -1,11 +1,13 @@
-// --vocab-tiles 0, --mlp-tiles 0 and --attention-tiles 0: the fewest tiles with which the largest phase of the model fits into
-// the device budget.
+// --vocab-tiles 0, --mlp-tiles 0, --mlp-row-tiles 0 and --attention-tiles 0: the fewest tiles with which the largest phase of
+// the model fits into the device budget.
 //
 // Tiles change the rounding of sums, so they are chosen once: a run that goes on keeps its tiles if they still fit.
 //
 // Pure, but for the settings of a run that goes on, which it reads. Threads: any. Errors: those of make_model().
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 
 #include <terrace/examples/terrace/run_config.h>
@@ -15,6 +17,8 @@ namespace terrace::cli {
 // The config with numbers instead of zeros. If no number of tiles is enough, the largest that help: the plan refuses them with
 // what is missing.
 RunConfig with_chosen_tiles(RunConfig config);
+// The numbers that ranks chose, replaced by the largest of all ranks: `largest` is given this rank's and returns that.
+void agree_on_tiles(RunConfig& config, const std::function<std::uint64_t(std::uint64_t)>& largest);
 // " in tiles (vocabulary 4, MLP 8)"; empty without tiles.
 std::string tiles_in_words(const RunConfig& config);
 

@@ -123,9 +123,9 @@ std::vector<Option> make_table() {
       number("model", "mlp-tiles", &C::mlp_tiles, {0, 65536}, kSame,
              "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
              "one of them, and the first product is computed twice; 0: as few as fit"),
-      number("model", "mlp-row-tiles", &C::mlp_row_tiles, {1, 65536}, kSame,
+      number("model", "mlp-row-tiles", &C::mlp_row_tiles, {0, 65536}, kSame,
              "parts of a micro-batch's positions that go through each feed-forward layer one after the other; a device budget "
-             "must hold the inner activations of one of them"),
+             "must hold the inner activations of one of them; 0: as few as fit"),
       number("model", "attention-tiles", &C::attention_tiles, {0, 65536}, kSame,
              "parts of the matrices of q, k, v and of attention's output that are used one after the other; a device budget "
              "must hold one of them; 0: as few as fit"),

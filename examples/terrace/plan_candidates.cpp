@@ -47,27 +47,37 @@ void add_context_modes(std::vector<RunConfig>& all, RunConfig c, const RunConfig
     }
 }
 
-// Data, pipeline, tensor and context ranks. Tensor and context groups stay on one node. Expert ranks are as given.
+std::vector<std::int64_t> divisors(std::int64_t n) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t d = 1; d <= n; ++d)
+    if (n % d == 0) all.push_back(d);
+  return all;
+}
+
+// The same tensor and context ranks, with pipelines and data ranks of all numbers.
+void add_pipelines(std::vector<RunConfig>& all, RunConfig c, std::int64_t ranks, const RunConfig& given) {
+  for (const auto pp : divisors(ranks)) {
+    c.pp = pp;
+    c.dp = ranks / pp;
+    c.schedule = pp == 1 ? "1f1b" : given.schedule;
+    add_context_modes(all, c, given);
+  }
+}
+
+// Tensor and context groups stay on one node. Degrees of context and expert ranks above 1 are as given.
 std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space) {
+  const auto experts = given.ep > 1 || given.experts == 0 ? std::vector{given.ep} : divisors(given.experts);
   std::vector<RunConfig> all;
-  for (std::int64_t tp = 1; tp <= space.ranks_per_node; ++tp) {
-    if (space.ranks_per_node % tp != 0 || space.ranks % tp != 0) continue;
-    for (std::int64_t cp = 1; cp <= space.ranks_per_node / tp; ++cp) {
-      if (space.ranks_per_node / tp % cp != 0 || space.ranks / tp % cp != 0 || (given.cp > 1 && cp != given.cp)) continue;
-      if (space.ranks / tp / cp % given.ep != 0) continue;
-      const auto left = space.ranks / tp / cp / given.ep;
-      for (std::int64_t pp = 1; pp <= left; ++pp) {
-        if (left % pp != 0) continue;
-        auto c = given;
+  auto c = given;
+  for (const auto tp : divisors(space.ranks_per_node))
+    for (const auto cp : divisors(space.ranks_per_node / tp))
+      for (const auto ep : experts) {
+        if (space.ranks % (tp * cp * ep) != 0 || (given.cp > 1 && cp != given.cp)) continue;
         c.tp = tp;
         c.cp = cp;
-        c.pp = pp;
-        c.dp = left / pp;
-        c.schedule = pp == 1 ? "1f1b" : given.schedule;
-        add_context_modes(all, c, given);
+        c.ep = ep;
+        add_pipelines(all, c, space.ranks / (tp * cp * ep), given);
       }
-    }
-  }
   return all;
 }
 

@@ -18,9 +18,9 @@ struct SearchSpace {
   // Completes a candidate whose degrees and micro-batches are set: the cluster's budgets, say.
   std::function<RunConfig(RunConfig)> complete = [](RunConfig c) { return c; };
 };
-// The legal candidates: `given` with other data, pipeline, tensor and context ranks, the latter two in every mode, and with
-// every ZeRO stage. The micro-batch stays. Ranks that exchange within layers are on one node. If `given` has several context
-// ranks, their number and mode stay, too.
+// The legal candidates: `given` with other data, pipeline, tensor, context and expert ranks, tensor and context ranks in every
+// mode, and with every ZeRO stage. The micro-batch stays. Tensor and context groups are on one node. If `given` has several
+// context or expert ranks, their number and mode stay, too.
 std::vector<RunConfig> candidates(const RunConfig& given, const SearchSpace& space);
 
 // "--dp 2 --pp 2 --tp 4 --sp --zero 1 --grad-accumulation 8"

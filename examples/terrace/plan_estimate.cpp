@@ -100,8 +100,9 @@ Moves moves_of(const Work& work, const LayerEstimate& sum, double device) {
 }
 
 // Seconds of a step that `computing_s` alone would take, with the moves and updates beside it; kNever if the tiers are too
-// small.
-double with_moves(const Work& work, double computing_s, const Budget& budget, const MachineProfile& profile) {
+// small. Updates on the host run beside the first use of the weights, `first_forward_s`, and no longer.
+double with_moves(const Work& work, double computing_s, double first_forward_s, const Budget& budget,
+                  const MachineProfile& profile) {
   const auto sum = sum_of(work);
   const auto moves = moves_of(work, sum, of(budget.device));
   const double on_disk = std::max(0.0, moves.host - of(budget.host));
@@ -110,9 +111,8 @@ double with_moves(const Work& work, double computing_s, const Budget& budget, co
   const double up = moves.up / (gpu ? profile.upload : profile.memory_copy);
   const double down = moves.down / (gpu ? profile.download : profile.memory_copy);
   const double on_host = work.updates_on_device ? 0 : sum.update * (gpu ? profile.device_stream / profile.memory_stream : 1);
-  if (work.updates_on_device || !gpu) computing_s += work.updates_on_device ? sum.update : on_host;
-  return std::max(
-      {computing_s + sum.norm, up, down, gpu ? on_host : 0, on_disk / profile.disk_read + on_disk / profile.disk_write});
+  computing_s += work.updates_on_device ? sum.update : gpu ? std::max(0.0, on_host - first_forward_s) : on_host;
+  return std::max({computing_s + sum.norm, up, down, on_disk / profile.disk_read + on_disk / profile.disk_write});
 }
 
 // What data ranks exchange once a step, as far as it takes longer than the micro-batch beside it.
@@ -178,7 +178,7 @@ class Estimator {
           Work work{all_.layers, all_.window, all_.largest_action, m, group, group, recomputes, on_device};
           const auto passes = passes_of(work, ring());
           const double computing = m * (passes.forward + passes.backward) + behind(sum_of(work), passes, group);
-          out.step_s = std::min(out.step_s, with_moves(work, computing, budget_, profile_));
+          out.step_s = std::min(out.step_s, with_moves(work, computing, group * passes.forward, budget_, profile_));
         }
     for (const auto& layer : all_.layers) out.least_s += m * (layer.forward + layer.backward);
   }
@@ -246,11 +246,12 @@ class Estimator {
       work.live = static_cast<double>(timing.peak_live[r]) * schedule.placement.ranks / stages;
       work.live = std::max(1.0, work.live);
       work.recomputes = recomputes;
-      const double after = behind(sum_of(work), passes_of(work, ring()), 1);
+      const auto passes = passes_of(work, ring());
+      const double after = behind(sum_of(work), passes, 1);
       double fastest = kNever;
       for (const bool on_device : places()) {
         work.updates_on_device = on_device;
-        fastest = std::min(fastest, with_moves(work, step + after, budget_, profile_));
+        fastest = std::min(fastest, with_moves(work, step + after, passes.forward, budget_, profile_));
       }
       slowest = std::max(slowest, fastest);
     }

@@ -178,8 +178,8 @@ class Search {
   }
 
   // Estimates are more wrong for one kind of parallelism than for another, so each draft corrects those of its kind.
-  using Kinds = std::array<bool, 3>;
-  [[nodiscard]] static Kinds kinds_of(const RunConfig& c) { return {c.pp > 1, c.tp > 1, c.cp > 1}; }
+  using Kinds = std::array<bool, 4>;
+  [[nodiscard]] static Kinds kinds_of(const RunConfig& c) { return {c.pp > 1, c.tp > 1, c.cp > 1, c.ep > 1}; }
   [[nodiscard]] double corrected(std::size_t i) const {
     const auto& found = found_[i];
     const auto of_kind = corrections_.find(kinds_of(found.config));
@@ -236,8 +236,7 @@ class Search {
     return true;
   }
 
-  // Several candidates side by side; their plans share the one pool, because a second one of a single thread would limit the
-  // whole process to that (thread_pool_tbb.cpp).
+  // Several candidates side by side; their plans share the one pool.
   void plan_in_order() {
     std::atomic<std::size_t> next = 0;
     pool_.parallel_for(std::min<std::int64_t>(pool_.threads(), std::ssize(order_)), [&](std::int64_t) {

@@ -115,7 +115,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   auto whole = c;
   whole.tp = whole.cp = whole.ep = 1;
   whole.sp = false;
-  whole.vocab_tiles = whole.mlp_tiles = whole.attention_tiles = 1;
+  whole.vocab_tiles = whole.mlp_tiles = whole.mlp_row_tiles = whole.attention_tiles = 1;
   whole.tp_mode = "1d";
   whole.tp_depth = whole.tp_overlap = 1;
   const auto model = model_config(whole);  // with the usual sizes of its family

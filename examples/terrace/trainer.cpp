@@ -325,9 +325,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.
   team.together([&] { config = with_chosen_tiles(config); });
-  config.vocab_tiles = static_cast<std::int64_t>(team.max(static_cast<std::uint64_t>(config.vocab_tiles)));
-  config.mlp_tiles = static_cast<std::int64_t>(team.max(static_cast<std::uint64_t>(config.mlp_tiles)));
-  config.attention_tiles = static_cast<std::int64_t>(team.max(static_cast<std::uint64_t>(config.attention_tiles)));
+  agree_on_tiles(config, [&](std::uint64_t tiles) { return team.max(tiles); });
   team.together([&] {
     data.emplace(config);
     agreed.emplace(config);

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -66,6 +67,25 @@ TEST_P(Pools, NeverUseMoreThreads) {
   }
   EXPECT_LE(most, GetParam());
   EXPECT_GE(ids.size(), 1U);
+}
+
+// Each task waits until the other one runs, too.
+TEST(PoolOfOne, DoesNotLimitAnotherPool) {
+  using namespace std::chrono_literals;
+  const ThreadPool one(1);
+  ThreadPool two(2);
+  std::atomic<int> inside{0};
+  std::atomic<bool> met{false};
+  for (const auto end = std::chrono::steady_clock::now() + 60s; !met && std::chrono::steady_clock::now() < end;)
+    two.parallel_for(2, [&](std::int64_t) {
+      ++inside;
+      for (int spin = 0; spin < 1000 && !met; ++spin) {
+        if (inside > 1) met = true;
+        std::this_thread::sleep_for(100us);
+      }
+      --inside;
+    });
+  EXPECT_TRUE(met) << "one thread did both tasks";
 }
 
 TEST_P(Pools, NestWithoutDeadlock) {

@@ -97,6 +97,26 @@ TEST(PlanSearch, ContextRanksAreOfTheRanks) {
   }
 }
 
+// Experts are dealt out to as many ranks as divide them and the ranks, which may be on several nodes; a degree that is given
+// stays.
+TEST(PlanSearch, TriesExpertRanks) {
+  auto given = small();
+  given.experts = 4;
+  given.experts_per_token = 2;
+  const SearchSpace space{.ranks = 8, .ranks_per_node = 2, .sequences = 32};
+  std::set<std::string> tried;
+  for (const auto& c : candidates(given, space)) {
+    EXPECT_EQ(8, c.ranks()) << flags_of(c);
+    EXPECT_EQ(32, c.dp * c.ep * c.batch_size * c.grad_accumulation) << flags_of(c);
+    if (c.tp == 1 && c.cp == 1 && c.pp <= 2 && c.zero == 0) tried.insert(flags_of(c).substr(0, flags_of(c).find(" --zero")));
+  }
+  EXPECT_EQ((std::set<std::string>{"--dp 8", "--dp 4 --pp 2 --schedule 1f1b", "--dp 4 --ep 2", "--dp 2 --pp 2 --schedule 1f1b --ep 2",
+                                   "--dp 2 --ep 4", "--dp 1 --pp 2 --schedule 1f1b --ep 4"}),
+            tried);
+  given.ep = 2;
+  for (const auto& c : candidates(given, space)) EXPECT_EQ(2, c.ep) << flags_of(c);
+}
+
 // What `terrace plan` says of the candidate.
 double step_of(const RunConfig& c, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(c));
