@@ -93,6 +93,12 @@ struct ProjectionParts {
   Stated<bool> bias;  // of each tensor
 };
 
+// Of a mixture of experts instead of an MLP, in a block; the number of an expert stands behind `experts`.
+struct ExpertNames {
+  Stated<std::string_view> router, experts;
+  Words up, down;  // of an expert
+};
+
 // Names without their endings ".weight" and ".bias".
 struct TensorNames {
   Stated<std::string_view> optional_prefix;  // files may leave it out; may be empty
@@ -103,6 +109,7 @@ struct TensorNames {
   Stated<std::string_view> attention_result_norm, mlp_result_norm;  // of what each half adds; "": none
   Stated<std::string_view> q_norm, k_norm;                          // "": none
   ProjectionParts qkv, attention_output, up, down;
+  ExpertNames experts;
   Words buffers;  // endings of names in old files that are not weights, such as masks
 };
 
@@ -134,8 +141,10 @@ struct ModelFile {
   Stated<std::string_view> window;      // of attention; null or no key: none
   Stated<bool> tied;                    // if tie_word_embeddings is not told
   FixedValues fixed;
-  // Numbers of experts, and of those that a token chooses; "": the family has no mixture of experts.
-  Stated<std::string_view> experts, experts_per_token;
+  // The number of experts, by the names that versions gave it, and of those that a token chooses; none: the family has no
+  // mixture of experts. renormalise: whether the gates of a token add up to 1, which they do not if it is not told; "": they do.
+  Words experts;
+  Stated<std::string_view> experts_per_token, renormalise;
   Words unused;  // further keys that change nothing in this family
 };
 
@@ -186,6 +195,8 @@ consteval Family checked(Family family) {
   demand_parts(names.attention_output, 1);
   demand_parts(names.up, layers::up_results(*family.activation));
   demand_parts(names.down, 1);
+  if (names.experts.up.size() != layers::up_results(*family.activation) || names.experts.down.size() != 1)
+    throw std::logic_error("an expert has a tensor for each result");
   const bool has_norms = *family.query_key_norms != QueryKeyNorms::none;
   if ((*names.q_norm).empty() == has_norms || (*names.k_norm).empty() == has_norms)
     throw std::logic_error("norms of q and k have names");

@@ -37,8 +37,10 @@ layers::TransformerNames names_of(const Family& family) {
           .attention_output = parts_of(names.attention_output),
           .up = parts_of(names.up),
           .down = parts_of(names.down),
-          .expert_up = {layers::up_results(*family.activation) == 1 ? std::vector<std::string>{"w1"}
-                                                                    : std::vector<std::string>{"w1", "w3"}}};
+          .router = std::string(*names.experts.router),
+          .experts = std::string(*names.experts.experts),
+          .expert_up = {{names.experts.up.begin(), names.experts.up.end()}},
+          .expert_down = {{names.experts.down.begin(), names.experts.down.end()}}};
 }
 
 layers::Positions kind_of(const Positions& positions) {

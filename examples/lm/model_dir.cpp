@@ -93,6 +93,19 @@ class ConfigReader {
     if (!value) refuse(fmt::format("it does not tell {}", key), "mend the file, or give --model a family and the sizes");
     return *value;
   }
+  // Under one of the names that versions gave it.
+  std::int64_t size(const Words& names) {
+    std::optional<std::int64_t> found;
+    for (const auto name : names)
+      if (const auto value = integer(name); value && !found) found = value;
+    return found ? *found : size(names[0]);
+  }
+  bool renormalises(std::string_view key) {
+    if (key.empty()) return true;
+    const auto* const value = find(key);
+    if (value && !value->is_boolean()) refuse(fmt::format("{} is {}, neither true nor false", key, shown(*value)), "mend the file");
+    return value && *value == true;
+  }
   std::optional<double> number(const Words& keys) {
     for (const auto key : keys) {
       known_.emplace_back(key.substr(1, key.find('/', 1) - 1));
@@ -248,9 +261,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   }
   reader.demand_fixed(file.fixed);
   config.head_size = head_size_of(reader, config);
-  if (!(*file.experts).empty()) {
-    config.experts.count = reader.size(*file.experts);
+  if (file.experts.size() != 0) {
+    config.experts.count = reader.size(file.experts);
     config.experts.chosen = reader.size(*file.experts_per_token);
+    config.experts.renormalise = reader.renormalises(*file.renormalise);
   }
   reader.skip(file.unused);
   // Of a family without windows it says nothing.
@@ -286,12 +300,12 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   };
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");
-  const bool has_experts = !(*file.experts).empty();
-  if (config.experts.count > 0 && !has_experts) refuse("a mixture of experts", "give --model mixtral, which has one");
-  if (config.experts.count == 0 && has_experts) refuse("no experts", "give --experts, or --model mistral");
+  const bool has_experts = file.experts.size() != 0;
+  if (config.experts.count > 0 && !has_experts) refuse("a mixture of experts", "give --model mixtral or qwen3_moe, which have one");
+  if (config.experts.count == 0 && has_experts) refuse("no experts", "give --experts, or --model mistral or qwen3");
   if (config.experts.count > 0 && config.experts.shared > 0) refuse("shared experts", "leave --shared-experts out");
-  if (config.experts.count > 0 && !config.experts.renormalise)
-    refuse("gates that do not add up to 1", "leave --router-gates out");
+  if (config.experts.count > 0 && !config.experts.renormalise && (*file.renormalise).empty())
+    refuse("gates that do not add up to 1", "give --model qwen3_moe, or leave --router-gates out");
   if (!config.window.none() && (*file.window).empty())
     refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
   if (config.window.pattern().size() > 1) refuse("windows of some blocks", "give one --window for all");
@@ -322,8 +336,10 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   else if (!keeps)
     set(*file.positions, config.seq_len);
   set("vocab_size", config.vocab);
-  set(*file.experts, config.experts.count);
+  for (const auto name : file.experts)  // each that the file has, and the older one, which every version reads
+    if (name == file.experts[0] || out.contains(std::string(name))) set(name, config.experts.count);
   set(*file.experts_per_token, config.experts.chosen);
+  set(*file.renormalise, config.experts.renormalise);
   set("tie_word_embeddings", config.tied);
   set(*file.window, config.window.none() ? json() : json(config.window.of(0)));
   for (const auto& [key, values] : file.fixed)

@@ -156,11 +156,10 @@ LayerEstimates estimate_layers(const RunConfig& config, const MachineProfile& pr
   const auto model = lm::make_model(model_config(c));
   auto request = request_of(c);
   auto options = map_options(model, request, profile, Tier::device);
-  const auto chunk_elements = chunk_elements_of(model, config);
-  if (options.chunk_elements == 0) options.chunk_elements = chunk_elements;
+  if (options.chunk_elements == 0) options.chunk_elements = chunk_elements_of(model, config);
   const StepMap map(model, options);
   const auto steady = write_programs(map, request, 0).steady;
-  LayerEstimates all{.layers = std::vector<LayerEstimate>(map.layers()), .chunk_elements = chunk_elements};
+  LayerEstimates all{.layers = std::vector<LayerEstimate>(map.layers())};
   const Adder adder(map, profile);
   for (const auto& action : steady.actions) {
     adder.add(all.layers, action);

@@ -28,7 +28,6 @@ struct LayerEstimates {
   std::vector<LayerEstimate> layers;  // of the whole model
   double largest_action = 0;          // bytes that one action uses on the device, without padding
   double window = 0;                  // bytes of the gathered weights and unreduced gradients of one layer
-  std::uint64_t chunk_elements = 0;   // as large as a plan of the whole model may have them; 0: it is small
 };
 
 // As if one rank held all layers. `config.pp` counts only in the number of data ranks.

@@ -512,7 +512,11 @@ void apply_model_dir(RunConfig& c) {
   c.rope_fraction = model.rope_fraction;
   if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
-  if (model.experts.count != 0) c.experts = model.experts.count, c.experts_per_token = model.experts.chosen;
+  if (model.experts.count != 0) {
+    c.experts = model.experts.count;
+    c.experts_per_token = model.experts.chosen;
+    c.router_gates = model.experts.renormalise ? "chosen" : "all";
+  }
   // The longest sequence of a published model is rarely what one wants to train with.
   c.seq_len = std::min({c.seq_len, model.seq_len});
 }

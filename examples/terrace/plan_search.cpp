@@ -1,12 +1,9 @@
 #include <terrace/examples/terrace/plan_search.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <iterator>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <tuple>
@@ -18,7 +15,6 @@
 #include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
-#include <terrace/examples/terrace/plan_draft.h>
 #include <terrace/examples/terrace/plan_estimate.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
 #include <terrace/examples/terrace/setup.h>
@@ -29,10 +25,7 @@ namespace {
 
 using Abandons = std::function<bool()>;
 
-constexpr double kNearlyEqual = 1.05;   // of estimates: they are not more exact
-constexpr double kDraftingShare = 0.4;  // of the time until the deadline; the rest is for plans
-constexpr std::size_t kDraftsPlannedFirst = 2;
-constexpr double kHopeless = 1.25;  // times the best draft: what should take longer is not drafted
+constexpr double kNearlyEqual = 1.05;  // of estimates: they are not more exact
 
 void take(FoundPlan& found, const Plan& plan) {
   for (const auto tier : kAllTiers) found.peak[tier] = std::max(found.peak[tier], plan.peak_bytes[tier]);
@@ -43,15 +36,13 @@ void refuse(FoundPlan& found, std::uint64_t missing_bytes, Tier tier) {
   found.refusal = fmt::format("{} more {} memory", format_bytes(missing_bytes), name_of(tier));
 }
 
-// As `terrace plan` plans it, but for the size of chunks if one is given. Throws Abandoned.
-FoundPlan planned(const RunConfig& config, const MachineProfile& profile, ThreadPool& pool, const Abandons& abandons,
-                  std::uint64_t chunk_elements = 0) {
+// As `terrace plan` plans it. Throws Abandoned.
+FoundPlan planned(const RunConfig& config, const MachineProfile& profile, ThreadPool& pool, const Abandons& abandons) {
   FoundPlan found{.config = config, .known = Known::simulated};
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
   request.advises = false;
   request.abandons = abandons;
-  request.chunk_elements = chunk_elements;
   std::vector<Plan> plans;
   if (searches_schedule(config)) {
     plans = search_schedule(request, config, model, profile, pool).plans;
@@ -123,15 +114,13 @@ class Search {
     for (std::size_t i = 0; i < found_.size(); ++i)
       if (found_[i].known == Known::estimated) order_.push_back(i);
     if (order_.empty()) return sorted();
-    sort_by_estimate();
-    if (limits_.extrapolates) draft();
+    std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return found_[i].estimate_s; });
     // Of nearly equal estimates, those first that are planned sooner: with fewer micro-batches.
     const double least = found_[order_.front()].estimate_s;
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) {
       const auto band = std::floor(std::log(found_[i].estimate_s / least) / std::log(kNearlyEqual));
       return std::pair(band, micro_batches_planned(found_[i].config));
     });
-    plan_drafted_first();
     if (limits_.plans > 0 && std::ssize(order_) > limits_.plans) order_.resize(static_cast<std::size_t>(limits_.plans));
     plan_in_order();
     return sorted();
@@ -155,9 +144,7 @@ class Search {
     if (limits_.now) return limits_.now();
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
-  [[nodiscard]] bool expired(double share = 1) const {
-    return limits_.seconds > 0 && now() - begin_s_ >= share * limits_.seconds;
-  }
+  [[nodiscard]] bool expired() const { return limits_.seconds > 0 && now() - begin_s_ >= limits_.seconds; }
 
   [[nodiscard]] std::pair<FoundPlan, double> estimated(const RunConfig& given) const try {
     const auto config = with_chosen_tiles(given);
@@ -171,69 +158,6 @@ class Search {
     return {found, estimate.least_s};
   } catch (const Error& error) {
     return {refused(given, error.what()), 0};
-  }
-
-  void sort_by_estimate() {
-    std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return found_[i].estimate_s; });
-  }
-
-  // Estimates are more wrong for one kind of parallelism than for another, so each draft corrects those of its kind.
-  using Kinds = std::array<bool, 4>;
-  [[nodiscard]] static Kinds kinds_of(const RunConfig& c) { return {c.pp > 1, c.tp > 1, c.cp > 1, c.ep > 1}; }
-  [[nodiscard]] double corrected(std::size_t i) const {
-    const auto& found = found_[i];
-    const auto of_kind = corrections_.find(kinds_of(found.config));
-    return found.drafted || of_kind == corrections_.end() ? found.estimate_s : of_kind->second * found.estimate_s;
-  }
-  // The candidate that promises most of those in `open`, which it leaves.
-  std::optional<std::size_t> next_to_draft(std::vector<std::size_t>& open) {
-    const std::scoped_lock lock(mutex_);
-    if (open.empty()) return std::nullopt;
-    const auto chosen = std::ranges::min_element(open, {}, [&](std::size_t i) { return corrected(i); });
-    const auto i = *chosen;
-    if (best_draft_s_ > 0 && corrected(i) > kHopeless * best_draft_s_) return std::nullopt;
-    open.erase(chosen);
-    return i;
-  }
-  // The most promising candidates, side by side.
-  void draft() {
-    auto open = order_;
-    std::erase_if(open, [&](std::size_t i) { return !draft_sizes(found_[i].config); });
-    const Abandons abandons = [&] { return expired(kDraftingShare); };
-    pool_.parallel_for(pool_.threads(), [&](std::int64_t) {
-      while (!abandons())
-        if (const auto i = next_to_draft(open); !i || !draft_one(*i, abandons)) return;
-    });
-    for (const auto i : order_) found_[i].step_s = found_[i].estimate_s = corrected(i);
-    sort_by_estimate();
-  }
-  // The best drafts promise less than estimates that nothing has corrected, which are too low.
-  void plan_drafted_first() {
-    std::vector<std::size_t> drafted;
-    std::ranges::copy_if(order_, std::back_inserter(drafted), [&](std::size_t i) { return found_[i].drafted; });
-    std::ranges::stable_sort(drafted, {}, [&](std::size_t i) { return found_[i].estimate_s; });
-    drafted.resize(std::min(drafted.size(), kDraftsPlannedFirst));
-    std::ranges::stable_partition(order_, [&](std::size_t i) { return std::ranges::find(drafted, i) != drafted.end(); });
-  }
-  // False: the time for drafts is over.
-  bool draft_one(std::size_t i, const Abandons& abandons) {
-    const auto config = found_[i].config;
-    double step_s = 0;
-    try {
-      step_s = draft_step(config, *draft_sizes(config), profile_, [&](const RunConfig& c, std::uint64_t chunk_elements) {
-        return planned(c, profile_, pool_, abandons, chunk_elements).step_s;
-      });
-    } catch (const Abandoned&) {
-      return false;
-    } catch (const Error&) {  // what a short model is refused for, the whole one need not be
-    }
-    if (step_s == 0) return true;
-    const std::scoped_lock lock(mutex_);
-    corrections_[kinds_of(config)] = step_s / found_[i].estimate_s;
-    found_[i].estimate_s = step_s;
-    found_[i].drafted = true;
-    best_draft_s_ = best_draft_s_ == 0 ? step_s : std::min(best_draft_s_, step_s);
-    return true;
   }
 
   // Several candidates side by side; their plans share the one pool.
@@ -265,7 +189,6 @@ class Search {
       result = refused(config, error.what());
     }
     result.estimate_s = found.estimate_s;
-    result.drafted = found.drafted;
     found = std::move(result);
     if (found.step_s == 0) return true;
     const std::scoped_lock lock(mutex_);
@@ -286,9 +209,7 @@ class Search {
   std::vector<double> least_s_;
   std::vector<std::size_t> order_;  // those that arithmetic does not refuse, by estimate
   std::mutex mutex_;
-  std::vector<double> best_s_;           // ascending
-  std::map<Kinds, double> corrections_;  // what a draft of such degrees took, by its estimate
-  double best_draft_s_ = 0;
+  std::vector<double> best_s_;  // ascending
 };
 
 }  // namespace

@@ -1,9 +1,8 @@
 // terrace plan --search: which degrees of parallelism train a model fastest on so many ranks.
 //
-// Every legal product is estimated by arithmetic first (plan_estimate.h), which also refuses those that fit no plan. Under a
-// deadline the most promising are then drafted (plan_draft.h). The others are planned and simulated as `terrace plan` would do
-// it, in the order of the estimates, until a deadline or a number of plans. What is then left is only estimated, and the output
-// says so. All candidates train on the same number of sequences a step. What the flags fix otherwise (budgets, schedule,
+// Every legal product is estimated by arithmetic first (plan_estimate.h), which also refuses those that fit no plan. The others
+// are planned and simulated as `terrace plan` would do it, in the order of the estimates, until a deadline or a number of plans.
+// What is then left is only estimated, and the output says so. All candidates train on the same number of sequences a step. What the flags fix otherwise (budgets, schedule,
 // micro-batch, recipe) stays.
 //
 // Threads: any; candidates are planned in parallel. Without a deadline the list of the best does not depend on it. With one it
@@ -41,7 +40,6 @@ struct FoundPlan {
   double step_s = 0;                 // 0: it does not fit
   bool at_least = false;             // of a pipeline's schedule alone, without moves
   double estimate_s = 0;             // 0: too large
-  bool drafted = false;              // estimate_s is of short plans (plan_draft.h)
   PerTier<std::uint64_t> peak = {};  // of the rank that needs most; 0 if only estimated
   std::string binding = {};          // the bottleneck of the slowest rank
   std::string refusal = {};          // why it does not fit
@@ -52,7 +50,7 @@ struct SearchLimits {
   double seconds = 0;                // 0: no deadline
   std::int64_t plans = 0;            // that are tried, the best by estimate; 0: all
   std::size_t wanted = 0;            // candidates that cannot be among so many best are not planned; 0: all are
-  bool extrapolates = false;         // drafts before it plans, and plans very many micro-batches from fewer
+  bool extrapolates = false;         // plans very many micro-batches from fewer
   std::function<double()> now = {};  // seconds; empty: of a steady clock
 };
 

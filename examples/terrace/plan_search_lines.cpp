@@ -34,11 +34,11 @@ nlohmann::json to_json(const FoundPlan& found) {
                    {"tp_mode", c.tp_mode},
                    {"cp", c.cp},
                    {"cp_mode", c.cp_mode},
+                   {"ep", c.ep},
                    {"zero", c.zero},
                    {"fits", found.step_s != 0},
                    {"known", name_of_known(found.known)}};
   if (found.estimate_s != 0) j["estimate_s"] = found.estimate_s;
-  j["drafted"] = found.drafted;
   if (found.step_s == 0) {
     j["refusal"] = found.refusal;
     return j;

@@ -742,12 +742,12 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   EXPECT_THAT(
       refusal([](auto& c) { c.family = gpt2; }),
       HasSubstr(
-          "kv_heads must be 8, not 4 (grouped heads: model llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3 or smollm3)"));
+          "kv_heads must be 8, not 4 (grouped heads: model llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe or smollm3)"));
   EXPECT_THAT(
       refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
       HasSubstr(
           "gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama, mistral, mixtral, olmo2, "
-          "phi3, qwen2, qwen3 or smollm3)"));
+          "phi3, qwen2, qwen3, qwen3_moe or smollm3)"));
 }
 
 }  // namespace

@@ -153,6 +153,25 @@ TEST(ModelDir, MixturesHaveTheirExperts) {
   EXPECT_THAT(refusal(of({{"num_local_experts", nullptr}})), HasSubstr("does not tell num_local_experts"));
   c.experts.renormalise = false;
   EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+  auto qwen = of_type("qwen3_moe", {{"num_experts", 6}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 96}, {"head_dim", 16}});
+  const auto small = lm::parse_model_config(qwen.dump(), "c");
+  EXPECT_EQ(6, small.experts.count);
+  EXPECT_EQ(96, small.ffn);
+  EXPECT_FALSE(small.experts.renormalise) << "as the library takes it where it is not told";
+  qwen["norm_topk_prob"] = true;
+  qwen["num_local_experts"] = 6;  // as newer versions write it
+  qwen.erase("num_experts");
+  const auto renormalised = lm::parse_model_config(qwen.dump(), "c");
+  EXPECT_TRUE(renormalised.experts.renormalise);
+  const auto written = lm::model_config_json(renormalised, DType::fp32, qwen);
+  EXPECT_EQ(6, written.at("num_experts"));
+  EXPECT_EQ(6, written.at("num_local_experts"));
+  EXPECT_EQ(true, written.at("norm_topk_prob"));
+  qwen["norm_topk_prob"] = 1;
+  EXPECT_THAT(refusal(qwen), HasSubstr("norm_topk_prob is 1"));
+  qwen["norm_topk_prob"] = true;
+  qwen["mlp_only_layers"] = {0};
+  EXPECT_THAT(refusal(qwen), HasSubstr("mlp_only_layers is [0]"));
   c.experts = {};  // a dense model is none of the library's
   EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
 }
@@ -207,7 +226,7 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
         {"head_dim", 33, "heads of even width, not 33"},
         {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
         {"model_type", "mamba",
-         "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, smollm3"},
+         "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3"},
         {"quantization_config", {{"bits", 4}}, "what terrace does not know: quantization_config ({\"bits\":4})"},
         {"final_logit_softcapping", 30.0, "final_logit_softcapping (30.0)"},
         {"layer_types", {"full_attention", "sliding_attention"}, "layer_types"},
@@ -305,7 +324,7 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
       lm::ModelConfig c{.family = *family, .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260, .tied = tied};
       if (*family->grouped_heads) c.kv_heads = 2;
       if (!(*family->file.window).empty()) c.window = 8;
-      if (!(*family->file.experts).empty()) c.experts = {.count = 5, .chosen = 3};
+      if (family->file.experts.size() != 0) c.experts = {.count = 5, .chosen = 3};
       if (!(*family->file.head_dim).empty()) c.head_size = tied ? 24 : 16;
       c.norm_eps = 3e-6;
       if (lm::rotary_positions(*family)) {

@@ -213,9 +213,9 @@ class ReferenceModel {
   // Without a capacity: each token's own experts, one token after the other.
   [[nodiscard]] Values experts_block(const Values& x, std::int64_t n, std::int64_t block) const {
     const std::int64_t c = c_.hidden, f = c_.ffn, count = c_.experts.count;
-    const std::string mixture = in_block(block, "block_sparse_moe.");
+    const auto& named = names_.experts;
     const Values h = norm(x, n, in_block(block, *names_.mlp_norm));
-    const Values logits = linear(h, n, c, mixture + "gate", false, count);
+    const Values logits = linear(h, n, c, in_block(block, *named.router), false, count);
     const bool gated = *family_.activation == Activation::swiglu;
     Values y(x.size());
     for (std::int64_t i = 0; i < n; ++i) {
@@ -230,16 +230,16 @@ class ReferenceModel {
         sum += e;
         if (static_cast<std::int64_t>(j) >= c_.experts.chosen) continue;
         of_chosen += e;
-        experts.emplace_back("experts." + std::to_string(order[j]) + ".", e);
+        experts.emplace_back(in_block(block, *named.experts) + std::to_string(order[j]) + ".", e);
       }
       for (auto& [name, gate] : experts) gate /= c_.experts.renormalise ? of_chosen : sum;
       for (std::int64_t s = 0; s < c_.experts.shared; ++s)
-        experts.emplace_back("shared_experts." + std::to_string(s) + ".", 1.0);
+        experts.emplace_back(in_block(block, "block_sparse_moe.shared_experts.") + std::to_string(s) + ".", 1.0);
       for (const auto& [name, gate] : experts) {
-        Values a = linear(token, 1, c, mixture + name + "w1", false, f);
-        const Values up = gated ? linear(token, 1, c, mixture + name + "w3", false, f) : Values{};
+        Values a = linear(token, 1, c, name + std::string(named.up[0]), false, f);
+        const Values up = gated ? linear(token, 1, c, name + std::string(named.up[1]), false, f) : Values{};
         for (std::size_t k = 0; k < a.size(); ++k) a[k] *= gated ? up[k] / (1 + std::exp(-a[k])) : gelu_factor(a[k]);
-        const Values result = linear(a, 1, f, mixture + name + "w2", false, c);
+        const Values result = linear(a, 1, f, name + std::string(named.down[0]), false, c);
         for (std::int64_t k = 0; k < c; ++k) at(y, i * c + k) += gate * at(result, k);
       }
     }

@@ -27,8 +27,9 @@ extern constexpr Family kGpt2 = checked(Family{
              .fixed = {FixedValue{"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
                        FixedValue{"scale_attn_weights", {"true"}}, FixedValue{"scale_attn_by_inverse_layer_idx", {"false"}},
                        FixedValue{"add_cross_attention", {"false"}}},
-             .experts = "",
+             .experts = Words::none(),
              .experts_per_token = "",
+             .renormalise = "",
              .unused = Words::none()},
     .matrices = MatrixOrder::in_out,
     .tensors = {.optional_prefix = "transformer.",  // the first files of OpenAI's weights do not have it
@@ -46,6 +47,7 @@ extern constexpr Family kGpt2 = checked(Family{
                 .attention_output = {.tensors = {"attn.c_proj"}, .bias = true},
                 .up = {.tensors = {"mlp.c_fc"}, .bias = true},
                 .down = {.tensors = {"mlp.c_proj"}, .bias = true},
+                .experts = {.router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts.", .up = {"w1"}, .down = {"w2"}},
                 .buffers = {".attn.bias", ".attn.masked_bias"}},  // masks of causal attention
 });
 

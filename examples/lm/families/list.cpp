@@ -11,10 +11,12 @@ extern const Family kOlmo2;
 extern const Family kPhi3;
 extern const Family kQwen2;
 extern const Family kQwen3;
+extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral, &kOlmo2, &kPhi3, &kQwen2, &kQwen3, &kSmollm3};
+  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral, &kOlmo2,
+                                   &kPhi3, &kQwen2, &kQwen3,   &kQwen3Moe, &kSmollm3};
   return kAll;
 }
 

@@ -14,7 +14,7 @@ consteval RotaryPositions mixtral_positions() {
 consteval ModelFile mixtral_file() {
   auto file = llama_file("mixtral", "MixtralForCausalLM", "sliding_window",
                          {kSilu, FixedValue{"output_router_logits", {"false"}}, FixedValue{"router_jitter_noise", {"0.0"}}});
-  file.experts = "num_local_experts";
+  file.experts = {"num_local_experts"};
   file.experts_per_token = "num_experts_per_tok";
   file.unused = {"router_aux_loss_coef"};  // of a loss that the library adds with output_router_logits only
   return file;

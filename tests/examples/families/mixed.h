@@ -35,8 +35,9 @@ inline constexpr lm::Family kMixed = lm::checked(lm::Family{
              .window = "sight",
              .tied = true,
              .fixed = {lm::FixedValue{"act", {"\"gelu\""}}},
-             .experts = "",
+             .experts = lm::Words::none(),
              .experts_per_token = "",
+             .renormalise = "",
              .unused = {"kernel"}},
     .matrices = lm::MatrixOrder::out_in,
     .tensors = {.optional_prefix = "mixed.",
@@ -54,6 +55,7 @@ inline constexpr lm::Family kMixed = lm::checked(lm::Family{
                 .attention_output = {.tensors = {"attention.out"}, .bias = false},
                 .up = {.tensors = {"up"}, .bias = false},
                 .down = {.tensors = {"down"}, .bias = true},
+                .experts = {.router = "router", .experts = "experts.", .up = {"w1"}, .down = {"w2"}},
                 .buffers = lm::Words::none()},
 });
 
@@ -81,8 +83,9 @@ inline constexpr lm::Family kFused = lm::checked(lm::Family{
              .window = "",
              .tied = false,
              .fixed = {lm::FixedValue{"act", {"\"silu\""}}},
-             .experts = "",
+             .experts = lm::Words::none(),
              .experts_per_token = "",
+             .renormalise = "",
              .unused = lm::Words::none()},
     .matrices = lm::MatrixOrder::in_out,
     .tensors = {.optional_prefix = "",
@@ -100,6 +103,7 @@ inline constexpr lm::Family kFused = lm::checked(lm::Family{
                 .attention_output = {.tensors = {"o"}, .bias = true},
                 .up = {.tensors = {"gate_up"}, .bias = true},
                 .down = {.tensors = {"down"}, .bias = false},
+                .experts = {.router = "router", .experts = "experts.", .up = {"w1", "w3"}, .down = {"w2"}},
                 .buffers = {".mask"}},
 });
 

@@ -1,0 +1,40 @@
+// Qwen3's mixtures of experts (Yang et al. 2025), as in Hugging Face's Qwen3MoeForCausalLM: Qwen3 with experts in every block.
+// Without --experts it is a dense model, which the library does not have.
+#include "llama_like.h"
+
+namespace terrace::lm {
+namespace {
+
+consteval ModelFile qwen3_moe_file() {
+  auto file = llama_file("qwen3_moe", "Qwen3MoeForCausalLM", "",
+                         {kSilu, FixedValue{"use_sliding_window", {"false"}}, FixedValue{"attention_bias", {"false"}},
+                          FixedValue{"decoder_sparse_step", {"1"}}, FixedValue{"mlp_only_layers", {"[]"}},
+                          FixedValue{"output_router_logits", {"false"}}});
+  file.ffn = "moe_intermediate_size";
+  file.experts = {"num_experts", "num_local_experts"};
+  file.experts_per_token = "num_experts_per_tok";
+  file.renormalise = "norm_topk_prob";
+  // The width of blocks without experts, of which there are none, and the weight of a loss that the library adds with
+  // output_router_logits only.
+  file.unused = {"intermediate_size", "router_aux_loss_coef"};
+  return file;
+}
+
+consteval TensorNames qwen3_moe_tensors() {
+  auto names = with_query_key_norms(llama_tensors(false));
+  names.experts = {.router = "mlp.gate", .experts = "mlp.experts.", .up = {"gate_proj", "up_proj"}, .down = {"down_proj"}};
+  return names;
+}
+
+consteval Family qwen3_moe() {
+  auto family = llama_like("qwen3_moe", qwen3_moe_file(), qwen3_moe_tensors());
+  family.query_key_norms = QueryKeyNorms::heads;
+  family.norm_eps.usual = 1e-6;
+  return family;
+}
+
+}  // namespace
+
+extern constexpr Family kQwen3Moe = checked(qwen3_moe());
+
+}  // namespace terrace::lm
