@@ -40,6 +40,10 @@ enum class Role : std::uint8_t {
 };
 // What is in a store after a commit, or is part of it while a step runs.
 constexpr bool is_state(Role role) { return role == Role::state || role == Role::tied_gradient; }
+// Parameters that a layer computes with, or their gradients.
+constexpr bool is_of_parameters(Role role) {
+  return is_state(role) || role == Role::gathered || role == Role::bucket || role == Role::tied_bucket || role == Role::kept;
+}
 
 struct Chunk {
   std::uint64_t bytes = 0;

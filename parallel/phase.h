@@ -83,6 +83,8 @@ struct Phase {
   std::vector<PhaseWork> work = {};
   std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
   double flops = 0;                                 // matrix products only
+  // Of the tensors beside weights and gradients that it uses, the bytes that it reads and writes; empty: all of them.
+  std::optional<double> touched_bytes = {};
   std::optional<PhaseExchange> exchange = {};
   // A position in the layer's report (Layer::report_size()), which an earlier phase of the call writes: the phase does nothing
   // if the number there is 0. A run then leaves it out and fetches nothing for it; a plan reckons with it always. In generation

@@ -9,9 +9,11 @@ namespace terrace {
 double ProfileCosts::seconds(const Action& a) const {
   if (const auto at = measured_.find(key(a)); at != measured_.end()) return at->second;
   const auto& map = map_;
-  const auto bytes_used = [&] {
+  const auto bytes_used = [&](bool of_parameters_only = false) {
     std::uint64_t bytes = 0;
-    for (const auto& use : map.uses(a)) bytes += map.chunks()[use.chunk].bytes * (use.access == Access::update ? 2 : 1);
+    for (const auto& use : map.uses(a))
+      if (const auto& chunk = map.chunks()[use.chunk]; !of_parameters_only || is_of_parameters(chunk.role))
+        bytes += chunk.bytes * (use.access == Access::update ? 2 : 1);
     return static_cast<double>(bytes);
   };
   if (has_phases(a.op) && map.phases().exchanges(a)) return seconds_of(exchanges_of(map, a));
@@ -43,7 +45,9 @@ double ProfileCosts::seconds(const Action& a) const {
   const double rate = dtype == DType::bf16   ? profile_.matmul_bf16
                       : dtype == DType::fp64 ? profile_.matmul_fp64
                                              : profile_.matmul_fp32;
-  return map.phases().flops(a) / rate + bytes_used() / stream;
+  const auto touched = has_phases(a.op) ? map.phases().phase(a).touched_bytes : std::nullopt;
+  const double bytes = touched ? bytes_used(true) + *touched : bytes_used();
+  return map.phases().flops(a) / rate + bytes / stream;
 }
 
 // Ranks of one machine exchange through its memory, and so do ranks that only count as on several (`ranks-per-machine`).

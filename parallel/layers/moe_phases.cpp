@@ -141,10 +141,13 @@ Phase Moe::moving(std::int64_t tokens, PhaseTensor from, PhaseTensor to, bool re
                                     .told = returns ? at.back() : at.there()}};
 }
 
+// An expert reads and writes its own rows: of both widths, an input and a result.
 Phase Moe::of_expert(std::int64_t tokens, std::uint32_t expert) const {
   const auto at = rows(tokens);
+  const auto row = static_cast<double>(2 * (config_.hidden + experts_[expert].up_width())) * size_of(config_.dtype);
   return {.scratch_bytes = experts_[expert].scratch_bytes(at.most_of(expert)),
-          .flops = experts_[expert].flops(at.usual_of(expert))};
+          .flops = experts_[expert].flops(at.usual_of(expert)),
+          .touched_bytes = at.usual_of(expert) * row};
 }
 
 std::vector<Phase> Moe::forward_phases(LayerCall call, std::int64_t tokens) const {
