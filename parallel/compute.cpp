@@ -163,13 +163,15 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
     return {reinterpret_cast<std::byte*>(all.data() + first), DType::i32, {tokens}};
   };
   const auto scratch_bytes = static_cast<std::int64_t>(map.chunks()[map.buffers().scratch(a)].bytes);
+  const auto loss_scale =
+      input_->loss_scales.empty() ? input_->loss_scale : input_->loss_scales[a.micro_batch / map.rounds().every];
   LayerContext ctx{
       .stream = stream_on(Lane::compute),
       .math = parts_.device->math(),
       .shape = shape,
       .tokens = ids(tokens_),
       .targets = ids(targets_),
-      .loss_scale = input_->loss_scales.empty() ? input_->loss_scale : input_->loss_scales[a.micro_batch / map.rounds().every],
+      .loss_scale = loss_scale,
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().with_sequences() + map.data().turn]),
                DType::fp64,
                {1}},
@@ -177,7 +179,8 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a),
       .report = report_of(a.layer, a.micro_batch),
-      .documents = documents_of(a.micro_batch)};
+      .documents = documents_of(a.micro_batch),
+      .token_scale = input_->token_scale == 0 ? loss_scale : input_->token_scale};
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   if (a.layer + 1 == map.layers() && map.buffers().survey_spec()) ctx.survey = views.survey();

@@ -42,6 +42,7 @@ struct StepInput {
   // document. Read until the streams have finished the program.
   std::span<const std::int32_t> document_begins = {};
   double loss_scale = 1;                     // 1 ÷ target tokens of all micro-batches
+  double token_scale = 0;                    // 1 ÷ all tokens of the micro-batches of an update; 0: all tokens are targets
   std::span<const double> loss_scales = {};  // for a program with several updates: one for each, instead of loss_scale
   UpdateStep update = {};                    // for the updates in this program
   std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each

@@ -75,7 +75,7 @@ struct LayerContext {
   BatchShape shape;
   TensorView tokens;      // [N] i32, for the first layer
   TensorView targets;     // [N] i32, −1: no target; for the last layer
-  double loss_scale = 1;  // 1 ÷ target tokens of the global batch
+  double loss_scale = 1;  // 1 ÷ target tokens of the global batch, times the scale of gradients
   TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
   TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
   TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
@@ -85,6 +85,7 @@ struct LayerContext {
   TensorView report = {};    // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
   TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
   Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
+  double token_scale = 1;    // 1 ÷ all tokens of the global batch, targets or not, times the scale of gradients
 };
 
 // The tensors of a call; all contiguous. What the phase does not use is empty. Of a parameter in tiles it is the phase's tile.

@@ -136,7 +136,7 @@ void Moe::gates(LayerContext& ctx, const LayerTensors& t) const {
   ScratchArena arena(ctx.scratch);
   const Gates scratch(*this, arena, n);
   // A micro-batch's losses weigh as its tokens among those of the global batch. Its balance is that of all context ranks.
-  const double weight = config_.tensor.leads() ? ctx.loss_scale * static_cast<double>(n) : 0;
+  const double weight = config_.tensor.leads() ? ctx.token_scale * static_cast<double>(n) : 0;
   const double of_all = weight * static_cast<double>(config_.context.ranks);
   ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
   ctx.math.route_grad(ctx.stream, routing(n), t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen],

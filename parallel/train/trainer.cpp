@@ -115,11 +115,14 @@ std::vector<Trainer::Step> Trainer::step() {
   for (std::uint64_t u = 1; u <= together(); ++u) updates.push_back(update_of(done_ + u));
   const auto counted = count();
   std::vector<double> loss_scales;  // a batch may have no targets, and then no loss
-  for (const auto& c : counted) loss_scales.push_back(scale / std::max(1.0, engine_.map().data().local ? c.own : c.all));
+  const bool local = engine_.map().data().local;
+  for (const auto& c : counted) loss_scales.push_back(scale / std::max(1.0, local ? c.own : c.all));
+  const auto own_tokens = static_cast<double>(batch_.tokens.size() * deal_.context) / static_cast<double>(together());
   auto result = engine_.step({.tokens = batch_.tokens,
                               .targets = batch_.targets,
                               .document_begins = batch_.document_begins,
                               .loss_scale = loss_scales.back(),
+                              .token_scale = scale / (local ? own_tokens : own_tokens * static_cast<double>(deal_.ranks)),
                               .loss_scales = loss_scales,
                               .update = updates.back(),
                               .updates = together() == 1 ? std::span<const UpdateStep>() : updates,

@@ -146,7 +146,8 @@ class LayerRun {
             .skip = only(skip),
             .evaluate = false,
             .report = layer.report_size() == 0 ? TensorView{} : report.views[0],
-            .documents = {document_begins, shape.seq}};
+            .documents = {document_begins, shape.seq},
+            .token_scale = token_scale};
   }
   void forward() {
     saved.buffer.poison();
@@ -204,7 +205,7 @@ class LayerRun {
   std::array<Packed, 2> work;  // [call]: forward, backward
   Buffer scratch;
   std::uint64_t scratch_bytes = 0;
-  double loss_scale = 1;
+  double loss_scale = 1, token_scale = 1;
   std::vector<std::int32_t> document_begins;  // empty: each sequence is one document
 
  private:

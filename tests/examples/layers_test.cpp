@@ -184,6 +184,7 @@ struct LayersTest : testing::TestWithParam<Case> {
     set(run.tokens(), Values(t.begin(), t.end()));
     set(run.targets(), Values(goal.begin(), goal.end()));
     run.loss_scale = 0.37;
+    run.token_scale = 0.21;
     run.forward();
   }
   // Runs `body` for a layer of each kind.
@@ -217,7 +218,7 @@ struct LayersTest : testing::TestWithParam<Case> {
       double sum = 0;
       if (run.layer.report_size() > 0) {  // the router's own losses
         const Values report = get(run.report.views[0]);
-        sum = run.loss_scale * static_cast<double>(run.shape.tokens()) *
+        sum = run.token_scale * static_cast<double>(run.shape.tokens()) *
               (experts.balance_loss * report[RoutingReport::kBalance] + experts.square_loss * report[RoutingReport::kSquares]);
       }
       for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
