@@ -1,9 +1,9 @@
 // The GPU that tests of the CUDA math run on; each program links one definition.
 //
 //   emulated_gpu  The CUDA device over the fake runtime, whose streams run our kernels through the emulated lane. So its math
-//   is what
-//                 a GPU runs: the operations of core/cuda/math, geometry and all, and the kernels' own sources. Matrix
-//                 products, which no kernel of ours makes, are the CPU's. The kernels reach all memory of the test.
+//                 is what a GPU runs: the operations of core/cuda/math, geometry and all, and the kernels' own sources. Matrix
+//                 products go through core/cuda/math/cublas_products.cpp to a made-up cuBLASLt, or are the CPU's where its
+//                 header is missing. The kernels reach all memory of the test.
 //   real_gpu      The GPU of this machine. Without one every test of the program is skipped. Tensors of the test lie in host
 //   memory
 //                 that is registered, which kernels reach in place.

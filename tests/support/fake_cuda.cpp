@@ -97,6 +97,11 @@ void FakeCuda::fail_operation(std::uint64_t at, int code) {
   operation_fault_ = Fault{at, code, true};
 }
 
+void FakeCuda::fault(int code) {
+  const std::lock_guard lock(mutex_);
+  sticky_ = code;
+}
+
 void FakeCuda::hold() {
   const std::lock_guard lock(mutex_);
   held_ = true;

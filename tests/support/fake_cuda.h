@@ -85,6 +85,7 @@ class FakeCuda final : public CudaRuntime {
   void fail(Fault fault);
   void fail(Call call, Fault fault);
   void fail_operation(std::uint64_t at, int code);
+  void fault(int code);  // of the operation that calls it
   // Streams stop before their next operation.
   void hold();
   void release();
