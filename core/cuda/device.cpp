@@ -24,8 +24,8 @@ class CudaDevice final : public Device {
         properties_(read_properties()),
         memory_(make_device_memory(runtime_, index_, name_)),
         limited_(make_limited_memory(*memory_, options.memory_limit_bytes)),
-        host_memory_(make_registered_memory(runtime_, index_, name_, make_pinned_memory(pool, host_numa_node(options)),
-                                            pieces.register_bytes)),
+        host_memory_(
+            make_registered_memory(runtime_, index_, name_, pool, make_pinned_memory(pool, host_numa_node(options)), pieces)),
         math_(math(*runtime_, *this)) {}
 
   std::string name() const override { return name_; }
