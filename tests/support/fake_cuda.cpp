@@ -154,6 +154,12 @@ std::string FakeCuda::leaks() const {
   return text;
 }
 
+bool FakeCuda::pointer_is_of_device(const void* data) {
+  const std::lock_guard lock(mutex_);
+  need_device("cudaPointerGetAttributes");
+  return memory_.is_device_memory(data);
+}
+
 bool FakeCuda::is_device_memory(const void* data) const {
   const std::lock_guard lock(mutex_);
   return memory_.is_device_memory(data);
