@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include <terrace/core/cuda/attention_check.h>
@@ -161,6 +162,7 @@ void launch_of_thread(const char* operation, CudaStreamHandle stream, const cuda
 
 std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& gpu) {
   FakeCuda::Options options;
+  options.pageable_copies = true;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
   return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&](CudaRuntime& runtime, Device& device) {
     return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, device, pool, gpu);
@@ -169,6 +171,11 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
 
 // By warps, as on most GPUs; the other kernel's check would take a second for every device that a test makes.
 std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {.kernel = "warps"}); }
+
+// The fake's memory is here, and copies on streams have tests of their own.
+void copy_of_test_gpu(Stream& /*stream*/, std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::copy_n(from, bytes, to);
+}
 
 }  // namespace terrace::test
 
