@@ -121,7 +121,8 @@ std::string memlock_mend() {
   const auto limit = memlock_limit();
   const auto first = "the memlock limit is " + limit;
   if (limit == "unlimited") return first + ", so the memory itself is short: lower `host-memory`, or raise a container's limit";
-  return first + "; raise it: ulimit -l unlimited, docker run --ulimit memlock=-1, LimitMEMLOCK=infinity of a service";
+  return first +
+         "; raise it: `ulimit -l unlimited` in a shell, ulimit memlock=-1 of a container, LimitMEMLOCK=infinity of a service";
 }
 
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node) {
