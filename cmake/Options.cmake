@@ -35,10 +35,12 @@ set(cxx_options
   # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
   -ffp-contract=off -fno-omit-frame-pointer)
 # nvcc writes host code that is not ours: its warnings are those of nvcc itself and the plain ones of the host compiler.
-set(cuda_options --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer)
+# Local memory is what a register lacked; line numbers are for profilers, and cost no speed.
+set(cuda_options --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer -lineinfo
+  -Xptxas=-warn-spills,-warn-lmem-usage)
 if(TERRACE_WERROR)
   list(APPEND cxx_options -Werror)
-  list(APPEND cuda_options -Werror=all-warnings -Xcompiler=-Werror)
+  list(APPEND cuda_options -Werror=all-warnings -Xcompiler=-Werror -Xptxas=-Werror)
 endif()
 target_compile_options(terrace_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>" "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,18 @@ struct GpuSearch {
   std::string mend = {};
 };
 
-// Uses only the driver, so that no CUDA library is mapped if there is no GPU. Tests give another driver.
+// What CUDA reads from the environment when the process first calls it, so call it before: a queue of its own for each stream,
+// so that a kernel that waits for another GPU holds up no other stream; and for several GPUs all kernels loaded at the start,
+// because loading one may wait for a kernel that waits for a GPU that waits for this one. What the user has set stays.
+void prepare_cuda(bool several_gpus);
+
+// Uses only the driver, so that no CUDA library is mapped if there is no GPU. Tests give another driver. Prepares CUDA for one
+// GPU.
 GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
+
+// What no process uses of a GPU now, beside what this process's own context takes, which is made for the answer. Nothing if the
+// driver cannot say.
+std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver = "libcuda.so.1");
 
 // Device memory beside a stream's workspace, if cuDNN may compute attention: enough for four groups of four heads
 // of 4,096 positions. Calls are cut to fit into it.

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 
 #include <fmt/format.h>
@@ -62,7 +63,31 @@ GpuInfo look_at(const Driver& driver, int index) {
 
 }  // namespace
 
+void prepare_cuda(bool several_gpus) {
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // the most; 8 without it
+  if (several_gpus) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+}
+
+std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver_file) {
+  prepare_cuda(false);
+  const Driver driver(driver_file);
+  int device = 0;
+  void *context = nullptr, *popped = nullptr;
+  std::size_t free = 0, total = 0;
+  if (!driver.loaded() || driver.call("cuInit", 0U) != 0 || driver.call("cuDeviceGet", &device, index) != 0 ||
+      driver.call("cuDevicePrimaryCtxRetain", &context, device) != 0)
+    return std::nullopt;
+  int code = driver.call("cuCtxPushCurrent_v2", context);
+  if (code == 0) {
+    code = driver.call("cuMemGetInfo_v2", &free, &total);
+    driver.call("cuCtxPopCurrent_v2", &popped);
+  }
+  driver.call("cuDevicePrimaryCtxRelease_v2", device);
+  return code == 0 ? std::optional(std::uint64_t{free}) : std::nullopt;
+}
+
 GpuSearch find_gpus(const std::string& driver_file) {
+  prepare_cuda(false);
   const Driver driver(driver_file);
   if (!driver.loaded()) {
     return {{}, fmt::format("there is no NVIDIA driver ({})", driver.trouble()), "install the NVIDIA driver"};

@@ -4,7 +4,9 @@
 // Owner:   the device. Buffers belong to the caller and must live until the stream has finished the call.
 // Threads: as Stream. Operands of one call must not overlap unless it says so.
 // Errors:  a shape or dtype that does not match throws std::logic_error at the call; a failure inside travels in events.
-// Bits:    every result depends on operand values and logical shapes only: never on threads, budgets or chunk sizes.
+// Bits:    every result depends on operand values and logical shapes only: never on threads, budgets or chunk sizes. Where a
+//          library chooses the algorithms of products (algorithms()), theirs depend on operands' alignment, too, up to 16
+//          bytes.
 // Dtypes:  "compute dtype" is fp32, bf16, fp16 or fp64, the same for all activations and weights of a call. Statistics, sums
 //          and 16-bit arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
 //          fp32 for bf16 and fp16. `accumulate`: false overwrites; true adds the whole, finished result to the old content.
@@ -90,8 +92,9 @@ class Math {
   virtual ~Math() = default;
 
   // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored
-  // transposed: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b are bf16 or
-  // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened.
+  // transposed: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b and bias are bf16 or
+  // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened. The order is (c + product) + bias, in the dtype
+  // of sums, rounded to c's once.
   virtual void matmul(Stream&, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
                       Accumulate accumulate = Accumulate::no) = 0;
   // db[C] (+)= sum over rows of dy[N,C].

@@ -100,7 +100,7 @@ void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const 
   require(a.dtype == b.dtype && gradient_dtype(c.dtype, a.dtype), "matmul", "the dtypes of a, b and c do not match");
   require(op_columns(a, ta) == op_rows(b, tb) && rows_of(c) == op_rows(a, ta) && columns_of(c) == op_columns(b, tb), "matmul",
           "the shapes of a, b and c do not match");
-  require(bias.empty() || (bias.elements() == columns_of(c) && gradient_dtype(bias.dtype, a.dtype)), "matmul",
+  require(bias.empty() || (bias.elements() == columns_of(c) && bias.dtype == a.dtype), "matmul",
           "bias must have c's columns and the compute dtype");
 }
 

@@ -13,6 +13,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/machine.h>
+#include <terrace/core/memlock.h>
 #include <terrace/core/memory_resource.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/thread_pool.h>
@@ -106,13 +107,22 @@ class PinnedMemory final : public MemoryResource {
 void warn_of_memlock(std::uint64_t bytes, int error_number) {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
+  warn(fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; {}",
+                   format_bytes(bytes), describe_errno(error_number), memlock_mend()));
+}
+
+std::string memlock_limit() {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
-  const auto text = limit.rlim_cur == RLIM_INFINITY ? std::string("unlimited") : format_bytes(limit.rlim_cur);
-  warn(
-      fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; the memlock limit "
-                  "is {}; raise it with ulimit -l (KiB, or unlimited)",
-                  format_bytes(bytes), describe_errno(error_number), text));
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(limit.rlim_cur);
+}
+
+std::string memlock_mend() {
+  const auto limit = memlock_limit();
+  const auto first = "the memlock limit is " + limit;
+  if (limit == "unlimited") return first + ", so the memory itself is short: lower `host-memory`, or raise a container's limit";
+  return first +
+         "; raise it: `ulimit -l unlimited` in a shell, ulimit memlock=-1 of a container, LimitMEMLOCK=infinity of a service";
 }
 
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node) {

@@ -14,7 +14,7 @@ import sys
 
 import models
 from programs import run_programs
-from setting import GIB, Setting, available_memory, bytes_of, measured, mebibytes
+from setting import GIB, Setting, bytes_of, measured, mebibytes
 from stages import Deadline, Failed, Skipped, Stages, run
 
 DATASHEET_FLOP_S = 989.4e12  # bf16, of an H100 or H200 with SXM
@@ -193,7 +193,7 @@ def sanitizer(s, deadline):
 
 def machine(s):
     disk = shutil.disk_usage(s.disk_folder())
-    return {"device": s.device, "free_ram_bytes": available_memory(), "disk_free_bytes": disk.free, "small": s.small,
+    return {"device": s.device, "disk_free_bytes": disk.free, "small": s.small,
             "tiers_bytes": s.there, "elsewhere": bool(s.elsewhere)}
 
 

@@ -39,11 +39,6 @@ def mebibytes(count):
     return f"{int(count) >> 20}MiB"
 
 
-def available_memory():
-    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-
-
 class Setting:
     # What a run's tiers leave alone: of the host for the program, the driver and the system, of the device for CUDA and its
     # libraries, of the disk for everybody else.
@@ -80,10 +75,13 @@ class Setting:
         there = {"device": bytes_of(options.device_memory), "host": bytes_of(options.host_memory), "disk": bytes_of(options.disk_space)}
         if self.elsewhere:
             return there
-        there["host"] = max(available_memory() - self.HOST_RESERVE, GIB)
+        there["host"] = GIB
         there["disk"] = max(shutil.disk_usage(self.disk_folder()).free - self.DISK_RESERVE, GIB)
         try:
             told = self.terrace(Deadline(60), "doctor", "--device", self.device)
+            # Of the machine, or of the control group of this process, whichever leaves less.
+            if host := re.search(r" memory +([\d.]+ [MGT]iB) available", told):
+                there["host"] = max(bytes_of(host[1]) - self.HOST_RESERVE, GIB)
             gpu = re.search(rf"{self.device} [^,;]*, ([\d.]+ [MGT]iB)", told)
             there["device"] = max(bytes_of(gpu[1]) - self.DEVICE_RESERVE, GIB) if gpu else there["host"] // 2
         except (Failed, Skipped) as why:  # the stages will say so, too

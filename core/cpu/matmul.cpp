@@ -51,7 +51,10 @@ void matmul(Compute compute, TensorView c, TensorView a, Transpose ta, TensorVie
   const std::int64_t tiles_down = parts_of(m, tile.rows), tiles_across = parts_of(n, tile.columns);
   const DType inner = accumulator_of(a.dtype);
   const auto add_bias = bias.empty() ? nullptr : convert_kernel(compute.kernels, inner, bias.dtype, true);
-  const auto deliver = convert_kernel(compute.kernels, c.dtype, inner, accumulate == Accumulate::yes);
+  // With a bias, what c holds is added before it, and so not in the conversion.
+  const bool adds_first = accumulate == Accumulate::yes && add_bias;
+  const auto add_c = adds_first ? convert_kernel(compute.kernels, inner, c.dtype, true) : nullptr;
+  const auto deliver = convert_kernel(compute.kernels, c.dtype, inner, accumulate == Accumulate::yes && !adds_first);
   // bf16 products go through the tile even to fp32: the library adds parts of the inner sum in its output, and c's long rows
   // lie badly in the caches for that.
   const bool direct = c.dtype == a.dtype && c.dtype == inner && accumulate == Accumulate::no;
@@ -72,8 +75,10 @@ void matmul(Compute compute, TensorView c, TensorView a, Transpose ta, TensorVie
       tile_product(compute.kernels, product, stride, left, right, rows, columns, k);
       for (std::int64_t r = 0; r < rows && (add_bias || !direct); ++r) {
         A* const row = product + r * stride;
+        std::byte* const its_c = c.data + ((i + r) * n + j) * c_bytes;
+        if (add_c) add_c(row, its_c, columns);
         if (add_bias) add_bias(row, bias.data + j * static_cast<std::int64_t>(size_of(bias.dtype)), columns);
-        if (!direct) deliver(c.data + ((i + r) * n + j) * c_bytes, row, columns);
+        if (!direct) deliver(its_c, row, columns);
       }
     });
   });

@@ -37,8 +37,10 @@ Exit exit_of(int code) {
 
 }  // namespace
 
-CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call)
-    : Error(describe(runtime, code, on, call).append(mend(code)), exit_of(code)), code_(code) {}
+CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice)
+    : Error(describe(runtime, code, on, call) + (advice.empty() ? std::string(mend(code)) : fmt::format("\n  {}", advice)),
+            exit_of(code)),
+      code_(code) {}
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
   if (is_of_a_kernel(code)) return;

@@ -14,7 +14,8 @@ namespace terrace {
 class CudaError : public Error {
  public:
   // `on`: "cuda:0, stream \"upload\""; `call`: "cudaMemcpyAsync of 4096 bytes".
-  CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call);
+  // `advice`: instead of what is usual for the code.
+  CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice = {});
   [[nodiscard]] int code() const noexcept { return code_; }
 
  private:

@@ -1,5 +1,6 @@
 #include <terrace/core/cuda/device.h>
 
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,8 +25,8 @@ class CudaDevice final : public Device {
         properties_(read_properties()),
         memory_(make_device_memory(runtime_, index_, name_)),
         limited_(make_limited_memory(*memory_, options.memory_limit_bytes)),
-        host_memory_(make_registered_memory(runtime_, index_, name_, make_pinned_memory(pool, host_numa_node(options)),
-                                            pieces.register_bytes)),
+        host_memory_(
+            make_registered_memory(runtime_, index_, name_, pool, make_pinned_memory(pool, host_numa_node(options)), pieces)),
         math_(math(*runtime_, *this)) {}
 
   std::string name() const override { return name_; }
@@ -37,6 +38,7 @@ class CudaDevice final : public Device {
   bool computes_on_host() const override { return false; }
   Math& math() override { return *math_; }
   ThreadPool& pool() override { return pool_; }
+  [[nodiscard]] int index() const { return index_; }
 
  private:
   CudaProperties read_properties() {
@@ -76,6 +78,11 @@ class CudaDevice final : public Device {
 std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
                                        const CudaMathFactory& math, const CudaPieces& pieces) {
   return std::make_unique<CudaDevice>(std::move(runtime), pool, options, math, pieces);
+}
+
+int cuda_index(const Device& device) {
+  if (const auto* const cuda = dynamic_cast<const CudaDevice*>(&device)) return cuda->index();
+  throw std::logic_error(device.name() + " is not a CUDA device");
 }
 
 }  // namespace terrace

@@ -18,4 +18,6 @@ namespace terrace {
 std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
                                        const CudaMathFactory& math, const CudaPieces& pieces = {});
 
+int cuda_index(const Device& device);  // N of "cuda:N"; std::logic_error for another device
+
 }  // namespace terrace

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include <terrace/core/cuda/pieces.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/memory_resource.h>
 
@@ -19,9 +20,11 @@ namespace terrace {
 // make_limited_memory).
 std::unique_ptr<MemoryResource> make_device_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on);
 
-// The slabs of `inner`, registered with CUDA between multiples of the address `piece_bytes` (a power of two), and unregistered
-// before they go back.
+// The slabs of `inner`, registered with CUDA by the pool's threads in pieces (pieces.h), and unregistered before they go back.
+// Large ones say on standard error how far they are. The pool must outlive every allocate().
+class ThreadPool;
 std::unique_ptr<MemoryResource> make_registered_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on,
-                                                       std::unique_ptr<MemoryResource> inner, std::size_t piece_bytes);
+                                                       ThreadPool& pool, std::unique_ptr<MemoryResource> inner,
+                                                       const CudaPieces& pieces);
 
 }  // namespace terrace

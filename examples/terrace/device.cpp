@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <mutex>
 
 #include <terrace/core/cores.h>
 #include <terrace/core/cuda.h>
@@ -15,6 +17,7 @@
 #include <terrace/core/profile_algorithms.h>
 #include <terrace/core/refused_setting.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/parallel/comm/between_machines.h>
 
 namespace terrace::cli {
 namespace {
@@ -26,8 +29,14 @@ int gpu_index(const RunConfig& c, std::int64_t local_rank) {
   return index + static_cast<int>(local_rank);
 }
 
+// Every use of CUDA begins here.
+GpuSearch gpus_for(const RunConfig& c) {
+  prepare_cuda(c.ranks() > 1);
+  return find_gpus();
+}
+
 GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
-  const auto found = find_gpus();
+  const auto found = gpus_for(c);
   if (found.gpus.empty())
     throw Error(
         fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu", c.device, found.why_none, found.mend),
@@ -86,11 +95,18 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
 ThreadPool make_pool(const RunConfig& c) {
   int node = -1;
   if (c.device != "cpu") {
-    const auto gpus = find_gpus().gpus;  // empty if the plan is for another machine
+    const auto gpus = gpus_for(c).gpus;  // empty if the plan is for another machine
     const auto index = static_cast<std::size_t>(gpu_index(c, c.local_rank));
     if (index < gpus.size()) node = gpus[index].numa_node;
   }
-  return ThreadPool(static_cast<int>(c.threads), cores_of_numa_node(node));
+  const auto cores = cores_of_numa_node(node);
+  const bool asked = c.threads != 0 || c.device == "cpu";
+  return ThreadPool(asked ? static_cast<int>(c.threads) : usual_threads(c, usable_cores(cores)), cores);
+}
+
+int usual_threads(const RunConfig& c, int cores) {
+  constexpr int kIssuing = 2;
+  return std::max(1, cores - (c.device == "cpu" ? 0 : std::min(kIssuing, cores / 4)));
 }
 
 std::string bits_group(const RunConfig& c) {
@@ -104,14 +120,44 @@ void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
   warn(fmt::format("the algorithms of this run could not be added to the machine profile: {}", error.what()));
 }
 
+namespace {
+
+// What NCCL keeps on the GPU of a rank, in all communicators of a run; docs/gpu.md has the sources. Each is made at its first
+// use, so this is what it may come to. Ranks of a machine exchange through buffers of each pair, those of others through shared
+// ones.
+std::uint64_t bytes_of_nccl(const RunConfig& c) {
+  constexpr std::uint64_t kPair = 384 * kMiB, kNetwork = 512 * kMiB;
+  const auto of_group = [&](std::int64_t ranks) -> std::uint64_t {
+    if (ranks <= 1) return 0;
+    const auto here = std::min(ranks, static_cast<std::int64_t>(ranks_of_machine(c)));
+    return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + kStagingBytes;
+  };
+  // A neighbour in the pipeline is sent to by one communicator and received from by another.
+  const std::uint64_t neighbours = c.pp > 2 ? 2 : c.pp > 1 ? 1 : 0;
+  return of_group(std::max<std::int64_t>(c.dp, 1) * c.ep) + of_group(c.tp) + of_group(c.cp) + (c.ep > 1 ? of_group(c.ep) : 0) +
+         neighbours * 2 * kPair;
+}
+
+// Asked once, before the run itself takes any.
+std::uint64_t free_bytes(const GpuInfo& gpu) {
+  static std::mutex mutex;
+  static std::map<int, std::uint64_t> known;
+  const std::lock_guard lock(mutex);
+  const auto [at, fresh] = known.try_emplace(gpu.index, gpu.memory_bytes);
+  if (fresh) at->second = std::min(gpu.memory_bytes, free_gpu_bytes(gpu.index).value_or(gpu.memory_bytes));
+  return at->second;
+}
+
+}  // namespace
+
 std::uint64_t usual_device_bytes(const RunConfig& c) {
   if (c.device == "cpu") return memory_for_budgets(c) / 2 / 100 * 95;
-  const auto all = find_gpu(c, c.local_rank).memory_bytes;
+  const auto gpu = find_gpu(c, c.local_rank);
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";
-  const auto libraries =
-      kGiB + (c.ranks() > 1 ? kGiB : 0) + (cudnn ? kCudnnRoomBytes : 0);  // memory of the driver, cuBLAS, NCCL and cuDNN
-  return all - std::min(all, std::max(all / 20, libraries));
+  const auto libraries = kGiB + bytes_of_nccl(c) + (cudnn ? kCudnnRoomBytes : 0);  // the driver's and cuBLAS's memory first
+  const auto free = free_bytes(gpu);
+  return free - std::min(free, std::max(gpu.memory_bytes / 20, libraries));
 }
 
 namespace {

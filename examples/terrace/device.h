@@ -20,7 +20,11 @@ void demand_device(const RunConfig& config);  // throws if a GPU of this machine
 std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool, const std::string& algorithms = {});
 // `--threads` threads; with a GPU on the cores of its NUMA node, which has its host memory.
 ThreadPool make_pool(const RunConfig& config);
-// The budget `auto`: for a GPU its memory less 5 %, for the CPU device 95 % of half of the available memory.
+// How many of so many cores the pool takes if `--threads` does not say: those that issue to a GPU need two, or it waits for
+// them.
+int usual_threads(const RunConfig& config, int cores);
+// The budget `auto`: for a GPU what is free of its memory, less 5 % of all or what the driver and the libraries will take,
+// whichever is more; for the CPU device 95 % of half of the available memory.
 std::uint64_t usual_device_bytes(const RunConfig& config);
 // What decides the bits beside settings and algorithms: the group of the processor (core/product_group.h), or the GPU's model.
 std::string bits_group(const RunConfig& config);

@@ -58,7 +58,7 @@ Finding examine_memlock() {
   if (::geteuid() == 0) return {Status::ok, "memlock", text + " (root is exempt)", ""};
   if (unlimited || limit.rlim_cur >= kGiB) return {Status::ok, "memlock", text, ""};
   return {Status::warn, "memlock", text + ": host memory cannot be locked, and I/O buffers cannot be registered",
-          "ulimit -l unlimited, or a memlock line in /etc/security/limits.conf"};
+          "ulimit -l unlimited, docker run --ulimit memlock=-1, or a memlock line in /etc/security/limits.conf"};
 }
 
 Finding examine_huge_pages() {

@@ -223,7 +223,9 @@ std::vector<Option> make_table() {
            {"auto", "host", "device"}),
       number("train", "seed", &C::seed, {0, 9.2e18}, kSame, "seed of the initial weights and of the order of the data"),
       number("train", "threads", &C::threads, {0, 4096}, kOwn,
-             "compute threads; 0: one for each core that this process may use, with a GPU only the cores of its NUMA node"),
+             "compute threads; 0: one for each core that this process may use, with a GPU only the cores of its NUMA node, "
+             "less two (of "
+             "fewer than eight, a quarter) for the threads that issue to it"),
       number("train", "eval-interval", &C::eval_interval, kCount, kRanks, "steps between evaluations; 0: at the end only"),
       number("train", "eval-batches", &C::eval_batches, kCount, kRanks, "micro-batches in an evaluation; 0: no evaluations"),
 

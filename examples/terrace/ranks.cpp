@@ -25,7 +25,7 @@ namespace {
 // Ranks of one machine share its cores.
 void share_cores(RunConfig& c, std::int64_t ranks) {
   c.local_ranks = ranks;
-  if (c.threads == 0 && ranks > 1) c.threads = std::max<std::int64_t>(1, read_topology().cores / ranks);
+  if (c.threads == 0 && ranks > 1) c.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
 }
 
 // Whether the error of a rank says only that another rank failed.

@@ -189,21 +189,28 @@ class Kept(unittest.TestCase):
         self.assertEqual((told["bound"], told["resident_failed"]), (0.5, "too large"))
         self.assertEqual(kept[0]["offloaded"]["plan_s"], 2.0)
 
-    def test_of_a_run_that_is_ended(self):
+    def setting(self, program_text, scratch):
+        """Of a folder whose program is this."""
         program = FOLDER / "bin/terrace"
         program.parent.mkdir(parents=True, exist_ok=True)
-        program.write_text("""#!/bin/sh
+        program.write_text(program_text)
+        program.chmod(0o755)
+        return acceptance.Setting(acceptance.arguments(["speed", "--small", "--device", "cpu", "--folder", str(FOLDER), "--scratch",
+                                                        str(FOLDER / scratch), "--out", str(FOLDER)]))
+
+    def test_host_memory_is_what_the_program_finds_left_under_all_limits(self):
+        s = self.setting("#!/bin/sh\necho 'OK    memory            40.0 GiB available of 2.00 TiB'\n", "limits")
+        self.assertEqual(s.there["host"], 32 << 30)
+
+    def test_of_a_run_that_is_ended(self):
+        s = self.setting("""#!/bin/sh
 while [ $# -gt 0 ]; do [ "$1" = --out-dir ] && out=$2; shift; done
 [ -n "$out" ] || exit 0
 mkdir -p $out; echo '{"step_time_s": 1}' > $out/plan.json
 for i in 1 2; do echo '{"step_time_s": 1.0, "loss": 2.0, "stall": {}, "offload": {}}'; done > $out/metrics.jsonl
 printf '{"step_ti' >> $out/metrics.jsonl
 sleep 30
-""")
-        program.chmod(0o755)
-        options = acceptance.arguments(["speed", "--small", "--device", "cpu", "--folder", str(FOLDER), "--scratch", str(FOLDER / "ended"), "--out",
-                                        str(FOLDER)])
-        s = acceptance.Setting(options)
+""", "ended")
         s.scratch.mkdir(parents=True, exist_ok=True)
         plan, steps, result = s.train(stages.Deadline(1), models.TINY)
         told = acceptance.measured(plan, steps, models.TINY, 64, result)

@@ -54,6 +54,13 @@ TEST_F(WithGpu, TheUsualBudgetLeavesRoomForWhatCudnnTakes) {
   EXPECT_THAT(with_gpu(words, {{"TERRACE_ATTENTION", "cudnn"}}).out, HasSubstr("device       1.44 GiB"));
 }
 
+// What other processes use is not there, and what NCCL will take neither: 384 MiB for the other GPU, and the buffer of sums.
+TEST_F(WithGpu, TheUsualBudgetIsOfWhatIsFree) {
+  const auto words = tiny("plan", {"--device", "cuda:0"}), two = tiny("plan", {"--device", "cuda:0", "--dp", "2"});
+  EXPECT_THAT(with_gpu(words, {{"TERRACE_FAKE_GPU_FREE_MIB", "1536"}}).out, HasSubstr("device        512 MiB"));
+  EXPECT_THAT(with_gpu(two, {{"TERRACE_FAKE_GPUS", "2"}}).out, HasSubstr("device       1.59 GiB"));
+}
+
 // The library is made up; what it reads and writes are the run's chunks.
 TEST_F(WithGpu, ARunThroughGpuDirectStorageEndsWithTheSameWeights) {
   const auto cpu = train({"--out-dir", "on_cpu"});

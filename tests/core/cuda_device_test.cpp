@@ -21,7 +21,7 @@ namespace {
 using Call = FakeCuda::Call;
 using testing::HasSubstr;
 
-constexpr CudaPieces kSmallPieces{.copy_bytes = 64 * kKiB, .register_bytes = kMiB};
+constexpr CudaPieces kSmallPieces{.copy_bytes = 64 * kKiB, .register_bytes = kMiB, .progress_bytes = 4 * kMiB};
 
 class CudaDeviceCalls : public testing::Test {
  protected:
@@ -72,8 +72,10 @@ TEST_F(CudaDeviceCalls, HostMemoryIsRegisteredWholeAndUnregisteredBeforeItGoes) 
   const auto device = make();
   {
     const Slab slab = device->host_memory()->allocate(2 * kMiB + 8192);
+    auto pieces = fake_->records(Call::register_host);
+    std::ranges::sort(pieces, {}, [](const auto& piece) { return address(piece.to); });
     auto* next = slab.data();
-    for (const auto& piece : fake_->records(Call::register_host)) {
+    for (const auto& piece : pieces) {
       EXPECT_EQ(piece.to, next);
       EXPECT_LE(piece.bytes, kMiB);
       next += piece.bytes;
@@ -85,13 +87,24 @@ TEST_F(CudaDeviceCalls, HostMemoryIsRegisteredWholeAndUnregisteredBeforeItGoes) 
   EXPECT_EQ(fake_->leaks(), "");
 }
 
+TEST_F(CudaDeviceCalls, ALongRegistrationSaysHowFarItIs) {
+  const auto device = make();
+  testing::internal::CaptureStderr();
+  { const Slab slab = device->host_memory()->allocate(9 * kMiB); }
+  const auto text = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(text, HasSubstr("cuda:0: 4.0"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), 2) << text;
+}
+
 TEST_F(CudaDeviceCalls, ARegistrationThatFailsLeavesNothing) {
   const auto device = make();
   fake_->fail(Call::register_host, {.at = 2, .code = kCudaOutOfMemory});
   const auto text = error_of([&] { (void)device->host_memory()->allocate(4 * kMiB); });
   EXPECT_THAT(text, HasSubstr("cuda:0: cudaHostRegister of"));
   EXPECT_THAT(text, HasSubstr("cudaErrorMemoryAllocation (2)"));
-  EXPECT_EQ(fake_->count(Call::unregister_host), 2U);
+  EXPECT_THAT(text, HasSubstr("memlock limit is"));
+  EXPECT_EQ(text.find("device-memory"), std::string::npos) << "that setting does not help here: " << text;
+  EXPECT_EQ(fake_->count(Call::unregister_host), fake_->count(Call::register_host) - 1);
   EXPECT_EQ(fake_->leaks(), "");
 }
 

@@ -48,6 +48,30 @@ TEST(FindGpus, SaysWhatEachIs) {
   EXPECT_EQ(gpu.compute_minor, 1);
 }
 
+// CUDA reads them at its first call and never again; the driver here refuses to begin without the first.
+TEST(FindGpus, PreparesCudaAndLeavesWhatTheUserSaid) {
+  ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  ::unsetenv("CUDA_MODULE_LOADING");
+  EXPECT_EQ(find_gpus(kDriver).gpus.size(), 1U);
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "32");
+  EXPECT_EQ(std::getenv("CUDA_MODULE_LOADING"), nullptr) << "one GPU waits for no other";
+  prepare_cuda(true);
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "EAGER");
+  const Environment own("CUDA_DEVICE_MAX_CONNECTIONS", "1"), lazy("CUDA_MODULE_LOADING", "LAZY");
+  prepare_cuda(true);
+  EXPECT_STREQ(std::getenv("CUDA_DEVICE_MAX_CONNECTIONS"), "1");
+  EXPECT_STREQ(std::getenv("CUDA_MODULE_LOADING"), "LAZY");
+}
+
+TEST(FreeGpuBytes, AreTheDrivers) {
+  EXPECT_EQ(free_gpu_bytes(0, kDriver), 3 * kGiB);
+  const Environment used("TERRACE_FAKE_GPU_FREE_MIB", "512");
+  EXPECT_EQ(free_gpu_bytes(0, kDriver), 512 * kMiB);
+  const Environment broken("TERRACE_FAKE_DRIVER_ERROR", "803");
+  EXPECT_EQ(free_gpu_bytes(0, kDriver), std::nullopt);
+  EXPECT_EQ(free_gpu_bytes(0, "libno_such_driver.so.1"), std::nullopt);
+}
+
 TEST(FindGpus, SaysWhyThereIsNone) {
   const auto none = [](const std::string& driver) {
     const auto found = find_gpus(driver);

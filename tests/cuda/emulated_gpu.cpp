@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 #include <terrace/core/cuda/attention_check.h>
@@ -10,6 +11,10 @@
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 
+#ifdef TERRACE_CUBLASLT
+#include <terrace/core/cuda/math/cublas_products.h>
+#include <terrace/tests/support/fake_cublaslt.h>
+#endif
 #include <terrace/core/cuda/math/activation.h>
 #include <terrace/core/cuda/math/attention.h>
 #include <terrace/core/cuda/math/attention_block.h>
@@ -62,12 +67,48 @@ struct Launcher {
   cuda::Workspace workspace;
 };
 
+#ifdef TERRACE_CUBLASLT
+// The products of a GPU, over the made-up cuBLASLt.
+class Products {
+ public:
+  Products(CudaRuntime& runtime, ThreadPool& /*pool*/, const EmulatedGpu& gpu)
+      : gpu_(dynamic_cast<FakeCuda&>(runtime)),
+        products_(false, cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
+  void matmul(Stream& stream, const cuda::Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+              Transpose tb, TensorView bias, Accumulate accumulate) {
+    cuda_stream(stream).launch([=, this](CudaStreamHandle handle) {
+      const fake_cublaslt::On on(gpu_);
+      products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate);
+    });
+  }
+  [[nodiscard]] std::string algorithms() const { return products_.algorithms(); }
+
+ private:
+  FakeCuda& gpu_;
+  cuda::CublasProducts products_;
+};
+#else
+// Without the library's header, those of the CPU.
+class Products {
+ public:
+  Products(CudaRuntime& /*runtime*/, ThreadPool& pool, const EmulatedGpu& /*gpu*/) : math_(make_cpu_math(pool)) {}
+  void matmul(Stream& stream, const cuda::Workspace& /*workspace*/, TensorView c, TensorView a, Transpose ta, TensorView b,
+              Transpose tb, TensorView bias, Accumulate accumulate) {
+    math_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
+  }
+  [[nodiscard]] static std::string algorithms() { return {}; }
+
+ private:
+  std::unique_ptr<Math> math_;
+};
+#endif
+
 class Backend {
  public:
   Backend(CudaRuntime& runtime, Device& device, ThreadPool& pool, const EmulatedGpu& gpu)
       : runtime_(runtime),
         device_(device),
-        products_(make_cpu_math(pool)),
+        products_(runtime, pool, gpu),
         warpgroups_(gpu.warpgroups),
         attention_({.no_warpgroups = gpu.warpgroups == Warpgroups::none ? "this GPU has no products of warpgroups" : "",
                     .forced = gpu.kernel,
@@ -78,9 +119,9 @@ class Backend {
   Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {runtime_, operation, stream, workspace};
   }
-  void matmul(Stream& stream, const cuda::Workspace&, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb,
-              TensorView bias, Accumulate accumulate) {
-    products_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
+  void matmul(Stream& stream, const cuda::Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+              Transpose tb, TensorView bias, Accumulate accumulate) {
+    products_.matmul(stream, workspace, c, a, ta, b, tb, bias, accumulate);
   }
   void attention(const Launcher& launcher, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) {
     const auto by_warps = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
@@ -97,22 +138,31 @@ class Backend {
                        qkv, by_warps, by_warpgroups);
   }
   cuda::cudnn::Attention& cudnn() { return cudnn_; }
-  [[nodiscard]] std::string algorithms() const { return attention_.algorithms() + cudnn_.lines(); }
+  [[nodiscard]] std::string algorithms() const { return products_.algorithms() + attention_.algorithms() + cudnn_.lines(); }
 
  private:
   CudaRuntime& runtime_;
   Device& device_;
-  std::unique_ptr<Math> products_;
+  Products products_;
   const Warpgroups warpgroups_;
   int calls_ = 0;
   cuda::AttentionChoice attention_;
   cuda::cudnn::Attention cudnn_;
 };
 
+#ifdef TERRACE_CUBLASLT
+// What the products' own operations launch by.
+template <class Kernel, class Args>
+void launch_of_thread(const char* operation, CudaStreamHandle stream, const cuda::LaunchShape& shape, const Args& args) {
+  Launcher{fake_cublaslt::gpu_of_thread(), operation, stream, {}}.run<Kernel>(shape, args);
+}
+#endif
+
 }  // namespace
 
 std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& gpu) {
   FakeCuda::Options options;
+  options.pageable_copies = true;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
   return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&](CudaRuntime& runtime, Device& device) {
     return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, device, pool, gpu);
@@ -122,4 +172,26 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
 // By warps, as on most GPUs; the other kernel's check would take a second for every device that a test makes.
 std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {.kernel = "warps"}); }
 
+// The fake's memory is here, and copies on streams have tests of their own.
+void copy_of_test_gpu(Stream& /*stream*/, std::byte* to, const std::byte* from, std::size_t bytes) {
+  std::copy_n(from, bytes, to);
+}
+
 }  // namespace terrace::test
+
+#ifdef TERRACE_CUBLASLT
+namespace terrace::cuda {
+
+template <class Kernel, class Args>
+void CudaLauncher::run(const LaunchShape& shape, const Args& args) const {
+  test::launch_of_thread<Kernel>(operation_, stream_, shape, args);
+}
+
+namespace ops {
+template void add_bias(const CudaLauncher&, TensorView, TensorView, Accumulate);
+template void convert(const CudaLauncher&, TensorView, TensorView, Accumulate);
+template void zero(const CudaLauncher&, TensorView);
+}  // namespace ops
+
+}  // namespace terrace::cuda
+#endif

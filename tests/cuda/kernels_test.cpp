@@ -304,8 +304,11 @@ TEST_F(KernelsTest, RotaryIsExactAtLatePositions) {
   const std::int64_t n = 5, dim = 64, first = 819200;
   Tensor x(DType::fp32, {n, 1, dim});
   for (std::int64_t i = 0; i < x.size(); ++i) x.set(i, i % dim < dim / 2 ? 1 : 0);
-  gpu.math.rotary(*gpu.stream, x, dim, n, first, 500000, false);
-  gpu.stream->synchronize();
+  Guarded rotated(x, 0, *gpu.device, *gpu.stream);
+  gpu.math.rotary(*gpu.stream, rotated.view(), dim, n, first, 500000, false);
+  rotated.read_back(*gpu.stream);
+  const auto bits = rotated.bits();
+  std::ranges::copy(std::as_bytes(std::span(bits)), x.data());
   for (std::int64_t p = 0; p < n; ++p) {
     for (std::int64_t i = 0; i < dim / 2; ++i) {
       const double angle = static_cast<double>(first + p) * std::pow(500000.0, -2.0 * static_cast<double>(i) / dim);

@@ -8,26 +8,13 @@
 namespace terrace::test {
 namespace {
 
-// Has every test skipped where there is no GPU; else keeps a device whose host memory all tensors are made in.
+// Has every test skipped where there is no GPU.
 class RealGpu final : public testing::Environment {
  public:
   void SetUp() override {
     const auto found = find_gpus();
-    if (found.gpus.empty()) {
-      test_skip_reason = found.why_none + "; " + found.mend;
-      return;
-    }
-    device_ = make_cuda_device(pool_);
-    test_memory = device_->host_memory();
+    if (found.gpus.empty()) test_skip_reason = found.why_none + "; " + found.mend;
   }
-  void TearDown() override {
-    test_memory.reset();
-    device_.reset();
-  }
-
- private:
-  ThreadPool pool_{2};
-  std::unique_ptr<Device> device_;
 };
 
 [[maybe_unused]] const auto* const environment = testing::AddGlobalTestEnvironment(new RealGpu);
@@ -36,6 +23,11 @@ class RealGpu final : public testing::Environment {
 
 std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) {
   return test_skip_reason.empty() ? make_cuda_device(pool) : make_cpu_device(pool);
+}
+
+void copy_of_test_gpu(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) {
+  stream.copy(to, from, bytes);
+  stream.synchronize();
 }
 
 }  // namespace terrace::test

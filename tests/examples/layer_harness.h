@@ -15,6 +15,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/parallel/layers/views.h>
+#include <terrace/tests/support/mirrored_bytes.h>
 #include <terrace/tests/support/program_device.h>
 
 #include "reference_model.h"
@@ -24,29 +25,41 @@ namespace terrace::test {
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::uint64_t bytes) : bytes_(bytes), memory_(bytes + 2 * kPageBytes) {
-    std::memset(memory_.data(), kCanary, kPageBytes);
-    std::memset(data() + bytes, kCanary, kPageBytes);
+  explicit Buffer(std::uint64_t bytes) : bytes_(bytes) {
+    if (test_mirror) {
+      slab_ = std::make_shared<Slab>(test_mirror->memory.allocate(bytes + 2 * kPageBytes));
+    } else {
+      memory_ = TestBytes(bytes + 2 * kPageBytes);
+    }
+    for (auto* const zone : {whole(), data() + bytes}) put_bytes(zone, canary().data(), kPageBytes);
     poison();
   }
-  [[nodiscard]] std::byte* data() const { return memory_.data() + kPageBytes; }
+  [[nodiscard]] std::byte* data() const { return whole() + kPageBytes; }
   // A NaN in every floating-point dtype.
-  void poison() { std::memset(data(), 0xff, bytes_); }
+  void poison() { put_bytes(data(), std::vector(bytes_, std::byte{0xff}).data(), bytes_); }
   [[nodiscard]] bool canaries_live() const {
-    for (std::uint64_t i = 0; i < kPageBytes; ++i) {
-      if (memory_.data()[i] != std::byte{kCanary} || data()[bytes_ + i] != std::byte{kCanary}) return false;
-    }
-    return true;
+    return bytes_at(whole(), kPageBytes) == canary() && bytes_at(data() + bytes_, kPageBytes) == canary();
   }
-  [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(data()), bytes_}; }
+  [[nodiscard]] std::string bits() const {
+    const auto here = bytes_at(data(), bytes_);
+    return {reinterpret_cast<const char*>(here.data()), bytes_};
+  }
 
  private:
-  static constexpr unsigned char kCanary = 0xa5;
+  static const std::vector<std::byte>& canary() {
+    static const std::vector<std::byte> page(kPageBytes, std::byte{0xa5});
+    return page;
+  }
+  [[nodiscard]] std::byte* whole() const { return slab_ ? slab_->data() : memory_.data(); }
+
   std::uint64_t bytes_ = 0;
   TestBytes memory_;
+  std::shared_ptr<Slab> slab_;  // instead, with a mirror
 };
 
-inline Values get(const TensorView& view) {
+inline Values get(const TensorView& there) {
+  auto bytes = bytes_at(there.data, there.bytes());
+  const TensorView view{bytes.data(), there.dtype, there.shape};
   Values v(static_cast<std::size_t>(view.elements()));
   for (std::size_t i = 0; i < v.size(); ++i) {
     switch (view.dtype) {
@@ -59,8 +72,10 @@ inline Values get(const TensorView& view) {
   }
   return v;
 }
-inline void set(const TensorView& view, const Values& v) {
-  ASSERT_EQ(static_cast<std::size_t>(view.elements()), v.size());
+inline void set(const TensorView& there, const Values& v) {
+  ASSERT_EQ(static_cast<std::size_t>(there.elements()), v.size());
+  std::vector<std::byte> bytes(there.bytes());
+  const TensorView view{bytes.data(), there.dtype, there.shape};
   for (std::size_t i = 0; i < v.size(); ++i) {
     switch (view.dtype) {
       case DType::fp32: view.as<float>()[i] = static_cast<float>(v[i]); break;
@@ -70,6 +85,7 @@ inline void set(const TensorView& view, const Values& v) {
       case DType::i32: view.as<std::int32_t>()[i] = static_cast<std::int32_t>(v[i]); break;
     }
   }
+  put_bytes(there.data, bytes.data(), bytes.size());
 }
 
 struct Machine {
@@ -278,7 +294,9 @@ class Chain {
     }
     return sums;
   }
-  static void copy(const TensorView& to, const TensorView& from) { std::memcpy(to.data, from.data, from.bytes()); }
+  static void copy(const TensorView& to, const TensorView& from) {
+    put_bytes(to.data, bytes_at(from.data, from.bytes()).data(), from.bytes());
+  }
 
   Model model;
   std::vector<std::unique_ptr<LayerRun>> runs;

@@ -4,37 +4,52 @@
 namespace terrace::test {
 namespace {
 
-// All outputs of all operations, as bytes, on a pool of `threads` with operands `shift` elements off their alignment.
-std::vector<std::pair<std::string, std::string>> all_bits(int threads, std::size_t shift, DType dtype, std::uint64_t seed) {
-  Machine machine(threads);
-  Math& math = machine.math;
-  Stream& s = *machine.stream;
-  std::mt19937_64 generator(seed);
-  const auto in = [&](DType d, Shape shape, double low = -1, double high = 1) {
-    Tensor t(d, shape, shift);
+// Outputs of operations, as bytes, on a pool of `threads` with operands `shift` elements off their alignment.
+struct Outputs {
+  Outputs(int threads, std::size_t shift_elements, std::uint64_t seed, DType dtype, void (*compute)(Outputs&, DType))
+      : machine(threads), shift(shift_elements), generator(seed) {
+    compute(*this, dtype);
+  }
+  Tensor in(DType dtype, Shape shape, double low = -1, double high = 1) {
+    Tensor t(dtype, shape, shift);
     t.random(generator, low, high);
     return t;
-  };
-  const auto out = [&](DType d, Shape shape) { return Tensor(d, shape, shift); };
-  std::vector<std::pair<std::string, std::string>> bits;
-  const auto keep = [&](const char* name, const Tensor& t) {
+  }
+  [[nodiscard]] Tensor out(DType dtype, Shape shape) const { return {dtype, shape, shift}; }
+  void keep(const char* name, const Tensor& t) {
     machine.sync();
     bits.emplace_back(name, t.bits());
-  };
-  const DType wide = accumulator(dtype);
+  }
 
+  Machine machine;
+  std::size_t shift;
+  std::mt19937_64 generator;
+  std::vector<std::pair<std::string, std::string>> bits;
+};
+
+void products(Outputs& o, DType dtype) {
   const std::int64_t n = 530, c = 790, k = 70;
   for (const auto ta : {Transpose::no, Transpose::yes}) {
     for (const auto tb : {Transpose::no, Transpose::yes}) {
-      const auto a = in(dtype, ta == Transpose::yes ? Shape{k, n} : Shape{n, k});
-      const auto b = in(dtype, tb == Transpose::yes ? Shape{c, k} : Shape{k, c}), bias = in(dtype, {c});
-      auto y = out(dtype, {n, c}), sum = in(wide, {n, c});
-      math.matmul(s, y, a, ta, b, tb, bias);
-      math.matmul(s, sum, a, ta, b, tb, {}, Accumulate::yes);
-      keep("matmul", y);
-      keep("matmul, accumulate", sum);
+      const auto a = o.in(dtype, ta == Transpose::yes ? Shape{k, n} : Shape{n, k});
+      const auto b = o.in(dtype, tb == Transpose::yes ? Shape{c, k} : Shape{k, c}), bias = o.in(dtype, {c});
+      auto y = o.out(dtype, {n, c}), sum = o.in(accumulator(dtype), {n, c});
+      o.machine.math.matmul(*o.machine.stream, y, a, ta, b, tb, bias);
+      o.machine.math.matmul(*o.machine.stream, sum, a, ta, b, tb, {}, Accumulate::yes);
+      o.keep("matmul", y);
+      o.keep("matmul, accumulate", sum);
     }
   }
+}
+
+void all_others(Outputs& o, DType dtype) {
+  Math& math = o.machine.math;
+  Stream& s = *o.machine.stream;
+  const auto in = [&](DType d, Shape shape, double low = -1, double high = 1) { return o.in(d, shape, low, high); };
+  const auto out = [&](DType d, Shape shape) { return o.out(d, shape); };
+  const auto keep = [&](const char* name, const Tensor& t) { o.keep(name, t); };
+  const DType wide = accumulator(dtype);
+  const std::int64_t n = 530, c = 790;
   const auto x = in(dtype, {n, c}), dy = in(dtype, {n, c}), gain = in(dtype, {c});
   auto y = out(dtype, {n, c}), mean = out(wide, {n}), rstd = out(wide, {n}), dx = out(dtype, {n, c});
   auto dgain = out(wide, {c}), dbias = out(wide, {c}), db = out(wide, {c});
@@ -90,7 +105,6 @@ std::vector<std::pair<std::string, std::string>> all_bits(int threads, std::size
   keep("log_sum_exp", parts), keep("merge_log_sums", whole), keep("ids_in_part", places);
   keep("cross_entropy_part, loss", part_loss), keep("cross_entropy_part, dlogits", part_grad);
   keep("loss", loss), keep("dlogits", dlogits), keep("sum", total), keep("sum_of_squares", squares);
-  return bits;
 }
 
 class BitsTest : public testing::TestWithParam<DType> {
@@ -100,20 +114,38 @@ class BitsTest : public testing::TestWithParam<DType> {
   }
 };
 
+void expect_equal(const Outputs& got, const Outputs& want) {
+  ASSERT_EQ(got.bits.size(), want.bits.size());
+  for (std::size_t i = 0; i < want.bits.size(); ++i) {
+    EXPECT_TRUE(got.bits[i].second == want.bits[i].second) << want.bits[i].first << " (" << i << ") differs";
+  }
+}
+
 TEST_P(BitsTest, DependOnNeitherThreadsNorAddresses) {
   const auto seed = test_seed();
-  const auto want = all_bits(1, 0, GetParam(), seed);
+  const Outputs want(1, 0, seed, GetParam(), all_others);
   for (const auto& [threads, shift] : {std::pair{2, 0}, {3, 1}, {5, 0}, {1, 3}}) {
-    const auto got = all_bits(threads, static_cast<std::size_t>(shift), GetParam(), seed);
-    ASSERT_EQ(got.size(), want.size());
-    for (std::size_t i = 0; i < want.size(); ++i) {
-      EXPECT_TRUE(got[i].second == want[i].second) << want[i].first << " (" << i << ") differs on " << threads << " threads, "
-                                                   << shift << " elements off, TERRACE_TEST_SEED=" << seed;
-    }
+    SCOPED_TRACE(testing::Message() << threads << " threads, " << shift << " elements off, TERRACE_TEST_SEED=" << seed);
+    expect_equal({threads, static_cast<std::size_t>(shift), seed, GetParam(), all_others}, want);
+  }
+}
+
+// A library's also on how operands are aligned: one element off and three are the same alignment.
+class ProductBitsTest : public BitsTest {};
+
+TEST_P(ProductBitsTest, DependOnNeitherThreadsNorAddresses) {
+  const auto seed = test_seed();
+  const Outputs aligned(1, 0, seed, GetParam(), products), off(3, 1, seed, GetParam(), products);
+  if (!products_by_library(aligned.machine.math)) expect_equal(off, aligned);
+  for (const auto& [threads, shift] : {std::pair{2, 0}, {5, 0}, {1, 3}}) {
+    SCOPED_TRACE(testing::Message() << threads << " threads, " << shift << " elements off, TERRACE_TEST_SEED=" << seed);
+    expect_equal({threads, static_cast<std::size_t>(shift), seed, GetParam(), products}, shift == 0 ? aligned : off);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, BitsTest, testing::ValuesIn(kDtypes),
+                         [](const auto& dtype) { return std::string(name_of(dtype.param)); });
+INSTANTIATE_TEST_SUITE_P(Dtypes, ProductBitsTest, testing::ValuesIn(kDtypes),
                          [](const auto& dtype) { return std::string(name_of(dtype.param)); });
 
 }  // namespace

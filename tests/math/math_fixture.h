@@ -18,6 +18,7 @@
 #include <terrace/core/math.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/tests/support/environment.h>
+#include <terrace/tests/support/mirrored_bytes.h>
 #include <terrace/tests/support/program_device.h>
 
 namespace terrace::test {
@@ -27,34 +28,39 @@ class Tensor {
   Tensor() = default;
   // `shift` elements in front move the first one off its alignment.
   Tensor(DType dtype, Shape shape, std::size_t shift = 0) : dtype_(dtype), shape_(shape), shift_(shift * size_of(dtype)) {
-    bytes_ = TestBytes(view().bytes() + shift_);
+    bytes_ = MirroredBytes(bytes() + shift_);
     poison();
   }
-  [[nodiscard]] TensorView view() const {
-    std::byte* const data = bytes_.data();
-    return {data ? data + shift_ : nullptr, dtype_, shape_};
-  }
+  // As operations find it.
+  [[nodiscard]] TensorView view() const { return {shifted(bytes_.on_device()), dtype_, shape_}; }
   operator TensorView() const { return view(); }
+  // As the test finds it.
+  [[nodiscard]] const std::byte* data() const { return shifted(bytes_.read()); }
+  [[nodiscard]] std::byte* data() { return shifted(bytes_.write()); }
+  [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype_); }
   [[nodiscard]] std::int64_t size() const { return shape_.elements(); }
   [[nodiscard]] DType dtype() const { return dtype_; }
+  [[nodiscard]] const Shape& shape() const { return shape_; }
 
   [[nodiscard]] double get(std::int64_t i) const {
+    const std::byte* const from = data();
     switch (dtype_) {
-      case DType::fp32: return view().as<float>()[i];
-      case DType::bf16: return static_cast<float>(view().as<bf16>()[i]);
-      case DType::fp64: return view().as<double>()[i];
-      case DType::fp16: return static_cast<float>(view().as<fp16>()[i]);
-      case DType::i32: return view().as<std::int32_t>()[i];
+      case DType::fp32: return reinterpret_cast<const float*>(from)[i];
+      case DType::bf16: return static_cast<float>(reinterpret_cast<const bf16*>(from)[i]);
+      case DType::fp64: return reinterpret_cast<const double*>(from)[i];
+      case DType::fp16: return static_cast<float>(reinterpret_cast<const fp16*>(from)[i]);
+      case DType::i32: return reinterpret_cast<const std::int32_t*>(from)[i];
     }
     return 0;
   }
   void set(std::int64_t i, double v) {
+    std::byte* const to = data();
     switch (dtype_) {
-      case DType::fp32: view().as<float>()[i] = static_cast<float>(v); break;
-      case DType::bf16: view().as<bf16>()[i] = bf16(static_cast<float>(v)); break;
-      case DType::fp64: view().as<double>()[i] = v; break;
-      case DType::fp16: view().as<fp16>()[i] = fp16(static_cast<float>(v)); break;
-      case DType::i32: view().as<std::int32_t>()[i] = static_cast<std::int32_t>(v); break;
+      case DType::fp32: reinterpret_cast<float*>(to)[i] = static_cast<float>(v); break;
+      case DType::bf16: reinterpret_cast<bf16*>(to)[i] = bf16(static_cast<float>(v)); break;
+      case DType::fp64: reinterpret_cast<double*>(to)[i] = v; break;
+      case DType::fp16: reinterpret_cast<fp16*>(to)[i] = fp16(static_cast<float>(v)); break;
+      case DType::i32: reinterpret_cast<std::int32_t*>(to)[i] = static_cast<std::int32_t>(v); break;
     }
   }
   Tensor& poison() {
@@ -71,13 +77,15 @@ class Tensor {
     for (std::int64_t i = 0; i < size(); ++i) v[static_cast<std::size_t>(i)] = get(i);
     return v;
   }
-  [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(view().data), view().bytes()}; }
+  [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(data()), bytes()}; }
 
  private:
+  [[nodiscard]] std::byte* shifted(std::byte* bytes) const { return bytes ? bytes + shift_ : nullptr; }
+
   DType dtype_ = DType::fp32;
   Shape shape_;
   std::size_t shift_ = 0;
-  TestBytes bytes_;
+  MirroredBytes bytes_;
 };
 
 inline DType accumulator(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
@@ -102,11 +110,17 @@ inline void expect_near(const Tensor& got, const std::vector<double>& want, doub
   }
 }
 
+// Whether a library chose how the products so far were summed. Then operands' alignment decides with it.
+inline bool products_by_library(const Math& math) { return math.algorithms().find("matmul ") != std::string::npos; }
+
 // A device of its own for each number of threads.
 struct Machine {
   explicit Machine(int threads = 2)
       : pool(threads), device(make_test_device(pool)), stream(device->make_stream("test")), math(device->math()) {}
-  void sync() { stream->synchronize(); }
+  void sync() {
+    stream->synchronize();
+    ++test_waits;
+  }
 
   ThreadPool pool;
   std::unique_ptr<Device> device;

@@ -97,6 +97,11 @@ void FakeCuda::fail_operation(std::uint64_t at, int code) {
   operation_fault_ = Fault{at, code, true};
 }
 
+void FakeCuda::fault(int code) {
+  const std::lock_guard lock(mutex_);
+  sticky_ = code;
+}
+
 void FakeCuda::hold() {
   const std::lock_guard lock(mutex_);
   held_ = true;
@@ -147,6 +152,12 @@ std::string FakeCuda::leaks() const {
   add(std::ranges::count_if(streams_, &FakeStream::live), " streams");
   add(std::ranges::count_if(events_, &FakeEvent::live), " events");
   return text;
+}
+
+bool FakeCuda::pointer_is_of_device(const void* data) {
+  const std::lock_guard lock(mutex_);
+  need_device("cudaPointerGetAttributes");
+  return memory_.is_device_memory(data);
 }
 
 bool FakeCuda::is_device_memory(const void* data) const {

@@ -85,6 +85,7 @@ class FakeCuda final : public CudaRuntime {
   void fail(Fault fault);
   void fail(Call call, Fault fault);
   void fail_operation(std::uint64_t at, int code);
+  void fault(int code);  // of the operation that calls it
   // Streams stop before their next operation.
   void hold();
   void release();
@@ -94,9 +95,10 @@ class FakeCuda final : public CudaRuntime {
   [[nodiscard]] std::vector<Record> records(Call call) const;
   [[nodiscard]] std::optional<Call> struck() const;  // the call that failed first
   [[nodiscard]] std::vector<std::string> complaints() const;
-  [[nodiscard]] std::string leaks() const;       // what is still there; empty: nothing
-  [[nodiscard]] std::size_t used_bytes() const;  // of device memory
-  [[nodiscard]] bool is_device_memory(const void* data) const;
+  [[nodiscard]] std::string leaks() const;                      // what is still there; empty: nothing
+  [[nodiscard]] std::size_t used_bytes() const;                 // of device memory
+  [[nodiscard]] bool is_device_memory(const void* data) const;  // asked by the test
+  [[nodiscard]] bool pointer_is_of_device(const void* data);    // asked of CUDA, by a thread that has a device
 
   int device_count(int* count) override;
   int properties(int device, CudaProperties* properties) override;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <new>
 #include <string>
 
 #include <terrace/core/cuda/runtime.h>
@@ -26,7 +27,7 @@ class FakeCudaMemory {
 
   int allocate(void** data, std::size_t bytes, std::byte poison) {
     if (bytes > capacity_bytes_ - used_bytes_) return kCudaOutOfMemory;
-    auto block = std::make_unique_for_overwrite<std::byte[]>(bytes);
+    Block block(static_cast<std::byte*>(::operator new(bytes, kAligned)));
     std::memset(block.get(), static_cast<int>(poison), bytes);
     *data = block.get();
     used_bytes_ += bytes;
@@ -78,10 +79,15 @@ class FakeCudaMemory {
   }
 
  private:
+  static constexpr std::align_val_t kAligned{256};  // as cudaMalloc's
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, kAligned); }
+  };
+  using Block = std::unique_ptr<std::byte[], Free>;
   struct Range {
     std::size_t bytes = 0;
     std::int64_t number = 0;
-    std::unique_ptr<std::byte[]> block = {};  // none: the host's
+    Block block = {};  // none: the host's
   };
   using Ranges = std::map<std::uintptr_t, Range>;
 

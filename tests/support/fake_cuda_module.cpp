@@ -20,20 +20,19 @@ namespace {
 std::mutex devices_mutex;
 std::map<const terrace::Device*, std::shared_ptr<terrace::test::FakeCuda>> runtimes;
 
+void misuse(const std::string& text) {
+  std::fprintf(stderr, "misuse of CUDA: %s\n", text.c_str());
+  std::abort();
+}
+
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {
   using namespace terrace;
   const char* const gpus = std::getenv("TERRACE_FAKE_GPUS");  // as the driver shows
-  auto fake =
-      std::make_shared<test::FakeCuda>(test::FakeCuda::Options{.devices = gpus ? std::atoi(gpus) : 1,
-                                                               .memory_bytes = 3 * kGiB,
-                                                               .pageable_copies = true,
-                                                               .report = [](const std::string& text) {
-                                                                 std::fprintf(stderr, "misuse of CUDA: %s\n", text.c_str());
-                                                                 std::abort();
-                                                               }});
+  auto fake = std::make_shared<test::FakeCuda>(test::FakeCuda::Options{
+      .devices = gpus ? std::atoi(gpus) : 1, .memory_bytes = 3 * kGiB, .pageable_copies = true, .report = misuse});
   auto device = make_device_on(fake, *pool, *options, [given = *options](CudaRuntime&, Device& d) -> std::unique_ptr<Math> {
     const char* const version = std::getenv("TERRACE_FAKE_CUBLAS");
     if (!version) return make_cpu_math(d.pool());
@@ -51,10 +50,18 @@ extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nc
   using namespace terrace;
   const std::lock_guard lock(devices_mutex);
   const auto& runtime = runtimes.at(device);
+  const char* const loading = std::getenv("TERRACE_FAKE_LOADING");  // when the driver was first called
+  if (!loading || std::string_view(loading) != "EAGER")
+    misuse("several GPUs, and kernels are loaded when they are first launched");
   auto nccl = std::make_shared<test::FakeNccl>(
-      runtime, test::FakeNccl::Options{[runtime](const void* data) { return runtime->is_device_memory(data); }});
-  return std::make_unique<NcclTransport>(
-             *host, *letters, NcclParts{.device = device, .library = std::move(nccl), .fold = test::host_fold(runtime)})
+      runtime,
+      test::FakeNccl::Options{.is_device_memory = [runtime](const void* data) { return runtime->pointer_is_of_device(data); },
+                              .report = misuse});
+  return std::make_unique<NcclTransport>(*host, *letters,
+                                         NcclParts{.device = device,
+                                                   .device_index = cuda_index(*device),
+                                                   .library = std::move(nccl),
+                                                   .fold = test::host_fold(runtime)})
       .release();
 }
 

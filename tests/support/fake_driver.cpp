@@ -1,6 +1,6 @@
 // A libcuda.so.1 for machines without one: the driver's calls that say which GPUs there are. The environment says what it
 // shows, each time that it is asked: TERRACE_FAKE_GPUS (how many; 1), TERRACE_FAKE_DRIVER_VERSION (13000),
-// TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0).
+// TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0), TERRACE_FAKE_GPU_FREE_MIB (all of it).
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -17,11 +17,20 @@ int write(char* to, int bytes, const char* text, int device) {
   return 0;
 }
 
+thread_local void* current = nullptr;  // context
+
 }  // namespace
 
 extern "C" {
 
-int cuInit(unsigned) { return number("TERRACE_FAKE_DRIVER_ERROR", 0); }
+// What CUDA reads now is set too late afterwards. The CUDA module of the tests asks how it was.
+int cuInit(unsigned) {
+  if (const int error = number("TERRACE_FAKE_DRIVER_ERROR", 0)) return error;
+  if (!std::getenv("CUDA_DEVICE_MAX_CONNECTIONS")) return 3;  // CUDA_ERROR_NOT_INITIALIZED
+  const char* const loading = std::getenv("CUDA_MODULE_LOADING");
+  setenv("TERRACE_FAKE_LOADING", loading ? loading : "LAZY", 0);
+  return 0;
+}
 int cuDriverGetVersion(int* version) {
   *version = number("TERRACE_FAKE_DRIVER_VERSION", 13000);
   return 0;
@@ -38,6 +47,28 @@ int cuDeviceGetName(char* name, int bytes, int device) { return write(name, byte
 int cuDeviceGetPCIBusId(char* id, int bytes, int device) { return write(id, bytes, "FFFF:0A:00.", device); }
 int cuDeviceTotalMem_v2(std::size_t* bytes, int) {
   *bytes = std::size_t{3} << 30;
+  return 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+  static int contexts[64];
+  if (const int error = number("TERRACE_FAKE_DRIVER_ERROR", 0)) return error;
+  *context = &contexts[device];
+  return 0;
+}
+int cuDevicePrimaryCtxRelease_v2(int) { return 0; }
+int cuCtxPushCurrent_v2(void* context) {
+  current = context;
+  return 0;
+}
+int cuCtxPopCurrent_v2(void** context) {
+  *context = current;
+  current = nullptr;
+  return 0;
+}
+int cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  if (!current) return 201;  // CUDA_ERROR_INVALID_CONTEXT
+  cuDeviceTotalMem_v2(total, 0);
+  *free = static_cast<std::size_t>(number("TERRACE_FAKE_GPU_FREE_MIB", static_cast<int>(*total >> 20))) << 20;
   return 0;
 }
 int cuDeviceGetAttribute(int* value, int attribute, int) {

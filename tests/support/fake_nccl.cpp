@@ -1,5 +1,6 @@
 #include <terrace/tests/support/fake_nccl.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -44,17 +45,12 @@ struct Office {
   std::uint64_t ids = 0;
   std::map<std::uint64_t, std::shared_ptr<Group>> groups;
   std::map<NcclHandle, std::shared_ptr<ncclComm>> seats;
+  std::vector<std::shared_ptr<ncclComm>> aborted;  // kept, so that no handle has the address of another
 };
 Office& office() {
   static Office one;
   return one;
 }
-std::shared_ptr<ncclComm> seat_of(NcclHandle handle) {
-  const std::lock_guard lock(office().mutex);
-  const auto found = office().seats.find(handle);
-  return found == office().seats.end() ? nullptr : found->second;
-}
-
 thread_local int depth = 0;  // of group_start()
 
 }  // namespace
@@ -115,6 +111,15 @@ namespace {
 thread_local std::shared_ptr<void> open_batch;
 }
 
+std::shared_ptr<ncclComm> FakeNccl::seat_of(NcclHandle handle) {
+  const std::lock_guard lock(office().mutex);
+  const auto found = office().seats.find(handle);
+  if (found != office().seats.end()) return found->second;
+  if (options_.report && std::ranges::find(office().aborted, handle, &std::shared_ptr<ncclComm>::get) != office().aborted.end())
+    options_.report("a handle of NCCL's was used after its abort");
+  return nullptr;
+}
+
 int FakeNccl::make_id(NcclId* id) {
   const std::lock_guard lock(office().mutex);
   const auto number = ++office().ids;
@@ -153,11 +158,17 @@ int FakeNccl::abort(NcclHandle handle) {
   const auto seat = seat_of(handle);
   if (!seat) return kNcclInvalidUsage;
   {
+    const std::lock_guard lock(office().mutex);
+    office().aborted.push_back(seat);
+  }
+  {
     const std::lock_guard lock(seat->group->mutex);
     seat->aborted = true;
   }
   seat->group->changed.notify_all();
-  return leave(handle);
+  const int result = leave(handle);
+  aborts_ = true;
+  return result;
 }
 
 int FakeNccl::trouble(NcclHandle handle) {
@@ -206,8 +217,10 @@ int FakeNccl::add(const Message& message, CudaStreamHandle stream) {
 }
 
 int FakeNccl::send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
+  const auto number = messages_++;
+  if (options_.before_send) options_.before_send(number);
   Message message{seat_of(handle), peer, static_cast<const std::byte*>(from), nullptr, bytes};
-  if (messages_++ >= lose_from_ && message.seat) {
+  if (number >= lose_from_ && message.seat) {
     message.lost = true;
     const std::lock_guard lock(message.seat->group->mutex);
     message.seat->group->lost = true;

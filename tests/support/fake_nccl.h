@@ -27,6 +27,8 @@ class FakeNccl final : public NcclLibrary {
   struct Options {
     // All memory is a GPU's, unless somebody knows better.
     std::function<bool(const void*)> is_device_memory = [](const void*) { return true; };
+    std::function<void(const std::string&)> report = {};  // misuse: a handle after its abort
+    std::function<void(std::uint64_t)> before_send = {};  // with the message's number
   };
   FakeNccl(std::shared_ptr<CudaRuntime> runtime, Options options)
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
@@ -35,6 +37,7 @@ class FakeNccl final : public NcclLibrary {
   // From its n-th message on (counted from 0), this rank's are lost on the way, which trouble() tells.
   void lose_messages_from(std::uint64_t number) { lose_from_ = number; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
+  [[nodiscard]] bool aborts() const { return aborts_; }  // whether one was asked for
 
   int make_id(NcclId* id) override;
   int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override;
@@ -47,17 +50,22 @@ class FakeNccl final : public NcclLibrary {
   int receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) override;
   int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) override;
   int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) override;
-  bool is_device_memory(const void* data) override { return options_.is_device_memory(data); }
+  bool is_device_memory(int device, const void* data) override {
+    runtime_->set_device(device);
+    return options_.is_device_memory(data);
+  }
   std::string text(int result) override { return "a made-up NCCL error (" + std::to_string(result) + ")"; }
 
  private:
   struct Message;
   int add(const Message& message, CudaStreamHandle stream);
+  std::shared_ptr<ncclComm> seat_of(NcclHandle handle);
   void keep(std::shared_ptr<void> batch);
 
   const std::shared_ptr<CudaRuntime> runtime_;
   const Options options_;
   std::atomic<std::uint64_t> messages_{0};
+  std::atomic<bool> aborts_{false};
   std::uint64_t lose_from_ = ~0ULL;
   std::mutex mutex_;
   std::vector<std::shared_ptr<void>> batches_;  // to the end: a stream that fails drops what it has not begun

@@ -1,6 +1,7 @@
 // The gradient of an embedding: each row of the table is the sum of its uses in ascending n, so that no atomic adds decide the
-// order. Three kernels:
+// order. Four kernels:
 //
+//   CopyIds        the tokens to the device, once
 //   IndexUses      a block a range of 128 tokens of the vocabulary: counts the uses of lower ranges, which is where its own
 //   begin
 //                  in the index, then lists its own ascending. The tokens are read twice by every block, from the second-level
@@ -19,6 +20,20 @@ namespace terrace::cuda {
 inline constexpr int kVocabularyRange = 128;
 inline constexpr int kRowsABlock = 8;
 static_assert(kVocabularyRange % kRowsABlock == 0);
+
+// The ids, which may lie in host memory: every block of the next kernel reads all of them.
+struct CopyIdsArgs {
+  std::int32_t* to;
+  const std::int32_t* from;
+  std::int64_t count;
+};
+struct CopyIds {
+  static constexpr int kThreads = 256, kVectors = 4;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const CopyIdsArgs& a) const {
+    for_block_vectors<1, kVectors>(lane, a.count, [&](std::int64_t i, std::int64_t) { a.to[i] = a.from[i]; });
+  }
+};
 
 struct IndexUsesArgs {
   const std::int32_t* tokens;

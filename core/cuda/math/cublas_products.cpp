@@ -73,6 +73,24 @@ std::string gpu_at_hand() {
   return fmt::format("a GPU of compute capability {}.{} with {} multiprocessors", major, minor, multiprocessors);
 }
 
+// The library's part of the workspace. Behind it is room for a bias.
+constexpr std::size_t kBiasBytes = std::size_t{1} << 20, kLibraryBytes = kWorkspaceBytes - kBiasBytes;
+// Its kernels read a bias in words of 16 bytes whatever alignment A, B, C and D have: the preferences do not name the bias
+// (github.com/pytorch/pytorch, #194497), and an address between is a fault that ends the process's use of the GPU.
+constexpr std::uintptr_t kBiasAlignment = 16;
+
+// The bias where the epilogue can read it, in the result's dtype.
+TensorView for_epilogue(const CudaLauncher& launcher, const TensorView& bias, DType dtype) {
+  if (bias.empty()) return bias;
+  if (bias.dtype == dtype && reinterpret_cast<std::uintptr_t>(bias.data) % kBiasAlignment == 0) return bias;
+  const TensorView copy{launcher.workspace.data + kLibraryBytes, dtype, {bias.elements()}};
+  if (copy.bytes() > kBiasBytes)
+    throw Error(fmt::format("matmul: a bias of {} elements in {} is larger than the {} bytes that the workspace has for it",
+                            bias.elements(), name_of(dtype), kBiasBytes));
+  ops::convert(launcher, copy, bias, Accumulate::no);
+  return copy;
+}
+
 // A descriptor of the library's, given back.
 template <class T, cublasStatus_t (*destroy)(T)>
 class Owned {
@@ -98,7 +116,7 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 // The description of one product for the library.
 class CublasProducts::Descriptors {
  public:
-  Descriptors(const ProductKey& key, const TensorView& bias, bool tf32) {
+  Descriptors(const ProductKey& key, bool tf32) : key_(key) {
     const auto p = by_columns(key);
     const bool wide = key.in == DType::fp64;
     const auto compute = wide                            ? CUBLAS_COMPUTE_64F
@@ -106,31 +124,35 @@ class CublasProducts::Descriptors {
                                                          : CUBLAS_COMPUTE_32F;
     check(key, "cublasLtMatmulDescCreate",
           cublasLtMatmulDescCreate(operation.place(), compute, wide ? CUDA_R_64F : CUDA_R_32F));
-    set(key, CUBLASLT_MATMUL_DESC_TRANSA, p.first_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    set(key, CUBLASLT_MATMUL_DESC_TRANSB, p.second_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
-    if (!bias.empty()) {
-      set(key, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-      set(key, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(bias.dtype));
-      set(key, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(bias.data));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.first_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.second_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (key.bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.out));
+      // The heuristic takes the bias's alignment from its address: the first bias of a product must not decide for all.
+      set_bias(reinterpret_cast<const void*>(kBiasAlignment));
     }
-    describe(key, first, key.in, p.first);
-    describe(key, second, key.in, p.second);
-    describe(key, result, key.out, p.result);
+    describe(first, key.in, p.first);
+    describe(second, key.in, p.second);
+    describe(result, key.out, p.result);
   }
+  void set_bias(const void* address) { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, address); }
 
   Operation operation;
   Layout first, second, result;
 
  private:
   template <class T>
-  void set(const ProductKey& key, cublasLtMatmulDescAttributes_t name, T value) {
-    check(key, "cublasLtMatmulDescSetAttribute", cublasLtMatmulDescSetAttribute(operation, name, &value, sizeof value));
+  void set(cublasLtMatmulDescAttributes_t name, T value) {
+    check(key_, "cublasLtMatmulDescSetAttribute", cublasLtMatmulDescSetAttribute(operation, name, &value, sizeof value));
   }
-  static void describe(const ProductKey& key, Layout& layout, DType dtype, const ColumnMajor& m) {
-    check(key, "cublasLtMatrixLayoutCreate",
+  void describe(Layout& layout, DType dtype, const ColumnMajor& m) const {
+    check(key_, "cublasLtMatrixLayoutCreate",
           cublasLtMatrixLayoutCreate(layout.place(), type_of(dtype), static_cast<std::uint64_t>(m.rows),
                                      static_cast<std::uint64_t>(m.columns), m.stride));
   }
+
+  const ProductKey key_;
 };
 
 CublasProducts::~CublasProducts() {
@@ -170,7 +192,7 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
           cublasLtMatmulPreferenceSetAttribute(preference, name, &value, sizeof value));
   };
   const auto aligned = static_cast<std::uint32_t>(key.aligned_bytes);
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kWorkspaceBytes));
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kLibraryBytes));
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned);
@@ -185,43 +207,45 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
                                        proposals.data(), &count));
   for (int i = 0; i < count; ++i) {
     const auto& found = proposals[static_cast<std::size_t>(i)];
-    if (found.state != CUBLAS_STATUS_SUCCESS || found.workspaceSize > kWorkspaceBytes || !sums_in_one_order(found.algo))
-      continue;
+    if (found.state != CUBLAS_STATUS_SUCCESS || found.workspaceSize > kLibraryBytes || !sums_in_one_order(found.algo)) continue;
     return keep(found);
   }
   throw Error(fmt::format("matmul {}: cuBLASLt has no algorithm that sums in one order within {} bytes of workspace",
-                          to_string(key), kWorkspaceBytes));
+                          to_string(key), kLibraryBytes));
 }
 
 void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, TensorView c, TensorView a, Transpose ta,
                          TensorView b, Transpose tb, TensorView bias, Accumulate accumulate) {
   if (c.elements() == 0) return;
   const CudaLauncher launcher("matmul", stream, workspace);
-  const bool empty_sum = (ta == Transpose::yes ? rows_of(a) : columns_of(a)) == 0;
-  // The library adds a bias of the result's dtype in its epilogue, and none in fp64; any other one is put into c before.
-  if (!bias.empty() && (empty_sum || bias.dtype != c.dtype || c.dtype == DType::fp64)) {
-    ops::add_bias(launcher, c, bias, accumulate);
-    bias = {};
-    accumulate = Accumulate::yes;
-  }
-  if (empty_sum) {
+  if ((ta == Transpose::yes ? rows_of(a) : columns_of(a)) == 0) {
+    if (!bias.empty()) return ops::add_bias(launcher, c, bias, accumulate);
     if (accumulate == Accumulate::no) ops::zero(launcher, c);
     return;
   }
+  // The library has no epilogue for fp64, so a kernel does what one would.
+  const bool adds_bias_behind = !bias.empty() && c.dtype == DType::fp64;
+  const TensorView epilogue = adds_bias_behind ? TensorView{} : for_epilogue(launcher, bias, c.dtype);
+  const auto key = key_of(c, a, ta, b, tb, !epilogue.empty(), accumulate == Accumulate::yes);
+  multiply(stream, workspace, key, c, a, b, epilogue);
+  if (adds_bias_behind) ops::add_bias(launcher, c, bias, Accumulate::yes);
+}
 
-  const auto key = key_of(c, a, ta, b, tb, !bias.empty(), accumulate == Accumulate::yes);
-  const Descriptors d(key, bias, tf32_);
+void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const TensorView& c,
+                              const TensorView& a, const TensorView& b, const TensorView& bias) {
+  Descriptors d(key, tf32_);
   const std::lock_guard lock(mutex_);
   const Chosen& chosen = choose(key, d);
   cublasLtMatmulAlgo_t algorithm;
   std::memcpy(&algorithm, chosen.words.data(), sizeof algorithm);
+  if (key.bias) d.set_bias(bias.data);
   const bool wide = key.in == DType::fp64;
   const float one = 1, add = key.accumulate ? 1.0F : 0.0F;
   const double wide_one = 1, wide_add = key.accumulate ? 1.0 : 0.0;
   check(key, "cublasLtMatmul",
         cublasLtMatmul(handle(), d.operation, wide ? static_cast<const void*>(&wide_one) : &one, b.data, d.first, a.data,
                        d.second, wide ? static_cast<const void*>(&wide_add) : &add, c.data, d.result, c.data, d.result,
-                       &algorithm, workspace.data, kWorkspaceBytes, stream));
+                       &algorithm, workspace.data, kLibraryBytes, stream));
 }
 
 std::string CublasProducts::library() {

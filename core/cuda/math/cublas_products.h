@@ -43,6 +43,8 @@ class CublasProducts {
   };
   class Descriptors;
   cublasLtContext* handle();
+  void multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const TensorView& c,
+                const TensorView& a, const TensorView& b, const TensorView& bias);
   const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
 
   const bool tf32_;

@@ -32,28 +32,29 @@ void embed(const Launcher& launcher, TensorView y, TensorView tokens, TensorView
 }
 
 template <class Launcher>
-void embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
+void embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositions, TensorView given_tokens, TensorView dy,
                 std::int64_t seq, Accumulate accumulate) {
-  const std::int64_t n = tokens.elements(), vocabulary = dtable.shape[0], c = columns_of(dy);
+  const std::int64_t n = given_tokens.elements(), vocabulary = dtable.shape[0], c = columns_of(dy);
   const std::int64_t ranges = ceil_div(vocabulary, kVocabularyRange);
-  if (static_cast<std::size_t>(n + ranges + 1) * sizeof(std::int32_t) > kWorkspaceBytes) {
+  if (static_cast<std::size_t>(2 * n + ranges + 1) * sizeof(std::int32_t) > kWorkspaceBytes) {
     throw Error("embed_grad: the index of " + std::to_string(n) + " tokens and a vocabulary of " + std::to_string(vocabulary) +
                 " is larger than the workspace of " + std::to_string(kWorkspaceBytes) + " bytes; take smaller micro-batches");
   }
   auto* const begin = launcher.workspace.template as<std::int32_t>();
   auto* const uses = begin + ranges + 1;
-  launcher.template run<IndexUses>(
-      {.blocks = {ranges, 1, 1}, .threads = IndexUses::kThreads, .shared_bytes = kRoomBytes<int>},
-      IndexUsesArgs{data<std::int32_t>(tokens), uses, begin, launcher.workspace.fault(Fault::token), n, vocabulary});
+  auto* const tokens = uses + n;
+  launcher.template run<CopyIds>(flat_shape<CopyIds>(n, 1), CopyIdsArgs{tokens, data<std::int32_t>(given_tokens), n});
+  launcher.template run<IndexUses>({.blocks = {ranges, 1, 1}, .threads = IndexUses::kThreads, .shared_bytes = kRoomBytes<int>},
+                                   IndexUsesArgs{tokens, uses, begin, launcher.workspace.fault(Fault::token), n, vocabulary});
 
   with_type(dy.dtype, [&]<class T>() {
     with_gradient_type<T>(dtable.dtype, [&]<class Out>() {
       using Kernel = EmbedGradRows<T, Out>;
       auto shape = slice_shape<Kernel>(ceil_div(vocabulary, kRowsABlock), c);
       shape.shared_bytes = kRoomBytes<int> + static_cast<std::size_t>(shape.threads) * sizeof(std::int32_t);
-      launcher.template run<Kernel>(
-          shape, EmbedGradArgs<T, Out>{data<Out>(dtable), data<T>(dy), data<std::int32_t>(tokens), uses, begin, c, vocabulary,
-                                       accumulate == Accumulate::yes, whole_words(c, {dtable, dy})});
+      launcher.template run<Kernel>(shape,
+                                    EmbedGradArgs<T, Out>{data<Out>(dtable), data<T>(dy), tokens, uses, begin, c, vocabulary,
+                                                          accumulate == Accumulate::yes, whole_words(c, {dtable, dy})});
     });
     if (dpositions.empty()) return;
     with_gradient_type<T>(dpositions.dtype, [&]<class Out>() {

@@ -1,11 +1,14 @@
 // NCCL's entry of the CUDA module.
+#include <terrace/core/cuda/device.h>
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/parallel/comm/nccl/real_nccl.h>
 
 extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nccl_transport(
     terrace::Device* device, std::shared_ptr<terrace::Transport>* host, std::shared_ptr<terrace::Transport>* letters) {
-  return std::make_unique<terrace::NcclTransport>(
-             *host, *letters,
-             terrace::NcclParts{.device = device, .library = terrace::real_nccl(), .fold = terrace::cuda::launch_fold})
+  return std::make_unique<terrace::NcclTransport>(*host, *letters,
+                                                  terrace::NcclParts{.device = device,
+                                                                     .device_index = terrace::cuda_index(*device),
+                                                                     .library = terrace::real_nccl(),
+                                                                     .fold = terrace::cuda::launch_fold})
       .release();
 }

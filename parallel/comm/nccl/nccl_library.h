@@ -27,8 +27,9 @@ class NcclLibrary {
   virtual int make_id(NcclId* id) = 0;
   // Of the thread's device. Blocks until all ranks with this id are here.
   virtual int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) = 0;
-  virtual int leave(NcclHandle handle) = 0;    // nothing of it is under way
-  virtual int abort(NcclHandle handle) = 0;    // ends running calls on this rank; the handle becomes invalid
+  virtual int leave(NcclHandle handle) = 0;  // nothing of it is under way
+  virtual int abort(
+      NcclHandle handle) = 0;  // ends running calls on this rank; the handle is gone, and used by no call after it
   virtual int trouble(NcclHandle handle) = 0;  // what went wrong beside the calls, on a network perhaps; 0: nothing
   // The calls between are one: they run together, and none waits for the one before.
   virtual int group_start() = 0;
@@ -38,7 +39,8 @@ class NcclLibrary {
   virtual int all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) = 0;
   virtual int broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) = 0;
 
-  [[nodiscard]] virtual bool is_device_memory(const void* data) = 0;
+  // Asked for this GPU, whatever thread asks: CUDA would make a context on the first GPU for one that has none yet.
+  [[nodiscard]] virtual bool is_device_memory(int device, const void* data) = 0;
   [[nodiscard]] virtual std::string text(int result) = 0;  // "ncclSystemError: unhandled system error"
 };
 

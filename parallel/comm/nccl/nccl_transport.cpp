@@ -62,7 +62,7 @@ void NcclTransport::run(const Call& call, std::uint64_t number) {
 bool NcclTransport::lies_on_device(const Call& call) const {
   bool device = false, host = false;
   const auto look = [&](ConstBytes span) {
-    if (!span.empty()) (parts_.library->is_device_memory(span.data()) ? device : host) = true;
+    if (!span.empty()) (parts_.library->is_device_memory(parts_.device_index, span.data()) ? device : host) = true;
   };
   std::ranges::for_each(call.from, look);
   std::ranges::for_each(call.to, look);
@@ -103,12 +103,14 @@ void NcclTransport::collective(const Call& call, std::uint64_t number) {
     if (machines().count() > 1 && call.operation != Operation::all_to_all) return between_machines(call, stream);
     switch (call.operation) {
       case Operation::all_gather:
-        return demand(
-            nccl.all_gather(call.from.front().data(), call.to.front().data(), call.from.front().size(), channel.handle, stream),
-            "ncclAllGather");
+        return with_handle(channel, [&](NcclHandle handle) {
+          demand(nccl.all_gather(call.from.front().data(), call.to.front().data(), call.from.front().size(), handle, stream),
+                 "ncclAllGather");
+        });
       case Operation::broadcast:
-        return demand(nccl.broadcast(call.to.front().data(), call.to.front().size(), call.peer, channel.handle, stream),
-                      "ncclBroadcast");
+        return with_handle(channel, [&](NcclHandle handle) {
+          demand(nccl.broadcast(call.to.front().data(), call.to.front().size(), call.peer, handle, stream), "ncclBroadcast");
+        });
       case Operation::all_to_all:
         return exchange(
             stream, [&](int r) { return call.from[static_cast<std::size_t>(r)]; },
@@ -134,13 +136,29 @@ void NcclTransport::exchange(CudaStreamHandle stream, const std::function<ConstB
 }
 
 void NcclTransport::exchange(CudaStreamHandle stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
-  if (failed_) throw RankFailed(fmt::format("{}: rank {}: stopped, because an earlier call failed", name(), rank()));
   auto& nccl = *parts_.library;
-  demand(nccl.group_start(), "ncclGroupStart");
-  for (const auto& [to, bytes] : out) demand(nccl.send(bytes.data(), bytes.size(), to, ranks_.handle, stream), "ncclSend");
-  for (const auto& [from, bytes] : in)
-    demand(nccl.receive(bytes.data(), bytes.size(), from, ranks_.handle, stream), "ncclRecv");
-  demand(nccl.group_end(), "ncclGroupEnd");
+  with_handle(ranks_, [&](NcclHandle handle) {
+    demand(nccl.group_start(), "ncclGroupStart");
+    for (const auto& [to, bytes] : out) demand(nccl.send(bytes.data(), bytes.size(), to, handle, stream), "ncclSend");
+    for (const auto& [from, bytes] : in) demand(nccl.receive(bytes.data(), bytes.size(), from, handle, stream), "ncclRecv");
+    demand(nccl.group_end(), "ncclGroupEnd");
+  });
+}
+
+void NcclTransport::with_handle(Channel& channel, const std::function<void(NcclHandle)>& calls) const {
+  const std::lock_guard lock(channel.calls);
+  if (failed_ || !channel.handle)
+    throw RankFailed(fmt::format("{}: rank {}: stopped, because an earlier call failed", name(), rank()));
+  calls(channel.handle);
+}
+
+// What the stream has under way ends now. Calls last microseconds; one that lasts longer waits inside the library for a rank
+// that is gone, gives an error once it is aborted, and no call follows it.
+void NcclTransport::abort(Channel& channel) {
+  constexpr auto kCall = 1s;
+  failed_ = true;  // the stream issues no further call
+  const std::unique_lock lock(channel.calls, kCall);
+  parts_.library->abort(std::exchange(channel.handle, nullptr));
 }
 
 void NcclTransport::between_machines(const Call& call, CudaStreamHandle stream) {
@@ -285,12 +303,14 @@ void NcclTransport::message(const Call& call, std::uint64_t number) {
   const bool sends = call.operation == Operation::send;
   auto& channel = route_channel(sends ? Route{rank(), call.peer, call.lane} : Route{call.peer, rank(), call.lane});
   run_on(channel, call, number, [&](CudaStreamHandle stream) {
-    auto& nccl = *parts_.library;
-    if (sends) {
-      demand(nccl.send(call.from.front().data(), call.from.front().size(), 1, channel.handle, stream), "ncclSend");
-    } else {
-      demand(nccl.receive(call.to.front().data(), call.to.front().size(), 0, channel.handle, stream), "ncclRecv");
-    }
+    with_handle(channel, [&](NcclHandle handle) {
+      auto& nccl = *parts_.library;
+      if (sends) {
+        demand(nccl.send(call.from.front().data(), call.from.front().size(), 1, handle, stream), "ncclSend");
+      } else {
+        demand(nccl.receive(call.to.front().data(), call.to.front().size(), 0, handle, stream), "ncclRecv");
+      }
+    });
   });
 }
 
@@ -384,14 +404,10 @@ void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t num
       host_->check(number, call.patient ? Clock::now() : since);
     } catch (...) {
       trouble = std::current_exception();
-      failed_ = true;                         // before the abort: the stream issues no further group
-      parts_.library->abort(channel.handle);  // what it had under way ends now
+      abort(channel);
     }
   }
-  if (trouble) {
-    channel.handle = nullptr;
-    std::rethrow_exception(trouble);
-  }
+  if (trouble) std::rethrow_exception(trouble);
   if (end.failure) std::rethrow_exception(end.failure);
 }
 

@@ -28,6 +28,7 @@ namespace terrace {
 
 struct NcclParts {
   Device* device = nullptr;
+  int device_index = 0;
   std::shared_ptr<NcclLibrary> library;
   std::function<void(CudaStreamHandle, const cuda::FoldWork&)> fold;
   std::size_t fold_bytes = kStagingBytes;  // for the blocks of other ranks
@@ -54,6 +55,7 @@ class NcclTransport final : public Transport {
   struct Channel {
     NcclHandle handle = nullptr;
     std::unique_ptr<Stream> stream;
+    std::timed_mutex calls;  // held while the library is called with the handle, and for its abort
   };
   using Route = std::tuple<int, int, int>;  // source, destination, lane
 
@@ -72,6 +74,9 @@ class NcclTransport final : public Transport {
   Channel& route_channel(const Route& route);
   void join(Channel& channel, int ranks, const NcclId& id, int rank);
   void letter(const Call& call) { letters_->run(call, ++letters_sent_); }
+  // Calls of the library with the channel's handle, of which none comes after its abort.
+  void with_handle(Channel& channel, const std::function<void(NcclHandle)>& calls) const;
+  void abort(Channel& channel);
   // Issues on the channel and waits for the end.
   void run_on(Channel& channel, const Call& call, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
   void demand(int result, const char* what) const;

@@ -77,9 +77,9 @@ class RealNccl final : public NcclLibrary {
     return broadcast_(data, data, bytes, ncclInt8, root, handle, stream);
   }
 
-  bool is_device_memory(const void* data) override {
+  bool is_device_memory(int device, const void* data) override {
     cudaPointerAttributes found{};
-    if (cudaPointerGetAttributes(&found, data) != cudaSuccess) {
+    if (cudaSetDevice(device) != cudaSuccess || cudaPointerGetAttributes(&found, data) != cudaSuccess) {
       cudaGetLastError();  // memory that CUDA does not know is the host's, and no error of anybody's
       return false;
     }

@@ -50,9 +50,10 @@ struct TwoMemories {
 
 test::Outcome on_two_ranks_that_tell_memory_apart(const std::function<void(Rank&)>& body) {
   return test::on_fake_gpus(2, {.time_limit = 60s}, body, [](int, test::FakeGpuRank& gpu) {
-    gpu.nccl = std::make_shared<test::FakeNccl>(gpu.runtime, test::FakeNccl::Options{[runtime = gpu.runtime](const void* data) {
-                                                  return runtime->is_device_memory(data);
-                                                }});
+    gpu.nccl = std::make_shared<test::FakeNccl>(
+        gpu.runtime, test::FakeNccl::Options{.is_device_memory = [runtime = gpu.runtime](const void* data) {
+          return runtime->pointer_is_of_device(data);
+        }});
   });
 }
 
@@ -63,6 +64,26 @@ TEST_F(NcclTest, WhatNcclLosesEndsTheRunOnEveryRank) {
   });
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_NE("", outcome[r]) << "rank " << r << " did not notice";
   EXPECT_THAT(testing::PrintToString(outcome), HasSubstr("ncclCommGetAsyncError: a made-up NCCL error (6)"));
+}
+
+// The abort comes while this rank's stream is in the middle of a group, whose next call must not use the handle.
+TEST_F(NcclTest, AHandleIsNotUsedAfterItsAbort) {
+  constexpr std::uint64_t kLost = 7;
+  const auto outcome = test::on_fake_gpus(2, {.time_limit = 60s}, twenty_sums, [](int rank, test::FakeGpuRank& gpu) {
+    if (rank == 1) return gpu.nccl->lose_messages_from(kLost);
+    const auto self = std::make_shared<test::FakeNccl*>();
+    gpu.nccl = std::make_shared<test::FakeNccl>(
+        gpu.runtime,
+        test::FakeNccl::Options{.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; },
+                                .before_send =
+                                    [self](std::uint64_t number) {
+                                      const auto end = std::chrono::steady_clock::now() + 300ms;
+                                      while (number == kLost && !(*self)->aborts() && std::chrono::steady_clock::now() < end)
+                                        std::this_thread::sleep_for(1ms);
+                                    }});
+    *self = gpu.nccl.get();
+  });
+  for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_NE("", outcome[r]) << "rank " << r << " did not notice";
 }
 
 // Sums of numbers on the host and of blocks on a GPU travel side by side.

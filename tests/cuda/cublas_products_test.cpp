@@ -1,0 +1,126 @@
+// The products of a GPU over a made-up cuBLASLt: what it is asked for, and what it may not be given. (Products' numbers:
+// tests/math/matmul_test.cpp and bits_test.cpp, in the same program.)
+#include <gmock/gmock.h>
+
+#include <terrace/core/error.h>
+#include <terrace/tests/math/math_fixture.h>
+#include <terrace/tests/support/fake_cublaslt.h>
+
+#include "emulated_gpu.h"
+
+namespace terrace::test {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class CublasProductsTest : public testing::Test {
+ protected:
+  void make(std::string algorithms = {}) {
+    gpu_ = make_emulated_gpu(pool_, {.kernel = "warps", .algorithms = std::move(algorithms)});
+  }
+  void TearDown() override {
+    gpu_.reset();
+    EXPECT_EQ(fake_cublaslt::live_objects(), 0);
+  }
+
+  static Tensor filled(DType dtype, Shape shape, std::size_t shift = 0) {
+    std::mt19937_64 generator(7);
+    Tensor t(dtype, shape, shift);
+    return t.random(generator);
+  }
+  // c = a[m, k] · b[k, n] + bias, against sums in fp64.
+  void expect_right(Tensor c, const Tensor& a, const Tensor& b, const Tensor& bias) {
+    const std::int64_t m = c.view().shape[0], n = c.view().shape[1], k = a.size() / m;
+    std::vector<double> want(static_cast<std::size_t>(m * n));
+    for (std::int64_t i = 0; i < m * n; ++i) {
+      want[static_cast<std::size_t>(i)] = bias.view().empty() ? 0 : bias.get(i % n);
+      for (std::int64_t l = 0; l < k; ++l) want[static_cast<std::size_t>(i)] += a.get(i / n * k + l) * b.get(l * n + i % n);
+    }
+    const auto stream = gpu_->make_stream("compute");
+    gpu_->math().matmul(*stream, c, a, Transpose::no, b, Transpose::no, bias);
+    stream->synchronize();
+    expect_near(c, want, tolerance(c.dtype()), "product");
+  }
+  Math& math() { return gpu_->math(); }
+
+ private:
+  ThreadPool pool_{2};
+  std::unique_ptr<Device> gpu_;
+};
+
+// One product, whose algorithm is kept, with biases at other addresses than the first. On a GPU a kernel that reads a bias in
+// words of 16 bytes faults at any other.
+TEST_F(CublasProductsTest, ABiasMayLieAnywhere) {
+  for (const auto dtype : {DType::bf16, DType::fp32}) {
+    make();
+    const auto a = filled(dtype, {16, 32}), b = filled(dtype, {32, 24});
+    for (const std::size_t shift : {0, 1, 3, 8, 16}) {
+      SCOPED_TRACE(testing::Message() << shift << " elements off, " << name_of(dtype));
+      expect_right(Tensor(dtype, {16, 24}), a, b, filled(dtype, {24}, shift));
+    }
+    EXPECT_EQ(std::ranges::count(math().algorithms(), '\n'), 2) << "one product, and the library: " << math().algorithms();
+  }
+}
+
+TEST_F(CublasProductsTest, ABiasIsWidenedToTheResult) {
+  make();
+  for (const auto dtype : {DType::bf16, DType::fp16})
+    expect_right(Tensor(DType::fp32, {16, 24}), filled(dtype, {16, 32}), filled(dtype, {32, 24}), filled(dtype, {24}));
+  expect_right(Tensor(DType::fp64, {16, 24}), filled(DType::fp64, {16, 32}), filled(DType::fp64, {32, 24}),
+               filled(DType::fp64, {24}));
+}
+
+// The bias that is copied lies in the workspace, and so do the parts of a split sum.
+TEST_F(CublasProductsTest, ASplitSumAndACopiedBiasShareTheWorkspace) {
+  make();
+  expect_right(Tensor(DType::fp32, {16, 24}), filled(DType::bf16, {16, 2048}), filled(DType::bf16, {2048, 24}),
+               filled(DType::bf16, {24}));
+  EXPECT_THAT(math().algorithms(), HasSubstr("algorithm 67, tile 0, stages 0, split 3, reduction 2"));
+}
+
+TEST_F(CublasProductsTest, AnEmptySumIsTheBias) {
+  make();
+  const Tensor none(DType::bf16, {4, 0}), neither(DType::bf16, {0, 8});
+  for (const auto dtype : {DType::bf16, DType::fp32}) {
+    expect_right(Tensor(dtype, {4, 8}), none, neither, filled(DType::bf16, {8}));
+    expect_right(Tensor(dtype, {4, 8}), none, neither, {});
+  }
+}
+
+// An algorithm for aligned operands is refused others, and the error says which product that was.
+TEST_F(CublasProductsTest, OperandsThatTheirAlgorithmCannotReadAreRefused) {
+  make();
+  const auto a = filled(DType::bf16, {16, 32}), b = filled(DType::bf16, {32, 24}), off = filled(DType::bf16, {32, 24}, 1);
+  expect_right(Tensor(DType::bf16, {16, 24}), a, b, {});
+  auto recorded = math().algorithms();
+  const std::string aligned = "aligned to 16";
+  recorded.replace(recorded.find(aligned), aligned.size(), "aligned to 2");
+  expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});  // what is chosen for it can
+  make(recorded);
+  try {
+    expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});
+    ADD_FAILURE() << "an algorithm for 16 bytes was run on 2";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("matmul [16, 24] = bf16 [16, 32] · [32, 24], to bf16, aligned to 2"),
+                                HasSubstr("cublasLtMatmul"), HasSubstr("CUBLAS_STATUS_NOT_SUPPORTED")));
+  }
+}
+
+TEST_F(CublasProductsTest, ARecordOfAnotherLibraryIsRefused) {
+  make();
+  expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 32}), filled(DType::bf16, {32, 24}), {});
+  auto recorded = math().algorithms();
+  recorded.replace(recorded.find("words ") + 6, 16, "00000000000000ff");
+  make(recorded);
+  try {
+    expect_right(Tensor(DType::bf16, {16, 24}), filled(DType::bf16, {16, 32}), filled(DType::bf16, {32, 24}), {});
+    ADD_FAILURE() << "words that mean nothing to the library were taken";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), AllOf(HasSubstr("cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it"),
+                                HasSubstr("CUBLAS_STATUS_INVALID_VALUE")));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

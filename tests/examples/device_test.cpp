@@ -1,0 +1,19 @@
+// What the program leaves to the threads that issue to a GPU.
+#include <terrace/examples/terrace/device.h>
+
+#include <gtest/gtest.h>
+
+namespace terrace::cli {
+namespace {
+
+TEST(UsualThreads, LeaveTwoCoresToThoseThatIssueToAGpu) {
+  RunConfig cpu, gpu;
+  gpu.device = "cuda:0";
+  for (const auto [cores, beside_gpu] : {std::pair{0, 1}, {1, 1}, {2, 2}, {4, 3}, {8, 6}, {16, 14}, {192, 190}}) {
+    EXPECT_EQ(usual_threads(gpu, cores), beside_gpu) << cores;
+    EXPECT_EQ(usual_threads(cpu, cores), std::max(cores, 1)) << cores;
+  }
+}
+
+}  // namespace
+}  // namespace terrace::cli
