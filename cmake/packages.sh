@@ -1,5 +1,5 @@
-# Sourced by examples/quickstart.sh and tests/run.sh: the Debian packages that terrace builds with, and helpers to say what
-# happens and how long it took. One apt call on a fresh machine.
+# Sourced by examples/*.sh and tests/run.sh: the Debian packages that terrace builds with, helpers to say what happens and how
+# long it took, and a text to learn. One apt call on a fresh machine.
 
 terrace_packages=(
   g++ cmake ninja-build pkg-config git ca-certificates
@@ -31,3 +31,19 @@ install_packages() {
   as_root apt-get update -qq
   as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
+
+build_program() {
+  cmake --preset release && cmake --build --preset release --target terrace_program
+}
+
+# write_once FILE COMMAND…: writes what the command prints, and the file only appears when it is whole. A second call keeps it.
+write_once() {
+  local file=$1
+  shift
+  mkdir -p "$(dirname "$file")" || return
+  [ -s "$file" ] || { "$@" > "$file.new" && mv "$file.new" "$file"; } || return
+  printf '%s: %s bytes of text\n' "$file" "$(stat -c %s "$file")"
+}
+
+# The King James Bible (package bible-kjv), one verse a line, without the verses' numbers.
+print_bible() { bible -f gen1:1-rev22:21 </dev/null 2>/dev/null | sed 's/^[^ ]* //'; }

@@ -21,19 +21,6 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-build() {
-  cmake --preset release
-  cmake --build --preset release --target terrace_program
-}
-
-# The King James Bible, one verse a line, without the verses' numbers.
-write_corpus() {
-  mkdir -p "$(dirname "$1")"
-  [ -s "$1" ] || bible -f gen1:1-rev22:21 </dev/null 2>/dev/null | sed 's/^[^ ]* //' > "$1.new"
-  [ -s "$1" ] || mv "$1.new" "$1"
-  printf '%s: %s bytes of text\n' "$1" "$(stat -c %s "$1")"
-}
-
 terrace=build/release/bin/terrace corpus=$out-data/bible.txt disk=$out-disk
 run=(
   --data "$corpus" --out-dir "$out"
@@ -48,8 +35,8 @@ run=(
 
 begin=$SECONDS
 [ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" bible-kjv
-timed 'build' build
-timed 'corpus' write_corpus "$corpus"
+timed 'build' build_program
+timed 'corpus' write_once "$corpus" print_bible
 mkdir -p "$disk"
 timed 'this machine' "$terrace" doctor --measure --nvme-path "$disk"
 timed 'the plan' "$terrace" plan "${run[@]}"

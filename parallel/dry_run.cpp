@@ -55,6 +55,7 @@ class LifeWalk {
   DryRun train() {
     results_s_ = costs_.seconds_of_results(programs_.steady);
     begin();
+    if (request_.evaluate_first && !life_.steps_only) evaluate();
     steps();
     note_space();
     if (life_.steps_only) return std::move(out_);

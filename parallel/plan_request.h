@@ -55,6 +55,7 @@ struct PlanRequest {
   // The life of the run, which the plan walks as the trainer will: the number of steps (0: a few), evaluations and commits
   // after every n-th step (0: never), and one of each at the end. The plan skips the middle of a very long life.
   std::uint64_t steps = 0, evaluate_every = 0, evaluate_batches = 0, commit_every = 0;
+  bool evaluate_first = false;      // before the first step, too
   std::uint64_t visits = 1;         // how often all weights are read at the end: for their hash, and to save them
   std::uint64_t average_every = 0;  // steps between the averages of local SGD (DataParallel::local)
   std::uint32_t generations = 2;    // of state on disk; with one, nothing can be committed before the end

@@ -10,7 +10,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/token_scan.h>
-#include <terrace/examples/terrace/run_data.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 
 namespace terrace::cli {
 

@@ -1,7 +1,6 @@
 #include <terrace/examples/terrace/export_command.h>
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,6 +21,7 @@
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/committed_state.h>
 #include <terrace/parallel/freeze.h>
@@ -32,12 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostFileBytes = 5'000'000'000;  // as the library cuts
-// What belongs to a model beside its weights, copied from the directory that the run began with.
-constexpr std::array kCopied{"generation_config.json",  "tokenizer.json",    "tokenizer_config.json",
-                             "tokenizer.model",         "vocab.json",        "merges.txt",
-                             "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"};
-
+constexpr std::uint64_t kMostFileBytes = 5'000'000'000;   // as the library cuts
 constexpr const char* kUnfinished = "unfinished-export";  // in a directory until all is there
 
 // A new or empty directory, or one that an export has marked and did not finish: whatever else has files is not touched.
@@ -64,11 +59,12 @@ nlohmann::json base_of(const RunConfig& config) {
   return parse_json(read_text_file(file));
 }
 
-void copy_files(const RunConfig& config, const fs::path& to) {
+// The tokenizer that the run keeps, or what stands beside the weights that a run of bytes began with.
+void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to) {
   std::error_code error;
-  if (config.init_from.empty() || !fs::is_directory(config.init_from, error)) return;
-  for (const auto* const name : kCopied)
-    if (const auto file = fs::path(config.init_from) / name; fs::is_regular_file(file, error)) fs::copy_file(file, to / name);
+  const auto kept = tokenizer_folder(run);
+  const auto from = fs::is_directory(kept, error) ? kept : fs::path(config.init_from);
+  if (fs::is_directory(from, error)) copy_tokenizer_files(from, to);
 }
 
 std::set<std::string> frozen_names(const ParameterLayout& layout) {
@@ -135,7 +131,7 @@ void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
     else
       lm::write_weight_files(to, lm::make_model(without), dtype, kMostFileBytes,
                              counted(lm::MergedWeights(adapters, sizes.family, model, dtype, read)));
-    copy_files(config, to);
+    copy_files(run, config, to);
     replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
   }
   fs::remove(to / kUnfinished);

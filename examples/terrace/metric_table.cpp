@@ -7,6 +7,7 @@ constexpr Metric kMetrics[] = {
     {"", "step", "steps", "Finished steps", &StepMetrics::step},
     {"", "loss", "nats", "Training loss, the mean over the target tokens of the step", &StepMetrics::loss},
     {"", "eval_loss", "nats", "Held-out loss of the evaluation after the step", &StepMetrics::eval_loss},
+    {"", "first_eval_loss", "nats", "Held-out loss of the evaluation before the first step", &StepMetrics::first_eval_loss},
     {"", "grad_norm", "1", "Norm of all gradients before clipping", &StepMetrics::grad_norm},
     {"", "lr", "1", "Learning rate", &StepMetrics::lr},
     {"", "tokens", "tokens", "Tokens of the step, of all ranks", &StepMetrics::tokens},

@@ -38,6 +38,7 @@ struct StepMetrics {
   double communication_s = 0, hidden_communication_s = 0;          // between ranks, and the part of it during computing
   double commit_s = 0;                                             // of the commits since the step before; the run waited
   std::optional<double> eval_loss;                                 // of the evaluation after this step
+  std::optional<double> first_eval_loss;                           // of the evaluation before the first step
   std::optional<double> router_balance, router_z, router_dropped;  // of a model with experts (core/routing.h)
   bool skipped = false;                                            // loss or norm was not finite; the weights were not changed
 };

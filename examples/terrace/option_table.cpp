@@ -156,7 +156,9 @@ std::vector<Option> make_table() {
            "after its header; or jsonl, conversations of which the answers are learned",
            {"bytes", "u16", "u32", "llm.c", "jsonl"}),
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
-           "tokenizer.json, for --data-format jsonl; empty: the one in the directory of --model or --init-from"),
+           "tokenizer.json of the data: jsonl needs one, and runs of token ids keep it for generate, chat and ckpt export; "
+           "empty: "
+           "the one in the directory of --model or --init-from"),
       number("model", "document-separator", &C::document_separator, {-1, 2147483646.0}, kSame,
              "id of the token that ends a document: attention, positions and losses do not cross it; -1: each sequence is one "
              "document"),
@@ -228,6 +230,7 @@ std::vector<Option> make_table() {
              "fewer than eight, a quarter) for the threads that issue to it"),
       number("train", "eval-interval", &C::eval_interval, kCount, kRanks, "steps between evaluations; 0: at the end only"),
       number("train", "eval-batches", &C::eval_batches, kCount, kRanks, "micro-batches in an evaluation; 0: no evaluations"),
+      text("train", "eval-first", &C::eval_first, Text::any, kRanks, "evaluate before the first step, too"),
 
       number("parallel", "dp", &C::dp, {0, 65536}, kSame,
              "data-parallel ranks, which train on different micro-batches; 0: as many as were launched, or one"),

@@ -47,8 +47,9 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
   for (const auto& m : steps) {
     const auto step = static_cast<double>(m.step);
     train.emplace_back(step, m.loss);
+    if (m.first_eval_loss) held_out.emplace_back(step - 1, *m.first_eval_loss);
     if (m.eval_loss) held_out.emplace_back(step, *m.eval_loss);
-    for (const double v : {m.loss, m.eval_loss.value_or(m.loss)})
+    for (const double v : {m.loss, m.eval_loss.value_or(m.loss), m.first_eval_loss.value_or(m.loss)})
       if (std::isfinite(v)) low = std::min(low, v), high = std::max(high, v);
   }
   // For long runs: the mean over a fiftieth of the run, centred on each step, so that it does not lag.
@@ -65,7 +66,7 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
                   .top = 10,
                   .width = kWidth - 72,
                   .height = 230,
-                  .x_low = static_cast<double>(steps.front().step),
+                  .x_low = static_cast<double>(steps.front().step - (steps.front().first_eval_loss ? 1 : 0)),
                   .x_high = static_cast<double>(steps.back().step),
                   .y_low = low - margin,
                   .y_high = high + margin,

@@ -30,7 +30,7 @@ struct RunConfig {
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";     // bytes | u16 | u32 | llm.c | jsonl
-  std::string tokenizer;                 // of jsonl; empty: tokenizer.json in the directory of --init-from
+  std::string tokenizer;                 // empty: tokenizer.json in the directory of --init-from
   std::int64_t document_separator = -1;  // a token that ends a document; -1: none, each sequence is one document
   std::string init_from, save;
   std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
@@ -60,6 +60,7 @@ struct RunConfig {
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // in steps; 0: at the end only
   std::int64_t eval_batches = 4;
+  bool eval_first = false;  // before the first step, too
   // ranks that train on different micro-batches of a step
   std::int64_t dp = 0;           // 0: as many as were launched
   std::int64_t zero = 0;         // the ZeRO stage

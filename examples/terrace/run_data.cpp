@@ -4,40 +4,19 @@
 
 #include <vector>
 
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/parallel/train/documents.h>
 
 namespace terrace::cli {
-namespace {
-
-lm::Tokenizer read_tokenizer(const RunConfig& config) {
-  const auto file = tokenizer_of(config);
-  auto tokenizer = lm::Tokenizer::read(file);
-  if (static_cast<std::int64_t>(tokenizer.ids()) > config.vocab)
-    throw Error(fmt::format("the tokenizer {} has {} ids, but the model has --vocab {}\n  give --vocab {} or more, or the "
-                            "tokenizer of the model",
-                            file.string(), tokenizer.ids(), config.vocab, tokenizer.ids()),
-                Exit::usage);
-  return tokenizer;
-}
-
-}  // namespace
-
-std::filesystem::path tokenizer_of(const RunConfig& config) {
-  if (!config.tokenizer.empty()) return config.tokenizer;
-  std::error_code error;
-  auto beside = std::filesystem::path(config.init_from) / "tokenizer.json";
-  if (!config.init_from.empty() && std::filesystem::exists(beside, error)) return beside;
-  throw Error(
-      "--data-format jsonl needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json; terrace train-tokenizer makes one",
-      Exit::usage);
-}
-
 RunData::Tokens::Tokens(const RunConfig& config)
     : corpus(lm::Corpus::open(config.data, {}, lm::token_format(config.data_format, config.vocab))),
-      sequences(lm::plan_sequences(corpus.tokens(), static_cast<std::uint64_t>(config.seq_len))) {}
+      sequences(lm::plan_sequences(corpus.tokens(), static_cast<std::uint64_t>(config.seq_len))) {
+  // The run only keeps it. A mistake must not show at the end.
+  if (!config.tokenizer.empty()) static_cast<void>(read_tokenizer(config.tokenizer, config));
+}
 
 RunData::Conversations::Conversations(const RunConfig& config)
-    : tokenizer(read_tokenizer(config)),
+    : tokenizer(read_tokenizer(tokenizer_of(config), config)),
       format(tokenizer, lm::read_tokenizer_config(tokenizer_of(config).parent_path())),
       data(config.data, format, static_cast<std::uint64_t>(config.seq_len), config.seed) {}
 

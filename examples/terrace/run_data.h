@@ -7,12 +7,10 @@
 
 #include <cstdint>
 #include <exception>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/corpus.h>
@@ -21,10 +19,6 @@
 #include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
-
-inline constexpr std::string_view kConversations = "jsonl";  // the --data-format
-// The tokenizer.json of a run of conversations: --tokenizer, or the one beside the weights that it began with.
-std::filesystem::path tokenizer_of(const RunConfig& config);
 
 class RunData {
  public:

@@ -18,6 +18,7 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/examples/terrace/unfinished_copy.h>
@@ -468,6 +469,7 @@ void warn_of_other_bits(const RunDir& dir, const RunConfig& config) {
 }
 
 void begin_run(const RunDir& dir, const RunConfig& config) {
+  keep_tokenizer(dir.path, config);
   write_text(dir.path / kConfigFile, to_toml(config));
   auto paths = nlohmann::json::array();
   for (const auto& path : dir.store.paths) {
@@ -551,6 +553,10 @@ void copy_run_files(const fs::path& from, const fs::path& to) {
       fs::copy_file(from / name, to / name);
       sync_to_disk(to / name);
     }
+  if (const auto tokenizer = tokenizer_folder(from); fs::exists(tokenizer)) {
+    fs::create_directories(tokenizer_folder(to));
+    copy_tokenizer_files(tokenizer, tokenizer_folder(to));
+  }
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";

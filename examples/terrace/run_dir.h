@@ -45,7 +45,7 @@ RunDir rank_dir(const RunConfig& config, int rank);
 // Whether the machine computes other bits than the one that computed the run until now; warns if so.
 bool has_other_bits(const RunDir& dir, const RunConfig& config);
 void warn_of_other_bits(const RunDir& dir, const RunConfig& config);
-// Writes config.toml and run.json, and removes an earlier result. Called after all checks.
+// Writes config.toml, run.json and the tokenizer, and removes an earlier result. Called after all checks.
 void begin_run(const RunDir& dir, const RunConfig& config);
 // Called after the first commit: from now on, a store without a commit is damage.
 void record_first_commit(RunDir& dir);
@@ -62,7 +62,7 @@ std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& firs
 std::string store_name_of_rank(const std::string& name, std::size_t rank);
 // For a command that takes the settings from config.toml, which has no checksum: they must be those of run.json.
 void demand_settings_of_run(const std::filesystem::path& path, const RunConfig& config);
-// Copies the settings and metrics of the run `from` to the folder `to`, which has its own store; run.json last.
+// Copies the settings, tokenizer and metrics of the run `from` to the folder `to`, which has its own store; run.json last.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);
 // After its store is removed, the directory has no run any more; its metrics and report stay.
 void forget_run(const std::filesystem::path& path);

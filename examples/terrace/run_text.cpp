@@ -8,25 +8,21 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
-#include <terrace/examples/terrace/run_data.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 
 namespace terrace::cli {
 
 RunText::RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& given, const std::string& end) {
-  const auto tokenizer = given.empty() && config.data_format == kConversations ? tokenizer_of(config) : given;
+  const auto tokenizer = given.empty() ? tokenizer_of_run(run, config) : given;
   const bool of_bytes = config.data_format == "bytes";
   if (of_bytes && !tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run), Exit::usage);
   if (!of_bytes && tokenizer.empty())
-    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}), and not on bytes\n  "
-                            "give the --tokenizer that made the ids",
+    throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}) without a --tokenizer\n  give the "
+                            "--tokenizer that made the ids",
                             run, config.data_format),
                 Exit::usage);
-  if (!of_bytes) tokenizer_ = lm::Tokenizer::read(tokenizer);
-  if (tokenizer_ && static_cast<std::int64_t>(tokenizer_->ids()) > config.vocab)
-    throw Error(fmt::format("the tokenizer {} has {} ids, but the run has --vocab {}\n  give the --tokenizer that made the ids",
-                            tokenizer.string(), tokenizer_->ids(), config.vocab),
-                Exit::usage);
+  if (!of_bytes) tokenizer_ = read_tokenizer(tokenizer, config);
   if (tokenizer_) named_ = lm::read_tokenizer_config(tokenizer.parent_path());
   find_ends(config, end);
 }

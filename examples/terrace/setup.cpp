@@ -170,6 +170,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
   r.evaluate_batches = static_cast<std::uint64_t>(c.eval_batches);
+  r.evaluate_first = c.eval_first;
   r.commit_every = commit_interval(c);
   r.visits = c.save.empty() ? 1 : 2;
   r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;

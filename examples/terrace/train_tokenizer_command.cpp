@@ -46,6 +46,8 @@ void add_trainer_options(CLI::App& app, TrainerWords& words) {
   app.add_option("--special", words.special, "a special token, which gets the lowest id; repeatable")
       ->type_name("TOKEN")
       ->expected(1)
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->capture_default_str();
   app.add_option("--min-count", words.trainer.least_count, "neighbours that stand together more rarely do not merge")
       ->capture_default_str();

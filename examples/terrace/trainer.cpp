@@ -54,6 +54,19 @@ namespace {
 
 bool due(std::uint64_t step, std::uint64_t every) { return every > 0 && step % every == 0; }
 
+std::string held_out_before(double loss) {
+  return fmt::format("held-out loss {} before the first step", format_number(loss, 6));
+}
+
+// Of the result of a finished run; empty: it was not evaluated.
+std::string held_out(const nlohmann::json& result) {
+  std::string text;
+  if (result.contains("first_eval_loss")) text = held_out_before(result.at("first_eval_loss").get<double>()) + ", ";
+  if (!result.contains("eval_loss")) return "";
+  return fmt::format("{}{} after step {}", text.empty() ? "held-out loss " : text,
+                     format_number(result.at("eval_loss").get<double>(), 6), result.at("steps").get<std::uint64_t>());
+}
+
 // One rank's training, from its engine to the run's result.
 class Training {
  public:
@@ -100,6 +113,11 @@ class Training {
  private:
   // The loop. Returns why it ended before the last step: kStop and the signal, or kNoData; 0: it did not.
   std::uint64_t train_steps() {
+    if (config_.eval_first && config_.eval_batches > 0 && done() == 0) {
+      first_evaluation_ = evaluate();
+      if (!first_evaluation_) return kNoData;
+      screen_.note(held_out_before(*first_evaluation_));
+    }
     while (done() < last_) {
       static_cast<void>(trainer_.read());
       const auto wish = wish_of_a_rank();
@@ -175,6 +193,7 @@ class Training {
   }
   void show(StepMetrics m) {
     m.commit_s = std::exchange(commit_s_, 0);
+    if (m.step == 1) m.first_eval_loss = first_evaluation_;
     metrics_->write(m);
     screen_.step(m);
   }
@@ -195,6 +214,13 @@ class Training {
         evaluation = lines.back().eval_loss;
     if (config_.eval_batches > 0 && !team_.any(evaluation.has_value())) evaluation = evaluate();
     return evaluation;
+  }
+
+  // That of a resumed run is in the line of its first step.
+  [[nodiscard]] std::optional<double> first_evaluation() const {
+    if (first_evaluation_ || !team_.first()) return first_evaluation_;
+    const auto lines = read_metrics(dir_.path / kMetricsFile);
+    return lines.empty() ? std::nullopt : lines.front().first_eval_loss;
   }
 
   // As SIGUSR1 asks for. With one generation, the next step would overwrite the commit.
@@ -263,6 +289,7 @@ class Training {
     nlohmann::json result{{"steps", done()}, {"weights_xxh64", hash}, {"skipped_steps", trainer_.skipped()}};
     if (const auto chosen = device_->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
     if (evaluation_) result["eval_loss"] = *evaluation_;
+    if (const auto first = first_evaluation()) result["first_eval_loss"] = *first;
     if (trainer_.loss_scale().dynamic()) result["loss_scale"] = trainer_.loss_scale().value();
     for (const auto tier : kAllTiers) peak[tier] = team_.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
@@ -308,6 +335,7 @@ class Training {
   const RankLog log_;
   Screen screen_;
   std::optional<MetricsSinks> metrics_;
+  std::optional<double> first_evaluation_;  // before the first step, with --eval-first
   std::optional<double> evaluation_;        // the last one
   double commit_s_ = 0;                     // not shown yet
   std::optional<std::uint64_t> committed_;  // the step of this process's last commit
@@ -343,6 +371,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
     Screen screen(screen_options(config.json, 0, 0));
     screen.note(
         fmt::format("the run in {} is finished; there is nothing to do; a greater --steps continues it", dir->path.string()));
+    if (const auto text = held_out(*dir->result); !text.empty()) screen.note(text);
     screen.finish(dir->result->at("weights_xxh64").get<std::string>(), *dir->result);
     return Exit::ok;
   }

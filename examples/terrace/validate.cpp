@@ -124,9 +124,9 @@ void demand_conversations(const RunConfig& c) {
     refuse_pair(fmt::format("--document-separator {} with --data-format jsonl: each conversation is a document already",
                             c.document_separator),
                 "leave --document-separator out");
-  if (!conversations && !c.tokenizer.empty())
-    refuse_pair(fmt::format("--tokenizer with --data-format {}: its tokens are in the data already", c.data_format),
-                "leave --tokenizer out, or give --data-format jsonl");
+  if (c.data_format == "bytes" && !c.tokenizer.empty())
+    refuse_pair("--tokenizer with --data-format bytes: bytes are the tokens",
+                "leave --tokenizer out; or give --data-format jsonl, or ids that terrace tokenize makes");
 }
 
 void demand_experts(const RunConfig& c) {

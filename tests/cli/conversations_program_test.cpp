@@ -55,8 +55,6 @@ TEST_F(Conversations, ARunGoesOnExactlyAndGenerates) {
   const auto next = learn("run", {"--batch-size", "2", "--steps", "6", "--resume", "auto", "--verify-resident"});
   ASSERT_EQ(0, next.exit) << next.described;
   EXPECT_EQ(weights_of(whole), weights_of(next));
-  const auto said = terrace({"generate", "run", "--prompt", "what", "--max-tokens", "5"});
-  EXPECT_EQ(0, said.exit) << said.described;
 
   const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "270", "--out", "tokenizer.json"});
   ASSERT_EQ(0, made.exit) << made.described;
@@ -78,12 +76,13 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   ASSERT_EQ(2U, two.lines().size()) << two.described;
   EXPECT_EQ(one.lines().at(0), two.lines().at(0));
   EXPECT_EQ(0U, two.warnings("chat template"));
-  scratch_.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
+  scratch_.write("run/tokenizer/tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
   const auto ignored = run(chat("", {}));
   EXPECT_EQ(0, ignored.exit) << ignored.described;
   EXPECT_EQ(1U, ignored.warnings("chat template")) << ignored.described;
+  std::filesystem::remove(at("run/tokenizer/tokenizer_config.json"));
+  scratch_.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
   EXPECT_EQ(1U, learn("warned", {"--steps", "1"}).warnings("chat template"));
-  std::filesystem::remove(at("tokenizer_config.json"));
   EXPECT_NE(one.out, run(chat("hello\n", {"--max-tokens", "9", "--system", "a tier"})).out);
 
   // Ctrl-C ends an answer, and the next message is answered.
@@ -106,6 +105,43 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
 
   ASSERT_EQ(0, train({"--out-dir", "bytes"}).exit);
   expect_refusal(terrace({"chat", "bytes"}), 2, {"trained on bytes", "--data-format jsonl"});
+}
+
+// A run directory is whole: it can be moved, copied and exported when the files that it began with are gone.
+TEST_F(Conversations, ARunKeepsItsTokenizer) {
+  namespace fs = std::filesystem;
+  scratch_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  fs::rename(at("tokenizer.json"), at("other-name.json"));
+  ASSERT_EQ(0, learn("conversations", {"--tokenizer", "other-name.json", "--steps", "1"}).exit);
+  ASSERT_EQ(0, terrace({"tokenize", "text.txt", "--tokenizer", "other-name.json", "--out", "ids"}).exit);
+  const Words ids{"--data", "ids", "--data-format", "u16", "--vocab", "280", "--seq-len", "8", "--steps", "1"};
+  expect_refusal(train(ids + Words{"--tokenizer", "other-name.json", "--vocab", "270", "--out-dir", "none"}), 2, {"280 ids"});
+  ASSERT_EQ(0, train(ids + Words{"--out-dir", "older"}).exit);  // as before runs of ids could keep one
+  ASSERT_EQ(0, train(ids + Words{"--tokenizer", "other-name.json", "--out-dir", "ids-run"}).exit);
+  const auto tokenizer = scratch_.read("other-name.json");
+  fs::remove(at("other-name.json"));
+  fs::remove(at("tokenizer_config.json"));
+  for (const std::string run : {"conversations", "ids-run"}) {
+    SCOPED_TRACE(run);
+    EXPECT_EQ(tokenizer, scratch_.read(run + "/tokenizer/tokenizer.json"));
+    ASSERT_EQ(0, terrace({"ckpt", "copy", run, run + "-copy"}).exit);
+    fs::remove_all(at(run));
+    const auto said = terrace({"generate", run + "-copy", "--prompt", "what", "--max-tokens", "3"});
+    EXPECT_EQ(0, said.exit) << said.described;
+    const auto done = terrace({"ckpt", "export", run + "-copy", run + "-dir"});
+    ASSERT_EQ(0, done.exit) << done.described;
+    EXPECT_EQ(tokenizer, scratch_.read(run + "-dir/tokenizer.json"));
+    EXPECT_TRUE(fs::exists(at(run + "-dir/tokenizer_config.json")));
+    // Conversations find it in the directory of the model.
+    const auto next = train({"--model", run + "-dir", "--data", "chat.jsonl", "--data-format", "jsonl", "--eval-batches", "1",
+                             "--eval-first", "--steps", "1", "--out-dir", run + "-next"});
+    EXPECT_EQ(0, next.exit) << next.described;
+  }
+  expect_refusal(terrace({"generate", "older", "--prompt", "what"}), 2, {"without a --tokenizer", "give the --tokenizer"});
+  // A run of an older version has no copy: it is found where the flags said.
+  fs::remove_all(at("conversations-next/tokenizer"));
+  const auto old = terrace({"generate", "conversations-next", "--prompt", "what", "--max-tokens", "3"});
+  EXPECT_EQ(0, old.exit) << old.described;
 }
 
 TEST_F(Conversations, RefusalsSayWhatToDo) {

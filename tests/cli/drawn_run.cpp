@@ -368,6 +368,7 @@ DrawnRun draw_run(std::uint64_t seed, std::uint64_t number) {
   if (run.canonical) run.bits.emplace_back("--canonical-reduction");
   if (b.same == Same::as_averaged) run.bits = run.bits + Words{"--sync-interval", text(b.every)};
   run.bits = run.bits + Words{"--eval-batches", text(draw.of<std::uint64_t>({0, 1, 2, 3, 5}))};
+  if (draw.one_in(4)) run.bits.emplace_back("--eval-first");
   run.micro_batches = b.micro_batches;
   run.reference = {.steps = b.steps,
                    .layout = layout,

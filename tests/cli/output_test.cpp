@@ -60,8 +60,34 @@ TEST_F(Output, JsonOfATrainingRun) {
   EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
 }
 
+// With --eval-first, the first weights have a held-out loss too: that of a run whose steps change nothing.
+TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
+  const auto still = train({"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--out-dir", "still"});
+  ASSERT_EQ(0, still.exit) << still.described;
+  const auto first = json_in("still/result.json").at("eval_loss");
+  const auto begun = train(kOffloaded + Words{"--eval-first", "--steps", "2", "--lr-schedule", "constant"});
+  ASSERT_EQ(0, begun.exit) << begun.described;
+  EXPECT_THAT(begun.out, HasSubstr("before the first step"));
+  EXPECT_EQ(first, metrics("run").at(0).at("first_eval_loss"));
+  EXPECT_FALSE(metrics("run").at(1).contains("first_eval_loss"));
+  EXPECT_EQ(first, json_in("run/result.json").at("first_eval_loss"));
+  const auto planned = json_in("run/plan.json"), result = json_in("run/result.json");
+  EXPECT_EQ(planned.at("peak_bytes"), result.at("peak_bytes")) << "the plan walks this evaluation, too";
+  // Neither the run that goes on nor the one that is finished evaluates them again, and both tell.
+  for (const auto* const what : {"goes on", "is finished"}) {
+    const auto next = train(kOffloaded + Words{"--eval-first", "--lr-schedule", "constant", "--resume", "auto"});
+    ASSERT_EQ(0, next.exit) << next.described;
+    EXPECT_EQ(first, json_in("run/result.json").at("first_eval_loss")) << what;
+    EXPECT_EQ(std::string(what) == "is finished", next.out.find("before the first step") != std::string::npos)
+        << next.described;
+  }
+  // Evaluating first changes no bit of the training.
+  const auto without = train(kOffloaded + Words{"--lr-schedule", "constant", "--out-dir", "without"});
+  EXPECT_EQ(json_in("run/result.json").at("weights_xxh64"), json_in("without/result.json").at("weights_xxh64"));
+}
+
 TEST_F(Output, NoEvaluationIsNoHeldOutLoss) {
-  const auto outcome = train({"--eval-batches", "0", "--eval-interval", "2"});
+  const auto outcome = train({"--eval-batches", "0", "--eval-first", "--eval-interval", "2"});
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_THAT(outcome.out, Not(HasSubstr("held-out")));
   EXPECT_FALSE(json_in("run/result.json").contains("eval_loss"));

@@ -41,7 +41,7 @@ void expect_steps_of(const Told& reference, const Told& run, std::uint64_t steps
 }
 
 void expect_result_of(const Told& reference, const Told& run) {
-  for (const auto* const key : {"steps", "weights_xxh64", "eval_loss", "skipped_steps", "loss_scale"})
+  for (const auto* const key : {"steps", "weights_xxh64", "eval_loss", "first_eval_loss", "skipped_steps", "loss_scale"})
     EXPECT_EQ(member(reference.result, key), member(run.result, key)) << key << " of result.json";
 }
 

@@ -85,6 +85,18 @@ TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
   EXPECT_FALSE(fs::exists(at("parts.progress")));
 }
 
+TEST_F(TokenizeProgram, SpecialTokensGetTheLowestIdsInTheirOrder) {
+  const auto made = terrace({"train-tokenizer", "text.txt", "--vocab", "300", "--special", "<|b|>", "--special", "<|a|>",
+                             "--special", "<|c|>", "--out", "special.json"});
+  ASSERT_EQ(0, made.exit) << made.described;
+  std::vector<std::string> tokens;
+  for (const auto& token : nlohmann::json::parse(scratch_.read("special.json")).at("added_tokens")) {
+    EXPECT_EQ(tokens.size(), token.at("id").get<std::size_t>());
+    tokens.push_back(token.at("content").get<std::string>());
+  }
+  EXPECT_EQ((std::vector<std::string>{"<|b|>", "<|a|>", "<|c|>"}), tokens);
+}
+
 TEST_F(TokenizeProgram, RefusalsSayWhatToDo) {
   expect_refusal(terrace({"tokenize"}), 2, {"needs files"});
   expect_refusal(terrace({"tokenize", "text.txt", "--out", "x"}), 2, {"--tokenizer"});

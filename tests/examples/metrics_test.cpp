@@ -30,7 +30,7 @@ StepMetrics sample(std::uint64_t step) {
   m.read_bytes = 4, m.write_bytes = 5, m.h2d_bytes = 6, m.d2h_bytes = 7, m.stall_s = 0.3;
   m.communication_s = 0.5, m.hidden_communication_s = 0.25;
   m.stall = {{"read", 0.1}, {"upload", 0.2}};
-  if (step % 2) m.eval_loss = std::nextafter(2.5, 3);
+  if (step % 2) m.eval_loss = std::nextafter(2.5, 3), m.first_eval_loss = std::nextafter(3.5, 3);
   return m;
 }
 
@@ -61,6 +61,7 @@ TEST(Metrics, NumbersReadBackAsTheSameBits) {
     EXPECT_EQ(read[i].device_peak_bytes, want.device_peak_bytes);
     EXPECT_EQ(read[i].host_peak_bytes, want.host_peak_bytes);
     EXPECT_EQ(read[i].eval_loss, want.eval_loss);
+    EXPECT_EQ(read[i].first_eval_loss, want.first_eval_loss);
     EXPECT_EQ(read[i].stall, want.stall);
     EXPECT_EQ(read[i].communication_s, want.communication_s);
     EXPECT_EQ(read[i].hidden_communication_s, want.hidden_communication_s);

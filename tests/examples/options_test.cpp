@@ -71,7 +71,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.grad_clip = 0;
   c.optimizer = "lion", c.recipe = "split", c.momentum = 0.25, c.nesterov = true, c.on_non_finite = "skip";
   c.lr_schedule = "wsd", c.warmup = 0, c.order = "vertical", c.group = 2, c.recompute = "layer", c.update = "device";
-  c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6;
+  c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6, c.eval_first = true;
   c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
   c.nvme_path = {"/a", "/b"};
   c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8, c.ckpt_keep = 4,

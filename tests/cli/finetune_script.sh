@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# examples/finetune.sh with a small text and dictionary: interrupted in both trainings it ends with the bits of a run that was
+# not, and once more it only reports.
+#   TERRACE=PROGRAM finetune_script.sh NEW-FOLDER
+set -euo pipefail
+folder=$1 project=$(cd "$(dirname "$0")/../.." && pwd)
+rm -rf "$folder"
+mkdir -p "$folder/dictionary"
+fail() { echo "finetune_script.sh: $*" >&2; exit 1; }
+
+# Words of letters whose meaning is short: 50 of 62, and one of them twice.
+for i in $(seq 60); do
+  word=word$(printf %d "$i" | tr 0-9 a-j) meaning='what it means'
+  [ $((i % 6)) != 0 ] || meaning='what "it" means'
+  printf '%08d 18 n 02 %s 0 other 0 000 | %s; "an example"  \n' "$i" "$word" "$meaning"
+done > "$folder/dictionary/data.noun"
+echo '00000061 00 a 01 wordb(a) 0 000 | a meaning' > "$folder/dictionary/data.adj"
+echo '00000062 02 r 01 two_words 0 000 | a meaning' > "$folder/dictionary/data.adv"
+printf '  1 A licence | of whom  \n' > "$folder/dictionary/data.verb"
+script() {
+  exec "$project/examples/finetune.sh" --no-install --steps 4 --text "$project/docs/tour.md" --dictionary "$folder/dictionary" --out-dir "$1"
+}
+# stop SIGNAL METRICS: starts the script and sends the signal when a training has done two steps.
+stop() {
+  setsid "$BASH" -c "$(declare -f script); script '$folder/stopped'" > "$folder/log" 2>&1 &
+  local pid=$!
+  until [ "$(wc -l 2>/dev/null < "$folder/stopped/$2" || echo 0)" -ge 2 ] || ! kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
+  kill "-$1" -- "-$pid" 2>/dev/null || true
+  wait "$pid" && fail "it ended before the signal" || true
+}
+export project folder
+
+(script "$folder/whole") > "$folder/first" || { cat "$folder/first"; fail 'it failed'; }
+grep -q '^50 conversations' "$folder/first" || fail 'a word is missing, or one too many'
+grep -q 'before the first step' "$folder/first" || fail 'no held-out loss before the first step'
+(script "$folder/whole") > "$folder/second" || fail 'the second run failed'
+[ "$(grep -c 'is finished; there is nothing to do' "$folder/second")" = 2 ] || fail 'the second run did more than report'
+[ "$(sed -n '/^== questions/,/^== questions:/p' "$folder/first" | grep -v ' s$')" = \
+  "$(sed -n '/^== questions/,/^== questions:/p' "$folder/second" | grep -v ' s$')" ] || fail 'other answers'
+
+stop KILL base/metrics.jsonl
+stop TERM lora/metrics.jsonl
+(script "$folder/stopped") > "$folder/third" || { cat "$folder/third"; fail 'it did not go on'; }
+for file in base-model/model.safetensors adapter/adapter_model.safetensors merged/model.safetensors; do
+  cmp "$folder/whole/$file" "$folder/stopped/$file" || fail "$file differs after interruptions"
+done
+rm -rf "$folder"
