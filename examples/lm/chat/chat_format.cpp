@@ -1,8 +1,12 @@
 #include <terrace/examples/lm/chat/chat_format.h>
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/chat/answers.h>
+#include <terrace/examples/lm/chat/jinja/json.h>
 
 namespace terrace::lm {
 namespace {
@@ -13,12 +17,53 @@ constexpr const char* kEndOfText = "<|endoftext|>";
 
 std::string head_of(std::string_view role) { return kTurn + std::string(role) + "\n"; }
 
+TemplateInput input_of(const std::vector<Message>& messages) {
+  TemplateInput out;
+  for (const auto& message : messages)
+    out.messages.push_back(template_message(message.given.is_null()
+                                                ? nlohmann::ordered_json{{"role", message.role}, {"content", message.content}}
+                                                : message.given));
+  return out;
+}
+
+TemplateInput input_of(const Conversation& conversation) {
+  auto out = input_of(conversation.messages);
+  out.more.emplace_back("tools", jinja::from_json(conversation.tools));
+  out.more.emplace_back("documents", jinja::from_json(conversation.documents));
+  for (const auto& [key, value] : conversation.variables.items()) out.more.emplace_back(key, jinja::from_json(value));
+  return out;
+}
+
+std::vector<Part> parts_of_text(const LearnedText& text) {
+  std::vector<Part> parts;
+  std::size_t done = 0;
+  for (const auto& [begin, end] : text.answers) {
+    parts.push_back({text.text.substr(done, begin - done), false});
+    parts.push_back({text.text.substr(begin, end - begin), true});
+    done = end;
+  }
+  parts.push_back({text.text.substr(done), false});
+  return parts;
+}
+
 }  // namespace
 
-ChatFormat::ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config) : tokenizer_(&tokenizer) {
+ChatFormat::ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config, std::optional<std::int64_t> now)
+    : tokenizer_(&tokenizer) {
+  std::vector<AddedToken> special;
+  for (auto& content : tokenizer.special()) {
+    auto& token = special.emplace_back();
+    token.id = static_cast<TokenId>(special.size() - 1);
+    token.content = std::move(content);
+  }
+  special_ = AddedTokens(std::move(special));
   for (const auto& name : {config.eos, std::string(kEndOfText)})
     if (end_of_text_.empty() && !name.empty() && tokenizer.id_of(name)) end_of_text_ = name;
-  if (config.chat_template) template_file_ = config.template_file.string();
+  if (config.chat_template) {
+    template_.emplace(*config.chat_template, config.template_file.string(), config.tokens, now);
+    end_ = end_of_answers(*template_, special_);
+    return;
+  }
   end_ = tokenizer.id_of(kTurnEnd) ? kTurnEnd : end_of_text_;
   if (end_.empty())
     throw Error(
@@ -28,35 +73,60 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config
 }
 
 std::string ChatFormat::warning() const {
-  if (template_file_.empty()) return {};
-  return fmt::format(
-      "{} has a chat template, which is not used: messages are written as ChatML (docs/chat.md), so a model that was "
-      "trained with the template learns another spelling; give \"prompt\" and \"completion\" to spell it yourself",
-      template_file_);
+  if (!template_ || !end_.empty()) return {};
+  return fmt::format("the chat template {} writes no special token behind an answer, so the model learns no end of its answers",
+                     template_->name());
 }
 
-std::vector<Part> ChatFormat::parts_of(const Conversation& conversation) const {
-  if (conversation.messages.empty())
-    return {{conversation.prompt, false}, {conversation.completion + (end_of_text_.empty() ? end_ : end_of_text_), true}};
+std::vector<Part> ChatFormat::as_chatml(const std::vector<Message>& messages) const {
   std::vector<Part> parts;
-  for (const auto& [role, content] : conversation.messages) {
-    parts.push_back({head_of(role), false});
-    parts.push_back({content + end_, role == kAnswering});
+  for (const auto& message : messages) {
+    if (!message.not_plain.empty()) throw Error(message.not_plain, Exit::usage);
+    parts.push_back({head_of(message.role), false});
+    parts.push_back({message.content + end_, message.role == kAnswering});
     parts.push_back({"\n", false});
   }
   return parts;
 }
 
+std::vector<std::vector<Part>> ChatFormat::parts_of(const Conversation& conversation) const {
+  if (conversation.messages.empty())
+    return {{{conversation.prompt, false}, {conversation.completion + (end_of_text_.empty() ? end_ : end_of_text_), true}}};
+  if (!template_) return {as_chatml(conversation.messages)};
+  std::vector<std::string> roles;
+  for (const auto& message : conversation.messages) roles.push_back(message.role);
+  std::vector<std::vector<Part>> out;
+  try {
+    for (const auto& text : learned_texts(*template_, input_of(conversation), roles, special_))
+      out.push_back(parts_of_text(text));
+  } catch (const jinja::Fault& fault) {  // of a number in the line
+    throw Error(fmt::format("{}\n  {}", fault.what, fault.mend), Exit::usage);
+  }
+  return out;
+}
+
 std::vector<TokenId> ChatFormat::encode_prompt(const std::vector<Message>& messages) const {
   std::vector<Part> parts;
-  if (!messages.empty()) parts = parts_of({.messages = messages, .prompt = {}, .completion = {}});
-  parts.push_back({head_of(kAnswering), false});
+  if (template_) {
+    parts.push_back({template_->write(input_of(messages), messages.size(), true).text, false});
+  } else {
+    parts = as_chatml(messages);
+    parts.push_back({head_of(kAnswering), false});
+  }
   Encoding with;
   return encode(std::move(parts), with).tokens;
 }
 
-ChatFormat::Encoded ChatFormat::encode(const Conversation& conversation, Encoding& with) const {
-  return encode(parts_of(conversation), with);
+std::vector<ChatFormat::Encoded> ChatFormat::encode(const Conversation& conversation, Encoding& with) const {
+  std::vector<Encoded> out;
+  for (auto& parts : parts_of(conversation)) {
+    auto encoded = encode(std::move(parts), with);
+    if (std::ranges::find(encoded.learned, true) != encoded.learned.end()) out.push_back(std::move(encoded));
+  }
+  if (out.empty())
+    throw Error("the chat template writes no answer of it, so there is nothing to learn\n  add an answer, or remove the line",
+                Exit::usage);
+  return out;
 }
 
 ChatFormat::Encoded ChatFormat::encode(std::vector<Part> parts, Encoding& with) const {
@@ -71,7 +141,9 @@ ChatFormat::Encoded ChatFormat::encode(std::vector<Part> parts, Encoding& with) 
   Encoded out;
   for (const auto& [text, answer] : joined) {
     TokenBuffer ids;
-    tokenizer_->encode(text, {}, with, ids);
+    // Behind letters no space is set before the text, as some tokenizers do at the beginning of one.
+    const bool goes_on = !out.tokens.empty() && !tokenizer_->is_added(out.tokens.back());
+    tokenizer_->encode(text, {.goes_on = goes_on}, with, ids);
     out.tokens.insert(out.tokens.end(), ids.view().begin(), ids.view().end());
     out.learned.resize(out.tokens.size(), answer);
   }

@@ -11,31 +11,33 @@
 namespace terrace::lm {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 
-[[noreturn]] void refuse(const std::string& why, const std::string& mend) {
-  throw Error(fmt::format("{}\n  {}", why, mend), Exit::usage);
-}
+std::string with_mend(const std::string& why, const std::string& mend) { return fmt::format("{}\n  {}", why, mend); }
+[[noreturn]] void refuse(const std::string& why, const std::string& mend) { throw Error(with_mend(why, mend), Exit::usage); }
 
 const std::string& text_of(const Json& object, const char* key, const std::string& of) {
   if (!object.contains(key)) refuse(fmt::format("{} has no \"{}\"", of, key), "add it, or remove the line");
-  if (!object[key].is_string())
-    refuse(fmt::format("\"{}\" of {} is no text", key, of),
-           "write a text, or remove the line; calls of tools are not supported");
+  if (!object[key].is_string()) refuse(fmt::format("\"{}\" of {} is no text", key, of), "write a text, or remove the line");
   return object[key].get_ref<const std::string&>();
 }
 
-// A text, or a list of parts of which each is one.
-std::string content_of(const Json& message, const std::string& of) {
-  if (!message.contains("content") || !message["content"].is_array()) return text_of(message, "content", of);
-  std::string all;
-  for (const auto& part : message["content"]) {
-    if (!part.is_object() || part.value("type", Json()) != "text")
-      refuse(fmt::format("\"content\" of {} has a part that is no text", of),
-             "remove the line; pictures and calls of tools are not supported");
-    all += text_of(part, "text", of);
+constexpr const char* kPlainMend = "write a text, remove the line, or give the model's own chat template, which may know more";
+
+// A text, or a list of parts of which each is one. Anything else is for chat templates.
+void take_content(const Json& message, const std::string& of, Message& out) {
+  const auto no_text = [&](const std::string& what) { out.not_plain = with_mend(what, kPlainMend); };
+  if (message.contains("tool_calls") && !message["tool_calls"].is_null()) no_text(fmt::format("{} calls tools", of));
+  if (!message.contains("content")) return no_text(fmt::format("{} has no \"content\"", of));
+  const auto& content = message["content"];
+  if (content.is_string()) out.content = content.get<std::string>();
+  if (content.is_string()) return;
+  if (!content.is_array()) return no_text(fmt::format("\"content\" of {} is no text", of));
+  for (const auto& part : content) {
+    if (!part.is_object() || part.value("type", Json()) != "text" || !part.value("text", Json()).is_string())
+      return no_text(fmt::format("\"content\" of {} has a part that is no text", of));
+    out.content += part["text"].get<std::string>();
   }
-  return all;
 }
 
 Conversation of_messages(const Json& list) {
@@ -45,8 +47,10 @@ Conversation of_messages(const Json& list) {
   for (const auto& message : list) {
     const auto of = fmt::format("message {}", out.messages.size() + 1);
     if (!message.is_object()) refuse(fmt::format("{} is no object", of), kMend);
-    auto role = text_of(message, "role", of);
-    out.messages.push_back({std::move(role), content_of(message, of)});
+    auto& added = out.messages.emplace_back();
+    added.role = text_of(message, "role", of);
+    added.given = message;
+    take_content(message, of, added);
   }
   if (std::ranges::none_of(out.messages, [](const Message& m) { return m.role == kAnswering; }))
     refuse("no message has the role \"assistant\", so there is nothing to learn", "add an answer, or remove the line");
@@ -59,15 +63,25 @@ Conversation parse_conversation(std::string_view line) {
   if (!is_utf8(line)) refuse("it is not UTF-8", "save the file as UTF-8");
   Json object;
   try {
-    object = parse_json(line);
+    object = parse_json<Json>(line);
   } catch (const Error& error) {
     refuse(error.what(), "each line must be one JSON object: correct it, or remove it");
   }
   if (!object.is_object()) refuse("it is no JSON object", "each line must be one JSON object: correct it, or remove it");
   const std::string it = "the object";
-  if (object.contains("messages")) return of_messages(object["messages"]);
+  if (object.contains("messages")) {
+    auto out = of_messages(object["messages"]);
+    for (const auto& [key, to] :
+         {std::pair{"tools", &out.tools}, {"documents", &out.documents}, {"chat_template_kwargs", &out.variables}})
+      if (object.contains(key)) *to = object[key];
+    if (!out.variables.is_null() && !out.variables.is_object())
+      refuse("\"chat_template_kwargs\" is no object", "write an object, or remove it");
+    return out;
+  }
   if (object.contains("prompt")) {
-    Conversation out{.messages = {}, .prompt = text_of(object, "prompt", it), .completion = text_of(object, "completion", it)};
+    Conversation out;
+    out.prompt = text_of(object, "prompt", it);
+    out.completion = text_of(object, "completion", it);
     if (out.completion.empty())
       refuse("\"completion\" is empty, so there is nothing to learn", "add a text, or remove the line");
     return out;
@@ -76,9 +90,14 @@ Conversation parse_conversation(std::string_view line) {
     auto question = text_of(object, "instruction", it);
     if (object.contains("input") && !object["input"].is_null())
       if (const auto& input = text_of(object, "input", it); !input.empty()) question += "\n\n" + input;
-    return {.messages = {{"user", std::move(question)}, {std::string(kAnswering), text_of(object, "output", it)}},
-            .prompt = {},
-            .completion = {}};
+    Conversation out;
+    for (auto& [role, content] :
+         {std::pair{std::string("user"), std::move(question)}, {std::string(kAnswering), text_of(object, "output", it)}}) {
+      auto& added = out.messages.emplace_back();
+      added.role = role;
+      added.content = content;
+    }
+    return out;
   }
   refuse("it has none of the keys \"messages\", \"prompt\" and \"instruction\"",
          "give \"messages\", or \"prompt\" and \"completion\", or \"instruction\" and \"output\"");

@@ -1,6 +1,8 @@
 // A line of a JSONL file as something to learn from: a conversation, or a text with its continuation.
 //
-//   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}
+//   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}   and, for a chat template,
+//   "tools",
+//                                                              "documents" and "chat_template_kwargs"
 //   {"prompt": "…", "completion": "…"}
 //   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty
 //
@@ -12,17 +14,23 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 namespace terrace::lm {
 
 inline constexpr std::string_view kAnswering = "assistant";  // the role whose messages are learned
 
 struct Message {
   std::string role, content;
+  nlohmann::ordered_json given = {};  // all of it, for a chat template; null: there is no more than role and content
+  std::string not_plain = {};         // why `content` is not the whole message, and what to do; empty: it is
 };
 
 struct Conversation {
-  std::vector<Message> messages;   // at least one of the assistant; or, if there are none:
-  std::string prompt, completion;  // texts as they are, without a template
+  std::vector<Message> messages;                      // at least one of the assistant; or, if there are none:
+  std::string prompt, completion;                     // texts as they are, without a template
+  nlohmann::ordered_json tools = {}, documents = {};  // of a chat template; null: none
+  nlohmann::ordered_json variables = {};              // of the template's own; an object or null
 };
 
 Conversation parse_conversation(std::string_view line);

@@ -20,7 +20,7 @@ ConversationData::ConversationData(const std::vector<std::filesystem::path>& fil
                                    std::uint64_t seq_len, std::uint64_t seed)
     : files_(files), format_(&format), seq_len_(seq_len), seed_(seed) {
   for (std::uint32_t file = 0; file < files_.size(); ++file) scan(file);
-  const auto all = index_.size();
+  const auto all = first_.size();
   if (all < 2)
     throw Error(
         fmt::format("the data has {} conversation{}, but 2 are needed: one to train on and one that is held out\n  give "
@@ -30,11 +30,19 @@ ConversationData::ConversationData(const std::vector<std::filesystem::path>& fil
   const auto held_out = std::max<std::size_t>(1, all / kHeldOutOneIn);
   const auto in_split = [&](std::size_t i) { return static_cast<std::uint32_t>(permuted(kSplitSeed, kSplitOrder, i, all)); };
   const auto length = [&](std::uint32_t item) -> std::uint64_t { return index_[item].tokens; };
-  held_out_ = Packing(held_out, seq_len, in_split, length);
+  const auto packed = [&](std::size_t lines, const auto& line_of) {
+    std::vector<std::uint32_t> items;
+    for (std::size_t i = 0; i < lines; ++i) {
+      const auto line = line_of(i);
+      const auto end = line + 1 < all ? first_[line + 1] : static_cast<std::uint32_t>(index_.size());
+      for (auto item = first_[line]; item < end; ++item) items.push_back(item);
+    }
+    return Packing(
+        items.size(), seq_len, [&](std::size_t i) { return items[i]; }, length);
+  };
+  held_out_ = packed(held_out, in_split);
   const auto training = all - held_out;
-  training_ = Packing(
-      training, seq_len, [&](std::size_t i) { return in_split(held_out + permuted(seed, kPackingOrder, i, training)); },
-      length);
+  training_ = packed(training, [&](std::size_t i) { return in_split(held_out + permuted(seed, kPackingOrder, i, training)); });
 }
 
 // Reads a file in windows; a line that does not end in one is read again from its beginning, in a larger one.
@@ -70,10 +78,14 @@ void ConversationData::scan(std::uint32_t file) {
 
 void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line) try {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
-  const auto encoded = format_->encode(parse_conversation(line), encoding_);
-  const auto kept = std::min<std::uint64_t>(encoded.tokens.size(), seq_len_);
-  if (encoded.tokens.size() > seq_len_) ++cut_;
-  index_.push_back({offset, file, static_cast<std::uint32_t>(line.size()), static_cast<std::uint32_t>(kept)});
+  const auto documents = format_->encode(parse_conversation(line), encoding_);
+  first_.push_back(static_cast<std::uint32_t>(index_.size()));
+  for (std::uint32_t part = 0; part < documents.size(); ++part) {
+    const auto tokens = documents[part].tokens.size();
+    if (tokens > seq_len_) ++cut_;
+    const auto kept = static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, seq_len_));
+    index_.push_back({offset, file, static_cast<std::uint32_t>(line.size()), kept, part});
+  }
 } catch (const Error& error) {
   throw Error(fmt::format("{}, line {}: {}", files_[file].string(), number, error.what()), error.exit());
 }
@@ -94,7 +106,9 @@ ChatFormat::Encoded ConversationData::read(const Entry& entry) {
   CorpusFile(files_[entry.file]).read(entry.offset, {reinterpret_cast<unsigned char*>(line.data()), line.size()});
   ChatFormat::Encoded encoded;
   try {
-    encoded = format_->encode(parse_conversation(line), encoding_);
+    auto documents = format_->encode(parse_conversation(line), encoding_);
+    if (entry.part >= documents.size()) changed(fmt::format("it is {} documents", documents.size()));
+    encoded = std::move(documents[entry.part]);
   } catch (const Error& error) {
     changed(error.what());
   }

@@ -1,5 +1,7 @@
 // Files of JSON lines as training sequences. The constructor reads all files once, checks each line, and keeps where it begins
-// and how many tokens it has: 24 bytes a line. A sequence is read and encoded when it is needed.
+// and how many tokens it has: 28 bytes a line. A sequence is read and encoded when it is needed.
+//
+// A line is one document, or several (answers.h), which are held out or learned together.
 //
 // One conversation in twenty, and at least one, is held out; which ones does not depend on the seed. The others are packed into
 // sequences, in an order from the seed, and the sequences of each epoch have an order of their own. A conversation that is
@@ -29,20 +31,22 @@ class ConversationData {
                    std::uint64_t seed);
 
   [[nodiscard]] std::uint64_t sequences(bool held_out) const { return (held_out ? held_out_ : training_).sequences(); }
-  [[nodiscard]] std::uint64_t conversations() const { return index_.size(); }
-  [[nodiscard]] std::uint64_t cut() const { return cut_; }  // those that are longer than a sequence
+  [[nodiscard]] std::uint64_t conversations() const { return first_.size(); }
+  [[nodiscard]] std::uint64_t documents() const { return index_.size(); }
+  [[nodiscard]] std::uint64_t cut() const { return cut_; }  // documents that are longer than a sequence
 
   // Tokens and targets of sequences, row by row: conversation after conversation, then padding. A target that is not learned is
   // −1. Sequences are numbered over all epochs.
   void fill(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
-  // As parallel/train/documents.h has it: each conversation is a document, and so is the padding.
+  // As parallel/train/documents.h has it: the padding is a document, too.
   void number(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const;
 
  private:
   struct Entry {
     std::uint64_t offset = 0;
     std::uint32_t file = 0, bytes = 0, tokens = 0;  // tokens: at most seq_len_
+    std::uint32_t part = 0;                         // of the documents of its line
   };
   void scan(std::uint32_t file);
   void add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line);
@@ -53,6 +57,7 @@ class ConversationData {
   const ChatFormat* format_;
   std::uint64_t seq_len_, seed_, cut_ = 0;
   std::vector<Entry> index_;
+  std::vector<std::uint32_t> first_;  // of each line in index_
   Packing training_, held_out_;
   Encoding encoding_;
 };

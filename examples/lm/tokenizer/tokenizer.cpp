@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -108,9 +109,9 @@ struct Tokenizer::Parts {
   std::size_t id_limit = 0;
   bool may_cut = false;
 
-  void encode(std::string_view text, bool finds_added, Encoding::State& state, TokenBuffer& out) const;
-  void encode_part(std::string_view part, bool finds_added, Encoding::State& state, TokenBuffer& out) const;
-  void encode_words(std::string_view part, Encoding::State& state, TokenBuffer& out) const;
+  void encode(std::string_view text, EncodeOptions options, Encoding::State& state, TokenBuffer& out) const;
+  void encode_part(std::string_view part, EncodeOptions options, Encoding::State& state, TokenBuffer& out) const;
+  void encode_words(std::string_view part, bool goes_on, Encoding::State& state, TokenBuffer& out) const;
   void cut_words(std::string_view part, std::size_t step, Encoding::State& state, TokenBuffer& out) const;
   template <Pattern kPattern>
   void encode_known(std::string_view part, Encoding::State& state, TokenBuffer& out) const;
@@ -169,9 +170,9 @@ void Tokenizer::Parts::cut_words(std::string_view part, std::size_t step, Encodi
   std::get<Regex>(pre_tokenizer.steps[step]).each_part(part, next);
 }
 
-void Tokenizer::Parts::encode_words(std::string_view part, Encoding::State& state, TokenBuffer& out) const {
+void Tokenizer::Parts::encode_words(std::string_view part, bool goes_on, Encoding::State& state, TokenBuffer& out) const {
   std::string with_space;
-  if (pre_tokenizer.prefix_space && !part.empty() && part.front() != ' ') {
+  if (pre_tokenizer.prefix_space && !goes_on && !part.empty() && part.front() != ' ') {
     with_space = " " + std::string(part);
     part = with_space;
   }
@@ -180,23 +181,27 @@ void Tokenizer::Parts::encode_words(std::string_view part, Encoding::State& stat
   with_pattern(std::get<Pattern>(steps[0]), [&]<Pattern kPattern>() { encode_known<kPattern>(part, state, out); });
 }
 
-void Tokenizer::Parts::encode_part(std::string_view part, bool finds_added, Encoding::State& state, TokenBuffer& out) const {
+void Tokenizer::Parts::encode_part(std::string_view part, EncodeOptions options, Encoding::State& state,
+                                   TokenBuffer& out) const {
   std::string changed;
   const bool stays = std::ranges::all_of(normalizer.steps, [](const auto& s) { return std::holds_alternative<NfcStep>(s); }) &&
                      (normalizer.steps.empty() || is_surely_nfc(part));
   if (!stays) {
-    changed = normalizer.apply(part);
+    changed = normalizer.apply(part, options.goes_on);
     part = changed;
   }
-  if (!finds_added || normalized_added.empty()) return encode_words(part, state, out);
+  if (!options.finds_added || normalized_added.empty()) return encode_words(part, options.goes_on, state, out);
   normalized_added.cut(
-      part, [&](std::string_view text) { encode_words(text, state, out); }, [&](TokenId id) { out.push(id); });
+      part, [&](std::string_view text) { encode_words(text, options.goes_on && text.data() == part.data(), state, out); },
+      [&](TokenId id) { out.push(id); });
 }
 
-void Tokenizer::Parts::encode(std::string_view text, bool finds_added, Encoding::State& state, TokenBuffer& out) const {
-  if (!finds_added || raw_added.empty()) return encode_part(text, finds_added, state, out);
+void Tokenizer::Parts::encode(std::string_view text, EncodeOptions options, Encoding::State& state, TokenBuffer& out) const {
+  if (!options.finds_added || raw_added.empty()) return encode_part(text, options, state, out);
   raw_added.cut(
-      text, [&](std::string_view part) { encode_part(part, true, state, out); }, [&](TokenId id) { out.push(id); });
+      text,
+      [&](std::string_view part) { encode_part(part, {.goes_on = options.goes_on && part.data() == text.data()}, state, out); },
+      [&](TokenId id) { out.push(id); });
 }
 
 Encoding::Encoding() : state_(std::make_unique<State>()) {}
@@ -230,7 +235,7 @@ Tokenizer Tokenizer::read(const std::filesystem::path& file) {
 
 void Tokenizer::encode(std::string_view text, EncodeOptions options, Encoding& with, TokenBuffer& out) const {
   if (options.with_template) out.append(parts_->around.before);
-  parts_->encode(text, options.finds_added, *with.state_, out);
+  parts_->encode(text, options, *with.state_, out);
   if (options.with_template) out.append(parts_->around.after);
 }
 
@@ -277,6 +282,17 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view content) const {
   for (const auto& [id, token] : parts_->added_by_id)
     if (token.content == content) return id;
   return parts_->bpe.id_of(content);
+}
+
+bool Tokenizer::is_added(TokenId id) const { return parts_->added_by_id.contains(id); }
+
+std::vector<std::string> Tokenizer::special() const {
+  std::map<TokenId, std::string> all;
+  for (const auto& [id, token] : parts_->added_by_id)
+    if (token.special) all.emplace(id, token.content);
+  std::vector<std::string> out;
+  for (auto& [id, content] : all) out.push_back(std::move(content));
+  return out;
 }
 
 std::optional<std::size_t> Tokenizer::cut_before(std::string_view text, std::size_t most) const {

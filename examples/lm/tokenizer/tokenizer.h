@@ -24,6 +24,7 @@ namespace terrace::lm {
 struct EncodeOptions {
   bool finds_added = true;     // special and other added tokens in the text are these tokens, and not their letters
   bool with_template = false;  // and what the file sets before and after each text, such as <|begin_of_text|>
+  bool goes_on = false;        // it continues a text, so the space that some tokenizers set before a text is not set
 };
 struct DecodeOptions {
   bool skips_special = false;
@@ -66,6 +67,8 @@ class Tokenizer {
   [[nodiscard]] std::size_t ids() const;     // the largest id + 1
   [[nodiscard]] bool has(TokenId id) const;  // whether a token has the id
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const;
+  [[nodiscard]] bool is_added(TokenId id) const;           // found before a text is cut into words
+  [[nodiscard]] std::vector<std::string> special() const;  // the contents of the special tokens, by their ids
   // Where a text may be cut so that the tokens of both parts are those of the whole: between a letter and a space with a letter
   // after it. The last such place at or before `most`; nothing if there is none, or if this tokenizer may look further.
   [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most) const;

@@ -126,11 +126,12 @@ Normalizer read_normalizer(const Json& part) {
   return out;
 }
 
-std::string Normalizer::apply(std::string_view text) const {
+std::string Normalizer::apply(std::string_view text, bool goes_on) const {
   std::string out(text);
   for (const auto& step : steps) {
     if (std::holds_alternative<NfcStep>(step) && !is_surely_nfc(out)) out = to_nfc(out);
-    if (const auto* const prepend = std::get_if<PrependStep>(&step); prepend && !out.empty()) out = prepend->text + out;
+    if (const auto* const prepend = std::get_if<PrependStep>(&step); prepend && !out.empty() && !goes_on)
+      out = prepend->text + out;
     if (const auto* const replace = std::get_if<ReplaceStep>(&step)) replace_all(out, replace->from, replace->to);
   }
   return out;

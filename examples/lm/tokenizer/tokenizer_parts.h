@@ -29,7 +29,8 @@ struct ReplaceStep {
 };
 struct Normalizer {
   std::vector<std::variant<NfcStep, PrependStep, ReplaceStep>> steps;
-  [[nodiscard]] std::string apply(std::string_view text) const;
+  // `goes_on`: the text continues one, so nothing is set before it.
+  [[nodiscard]] std::string apply(std::string_view text, bool goes_on = false) const;
 };
 
 // How a part of the text is cut into words: each step cuts the words of the one before it.

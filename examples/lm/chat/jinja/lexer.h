@@ -1,0 +1,45 @@
+// The text of a template as tokens, as Hugging Face's library sets Jinja up: the newline after a statement goes (trim_blocks),
+// and so does the white space before one that begins its line (lstrip_blocks), and the newline at the end of the template.
+//
+// Threads: any; pure. Errors: SyntaxFault, with the line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <terrace/examples/lm/chat/jinja/fault.h>
+
+namespace terrace::lm::jinja {
+
+struct SyntaxFault : Fault {
+  int line = 0;
+};
+
+struct Token {
+  enum class Kind : std::uint8_t {
+    data,         // text between the tags
+    block_begin,  // {%
+    block_end,
+    output_begin,  // {{
+    output_end,
+    name,
+    integer,
+    real,
+    text,  // a literal, without quotes and escapes
+    mark,  // an operator or a bracket
+    end,   // of the template
+  };
+  Kind kind = Kind::end;
+  std::string text;  // as written; of `text`, its value
+  int line = 1;
+
+  [[nodiscard]] bool is_mark(std::string_view mark) const { return kind == Kind::mark && text == mark; }
+  [[nodiscard]] bool is_name(std::string_view name) const { return kind == Kind::name && text == name; }
+};
+
+// Ends with a token of the kind `end`. The text is UTF-8.
+std::vector<Token> tokens_of(std::string_view source);
+
+}  // namespace terrace::lm::jinja

@@ -1,0 +1,24 @@
+// What expressions do with values: arithmetic, subscripts and attributes, as in Python and in Jinja's sandbox.
+//
+// Threads: any. Errors: Fault.
+#pragma once
+
+#include <string_view>
+
+#include <terrace/examples/lm/chat/jinja/tree.h>
+#include <terrace/examples/lm/chat/jinja/value.h>
+
+namespace terrace::lm::jinja {
+
+Value arithmetic(Expression::Kind kind, const Value& a, const Value& b, Runtime& runtime);
+Value negative(const Value& value);
+Value positive(const Value& value);
+bool compare(Compared how, const Value& a, const Value& b, Runtime& runtime);
+std::string escaped(std::string_view text);  // & < > ' " as in HTML
+
+// a.name, and a[key]. What is not there is undefined.
+Value attribute_of(const Value& of, std::string_view name, Runtime& runtime);
+Value item_of(const Value& of, const Value& key, Runtime& runtime);
+Value slice_of(const Value& of, const Value& start, const Value& stop, const Value& step, Runtime& runtime);  // None: absent
+
+}  // namespace terrace::lm::jinja
