@@ -264,12 +264,13 @@ class Models(unittest.TestCase):
 
 
 class Rehearsal(unittest.TestCase):
-    """Every stage on the CPU device: done, or skipped because this machine lacks something, and never failed."""
+    """Every stage on the CPU device: done, or skipped because this machine lacks something, and never failed. The calls have one scratch
+    folder, as on a GPU: only the first one measures the machine."""
 
     def rehearse(self, call, must):
         out = FOLDER / f"{call}.json"
         done = subprocess.run([ROOT / "bench/gpu.sh", call, "--small", "--device", "cpu", "--folder", BUILD, "--tests", BUILD / "tests",
-                               "--scratch", FOLDER / call, "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "5")], capture_output=True, text=True, check=False)
+                               "--scratch", FOLDER / "scratch", "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "5")], capture_output=True, text=True, check=False)
         record = json.loads(out.read_text())
         self.assertEqual(done.returncode, 0, json.dumps(record, indent=1)[-6000:] + done.stderr)
         states = {s["name"]: s for s in record["stages"]}

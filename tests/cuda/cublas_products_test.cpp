@@ -30,7 +30,7 @@ class CublasProductsTest : public testing::Test {
     return t.random(generator);
   }
   // c = a[m, k] · b[k, n] + bias, against sums in fp64.
-  void expect_right(Tensor c, const Tensor& a, const Tensor& b, const Tensor& bias) {
+  void expect_right(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
     const std::int64_t m = c.view().shape[0], n = c.view().shape[1], k = a.size() / m;
     std::vector<double> want(static_cast<std::size_t>(m * n));
     for (std::int64_t i = 0; i < m * n; ++i) {

@@ -66,7 +66,7 @@ void all_others(Outputs& o, DType dtype) {
   math.attention(s, shape, attended, lse, qkv);
   math.attention_grad(s, shape, dqkv, dout, attended, lse, qkv);
   keep("attention", attended), keep("lse", lse), keep("dqkv", dqkv);
-  auto rotated = qkv;
+  const auto rotated = in(dtype, {n, 160});
   TensorView view = rotated;
   view.shape = {n, 6, 20};
   math.rotary(s, view, 160, 265, 0, 10000, false);
