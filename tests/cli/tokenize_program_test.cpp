@@ -90,7 +90,8 @@ TEST_F(TokenizeProgram, SpecialTokensGetTheLowestIdsInTheirOrder) {
                              "--special", "<|c|>", "--out", "special.json"});
   ASSERT_EQ(0, made.exit) << made.described;
   std::vector<std::string> tokens;
-  for (const auto& token : nlohmann::json::parse(scratch_.read("special.json")).at("added_tokens")) {
+  const auto file = nlohmann::json::parse(scratch_.read("special.json"));
+  for (const auto& token : file.at("added_tokens")) {
     EXPECT_EQ(tokens.size(), token.at("id").get<std::size_t>());
     tokens.push_back(token.at("content").get<std::string>());
   }

@@ -35,7 +35,8 @@ StepMetrics step_with_all(std::uint64_t step) {
   m.read_bytes = 4, m.write_bytes = 5, m.h2d_bytes = 6, m.d2h_bytes = 7, m.stall_s = 0.75;
   m.stall = {{"read", 0.25}, {"upload", 0.5}};
   m.communication_s = 0.5, m.hidden_communication_s = 0.25;
-  m.commit_s = 0.0625, m.eval_loss = 2.75, m.router_balance = 1.5, m.router_z = 0.125, m.router_dropped = 8;
+  m.commit_s = 0.0625, m.eval_loss = 2.75, m.first_eval_loss = 3.5, m.router_balance = 1.5, m.router_z = 0.125,
+  m.router_dropped = 8;
   return m;
 }
 
