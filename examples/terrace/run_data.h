@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,11 @@ namespace terrace::cli {
 inline constexpr std::string_view kConversations = "jsonl";  // the --data-format
 // The tokenizer.json of a run of conversations: --tokenizer, or the one beside the weights that it began with.
 std::filesystem::path tokenizer_of(const RunConfig& config);
+// What the files beside the tokenizer change in the texts, as a text to compare: the chat template and the tokens that it
+// names. Empty: there is no template.
+std::string describe_template(const RunConfig& config);
+// Noon of --template-date, in seconds since 1970; nothing if there is none. Error(Exit::usage) if it is no day.
+std::optional<std::int64_t> template_time(const RunConfig& config);
 
 class RunData {
  public:

@@ -14,6 +14,7 @@
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/ranks.h>
+#include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/freeze.h>
 #include <terrace/parallel/pipeline/orders.h>
@@ -124,6 +125,10 @@ void demand_conversations(const RunConfig& c) {
     refuse_pair(fmt::format("--document-separator {} with --data-format jsonl: each conversation is a document already",
                             c.document_separator),
                 "leave --document-separator out");
+  if (!conversations && !c.template_date.empty())
+    refuse_pair(fmt::format("--template-date with --data-format {}: only conversations have a chat template", c.data_format),
+                "leave --template-date out, or give --data-format jsonl");
+  template_time(c);
   if (!conversations && !c.tokenizer.empty())
     refuse_pair(fmt::format("--tokenizer with --data-format {}: its tokens are in the data already", c.data_format),
                 "leave --tokenizer out, or give --data-format jsonl");
