@@ -24,7 +24,7 @@ for name in clang++ clang++-16 clang++-19 clang++-15 clang++-14; do
 done
 [ -n "$clang" ] || { echo 'skipped: clang is not installed (apt-get install clang)'; exit 77; }
 
-mkdir -p "$build/include" "$build/new"
+mkdir -p "$build/include"
 ln -sfn "$PWD" "$build/include/terrace"
 flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I "$build/include")
 echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$build/probe.cpp"
@@ -32,11 +32,20 @@ echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long)
   { echo "skipped: $clang comes without libFuzzer (apt-get install clang)"; exit 77; }
 
 # What parses is little, and has to be instrumented: it is compiled here rather than linked.
-sources=(tests/fuzz/store_fuzzer.cpp offload/store_index.cpp tests/fuzz/plain_checksum.cpp offload/stripes.cpp)
-if [ ! -x "$build/store" ] || [ -n "$(find "${sources[@]}" tests/fuzz/store_texts.h offload/*.h -newer "$build/store")" ]; then
-  echo "building with $clang"
-  "$clang" "${flags[@]}" "${sources[@]}" -o "$build/store" -lfmt -lxxhash
-fi
-echo "seed $seed, $seconds s"
-"$build/store" -seed="$seed" -max_total_time="$seconds" -max_len=8192 -timeout=10 -print_final_stats=1 \
-  -artifact_prefix="$build/" -verbosity=0 "$build/new" tests/fuzz/corpus/store
+#   fuzz NAME LONGEST LIBRARIES SOURCE…
+fuzz() {
+  local name=$1 longest=$2 libraries=$3
+  shift 3
+  if [ ! -x "$build/$name" ] || [ -n "$(find "$@" tests/fuzz/*.h offload/*.h examples/lm/chat/jinja -newer "$build/$name")" ]; then
+    echo "building $name with $clang"
+    # shellcheck disable=SC2086
+    "$clang" "${flags[@]}" "$@" -o "$build/$name" $libraries
+  fi
+  echo "$name: seed $seed, $seconds s"
+  mkdir -p "$build/new/$name"
+  "$build/$name" -seed="$seed" -max_total_time="$seconds" -max_len="$longest" -timeout=10 -print_final_stats=1 \
+    -artifact_prefix="$build/$name-" -verbosity=0 "$build/new/$name" "tests/fuzz/corpus/$name"
+}
+fuzz store 8192 '-lfmt -lxxhash' tests/fuzz/store_fuzzer.cpp offload/store_index.cpp tests/fuzz/plain_checksum.cpp offload/stripes.cpp
+fuzz template 2048 -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp \
+  core/printable.cpp core/text_file.cpp core/files.cpp core/error.cpp core/units.cpp

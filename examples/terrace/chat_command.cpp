@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -67,9 +68,9 @@ class Chat {
   explicit Chat(const CommandLine& line)
       : line_(line),
         text_(line.config, line.positional.at(0), line.generate.tokenizer, line.generate.stop_token),
-        format_(text_.chat_format()),
+        format_(text_.chat_format(std::time(nullptr))),
         generator_(line.config, line.positional.at(0), line.config.seq_len) {
-    if (line.generate.stop_token != "none") text_.end_at(format_.end());
+    if (line.generate.stop_token != "none" && !format_.end().empty()) text_.end_at(format_.end());
     if (!line.chat.system.empty()) messages_.push_back({"system", line.chat.system});
     first_ = messages_.size();
   }
@@ -99,9 +100,10 @@ class Chat {
   [[nodiscard]] std::string warning() const { return format_.warning(); }
 
  private:
-  // The conversation as tokens, with room for an answer: the oldest messages go first. Empty if the last one alone is too long.
+  // The conversation as tokens, with room for an answer: the oldest questions go first, with their answers, because a template
+  // may demand that a question comes first. Empty if the last one alone is too long.
   std::vector<std::int32_t> fitting_tokens() {
-    for (std::size_t dropped = 0;; ++dropped) {
+    for (std::size_t dropped = 0;;) {
       const auto tokens = format_.encode_prompt(messages_);
       if (std::cmp_less(tokens.size(), generator_.positions())) {
         if (dropped > 0) say(stderr, fmt::format("the conversation is too long: {} old messages were forgotten\n", dropped));
@@ -114,7 +116,10 @@ class Chat {
         messages_.pop_back();
         return {};
       }
-      messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(first_));
+      do {
+        messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(first_));
+        ++dropped;
+      } while (messages_[first_].role == lm::kAnswering);
     }
   }
 

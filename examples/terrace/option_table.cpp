@@ -157,8 +157,10 @@ std::vector<Option> make_table() {
            {"bytes", "u16", "u32", "llm.c", "jsonl"}),
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
            "tokenizer.json of the data: jsonl needs one, and runs of token ids keep it for generate, chat and ckpt export; "
-           "empty: "
-           "the one in the directory of --model or --init-from"),
+           "empty: the one in the directory of --model or --init-from"),
+      text("model", "template-date", &C::template_date, Text::any, kSame,
+           "for --data-format jsonl: the day, as 2026-11-26, that strftime_now of a chat template tells in all steps; empty: a "
+           "template has no strftime_now"),
       number("model", "document-separator", &C::document_separator, {-1, 2147483646.0}, kSame,
              "id of the token that ends a document: attention, positions and losses do not cross it; -1: each sequence is one "
              "document"),

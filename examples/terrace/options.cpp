@@ -573,7 +573,10 @@ nlohmann::json fingerprint(const RunConfig& config) {
     files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
   }
   out["data"] = std::move(files);
-  if (config.data_format == kConversations) out["tokenizer"] = describe_content(tokenizer_of(config));
+  if (config.data_format == kConversations) {
+    out["tokenizer"] = describe_content(tokenizer_of(config));
+    if (auto text = describe_template(config); !text.empty()) out["chat template"] = std::move(text);
+  }
   return out;
 }
 

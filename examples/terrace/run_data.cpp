@@ -2,12 +2,38 @@
 
 #include <fmt/format.h>
 
+#include <ctime>
 #include <vector>
 
+#include <terrace/core/printable.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/offload/chunk_store.h>
 #include <terrace/parallel/train/documents.h>
 
 namespace terrace::cli {
+
+std::string describe_template(const RunConfig& config) {
+  const auto named = lm::read_tokenizer_config(tokenizer_of(config).parent_path());
+  if (!named.chat_template) return {};
+  auto all = *named.chat_template;
+  for (const auto& [key, token] : named.tokens) all += '\0' + key + '\0' + token;
+  return fmt::format("{} bytes with checksum {:016x}", named.chat_template->size(), checksum_of(std::as_bytes(std::span(all))));
+}
+
+std::optional<std::int64_t> template_time(const RunConfig& config) {
+  if (config.template_date.empty()) return {};
+  std::tm day{};
+  const auto* const end = ::strptime(config.template_date.c_str(), "%Y-%m-%d", &day);
+  day.tm_hour = 12;
+  day.tm_isdst = -1;
+  const auto wanted = day;
+  const auto time = end != nullptr && *end == '\0' ? std::mktime(&day) : std::time_t{-1};
+  if (time == std::time_t{-1} || day.tm_mday != wanted.tm_mday)
+    throw Error(fmt::format("--template-date {} is no day\n  write it as 2026-11-26", printable(config.template_date)),
+                Exit::usage);
+  return time;
+}
+
 RunData::Tokens::Tokens(const RunConfig& config)
     : corpus(lm::Corpus::open(config.data, {}, lm::token_format(config.data_format, config.vocab))),
       sequences(lm::plan_sequences(corpus.tokens(), static_cast<std::uint64_t>(config.seq_len))) {
@@ -17,7 +43,7 @@ RunData::Tokens::Tokens(const RunConfig& config)
 
 RunData::Conversations::Conversations(const RunConfig& config)
     : tokenizer(read_tokenizer(tokenizer_of(config), config)),
-      format(tokenizer, lm::read_tokenizer_config(tokenizer_of(config).parent_path())),
+      format(tokenizer, lm::read_tokenizer_config(tokenizer_of(config).parent_path()), template_time(config)),
       data(config.data, format, static_cast<std::uint64_t>(config.seq_len), config.seed) {}
 
 RunData::RunData(const RunConfig& config)
@@ -66,6 +92,9 @@ std::string RunData::note() const {
   const auto& data = conversations_->data;
   auto text = fmt::format("{} conversations: {} sequences to train on, {} held out", data.conversations(),
                           data.sequences(false), data.sequences(true));
+  if (data.documents() > data.conversations())
+    text +=
+        fmt::format("; as the chat template writes earlier answers in another way, they are {} documents", data.documents());
   if (data.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data.cut());
   return text;
 }

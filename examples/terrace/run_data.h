@@ -9,6 +9,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -19,6 +20,12 @@
 #include <terrace/parallel/train/trainer.h>
 
 namespace terrace::cli {
+
+// What the files beside the tokenizer change in the texts, as a text to compare: the chat template and the tokens that it
+// names. Empty: there is no template.
+std::string describe_template(const RunConfig& config);
+// Noon of --template-date, in seconds since 1970; nothing if there is none. Error(Exit::usage) if it is no day.
+std::optional<std::int64_t> template_time(const RunConfig& config);
 
 class RunData {
  public:

@@ -27,14 +27,14 @@ RunText::RunText(const RunConfig& config, const std::string& run, const std::fil
   find_ends(config, end);
 }
 
-lm::ChatFormat RunText::chat_format() const {
+lm::ChatFormat RunText::chat_format(std::int64_t now) const {
   if (!tokenizer_)
     throw Error(
         "the run was trained on bytes, which have no marks between messages\n  train with --data-format jsonl and a "
         "--tokenizer; "
         "`terrace generate` continues a text",
         Exit::usage);
-  return {*tokenizer_, named_};
+  return {*tokenizer_, named_, now};
 }
 
 void RunText::find_ends(const RunConfig& config, const std::string& end) {

@@ -32,8 +32,9 @@ class RunText {
   void end_at(std::string_view spelling);  // of one more token, if there is such a token
   [[nodiscard]] std::size_t tokens() const { return tokenizer_ ? tokenizer_->ids() : 256; }
   [[nodiscard]] const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }
-  // How conversations are written. Error(Exit::usage) for a run of bytes.
-  [[nodiscard]] lm::ChatFormat chat_format() const;
+  // How conversations are written; a chat template may tell the time `now`, in seconds since 1970. Error(Exit::usage) for a run
+  // of bytes.
+  [[nodiscard]] lm::ChatFormat chat_format(std::int64_t now) const;
   [[nodiscard]] const lm::Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
   // Decodes token by token. An id that no token has adds nothing.

@@ -91,6 +91,8 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
   }
   if (!c.init_adapter.empty()) out["init-adapter"] = describe_content(fs::path(c.init_adapter) / lm::kAdapterWeightsFile);
   if (c.data_format == kConversations) out["tokenizer"] = describe_content(tokenizer_of(c));
+  if (c.data_format == kConversations)
+    if (auto text = describe_template(c); !text.empty()) out["chat template"] = std::move(text);
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
   if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
   // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.

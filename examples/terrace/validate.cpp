@@ -14,6 +14,7 @@
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/ranks.h>
+#include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/freeze.h>
 #include <terrace/parallel/pipeline/orders.h>
@@ -127,6 +128,10 @@ void demand_conversations(const RunConfig& c) {
   if (c.data_format == "bytes" && !c.tokenizer.empty())
     refuse_pair("--tokenizer with --data-format bytes: bytes are the tokens",
                 "leave --tokenizer out; or give --data-format jsonl, or ids that terrace tokenize makes");
+  if (!conversations && !c.template_date.empty())
+    refuse_pair(fmt::format("--template-date with --data-format {}: only conversations have a chat template", c.data_format),
+                "leave --template-date out, or give --data-format jsonl");
+  template_time(c);
 }
 
 void demand_experts(const RunConfig& c) {

@@ -22,6 +22,12 @@ class Conversations : public Ranks {
     scratch_.write("chat.jsonl", lines);
   }
   static constexpr int kLines = 9;  // one is held out
+  // Standard input comes from a file.
+  Launch with_input(Launch started, const std::string& said) const {
+    scratch_.write("said", said);
+    started.in_child = [file = at("said").string()] { ::dup2(::open(file.c_str(), O_RDONLY), STDIN_FILENO); };
+    return started;
+  }
   // --batch-size and --grad-accumulation make an epoch of each step.
   [[nodiscard]] Outcome learn(const std::string& run, const Words& more) const {
     return train(Words{"--data", "chat.jsonl", "--data-format", "jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280",
@@ -64,10 +70,7 @@ TEST_F(Conversations, ARunGoesOnExactlyAndGenerates) {
 TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--seq-len", "1024", "--steps", "1"}).exit);
   const auto chat = [&](const std::string& said, const Words& more) {
-    scratch_.write("said", said);
-    auto started = launch(Words{"chat", "run", "--temperature", "3", "--json"} + more);
-    started.in_child = [file = at("said").string()] { ::dup2(::open(file.c_str(), O_RDONLY), STDIN_FILENO); };
-    return started;
+    return with_input(launch(Words{"chat", "run", "--temperature", "3", "--json"} + more), said);
   };
   const auto one = run(chat("hello\n", {"--max-tokens", "9"}));
   ASSERT_EQ(0, one.exit) << one.described;
@@ -75,14 +78,6 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   ASSERT_EQ(0, two.exit) << two.described;
   ASSERT_EQ(2U, two.lines().size()) << two.described;
   EXPECT_EQ(one.lines().at(0), two.lines().at(0));
-  EXPECT_EQ(0U, two.warnings("chat template"));
-  scratch_.write("run/tokenizer/tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
-  const auto ignored = run(chat("", {}));
-  EXPECT_EQ(0, ignored.exit) << ignored.described;
-  EXPECT_EQ(1U, ignored.warnings("chat template")) << ignored.described;
-  std::filesystem::remove(at("run/tokenizer/tokenizer_config.json"));
-  scratch_.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
-  EXPECT_EQ(1U, learn("warned", {"--steps", "1"}).warnings("chat template"));
   EXPECT_NE(one.out, run(chat("hello\n", {"--max-tokens", "9", "--system", "a tier"})).out);
 
   // Ctrl-C ends an answer, and the next message is answered.
@@ -142,6 +137,69 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
   fs::remove_all(at("conversations-next/tokenizer"));
   const auto old = terrace({"generate", "conversations-next", "--prompt", "what", "--max-tokens", "3"});
   EXPECT_EQ(0, old.exit) << old.described;
+}
+
+// A model directory with a template as Llama 3 has it: the run is the one whose texts are spelled by hand, and so are the
+// answers.
+TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
+  constexpr const char* kTemplate =
+      "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | "
+      "trim + "
+      "'<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% "
+      "endif %}";
+  Words words{"train-tokenizer", "text.txt", "--vocab", "280", "--out", "llama.json"};
+  for (const auto* const special : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"})
+    words = words + Words{"--special", special};
+  ASSERT_EQ(0, terrace(words).exit);
+  ASSERT_EQ(0, train({"--vocab", "280", "--dtype", "fp64", "--seq-len", "96", "--steps", "1", "--out-dir", "base"}).exit);
+  ASSERT_EQ(0, terrace({"ckpt", "export", "base", "dir"}).exit);
+  std::filesystem::copy_file(at("llama.json"), at("dir/tokenizer.json"));
+  scratch_.write("dir/tokenizer_config.json", R"({"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>"}})");
+  scratch_.write("dir/chat_template.jinja", kTemplate);
+
+  const auto prompt = [](const std::string& question) {
+    return "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n" + question +
+           "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n";
+  };
+  std::string spelled;
+  for (int i = 0; i < kLines; ++i)
+    spelled +=
+        nlohmann::json{{"prompt", prompt("what is " + std::to_string(i))}, {"completion", std::string(1 + i % 5, 'a')}}.dump() +
+        "\n";
+  scratch_.write("spelled.jsonl", spelled);
+  const auto tuned = [&](const std::string& run, const std::string& data, const Words& more) {
+    return train(Words{"--model", "dir", "--data", data, "--data-format", "jsonl", "--batch-size", "2", "--steps", "3",
+                       "--eval-batches", "1", "--out-dir", run} +
+                 more);
+  };
+  const auto by_template = tuned("run", "chat.jsonl", {});
+  ASSERT_EQ(0, by_template.exit) << by_template.described;
+  EXPECT_EQ(0U, by_template.warnings("chat template"));
+  const auto by_hand = tuned("by-hand", "spelled.jsonl", {});
+  ASSERT_EQ(0, by_hand.exit) << by_hand.described;
+  EXPECT_EQ(steps("by-hand"), steps("run"));
+  EXPECT_EQ(weights_of(by_hand), weights_of(by_template));
+
+  const auto said =
+      run(with_input(launch({"chat", "run", "--temperature", "0", "--max-tokens", "9", "--json"}), "what is 7\n"));
+  ASSERT_EQ(0, said.exit) << said.described;
+  const auto continued =
+      terrace({"generate", "run", "--prompt", prompt("what is 7"), "--temperature", "0", "--max-tokens", "9", "--json"});
+  ASSERT_EQ(0, continued.exit) << continued.described;
+  EXPECT_EQ(nlohmann::json::parse(continued.out)["text"],
+            prompt("what is 7") + nlohmann::json::parse(said.out)["answer"].get<std::string>());
+
+  scratch_.write("dir/chat_template.jinja", std::string(kTemplate) + "{{ strftime_now('%Y') }}");
+  expect_refusal(tuned("run", "chat.jsonl", {"--steps", "4", "--resume", "auto"}), 2, {"chat template"});
+  expect_refusal(tuned("none", "chat.jsonl", {}), 2, {"chat_template.jinja, line 1", "the same text each day"});
+  const auto dated = tuned("dated", "chat.jsonl", {"--template-date", "2026-11-26"});
+  EXPECT_EQ(0, dated.exit) << dated.described;
+  expect_refusal(tuned("none", "chat.jsonl", {"--template-date", "2026-02-31"}), 2, {"--template-date", "is no day"});
+  scratch_.write("dir/chat_template.jinja", "\n{% include 'x' %}");
+  expect_refusal(tuned("none", "chat.jsonl", {}), 2,
+                 {"chat_template.jinja, line 2", "'include' is not supported", "docs/chat.md"});
+  scratch_.write("run/tokenizer/chat_template.jinja", "\n{% include 'x' %}");
+  expect_refusal(run(with_input(launch({"chat", "run"}), "a\n")), 2, {"'include' is not supported"});
 }
 
 TEST_F(Conversations, RefusalsSayWhatToDo) {

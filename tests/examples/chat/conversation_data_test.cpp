@@ -59,7 +59,7 @@ class Data : public testing::Test {
 TEST_F(Data, OnlyAnswersAreLearned) {
   Encoding encoding;
   const auto learned = [&](const char* text) {
-    const auto encoded = format_.encode(parse_conversation(text), encoding);
+    const auto encoded = format_.encode(parse_conversation(text), encoding).at(0);
     std::vector<TokenId> ids;
     for (std::size_t i = 0; i < encoded.tokens.size(); ++i)
       if (encoded.learned[i]) ids.push_back(encoded.tokens[i]);

@@ -43,9 +43,7 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
         {R"({"messages":[]})", "no list with messages"},
         {R"({"messages":[7]})", "message 1 is no object"},
         {R"({"messages":[{"content":"a"}]})", "message 1 has no \"role\""},
-        {R"({"messages":[{"role":"user","content":"a"},{"role":"assistant"}]})", "message 2 has no \"content\""},
-        {R"({"messages":[{"role":"assistant","content":null}]})", "is no text"},
-        {R"({"messages":[{"role":"user","content":[{"type":"image"}]}]})", "a part that is no text"},
+        {R"({"messages":[{"role":"assistant","content":"a"}],"chat_template_kwargs":3})", "chat_template_kwargs"},
         {R"({"messages":[{"role":"user","content":"a"}]})", "nothing to learn"},
         {R"({"prompt":"p"})", "no \"completion\""},
         {R"({"prompt":"p","completion":""})", "nothing to learn"},
@@ -60,6 +58,22 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
       EXPECT_THAT(error.what(), HasSubstr("\n  ")) << line;
     }
   }
+}
+
+// A chat template may write them; ChatML cannot.
+TEST(Conversation, MessagesThatAreMoreThanATextSayWhy) {
+  for (const auto& [line, why] :
+       {std::pair{R"({"messages":[{"role":"assistant"}]})", "message 1 has no \"content\""},
+        {R"({"messages":[{"role":"assistant","content":null}]})", "is no text"},
+        {R"({"messages":[{"role":"assistant","content":"a","tool_calls":[]}]})", "message 1 calls tools"},
+        {R"({"messages":[{"role":"assistant","content":[{"type":"image"}]}]})", "a part that is no text"}}) {
+    const auto message = parse_conversation(line).messages.at(0);
+    EXPECT_THAT(message.not_plain, HasSubstr(why)) << line;
+    EXPECT_THAT(message.not_plain, HasSubstr("\n  ")) << line;
+  }
+  EXPECT_EQ(
+      "",
+      parse_conversation(R"({"messages":[{"role":"assistant","content":"a","tool_calls":null}]})").messages.at(0).not_plain);
 }
 
 }  // namespace

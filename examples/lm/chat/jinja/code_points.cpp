@@ -188,17 +188,21 @@ std::string words_titled(std::string_view text) {
 std::string_view stripped(std::string_view text, bool left, bool right, std::optional<std::string_view> of) {
   const auto set = of ? decoded(*of) : std::u32string();
   const auto goes = [&](char32_t code) { return of ? is_in(set, code) : is_white(code); };
-  std::size_t begin = 0, end = 0;  // `end`: after the last character that stays
-  bool leading = left;
+  std::size_t begin = 0;
+  while (left && begin < text.size()) {
+    const auto [code, bytes] = code_at(text, begin);
+    if (!goes(code)) break;
+    begin += bytes;
+  }
+  text.remove_prefix(begin);
+  if (!right) return text;
+  std::size_t end = 0;  // after the last character that stays
   for (std::size_t at = 0; at < text.size();) {
     const auto [code, bytes] = code_at(text, at);
-    const bool stays = !goes(code);
     at += bytes;
-    if (stays) leading = false;
-    if (leading) begin = at;
-    if (stays || !right) end = at;
+    if (!goes(code)) end = at;
   }
-  return begin >= end ? std::string_view() : text.substr(begin, end - begin);
+  return text.substr(0, end);
 }
 
 std::vector<std::string_view> split(std::string_view text, std::optional<std::string_view> separator, long most) {

@@ -115,9 +115,9 @@ struct Function {
 // A loop under way. Items are tested (`for … if`) when the loop comes to them, or when it looks ahead.
 struct LoopState {
   Values items;
-  std::size_t next = 0;  // of items
+  std::size_t next = 0;               // of items
   std::function<bool(Value&)> keeps;  // it may make a tuple of the item
-  bool has_size = true;  // the number of items is known without testing them
+  bool has_size = true;               // the number of items is known without testing them
   std::int64_t index0 = -1, length = -1;
   Value before, current;
   std::optional<Value> after;
