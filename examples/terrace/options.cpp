@@ -20,6 +20,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
+#include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/same_settings.h>
 

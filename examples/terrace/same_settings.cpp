@@ -18,6 +18,7 @@
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/offload/chunk_store.h>
 
