@@ -32,7 +32,7 @@ print_conversations() {
   cat "$dictionary"/data.{adj,adv,noun,verb} | awk -F ' [|] ' '
     /^ / { next }  # the licence
     { split($1, field, " "); word = field[5]; meaning = $2; sub(/[(].*/, "", word); sub(/;.*/, "", meaning); sub(/ *$/, "", meaning) }
-    word ~ /^[a-z]+$/ && meaning ~ /^[a-z ,-]+$/ && length(meaning) <= 60 && !seen[word]++ {
+    word ~ /^[a-z]+$/ && meaning ~ /^[a-z ,\047-]+$/ && length(meaning) <= 60 && !seen[word]++ {
       printf "{\"messages\": [{\"role\": \"user\", \"content\": \"What does %s mean?\"}, ", word
       printf "{\"role\": \"assistant\", \"content\": \"%s\"}]}\n", meaning
     }'
@@ -68,7 +68,7 @@ pretraining=(
 tuning=(
   --model "$out/base-model" --data "$out/words.jsonl" --data-format jsonl --out-dir "$out/lora"
   --lora-rank 16 --lora-alpha 32 --lora-targets all
-  # Frozen weights of 14.1 MiB, adapters with their states, and activations, in 12 MiB: so the base is on the disk.
+  # Frozen weights of 14.3 MiB, adapters with their states, and activations, in 12 MiB: so the base is on the disk.
   --device-memory 7MiB --host-memory 5MiB --nvme-path "$out/disk"
   --seq-len 128 --batch-size 2 --grad-accumulation 4 --steps "$steps" --lr 2e-3 --warmup "$((steps < 10 ? steps : 10))"
   --eval-first --eval-batches 16 --ckpt-interval 50
