@@ -127,7 +127,7 @@ Evaluator::Evaluator(Runtime& runtime, std::vector<std::pair<std::string, Value>
     globals_->set(
         "strftime_now",
         undefined("'strftime_now' tells no day here, so that a run writes the same text each day (--template-date names one)"));
-  for (auto& [name, value] : globals) globals_->set(name, std::move(value));
+  for (auto& global : globals) globals_->set(global.first, std::move(global.second));
 }
 
 // Macros keep scopes, and scopes keep macros.
