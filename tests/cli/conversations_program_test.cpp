@@ -151,7 +151,7 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   for (const auto* const special : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"})
     words = words + Words{"--special", special};
   ASSERT_EQ(0, terrace(words).exit);
-  ASSERT_EQ(0, train({"--vocab", "280", "--dtype", "fp64", "--seq-len", "96", "--steps", "1", "--out-dir", "base"}).exit);
+  ASSERT_EQ(0, train({"--vocab", "280", "--dtype", "fp64", "--seq-len", "160", "--steps", "1", "--out-dir", "base"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "base", "dir"}).exit);
   std::filesystem::copy_file(at("llama.json"), at("dir/tokenizer.json"));
   scratch_.write("dir/tokenizer_config.json", R"({"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>"}})");
@@ -168,8 +168,8 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
         "\n";
   scratch_.write("spelled.jsonl", spelled);
   const auto tuned = [&](const std::string& run, const std::string& data, const Words& more) {
-    return train(Words{"--model", "dir", "--data", data, "--data-format", "jsonl", "--batch-size", "2", "--steps", "3",
-                       "--eval-batches", "1", "--out-dir", run} +
+    return train(Words{"--model", "dir", "--data", data, "--data-format", "jsonl", "--seq-len", "160", "--batch-size", "2",
+                       "--steps", "3", "--eval-batches", "1", "--out-dir", run} +
                  more);
   };
   const auto by_template = tuned("run", "chat.jsonl", {});
@@ -189,9 +189,10 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   EXPECT_EQ(nlohmann::json::parse(continued.out)["text"],
             prompt("what is 7") + nlohmann::json::parse(said.out)["answer"].get<std::string>());
 
-  scratch_.write("dir/chat_template.jinja", std::string(kTemplate) + "{{ strftime_now('%Y') }}");
+  scratch_.write("dir/chat_template.jinja", "{{ strftime_now('%Y') }}" + std::string(kTemplate));
   expect_refusal(tuned("run", "chat.jsonl", {"--steps", "4", "--resume", "auto"}), 2, {"chat template"});
-  expect_refusal(tuned("none", "chat.jsonl", {}), 2, {"chat_template.jinja, line 1", "the same text each day"});
+  expect_refusal(tuned("none", "chat.jsonl", {}), 2,
+                 {"chat_template.jinja, line 1", "the same text each day", "--template-date"});
   const auto dated = tuned("dated", "chat.jsonl", {"--template-date", "2026-11-26"});
   EXPECT_EQ(0, dated.exit) << dated.described;
   expect_refusal(tuned("none", "chat.jsonl", {"--template-date", "2026-02-31"}), 2, {"--template-date", "is no day"});

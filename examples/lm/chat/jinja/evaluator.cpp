@@ -124,8 +124,10 @@ Evaluator::Evaluator(Runtime& runtime, std::vector<std::pair<std::string, Value>
   if (runtime.now)
     globals_->set("strftime_now", function("strftime_now", strftime_now));
   else
-    globals_->set("strftime_now", undefined("'strftime_now' tells no day here, so that a run writes the same text each day"));
-  for (auto& [name, value] : globals) globals_->set(name, std::move(value));
+    globals_->set(
+        "strftime_now",
+        undefined("'strftime_now' tells no day here, so that a run writes the same text each day (--template-date names one)"));
+  for (auto& global : globals) globals_->set(global.first, std::move(global.second));
 }
 
 // Macros keep scopes, and scopes keep macros.
