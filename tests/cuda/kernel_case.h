@@ -44,7 +44,11 @@ class Guarded {
     if (bytes_ > 0) view.data = (slab_.data() ? slab_.data() : whole_.data()) + before_;
     return view;
   }
-  void read_back(Stream& stream) { copy(stream, whole_.data(), slab_.data()); }
+  // After all that the stream was given.
+  void read_back(Stream& stream) {
+    stream.synchronize();
+    copy(stream, whole_.data(), slab_.data());
+  }
   [[nodiscard]] std::string bits() const { return {reinterpret_cast<const char*>(whole_.data()) + before_, bytes_}; }
   [[nodiscard]] bool is_intact() const {
     const auto is_poison = [](std::byte b) { return b == std::byte{kPoison}; };
@@ -81,7 +85,6 @@ class KernelTest : public MathTest {
     for (const auto& t : c.in) in.emplace_back(t, shift, on, stream_on), in_views.push_back(in.back().view());
     for (const auto& t : c.out) out.emplace_back(t, shift, on, stream_on), out_views.push_back(out.back().view());
     c.run(on.math(), stream_on, in_views, out_views);
-    stream_on.synchronize();
     for (auto* const all : {&in, &out})
       for (auto& one : *all) one.read_back(stream_on);
     std::vector<std::string> bits;
