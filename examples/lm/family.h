@@ -142,7 +142,8 @@ struct ModelFile {
   Stated<bool> tied;                    // if tie_word_embeddings is not told
   FixedValues fixed;
   // The number of experts, by the names that versions gave it, and of those that a token chooses; none: the family has no
-  // mixture of experts. renormalise: whether the gates of a token add up to 1, which they do not if it is not told; "": they do.
+  // mixture of experts. renormalise: whether the gates of a token add up to 1, which they do not if it is not told; "": they
+  // do.
   Words experts;
   Stated<std::string_view> experts_per_token, renormalise;
   Words unused;  // further keys that change nothing in this family

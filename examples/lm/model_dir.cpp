@@ -103,7 +103,8 @@ class ConfigReader {
   bool renormalises(std::string_view key) {
     if (key.empty()) return true;
     const auto* const value = find(key);
-    if (value && !value->is_boolean()) refuse(fmt::format("{} is {}, neither true nor false", key, shown(*value)), "mend the file");
+    if (value && !value->is_boolean())
+      refuse(fmt::format("{} is {}, neither true nor false", key, shown(*value)), "mend the file");
     return value && *value == true;
   }
   std::optional<double> number(const Words& keys) {
@@ -301,7 +302,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");
   const bool has_experts = file.experts.size() != 0;
-  if (config.experts.count > 0 && !has_experts) refuse("a mixture of experts", "give --model mixtral or qwen3_moe, which have one");
+  if (config.experts.count > 0 && !has_experts)
+    refuse("a mixture of experts", "give --model mixtral or qwen3_moe, which have one");
   if (config.experts.count == 0 && has_experts) refuse("no experts", "give --experts, or --model mistral or qwen3");
   if (config.experts.count > 0 && config.experts.shared > 0) refuse("shared experts", "leave --shared-experts out");
   if (config.experts.count > 0 && !config.experts.renormalise && (*file.renormalise).empty())

@@ -1,9 +1,9 @@
 // terrace plan --search: which degrees of parallelism train a model fastest on so many ranks.
 //
 // Every legal product is estimated by arithmetic first (plan_estimate.h), which also refuses those that fit no plan. The others
-// are planned and simulated as `terrace plan` would do it, in the order of the estimates, until a deadline or a number of plans.
-// What is then left is only estimated, and the output says so. All candidates train on the same number of sequences a step. What the flags fix otherwise (budgets, schedule,
-// micro-batch, recipe) stays.
+// are planned and simulated as `terrace plan` would do it, in the order of the estimates, until a deadline or a number of
+// plans. What is then left is only estimated, and the output says so. All candidates train on the same number of sequences a
+// step. What the flags fix otherwise (budgets, schedule, micro-batch, recipe) stays.
 //
 // Threads: any; candidates are planned in parallel. Without a deadline the list of the best does not depend on it. With one it
 // depends on the speed of the machine.

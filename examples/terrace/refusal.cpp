@@ -39,12 +39,13 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
                        kFlags[r->tier], fmt::join(others, " or "), or_disk);
   }
   const bool tiles_work = c.experts == 0 && c.tp_mode == "1d" && !optimizer_of(c)->layer_unit();
-  const bool tiles_help = tiles_work && c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.mlp_row_tiles == 1 && c.attention_tiles == 1 &&
+  const bool tiles_help = tiles_work && c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.mlp_row_tiles == 1 &&
+                          c.attention_tiles == 1 &&
                           std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::device; });
-  const auto* const or_tiles =
-      tiles_help ? "; or give --vocab-tiles 0 --mlp-tiles 0 --mlp-row-tiles 0 --attention-tiles 0, which use large layers in tiles, as few as "
-                   "fit"
-                 : "";
+  const auto* const or_tiles = tiles_help ? "; or give --vocab-tiles 0 --mlp-tiles 0 --mlp-row-tiles 0 --attention-tiles 0, "
+                                            "which use large layers in tiles, as few as "
+                                            "fit"
+                                          : "";
   std::vector<std::string> flags;
   for (const auto tier : kAllTiers) {
     std::uint64_t enough = 0;

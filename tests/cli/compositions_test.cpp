@@ -1,6 +1,6 @@
 // Products of all axes, as processes of MPI: each trains what one rank trains, with ZeRO-1 and ZeRO-3 and its optimizer states
-// on disk: held-out loss and generated text tell of every weight. The model is the quickstart's, with twelve heads, so that four
-// ranks can share them; in continuous integration a small one of its family.
+// on disk: held-out loss and generated text tell of every weight. The model is the quickstart's, with twelve heads, so that
+// four ranks can share them; in continuous integration a small one of its family.
 //
 // A composition is a line of compositions().
 #include <array>
@@ -52,8 +52,8 @@ struct Serial {
 Serial serial(bool experts) {
   const auto model = long_form() ? Words{"--layers", "6", "--hidden", "384", "--heads", "12", "--seq-len", "256"}
                                  : Words{"--layers", "2", "--hidden", "128", "--heads", "4", "--ffn", "256", "--seq-len", "32"};
-  const auto common = model + Words{"--model", "llama", "--vocab", "263",   "--lr",   "1e-3",     "--steps",
-                                    "3",       "--dtype", "fp64", "--recipe", "fp32"};
+  const auto common = model + Words{"--model", "llama", "--vocab", "263",  "--lr",     "1e-3",
+                                    "--steps", "3",     "--dtype", "fp64", "--recipe", "fp32"};
   if (!experts) return {.run = "one", .micro_batches = 4, .words = common + Words{"--batch-size", "4"}};
   return {.run = "one-experts",
           .micro_batches = 8,

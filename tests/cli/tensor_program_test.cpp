@@ -253,18 +253,20 @@ TEST_F(Tensor, TilesAreChosenForTheDeviceBudget) {
   EXPECT_EQ(0, plan.exit) << plan.described;
 }
 
-// Where a micro-batch has more rows than matrices have columns, tiles of rows come first; where a family keeps gate and values in
-// one tensor, they are the only ones. What a layer has no tiles for is refused as without.
+// Where a micro-batch has more rows than matrices have columns, tiles of rows come first; where a family keeps gate and values
+// in one tensor, they are the only ones. What a layer has no tiles for is refused as without.
 TEST_F(Tensor, TilesOfRowsAreChosenWhereRowsAreWhatIsLarge) {
   const auto tiles = [&](const Words& more) {
-    const auto plan = terrace(tiny("plan", Words{"--hidden", "64", "--ffn", "1024", "--dtype", "fp64", "--vocab-tiles", "0", "--mlp-tiles",
-                                                 "0", "--mlp-row-tiles", "0", "--attention-tiles", "0"} + more));
+    const auto plan = terrace(tiny("plan", Words{"--hidden", "64", "--ffn", "1024", "--dtype", "fp64", "--vocab-tiles", "0",
+                                                 "--mlp-tiles", "0", "--mlp-row-tiles", "0", "--attention-tiles", "0"} +
+                                               more));
     return fmt::format("{} {}", plan.exit, plan.out.substr(0, plan.out.find(" with ")));
   };
   EXPECT_EQ("0 llama", tiles({}));
   EXPECT_THAT(tiles({"--seq-len", "512", "--batch-size", "1", "--device-memory", "8MB"}), HasSubstr("MLP 1 × "));
   EXPECT_THAT(tiles({"--seq-len", "64", "--batch-size", "1", "--device-memory", "4MB"}), Not(HasSubstr("of rows")));
-  EXPECT_THAT(tiles({"--model", "phi3", "--seq-len", "64", "--batch-size", "2", "--device-memory", "7MB"}), HasSubstr("MLP 1 × 2 of rows"));
+  EXPECT_THAT(tiles({"--model", "phi3", "--seq-len", "64", "--batch-size", "2", "--device-memory", "7MB"}),
+              HasSubstr("MLP 1 × 2 of rows"));
   EXPECT_THAT(tiles({"--model", "olmo2", "--seq-len", "512", "--device-memory", "8MB"}), testing::StartsWith("3 "));
 }
 

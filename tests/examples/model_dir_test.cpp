@@ -153,7 +153,8 @@ TEST(ModelDir, MixturesHaveTheirExperts) {
   EXPECT_THAT(refusal(of({{"num_local_experts", nullptr}})), HasSubstr("does not tell num_local_experts"));
   c.experts.renormalise = false;
   EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
-  auto qwen = of_type("qwen3_moe", {{"num_experts", 6}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 96}, {"head_dim", 16}});
+  auto qwen =
+      of_type("qwen3_moe", {{"num_experts", 6}, {"num_experts_per_tok", 3}, {"moe_intermediate_size", 96}, {"head_dim", 16}});
   const auto small = lm::parse_model_config(qwen.dump(), "c");
   EXPECT_EQ(6, small.experts.count);
   EXPECT_EQ(96, small.ffn);

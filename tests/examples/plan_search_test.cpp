@@ -110,9 +110,10 @@ TEST(PlanSearch, TriesExpertRanks) {
     EXPECT_EQ(32, c.dp * c.ep * c.batch_size * c.grad_accumulation) << flags_of(c);
     if (c.tp == 1 && c.cp == 1 && c.pp <= 2 && c.zero == 0) tried.insert(flags_of(c).substr(0, flags_of(c).find(" --zero")));
   }
-  EXPECT_EQ((std::set<std::string>{"--dp 8", "--dp 4 --pp 2 --schedule 1f1b", "--dp 4 --ep 2", "--dp 2 --pp 2 --schedule 1f1b --ep 2",
-                                   "--dp 2 --ep 4", "--dp 1 --pp 2 --schedule 1f1b --ep 4"}),
-            tried);
+  EXPECT_EQ(
+      (std::set<std::string>{"--dp 8", "--dp 4 --pp 2 --schedule 1f1b", "--dp 4 --ep 2", "--dp 2 --pp 2 --schedule 1f1b --ep 2",
+                             "--dp 2 --ep 4", "--dp 1 --pp 2 --schedule 1f1b --ep 4"}),
+      tried);
   given.ep = 2;
   for (const auto& c : candidates(given, space)) EXPECT_EQ(2, c.ep) << flags_of(c);
 }
@@ -188,8 +189,8 @@ TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
   EXPECT_LE(latest, 1.05 * earliest);
 }
 
-// Updates on the host were taken for hidden behind the whole step. They run beside the first forward only: with slower memory the
-// estimate grows as the plan does.
+// Updates on the host were taken for hidden behind the whole step. They run beside the first forward only: with slower memory
+// the estimate grows as the plan does.
 TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   const auto cluster = load_cluster(TERRACE_SOURCE_FOLDER "/examples/clusters/h100.toml");
   auto c = small();

@@ -32,23 +32,24 @@ extern constexpr Family kGpt2 = checked(Family{
              .renormalise = "",
              .unused = Words::none()},
     .matrices = MatrixOrder::in_out,
-    .tensors = {.optional_prefix = "transformer.",  // the first files of OpenAI's weights do not have it
-                .embedding = "transformer.wte",
-                .final_norm = "transformer.ln_f",
-                .head = "lm_head",
-                .block = "transformer.h.",
-                .attention_norm = "ln_1",
-                .mlp_norm = "ln_2",
-                .attention_result_norm = "",
-                .mlp_result_norm = "",
-                .q_norm = "",
-                .k_norm = "",
-                .qkv = {.tensors = {"attn.c_attn"}, .bias = true},
-                .attention_output = {.tensors = {"attn.c_proj"}, .bias = true},
-                .up = {.tensors = {"mlp.c_fc"}, .bias = true},
-                .down = {.tensors = {"mlp.c_proj"}, .bias = true},
-                .experts = {.router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts.", .up = {"w1"}, .down = {"w2"}},
-                .buffers = {".attn.bias", ".attn.masked_bias"}},  // masks of causal attention
+    .tensors =
+        {.optional_prefix = "transformer.",  // the first files of OpenAI's weights do not have it
+         .embedding = "transformer.wte",
+         .final_norm = "transformer.ln_f",
+         .head = "lm_head",
+         .block = "transformer.h.",
+         .attention_norm = "ln_1",
+         .mlp_norm = "ln_2",
+         .attention_result_norm = "",
+         .mlp_result_norm = "",
+         .q_norm = "",
+         .k_norm = "",
+         .qkv = {.tensors = {"attn.c_attn"}, .bias = true},
+         .attention_output = {.tensors = {"attn.c_proj"}, .bias = true},
+         .up = {.tensors = {"mlp.c_fc"}, .bias = true},
+         .down = {.tensors = {"mlp.c_proj"}, .bias = true},
+         .experts = {.router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts.", .up = {"w1"}, .down = {"w2"}},
+         .buffers = {".attn.bias", ".attn.masked_bias"}},  // masks of causal attention
 });
 
 }  // namespace terrace::lm

@@ -15,7 +15,7 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral, &kOlmo2,
+  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral,  &kOlmo2,
                                    &kPhi3, &kQwen2, &kQwen3,   &kQwen3Moe, &kSmollm3};
   return kAll;
 }

@@ -57,7 +57,10 @@ consteval TensorNames llama_tensors(bool qkv_bias) {
           .attention_output = {.tensors = {"self_attn.o_proj"}, .bias = false},
           .up = {.tensors = {"mlp.gate_proj", "mlp.up_proj"}, .bias = false},
           .down = {.tensors = {"mlp.down_proj"}, .bias = false},
-          .experts = {.router = "block_sparse_moe.gate", .experts = "block_sparse_moe.experts.", .up = {"w1", "w3"}, .down = {"w2"}},
+          .experts = {.router = "block_sparse_moe.gate",
+                      .experts = "block_sparse_moe.experts.",
+                      .up = {"w1", "w3"},
+                      .down = {"w2"}},
           .buffers = {".rotary_emb.inv_freq"}};  // the frequencies of rotary positions
 }
 
