@@ -43,7 +43,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 112U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 113U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -65,7 +65,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.freeze = "embed*,head", c.lora_rank = 4, c.lora_alpha = 2.5, c.lora_targets = "all", c.init_adapter = "adapter";
   c.window = "5,5,0", c.document_separator = 50256;
   c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
-  c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16";
+  c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16", c.template_date = "2026-11-26";
   c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;
   c.lr = 0.1 + 0.2, c.min_lr = 1e-300, c.beta1 = 1.0 / 3, c.beta2 = 0, c.eps = 5e-324, c.weight_decay = 12345678.9,
   c.grad_clip = 0;
