@@ -64,6 +64,8 @@ constexpr std::array<std::string_view, 42> kHarmless{"architectures",
                                                      "unsloth_version",
                                                      "attn_implementation"};
 
+constexpr std::int64_t kMostBlocks = 1 << 16;  // as layers::checked() has it
+
 constexpr const char* kMend = "\n  bring the file back as the library wrote it";
 
 // One config.json being read: every key that is asked for is known.
@@ -177,6 +179,7 @@ class ConfigReader {
     const std::string_view key = *rotary.blocks_key;
     const auto every = integer(*rotary.every_key);
     const auto* const list = find(key);
+    if (blocks > kMostBlocks) return std::nullopt;  // complete() refuses them
     if (!list) return every ? std::optional(all_but_every(*every, blocks)) : std::nullopt;
     std::vector<bool> rotated;
     const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
@@ -243,7 +246,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   config.layers = reader.size(*file.layers);
   config.hidden = reader.size(*file.hidden);
   const auto heads = reader.number(family.heads_keys).value_or(0);
-  if (!(heads >= 1 && heads <= 1 << 20))
+  if (!(heads >= 1 && heads <= 1 << 20 && heads == std::floor(heads)))
     reader.refuse(fmt::format("{} is {}, which is no number of heads", word_of(family.heads_keys), heads), "mend the file");
   config.heads = static_cast<std::int64_t>(heads);
   config.kv_heads = reader.integer(*file.kv_heads).value_or(0);

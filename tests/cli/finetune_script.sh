@@ -27,6 +27,7 @@ stop() {
   until [ "$(wc -l 2>/dev/null < "$folder/stopped/$2" || echo 0)" -ge 2 ] || ! kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
   kill "-$1" -- "-$pid" 2>/dev/null || true
   wait "$pid" && fail "it ended before the signal" || true
+  while kill -0 -- "-$pid" 2>/dev/null; do sleep 0.05; done  # the training that it started may still commit
 }
 export project folder
 

@@ -90,7 +90,7 @@ TEST_F(Restricted, WithoutLockedMemoryItTrainsAllTheSame) {
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_EQ(1U, outcome.warnings("lock")) << outcome.described;
   EXPECT_EQ(1U, outcome.warnings("16.0 KiB")) << "it does not say what the limit is: " << outcome.err;
-  EXPECT_EQ(1U, outcome.warnings("ulimit -l (KiB, or unlimited)")) << "it does not say how to mend it: " << outcome.err;
+  EXPECT_EQ(1U, outcome.warnings("`ulimit -l unlimited`")) << "it does not say how to mend it: " << outcome.err;
   EXPECT_EQ(weights_of(free), weights_of(outcome));
 }
 

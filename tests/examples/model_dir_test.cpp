@@ -445,6 +445,16 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
 }
 
 // Bytes of a good file changed, cut, and repeated: a typed error or a model, and nothing else.
+// Sizes that no model has are refused before anything of such a size is made.
+TEST(ModelDir, HugeAndFractionalSizesAreRefusedAtOnce) {
+  auto huge =
+      of_type("smollm3", {{"num_hidden_layers", std::int64_t{1} << 40}, {"no_rope_layer_interval", std::int64_t{1} << 40}});
+  EXPECT_THAT(refusal(huge), HasSubstr("layers must be at most 65536"));
+  auto fraction = llama();
+  fraction["num_attention_heads"] = 4.9;
+  EXPECT_THAT(refusal(fraction), HasSubstr("num_attention_heads is 4.9"));
+}
+
 TEST_F(ModelDirFiles, DamagedFilesAreTypedErrors) {
   constexpr std::uint64_t kSeed = 21;
   const auto good = llama().dump();

@@ -255,8 +255,9 @@ std::string Tokenizer::piece(TokenId id, DecodeOptions options) const {
   if (id >= parts_->bpe.ids() || !parts_->bpe.bytes_of(id))
     throw Error(fmt::format("{} is the id of no token", id), Exit::usage);
   auto part = parts_->bpe.decoded(id);
+  const auto most = longest_replaced(part.size());
   if (!parts_->bpe.byte_level())
-    for (const auto& [from, to] : decoder.replacements) replace_all(part, from, to);
+    for (const auto& [from, to] : decoder.replacements) replace_all(part, from, to, most);
   return part;
 }
 

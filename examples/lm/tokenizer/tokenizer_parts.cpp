@@ -97,11 +97,15 @@ TokenId id_of_number(const Json& number) {
   return number.get<TokenId>();
 }
 
-void replace_all(std::string& text, const std::string& from, const std::string& to) {
+std::size_t longest_replaced(std::size_t bytes) { return 16 * bytes + 4096; }
+
+void replace_all(std::string& text, const std::string& from, const std::string& to, std::size_t most) {
   if (from.empty()) return;
   std::string out;
   std::size_t done = 0;
   for (auto at = text.find(from); at != std::string::npos; at = text.find(from, done)) {
+    if (out.size() + (at - done) + to.size() > most)
+      refuse_form(fmt::format("its replacements make a text longer than {} bytes", most));
     out.append(text, done, at - done).append(to);
     done = at + from.size();
   }
@@ -128,11 +132,12 @@ Normalizer read_normalizer(const Json& part) {
 
 std::string Normalizer::apply(std::string_view text, bool goes_on) const {
   std::string out(text);
+  const auto most = longest_replaced(text.size());
   for (const auto& step : steps) {
     if (std::holds_alternative<NfcStep>(step) && !is_surely_nfc(out)) out = to_nfc(out);
     if (const auto* const prepend = std::get_if<PrependStep>(&step); prepend && !out.empty() && !goes_on)
       out = prepend->text + out;
-    if (const auto* const replace = std::get_if<ReplaceStep>(&step)) replace_all(out, replace->from, replace->to);
+    if (const auto* const replace = std::get_if<ReplaceStep>(&step)) replace_all(out, replace->from, replace->to, most);
   }
   return out;
 }

@@ -57,7 +57,10 @@ Decoder read_decoder(const nlohmann::ordered_json& part);
 Template read_template(const nlohmann::ordered_json& part);
 std::vector<AddedToken> read_added_tokens(const nlohmann::ordered_json& part);
 
-void replace_all(std::string& text, const std::string& from, const std::string& to);
+// Replacements one after the other may double a text each time. No tokenizer makes one of so many bytes longer than this;
+// replace_all() refuses what would be longer than `most`.
+std::size_t longest_replaced(std::size_t bytes);
+void replace_all(std::string& text, const std::string& from, const std::string& to, std::size_t most);
 
 // The value of a key, with an error that names it.
 const nlohmann::ordered_json& member(const nlohmann::ordered_json& object, const char* key);

@@ -196,6 +196,13 @@ TEST(Tokenizer, WhatWouldChangeIdsIsRefusedByName) {
   refused("/added_tokens", {{{"id", 300}, {"content", "x y"}}, {{"id", 301}, {"content", "x y"}}}, Exit::corrupt,
           "stands twice");
   refused("/added_tokens", {{{"id", 98}, {"content", "x y"}}}, Exit::corrupt, "for another token");
+  // A file of some kilobytes that would take all memory: sixty times a text twice as long.
+  Json doubling = Json::array();
+  for (int i = 0; i < 60; ++i) doubling.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
+  auto grows = drawn_file(1, 10, "ab");
+  grows["normalizer"] = {{"type", "Sequence"}, {"normalizers", doubling}};
+  grows["added_tokens"] = {{{"id", 300}, {"content", "a b"}, {"normalized", true}}};
+  expect_error([&] { Tokenizer(TokenizerFile::parse(grows.dump())); }, Exit::corrupt, "longer than");
   expect_error([] { TokenizerFile::parse(R"({"model":{"vocab":{"a":1,"a":2}}, "model":{}})"); }, Exit::corrupt, "twice");
   expect_error([] { TokenizerFile::parse(R"({"model":)" + std::string(100000, '[')); }, Exit::corrupt, "levels");
   expect_error([] { TokenizerFile::parse("{\"model\":\"\xff\"}"); }, Exit::corrupt, "not JSON");

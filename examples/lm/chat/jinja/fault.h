@@ -28,9 +28,9 @@ struct Fault {
   throw Fault{std::move(what), "correct the template: one that writes conversations needs far less"};
 }
 
-inline constexpr std::uint64_t kMostSteps = 20'000'000;           // about two seconds
+inline constexpr std::uint64_t kMostSteps = 5'000'000;            // about half a second
 inline constexpr std::size_t kMostBytes = std::size_t{64} << 20;  // of a text; conversation lines have the same limit
-inline constexpr std::uint64_t kBytesOfAStep = 64;                // so all texts together have at most 1.2 GiB
+inline constexpr std::uint64_t kBytesOfAStep = 64;                // so all texts together have at most 305 MiB
 inline constexpr int kMostNesting = 200;                          // of expressions, statements and values in one another
 inline constexpr int kMostDepth = 400;                            // of the evaluation: calls of macros, and what is in them
 inline constexpr std::int64_t kMostOfRange = 100'000;             // as Jinja's sandbox has it
@@ -38,7 +38,7 @@ inline constexpr std::int64_t kMostOfRange = 100'000;             // as Jinja's 
 class Work {
  public:
   void take(std::uint64_t steps) {
-    if (steps > left_) too_much("it takes more than 20 million steps");
+    if (steps > left_) too_much("it takes more than 5 million steps");
     left_ -= steps;
   }
   // Before a text of so many bytes is made.
