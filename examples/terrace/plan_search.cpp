@@ -25,7 +25,7 @@ namespace {
 
 using Abandons = std::function<bool()>;
 
-constexpr double kNearlyEqual = 1.05;  // of estimates: they are not more exact
+constexpr double kNearlyEqual = 1.15;  // of estimates: they are not more exact
 
 void take(FoundPlan& found, const Plan& plan) {
   for (const auto tier : kAllTiers) found.peak[tier] = std::max(found.peak[tier], plan.peak_bytes[tier]);
@@ -115,11 +115,11 @@ class Search {
       if (found_[i].known == Known::estimated) order_.push_back(i);
     if (order_.empty()) return sorted();
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return found_[i].estimate_s; });
-    // Of nearly equal estimates, those first that are planned sooner: with fewer micro-batches.
+    // Of nearly equal estimates, those first that are planned sooner.
     const double least = found_[order_.front()].estimate_s;
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) {
       const auto band = std::floor(std::log(found_[i].estimate_s / least) / std::log(kNearlyEqual));
-      return std::pair(band, micro_batches_planned(found_[i].config));
+      return std::pair(band, work_of_planning(found_[i].config));
     });
     if (limits_.plans > 0 && std::ssize(order_) > limits_.plans) order_.resize(static_cast<std::size_t>(limits_.plans));
     plan_in_order();
@@ -136,9 +136,10 @@ class Search {
     return std::move(found_);
   }
 
-  [[nodiscard]] std::int64_t micro_batches_planned(const RunConfig& c) const {
+  // In relation to others: the actions of the programs that are planned. A ring has phases for each of its ranks.
+  [[nodiscard]] std::int64_t work_of_planning(const RunConfig& c) const {
     const auto fewest = limits_.extrapolates ? fewer_micro_batches(c) : 0;
-    return fewest > 0 ? 3 * fewest : c.grad_accumulation;
+    return (fewest > 0 ? 3 * fewest : c.grad_accumulation) * (c.ring() > 1 ? 2 * c.ring() : 1);
   }
   [[nodiscard]] double now() const {
     if (limits_.now) return limits_.now();
