@@ -60,10 +60,10 @@ std::string held_out_before(double loss) {
 
 // Of the result of a finished run; empty: it was not evaluated.
 std::string held_out(const nlohmann::json& result) {
-  std::string text;
-  if (result.contains("first_eval_loss")) text = held_out_before(result.at("first_eval_loss").get<double>()) + ", ";
   if (!result.contains("eval_loss")) return "";
-  return fmt::format("{}{} after step {}", text.empty() ? "held-out loss " : text,
+  const bool has_first = result.contains("first_eval_loss");
+  return fmt::format("{} {} after step {}",
+                     has_first ? held_out_before(result.at("first_eval_loss").get<double>()) + "," : "held-out loss",
                      format_number(result.at("eval_loss").get<double>(), 6), result.at("steps").get<std::uint64_t>());
 }
 
