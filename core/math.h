@@ -13,6 +13,7 @@
 // Shapes:  N tokens = B sequences × S positions, row-major; H heads of D, G key-value heads (G divides H).
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -25,7 +26,9 @@ namespace terrace {
 
 enum class Transpose : bool { no, yes };
 enum class Accumulate : bool { no, yes };
-enum class Activation : std::uint8_t { gelu_tanh, swiglu };
+enum class Activation : std::uint8_t { gelu_tanh, swiglu, geglu_tanh };
+// The numbers that make one result.
+constexpr std::int64_t inputs_of(Activation kind) { return kind == Activation::gelu_tanh ? 1 : 2; }
 
 // Elements of one fp64 partial sum.
 inline constexpr std::int64_t kSumBlock = 4096;
@@ -34,9 +37,22 @@ constexpr std::int64_t square_blocks(std::int64_t elements, std::int64_t first) 
   return elements <= first ? 1 : 1 + (elements - first + kSumBlock - 1) / kSumBlock;
 }
 
+// What becomes of a product of a query and a key before the softmax: s = factor · q·k, and with a cap cap · tanh(s / cap)
+// (Gemma 2).
+struct ScoreRule {
+  double scale = 0;  // the factor; 0: 1/sqrt(D)
+  double cap = 0;    // 0: none
+
+  [[nodiscard]] double factor(std::int64_t head_dim) const {
+    return scale != 0 ? scale : 1 / std::sqrt(static_cast<double>(head_dim));
+  }
+  friend bool operator==(const ScoreRule&, const ScoreRule&) = default;
+};
+
 struct AttentionShape {
   std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   bool one_of_many = false;  // of calls of very many lengths: nothing is prepared, tried or recorded for this length
+  ScoreRule scores = {};
 };
 
 // Some queries of each sequence against some of its keys. Key j is seen by query i if it is at most `offset` positions behind
@@ -50,6 +66,7 @@ struct AttentionBlock {
   Rows queries = {}, keys = {};
   std::int64_t offset = 0;  // from the position of the first key to that of the first query
   std::int64_t window = 0;  // a query sees so many positions, its own among them; 0: all
+  ScoreRule scores = {};
   // The keys that a query sees: [low, high).
   [[nodiscard]] constexpr std::int64_t low(std::int64_t query) const {
     const auto first = window == 0 ? 0 : query + offset - window + 1;
@@ -100,13 +117,13 @@ class Math {
   // db[C] (+)= sum over rows of dy[N,C].
   virtual void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate) = 0;
 
-  // y[N,C] = (x − mean) · rstd · gain + bias, statistics per row. `bias` and `mean` empty: RMSNorm (no mean removed).
-  // mean, rstd: [N] fp32 (fp64 for fp64).
+  // y[N,C] = (x − mean) · rstd · (offset + gain) + bias, statistics per row. `bias` and `mean` empty: RMSNorm (no mean
+  // removed). mean, rstd: [N] fp32 (fp64 for fp64). offset: 0, or 1 for weights that are gains less one (Gemma).
   virtual void norm(Stream&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-                    double eps) = 0;
+                    double eps, double offset = 0) = 0;
   // dx[N,C] (+)= input gradient.
   virtual void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                               TensorView rstd, Accumulate accumulate) = 0;
+                               TensorView rstd, Accumulate accumulate, double offset = 0) = 0;
   // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. mean and rstd empty: the gradient of scale()'s gain.
   virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                                 TensorView rstd, Accumulate accumulate) = 0;
@@ -119,7 +136,7 @@ class Math {
                       const Rotary& angles, bool inverse) = 0;
 
   // Causal attention. qkv [N, (H + 2G)·D]: q heads, then k heads, then v heads. out [N, H·D]. lse [B, H, S] in fp32 (fp64 for
-  // fp64): log-sum-exp of the scaled scores, kept for the backward. Scale 1/sqrt(D). The probabilities are never stored whole.
+  // fp64): log-sum-exp of the scores (ScoreRule), kept for the backward. The probabilities are never stored whole.
   virtual void attention(Stream&, AttentionShape, TensorView out, TensorView lse, TensorView qkv) = 0;
   // Overwrites dqkv, from dout; recomputes the probabilities by blocks. The implementation has its own scratch, per thread.
   virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
@@ -145,7 +162,7 @@ class Math {
   virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
                                 std::int64_t length) = 0;
 
-  // gelu_tanh: y[N,F] from x[N,F]. swiglu: y[N,F] = silu(x[:, :F]) · x[:, F:] from x[N,2F].
+  // gelu_tanh: y[N,F] from x[N,F]. swiglu: y[N,F] = silu(x[:, :F]) · x[:, F:] from x[N,2F]. geglu_tanh: so with gelu_tanh.
   virtual void activation(Stream&, Activation, TensorView y, TensorView x) = 0;
   virtual void activation_grad(Stream&, Activation, TensorView dx, TensorView dy, TensorView x) = 0;
 
@@ -153,6 +170,12 @@ class Math {
   virtual void add(Stream&, TensorView y, TensorView x, TensorView r) = 0;
   // y[N,C] (+)= x · gain[C], one gain per column.
   virtual void scale(Stream&, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) = 0;
+  // y[·] = x · factor. y may be x.
+  virtual void multiply(Stream&, TensorView y, TensorView x, double factor) = 0;
+  // y[·] = cap · tanh(x / cap). y may be x.
+  virtual void soft_cap(Stream&, TensorView y, TensorView x, double cap) = 0;
+  // dx[·] = dy · (1 − (y / cap)²), of soft_cap()'s y. dx may be dy.
+  virtual void soft_cap_grad(Stream&, TensorView dx, TensorView dy, TensorView y, double cap) = 0;
   // y (+)= x elementwise with conversion between dtypes.
   virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
   // The columns [first_y, first_y + count) of y[R,·] (+)= the columns [first_x, first_x + count) of x[R,·]. One dtype.

@@ -60,9 +60,8 @@ void require_block(const char* operation, const AttentionBlock& s, const TensorV
 }
 void require_activation(const char* operation, Activation kind, const TensorView& y, const TensorView& x) {
   require_compute(y.dtype, operation);
-  require(
-      y.dtype == x.dtype && rows_of(y) == rows_of(x) && columns_of(x) == columns_of(y) * (kind == Activation::swiglu ? 2 : 1),
-      operation, "x and y do not match");
+  require(y.dtype == x.dtype && rows_of(y) == rows_of(x) && columns_of(x) == columns_of(y) * inputs_of(kind), operation,
+          "x and y do not match");
 }
 
 void require_blocks(const char* operation, const TensorView& packed, const TensorView& numbers) {
@@ -212,6 +211,21 @@ void check_add(const TensorView& y, const TensorView& x, const TensorView& r) {
 void check_scale(const TensorView& y, const TensorView& x, const TensorView& gain) {
   require_compute(y.dtype, "scale");
   require(same(y, x) && gain.dtype == y.dtype && gain.elements() == columns_of(y), "scale", "y, x and gain do not match");
+}
+
+void check_multiply(const TensorView& y, const TensorView& x) {
+  require_compute(y.dtype, "multiply");
+  require(same(x, y), "multiply", "x and y differ");
+}
+
+void check_soft_cap(const TensorView& y, const TensorView& x, double cap) {
+  require_compute(y.dtype, "soft_cap");
+  require(same(x, y) && cap > 0, "soft_cap", "x and y differ, or the cap is not positive");
+}
+
+void check_soft_cap_grad(const TensorView& dx, const TensorView& dy, const TensorView& y, double cap) {
+  require_compute(y.dtype, "soft_cap_grad");
+  require(same(dx, y) && same(dy, y) && cap > 0, "soft_cap_grad", "dx, dy and y differ, or the cap is not positive");
 }
 
 void check_convert(const TensorView& y, const TensorView& x) {

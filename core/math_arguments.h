@@ -59,6 +59,9 @@ void check_activation_grad(Activation, const TensorView& dx, const TensorView& d
 
 void check_add(const TensorView& y, const TensorView& x, const TensorView& r);
 void check_scale(const TensorView& y, const TensorView& x, const TensorView& gain);
+void check_multiply(const TensorView& y, const TensorView& x);
+void check_soft_cap(const TensorView& y, const TensorView& x, double cap);
+void check_soft_cap_grad(const TensorView& dx, const TensorView& dy, const TensorView& y, double cap);
 void check_convert(const TensorView& y, const TensorView& x);
 
 void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,

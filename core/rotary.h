@@ -7,6 +7,8 @@
 //   llama3   slow pairs, with waves longer than original / low, are divided by `factor`; fast ones, shorter than original /
 //            high, stay; between them the two are blended (Llama 3.1)
 //   dynamic  in sequences longer than `original` the base grows with their length
+//   longrope every pair is divided by a factor of its own, of one list for sequences of at most `original` positions and of
+//            another for longer ones; rotated vectors are longer by `length` (Ding et al. 2024)
 //   yarn     pairs are blended by how often they turn in `original` positions: `fast` times or more stay, `slow` times or fewer
 //   are
 //            divided; rotated vectors are longer by `length` (Peng et al. 2023)
@@ -16,26 +18,29 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numbers>
+#include <vector>
 
 namespace terrace {
 
-enum class RotaryScaling : std::uint8_t { none, linear, dynamic, llama3, yarn };
+enum class RotaryScaling : std::uint8_t { none, linear, dynamic, llama3, yarn, longrope };
 
 struct Rotary {
   double base = 10000;
   RotaryScaling scaling = RotaryScaling::none;
   double factor = 1;
-  double original = 0;         // all but linear: positions of the first training
-  double positions = 0;        // dynamic: of the run's sequences
-  double low = 1, high = 4;    // llama3
-  double fast = 32, slow = 1;  // yarn
-  bool whole = true;           // yarn: where the blend begins and ends, in whole pairs
-  double length = 1;           // of rotated vectors
+  double original = 0;                      // all but linear: positions of the first training
+  double positions = 0;                     // dynamic, longrope: of the run's sequences
+  double low = 1, high = 4;                 // llama3
+  double fast = 32, slow = 1;               // yarn
+  bool whole = true;                        // yarn: where the blend begins and ends, in whole pairs
+  double length = 1;                        // of rotated vectors
+  std::vector<double> near = {}, far = {};  // longrope: divisors of the pairs, for shorter and for longer sequences
 
-  constexpr Rotary() = default;
-  constexpr Rotary(double theta) : base(theta) {}  // NOLINT: a base alone is what most models have
+  Rotary() = default;
+  Rotary(double theta) : base(theta) {}  // NOLINT: a base alone is what most models have
 
   [[nodiscard]] double frequency(std::int64_t pair, std::int64_t dim) const {
     const double plain = std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(dim));
@@ -44,6 +49,7 @@ struct Rotary {
       case RotaryScaling::dynamic: return dynamic(plain, pair, dim);
       case RotaryScaling::llama3: return llama3(plain);
       case RotaryScaling::yarn: return yarn(plain, pair, dim);
+      case RotaryScaling::longrope: return plain / (positions > original ? far : near).at(static_cast<std::size_t>(pair));
       default: return plain;
     }
   }

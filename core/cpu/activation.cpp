@@ -15,9 +15,10 @@ void activation(Compute compute, Activation kind, TensorView y, TensorView x) {
              [&](std::int64_t begin, std::int64_t end) { kernels.gelu(out + begin, in + begin, end - begin); });
       return;
     }
+    const auto gated = kind == Activation::swiglu ? kernels.swiglu : kernels.geglu;
     const std::int64_t f = columns_of(y);
     blocks(compute.pool, rows_of(y), rows_a_task(f), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) kernels.swiglu(out + n * f, in + 2 * n * f, in + (2 * n + 1) * f, f);
+      for (std::int64_t n = begin; n < end; ++n) gated(out + n * f, in + 2 * n * f, in + (2 * n + 1) * f, f);
     });
   });
 }
@@ -32,10 +33,11 @@ void activation_grad(Compute compute, Activation kind, TensorView dx, TensorView
              [&](std::int64_t begin, std::int64_t end) { kernels.gelu_grad(out + begin, d + begin, in + begin, end - begin); });
       return;
     }
+    const auto gated = kind == Activation::swiglu ? kernels.swiglu_grad : kernels.geglu_grad;
     const std::int64_t f = columns_of(dy);
     blocks(compute.pool, rows_of(dy), rows_a_task(f), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
-        kernels.swiglu_grad(out + 2 * n * f, out + (2 * n + 1) * f, d + n * f, in + 2 * n * f, in + (2 * n + 1) * f, f);
+        gated(out + 2 * n * f, out + (2 * n + 1) * f, d + n * f, in + 2 * n * f, in + (2 * n + 1) * f, f);
       }
     });
   });

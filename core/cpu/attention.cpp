@@ -1,7 +1,5 @@
 // Causal attention by blocks of query rows: the scores of a block against all its keys, one softmax a row, one product with
 // the values. Only such a row of blocks ever exists; the backward makes it again from the log-sum-exp.
-#include <cmath>
-
 #include <terrace/core/cpu/attention_rows.h>
 #include <terrace/core/cpu/ops.h>
 #include <terrace/core/cpu/tile_product.h>
@@ -21,11 +19,6 @@ struct Heads {
   std::int64_t dim, row, k, v;
 };
 
-template <class A>
-A scale_of(const AttentionShape& s) {
-  return static_cast<A>(1.0 / std::sqrt(static_cast<double>(s.head_dim)));
-}
-
 template <class T>
 void attend(Compute compute, const AttentionShape& s, T* out, Acc<T>* lse, const T* qkv, std::int64_t batch, std::int64_t head,
             std::int64_t begin, std::int64_t end) {
@@ -43,8 +36,10 @@ void attend(Compute compute, const AttentionShape& s, T* out, Acc<T>* lse, const
     tile_product(compute.kernels, scores, stride, Operand<A>{queries.data, queries.stride, false},
                  Operand<A>{keys.data, keys.stride, true}, count, seen, at.dim);
     for (std::int64_t i = 0; i < count; ++i) {
+      A* const row = scores + i * stride;
+      const A left = make_scores(compute, s.scores, at.dim, row, first + i + 1);
       lse[(batch * s.heads + head) * s.seq + first + i] =
-          softmax_for<A>(compute.kernels).softmax_row(scores + i * stride, first + i + 1, stride, scale_of<A>(s));
+          softmax_for<A>(compute.kernels).softmax_row(row, first + i + 1, stride, left);
     }
     T* const to = out + (batch * s.seq + first) * width + head * at.dim;
     const Operand<A> probabilities{scores, stride, false}, v{values.data, values.stride, false};
@@ -91,9 +86,8 @@ void attend_grad(Compute compute, const AttentionShape& s, T* dqkv, const T* dou
       tile_product(compute.kernels, dp, stride, d_rows, Operand<A>{values.data, values.stride, true}, count, seen, at.dim);
       for (std::int64_t i = 0; i < count; ++i) {
         const A inner = kernels_for<T>(compute.kernels).dot(dout_rows + i * width, out_rows + i * width, at.dim);
-        softmax_for<A>(compute.kernels)
-            .softmax_grad_row(p + i * stride, dp + i * stride, first + i + 1, stride, scale_of<A>(s),
-                              lse[(batch * s.heads + head) * s.seq + first + i], inner);
+        softmax_grad(compute, s.scores, at.dim, p + i * stride, dp + i * stride, first + i + 1, stride,
+                     lse[(batch * s.heads + head) * s.seq + first + i], inner);
       }
       tile_product(compute.kernels, dqueries, at.dim, Operand<A>{dp, stride, false}, Operand<A>{keys.data, keys.stride, false},
                    count, at.dim, seen);
@@ -148,7 +142,8 @@ void attention_decode(Compute compute, AttentionShape s, TensorView out, TensorV
       for (std::int64_t i = 0; i < length; ++i) {
         scores[i] = kernels.dot(query + head * dim, raw<const T>(k_cache) + cache + i * dim, dim);
       }
-      softmax_for<A>(compute.kernels).softmax_row(scores, length, padded(length), scale_of<A>(s));
+      const A left = make_scores(compute, s.scores, dim, scores, length);
+      softmax_for<A>(compute.kernels).softmax_row(scores, length, padded(length), left);
       std::fill(sums, sums + dim, A{0});
       for (std::int64_t i = 0; i < length; ++i) kernels.axpy(sums, scores[i], raw<const T>(v_cache) + cache + i * dim, dim);
       convert_kernel(compute.kernels, out.dtype, accumulator_of(out.dtype), false)(raw<T>(out) + head * dim, sums, dim);

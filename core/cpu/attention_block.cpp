@@ -59,11 +59,6 @@ struct Places {
   const std::int64_t q_row, kv_row, width;
 };
 
-template <class A>
-A scale_of(const AttentionBlock& s) {
-  return static_cast<A>(1.0 / std::sqrt(static_cast<double>(s.head_dim)));
-}
-
 // What a row of other keys, and the one of these, count in the result of both; `lse` becomes that of both.
 template <class A>
 struct Shares {
@@ -115,7 +110,8 @@ void attend(Compute compute, const AttentionBlock& s, const TensorView& out, Acc
         continue;
       }
       move_to_begin(row, before, visible);
-      sums_of_rows[i] = softmax_for<A>(compute.kernels).softmax_row(row, visible, stride, scale_of<A>(s));
+      const A left = make_scores(compute, s.scores, dim, row, visible);
+      sums_of_rows[i] = softmax_for<A>(compute.kernels).softmax_row(row, visible, stride, left);
       move_back(row, before, visible);
     }
     if (seen.count() > 0)
@@ -188,8 +184,7 @@ void attend_grad(Compute compute, const AttentionBlock& s, const TensorView& dq,
           }
           const A inner = kernels_for<T>(compute.kernels).dot(dout_rows + i * at.width, out_rows + i * at.width, dim);
           for (auto* const row : {p_row, dp_row}) move_to_begin(row, before, visible);
-          softmax_for<A>(compute.kernels)
-              .softmax_grad_row(p_row, dp_row, visible, stride, scale_of<A>(s), lse[at.lse(batch, first + i, head)], inner);
+          softmax_grad(compute, s.scores, dim, p_row, dp_row, visible, stride, lse[at.lse(batch, first + i, head)], inner);
           for (auto* const row : {p_row, dp_row}) move_back(row, before, visible);
         }
         tile_product(compute.kernels, dqueries, dim, Operand<A>{dp, stride, false}, Operand<A>{k_of, keys.stride, false}, count,

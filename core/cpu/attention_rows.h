@@ -3,10 +3,12 @@
 // Threads: any; a converted copy lies in the calling thread's scratch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
 #include <terrace/core/cpu/compute.h>
+#include <terrace/core/math.h>
 
 namespace terrace::cpu {
 
@@ -33,6 +35,28 @@ Matrix<Acc<T>> arithmetic_rows(Compute compute, const T* rows, std::int64_t coun
     for (std::int64_t i = 0; i < count; ++i) kernel(copy + i * dim, rows + i * stride, dim);
     return {copy, dim};
   }
+}
+
+// The products of a query and its first n keys become scores, but for a factor that the softmax has left: returned.
+template <class A>
+A make_scores(Compute compute, const ScoreRule& rule, std::int64_t dim, A* row, std::int64_t n) {
+  const auto factor = static_cast<A>(rule.factor(dim));
+  if (rule.cap == 0) return factor;
+  kernels_for<A>(compute.kernels).soft_cap(row, row, n, factor, static_cast<A>(rule.cap));
+  return 1;
+}
+
+// p: such products, which become probabilities. dp becomes the products' gradient, from that of the probabilities.
+template <class A>
+void softmax_grad(Compute compute, const ScoreRule& rule, std::int64_t dim, A* p, A* dp, std::int64_t n, std::int64_t width,
+                  A lse, A inner) {
+  const A left = make_scores(compute, rule, dim, p, n);
+  A* const scores = rule.cap == 0 ? nullptr : scratch<A>(Scratch::capped, n);
+  if (scores) std::copy_n(p, n, scores);
+  softmax_for<A>(compute.kernels).softmax_grad_row(p, dp, n, width, left, lse, inner);
+  if (scores)
+    kernels_for<A>(compute.kernels)
+        .soft_cap_grad(dp, dp, scores, n, static_cast<A>(rule.factor(dim)), static_cast<A>(rule.cap));
 }
 
 }  // namespace terrace::cpu

@@ -107,6 +107,7 @@ enum class Scratch : int {
   operand_c,
   operand_d,
   gradients,
+  capped,
   operation,
   count
 };

@@ -26,15 +26,15 @@ class CpuMath final : public Math {
   }
 
   void norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps) override {
+            double eps, double offset) override {
     check_norm(y, mean, rstd, x, gain, bias);
-    stream.submit([=, compute = compute_] { cpu::norm(compute, y, mean, rstd, x, gain, bias, eps); });
+    stream.submit([=, compute = compute_] { cpu::norm(compute, y, mean, rstd, x, gain, bias, eps, offset); });
   }
 
   void norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                       TensorView rstd, Accumulate accumulate) override {
+                       TensorView rstd, Accumulate accumulate, double offset) override {
     check_norm_input_grad(dx, dy, x, gain, mean, rstd);
-    stream.submit([=, compute = compute_] { cpu::norm_input_grad(compute, dx, dy, x, gain, mean, rstd, accumulate); });
+    stream.submit([=, compute = compute_] { cpu::norm_input_grad(compute, dx, dy, x, gain, mean, rstd, accumulate, offset); });
   }
 
   void norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
@@ -110,6 +110,21 @@ class CpuMath final : public Math {
   void scale(Stream& stream, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) override {
     check_scale(y, x, gain);
     stream.submit([=, compute = compute_] { cpu::scale(compute, y, x, gain, accumulate); });
+  }
+
+  void multiply(Stream& stream, TensorView y, TensorView x, double factor) override {
+    check_multiply(y, x);
+    stream.submit([=, compute = compute_] { cpu::multiply(compute, y, x, factor); });
+  }
+
+  void soft_cap(Stream& stream, TensorView y, TensorView x, double cap) override {
+    check_soft_cap(y, x, cap);
+    stream.submit([=, compute = compute_] { cpu::soft_cap(compute, y, x, cap); });
+  }
+
+  void soft_cap_grad(Stream& stream, TensorView dx, TensorView dy, TensorView y, double cap) override {
+    check_soft_cap_grad(dx, dy, y, cap);
+    stream.submit([=, compute = compute_] { cpu::soft_cap_grad(compute, dx, dy, y, cap); });
   }
 
   void convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) override {

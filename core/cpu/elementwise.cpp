@@ -27,6 +27,33 @@ void scale(Compute compute, TensorView y, TensorView x, TensorView gain, Accumul
   });
 }
 
+void multiply(Compute compute, TensorView y, TensorView x, double factor) {
+  for_dtype(y.dtype, [&]<class T>() {
+    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      kernels_for<T>(compute.kernels).multiply(raw<T>(y) + begin, raw<T>(x) + begin, end - begin, static_cast<Acc<T>>(factor));
+    });
+  });
+}
+
+void soft_cap(Compute compute, TensorView y, TensorView x, double cap) {
+  for_dtype(y.dtype, [&]<class T>() {
+    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      kernels_for<T>(compute.kernels)
+          .soft_cap(raw<T>(y) + begin, raw<T>(x) + begin, end - begin, Acc<T>{1}, static_cast<Acc<T>>(cap));
+    });
+  });
+}
+
+void soft_cap_grad(Compute compute, TensorView dx, TensorView dy, TensorView y, double cap) {
+  for_dtype(y.dtype, [&]<class T>() {
+    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+      kernels_for<T>(compute.kernels)
+          .soft_cap_grad(raw<T>(dx) + begin, raw<T>(dy) + begin, raw<T>(y) + begin, end - begin, Acc<T>{1},
+                         static_cast<Acc<T>>(cap));
+    });
+  });
+}
+
 void convert(Compute compute, TensorView y, TensorView x, Accumulate accumulate) {
   const auto kernel = convert_kernel(compute.kernels, y.dtype, x.dtype, accumulate == Accumulate::yes);
   const auto to = static_cast<std::int64_t>(size_of(y.dtype)), from = static_cast<std::int64_t>(size_of(x.dtype));

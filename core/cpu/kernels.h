@@ -17,10 +17,10 @@ enum class Fp16 : std::uint16_t {};
 
 template <class T, class A>
 struct KernelsOf {
-  // One row of c elements. `mean` null: RMSNorm. `bias` may be null.
-  void (*norm_row)(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, std::int64_t c, double eps);
+  // One row of c elements, with gains offset + gain. `mean` null: RMSNorm. `bias` may be null.
+  void (*norm_row)(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, std::int64_t c, double eps, A offset);
   void (*norm_input_grad_row)(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, std::int64_t c,
-                              bool accumulate);
+                              bool accumulate, A offset);
   // Sums of at most kColumns columns over `rows` rows, by blocks of kRowBlock rows folded in order. `dbias`, `mean` may be
   // null, and with `mean` `rstd`: x is as it is.
   void (*norm_weight_grad)(A* dgain, A* dbias, const T* dy, const T* x, const A* mean, const A* rstd, std::int64_t rows,
@@ -32,6 +32,12 @@ struct KernelsOf {
   void (*gelu_grad)(T* dx, const T* dy, const T* x, std::int64_t n);
   void (*swiglu)(T* y, const T* gate, const T* up, std::int64_t n);
   void (*swiglu_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
+  void (*geglu)(T* y, const T* gate, const T* up, std::int64_t n);
+  void (*geglu_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
+  void (*multiply)(T* y, const T* x, std::int64_t n, A factor);
+  // y = cap · tanh(factor · x / cap); dx = dy · factor · (1 − (y / cap)²).
+  void (*soft_cap)(T* y, const T* x, std::int64_t n, A factor, A cap);
+  void (*soft_cap_grad)(T* dx, const T* dy, const T* y, std::int64_t n, A factor, A cap);
   void (*add)(T* y, const T* x, const T* r, std::int64_t n);
   void (*scale)(T* y, const T* x, const T* gain, std::int64_t n, bool accumulate);
   A (*dot)(const T* x, const T* y, std::int64_t n);

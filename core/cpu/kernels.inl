@@ -241,7 +241,26 @@ TERRACE_INLINE A scalar_exponential(A x) {
   return v[0];
 }
 
+// tanh by Cephes' polynomial near 0, where the quotient would cancel, and by the exponential elsewhere.
+TERRACE_INLINE VecF hyperbolic_tangent(VecF x) {
+  const VecF magnitude = from_bits(bits(x) & 0x7fffffffU), z = x * x;
+  VecF p = z * -5.70498872745e-3F + 2.06390887954e-2F;
+  p = p * z + -5.37397155531e-2F;
+  p = p * z + 1.33314422036e-1F;
+  p = p * z + -3.33332819422e-1F;
+  const VecF near = p * z * x + x;
+  const VecF e = exponential(magnitude * -2.0F);
+  const VecF far = (1.0F - e) / (1.0F + e);
+  const VecF signed_far = from_bits(bits(far) | (bits(x) & 0x80000000U));
+  return magnitude < 0.625F ? near : signed_far;
+}
 // The C library's, lane by lane.
+TERRACE_INLINE VecD hyperbolic_tangent(VecD x) {
+  double lane[8];
+  __builtin_memcpy(lane, &x, sizeof x);
+  for (double& v : lane) v = __builtin_tanh(v);
+  return load(lane, Full{});
+}
 template <class A>
 TERRACE_INLINE Vec<A> logarithm(Vec<A> x) {
   A lane[Vector<A>::lanes];
@@ -253,7 +272,7 @@ TERRACE_INLINE Vec<A> logarithm(Vec<A> x) {
 // ---- normalisation ---------------------------------------------------------------------------------------------------
 
 template <class T, class A = Acc<T>>
-void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, i64 c, double eps) {
+void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, i64 c, double eps, A offset) {
   const A count = static_cast<A>(c);
   A m = 0;
   if (mean) {
@@ -280,33 +299,34 @@ void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, 
   if (bias) {
     sweep<Vector<A>::lanes>(
         c, [&](i64 i, auto w) __attribute__((always_inline)) {
-          store(y + i, (load(x + i, w) - m) * r * load(gain + i, w) + load(bias + i, w), w);
+          store(y + i, (load(x + i, w) - m) * r * (load(gain + i, w) + offset) + load(bias + i, w), w);
         });
   } else {
     sweep<Vector<A>::lanes>(
         c, [&](i64 i, auto w)
-               __attribute__((always_inline)) { store(y + i, (load(x + i, w) - m) * r * load(gain + i, w), w); });
+               __attribute__((always_inline)) { store(y + i, (load(x + i, w) - m) * r * (load(gain + i, w) + offset), w); });
   }
 }
 
 template <class T, class A = Acc<T>>
-void norm_input_grad_row(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, i64 c, bool accumulate) {
+void norm_input_grad_row(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, i64 c, bool accumulate,
+                         A offset) {
   const A count = static_cast<A>(c);
   const A m = mean ? *mean : A(0);
   const A g_mean =
       mean ? sum_over<A>(
-                 c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(dy + i, w) * load(gain + i, w); }) /
+                 c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(dy + i, w) * (load(gain + i, w) + offset); }) /
                  count
            : A(0);
   const A gx_mean =
       sum_over<A>(
           c, [&](i64 i, auto w) __attribute__((
-                 always_inline)) { return load(dy + i, w) * load(gain + i, w) * ((load(x + i, w) - m) * rstd); }) /
+                 always_inline)) { return load(dy + i, w) * (load(gain + i, w) + offset) * ((load(x + i, w) - m) * rstd); }) /
       count;
   sweep<Vector<A>::lanes>(
       c, [&](i64 i, auto w) __attribute__((always_inline)) {
         const Vec<A> normed = (load(x + i, w) - m) * rstd;
-        const Vec<A> d = (load(dy + i, w) * load(gain + i, w) - g_mean - normed * gx_mean) * rstd;
+        const Vec<A> d = (load(dy + i, w) * (load(gain + i, w) + offset) - g_mean - normed * gx_mean) * rstd;
         store(dx + i, accumulate ? load(dx + i, w) + d : d, w);
       });
 }
@@ -373,6 +393,12 @@ TERRACE_INLINE Vec<A> gelu_exponential(Vec<A> x) {
   return exponential(x * (x * x * A(0.044715) + A(1)) * A(-2 * 0.79788456080286535588));
 }
 
+// Its slope, from e, the exponential, and s = 1 / (1 + e).
+template <class A>
+TERRACE_INLINE Vec<A> gelu_slope(Vec<A> x, Vec<A> e, Vec<A> s) {
+  return s + x * ((x * x * A(3 * 0.044715) + A(1)) * A(2 * 0.79788456080286535588)) * (s * (e * s));
+}
+
 template <class T, class A = Acc<T>>
 void gelu(T* y, const T* x, i64 n) {
   sweep<Vector<A>::lanes>(
@@ -388,9 +414,7 @@ void gelu_grad(T* dx, const T* dy, const T* x, i64 n) {
       n, [&](i64 i, auto w) __attribute__((always_inline)) {
         const Vec<A> v = load(x + i, w);
         const Vec<A> e = gelu_exponential<A>(v);
-        const Vec<A> s = A(1) / (e + A(1));
-        const Vec<A> slope = (v * v * A(3 * 0.044715) + A(1)) * A(2 * 0.79788456080286535588);
-        store(dx + i, load(dy + i, w) * (s + v * slope * (s * (e * s))), w);
+        store(dx + i, load(dy + i, w) * gelu_slope<A>(v, e, A(1) / (e + A(1))), w);
       });
 }
 
@@ -415,6 +439,27 @@ void swiglu_grad(T* dgate, T* dup, const T* dy, const T* gate, const T* up, i64 
       });
 }
 
+template <class T, class A = Acc<T>>
+void geglu(T* y, const T* gate, const T* up, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> g = load(gate + i, w);
+        store(y + i, g / (gelu_exponential<A>(g) + A(1)) * load(up + i, w), w);
+      });
+}
+
+template <class T, class A = Acc<T>>
+void geglu_grad(T* dgate, T* dup, const T* dy, const T* gate, const T* up, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> g = load(gate + i, w), u = load(up + i, w), d = load(dy + i, w);
+        const Vec<A> e = gelu_exponential<A>(g);
+        const Vec<A> s = A(1) / (e + A(1));
+        store(dup + i, d * (g * s), w);
+        store(dgate + i, d * u * gelu_slope<A>(g, e, s), w);
+      });
+}
+
 // ---- elementwise -----------------------------------------------------------------------------------------------------
 
 template <class T, class A = Acc<T>>
@@ -429,6 +474,28 @@ void scale(T* y, const T* x, const T* gain, i64 n, bool accumulate) {
       n, [&](i64 i, auto w) __attribute__((always_inline)) {
         const Vec<A> v = load(x + i, w) * load(gain + i, w);
         store(y + i, accumulate ? load(y + i, w) + v : v, w);
+      });
+}
+
+template <class T, class A = Acc<T>>
+void multiply(T* y, const T* x, i64 n, A factor) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) { store(y + i, load(x + i, w) * factor, w); });
+}
+
+template <class T, class A = Acc<T>>
+void soft_cap(T* y, const T* x, i64 n, A factor, A cap) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w)
+             __attribute__((always_inline)) { store(y + i, hyperbolic_tangent(load(x + i, w) * factor / cap) * cap, w); });
+}
+
+template <class T, class A = Acc<T>>
+void soft_cap_grad(T* dx, const T* dy, const T* y, i64 n, A factor, A cap) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> t = load(y + i, w) / cap;
+        store(dx + i, load(dy + i, w) * ((A(1) - t * t) * factor), w);
       });
 }
 
@@ -644,6 +711,11 @@ constexpr KernelsOf<T, Acc<T>> kernels_of() {
           gelu_grad<T>,
           swiglu<T>,
           swiglu_grad<T>,
+          geglu<T>,
+          geglu_grad<T>,
+          multiply<T>,
+          soft_cap<T>,
+          soft_cap_grad<T>,
           add<T>,
           scale<T>,
           dot<T>,

@@ -10,9 +10,10 @@ namespace terrace::cpu {
 void matmul(Compute, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias, Accumulate);
 void bias_grad(Compute, TensorView db, TensorView dy, Accumulate);
 
-void norm(Compute, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias, double eps);
+void norm(Compute, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias, double eps,
+          double offset);
 void norm_input_grad(Compute, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
-                     Accumulate);
+                     Accumulate, double offset);
 void norm_weight_grad(Compute, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                       TensorView rstd, Accumulate);
 
@@ -34,6 +35,9 @@ void activation_grad(Compute, Activation, TensorView dx, TensorView dy, TensorVi
 
 void add(Compute, TensorView y, TensorView x, TensorView r);
 void scale(Compute, TensorView y, TensorView x, TensorView gain, Accumulate);
+void multiply(Compute, TensorView y, TensorView x, double factor);
+void soft_cap(Compute, TensorView y, TensorView x, double cap);
+void soft_cap_grad(Compute, TensorView dx, TensorView dy, TensorView y, double cap);
 void convert(Compute, TensorView y, TensorView x, Accumulate);
 void columns(Compute, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count, Accumulate);
 void zero(Compute, TensorView y);

@@ -122,7 +122,7 @@ std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head
 
 void issue_chosen(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView out, TensorView lse,
                   TensorView qkv, const IssueAttention& warps, const IssueAttention& warpgroups) {
-  if (warpgroups_serve(qkv.dtype, shape.head_dim)) {
+  if (warpgroups_serve(qkv.dtype, shape)) {
     const auto check = [&] { return check_warpgroup_attention(place, shape.head_dim, warps, warpgroups); };
     if (choice.of(shape.head_dim, check) == AttentionKernel::warpgroups) return warpgroups(shape, out, lse, qkv);
   }

@@ -18,14 +18,15 @@
 
 #include <terrace/core/cuda/recorded_algorithms.h>
 #include <terrace/core/dtype.h>
+#include <terrace/core/math.h>
 
 namespace terrace::cuda {
 
 enum class AttentionKernel { warps, warpgroups };
 
 // Which calls the warpgroup kernel supports, if it is available. Other calls always use the warps' kernel.
-inline bool warpgroups_serve(DType dtype, std::int64_t head_dim) {
-  return dtype == DType::bf16 && (head_dim == 64 || head_dim == 96 || head_dim == 128);
+inline bool warpgroups_serve(DType dtype, const AttentionShape& s) {
+  return dtype == DType::bf16 && s.scores.cap == 0 && (s.head_dim == 64 || s.head_dim == 96 || s.head_dim == 128);
 }
 
 class AttentionChoice {

@@ -30,7 +30,8 @@ struct Target {
   std::string_view word, tensor;
 };
 
-std::vector<Target> targets_of(const Family& family) {
+// Adapters of experts are named in the transformer's way (layers/names.h).
+std::vector<Target> targets_of(const Family& family, bool experts) {
   const auto& names = family.tensors;
   std::vector<Target> all;
   const auto add = [&](const ProjectionParts& parts, std::initializer_list<std::string_view> words) {
@@ -39,6 +40,12 @@ std::vector<Target> targets_of(const Family& family) {
   };
   add(names.qkv, {"q", "k", "v"});
   add(names.attention_output, {"o"});
+  if (experts) {
+    if (layers::up_results(*family.activation) == 2) all.push_back({"gate", layers::kExpertsUp});
+    all.push_back({"up", layers::kExpertsUp});
+    all.push_back({"down", layers::kExpertsDown});
+    return all;
+  }
   if (layers::up_results(*family.activation) == 2)
     add(names.up, {"gate", "up"});
   else
@@ -63,7 +70,7 @@ std::vector<std::string> words_of(std::string_view text) {
 // "self_attn.q_proj" → "q_proj", as PEFT names modules: an end of their names. GPT-2 has two c_proj, of which one may be meant.
 std::string module_of(const Family& family, std::string_view tensor) {
   const auto end = tensor.substr(tensor.rfind('.') + 1);
-  for (const auto& other : targets_of(family))
+  for (const auto& other : targets_of(family, false))
     if (other.tensor != tensor && other.tensor.substr(other.tensor.rfind('.') + 1) == end) return std::string(tensor);
   return std::string(end);
 }
@@ -127,10 +134,10 @@ void set_number(const TensorView& view, std::int64_t i, double value) {
 
 }  // namespace
 
-layers::Adapters adapters_of(const Family& family, std::int64_t rank, double alpha, std::string_view text) {
+layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view text) {
   layers::Adapters adapters{.rank = rank, .alpha = alpha, .tensors = {}};
   if (rank == 0) return adapters;
-  const auto known = targets_of(family);
+  const auto known = targets_of(family, experts);
   const auto words = words_of(text);
   const bool all = words == std::vector<std::string>{"all"};
   const auto is_target = [&](std::string_view word) { return all || std::ranges::find(words, word) != words.end(); };

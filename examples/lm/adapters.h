@@ -26,8 +26,9 @@ namespace terrace::lm {
 inline constexpr const char *kAdapterConfigFile = "adapter_config.json", *kAdapterWeightsFile = "adapter_model.safetensors";
 
 // `targets`: words out of q, k, v, o, gate, up and down, separated by commas, or all. Results that lie in one tensor of the
-// family (Phi-3's qkv_proj, GPT-2's c_attn) have one adapter, so they are targets together.
-layers::Adapters adapters_of(const Family& family, std::int64_t rank, double alpha, std::string_view targets);
+// family (Phi-3's qkv_proj, GPT-2's c_attn) have one adapter, so they are targets together; so have all that an expert computes
+// of its input. `experts`: gate, up and down are those of each expert.
+layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view targets);
 
 // The adapters' first weights from a directory of PEFT. `model`: the one that is trained, with the adapters.
 WeightRange adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Model& model);

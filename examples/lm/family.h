@@ -71,6 +71,27 @@ struct ConfigNumber {
 // The last word of the first key: "rope_theta".
 constexpr std::string_view word_of(const Words& keys) { return keys[0].substr(keys[0].rfind('/') + 1); }
 
+// A cap c of numbers x, which become c · tanh(x / c). Its key in config.json, where null is none; "": the family has none.
+struct CapNumber {
+  Stated<std::string_view> key;
+  Stated<double> usual;  // 0: none
+};
+
+// By which numbers the arithmetic of families differs.
+struct Scales {
+  Stated<double> norm_offset;             // added to the weights of norms
+  Stated<bool> embedding_by_root;         // rows of the embedding are multiplied by the square root of their width
+  Stated<std::string_view> query_scalar;  // key of the number by whose root scores are divided; "": a head's width, always
+  Stated<double> untold_query_scalar;     // of a file without it
+  CapNumber attention_cap, logit_cap;     // of scores, and of the head's results
+};
+inline constexpr Scales kPlainScales{.norm_offset = 0,
+                                     .embedding_by_root = false,
+                                     .query_scalar = "",
+                                     .untold_query_scalar = 0,
+                                     .attention_cap = {.key = "", .usual = 0},
+                                     .logit_cap = {.key = "", .usual = 0}};
+
 // A vector for each position of a sequence is added to the embedding.
 struct LearnedPositions {
   Stated<std::string_view> tensor;
@@ -78,12 +99,17 @@ struct LearnedPositions {
 // The attention rotates pairs of elements of q and k by angles that grow with the position.
 struct RotaryPositions {
   ConfigNumber base;
-  Words scaling_keys;   // objects in config.json that change the angles (rope_scaling.h)
+  Words scaling_keys;   // pointers to objects in config.json that change the angles (rope_scaling.h)
   Words fraction_keys;  // of the part of a head that is rotated, as ConfigNumber::keys; none: all of it, always
   // A list in config.json of 1 for blocks that rotate and 0 for others, or the number of blocks of which the last one does not;
   // "": all do. plain_every: that number if neither is told; 0: all do.
   Stated<std::string_view> blocks_key, every_key;
   Stated<std::int64_t> plain_every;
+  // Of blocks with a window, whose angles are never changed: their base, with its keys as ConfigNumber's, and the object that
+  // newer files have for them; none: they rotate as the others do.
+  Stated<double> window_base;
+  Words window_base_keys;
+  Stated<std::string_view> window_scaling_key;
 };
 using Positions = std::variant<LearnedPositions, RotaryPositions>;
 
@@ -139,7 +165,11 @@ struct ModelFile {
   Stated<std::string_view> head_dim;    // "": hidden size divided by heads, always
   Stated<std::int64_t> usual_head_dim;  // if it is not told; 0: hidden size divided by heads
   Stated<std::string_view> window;      // of attention; null or no key: none
-  Stated<bool> tied;                    // if tie_word_embeddings is not told
+  // Of so many blocks the last one has no window, if the types of layers are not told; 0: all have it, and no types are
+  // written.
+  Stated<std::int64_t> window_every;
+  Stated<std::string_view> window_every_key;  // "": it is never told
+  Stated<bool> tied;                          // if tie_word_embeddings is not told
   FixedValues fixed;
   // The number of experts, by the names that versions gave it, and of those that a token chooses; none: the family has no
   // mixture of experts. renormalise: whether the gates of a token add up to 1, which they do not if it is not told; "": they
@@ -154,6 +184,7 @@ struct Family {
 
   // The parts of blocks.
   Stated<NormKind> norm;
+  Scales scales;
   Stated<QueryKeyNorms> query_key_norms;
   Stated<Positions> positions;
   Stated<Activation> activation;
@@ -223,6 +254,10 @@ consteval Family checked(Family family) {
       throw std::logic_error("two numbers have one word in a saved file");
     }
     if (!(*rotary->base.usual >= 1)) throw std::logic_error("the rotary base is at least 1");
+    if ((*rotary->window_base != 0) != (rotary->window_base_keys.size() != 0))
+      throw std::logic_error("the rotary base of blocks with a window has keys");
+    for (const std::string_view key : rotary->scaling_keys)
+      if (!key.starts_with('/')) throw std::logic_error("a key in config.json is a JSON pointer, \"/name\"");
   }
   // A comparison with null is no constant for g++ with -fsanitize=undefined; a call through null is refused by any compiler.
   if ((*family.usual_ffn)(64) < 1) throw std::logic_error("the MLP needs its usual width");

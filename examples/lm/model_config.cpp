@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <variant>
 #include <vector>
@@ -43,6 +44,17 @@ layers::TransformerNames names_of(const Family& family) {
           .expert_down = {{names.experts.down.begin(), names.experts.down.end()}}};
 }
 
+// Rounded as weights are: models were trained with the rounded one.
+double embedding_factor(const ModelConfig& config) {
+  if (!*config.family.get().scales.embedding_by_root) return 1;
+  const double root = std::sqrt(static_cast<double>(std::max<std::int64_t>(config.hidden, 1)));
+  switch (config.dtype) {
+    case DType::bf16: return static_cast<double>(static_cast<float>(bf16(static_cast<float>(root))));
+    case DType::fp16: return static_cast<double>(static_cast<float>(fp16(static_cast<float>(root))));
+    default: return root;
+  }
+}
+
 layers::Positions kind_of(const Positions& positions) {
   return std::holds_alternative<LearnedPositions>(positions) ? layers::Positions::learned : layers::Positions::rotary;
 }
@@ -74,6 +86,10 @@ ModelConfig complete(ModelConfig config) {
   if (const auto* const rotary = rotary_positions(family); rotary && config.rope_theta == 0) {
     config.rope_theta = *rotary->base.usual;
   }
+  if (const auto* const rotary = rotary_positions(family); rotary && config.window_rope_theta == 0)
+    config.window_rope_theta = *rotary->window_base;
+  if (!config.attention_cap) config.attention_cap = *family.scales.attention_cap.usual;
+  if (!config.logit_cap) config.logit_cap = *family.scales.logit_cap.usual;
   validate(config);
   return config;
 }
@@ -97,11 +113,17 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .attention_tiles = config.attention_tiles,
           .norm = *family.norm,
           .norm_eps = config.norm_eps,
+          .norm_offset = *family.scales.norm_offset,
           .query_key_norms = *family.query_key_norms,
+          .scores = {.scale = config.query_scalar == 0 ? 0 : 1 / std::sqrt(config.query_scalar),
+                     .cap = config.attention_cap.value_or(0)},
           .activation = *family.activation,
+          .embedding_factor = embedding_factor(config),
+          .logit_cap = config.logit_cap.value_or(0),
           .positions = kind_of(*family.positions),
           .rope_theta = config.rope_theta,
           .rope_scaling = config.rope_scaling,
+          .window_rope_theta = config.window_rope_theta,
           .rope_fraction = config.rope_fraction,
           .rotated_blocks = config.rotated_blocks.value_or(layers::RotatedBlocks()),
           .skips = config.skips,

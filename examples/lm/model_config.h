@@ -42,6 +42,9 @@ struct ModelConfig {
   double rope_fraction = 1;  // of a head, which rotary positions rotate
   std::optional<layers::RotatedBlocks> rotated_blocks = {};  // nothing: as usual in the family
   double norm_eps = 0;                                       // 0: as usual in the family
+  double query_scalar = 0;                                   // scores are divided by its root; 0: the width of a head
+  double window_rope_theta = 0;                              // of blocks with a window; 0: as usual in the family
+  std::optional<double> attention_cap = {}, logit_cap = {};  // 0: none; nothing: as usual in the family
   DType dtype = DType::fp32;                                 // of weights and activations
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};

@@ -1,9 +1,10 @@
 #include <terrace/examples/lm/rope_scaling.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <span>
+#include <ranges>
 #include <vector>
 
 #include <fmt/format.h>
@@ -26,30 +27,38 @@ struct Number {
   double Rotary::*field;
   bool must;
 };
+// Likewise a list of numbers, one for each pair.
+struct List {
+  const char *word, *key;
+  std::vector<double> Rotary::*field;
+};
 struct Kind {
   const char* name;
   RotaryScaling scaling;
   std::vector<Number> numbers;
+  std::vector<List> lists = {};
 };
 
-const std::array<Kind, 4>& kinds() {
+const std::array<Kind, 5>& kinds() {
   static const Number factor{"factor", "factor", &Rotary::factor, true};
   static const Number original{"original", "original_max_position_embeddings", &Rotary::original, true};
-  static const std::array<Kind, 4> all{Kind{"linear", RotaryScaling::linear, {factor}},
-                                       Kind{"dynamic", RotaryScaling::dynamic, {factor, original}},
-                                       Kind{"llama3",
-                                            RotaryScaling::llama3,
-                                            {factor,
-                                             {"low", "low_freq_factor", &Rotary::low, true},
-                                             {"high", "high_freq_factor", &Rotary::high, true},
-                                             original}},
-                                       Kind{"yarn",
-                                            RotaryScaling::yarn,
-                                            {factor,
-                                             original,
-                                             {"fast", "beta_fast", &Rotary::fast, false},
-                                             {"slow", "beta_slow", &Rotary::slow, false},
-                                             {"length", "attention_factor", &Rotary::length, false}}}};
+  static const Number length{"length", "attention_factor", &Rotary::length, false};
+  static const std::array<Kind, 5> all{
+      Kind{"linear", RotaryScaling::linear, {factor}}, Kind{"dynamic", RotaryScaling::dynamic, {factor, original}},
+      Kind{"llama3",
+           RotaryScaling::llama3,
+           {factor,
+            {"low", "low_freq_factor", &Rotary::low, true},
+            {"high", "high_freq_factor", &Rotary::high, true},
+            original}},
+      Kind{
+          "yarn",
+          RotaryScaling::yarn,
+          {factor, original, {"fast", "beta_fast", &Rotary::fast, false}, {"slow", "beta_slow", &Rotary::slow, false}, length}},
+      Kind{"longrope",
+           RotaryScaling::longrope,
+           {original, length},
+           {{"short", "short_factor", &Rotary::near}, {"long", "long_factor", &Rotary::far}}}};
   return all;
 }
 
@@ -62,8 +71,13 @@ const Kind& kind_named(std::string_view name) {
   refuse_scaling(fmt::format("\"{}\" is no kind; there are {}", printable(std::string(name)), fmt::join(names, ", ")));
 }
 
-// yarn: rotated vectors are longer by as much as scores would shrink.
-double usual_length(double factor) { return factor <= 1 ? 1.0 : 0.1 * std::log(factor) + 1; }
+// Rotated vectors are longer by as much as scores would shrink. `factor`: of yarn its own, of longrope that by which sequences
+// may be longer than `original`.
+double usual_length(const Rotary& s, double factor) {
+  if (factor <= 1) return 1;
+  return s.scaling == RotaryScaling::yarn ? 0.1 * std::log(factor) + 1 : std::sqrt(1 + std::log(factor) / std::log(s.original));
+}
+bool has_length(const Rotary& s) { return s.scaling == RotaryScaling::yarn || s.scaling == RotaryScaling::longrope; }
 
 const Rotary& checked(const Rotary& s) {
   const auto positive = [](double v) { return v > 0 && std::isfinite(v); };
@@ -72,10 +86,27 @@ const Rotary& checked(const Rotary& s) {
     refuse_scaling(fmt::format("the positions of the first training must be more than 0, not {}", s.original));
   if (s.scaling == RotaryScaling::llama3 && !(positive(s.low) && s.high > s.low && std::isfinite(s.high)))
     refuse_scaling(fmt::format("the high frequency factor ({}) must be greater than the low one ({})", s.high, s.low));
-  if (s.scaling == RotaryScaling::yarn && !(positive(s.slow) && s.fast > s.slow && positive(s.fast) && positive(s.length)))
-    refuse_scaling(fmt::format("of yarn, fast ({}) must be greater than slow ({}), and the length ({}) positive", s.fast,
-                               s.slow, s.length));
+  if (has_length(s) && !positive(s.length)) refuse_scaling(fmt::format("the length ({}) must be positive", s.length));
+  if (s.scaling == RotaryScaling::longrope && (s.near.empty() || s.near.size() != s.far.size() ||
+                                               !std::ranges::all_of(s.near, positive) || !std::ranges::all_of(s.far, positive)))
+    refuse_scaling("longrope needs two lists of as many positive factors");
+  if (s.scaling == RotaryScaling::yarn && !(positive(s.slow) && s.fast > s.slow && positive(s.fast)))
+    refuse_scaling(fmt::format("of yarn, fast ({}) must be greater than slow ({})", s.fast, s.slow));
   return s;
+}
+
+}  // namespace
+
+namespace {
+
+// "1/1.05/2.5"
+bool parse_list(std::string_view text, std::vector<double>& to) {
+  for (const auto part : std::views::split(text, '/')) {
+    double& number = to.emplace_back();
+    const auto [end, error] = std::from_chars(part.begin(), part.end(), number);
+    if (error != std::errc{} || end != part.end()) return false;
+  }
+  return !to.empty();
 }
 
 }  // namespace
@@ -99,6 +130,8 @@ Rotary parse_rope_scaling(std::string_view text) {
       continue;
     }
     bool known = false;
+    for (const auto& list : kind.lists)
+      if (word == list.word) known = parse_list(value, scaling.*list.field);
     for (const auto& number : kind.numbers) {
       if (word != number.word) continue;
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), scaling.*number.field);
@@ -111,7 +144,7 @@ Rotary parse_rope_scaling(std::string_view text) {
   const auto is_told = [&](std::string_view word) { return std::ranges::find(told, word) != told.end(); };
   for (const auto& number : kind.numbers)
     if (number.must && !is_told(number.word)) refuse_scaling(fmt::format("{} needs {}", kind.name, number.word));
-  if (kind.scaling == RotaryScaling::yarn && !is_told("length")) scaling.length = usual_length(scaling.factor);
+  if (has_length(scaling) && !is_told("length")) scaling.length = usual_length(scaling, scaling.factor);
   return checked(scaling);
 }
 
@@ -120,6 +153,7 @@ std::string to_text(const Rotary& scaling) {
     if (scaling.scaling != kind.scaling) continue;
     std::vector<std::string> numbers;
     for (const auto& number : kind.numbers) numbers.push_back(fmt::format("{}={}", number.word, scaling.*number.field));
+    for (const auto& list : kind.lists) numbers.push_back(fmt::format("{}={}", list.word, fmt::join(scaling.*list.field, "/")));
     if (!scaling.whole) numbers.emplace_back("whole=false");
     return fmt::format("{}:{}", kind.name, fmt::join(numbers, ","));
   }
@@ -131,14 +165,17 @@ Rotary rope_scaling_of(const json& object, double positions) {
   if (!object.is_object()) refuse_scaling("it is no object");
   const auto type = object.value("rope_type", object.value("type", json("default")));
   if (!type.is_string()) refuse_scaling("its type is no text");
+  for (const auto& [key, value] : object.items())
+    if (value.is_object()) refuse_scaling(fmt::format("it has {} apart", printable(key)));
   if (type == "default") return {};
   const auto& kind = kind_named(type.get<std::string>());
   Rotary scaling;
   scaling.scaling = kind.scaling;
   if (kind.scaling != RotaryScaling::linear) scaling.original = positions;
-  bool has_length = false;
+  bool is_long = false;
   std::vector<std::string> known{"rope_type", "type",      "rope_theta",           "max_position_embeddings",
                                  "truncate",  "finetuned", "partial_rotary_factor"};
+  if (kind.scaling == RotaryScaling::longrope) known.emplace_back("factor");  // of the positions, which tell it themselves
   for (const auto& number : kind.numbers) {
     known.emplace_back(number.key);
     const auto at = object.find(number.key);
@@ -148,13 +185,22 @@ Rotary rope_scaling_of(const json& object, double positions) {
     }
     if (!at->is_number()) refuse_scaling(fmt::format("{} is no number", number.key));
     scaling.*number.field = at->get<double>();
-    has_length |= number.field == &Rotary::length;
+    is_long |= number.field == &Rotary::length;
+  }
+  for (const auto& list : kind.lists) {
+    known.emplace_back(list.key);
+    const auto at = object.find(list.key);
+    const auto is_number = [](const json& one) { return one.is_number(); };
+    if (at == object.end() || !at->is_array() || !std::ranges::all_of(*at, is_number))
+      refuse_scaling(fmt::format("{} needs {}, a list of numbers", kind.name, list.key));
+    scaling.*list.field = at->get<std::vector<double>>();
   }
   if (const auto at = object.find("truncate"); at != object.end() && at->is_boolean()) scaling.whole = at->get<bool>();
   for (const auto& [key, value] : object.items())
     if (!value.is_null() && std::ranges::find(known, key) == known.end())
       refuse_scaling(fmt::format("{} of {} is not known", printable(key), kind.name));
-  if (kind.scaling == RotaryScaling::yarn && !has_length) scaling.length = usual_length(scaling.factor);
+  const double factor = kind.scaling == RotaryScaling::longrope ? positions / scaling.original : scaling.factor;
+  if (has_length(scaling) && !is_long) scaling.length = usual_length(scaling, factor);
   return checked(scaling);
 }
 
@@ -163,6 +209,7 @@ json rope_scaling_json(const Rotary& scaling) {
     if (scaling.scaling != kind.scaling) continue;
     json object{{"rope_type", kind.name}};
     for (const auto& number : kind.numbers) object[number.key] = scaling.*number.field;
+    for (const auto& list : kind.lists) object[list.key] = scaling.*list.field;
     if (!scaling.whole) object["truncate"] = false;
     return object;
   }

@@ -2,6 +2,7 @@
 // library has it.
 //
 //   none · linear:factor=8 · dynamic:factor=4,original=2048 · llama3:factor=8,low=1,high=4,original=8192
+//   longrope:original=4096,length=1.19,short=1/1/1.02,long=1.05/1.1/8, with a number for each rotated pair
 //   yarn:factor=4,original=32768[,fast=32,slow=1,length=1.1386,whole=false]
 //
 // Threads: any; pure.

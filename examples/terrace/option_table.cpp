@@ -114,7 +114,18 @@ std::vector<Option> make_table() {
           "model", "rope-layers", &C::rope_layers, Text::required, kSame,
           "which layers rotary positions rotate: 1 is all; a list such as 1,1,1,0 is repeated over the layers; usual: as usual "
           "in the model family"),
+      number(
+          "model", "window-rope-base", &C::window_rope_base, {0, kMost}, kSame,
+          "base of rotary positions in layers with a --window, if it is another one (rope_local_base_freq in a config.json); "
+          "0: as usual in the model family"),
       number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps),
+      number(
+          "model", "query-scalar", &C::query_scalar, {0, kMost}, kSame,
+          "number by whose square root attention divides its scores (query_pre_attn_scalar in a config.json); 0: the width of "
+          "a head"),
+      number("model", "attention-cap", &C::attention_cap, {-1, kMost}, kSame,
+             "attention's scores s become cap · tanh(s / cap); 0: they are not capped; -1: as usual in the model family"),
+      number("model", "logit-cap", &C::logit_cap, {-1, kMost}, kSame, "the same for the output head's logits"),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       number(
           "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,

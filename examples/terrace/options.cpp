@@ -511,6 +511,10 @@ void apply_model_dir(RunConfig& c) {
   c.rope_base = model.rope_theta;
   c.rope_scaling = lm::to_text(model.rope_scaling);
   c.rope_fraction = model.rope_fraction;
+  c.window_rope_base = model.window_rope_theta;
+  c.query_scalar = model.query_scalar;
+  c.attention_cap = model.attention_cap.value_or(c.attention_cap);
+  c.logit_cap = model.logit_cap.value_or(c.logit_cap);
   if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
   if (model.experts.count != 0) {

@@ -36,6 +36,12 @@ Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c
   throw Error(fmt::format("--rope-scaling: {}", error.what()), error.exit());
 }
 
+std::optional<double> cap_of(const char* flag, double cap) {
+  if (cap >= 0) return cap;
+  if (cap == -1) return std::nullopt;
+  throw Error(fmt::format("{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", flag, cap), Exit::usage);
+}
+
 std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
   if (c.rope_layers == "usual") return std::nullopt;
   return layers::RotatedBlocks::parse(c.rope_layers);
@@ -77,12 +83,16 @@ lm::ModelConfig model_config(const RunConfig& c) {
                    .renormalise = c.router_gates == "chosen",
                    .balance_loss = c.router_aux_loss,
                    .square_loss = c.router_z_loss},
-       .adapters = lm::adapters_of(lm::family_named(c.model), c.lora_rank, c.lora_alpha, c.lora_targets),
+       .adapters = lm::adapters_of(lm::family_named(c.model), c.experts > 0, c.lora_rank, c.lora_alpha, c.lora_targets),
        .rope_theta = c.rope_base,
        .rope_scaling = rope_scaling_of(c),
        .rope_fraction = c.rope_fraction,
        .rotated_blocks = rotated_blocks_of(c),
        .norm_eps = c.norm_eps,
+       .query_scalar = c.query_scalar,
+       .window_rope_theta = c.window_rope_base,
+       .attention_cap = cap_of("--attention-cap", c.attention_cap),
+       .logit_cap = cap_of("--logit-cap", c.logit_cap),
        .dtype = parse_dtype(c.dtype),
        .tensor = tensor_of(c),
        .context = {.ranks = static_cast<std::uint32_t>(c.cp),

@@ -15,7 +15,8 @@ AttentionBlock whole_block(const AttentionShape& s, std::int64_t window) {
           .head_dim = s.head_dim,
           .queries = {0, s.seq, s.seq},
           .keys = {0, s.seq, s.seq},
-          .window = window};
+          .window = window,
+          .scores = s.scores};
 }
 
 void attend_sequences(LayerContext& ctx, const AttentionShape& shape, std::int64_t window, TensorView out, TensorView lse,

@@ -35,7 +35,12 @@ ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
 }
 
 AttentionShape Attention::attention_shape(BatchShape shape) const {
-  return {shape.batch, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()};
+  return {.batch = shape.batch,
+          .seq = shape.seq,
+          .heads = config_.heads_here(),
+          .kv_heads = config_.kv_heads_here(),
+          .head_dim = config_.head_dim(),
+          .scores = config_.scores};
 }
 
 std::vector<TensorSpec> Attention::saved_of_middle(BatchShape shape) const {

@@ -27,10 +27,17 @@ TensorView Embedding::tokens_in(LayerContext& ctx, ScratchArena& arena, std::uin
   return tokens;
 }
 
-std::uint64_t Embedding::scratch_of(BatchShape shape, bool adds) const {
+TensorView Embedding::scaled(LayerContext& ctx, ScratchArena& arena, TensorView dy) const {
+  if (!is_scaled()) return dy;
+  const TensorView result = arena.take(dy.dtype, dy.shape);
+  ctx.math.multiply(ctx.stream, result, dy, config_.embedding_factor);
+  return result;
+}
+
+std::uint64_t Embedding::scratch_of(BatchShape shape, bool rows) const {
   ScratchArena arena;
   if (!is_whole()) arena.take(DType::i32, {shape.tokens()});
-  if (adds) arena.take(config_.dtype, {shape.tokens(), config_.hidden});
+  if (rows) arena.take(config_.dtype, {shape.tokens(), config_.hidden});
   return arena.peak_bytes();
 }
 
@@ -41,7 +48,7 @@ std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
     std::vector<PhaseParam> used{{0, t}};
     if (is_last(t) && learned_positions()) used.push_back(positions_param());
     if (call == LayerCall::backward)
-      phases.push_back({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, false)});
+      phases.push_back({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, is_scaled())});
     else
       phases.push_back(
           {.weights = used, .y = t == 0 ? Access::overwrite : Access::update, .scratch_bytes = scratch_of(shape, t != 0)});
@@ -79,6 +86,7 @@ void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, Te
                        rows(ctx, weights, t), places, run.count, run.begin);
       });
     }
+    if (is_scaled()) ctx.math.multiply(ctx.stream, to, to, config_.embedding_factor);
     if (t != 0) ctx.math.convert(ctx.stream, y, to, Accumulate::yes);
   }
 }
@@ -107,9 +115,11 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     const TensorView here = !leads || in_runs ? TensorView{}
                             : sliced          ? row_slice(all, first_position(ctx), ctx.shape.seq)
                                               : all;
-    if (!frozen_table)
-      ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens_in(ctx, arena, number), t.dy, ctx.shape.seq,
+    if (!frozen_table) {
+      const auto tokens = tokens_in(ctx, arena, number);
+      ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens, scaled(ctx, arena, t.dy), ctx.shape.seq,
                           t.accumulate);
+    }
     if (in_runs && leads)
       each_run(ctx, [&](Block of_rows, Block run) {
         ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),

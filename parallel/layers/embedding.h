@@ -14,7 +14,9 @@ class Embedding final : public TransformerLayer {
   explicit Embedding(const Transformer& config);
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override { return scratch_of(shape, tiles() > 1); }
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override {
+    return scratch_of(shape, tiles() > 1 || is_scaled());
+  }
   [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
   [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
@@ -29,7 +31,7 @@ class Embedding final : public TransformerLayer {
   // has the row. tokens_in() places them in scratch if there are several parts.
   [[nodiscard]] TensorView rows(const LayerContext& ctx, std::span<const TensorView> tensors, std::uint32_t tile) const;
   [[nodiscard]] TensorView tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t tile) const;
-  [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool adds) const;  // adds: to the rows of earlier tiles
+  [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool rows) const;  // rows: a matrix of them beside x or dy
   [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
   [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const {
     return config_.context.runs(ctx.shape.seq).front().begin;
@@ -37,6 +39,9 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] bool is_one_run(const LayerContext& ctx) const {
     return ctx.documents.whole_sequences() && config_.context.runs(ctx.shape.seq).size() == 1;
   }
+  [[nodiscard]] bool is_scaled() const { return config_.embedding_factor != 1; }
+  // The gradient of the table's rows, in scratch if it is not dy.
+  [[nodiscard]] TensorView scaled(LayerContext& ctx, ScratchArena& arena, TensorView dy) const;
   template <class F>
   void each_run(const LayerContext& ctx, F&& f) const;
   void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,

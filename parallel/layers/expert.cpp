@@ -3,6 +3,14 @@
 #include <algorithm>
 
 namespace terrace::layers {
+namespace {
+
+// All results of a product together.
+LowRank::Result adapted(const std::string& prefix, std::string_view name, std::string_view target, const Projection& product) {
+  return {prefix + std::string(name), std::string(target), product.outputs()};
+}
+
+}  // namespace
 
 // Tensor ranks split an expert as they split an MLP.
 Expert::Expert(std::vector<ParamSpec>& params, const std::string& prefix, const Transformer& config, std::uint32_t unit)
@@ -12,7 +20,9 @@ Expert::Expert(std::vector<ParamSpec>& params, const std::string& prefix, const 
           {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor.ranks)}, config.init_std,
           config),
       down_(params, prefix, config.names.expert_down, {config.hidden}, config.ffn,
-            {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {
+            {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+      up_adapter_(params, {adapted(prefix, kExpertUp, kExpertsUp, up_)}, up_, unit, config),
+      down_adapter_(params, {adapted(prefix, kExpertDown, kExpertsDown, down_)}, down_, unit, config) {
   up_.set_unit(params, unit);
   down_.set_unit(params, unit);
   std::vector<PhaseParam> own;
@@ -23,6 +33,12 @@ Expert::Expert(std::vector<ParamSpec>& params, const std::string& prefix, const 
 void Expert::name_params(std::vector<PhaseParam>& of_phase) const {
   up_.name_params(of_phase);
   down_.name_params(of_phase);
+  name_adapters(of_phase);
+}
+
+void Expert::name_adapters(std::vector<PhaseParam>& of_phase) const {
+  up_adapter_.name_params(of_phase);
+  down_adapter_.name_params(of_phase);
 }
 
 double Expert::flops(double rows) const {
@@ -38,40 +54,63 @@ std::uint64_t Expert::scratch_bytes(std::int64_t rows) const {
   for (const bool of_gradient : {false, true}) {
     ScratchArena arena;
     static_cast<void>(Scratch(*this, arena, rows, of_gradient));
-    most = std::max(most, arena.peak_bytes());
+    const auto adapters = of_gradient ? std::max(up_adapter_.gradient_bytes(rows), down_adapter_.gradient_bytes(rows))
+                                      : std::max(up_adapter_.bytes(rows), down_adapter_.bytes(rows));
+    most = std::max(most, arena.peak_bytes() + adapters);
   }
   return most;
 }
 
+namespace {
+
+// The two adapters use the same scratch in turn.
+LowRank::Room room(const LowRank& adapter, ScratchArena arena, std::int64_t rows) { return adapter.place(arena, rows); }
+LowRank::GradientRoom gradient_room(const LowRank& adapter, ScratchArena arena, std::int64_t rows) {
+  return adapter.place_gradient(arena, rows);
+}
+
+}  // namespace
+
 void Expert::forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView up, TensorView x,
                      ScratchArena arena) const {
-  const Scratch scratch(*this, arena, x.shape[0], false);
+  const auto rows = x.shape[0];
+  const Scratch scratch(*this, arena, rows, false);
   up_.forward(ctx, up_.prepare(ctx, weights, scratch.up), up, x);
+  up_adapter_.forward(ctx, weights, room(up_adapter_, arena, rows), up, x);
   ctx.math.activation(ctx.stream, activation_, scratch.middle, up);
   down_.forward(ctx, down_.prepare(ctx, weights, {}), y, scratch.middle);
+  down_adapter_.forward(ctx, weights, room(down_adapter_, arena, rows), y, scratch.middle);
 }
 
 void Expert::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dup, TensorView dy,
                         TensorView up, ScratchArena arena) const {
-  const Scratch scratch(*this, arena, dy.shape[0], false);
+  const auto rows = dy.shape[0];
+  const Scratch scratch(*this, arena, rows, false);
   down_.input_grad(ctx, down_.prepare(ctx, weights, {}), scratch.middle, dy);
+  down_adapter_.input_grad(ctx, weights, room(down_adapter_, arena, rows), scratch.middle, dy);
   ctx.math.activation_grad(ctx.stream, activation_, dup, scratch.middle, up);
   up_.input_grad(ctx, up_.prepare(ctx, weights, scratch.up), dx, dup);
+  up_adapter_.input_grad(ctx, weights, room(up_adapter_, arena, rows), dx, dup);
 }
 
-void Expert::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dup, TensorView dy, TensorView up,
-                         TensorView x, ScratchArena arena, Accumulate accumulate) const {
-  const Scratch scratch(*this, arena, x.shape[0], true);
+void Expert::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                         TensorView dup, TensorView dy, TensorView up, TensorView x, ScratchArena arena,
+                         Accumulate accumulate) const {
+  const auto rows = x.shape[0];
+  const Scratch scratch(*this, arena, rows, true);
   ctx.math.activation(ctx.stream, activation_, scratch.middle, up);
   down_.weight_grad(ctx, gradients, {}, dy, scratch.middle, accumulate);
+  down_adapter_.weight_grad(ctx, weights, gradients, gradient_room(down_adapter_, arena, rows), dy, scratch.middle, accumulate);
   up_.weight_grad(ctx, gradients, scratch.up, dup, x, accumulate);
+  up_adapter_.weight_grad(ctx, weights, gradients, gradient_room(up_adapter_, arena, rows), dup, x, accumulate);
 }
 
 void Expert::no_weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, Accumulate accumulate) const {
   if (accumulate == Accumulate::yes) return;
   std::vector<PhaseParam> own;
   name_params(own);
-  for (const auto& p : own) ctx.math.zero(ctx.stream, gradients[p.param]);
+  for (const auto& p : own)
+    if (const auto& gradient = gradients[p.param]; !gradient.empty()) ctx.math.zero(ctx.stream, gradient);  // empty: frozen
 }
 
 }  // namespace terrace::layers

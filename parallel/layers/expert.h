@@ -1,4 +1,4 @@
-// One expert of a mixture: down(activation(up(x))), on some rows.
+// One expert of a mixture: down(activation(up(x))), on some rows. Either product may have an adapter (low_rank.h).
 //
 // Owner:   a value of its layer.
 // Threads: as Layer.
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <terrace/parallel/layers/low_rank.h>
 #include <terrace/parallel/layers/projection.h>
 #include <terrace/parallel/layers/transformer.h>
 
@@ -22,15 +23,16 @@ class Expert {
 
   [[nodiscard]] std::int64_t up_width() const { return up_.outputs(); }
   void name_params(std::vector<PhaseParam>& of_phase) const;
-  [[nodiscard]] double flops(double rows) const;  // of a forward
+  void name_adapters(std::vector<PhaseParam>& of_phase) const;  // whose weights a weight_grad() needs, too
+  [[nodiscard]] double flops(double rows) const;                // of a forward
 
   // up: the input of the activation, for the backward. Rows of all tensors are those of this expert, at least one.
   void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView up, TensorView x,
                ScratchArena arena) const;
   void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dup, TensorView dy,
                   TensorView up, ScratchArena arena) const;
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dup, TensorView dy, TensorView up,
-                   TensorView x, ScratchArena arena, Accumulate accumulate) const;
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                   TensorView dup, TensorView dy, TensorView up, TensorView x, ScratchArena arena, Accumulate accumulate) const;
   // The gradient of an expert without rows.
   void no_weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, Accumulate accumulate) const;
   // Scratch that any of them needs for so many rows.
@@ -46,6 +48,7 @@ class Expert {
   Activation activation_;
   DType dtype_;
   Projection up_, down_;
+  LowRank up_adapter_, down_adapter_;
 };
 
 }  // namespace terrace::layers

@@ -34,7 +34,8 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
   const std::int64_t slice = std::min(rows, head.slice_rows());
   statistics = arena.take(spec.dtype, spec.shape);
   normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
-  logits = arena.take(head.config_.dtype, {slice, head.has_token(0).count});
+  logits = dlogits = arena.take(head.config_.dtype, {slice, head.has_token(0).count});
+  if (head.config_.logit_cap != 0) dlogits = arena.take(logits.dtype, logits.shape);
   if (head.is_whole()) return;
   targets = arena.take(DType::i32, {rows});
   log_sums = arena.take(accumulator_of(head.config_.dtype), {rows});
@@ -90,6 +91,7 @@ Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const
           .x = part(t.x, first * c, {count, c}),
           .normed = row_slice(scratch.normed, 0, count),
           .logits = part(scratch.logits, 0, {count, has_token(tile).count}),
+          .dlogits = part(scratch.dlogits, 0, {count, has_token(tile).count}),
           .losses = part(scratch.losses, first, {count}),
           .targets = part(scratch.targets.empty() ? ctx.targets : scratch.targets, first, {count}),
           .log_sums = part(scratch.log_sums, first, {count})};
@@ -115,14 +117,20 @@ std::vector<TensorView> Head::with_tile(const LayerContext& ctx, std::span<const
 void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const {
   norm_.forward(ctx, t.weights, slice.normed, slice.x, slice.statistics);
   logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), slice.logits, slice.normed);
+  cap(ctx, slice.logits);
+}
+
+void Head::cap(LayerContext& ctx, TensorView logits) const {
+  if (config_.logit_cap != 0) ctx.math.soft_cap(ctx.stream, logits, logits, config_.logit_cap);
 }
 
 void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const {
-  const TensorView dlogits = gradient ? slice.logits : TensorView{};
+  const TensorView dlogits = gradient ? slice.dlogits : TensorView{};
   if (slice.log_sums.empty())
     ctx.math.cross_entropy(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, ctx.loss_scale);
   else
     ctx.math.cross_entropy_part(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, slice.log_sums, ctx.loss_scale);
+  if (gradient && config_.logit_cap != 0) ctx.math.soft_cap_grad(ctx.stream, dlogits, dlogits, slice.logits, config_.logit_cap);
 }
 
 std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
@@ -196,7 +204,7 @@ void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half,
   read_survey(ctx, scratch, number);
   each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
     make_losses(ctx, slice, true);
-    const TensorView dlogits = slice.logits;
+    const TensorView dlogits = slice.dlogits;
     if (input_half) {
       const auto rows = part(dnormed, slice.first * config_.hidden, {slice.count, config_.hidden});
       logits_.input_grad(ctx, table, rows, dlogits, add_tile);
@@ -222,7 +230,9 @@ void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, T
     const Decode scratch(*this, arena);
     norm_.forward(ctx, of_tile, scratch.normed, x, scratch.statistics);
     const auto [begin, count] = has_token(number);
-    logits_.forward(ctx, logits_.prepare(ctx, of_tile, {}), part(y, begin, {1, count}), scratch.normed);
+    const auto logits = part(y, begin, {1, count});
+    logits_.forward(ctx, logits_.prepare(ctx, of_tile, {}), logits, scratch.normed);
+    cap(ctx, logits);
   }
 }
 

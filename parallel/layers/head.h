@@ -46,6 +46,7 @@ class Head final : public TransformerLayer {
   struct Scratch {  // V: the largest tile's rows
     Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
     TensorView losses, statistics, normed, logits;  // [N], [k, N], [slice, C], [slice, V]
+    TensorView dlogits;                             // the logits' place, or one of its own if they are capped
     TensorView targets, log_sums;                   // [N], [N], if the vocabulary is in parts
   };
   struct Decode {
@@ -55,7 +56,7 @@ class Head final : public TransformerLayer {
   struct Slice {
     std::int64_t first, count;
     NormStatistics statistics;
-    TensorView x, normed, logits, losses, targets, log_sums;
+    TensorView x, normed, logits, dlogits, losses, targets, log_sums;
   };
   [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
                                std::uint32_t tile) const;
@@ -63,7 +64,8 @@ class Head final : public TransformerLayer {
   template <class F>
   void each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const;
   void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
-  // From the slice's logits: its losses and (when asked for) dlogits in the logits' place.
+  void cap(LayerContext& ctx, TensorView logits) const;
+  // From the slice's logits: its losses and (when asked for) dlogits.
   void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
   // Targets as numbers of the tile's rows, and the log-sum-exp of all parts' logits.
   void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;

@@ -5,16 +5,14 @@
 
 namespace terrace::layers {
 // A begins as torch.nn.Linear's weights do: uniform up to 1/√inputs (PEFT's kaiming_uniform_ with a = √5).
-LowRank::LowRank(std::vector<ParamSpec>& params, const std::string& prefix, const std::vector<std::string>& tensors,
-                 const Projection& product, std::uint32_t unit, const Transformer& config)
+LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product,
+                 std::uint32_t unit, const Transformer& config)
     : rank_(config.adapters.rank), inputs_(product.inputs()), outputs_(product.outputs()), dtype_(config.dtype) {
   if (rank_ == 0) return;
   const double bound = 1 / std::sqrt(static_cast<double>(inputs_));
   std::int64_t first = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const auto width = product.widths()[i];
-    if (std::ranges::find(config.adapters.tensors, tensors[i]) != config.adapters.tensors.end()) {
-      const auto name = prefix + tensors[i];
+  for (const auto& [name, target, width] : results) {
+    if (std::ranges::find(config.adapters.tensors, target) != config.adapters.tensors.end()) {
       parts_.push_back({params.size(), params.size() + 1, first, width});
       params.push_back({.name = weight_name(name + std::string(kAdapterA)),
                         .shape = {rank_, inputs_},
@@ -27,6 +25,13 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::string& prefix, cons
   scale_ = config.adapters.alpha / static_cast<double>(rank_);
 }
 
+std::vector<LowRank::Result> LowRank::results_of(const Projection& product, const std::string& prefix,
+                                                 const std::vector<std::string>& tensors) {
+  std::vector<Result> all;
+  for (std::size_t i = 0; i < tensors.size(); ++i) all.push_back({prefix + tensors[i], tensors[i], product.widths()[i]});
+  return all;
+}
+
 void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
   for (const auto& part : parts_)
     for (const auto p : {part.a, part.b}) of_phase.push_back({static_cast<std::uint32_t>(p)});
@@ -34,11 +39,7 @@ void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
 
 LowRank::Room LowRank::place(ScratchArena& arena, std::int64_t rows) const {
   if (parts_.empty()) return {};
-  Room room{.a = {},
-            .b = {},
-            .u = arena.take(dtype_, {rows, columns()}),
-            .gain = arena.take(dtype_, {columns()}),
-            .root = arena.take(accumulator_of(dtype_), {columns()})};
+  Room room{.a = {}, .b = {}, .u = arena.take(dtype_, {rows, columns()})};
   if (parts_.size() > 1) room.a = arena.take(dtype_, {columns(), inputs_});
   if (!is_whole()) room.b = arena.take(dtype_, {outputs_, columns()});
   return room;
@@ -83,42 +84,30 @@ TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights
   return room.b;
 }
 
-// A device can copy from registered memory only, so s is computed there: the norm of zeros has the statistics 1 ÷ √eps.
-void LowRank::make_gain(LayerContext& ctx, const Room& room) const {
-  const auto zeros = part(room.gain, 0, {columns(), 1}), result = part(room.u, 0, {columns(), 1});
-  ctx.math.zero(ctx.stream, room.gain);
-  ctx.math.norm(ctx.stream, result, {}, room.root, zeros, part(room.gain, 0, {1}), {}, 1 / (scale_ * scale_));
-  ctx.math.convert(ctx.stream, room.gain, room.root);
-}
-
-void LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose,
-                     const Room& room) const {
+void LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const {
   ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, transpose);
-  ctx.math.scale(ctx.stream, to, to, room.gain, Accumulate::no);
+  ctx.math.multiply(ctx.stream, to, to, scale_);
 }
 
 void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y,
                       TensorView x) const {
   if (parts_.empty()) return;
-  make_gain(ctx, room);
-  reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes, room);
+  reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes);
   ctx.math.matmul(ctx.stream, y, room.u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
 }
 
 void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx,
                          TensorView dy) const {
   if (parts_.empty()) return;
-  make_gain(ctx, room);
-  reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no, room);
+  reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no);
   ctx.math.matmul(ctx.stream, dx, room.u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
 }
 
 void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
                           const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const {
   if (parts_.empty()) return;
-  make_gain(ctx, room.forward);
-  reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes, room.forward);
-  reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no, room.forward);
+  reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes);
+  reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no);
   ctx.math.matmul(ctx.stream, room.da, room.du, Transpose::yes, x, Transpose::no);
   ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, room.forward.u, Transpose::no);
   for (std::size_t i = 0; i < parts_.size(); ++i) {

@@ -23,17 +23,24 @@ namespace terrace::layers {
 
 class LowRank {
  public:
-  // Appends the parameters of those of the product's `tensors` that the transformer adapts, as a unit of their own.
-  LowRank(std::vector<ParamSpec>& params, const std::string& prefix, const std::vector<std::string>& tensors,
-          const Projection& product, std::uint32_t unit, const Transformer& config);
+  // Results of a product, side by side, which may have an adapter.
+  struct Result {
+    std::string tensor, target;  // its name before ".lora_A", and that among the transformer's adapted tensors
+    std::int64_t outputs;
+  };
+  // Appends the parameters of those results that the transformer adapts, as a unit of their own.
+  LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product, std::uint32_t unit,
+          const Transformer& config);
+  // A product's tensors, of which each may have one.
+  static std::vector<Result> results_of(const Projection& product, const std::string& prefix,
+                                        const std::vector<std::string>& tensors);
 
   explicit operator bool() const { return !parts_.empty(); }
   void name_params(std::vector<PhaseParam>& of_phase) const;  // appends them
 
   // The scratch of a call for so many rows; all of it empty without adapters.
   struct Room {
-    TensorView a, b, u;     // all A's and all B's, and x · Aᵀ or its gradient
-    TensorView gain, root;  // s for each column of u, in the dtype of weights and in that of sums
+    TensorView a, b, u;  // all A's and all B's, and x · Aᵀ or its gradient
   };
   struct GradientRoom {
     Room forward;
@@ -59,10 +66,8 @@ class LowRank {
   [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
   [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
   [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
-  void make_gain(LayerContext& ctx, const Room& room) const;
   // s · x · Aᵀ and s · dy · B, in `to`.
-  void reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose,
-              const Room& room) const;
+  void reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
 
   std::vector<Part> parts_;
   std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;

@@ -183,7 +183,7 @@ void Moe::weight_half(LayerContext& ctx, const LayerTensors& t) const {
     bool has_rows = false;
     for (const auto& [first, count] : at.computed(ctx.report.as<double>(), e)) {
       if (count == 0) continue;
-      experts_[e].weight_grad(ctx, t.gradients, row_slice(t.carried[kDup], first, count),
+      experts_[e].weight_grad(ctx, t.weights, t.gradients, row_slice(t.carried[kDup], first, count),
                               row_slice(t.carried[kDresults], first, count), row_slice(t.saved[kUp], first, count),
                               row_slice(t.saved[kInputs], first, count), ScratchArena(ctx.scratch), how);
       how = Accumulate::yes;

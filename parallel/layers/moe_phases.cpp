@@ -232,6 +232,7 @@ void Moe::add_weight_phases(std::vector<Phase>& all, std::int64_t tokens) const 
   for (std::uint32_t e = 0; e < here(); ++e) {
     auto& phase = all.emplace_back(of_expert(tokens, e));
     phase.half = Half::weight;
+    experts_[e].name_adapters(phase.weights);
     phase.gradients = params_of(experts_[e]);
     phase.saved = phase.carried = Access::read;
   }

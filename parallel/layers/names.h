@@ -16,6 +16,11 @@ inline std::string bias_name(std::string_view tensor) { return std::string(tenso
 
 // The two matrices of an adapter have the name of the tensor that they adapt, and these: Hugging Face's PEFT spells them so.
 inline constexpr std::string_view kAdapterA = ".lora_A", kAdapterB = ".lora_B";
+// Adapters of experts: one for all results of an expert's first product, and one for its second. The names that the products of
+// all experts have together in Hugging Face's library.
+inline constexpr std::string_view kExpertUp = "gate_up_proj", kExpertDown = "down_proj";
+// As Adapters::tensors have them.
+inline constexpr std::string_view kExpertsUp = "experts.gate_up_proj", kExpertsDown = "experts.down_proj";
 inline bool is_adapter(std::string_view name) {
   return name.find(kAdapterA) != std::string_view::npos || name.find(kAdapterB) != std::string_view::npos;
 }

@@ -15,6 +15,8 @@ bool removes_mean(NormKind kind) {
 
 }  // namespace
 
+Init gain_init(const Transformer& config) { return config.norm_offset == 0 ? Init{InitKind::ones} : Init{}; }
+
 NormStatistics::NormStatistics(const TensorView& packed)
     : rstd(part(packed, 0, {packed.shape[1]})),
       mean(packed.shape[0] == 2 ? part(packed, packed.shape[1], {packed.shape[1]}) : TensorView{}) {}
@@ -31,9 +33,10 @@ Norm::Norm(std::vector<ParamSpec>& params, std::string_view prefix, const Transf
       present_(!prefix.empty()),
       centred_(present_ && removes_mean(config.norm)),
       eps_(config.norm_eps),
+      offset_(config.norm_offset),
       dtype_(config.dtype) {
   if (!present_) return;
-  params.push_back({.name = weight_name(prefix), .shape = {config.hidden}, .init = {InitKind::ones}, .decay = false});
+  params.push_back({.name = weight_name(prefix), .shape = {config.hidden}, .init = gain_init(config), .decay = false});
   if (centred_) params.push_back({.name = bias_name(prefix), .shape = {config.hidden}, .init = {}, .decay = false});
 }
 
@@ -50,13 +53,13 @@ void Norm::forward(LayerContext& ctx, std::span<const TensorView> weights, Tenso
                    const NormStatistics& statistics) const {
   if (!present_) return ctx.math.convert(ctx.stream, y, x);
   ctx.math.norm(ctx.stream, y, statistics.mean, statistics.rstd, x, weights[first_],
-                centred_ ? weights[first_ + 1] : TensorView{}, eps_);
+                centred_ ? weights[first_ + 1] : TensorView{}, eps_, offset_);
 }
 
 void Norm::input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dy, TensorView x,
                       const NormStatistics& statistics, Accumulate accumulate) const {
   if (!present_) return ctx.math.convert(ctx.stream, dx, dy, accumulate);
-  ctx.math.norm_input_grad(ctx.stream, dx, dy, x, weights[first_], statistics.mean, statistics.rstd, accumulate);
+  ctx.math.norm_input_grad(ctx.stream, dx, dy, x, weights[first_], statistics.mean, statistics.rstd, accumulate, offset_);
 }
 
 void Norm::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, TensorView x,

@@ -17,6 +17,9 @@
 
 namespace terrace::layers {
 
+// Of a norm's weights, so that it multiplies by 1.
+Init gain_init(const Transformer& config);
+
 // A norm's statistics as its calls want them: views of one packed tensor [1 or 2, N], rstd, then the mean where one is removed.
 struct NormStatistics {
   TensorView rstd, mean;
@@ -45,7 +48,7 @@ class Norm {
  private:
   std::size_t first_;
   bool present_, centred_;
-  double eps_;
+  double eps_, offset_;
   DType dtype_;
 };
 

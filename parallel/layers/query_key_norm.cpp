@@ -2,17 +2,19 @@
 
 #include <algorithm>
 
+#include <terrace/parallel/layers/norm.h>
+
 namespace terrace::layers {
 
 QueryKeyNorm::QueryKeyNorm(std::vector<ParamSpec>& params, const Transformer& config, std::int64_t block)
-    : eps_(config.norm_eps), dtype_(config.dtype) {
+    : eps_(config.norm_eps), offset_(config.norm_offset), dtype_(config.dtype) {
   if (config.query_key_norms == QueryKeyNorms::none) return;
   const bool whole = config.query_key_norms == QueryKeyNorms::whole;
   const auto add = [&](const std::string& name, std::int64_t first, std::int64_t heads) {
     const auto width = heads * config.head_dim(), each = whole ? width : config.head_dim();
     parts_.push_back({params.size(), first, width, each});
     params.push_back(
-        {.name = weight_name(config.names.in_block(block, name)), .shape = {each}, .init = {InitKind::ones}, .decay = false});
+        {.name = weight_name(config.names.in_block(block, name)), .shape = {each}, .init = gain_init(config), .decay = false});
   };
   add(config.names.q_norm, 0, config.heads_here());
   add(config.names.k_norm, config.attended_here(), config.kv_heads_here());
@@ -48,7 +50,8 @@ void QueryKeyNorm::forward(LayerContext& ctx, std::span<const TensorView> weight
     const auto& p = parts_[i];
     const auto result = part(scratch, 0, saved[i].shape);
     ctx.math.columns(ctx.stream, saved[i], 0, qkv, p.first, p.width);
-    ctx.math.norm(ctx.stream, norms(p, result), {}, statistics(saved, i), norms(p, saved[i]), weights[p.param], {}, eps_);
+    ctx.math.norm(ctx.stream, norms(p, result), {}, statistics(saved, i), norms(p, saved[i]), weights[p.param], {}, eps_,
+                  offset_);
     ctx.math.columns(ctx.stream, qkv, p.first, result, 0, p.width);
   }
 }
@@ -61,7 +64,7 @@ void QueryKeyNorm::input_grad(LayerContext& ctx, std::span<const TensorView> wei
     const auto result = part(scratch, 0, saved[i].shape);
     ctx.math.columns(ctx.stream, carried[i], 0, dqkv, p.first, p.width);
     ctx.math.norm_input_grad(ctx.stream, norms(p, result), norms(p, carried[i]), norms(p, saved[i]), weights[p.param], {},
-                             statistics(saved, i), Accumulate::no);
+                             statistics(saved, i), Accumulate::no, offset_);
     ctx.math.columns(ctx.stream, dqkv, p.first, result, 0, p.width);
   }
 }

@@ -59,7 +59,7 @@ class QueryKeyNorm {
   }
 
   std::vector<Part> parts_;
-  double eps_ = 0;
+  double eps_ = 0, offset_ = 0;
   DType dtype_ = DType::fp32;
 };
 

@@ -26,8 +26,8 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
       out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
            parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
       result_norm_(params_, config.names.norm_in_block(block, parts.result_norm), config),
-      in_adapters_(params_, config.names.in_block(block, ""), parts.in.tensors, in_, 2, config),
-      out_adapters_(params_, config.names.in_block(block, ""), parts.out.tensors, out_, 3, config),
+      in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), parts.in.tensors), in_, 2, config),
+      out_adapters_(params_, LowRank::results_of(out_, config.names.in_block(block, ""), parts.out.tensors), out_, 3, config),
       in_result_(parts.in_result) {
   out_.set_unit(params_, 1);
   for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 1;

@@ -8,6 +8,7 @@ Ring::Ring(const Transformer& config, std::int64_t window, Heads here, Heads roo
     : context_(config.context),
       window_(window),
       head_dim_(config.head_dim()),
+      scores_(config.scores),
       dtype_(config.dtype),
       here_(here),
       room_(room),
@@ -36,7 +37,8 @@ std::vector<Ring::Meeting> Ring::meetings(std::uint32_t rank, BatchShape shape, 
                                  .queries = {query, q.count, shape.seq},
                                  .keys = {key, k.count, shape.seq},
                                  .offset = q.begin - k.begin,
-                                 .window = window_};
+                                 .window = window_,
+                                 .scores = scores_};
       if (block.pairs() != 0) all.push_back({block, q.begin});
       key += k.count;
     }

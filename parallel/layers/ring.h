@@ -107,6 +107,7 @@ class Ring {
 
   ContextParallel context_;
   std::int64_t window_, head_dim_;
+  ScoreRule scores_;
   DType dtype_;
   Heads here_, room_;
   std::uint32_t first_;

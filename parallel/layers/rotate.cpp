@@ -10,7 +10,7 @@ void rotate_heads(LayerContext& ctx, const Transformer& config, std::int64_t blo
   const auto heads = config.heads_here() + config.kv_heads_here();
   if (rotated == 0) return;
   const auto turn = [&](const TensorView& some) {
-    ctx.math.rotary(ctx.stream, some, row, ctx.shape.seq, first_position, config.rotary(), inverse);
+    ctx.math.rotary(ctx.stream, some, row, ctx.shape.seq, first_position, config.rotary(block), inverse);
   };
   if (rotated == dim) return turn(part(qkv, 0, {rows, heads, dim}));
   // Elements that stay lie between those of two heads.

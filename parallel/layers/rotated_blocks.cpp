@@ -5,18 +5,12 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
+#include <terrace/parallel/layers/pattern.h>
 
 namespace terrace::layers {
 
-RotatedBlocks::RotatedBlocks(std::vector<bool> blocks) : pattern_(std::move(blocks)) {
+RotatedBlocks::RotatedBlocks(std::vector<bool> blocks) : pattern_(shortest_pattern(std::move(blocks))) {
   if (pattern_.empty()) pattern_ = {true};
-  for (std::size_t length = 1; length < pattern_.size(); ++length) {
-    bool repeats = true;
-    for (std::size_t b = length; b < pattern_.size(); ++b) repeats = repeats && pattern_[b] == pattern_[b - length];
-    if (!repeats) continue;
-    pattern_.resize(length);
-    return;
-  }
 }
 
 RotatedBlocks RotatedBlocks::parse(std::string_view text) {

@@ -142,7 +142,6 @@ void check_adapters(const Transformer& config) {
     if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
   };
   demand("tensor ranks", config.tensor.ranks == 1, "give 1 tensor rank");
-  demand("a mixture of experts", config.experts.count == 0, "train all parameters, or another model");
   demand("tiles of an attention", config.attention_tiles == 1, "attention_tiles must be 1");
   demand("tiles of an MLP", config.mlp_tiles == 1 && config.mlp_row_tiles == 1, "mlp_tiles and mlp_row_tiles must be 1");
   demand("skip connections", config.skips == SkipShape::none, "leave out the skips");
@@ -157,9 +156,34 @@ void check_rotation(const Transformer& config) {
   if (const auto blocks = std::ssize(config.rotated_blocks.pattern()); blocks > config.layers)
     refuse(fmt::format("the list of rotated blocks has {} numbers for {} layers: it needs at most one for each", blocks,
                        config.layers));
+  if (const auto& scaling = config.rope_scaling; rotary && scaling.scaling == RotaryScaling::longrope)
+    for (const auto pairs : {std::ssize(scaling.near), std::ssize(scaling.far)})
+      if (pairs != rotated_elements(config) / 2)
+        refuse(fmt::format("longrope has {} factors for the {} pairs of a head's {} rotated elements", pairs,
+                           rotated_elements(config) / 2, rotated_elements(config)));
   if (!rotary || config.rope_fraction == 1) return;
   if (const auto rotated = rotated_elements(config); rotated < 2 || rotated % 2 != 0)
     refuse(fmt::format("rotary positions need an even number of elements, not {} of heads of {}", rotated, config.head_dim()));
+}
+
+// Numbers that Gemma's models have.
+void check_scales(const Transformer& config) {
+  const auto demand = [](const char* field, double value, bool valid, const char* rule) {
+    if (!valid || !std::isfinite(value)) refuse(fmt::format("{} must be {}, not {}", field, rule, value));
+  };
+  demand("norm_offset", config.norm_offset, config.norm_offset == 0 || config.norm_offset == 1, "0 or 1");
+  demand("attention_scale", config.scores.scale, config.scores.scale >= 0, "at least 0");
+  demand("attention_cap", config.scores.cap, config.scores.cap >= 0, "at least 0");
+  demand("logit_cap", config.logit_cap, config.logit_cap >= 0, "at least 0");
+  demand("embedding_factor", config.embedding_factor, config.embedding_factor > 0, "more than 0");
+  demand("window_rope_theta", config.window_rope_theta, config.window_rope_theta >= 0, "at least 0");
+  if (config.embedding_factor != 1 && config.positions == Positions::learned)
+    refuse("an embedding_factor would multiply learned positions, too: it must be 1");
+  if (config.window_rope_theta != 0 && config.positions != Positions::rotary)
+    refuse("only rotary positions have a base for blocks with a window");
+  if (config.scores.cap != 0 && config.context.two_rings)
+    refuse(fmt::format("{} caps the scores of its attention, which two rings do not have yet: use one ring, or none",
+                       config.name));
 }
 
 void check_attention_tiles(const Transformer& config) {
@@ -272,6 +296,14 @@ std::int64_t Transformer::rotated(std::int64_t block) const {
   return positions == Positions::rotary && rotated_blocks.of(block) ? rotated_elements(*this) : 0;
 }
 
+Rotary Transformer::rotary(std::int64_t block) const {
+  if (window_rope_theta != 0 && window.of(block) != 0) return window_rope_theta;
+  auto angles = rope_scaling;
+  angles.base = rope_theta;
+  angles.positions = static_cast<double>(seq_len);
+  return angles;
+}
+
 double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
 
 Routing Experts::routing(std::int64_t tokens) const {
@@ -294,7 +326,7 @@ Block Transformer::vocab_here() const { return block_of(vocab, static_cast<int>(
 
 const Transformer& checked(const Transformer& config) {
   const bool rotary = config.positions == Positions::rotary;
-  require_size("layers", config.layers, 1 << 16);
+  require_size("layers", config.layers, kMostLayers);
   require_size("hidden", config.hidden, kLargestWidth);
   require_size("heads", config.heads, kLargestWidth);
   require_size("kv_heads", config.kv_heads, kLargestWidth);
@@ -342,6 +374,7 @@ const Transformer& checked(const Transformer& config) {
   check_tensors(config);
   check_norms(config);
   check_rotation(config);
+  check_scales(config);
   check_experts(config.experts);
   check_parts(config);
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");

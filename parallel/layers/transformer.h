@@ -41,13 +41,7 @@ enum class MatrixOrder : std::uint8_t { out_in, in_out };
 enum class SkipShape : std::uint8_t { none, u };
 
 // Results of the MLP's first product, in units of its width: SwiGLU needs a gate beside each value.
-constexpr std::size_t up_results(Activation activation) {
-  switch (activation) {
-    case Activation::gelu_tanh: return 1;
-    case Activation::swiglu: return 2;
-  }
-  throw std::logic_error("an activation without a case");
-}
+constexpr std::size_t up_results(Activation activation) { return static_cast<std::size_t>(inputs_of(activation)); }
 
 // Low-rank adapters (low_rank.h) of some products of each block. All other parameters are frozen.
 struct Adapters {
@@ -97,12 +91,18 @@ struct Transformer {
   std::uint32_t attention_tiles = 1;
   NormKind norm = NormKind::rms;
   double norm_eps = 1e-5;
+  double norm_offset = 0;  // added to the weights of norms: 1 if these are gains less one (Gemma)
   QueryKeyNorms query_key_norms = QueryKeyNorms::none;
+  ScoreRule scores = {};  // of attention
   Activation activation = Activation::swiglu;
+  double embedding_factor = 1;  // of the table's rows where they are the first block's input, not in a tied head
+  double logit_cap = 0;         // logits become cap · tanh(logit / cap); 0: none
   Positions positions = Positions::rotary;
   double rope_theta = 10000;  // base of rotary positions
   Rotary rope_scaling = {};   // how their angles are changed; its own base is not used
-  double rope_fraction = 1;   // the part of a head's elements that are rotated, its first ones
+  // Of blocks with a window, whose angles are not changed; 0: blocks with and without windows rotate alike (Gemma 3).
+  double window_rope_theta = 0;
+  double rope_fraction = 1;  // the part of a head's elements that are rotated, its first ones
   RotatedBlocks rotated_blocks = {};
   SkipShape skips = SkipShape::none;
   Experts experts = {};
@@ -129,12 +129,7 @@ struct Transformer {
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
   // How many elements of a head are rotated, in pairs; 0: none of the block's.
   [[nodiscard]] std::int64_t rotated(std::int64_t block) const;
-  [[nodiscard]] Rotary rotary() const {
-    auto angles = rope_scaling;
-    angles.base = rope_theta;
-    angles.positions = static_cast<double>(seq_len);
-    return angles;
-  }
+  [[nodiscard]] Rotary rotary(std::int64_t block) const;
   // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
   [[nodiscard]] std::int64_t skips_from(std::int64_t block) const {
     const auto from = layers - 1 - block;
@@ -144,6 +139,7 @@ struct Transformer {
   [[nodiscard]] double residual_init_std() const;
 };
 
+inline constexpr std::int64_t kMostLayers = 1 << 16;
 inline constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three such sizes still fit an int64
 
 std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks);

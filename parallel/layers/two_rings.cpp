@@ -202,7 +202,7 @@ void TwoRings::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView,
 void TwoRings::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
   const bool forward = call == LayerCall::forward;
   const auto [what, came] = steps(call, ctx.shape)[number];
-  const double scale = 1 / std::sqrt(static_cast<double>(config_.head_dim()));
+  const double scale = config_.scores.factor(config_.head_dim());
   switch (what) {
     case Step::What::scores: return forward ? forward_scores(ctx, t, came) : backward_scores(ctx, t, came);
     case Step::What::sums: return forward ? forward_sums(ctx, t, came) : backward_sums(ctx, t, came);

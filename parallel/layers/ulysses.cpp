@@ -15,8 +15,12 @@ std::int64_t Ulysses::qkv_row(int rank) const {
 }
 
 AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
-  return {shape.batch, shape.seq * ranks_, deal_.queries(rank_).count, static_cast<std::int64_t>(deal_.keys(rank_).size()),
-          config_.head_dim()};
+  return {.batch = shape.batch,
+          .seq = shape.seq * ranks_,
+          .heads = deal_.queries(rank_).count,
+          .kv_heads = static_cast<std::int64_t>(deal_.keys(rank_).size()),
+          .head_dim = config_.head_dim(),
+          .scores = config_.scores};
 }
 
 // The first rank has most heads. All ranks reserve what it needs, and count its products, so that they plan alike.

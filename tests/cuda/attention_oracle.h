@@ -32,7 +32,8 @@ struct AttentionOracle {
   void row(std::int64_t b, std::int64_t h, std::int64_t t) {
     const std::int64_t k_head = s_.heads + h / (s_.heads / s_.kv_heads), v_head = k_head + s_.kv_heads;
     const std::size_t dim = size(s_.head_dim), q = at(b, t, h), o = size(((b * s_.seq + t) * s_.heads + h) * s_.head_dim);
-    const double scale = 1 / std::sqrt(static_cast<double>(s_.head_dim));
+    const double scale = s_.scores.scale != 0 ? s_.scores.scale : 1 / std::sqrt(static_cast<double>(s_.head_dim));
+    const double cap = s_.scores.cap;
     const auto dot = [&](const std::vector<double>& x, std::size_t i, const std::vector<double>& y, std::size_t j) {
       double sum = 0;
       for (std::size_t d = 0; d < dim; ++d) sum += x[i + d] * y[j + d];
@@ -40,8 +41,16 @@ struct AttentionOracle {
     };
     std::vector<double> p(size(t + 1));
     double highest = -INFINITY, total = 0;
-    for (std::int64_t u = 0; u <= t; ++u)
-      highest = std::max(highest, p[size(u)] = dot(qkv_, q, qkv_, at(b, u, k_head)) * scale);
+    std::vector<double> slope(size(t + 1), scale);
+    for (std::int64_t u = 0; u <= t; ++u) {
+      double& score = p[size(u)] = dot(qkv_, q, qkv_, at(b, u, k_head)) * scale;
+      if (cap != 0) {
+        const double tangent = std::tanh(score / cap);
+        score = cap * tangent;
+        slope[size(u)] *= 1 - tangent * tangent;
+      }
+      highest = std::max(highest, score);
+    }
     for (auto& x : p) total += x = std::exp(x - highest);
     lse[size((b * s_.heads + h) * s_.seq + t)] = highest + std::log(total);
     for (std::int64_t u = 0; u <= t; ++u) {
@@ -52,7 +61,7 @@ struct AttentionOracle {
     const double inner = dot(dout_, o, out, o);
     for (std::int64_t u = 0; u <= t; ++u) {
       const std::size_t k = at(b, u, k_head), v = at(b, u, v_head);
-      const double ds = p[size(u)] * (dot(dout_, o, qkv_, v) - inner) * scale;
+      const double ds = p[size(u)] * (dot(dout_, o, qkv_, v) - inner) * slope[size(u)];
       for (std::size_t d = 0; d < dim; ++d) {
         dqkv[q + d] += ds * qkv_[k + d];
         dqkv[k + d] += ds * qkv_[q + d];

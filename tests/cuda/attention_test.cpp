@@ -7,9 +7,14 @@ namespace terrace::test {
 namespace {
 
 // Every tensor-core dim; odd lengths around the tiles' edges; heads that share keys; more than one sequence.
-const std::vector<AttentionShape> kShapes = {{1, 1, 1, 1, 64},    {2, 7, 3, 3, 32},   {1, 130, 4, 2, 64}, {1, 64, 2, 1, 96},
-                                             {1, 193, 2, 1, 128}, {2, 129, 3, 1, 64}, {1, 33, 6, 2, 128}};
-const std::vector<AttentionShape> kPlainShapes = {{1, 1, 1, 1, 2}, {2, 37, 4, 2, 5}, {1, 70, 3, 1, 40}, {1, 9, 2, 1, 144}};
+const std::vector<AttentionShape> kShapes = {
+    {1, 1, 1, 1, 64},    {2, 7, 3, 3, 32},   {1, 130, 4, 2, 64}, {1, 64, 2, 1, 96},
+    {1, 193, 2, 1, 128}, {2, 129, 3, 1, 64}, {1, 33, 6, 2, 128}, {1, 70, 2, 1, 64, false, {.scale = 0.2}}};
+const std::vector<AttentionShape> kPlainShapes = {{1, 1, 1, 1, 2},
+                                                  {2, 37, 4, 2, 5},
+                                                  {1, 70, 3, 1, 40},
+                                                  {1, 9, 2, 1, 144},
+                                                  {1, 41, 2, 1, 64, false, {.scale = 0.3, .cap = 1.5}}};
 
 class CudaAttention : public AttentionCase {
  protected:

@@ -27,7 +27,7 @@ class WarpgroupAttentionTest : public AttentionCase {
 TEST_F(WarpgroupAttentionTest, EqualsTheOracleTheCpuAndTheWarpsKernel) {
   for (const auto& s : kShapes) {
     SCOPED_TRACE(text(s, DType::bf16));
-    ASSERT_TRUE(cuda::warpgroups_serve(DType::bf16, s.head_dim));
+    ASSERT_TRUE(cuda::warpgroups_serve(DType::bf16, s));
     const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
     const AttentionOracle want(s, qkv.values(), {});
     const auto got = forward(s, qkv);
@@ -74,8 +74,10 @@ TEST_F(WarpgroupAttentionTest, KeepsLargeScores) {
 TEST_F(WarpgroupAttentionTest, WhatItDoesNotServeIsRefused) {
   const AttentionShape s{1, 4, 1, 1, 32};
   const Tensor qkv(DType::bf16, qkv_shape(s)), shifted(DType::bf16, qkv_shape({1, 4, 1, 1, 64}), 1);
-  EXPECT_FALSE(cuda::warpgroups_serve(DType::bf16, 32));
-  EXPECT_FALSE(cuda::warpgroups_serve(DType::fp16, 64));
+  EXPECT_FALSE(cuda::warpgroups_serve(DType::bf16, {1, 4, 1, 1, 32}));
+  EXPECT_FALSE(cuda::warpgroups_serve(DType::fp16, {1, 4, 1, 1, 64}));
+  EXPECT_FALSE(cuda::warpgroups_serve(
+      DType::bf16, {.batch = 1, .seq = 4, .heads = 1, .kv_heads = 1, .head_dim = 64, .scores = {.cap = 50}}));
   EXPECT_THROW(forward(s, qkv), std::logic_error);
   EXPECT_THROW(forward({1, 4, 1, 1, 64}, shifted), std::logic_error);
 }

@@ -35,15 +35,15 @@ TEST_F(KernelsTest, Norm) {
     const DType wide = accumulator(dtype);
     const auto x = random(dtype, {n, c}, -2, 3), gain = random(dtype, {c}), bias = random(dtype, {c});
     const auto dy = random(dtype, {n, c}), mean = random(wide, {n}), rstd = random(wide, {n}, 0.5, 2);
-    for (const bool rms : {false, true}) {
+    for (const auto& [rms, offset] : {std::pair{false, 0.0}, {true, 0.0}, {true, 1.0}}) {
       const std::string kind = rms ? "RMS norm" : "layer norm";
       expect_as_on_the_cpu({.name = text(kind.c_str(), dtype, n, c, Accumulate::no),
                             .in = {x, gain, bias},
                             .out = {Tensor(dtype, {n, c}), Tensor(wide, {n}), Tensor(wide, {n})},
                             .run =
-                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                [rms = rms, offset = offset](Math& m, Stream& s, const auto& in, const auto& out) {
                                   m.norm(s, out[0], rms ? TensorView{} : out[1], out[2], in[0], in[1],
-                                         rms ? TensorView{} : in[2], 1e-5);
+                                         rms ? TensorView{} : in[2], 1e-5, offset);
                                   if (rms) m.zero(s, out[1]);
                                 },
                             .tolerance = near(dtype)});
@@ -51,16 +51,16 @@ TEST_F(KernelsTest, Norm) {
                             .in = {dy, x, gain, mean, rstd},
                             .out = {start(dtype, {n, c}, accumulate)},
                             .run =
-                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                [=, rms = rms, offset = offset](Math& m, Stream& s, const auto& in, const auto& out) {
                                   m.norm_input_grad(s, out[0], in[0], in[1], in[2], rms ? TensorView{} : in[3], in[4],
-                                                    accumulate);
+                                                    accumulate, offset);
                                 },
                             .tolerance = near(dtype)});
       expect_as_on_the_cpu({.name = text((kind + " dgain").c_str(), dtype, n, c, accumulate),
                             .in = {dy, x, mean, rstd},
                             .out = {start(wide, {c}, accumulate), start(dtype, {c}, accumulate)},
                             .run =
-                                [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                [=, rms = rms](Math& m, Stream& s, const auto& in, const auto& out) {
                                   m.norm_weight_grad(s, out[0], rms ? TensorView{} : out[1], in[0], in[1],
                                                      rms ? TensorView{} : in[2], in[3], accumulate);
                                   if (rms) m.zero(s, out[1]);
@@ -90,8 +90,8 @@ TEST_F(KernelsTest, SumsOverManyRows) {
 TEST_F(KernelsTest, Activations) {
   for_each([&](DType dtype, std::int64_t n, std::int64_t f, Accumulate accumulate) {
     if (accumulate == Accumulate::yes) return;
-    for (const auto kind : {Activation::gelu_tanh, Activation::swiglu}) {
-      const std::int64_t width = kind == Activation::swiglu ? 2 * f : f;
+    for (const auto kind : {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh}) {
+      const std::int64_t width = inputs_of(kind) * f;
       expect_as_on_the_cpu({.name = text("activation", dtype, n, f, accumulate),
                             .in = {random(dtype, {n, width}, -9, 9), random(dtype, {n, f})},
                             .out = {Tensor(dtype, {n, f}), Tensor(dtype, {n, width})},
@@ -105,6 +105,21 @@ TEST_F(KernelsTest, Activations) {
   });
 }
 
+TEST_F(KernelsTest, SoftCaps) {
+  for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
+    if (accumulate == Accumulate::yes) return;
+    expect_as_on_the_cpu({.name = text("soft_cap", dtype, n, c, accumulate),
+                          .in = {random(dtype, {n, c}, -9, 9), random(dtype, {n, c})},
+                          .out = {Tensor(dtype, {n, c}), Tensor(dtype, {n, c})},
+                          .run =
+                              [](Math& m, Stream& s, const auto& in, const auto& out) {
+                                m.soft_cap(s, out[0], in[0], 3);
+                                m.soft_cap_grad(s, out[1], in[1], out[0], 3);
+                              },
+                          .tolerance = near(dtype)});
+  });
+}
+
 TEST_F(KernelsTest, AddScaleConvertAndZeroGiveTheCpusBits) {
   for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
     expect_as_on_the_cpu(
@@ -112,6 +127,11 @@ TEST_F(KernelsTest, AddScaleConvertAndZeroGiveTheCpusBits) {
          .in = {random(dtype, {n, c}), random(dtype, {c})},
          .out = {start(dtype, {n, c}, accumulate)},
          .run = [=](Math& m, Stream& s, const auto& in, const auto& out) { m.scale(s, out[0], in[0], in[1], accumulate); }});
+    expect_as_on_the_cpu(
+        {.name = text("multiply", dtype, n, c, Accumulate::no),
+         .in = {random(dtype, {n, c})},
+         .out = {Tensor(dtype, {n, c})},
+         .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.multiply(s, out[0], in[0], 1.7); }});
     const auto wide = dtype == DType::fp64 ? DType::fp64 : DType::fp32;
     expect_as_on_the_cpu({.name = text("scale dgain", dtype, n, c, accumulate),
                           .in = {random(dtype, {n, c}), random(dtype, {n, c})},

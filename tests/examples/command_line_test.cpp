@@ -116,7 +116,7 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
       {{"plan", "--lr", "0"}, "greater than 0"},
       {{"plan", "--device-memory", "0"}, "greater than zero"},
       {{"plan", "--device-memory", "-1GiB"}, "--device-memory"},
-      {{"plan", "--model", "bert"}, "one of gpt2, llama"},
+      {{"plan", "--model", "bert"}, "one of gemma, gemma2"},
       {{"plan", "--heads", "7"}, "does not divide"},
       {{"plan", "--config", "/no/such.toml"}, "/no/such.toml"},
       {{"plan", "--set", "nonsense"}, "--set nonsense"},

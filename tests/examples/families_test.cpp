@@ -28,23 +28,29 @@ constexpr bool all_stated(const Members&...) {
   return !(MadeOfNothing<Members> || ...);
 }
 constexpr bool every_property_is_stated() {
-  const auto& [name, norm, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file, matrices,
-               tensors] = kMixed;
-  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, tied, fixed,
-               experts, per_token, renormalise, unused] = file;
+  const auto& [name, norm, scales, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
+               matrices, tensors] = kMixed;
+  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, window_every,
+               window_every_key, tied, fixed, experts, per_token, renormalise, unused] = file;
+  const auto& [offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap] = scales;
+  const auto& [cap_key, usual_cap] = attention_cap;
   const auto& [usual, varies, keys] = norm_eps;
   const auto& [parts, bias] = tensors.qkv;
-  const auto& [base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every] = *lm::rotary_positions(kMixed);
+  const auto& [base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every, window_base, window_base_keys,
+               window_scaling_key] = *lm::rotary_positions(kMixed);
   const auto& [table] = *lm::learned_positions(kFused);
   const auto& [prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, attention_result, mlp_result, q_norm,
                k_norm, qkv, output, up, down, experts_named, buffers] = tensors;
   const auto& [router, experts_prefix, expert_up, expert_down] = experts_named;
-  return all_stated(name, norm, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
+  return all_stated(name, norm, scales, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
                     matrices, tensors) &&
-         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, tied, fixed,
-                    experts, per_token, renormalise, unused) &&
+         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, window_every,
+                    window_every_key, tied, fixed, experts, per_token, renormalise, unused) &&
          all_stated(usual, varies, keys) && all_stated(parts, bias) &&
-         all_stated(base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every) && all_stated(table) &&
+         all_stated(offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap) && all_stated(cap_key, usual_cap) &&
+         all_stated(base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every, window_base, window_base_keys,
+                    window_scaling_key) &&
+         all_stated(table) &&
          all_stated(prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, attention_result, mlp_result, q_norm,
                     k_norm, qkv, output, up, down, buffers) &&
          all_stated(router, experts_prefix, expert_up, expert_down);

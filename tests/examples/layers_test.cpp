@@ -89,11 +89,27 @@ std::vector<Case> cases() {
                           c.rotated_blocks = layers::RotatedBlocks({false, true});
                         }),
                    {2, 4}});
+  // Gemma's: capped scores and logits, scores divided otherwise, windows with a base of their own.
+  const Family &gemma2 = lm::family_named("gemma2"), &gemma3 = lm::family_named("gemma3");
+  const auto like_gemma = [](auto& c) {
+    c.head_size = 10, c.window = layers::Windows({3, 0}), c.query_scalar = 7, c.attention_cap = 1.5, c.logit_cap = 2;
+  };
+  cases.push_back({"Gemma2Capped", with(of(gemma2, 24, 4, 2, 17, 257, true), like_gemma), {2, 7}});
+  cases.push_back({"Gemma3Windows", with(of(gemma3, 24, 4, 2, 17, 257, true), like_gemma), {2, 7}});
+  cases.push_back({"Gemma3WindowsNotCapped",
+                   with(of(gemma3, 32, 4, 1, 17, 257, false), [](auto& c) { c.window = 4, c.window_rope_theta = 3; }),
+                   {1, 9}});
   // Adapters of some products and of all, of results that lie in one tensor, of matrices [inputs, outputs], and behind a norm.
   const auto adapted = [&](ModelConfig config, std::int64_t rank, const char* targets) {
-    config.adapters = lm::adapters_of(config.family, rank, 5, targets);
+    config.adapters = lm::adapters_of(config.family, config.experts.count > 0, rank, 5, targets);
     return config;
   };
+  cases.push_back({"ExpertsAdapters", adapted(mixture(of(llama, 24, 4, 2, 17, 257, false), {.count = 4}), 2, "all"), {2, 5}});
+  cases.push_back(
+      {"ExpertsAttentionAdapters", adapted(mixture(of(llama, 24, 4, 2, 17, 257, true), {.count = 3}), 3, "q,v"), {2, 5}});
+  cases.push_back({"Gpt2ExpertsAdapters",
+                   adapted(mixture(of(gpt2, 12, 3, 0, 20, 257, true), {.count = 3, .chosen = 2, .shared = 1}), 2, "up,down"),
+                   {1, 5}});
   const Family& qwen2 = lm::family_named("qwen2");
   cases.push_back({"LlamaAdapters", adapted(of(llama, 24, 4, 2, 17, 300, false), 3, "q,v"), {2, 7}});
   cases.push_back({"LlamaAllAdapters", adapted(of(llama, 24, 4, 2, 17, 257, true), 2, "all"), {2, 5}});
@@ -102,6 +118,7 @@ std::vector<Case> cases() {
   cases.push_back({"Gpt2Adapters", adapted(of(gpt2, 12, 3, 0, 20, 257, true), 2, "all"), {2, 5}});
   cases.push_back({"Phi3Adapters", adapted(of(phi3, 32, 4, 2, 17, 257, true), 2, "q,k,v,down"), {2, 5}});
   cases.push_back({"Olmo2Adapters", adapted(of(olmo2, 24, 4, 2, 17, 257, false), 3, "all"), {2, 5}});
+  cases.push_back({"Gemma3Adapters", adapted(of(gemma3, 24, 4, 2, 17, 257, true), 2, "all"), {2, 5}});
   // A new family is tested without a line here.
   for (const Family* const family : lm::families()) {
     cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
@@ -113,17 +130,29 @@ std::vector<Case> cases() {
 Weights merged(const ModelConfig& config, Weights weights) {
   const auto& [rank, alpha, tensors] = config.adapters;
   const bool out_in = *config.family.get().matrices == layers::MatrixOrder::out_in;
+  const auto& experts = config.family.get().tensors.experts;
   for (auto& [name, w] : weights) {
-    const auto tensor = name.substr(0, name.rfind('.'));
+    auto tensor = name.substr(0, name.rfind('.'));
+    // Of an expert, the results of its first product lie side by side, and have one adapter.
+    std::size_t part = 0, parts = 1;
+    const auto module = tensor.rfind('.') + 1;
+    if (config.experts.count > 0 && tensor.find("experts.") != std::string::npos && !layers::is_adapter(name)) {
+      const auto own = tensor.substr(module);
+      const auto at = static_cast<std::size_t>(std::ranges::find(experts.up, own) - experts.up.begin());
+      const bool is_up = at < experts.up.size();
+      if (is_up) part = at, parts = experts.up.size();
+      tensor = tensor.substr(0, module) + (is_up ? "gate_up_proj" : "down_proj");
+    }
     const auto a = weights.find(layers::weight_name(tensor + ".lora_A")),
                b = weights.find(layers::weight_name(tensor + ".lora_B"));
     if (a == weights.end() || !name.ends_with(".weight")) continue;
-    const auto r = static_cast<std::size_t>(rank), inputs = a->second.size() / r, outputs = b->second.size() / r;
+    const auto r = static_cast<std::size_t>(rank), inputs = a->second.size() / r, outputs = b->second.size() / r / parts;
+    const auto first = part * outputs;
     for (std::size_t o = 0; o < outputs; ++o)
       for (std::size_t i = 0; i < inputs; ++i)
         for (std::size_t k = 0; k < r; ++k)
           w[out_in ? o * inputs + i : i * outputs + o] +=
-              alpha / static_cast<double>(rank) * b->second[o * r + k] * a->second[k * inputs + i];
+              alpha / static_cast<double>(rank) * b->second[(first + o) * r + k] * a->second[k * inputs + i];
   }
   return weights;
 }

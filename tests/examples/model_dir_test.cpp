@@ -93,7 +93,7 @@ TEST(ModelDir, HasEveryFamily) {
   mistral.erase("mlp_bias");
   EXPECT_EQ(layers::Windows(128), lm::parse_model_config(mistral.dump(), "c").window);
   mistral["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
-  EXPECT_EQ("128,0,128", layers::to_string(lm::parse_model_config(mistral.dump(), "c").window));
+  EXPECT_EQ("128,0", layers::to_string(lm::parse_model_config(mistral.dump(), "c").window));
   mistral.erase("layer_types");
   mistral["sliding_window"] = nullptr;
   EXPECT_TRUE(lm::parse_model_config(mistral.dump(), "c").window.none());
@@ -216,7 +216,12 @@ TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
 TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
   for (const auto& [key, value, said] :
        {std::tuple<const char*, json, const char*>{
-            "rope_scaling", {{"rope_type", "longrope"}, {"factor", 8.0}}, "\"longrope\" is no kind"},
+            "rope_scaling", {{"rope_type", "spiral"}, {"factor", 8.0}}, "\"spiral\" is no kind"},
+        {"rope_scaling", {{"rope_type", "longrope"}, {"short_factor", {1.0}}}, "longrope needs long_factor, a list of numbers"},
+        {"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0, 2.0}}}, "two lists of as many"},
+        {"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {-1.0}}}, "positive factors"},
+        {"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {2.0}}}, "1 factors for the 8 pairs"},
+        {"rope_parameters", {{"full_attention", {{"rope_theta", 1.0}}}}, "it has full_attention apart"},
         {"rope_scaling", {{"type", "linear"}}, "linear needs factor"},
         {"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "factor must be at least 1"},
         {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}}, "mscale of yarn is not known"},
@@ -227,7 +232,8 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
         {"head_dim", 33, "heads of even width, not 33"},
         {"partial_rotary_factor", 0.5, "partial_rotary_factor is 0.5"},
         {"model_type", "mamba",
-         "model_type is \"mamba\"\n  terrace has gpt2, llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, qwen3_moe, smollm3"},
+         "model_type is \"mamba\"\n  terrace has gemma, gemma2, gemma3_text, gpt2, llama, mistral, mixtral, olmo2, phi3, "
+         "qwen2, qwen3, qwen3_moe, smollm3"},
         {"quantization_config", {{"bits", 4}}, "what terrace does not know: quantization_config ({\"bits\":4})"},
         {"final_logit_softcapping", 30.0, "final_logit_softcapping (30.0)"},
         {"layer_types", {"full_attention", "sliding_attention"}, "layer_types"},
@@ -273,6 +279,142 @@ TEST(ModelDir, HasTheScalingsOfPositions) {
   EXPECT_DOUBLE_EQ(0.1 * std::log(4.0) + 1, yarn.length);
   EXPECT_FALSE(yarn.whole);
   EXPECT_EQ(512, yarn.original);
+}
+
+TEST(ModelDir, HasLongropeInBothSpellings) {
+  const std::vector<double> near(8, 1.5), far{2, 3, 4, 5, 6, 7, 8, 9};
+  const json scaling{{"type", "longrope"}, {"short_factor", near}, {"long_factor", far}};
+  auto older = of_type("phi3", {{"rope_scaling", scaling}, {"original_max_position_embeddings", 256}});
+  auto newer = of_type("phi3", json::object());
+  newer.erase("rope_scaling");
+  newer["rope_parameters"] = scaling;
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  newer["rope_parameters"]["original_max_position_embeddings"] = 256;
+  for (const auto& config : {older, newer}) {
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    EXPECT_DOUBLE_EQ(std::sqrt(1 + std::log(2048.0 / 256) / std::log(256.0)), c.rope_scaling.length);
+    EXPECT_EQ(c.rope_scaling, lm::parse_rope_scaling(lm::to_text(c.rope_scaling)));
+    auto angles = c.rope_scaling;
+    for (const double positions : {256.0, 257.0}) {
+      angles.positions = positions;
+      for (std::int64_t i = 0; i < 8; ++i)
+        EXPECT_DOUBLE_EQ(Rotary(10000).frequency(i, 16) / (positions > 256 ? far : near)[static_cast<std::size_t>(i)],
+                         angles.frequency(i, 16));
+    }
+    // The file's own words stay, and a model without a file is the same model.
+    const auto kept = lm::model_config_json(c, DType::fp32, config);
+    const auto* const key = config.contains("rope_parameters") ? "rope_parameters" : "rope_scaling";
+    EXPECT_EQ(config.at(key), kept.at(key));
+    EXPECT_EQ(c.rope_scaling, lm::parse_model_config(kept.dump(), "kept").rope_scaling);
+    EXPECT_EQ(c.rope_scaling, lm::parse_model_config(lm::model_config_json(c, DType::fp32, {}).dump(), "new").rope_scaling);
+  }
+}
+
+json gemma3() {
+  return of_type("gemma3_text", {{"hidden_act", nullptr},
+                                 {"hidden_activation", "gelu_pytorch_tanh"},
+                                 {"num_hidden_layers", 8},
+                                 {"sliding_window", 512},
+                                 {"query_pre_attn_scalar", 168},
+                                 {"attn_logit_softcapping", nullptr},
+                                 {"final_logit_softcapping", nullptr},
+                                 {"cache_implementation", "hybrid"},
+                                 {"use_bidirectional_attention", false},
+                                 {"tie_word_embeddings", nullptr}});
+}
+
+TEST(ModelDir, Gemma3HasBothSpellings) {
+  auto older = gemma3(), newer = gemma3();
+  older["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  older["rope_local_base_freq"] = 77.0;
+  older["sliding_window_pattern"] = 3;
+  newer.erase("rope_theta");
+  newer.erase("rope_scaling");
+  newer["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 500000.0}}},
+                              {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 77.0}}}};
+  const auto types = [](const char* pattern) {
+    json all = json::array();
+    for (const char* p = pattern; *p; ++p) all.push_back(*p == 's' ? "sliding_attention" : "full_attention");
+    return all;
+  };
+  newer["layer_types"] = types("ssfssfss");
+  for (const auto& config : {older, newer}) {
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    EXPECT_EQ("gemma3", *c.family.get().name);
+    EXPECT_EQ("512,512,0", layers::to_string(c.window));
+    EXPECT_EQ(500000, c.rope_theta);
+    EXPECT_EQ(77, c.window_rope_theta);
+    EXPECT_EQ("linear:factor=8", lm::to_text(c.rope_scaling));
+    EXPECT_EQ(168, c.query_scalar);
+    EXPECT_EQ(0, c.attention_cap);
+    EXPECT_EQ(0, c.logit_cap);
+    EXPECT_TRUE(c.tied);
+    const auto t = lm::transformer_of(c);
+    EXPECT_EQ(Rotary(77), t.rotary(0));
+    EXPECT_EQ(RotaryScaling::linear, t.rotary(2).scaling);
+    for (const auto& base : {config, json()}) {
+      const auto written = lm::model_config_json(c, DType::fp32, base);
+      EXPECT_EQ(types("ssfssfss"), written.at("layer_types"));
+      const auto again = lm::parse_model_config(written.dump(), "written");
+      EXPECT_EQ(c.window, again.window);
+      EXPECT_EQ(c.window_rope_theta, again.window_rope_theta);
+      EXPECT_EQ(c.rope_theta, again.rope_theta);
+      EXPECT_EQ(c.rope_scaling, again.rope_scaling);
+      EXPECT_EQ(c.query_scalar, again.query_scalar);
+      EXPECT_EQ(c.logit_cap, again.logit_cap);
+    }
+  }
+  EXPECT_EQ("512,512,512,512,512,0", layers::to_string(lm::parse_model_config(gemma3().dump(), "c").window));
+  newer["rope_parameters"]["sliding_attention"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_THAT(refusal(newer), HasSubstr("sliding_attention changes the angles"));
+  newer["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5.0}};
+  EXPECT_THAT(refusal(newer), HasSubstr("rope_parameters has rope_theta, which is no type of layers"));
+  auto bidirectional = gemma3();
+  bidirectional["use_bidirectional_attention"] = true;
+  EXPECT_THAT(refusal(bidirectional), HasSubstr("use_bidirectional_attention is true"));
+}
+
+TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
+  const auto of = [](const json& more) {
+    auto config = gemma3();
+    config["model_type"] = "gemma2";
+    for (const auto& [key, value] : more.items()) config[key] = value;
+    return config;
+  };
+  const auto capped = of({{"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 20.0}});
+  const auto c = lm::parse_model_config(capped.dump(), "c");
+  EXPECT_EQ(50, c.attention_cap);
+  EXPECT_EQ(20, c.logit_cap);
+  EXPECT_EQ("512,0", layers::to_string(c.window));
+  EXPECT_EQ(20.0, lm::model_config_json(c, DType::fp32, {}).at("final_logit_softcapping"));
+  auto untold = of({});
+  untold.erase("attn_logit_softcapping");
+  const auto usual = lm::parse_model_config(untold.dump(), "c");
+  EXPECT_EQ(50, usual.attention_cap) << "as the library takes it where it is not told";
+  EXPECT_EQ(0, usual.logit_cap) << "null is none";
+  EXPECT_TRUE(lm::model_config_json(usual, DType::fp32, {}).at("final_logit_softcapping").is_null());
+  for (const json& bad : {json(0), json(-1.0), json("50"), json::array()})
+    EXPECT_THAT(refusal(of({{"attn_logit_softcapping", bad}})), HasSubstr("which is no cap"));
+  EXPECT_THAT(refusal(of({{"query_pre_attn_scalar", 0}})), HasSubstr("query_pre_attn_scalar is 0"));
+  EXPECT_THAT(refusal(of({{"hidden_activation", "silu"}})), HasSubstr("hidden_activation is \"silu\""));
+  // What the library has not as Llama.
+  auto plain = lm::parse_model_config(llama().dump(), "c");
+  plain.logit_cap = 3;
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(plain, DType::fp32, {})), Error);
+  plain.logit_cap = 0, plain.query_scalar = 3;
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(plain, DType::fp32, {})), Error);
+  plain.query_scalar = 0, plain.window_rope_theta = 3;
+  EXPECT_THROW(static_cast<void>(lm::model_config_json(plain, DType::fp32, {})), Error);
+}
+
+// A model's embedding is multiplied by the root of its width as its weights are rounded: 55.5 in bf16, not 55.4256.
+TEST(ModelDir, GemmasEmbeddingIsMultiplied) {
+  auto config = gemma3();
+  config["hidden_size"] = 3072;
+  auto c = lm::parse_model_config(config.dump(), "c");
+  EXPECT_DOUBLE_EQ(std::sqrt(3072.0), lm::transformer_of(c).embedding_factor);
+  c.dtype = DType::bf16;
+  EXPECT_EQ(55.5, lm::transformer_of(c).embedding_factor);
 }
 
 // The formulas once more, by other means: a wave of pair i has 2π · base^(2i/D) positions.
@@ -334,7 +476,8 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
       }
       c = lm::complete(c);
       json newer{{"dtype", "float16"}, {"bos_token_id", 7}};
-      if (lm::rotary_positions(*family)) newer["rope_parameters"] = {{"rope_theta", 7.0}, {"rope_type", "default"}};
+      if (const auto* const rotary = lm::rotary_positions(*family))
+        newer[json::json_pointer(std::string(rotary->scaling_keys[1]))] = {{"rope_theta", 7.0}, {"rope_type", "default"}};
       for (const auto& base : {json(), newer}) {
         const auto written = lm::model_config_json(c, DType::bf16, base);
         const auto read = lm::parse_model_config(written.dump(), "written");

@@ -28,6 +28,7 @@ class ReferenceModel {
     for (std::int64_t i = 0; i < n * c; ++i) {
       const std::int64_t token = tokens[static_cast<std::size_t>(i / c)], column = i % c;
       at(x, i) = at(weight(names_.embedding), token * c + column);
+      if (*family_.scales.embedding_by_root) at(x, i) *= std::sqrt(static_cast<double>(c));
       if (const auto* const learned = std::get_if<lm::LearnedPositions>(&*family_.positions)) {
         at(x, i) += at(weight(learned->tensor), i / c % seq * c + column);
       }
@@ -47,7 +48,9 @@ class ReferenceModel {
       results.push_back(x);
     }
     const Values h = norm(x, n, std::string(*names_.final_norm));
-    return product(h, n, c, weight(c_.tied ? names_.embedding : names_.head), c_.vocab, true);
+    Values all = product(h, n, c, weight(c_.tied ? names_.embedding : names_.head), c_.vocab, true);
+    for (double& logit : all) logit = capped(logit, *c_.logit_cap);
+    return all;
   }
 
   // Sum of token losses; −1 is no target.
@@ -91,9 +94,12 @@ class ReferenceModel {
     for (std::int64_t i = 0; i < n * heads * c_.head_dim(); i += each) {
       double square = 0;
       for (std::int64_t j = 0; j < each; ++j) square += at(x, i + j) * at(x, i + j) / static_cast<double>(each);
-      for (std::int64_t j = 0; j < each; ++j) at(x, i + j) *= at(gain, j) / std::sqrt(square + c_.norm_eps);
+      for (std::int64_t j = 0; j < each; ++j) at(x, i + j) *= gain_of(at(gain, j)) / std::sqrt(square + c_.norm_eps);
     }
   }
+
+  [[nodiscard]] double gain_of(double weight) const { return *family_.scales.norm_offset + weight; }
+  static double capped(double x, double cap) { return cap == 0 ? x : cap * std::tanh(x / cap); }
 
   [[nodiscard]] Values norm(const Values& x, std::int64_t n, const std::string& name) const {
     const std::int64_t c = c_.hidden;
@@ -104,8 +110,9 @@ class ReferenceModel {
       for (std::int64_t j = 0; layer_norm && j < c; ++j) mean += at(x, i * c + j) / static_cast<double>(c);
       for (std::int64_t j = 0; j < c; ++j) square += std::pow(at(x, i * c + j) - mean, 2) / static_cast<double>(c);
       for (std::int64_t j = 0; j < c; ++j) {
-        at(y, i * c + j) = (at(x, i * c + j) - mean) / std::sqrt(square + c_.norm_eps) * at(w_.at(name + ".weight"), j) +
-                           (layer_norm ? at(w_.at(name + ".bias"), j) : 0);
+        at(y, i * c + j) =
+            (at(x, i * c + j) - mean) / std::sqrt(square + c_.norm_eps) * gain_of(at(w_.at(name + ".weight"), j)) +
+            (layer_norm ? at(w_.at(name + ".bias"), j) : 0);
       }
     }
     return y;
@@ -153,13 +160,13 @@ class ReferenceModel {
     return all;
   }
 
-  void rotate(Values& x, std::int64_t n, std::int64_t seq, std::int64_t count) const {
+  void rotate(Values& x, std::int64_t n, std::int64_t seq, std::int64_t count, double base) const {
     const std::int64_t d = c_.head_dim();
     const auto turned = static_cast<std::int64_t>(static_cast<double>(d) * c_.rope_fraction);
     for (std::int64_t i = 0; i < n * count; ++i) {
       for (std::int64_t j = 0; j < turned / 2; ++j) {
-        const double angle = static_cast<double>(i / count % seq) /
-                             std::pow(c_.rope_theta, 2 * static_cast<double>(j) / static_cast<double>(turned));
+        const double angle =
+            static_cast<double>(i / count % seq) / std::pow(base, 2 * static_cast<double>(j) / static_cast<double>(turned));
         const double a = at(x, i * d + j), b = at(x, i * d + j + turned / 2);
         at(x, i * d + j) = a * std::cos(angle) - b * std::sin(angle);
         at(x, i * d + j + turned / 2) = b * std::cos(angle) + a * std::sin(angle);
@@ -172,24 +179,28 @@ class ReferenceModel {
     const Values h = norm_before(x, n, block, *names_.attention_norm);
     auto qkv = results(h, n, c, block, names_.qkv, {w, groups * d, groups * d});
     Values &q = qkv[0], &k = qkv[1], &v = qkv[2];
+    const std::int64_t window = c_.window.of(block);
+    const double base = window != 0 && c_.window_rope_theta != 0 ? c_.window_rope_theta : c_.rope_theta;
+    const double divisor = std::sqrt(c_.query_scalar != 0 ? c_.query_scalar : static_cast<double>(d));
     norm_heads(q, n, c_.heads, block, *names_.q_norm), norm_heads(k, n, groups, block, *names_.k_norm);
     if (std::holds_alternative<lm::RotaryPositions>(*family_.positions) && c_.rotated_blocks->of(block))
-      rotate(q, n, seq, c_.heads), rotate(k, n, seq, groups);
+      rotate(q, n, seq, c_.heads, base), rotate(k, n, seq, groups, base);
     Values out(static_cast<std::size_t>(n * w));
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t head = 0; head < c_.heads; ++head) {
         const std::int64_t group = head / (c_.heads / groups);
         Values p;
         double sum = 0;
-        for (std::int64_t j = i / seq * seq; j <= i; ++j) {
+        const std::int64_t first = window == 0 ? i / seq * seq : std::max(i / seq * seq, i - window + 1);
+        for (std::int64_t j = first; j <= i; ++j) {
           double score = 0;
           for (std::int64_t e = 0; e < d; ++e) score += at(q, i * w + head * d + e) * at(k, (j * groups + group) * d + e);
-          p.push_back(std::exp(score / std::sqrt(static_cast<double>(d))));
+          p.push_back(std::exp(capped(score / divisor, *c_.attention_cap)));
           sum += p.back();
         }
         for (std::int64_t e = 0; e < d; ++e) {
           for (std::size_t j = 0; j < p.size(); ++j) {
-            const std::int64_t key = i / seq * seq + static_cast<std::int64_t>(j);
+            const std::int64_t key = first + static_cast<std::int64_t>(j);
             at(out, i * w + head * d + e) += p[j] / sum * at(v, (key * groups + group) * d + e);
           }
         }
@@ -201,11 +212,11 @@ class ReferenceModel {
   [[nodiscard]] Values mlp_block(const Values& x, std::int64_t n, std::int64_t block) const {
     const std::int64_t c = c_.hidden, f = c_.ffn;
     const Values h = norm_before(x, n, block, *names_.mlp_norm);
-    const bool gated = *family_.activation == Activation::swiglu;
+    const bool gated = *family_.activation != Activation::gelu_tanh;
     auto up = results(h, n, c, block, names_.up, gated ? std::vector{f, f} : std::vector{f});
     Values& a = up[0];
     for (std::size_t i = 0; i < a.size(); ++i) {
-      a[i] *= gated ? up[1][i] / (1 + std::exp(-a[i])) : gelu_factor(a[i]);
+      a[i] *= factor(a[i]) * (gated ? up[1][i] : 1);
     }
     return results(a, n, f, block, names_.down, {c})[0];
   }
@@ -216,7 +227,7 @@ class ReferenceModel {
     const auto& named = names_.experts;
     const Values h = norm(x, n, in_block(block, *names_.mlp_norm));
     const Values logits = linear(h, n, c, in_block(block, *named.router), false, count);
-    const bool gated = *family_.activation == Activation::swiglu;
+    const bool gated = *family_.activation != Activation::gelu_tanh;
     Values y(x.size());
     for (std::int64_t i = 0; i < n; ++i) {
       const Values token(h.begin() + i * c, h.begin() + (i + 1) * c);
@@ -238,14 +249,15 @@ class ReferenceModel {
       for (const auto& [name, gate] : experts) {
         Values a = linear(token, 1, c, name + std::string(named.up[0]), false, f);
         const Values up = gated ? linear(token, 1, c, name + std::string(named.up[1]), false, f) : Values{};
-        for (std::size_t k = 0; k < a.size(); ++k) a[k] *= gated ? up[k] / (1 + std::exp(-a[k])) : gelu_factor(a[k]);
+        for (std::size_t k = 0; k < a.size(); ++k) a[k] *= factor(a[k]) * (gated ? up[k] : 1);
         const Values result = linear(a, 1, f, name + std::string(named.down[0]), false, c);
         for (std::int64_t k = 0; k < c; ++k) at(y, i * c + k) += gate * at(result, k);
       }
     }
     return y;
   }
-  static double gelu_factor(double a) {
+  [[nodiscard]] double factor(double a) const {
+    if (*family_.activation == Activation::swiglu) return 1 / (1 + std::exp(-a));
     return 0.5 * (1 + std::tanh(std::sqrt(2 / std::acos(-1.0)) * (a + 0.044715 * a * a * a)));
   }
 

@@ -35,7 +35,28 @@ def scaled(**scaling):
     return {"rope_parameters": {"rope_theta": 10000.0, **scaling}} if newer else {"rope_scaling": scaling}
 
 
+def long_rope():
+    return scaled(rope_type="longrope", short_factor=[1.0 + 0.1 * i for i in range(8)], long_factor=[2.0 + i for i in range(8)])
+
+
+def by_layer_type(full, sliding):
+    if hasattr(transformers.LlamaConfig(), "rope_parameters"):
+        return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+    scaling = {key: value for key, value in full.items() if key != "rope_theta"}
+    return {"rope_theta": full["rope_theta"], "rope_local_base_freq": sliding["rope_theta"], "rope_scaling": scaling}
+
+
 FAMILIES = {
+    "gemma": lambda: transformers.GemmaConfig(**SIZES, head_dim=24, pad_token_id=None),
+    "gemma2": lambda: transformers.Gemma2Config(**SIZES, head_dim=24, sliding_window=9, query_pre_attn_scalar=20, attn_logit_softcapping=0.5,
+                                                final_logit_softcapping=0.75, pad_token_id=None),
+    "gemma2, no caps": lambda: transformers.Gemma2Config(**SIZES, head_dim=16, sliding_window=9, attn_logit_softcapping=None,
+                                                         final_logit_softcapping=None, pad_token_id=None),
+    "gemma3": lambda: transformers.Gemma3TextConfig(**{**SIZES, "num_hidden_layers": 7}, head_dim=24, sliding_window=9, query_pre_attn_scalar=20,
+                                                    pad_token_id=None),
+    "gemma3, linear scaling": lambda: transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=9, pad_token_id=None, **by_layer_type(
+        {"rope_theta": 20000.0, "rope_type": "linear", "factor": 4.0}, {"rope_theta": 500.0, "rope_type": "default"}),
+        layer_types=["full_attention", "sliding_attention", "full_attention"]),
     "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0,
                                             embd_pdrop=0, resid_pdrop=0),
     "llama": lambda: transformers.LlamaConfig(**SIZES, rope_theta=20000.0, rms_norm_eps=1e-6),
@@ -56,6 +77,8 @@ FAMILIES = {
     "phi3": lambda: transformers.Phi3Config(**SIZES, sliding_window=9, pad_token_id=None),
     "phi3, part of a head": lambda: transformers.Phi3Config(**SIZES, pad_token_id=None, partial_rotary_factor=0.75,
                                                             tie_word_embeddings=True),
+    "phi3, longrope, short": lambda: transformers.Phi3Config(**SIZES, pad_token_id=None, original_max_position_embeddings=SEQ, **long_rope()),
+    "phi3, longrope, long": lambda: transformers.Phi3Config(**SIZES, pad_token_id=None, original_max_position_embeddings=SEQ // 2, **long_rope()),
     "qwen3": lambda: transformers.Qwen3Config(**SIZES, head_dim=32),
     "qwen3, tied": lambda: transformers.Qwen3Config(**SIZES, head_dim=16, tie_word_embeddings=True),
     "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**SIZES, head_dim=32, moe_intermediate_size=48, num_experts=4, num_experts_per_tok=2,
@@ -69,11 +92,12 @@ FAMILIES = {
 
 
 def random_weights(model, seed):
-    """Norms and biases too: one that is forgotten must show."""
+    """Norms and biases too: one that is forgotten must show. Gemma's norms add 1 to their weights themselves."""
+    gain = 0.0 if model.config.model_type.startswith("gemma") else 1.0
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            mean = 1.0 if "norm" in name or "ln_" in name else 0.0
+            mean = gain if "norm" in name or "ln_" in name else 0.0
             weight.copy_(mean * (weight.dim() == 1 and "bias" not in name) + 0.08 * torch.randn(weight.shape, generator=generator))
 
 

@@ -7,14 +7,17 @@ namespace {
 
 struct Whole {
   std::int64_t batch, seq, heads, kv_heads, head_dim, window;
+  ScoreRule scores = {};
 };
+constexpr ScoreRule kCapped{.scale = 0.7, .cap = 1.25};
 
 class AttentionBlockTest : public MathTest {
  protected:
   static std::int64_t row(const Whole& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
   // Of queries and keys of a sequence, each from its first position on.
   static AttentionBlock block(const Whole& s, std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys) {
-    return {s.batch, s.heads, s.kv_heads, s.head_dim, {query, queries, s.seq}, {key, keys, s.seq}, query - key, s.window};
+    return {s.batch,     s.heads,  s.kv_heads, s.head_dim, {query, queries, s.seq}, {key, keys, s.seq},
+            query - key, s.window, s.scores};
   }
   static AttentionBlock all(const Whole& s) { return block(s, 0, s.seq, 0, s.seq); }
 
@@ -30,7 +33,7 @@ class AttentionBlockTest : public MathTest {
 void oracle(const Whole& s, const Tensor& qkv, const Tensor& dout, std::vector<double>& out, std::vector<double>& lse,
             std::vector<double>& dqkv) {
   const auto d = s.head_dim, row = (s.heads + 2 * s.kv_heads) * d;
-  const double scale = 1 / std::sqrt(static_cast<double>(d));
+  const double scale = s.scores.scale != 0 ? s.scores.scale : 1 / std::sqrt(static_cast<double>(d)), cap = s.scores.cap;
   out.assign(static_cast<std::size_t>(s.batch * s.seq * s.heads * d), 0);
   lse.assign(static_cast<std::size_t>(s.batch * s.heads * s.seq), 0);
   dqkv.assign(static_cast<std::size_t>(s.batch * s.seq * row), 0);
@@ -46,9 +49,13 @@ void oracle(const Whole& s, const Tensor& qkv, const Tensor& dout, std::vector<d
           return sum;
         };
         const auto first = s.window == 0 ? 0 : std::max<std::int64_t>(0, t - s.window + 1);
-        std::vector<double> p, dp;
+        std::vector<double> p, dp, slope;
         double total = 0, mean = 0;
-        for (auto u = first; u <= t; ++u) p.push_back(std::exp(inner(qkv, at(t, h), qkv, at(u, k)) * scale));
+        for (auto u = first; u <= t; ++u) {
+          const double score = inner(qkv, at(t, h), qkv, at(u, k)) * scale, tangent = cap == 0 ? 0 : std::tanh(score / cap);
+          p.push_back(std::exp(cap == 0 ? score : cap * tangent));
+          slope.push_back(scale * (1 - tangent * tangent));
+        }
         for (const auto x : p) total += x;
         lse[static_cast<std::size_t>((b * s.heads + h) * s.seq + t)] = std::log(total);
         for (auto u = first; u <= t; ++u) {
@@ -59,7 +66,7 @@ void oracle(const Whole& s, const Tensor& qkv, const Tensor& dout, std::vector<d
         }
         for (auto u = first; u <= t; ++u) {
           const auto share = p[static_cast<std::size_t>(u - first)];
-          const auto ds = share * (dp[static_cast<std::size_t>(u - first)] - mean) * scale;
+          const auto ds = share * (dp[static_cast<std::size_t>(u - first)] - mean) * slope[static_cast<std::size_t>(u - first)];
           for (std::int64_t e = 0; e < d; ++e) {
             dqkv[static_cast<std::size_t>(at(t, h) + e)] += ds * qkv.get(at(u, k) + e);
             dqkv[static_cast<std::size_t>(at(u, k) + e)] += ds * qkv.get(at(t, h) + e);
@@ -71,8 +78,9 @@ void oracle(const Whole& s, const Tensor& qkv, const Tensor& dout, std::vector<d
 
 TEST_F(AttentionBlockTest, AllPositionsAtOnceEqualTheOracleWithAndWithoutAWindow) {
   for (const auto dtype : kDtypes)
-    for (const auto& s : {Whole{1, 1, 1, 1, 1, 0}, Whole{2, 7, 3, 3, 5, 0}, Whole{2, 7, 3, 3, 5, 1},
-                          Whole{1, 131, 4, 2, 16, 37}, Whole{1, 67, 2, 1, 8, 64}}) {
+    for (const auto& s :
+         {Whole{1, 1, 1, 1, 1, 0}, Whole{2, 7, 3, 3, 5, 0}, Whole{2, 7, 3, 3, 5, 1}, Whole{1, 131, 4, 2, 16, 37},
+          Whole{1, 67, 2, 1, 8, 64}, Whole{1, 67, 4, 2, 8, 0, kCapped}, Whole{2, 31, 2, 1, 8, 9, kCapped}}) {
       SCOPED_TRACE(testing::Message() << "seq " << s.seq << " window " << s.window << ' ' << name_of(dtype));
       const auto qkv = random(dtype, {s.batch * s.seq, row(s)}, -2, 2);
       const auto dout = random(dtype, {s.batch * s.seq, s.heads * s.head_dim});

@@ -25,7 +25,8 @@ Result oracle(const AttentionShape& s, const Tensor& qkv) {
         for (std::int64_t u = 0; u <= t; ++u) {
           double score = 0;
           for (std::int64_t i = 0; i < d; ++i) score += at(b, t, h, i) * at(b, u, k, i);
-          p.push_back(std::exp(score / std::sqrt(static_cast<double>(d))));
+          score *= s.scores.scale != 0 ? s.scores.scale : 1 / std::sqrt(static_cast<double>(d));
+          p.push_back(std::exp(s.scores.cap == 0 ? score : s.scores.cap * std::tanh(score / s.scores.cap)));
           total += p.back();
         }
         r.lse[static_cast<std::size_t>((b * s.heads + h) * s.seq + t)] = std::log(total);
@@ -40,6 +41,12 @@ Result oracle(const AttentionShape& s, const Tensor& qkv) {
   }
   return r;
 }
+
+AttentionShape with_rule(AttentionShape s, ScoreRule rule) {
+  s.scores = rule;
+  return s;
+}
+constexpr ScoreRule kCapped{.scale = 0.7, .cap = 1.25}, kScaled{.scale = 0.3};
 
 class AttentionTest : public MathTest {
  protected:
@@ -65,7 +72,8 @@ class AttentionTest : public MathTest {
 TEST_F(AttentionTest, EqualsTheOracle) {
   for (const auto dtype : kDtypes) {
     for (const auto& s : {AttentionShape{1, 1, 1, 1, 1}, AttentionShape{2, 7, 3, 3, 5}, AttentionShape{1, 129, 4, 2, 16},
-                          AttentionShape{2, 65, 6, 1, 64}, AttentionShape{1, 530, 1, 1, 8}}) {
+                          AttentionShape{2, 65, 6, 1, 64}, AttentionShape{1, 530, 1, 1, 8},
+                          with_rule({2, 67, 4, 2, 16}, kCapped), with_rule({1, 70, 2, 1, 8}, kScaled)}) {
       SCOPED_TRACE(testing::Message() << "seq " << s.seq << ' ' << name_of(dtype));
       const auto qkv = random(dtype, qkv_shape(s), -2, 2);
       const auto want = oracle(s, qkv);
@@ -77,7 +85,9 @@ TEST_F(AttentionTest, EqualsTheOracle) {
 }
 
 TEST_F(AttentionTest, GradientEqualsCentralDifferences) {
-  for (const auto& s : {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 9, 4, 2, 4}, AttentionShape{1, 67, 2, 1, 2}}) {
+  for (const auto& s :
+       {AttentionShape{2, 5, 2, 2, 3}, AttentionShape{1, 9, 4, 2, 4}, AttentionShape{1, 67, 2, 1, 2},
+        with_rule({1, 9, 4, 2, 4}, kCapped), with_rule({1, 67, 2, 1, 2}, kCapped), with_rule({1, 9, 2, 2, 3}, kScaled)}) {
     auto qkv = random(DType::fp64, qkv_shape(s), -2, 2);
     const auto dout = random(DType::fp64, {s.batch * s.seq, s.heads * s.head_dim});
     const auto dqkv = backward(s, dout, forward(s, qkv), qkv);
@@ -88,7 +98,8 @@ TEST_F(AttentionTest, GradientEqualsCentralDifferences) {
 
 TEST_F(AttentionTest, NarrowGradientsEqualWideOnes) {
   for (const auto dtype : {DType::fp32, DType::bf16, DType::fp16}) {
-    for (const auto& s : {AttentionShape{2, 131, 4, 2, 24}, AttentionShape{1, 65, 3, 3, 64}}) {
+    for (const auto& s :
+         {AttentionShape{2, 131, 4, 2, 24}, AttentionShape{1, 65, 3, 3, 64}, with_rule({1, 131, 4, 2, 24}, kCapped)}) {
       const auto qkv = random(dtype, qkv_shape(s), -2, 2);
       const auto dout = random(dtype, {s.batch * s.seq, s.heads * s.head_dim});
       Tensor wide_qkv(DType::fp64, qkv_shape(s)), wide_dout(DType::fp64, {s.batch * s.seq, s.heads * s.head_dim});

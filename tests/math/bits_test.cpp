@@ -66,14 +66,22 @@ void all_others(Outputs& o, DType dtype) {
   math.attention(s, shape, attended, lse, qkv);
   math.attention_grad(s, shape, dqkv, dout, attended, lse, qkv);
   keep("attention", attended), keep("lse", lse), keep("dqkv", dqkv);
+  auto capped_shape = shape;
+  capped_shape.scores = {.scale = 0.4, .cap = 2};
+  math.attention(s, capped_shape, attended, lse, qkv);
+  math.attention_grad(s, capped_shape, dqkv, dout, attended, lse, qkv);
+  keep("capped attention", attended), keep("capped lse", lse), keep("capped dqkv", dqkv);
+  math.soft_cap(s, y, x, 0.5);
+  math.soft_cap_grad(s, dx, dy, y, 0.5);
+  keep("soft_cap", y), keep("soft_cap_grad", dx);
   const auto rotated = in(dtype, {n, 160});
   TensorView view = rotated;
   view.shape = {n, 6, 20};
   math.rotary(s, view, 160, 265, 0, 10000, false);
   keep("rotary", rotated);
 
-  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu}) {
-    const std::int64_t f = kind == Activation::swiglu ? c / 2 : c;
+  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh}) {
+    const std::int64_t f = c / inputs_of(kind);
     auto activated = out(dtype, {n, f}), grad = out(dtype, {n, c});
     const auto d = in(dtype, {n, f});
     math.activation(s, kind, activated, x);

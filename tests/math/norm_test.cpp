@@ -12,10 +12,10 @@ struct Normed {
 
 class NormTest : public MathTest {
  protected:
-  Normed run(const Tensor& x, const Tensor& gain, const Tensor& bias, std::int64_t rows, bool rms) {
+  Normed run(const Tensor& x, const Tensor& gain, const Tensor& bias, std::int64_t rows, bool rms, double offset = 0) {
     Normed r{Tensor(x.dtype(), {rows, gain.size()}), Tensor(accumulator(x.dtype()), {rows}),
              Tensor(accumulator(x.dtype()), {rows})};
-    math.norm(stream, r.y, rms ? TensorView{} : r.mean.view(), r.rstd, x, gain, rms ? TensorView{} : bias.view(), kEps);
+    math.norm(stream, r.y, rms ? TensorView{} : r.mean.view(), r.rstd, x, gain, rms ? TensorView{} : bias.view(), kEps, offset);
     machine.sync();
     return r;
   }
@@ -64,6 +64,27 @@ TEST_F(NormTest, GradientsEqualCentralDifferences) {
     expect_gradient(x, dx, loss, "dx");
     expect_gradient(gain, dgain, loss, "dgain");
     if (!rms) expect_gradient(bias, dbias, loss, "dbias");
+  }
+}
+
+// A weight w with the offset 1 is a weight 1 + w; its gradients are those of the sum.
+TEST_F(NormTest, AnOffsetIsAddedToTheWeights) {
+  for (const auto dtype : kDtypes) {
+    for (const bool rms : {false, true}) {
+      const std::int64_t n = 21, c = 77;
+      const auto x = random(dtype, {n, c}, -2, 3), bias = random(dtype, {c}), dy = random(dtype, {n, c});
+      Tensor gain(dtype, {c}), sum(dtype, {c});
+      for (std::int64_t j = 0; j < c; ++j)
+        gain.set(j, static_cast<double>(j % 9 - 4) / 8), sum.set(j, 1 + gain.get(j));  // exact
+      const auto got = run(x, gain, bias, n, rms, 1), want = run(x, sum, bias, n, rms);
+      EXPECT_EQ(got.y.bits(), want.y.bits()) << name_of(dtype);
+      Tensor dx(dtype, {n, c}), want_dx(dtype, {n, c});
+      const TensorView mean = rms ? TensorView{} : got.mean.view();
+      math.norm_input_grad(stream, dx, dy, x, gain, mean, got.rstd, Accumulate::no, 1);
+      math.norm_input_grad(stream, want_dx, dy, x, sum, mean, got.rstd, Accumulate::no);
+      machine.sync();
+      EXPECT_EQ(dx.bits(), want_dx.bits()) << name_of(dtype);
+    }
   }
 }
 

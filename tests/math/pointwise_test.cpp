@@ -15,18 +15,22 @@ TEST_F(PointwiseTest, ActivationsEqualTheOracle) {
   for (const auto dtype : kDtypes) {
     for (const auto shape : {Shape{1, 1}, Shape{3, 15}, Shape{70, 513}}) {
       const auto x = random(dtype, shape, -12, 12), pair = random(dtype, {shape[0], 2 * shape[1]}, -12, 12);
-      Tensor y(dtype, shape), z(dtype, shape);
+      Tensor y(dtype, shape), z(dtype, shape), g(dtype, shape);
       math.activation(stream, Activation::gelu_tanh, y, x);
       math.activation(stream, Activation::swiglu, z, pair);
+      math.activation(stream, Activation::geglu_tanh, g, pair);
       machine.sync();
-      std::vector<double> want_y, want_z;
+      std::vector<double> want_y, want_z, want_g;
       for (std::int64_t i = 0; i < x.size(); ++i) {
         const std::int64_t n = i / shape[1], j = i % shape[1];
         want_y.push_back(gelu(x.get(i)));
-        want_z.push_back(silu(pair.get(2 * n * shape[1] + j)) * pair.get((2 * n + 1) * shape[1] + j));
+        const double gate = pair.get(2 * n * shape[1] + j), up = pair.get((2 * n + 1) * shape[1] + j);
+        want_z.push_back(silu(gate) * up);
+        want_g.push_back(gelu(gate) * up);
       }
       expect_near(y, want_y, tolerance(dtype), "gelu");
       expect_near(z, want_z, tolerance(dtype), "swiglu");
+      expect_near(g, want_g, tolerance(dtype), "geglu");
     }
   }
 }
@@ -64,8 +68,8 @@ TEST_F(PointwiseTest, ActivationsOfExtremeValuesStayFinite) {
 }
 
 TEST_F(PointwiseTest, ActivationGradientsEqualCentralDifferences) {
-  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu}) {
-    const std::int64_t n = 7, f = 13, width = kind == Activation::swiglu ? 2 * f : f;
+  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh}) {
+    const std::int64_t n = 7, f = 13, width = inputs_of(kind) * f;
     auto x = random(DType::fp64, {n, width}, -3, 3);
     const auto dy = random(DType::fp64, {n, f});
     Tensor y(DType::fp64, {n, f}), dx(DType::fp64, {n, width});
@@ -145,6 +149,70 @@ TEST_F(PointwiseTest, ScalingGradientsEqualCentralDifferences) {
   };
   expect_gradient(x, dx, objective, "dx");
   expect_gradient(gain, dgain, objective, "dgain");
+}
+
+TEST_F(PointwiseTest, MultiplyRoundsOnce) {
+  for (const auto dtype : kDtypes) {
+    const auto x = random(dtype, {37, 1001}, -9, 9);
+    Tensor y(dtype, {37, 1001}), want(dtype, {37, 1001});
+    auto over_x = x;
+    math.multiply(stream, y, x, 33.94112549695428);
+    math.multiply(stream, over_x, over_x, 33.94112549695428);
+    machine.sync();
+    for (std::int64_t i = 0; i < y.size(); ++i)
+      want.set(i, dtype == DType::fp64 ? x.get(i) * 33.94112549695428 : static_cast<float>(x.get(i)) * 33.94112549695428F);
+    EXPECT_EQ(y.bits(), want.bits());
+    EXPECT_EQ(over_x.bits(), want.bits());
+  }
+}
+
+TEST_F(PointwiseTest, SoftCapsEqualTheOracle) {
+  for (const auto dtype : kDtypes)
+    for (const double cap : {0.5, 30.0}) {
+      const auto x = random(dtype, {3, 513}, -2 * cap, 2 * cap);
+      Tensor y(dtype, {3, 513});
+      math.soft_cap(stream, y, x, cap);
+      machine.sync();
+      std::vector<double> want;
+      for (std::int64_t i = 0; i < x.size(); ++i) want.push_back(cap * std::tanh(x.get(i) / cap));
+      expect_near(y, want, tolerance(dtype), "capped");
+    }
+  Tensor y(DType::fp32, {4}), fewer(DType::fp32, {3});
+  EXPECT_THROW(math.soft_cap(stream, y, y, 0), std::logic_error);
+  EXPECT_THROW(math.soft_cap(stream, y, fewer, 1), std::logic_error);
+}
+
+// Near 0, where a quotient of exponentials would cancel, and where the tangent is all but 1.
+TEST_F(PointwiseTest, SoftCapsAreAccurateElementByElement) {
+  const std::int64_t n = 20000;
+  auto x = random(DType::fp32, {n}, -12, 12);
+  for (std::int64_t i = 0; i < 40; ++i) x.set(i, std::ldexp(i % 2 == 0 ? 1 : -1, static_cast<int>(4 - i)));
+  Tensor y(DType::fp32, {n});
+  math.soft_cap(stream, y, x, 1);
+  machine.sync();
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double want = std::tanh(x.get(i));
+    ASSERT_NEAR(y.get(i), want, 4 * std::numeric_limits<float>::epsilon() * std::abs(want)) << x.get(i);
+  }
+}
+
+TEST_F(PointwiseTest, SoftCapGradientsEqualCentralDifferences) {
+  const double cap = 1.5;
+  auto x = random(DType::fp64, {57}, -3, 3);
+  const auto dy = random(DType::fp64, {57});
+  Tensor y(DType::fp64, {57});
+  math.soft_cap(stream, y, x, cap);
+  auto dx = dy;
+  math.soft_cap_grad(stream, dx, dx, y, cap);
+  machine.sync();
+  expect_gradient(
+      x, dx,
+      [&] {
+        math.soft_cap(stream, y, x, cap);
+        machine.sync();
+        return weighted(dy, y);
+      },
+      "dx");
 }
 
 TEST_F(PointwiseTest, ConversionsRoundOnce) {

@@ -41,12 +41,12 @@ class MadeUpProducts final : public Math {
 
   void bias_grad(Stream& s, TensorView db, TensorView dy, Accumulate a) override { math_->bias_grad(s, db, dy, a); }
   void norm(Stream& s, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps) override {
-    math_->norm(s, y, mean, rstd, x, gain, bias, eps);
+            double eps, double offset) override {
+    math_->norm(s, y, mean, rstd, x, gain, bias, eps, offset);
   }
   void norm_input_grad(Stream& s, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
-                       Accumulate a) override {
-    math_->norm_input_grad(s, dx, dy, x, gain, mean, rstd, a);
+                       Accumulate a, double offset) override {
+    math_->norm_input_grad(s, dx, dy, x, gain, mean, rstd, a, offset);
   }
   void norm_weight_grad(Stream& s, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                         TensorView rstd, Accumulate a) override {
@@ -89,6 +89,11 @@ class MadeUpProducts final : public Math {
   }
   void add(Stream& s, TensorView y, TensorView x, TensorView r) override { math_->add(s, y, x, r); }
   void scale(Stream& s, TensorView y, TensorView x, TensorView gain, Accumulate a) override { math_->scale(s, y, x, gain, a); }
+  void multiply(Stream& s, TensorView y, TensorView x, double factor) override { math_->multiply(s, y, x, factor); }
+  void soft_cap(Stream& s, TensorView y, TensorView x, double cap) override { math_->soft_cap(s, y, x, cap); }
+  void soft_cap_grad(Stream& s, TensorView dx, TensorView dy, TensorView y, double cap) override {
+    math_->soft_cap_grad(s, dx, dy, y, cap);
+  }
   void convert(Stream& s, TensorView y, TensorView x, Accumulate a) override { math_->convert(s, y, x, a); }
   void columns(Stream& s, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
                Accumulate a) override {

@@ -19,12 +19,12 @@ constexpr std::size_t kBlock = 256;  // bytes; the workspace begins at a multipl
 
 std::size_t blocks(std::size_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
-// Shapes that our own kernels compute on tensor cores; cuDNN is tried only for these, and not for documents, which have as many
+// Calls that our own kernels compute on tensor cores; cuDNN is tried only for these, and not for documents, which have as many
 // lengths as there are: each would need a plan and a record of its own.
 bool is_served(const AttentionCall& call) {
   constexpr std::array<std::int64_t, 4> kDims{32, 64, 96, 128};
   return call.qkv.dtype == DType::bf16 && std::ranges::find(kDims, call.shape.head_dim) != kDims.end() &&
-         call.shape.batch > 0 && call.shape.seq > 0 && !call.shape.one_of_many;
+         call.shape.batch > 0 && call.shape.seq > 0 && !call.shape.one_of_many && call.shape.scores.cap == 0;
 }
 
 void demand_alignment(const AttentionCall& call) {
@@ -217,7 +217,7 @@ void Attention::issue(const Prepared& prepared, const AttentionCall& call, void*
   const auto& [key, objects, graph, plan, calls] = prepared;
   const auto& s = call.shape;
   library_->check(library_->set_stream(handle(), stream), "cudnnSetStream");
-  float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(s.head_dim)));
+  float scale = static_cast<float>(s.scores.factor(s.head_dim));
   float hidden = -std::numeric_limits<float>::infinity(), one = 1;
   const std::int64_t per_group = s.heads / s.kv_heads, row = (s.heads + 2 * s.kv_heads) * s.head_dim;
   for (std::int64_t batch = 0; batch < s.batch; batch += key.batch) {

@@ -27,13 +27,22 @@ TERRACE_KERNEL A swiglu(A gate, A up) {
   return gate / (finite(std::exp(-gate)) + A(1)) * up;
 }
 template <class A>
-struct SwigluGrad {
+struct GatedGrad {
   A gate, up;
 };
 template <class A>
-TERRACE_KERNEL SwigluGrad<A> swiglu_grad(A d, A gate, A up) {
+TERRACE_KERNEL GatedGrad<A> swiglu_grad(A d, A gate, A up) {
   const A e = finite(std::exp(-gate)), s = A(1) / (e + A(1));
   return {d * up * (s + gate * (s * (e * s))), d * (gate * s)};
+}
+
+template <class A>
+TERRACE_KERNEL A geglu(A gate, A up) {
+  return gelu(gate) * up;
+}
+template <class A>
+TERRACE_KERNEL GatedGrad<A> geglu_grad(A d, A gate, A up) {
+  return {gelu_grad(d * up, gate), d * gelu(gate)};
 }
 
 template <class T>
@@ -68,19 +77,19 @@ struct Gelu {
 };
 
 template <class T>
-struct SwigluArgs {
+struct GatedArgs {
   T* out;  // y[rows, columns], or dx[rows, 2 · columns]
   const T* dy;
   const T* x;  // [rows, 2 · columns]: gate, up
   std::int64_t columns;
   bool whole;
 };
-// A block a row, of the forward (dy null) or of the gradient.
-template <class T>
-struct SwigluRows {
+// A block a row, of the forward (dy null) or of the gradient. kGelu: GEGLU, not SwiGLU.
+template <class T, bool kGelu>
+struct GatedRows {
   static constexpr int kThreads = 256;
   template <class Lane>
-  TERRACE_KERNEL void operator()(Lane& lane, const SwigluArgs<T>& a) const {
+  TERRACE_KERNEL void operator()(Lane& lane, const GatedArgs<T>& a) const {
     using A = Acc<T>;
     constexpr int W = kWidth<T>;
     const std::int64_t row = lane.block_x(), f = a.columns;
@@ -94,7 +103,7 @@ struct SwigluRows {
         load(d, a.dy + row * f + i, left, a.whole);
         TERRACE_UNROLL
         for (int k = 0; k < W; ++k) {
-          const auto gradient = swiglu_grad(d[k], g[k], u[k]);
+          const auto gradient = kGelu ? geglu_grad(d[k], g[k], u[k]) : swiglu_grad(d[k], g[k], u[k]);
           g[k] = gradient.gate;
           u[k] = gradient.up;
         }
@@ -102,7 +111,7 @@ struct SwigluRows {
         store(a.out + (2 * row + 1) * f + i, u, left, a.whole);
       } else {
         TERRACE_UNROLL
-        for (int k = 0; k < W; ++k) g[k] = swiglu(g[k], u[k]);
+        for (int k = 0; k < W; ++k) g[k] = kGelu ? geglu(g[k], u[k]) : swiglu(g[k], u[k]);
         store(a.out + row * f + i, g, left, a.whole);
       }
     });

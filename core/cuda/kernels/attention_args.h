@@ -4,8 +4,22 @@
 #include <cstdint>
 
 #include <terrace/core/cuda/arithmetic.h>
+#include <terrace/core/cuda/kernels/functions.h>
+#include <terrace/core/math.h>
 
 namespace terrace::cuda {
+
+// Scores of products of a query and a key (ScoreRule), and the slope of a score by its product.
+template <class A>
+struct Scores {
+  A factor = 0, cap = 0;  // cap 0: none
+  TERRACE_HD A of(A product) const { return cap == 0 ? product * factor : capped(product * factor, cap); }
+  TERRACE_HD A slope(A score) const { return cap == 0 ? factor : cap_slope(score, cap) * factor; }
+};
+template <class A>
+Scores<A> scores_of(const ScoreRule& rule, std::int64_t head_dim) {
+  return {static_cast<A>(rule.factor(head_dim)), static_cast<A>(rule.cap)};
+}
 
 template <class T>
 struct AttentionArgs {
@@ -15,7 +29,7 @@ struct AttentionArgs {
   T* dqkv = nullptr;        // as qkv; of the backward, as what follows
   const T* dout = nullptr;  // as out
   int seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  Acc<T> scale = 0;  // 1 / sqrt(D)
+  Scores<Acc<T>> scores = {};
 
   TERRACE_HD int group_of(int head) const { return head / (heads / kv_heads); }
   // Elements between two positions.

@@ -2,8 +2,6 @@
 // attention_plain.h. A gradient is written by one warp only, and sums go by ascending keys, or heads and queries.
 #pragma once
 
-#include <cmath>
-
 #include <terrace/core/cuda/kernels/attention_plain.h>
 #include <terrace/core/cuda/with_type.h>
 #include <terrace/core/math.h>
@@ -23,7 +21,7 @@ struct AttentionBlockArgs {
   int queries = 0, first_query = 0, every_query = 0, keys = 0, first_key = 0, every_key = 0;
   int offset = 0, window = 0;
   bool accumulate = false;
-  Acc<T> scale = 0;
+  Scores<Acc<T>> scores = {};
 
   TERRACE_HD int high(int query) const {
     const int end = query + offset + 1;
@@ -75,7 +73,7 @@ struct BlockAttention {
     rows.clear(lane, 1);
     lane.sync_warp();
     const auto s = attend(lane, rows, args.kv + args.k_at(batch, 0, group, args.kv_row),
-                          args.kv + args.v_at(batch, 0, group, args.kv_row), args.kv_row, low, kWarp, high, args.scale);
+                          args.kv + args.v_at(batch, 0, group, args.kv_row), args.kv_row, low, kWarp, high, args.scores);
     const A none = -static_cast<A>(INFINITY);
     const std::int64_t place = args.lse_at(batch, query, head);
     const A before = args.accumulate ? args.lse[place] : none, these = low < high ? s.maximum + log_of(s.sum) : none;
@@ -125,9 +123,9 @@ struct BlockQueryGrad {
       const int key = first + lane.warp_lane();
       A weight = 0;
       if (key < high) {
-        const A score = dot(rows.row(0), args.kv + args.k_at(batch, key, group, args.kv_row), args.head_dim) * args.scale;
+        const A score = args.scores.of(dot(rows.row(0), args.kv + args.k_at(batch, key, group, args.kv_row), args.head_dim));
         const A dp = dot(rows.row(1), args.kv + args.v_at(batch, key, group, args.kv_row), args.head_dim);
-        weight = exp_of(score - lse) * (dp - inner) * args.scale;
+        weight = exp_of(score - lse) * (dp - inner) * args.scores.slope(score);
       }
       rows.weights(0)[lane.warp_lane()] = weight;
       lane.sync_warp();
@@ -166,10 +164,10 @@ struct BlockKeyGrad {
         A p = 0, ds = 0;
         if (query < end) {
           const T* const own = dout + lane.warp_lane() * args.out_row();
-          const A score = dot(rows.row(0), q + lane.warp_lane() * args.q_row, args.head_dim) * args.scale;
+          const A score = args.scores.of(dot(rows.row(0), q + lane.warp_lane() * args.q_row, args.head_dim));
           const A inner = dot(own, args.out + args.q_at(batch, query, head, args.out_row()), args.head_dim);
           p = exp_of(score - args.lse[args.lse_at(batch, query, head)]);
-          ds = p * (dot(rows.row(1), own, args.head_dim) - inner) * args.scale;
+          ds = p * (dot(rows.row(1), own, args.head_dim) - inner) * args.scores.slope(score);
         }
         rows.weights(0)[lane.warp_lane()] = ds;
         rows.weights(1)[lane.warp_lane()] = p;
@@ -211,7 +209,7 @@ AttentionBlockArgs<T, O> block_args(const AttentionBlock& s, TensorView to, Tens
           .offset = whole(s.offset),
           .window = whole(s.window),
           .accumulate = accumulate == Accumulate::yes,
-          .scale = static_cast<Acc<T>>(1.0 / std::sqrt(static_cast<double>(s.head_dim)))};
+          .scores = scores_of<Acc<T>>(s.scores, s.head_dim)};
 }
 
 // f.template operator()<T, O>() for the dtype of q, and that of a result: the same, or that of sums.

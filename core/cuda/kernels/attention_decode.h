@@ -13,7 +13,7 @@ struct DecodeArgs {
   const T *k_cache = nullptr, *v_cache = nullptr;  // [G, capacity, D]
   std::int64_t capacity = 0;
   int length = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  Acc<T> scale = 0;
+  Scores<Acc<T>> scores = {};
 };
 
 // Grid: x heads.
@@ -33,7 +33,7 @@ struct AttentionDecode {
     rows.clear(lane, 1);
     lane.sync_warp();
     const auto s = attend(lane, rows, args.k_cache + cache, args.v_cache + cache, static_cast<std::int64_t>(args.head_dim),
-                          lane.warp() * kWarp, kThreads, args.length, args.scale);
+                          lane.warp() * kWarp, kThreads, args.length, args.scores);
     if (lane.warp_lane() == 0) {
       rows.weights(0)[0] = s.maximum;
       rows.weights(0)[1] = s.sum;

@@ -53,7 +53,7 @@ struct AttentionForward {
       if (first >= own_query + kTiles * 16) continue;  // this warp sees none of it
       score(lane, s, queries, keys(stage));
       if (first + kKeys > own_query) mask(lane, s, own_query, first);
-      weigh(lane, s, args.scale * kLog2E);
+      weigh(lane, s, args.scores.factor * kLog2E);
       gather(lane, s, values(stage));
     }
     finish(lane, s, args, batch, head, own_query);
@@ -211,7 +211,7 @@ struct AttentionForward {
           store_pair(to + n * 8, s.out[m][n][half * 2] * inverse, s.out[m][n][half * 2 + 1] * inverse);
         }
         if (lane.warp_lane() % 4 == 0) {
-          args.lse[args.lse_at(batch, query, head)] = s.maximum[m][half] * args.scale + log_of(sum);
+          args.lse[args.lse_at(batch, query, head)] = s.maximum[m][half] * args.scores.factor + log_of(sum);
         }
       }
     }

@@ -91,7 +91,7 @@ struct AttentionKeyGrad {
             TERRACE_UNROLL
             for (int i = 0; i < 4; ++i) {
               const int column = at + n * 8 + column_of(lane, i);
-              p[m][n][i] = exp2_of(p[m][n][i] * (args.scale * kLog2E) - of_step[column]);
+              p[m][n][i] = exp2_of(p[m][n][i] * (args.scores.factor * kLog2E) - of_step[column]);
               if (now.query + column < own_key + m * 16 + row_of(lane, i)) p[m][n][i] = 0;
               ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - of_step[kQueries + column]);
             }
@@ -102,7 +102,7 @@ struct AttentionKeyGrad {
       }
     }
     const int valid = args.seq - own_key;
-    store_rows<kDim>(lane, args.dqkv + args.k_at(batch, own_key, group), args.qkv_stride(), valid, dk, args.scale);
+    store_rows<kDim>(lane, args.dqkv + args.k_at(batch, own_key, group), args.qkv_stride(), valid, dk, args.scores.factor);
     store_rows<kDim>(lane, args.dqkv + args.v_at(batch, own_key, group), args.qkv_stride(), valid, dv, 1);
   }
 

@@ -5,7 +5,6 @@
 // Errors: std::logic_error for what no kernel serves; the shapes themselves are checked by the caller.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -20,8 +19,6 @@
 #include <terrace/core/math_arguments.h>
 
 namespace terrace::cuda {
-
-inline double attention_scale(std::int64_t head_dim) { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
 
 // Copies take 16 bytes; which kernel serves depends on the shape only, so another alignment is refused and not served by
 // another one.
@@ -40,7 +37,7 @@ AttentionArgs<T> attention_args(const AttentionShape& s, TensorView out, TensorV
           .heads = static_cast<int>(s.heads),
           .kv_heads = static_cast<int>(s.kv_heads),
           .head_dim = static_cast<int>(s.head_dim),
-          .scale = static_cast<Acc<T>>(attention_scale(s.head_dim))};
+          .scores = scores_of<Acc<T>>(s.scores, s.head_dim)};
 }
 
 // A block for every `rows` positions of every head (or group) of every sequence.
@@ -51,10 +48,11 @@ void launch_rows(const Launcher& launcher, const AttentionShape& s, std::int64_t
       {.blocks = {ceil_div(s.seq, rows), heads, s.batch}, .threads = Kernel::kThreads, .shared_bytes = shared_bytes}, args);
 }
 
-// f.template operator()<D>() for the head dims that tensor cores serve; false for others.
+// f.template operator()<D>() for what tensor cores serve: some head dims, and scores without a cap. False for all else.
 template <class F>
-bool for_tensor_core_dim(std::int64_t head_dim, F&& f) {
-  switch (head_dim) {
+bool for_tensor_cores(const AttentionShape& s, F&& f) {
+  if (s.scores.cap != 0) return false;
+  switch (s.head_dim) {
     case 32: f.template operator()<32>(); return true;
     case 64: f.template operator()<64>(); return true;
     case 96: f.template operator()<96>(); return true;
@@ -68,7 +66,7 @@ void attention(const Launcher& launcher, const AttentionShape& s, TensorView out
   with_type(qkv.dtype, [&]<class T>() {
     const auto args = attention_args<T>(s, out, lse, qkv);
     if constexpr (std::is_same_v<T, bf16>) {
-      const bool served = for_tensor_core_dim(s.head_dim, [&]<int kDim>() {
+      const bool served = for_tensor_cores(s, [&]<int kDim>() {
         using Kernel = AttentionForward<kDim>;
         demand_alignment(qkv), demand_alignment(out);
         launch_rows<Kernel>(launcher, s, Kernel::kQueries, s.heads, Kernel::kSharedBytes, args);
@@ -88,7 +86,7 @@ void attention_grad(const Launcher& launcher, const AttentionShape& s, TensorVie
     args.dqkv = dqkv.as<T>();
     args.dout = dout.as<T>();
     if constexpr (std::is_same_v<T, bf16>) {
-      const bool served = for_tensor_core_dim(s.head_dim, [&]<int kDim>() {
+      const bool served = for_tensor_cores(s, [&]<int kDim>() {
         for (const auto& view : {dqkv, dout, qkv}) demand_alignment(view);
         using Keys = AttentionKeyGrad<kDim>;
         using Queries = AttentionQueryGrad<kDim>;
@@ -122,7 +120,7 @@ void attention_decode(const Launcher& launcher, const AttentionShape& s, TensorV
                                                 .heads = static_cast<int>(s.heads),
                                                 .kv_heads = static_cast<int>(s.kv_heads),
                                                 .head_dim = static_cast<int>(s.head_dim),
-                                                .scale = static_cast<Acc<T>>(attention_scale(s.head_dim))});
+                                                .scores = scores_of<Acc<T>>(s.scores, s.head_dim)});
   });
 }
 

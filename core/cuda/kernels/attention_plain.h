@@ -65,12 +65,12 @@ struct Softmax {
 // 32 at a time.
 template <class T, class Lane>
 TERRACE_KERNEL Softmax<Acc<T>> attend(Lane& lane, const WarpRows<Acc<T>, 2>& rows, const T* keys, const T* values,
-                                      std::int64_t stride, int first, int step, int end, Acc<T> scale) {
+                                      std::int64_t stride, int first, int step, int end, const Scores<Acc<T>>& scores) {
   using A = Acc<T>;
   Softmax<A> s;
   for (; first < end; first += step) {
     const int key = first + lane.warp_lane();
-    const A score = key < end ? dot(rows.row(0), keys + key * stride, rows.dim) * scale : -static_cast<A>(INFINITY);
+    const A score = key < end ? scores.of(dot(rows.row(0), keys + key * stride, rows.dim)) : -static_cast<A>(INFINITY);
     const A highest = warp_max(lane, score), maximum = highest > s.maximum ? highest : s.maximum;
     const A weight = exp_of(score - maximum), keep = exp_of(s.maximum - maximum);
     s.sum = s.sum * keep + warp_sum(lane, weight);
@@ -100,7 +100,7 @@ struct PlainAttention {
     rows.clear(lane, 1);
     lane.sync_warp();
     const auto s = attend(lane, rows, args.qkv + args.k_at(batch, 0, group), args.qkv + args.v_at(batch, 0, group),
-                          args.qkv_stride(), 0, kWarp, query + 1, args.scale);
+                          args.qkv_stride(), 0, kWarp, query + 1, args.scores);
     rows.write(lane, 1, args.out + args.out_at(batch, query, head), 1 / s.sum);
     if (lane.warp_lane() == 0) args.lse[args.lse_at(batch, query, head)] = s.maximum + log_of(s.sum);
   }
@@ -129,9 +129,9 @@ struct PlainQueryGrad {
       const int key = first + lane.warp_lane();
       A weight = 0;
       if (key <= query) {
-        const A score = dot(rows.row(0), args.qkv + args.k_at(batch, key, group), args.head_dim) * args.scale;
+        const A score = args.scores.of(dot(rows.row(0), args.qkv + args.k_at(batch, key, group), args.head_dim));
         const A dp = dot(rows.row(1), args.qkv + args.v_at(batch, key, group), args.head_dim);
-        weight = exp_of(score - lse) * (dp - inner) * args.scale;
+        weight = exp_of(score - lse) * (dp - inner) * args.scores.slope(score);
       }
       rows.weights(0)[lane.warp_lane()] = weight;
       lane.sync_warp();
@@ -169,10 +169,10 @@ struct PlainKeyGrad {
         A p = 0, ds = 0;
         if (query < args.seq) {
           const T* const own = dout + lane.warp_lane() * args.out_stride();
-          const A score = dot(rows.row(0), q + lane.warp_lane() * args.qkv_stride(), args.head_dim) * args.scale;
+          const A score = args.scores.of(dot(rows.row(0), q + lane.warp_lane() * args.qkv_stride(), args.head_dim));
           const A inner = dot(own, args.out + args.out_at(batch, query, head), args.head_dim);
           p = exp_of(score - args.lse[args.lse_at(batch, query, head)]);
-          ds = p * (dot(rows.row(1), own, args.head_dim) - inner) * args.scale;
+          ds = p * (dot(rows.row(1), own, args.head_dim) - inner) * args.scores.slope(score);
         }
         rows.weights(0)[lane.warp_lane()] = ds;
         rows.weights(1)[lane.warp_lane()] = p;

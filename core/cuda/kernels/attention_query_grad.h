@@ -76,7 +76,7 @@ struct AttentionQueryGrad {
             TERRACE_UNROLL
             for (int i = 0; i < 4; ++i) {
               const bool seen = first + at + n * 8 + column_of(lane, i) <= own_query + m * 16 + row_of(lane, i);
-              const float weight = seen ? exp2_of(p[m][n][i] * (args.scale * kLog2E) - lse[m][i / 2]) : 0;
+              const float weight = seen ? exp2_of(p[m][n][i] * (args.scores.factor * kLog2E) - lse[m][i / 2]) : 0;
               ds[m][n][i] = weight * (ds[m][n][i] - inner[m][i / 2]);
             }
           }
@@ -86,7 +86,7 @@ struct AttentionQueryGrad {
     }
     lane.sync_warp();  // Δ lies where dq goes: all of the warp have read it
     store_rows<kDim>(lane, args.dqkv + args.q_at(batch, own_query, head), args.qkv_stride(), args.seq - own_query, dq,
-                     args.scale);
+                     args.scores.factor);
   }
 };
 

@@ -55,7 +55,7 @@ struct WarpgroupAttention {
                           args.seq - t * kKeys);
     };
     const auto rows = queries.rows_from(lane, group_query);
-    const float scale = args.scale * kLog2E;
+    const float scale = args.scores.factor * kLog2E;
 
     copy_tile<kThreads>(lane, queries, args.qkv + args.q_at(batch, first_query, head), args.qkv_stride(),
                         args.seq - first_query);
@@ -206,7 +206,7 @@ struct WarpgroupAttention {
       TERRACE_UNROLL
       for (int n = 0; n < kDim / 8; ++n) store_pair(to + n * 8, s.out[n][half * 2] * inverse, s.out[n][half * 2 + 1] * inverse);
       if (lane.warp_lane() % 4 == 0) {
-        args.lse[args.lse_at(batch, query, head)] = s.maximum[half] * args.scale + log_of(sum);
+        args.lse[args.lse_at(batch, query, head)] = s.maximum[half] * args.scores.factor + log_of(sum);
       }
     }
   }

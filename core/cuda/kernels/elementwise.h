@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include <terrace/core/cuda/kernels/functions.h>
 #include <terrace/core/cuda/kernels/vectors.h>
 
 namespace terrace::cuda {
@@ -53,6 +54,56 @@ struct ScaleRows {
     TERRACE_UNROLL
     for (int k = 0; k < kW; ++k) v[k] *= g[k];
     deliver(a.y + at, v, left, a.whole, a.accumulate);
+  }
+};
+
+template <class T>
+struct MultiplyArgs {
+  T* y;
+  const T* x;  // may be y
+  std::int64_t elements;
+  Acc<T> factor;
+  bool whole;
+};
+template <class T>
+struct Multiply {
+  static constexpr int kThreads = 256, kVectors = 4;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const MultiplyArgs<T>& a) const {
+    constexpr int W = kWidth<T>;
+    for_block_vectors<W, kVectors>(lane, a.elements, [&](std::int64_t i, std::int64_t left) {
+      Acc<T> v[W];
+      load(v, a.x + i, left, a.whole);
+      TERRACE_UNROLL
+      for (int k = 0; k < W; ++k) v[k] *= a.factor;
+      store(a.y + i, v, left, a.whole);
+    });
+  }
+};
+
+template <class T>
+struct SoftCapArgs {
+  T* out;       // y, or dx
+  const T* dy;  // null: forward
+  const T* x;   // of the gradient, y
+  std::int64_t elements;
+  Acc<T> cap;
+  bool whole;
+};
+template <class T>
+struct SoftCap {
+  static constexpr int kThreads = 256, kVectors = 4;
+  template <class Lane>
+  TERRACE_KERNEL void operator()(Lane& lane, const SoftCapArgs<T>& a) const {
+    constexpr int W = kWidth<T>;
+    for_block_vectors<W, kVectors>(lane, a.elements, [&](std::int64_t i, std::int64_t left) {
+      Acc<T> v[W], d[W];
+      load(v, a.x + i, left, a.whole);
+      if (a.dy) load(d, a.dy + i, left, a.whole);
+      TERRACE_UNROLL
+      for (int k = 0; k < W; ++k) v[k] = a.dy ? d[k] * cap_slope(v[k], a.cap) : capped(v[k], a.cap);
+      store(a.out + i, v, left, a.whole);
+    });
   }
 };
 

@@ -26,6 +26,17 @@ TERRACE_HD float softmax_exponential(float x) {
 TERRACE_HD double softmax_exponential(double x) { return std::exp(x); }
 
 template <class A>
+TERRACE_HD A capped(A x, A cap) {
+  return std::tanh(x / cap) * cap;
+}
+// Of capped()'s slope, from its result.
+template <class A>
+TERRACE_HD A cap_slope(A y, A cap) {
+  const A t = y / cap;
+  return A(1) - t * t;
+}
+
+template <class A>
 struct SineCosine {
   A sine, cosine;
 };

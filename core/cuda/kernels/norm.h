@@ -13,7 +13,7 @@ struct NormArgs {
   Acc<T>*mean, *rstd;  // mean null: RMSNorm
   const T *x, *gain, *bias;
   std::int64_t columns;
-  Acc<T> eps;
+  Acc<T> eps, offset;
   bool whole;  // all rows are aligned to 16 bytes
 };
 
@@ -63,7 +63,7 @@ struct NormRows {
       if (a.bias) load(b, a.bias + i, left, a.whole);
       TERRACE_UNROLL
       for (int k = 0; k < W; ++k) {
-        v[k] = (v[k] - m) * r * g[k];
+        v[k] = (v[k] - m) * r * (g[k] + a.offset);
         if (a.bias) v[k] += b[k];
       }
       store(y + i, v, left, a.whole);
@@ -77,10 +77,11 @@ struct NormGradArgs {
   const T *dy, *x, *gain;
   const Acc<T>*mean, *rstd;
   std::int64_t columns;
+  Acc<T> offset;
   bool accumulate, whole;
 };
 
-// dx = (g − mean(g) − n · mean(g · n)) · rstd, with g = dy · gain and n the normalised x; RMSNorm has no mean(g).
+// dx = (g − mean(g) − n · mean(g · n)) · rstd, with g = dy · (offset + gain) and n the normalised x; RMSNorm has no mean(g).
 template <class T>
 struct NormGradRows {
   static constexpr int kThreads = 256;
@@ -97,10 +98,10 @@ struct NormGradRows {
       A d[W], v[W], g[W];
       load(d, a.dy + begin + i, left, a.whole);
       load(v, a.x + begin + i, left, a.whole);
-      load(g, a.gain + i, left, a.whole);  // zero behind the end, and with it all sums
+      load(g, a.gain + i, left, a.whole);
       TERRACE_UNROLL
       for (int k = 0; k < W; ++k) {
-        const A product = d[k] * g[k];
+        const A product = d[k] * (g[k] + a.offset);  // d is zero behind the end, and with it all sums
         g_sum += product;
         gn_sum += product * ((v[k] - m) * r);
       }
@@ -113,7 +114,7 @@ struct NormGradRows {
       load(v, a.x + begin + i, left, a.whole);
       load(g, a.gain + i, left, a.whole);
       TERRACE_UNROLL
-      for (int k = 0; k < W; ++k) v[k] = (d[k] * g[k] - g_mean - (v[k] - m) * r * gn_mean) * r;
+      for (int k = 0; k < W; ++k) v[k] = (d[k] * (g[k] + a.offset) - g_mean - (v[k] - m) * r * gn_mean) * r;
       deliver(a.dx + begin + i, v, left, a.whole, a.accumulate);
     });
   }

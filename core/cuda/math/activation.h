@@ -18,8 +18,12 @@ void activate(const Launcher& launcher, Activation kind, TensorView out, TensorV
       return;
     }
     const std::int64_t f = columns_of(y);
-    launcher.template run<SwigluRows<T>>(row_shape<SwigluRows<T>, T>(rows_of(y), f),
-                                         SwigluArgs<T>{data<T>(out), data<T>(dy), data<T>(x), f, whole_words(f, {out, dy, x})});
+    const GatedArgs<T> args{data<T>(out), data<T>(dy), data<T>(x), f, whole_words(f, {out, dy, x})};
+    const auto run = [&]<class Kernel>() { launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(y), f), args); };
+    if (kind == Activation::geglu_tanh)
+      run.template operator()<GatedRows<T, true>>();
+    else
+      run.template operator()<GatedRows<T, false>>();
   });
 }
 

@@ -43,6 +43,33 @@ void add_bias(const Launcher& launcher, TensorView c, TensorView bias, Accumulat
 }
 
 template <class Launcher>
+void multiply(const Launcher& launcher, TensorView y, TensorView x, double factor) {
+  with_type(y.dtype, [&]<class T>() {
+    launcher.template run<Multiply<T>>(
+        flat_shape<Multiply<T>>(y.elements(), kWidth<T>),
+        MultiplyArgs<T>{data<T>(y), data<T>(x), y.elements(), static_cast<Acc<T>>(factor), whole_words(kWidth<T>, {y, x})});
+  });
+}
+
+// dy empty: the forward, of x.
+template <class Launcher>
+void cap_softly(const Launcher& launcher, TensorView out, TensorView dy, TensorView x, double cap) {
+  with_type(x.dtype, [&]<class T>() {
+    launcher.template run<SoftCap<T>>(flat_shape<SoftCap<T>>(x.elements(), kWidth<T>),
+                                      SoftCapArgs<T>{data<T>(out), data<T>(dy), data<T>(x), x.elements(),
+                                                     static_cast<Acc<T>>(cap), whole_words(kWidth<T>, {out, dy, x})});
+  });
+}
+template <class Launcher>
+void soft_cap(const Launcher& launcher, TensorView y, TensorView x, double cap) {
+  cap_softly(launcher, y, {}, x, cap);
+}
+template <class Launcher>
+void soft_cap_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView y, double cap) {
+  cap_softly(launcher, dx, dy, y, cap);
+}
+
+template <class Launcher>
 void convert(const Launcher& launcher, TensorView y, TensorView x, Accumulate accumulate) {
   with_type(y.dtype, [&]<class To>() {
     with_type(x.dtype, [&]<class From>() {

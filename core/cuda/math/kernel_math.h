@@ -41,15 +41,15 @@ class KernelMath final : public Math {
   }
 
   void norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps) override {
+            double eps, double offset) override {
     math_arguments::check_norm(y, mean, rstd, x, gain, bias);
-    enqueue("norm", stream, [=](const auto& launcher) { ops::norm(launcher, y, mean, rstd, x, gain, bias, eps); });
+    enqueue("norm", stream, [=](const auto& launcher) { ops::norm(launcher, y, mean, rstd, x, gain, bias, eps, offset); });
   }
   void norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                       TensorView rstd, Accumulate accumulate) override {
+                       TensorView rstd, Accumulate accumulate, double offset) override {
     math_arguments::check_norm_input_grad(dx, dy, x, gain, mean, rstd);
     enqueue("norm_input_grad", stream,
-            [=](const auto& launcher) { ops::norm_input_grad(launcher, dx, dy, x, gain, mean, rstd, accumulate); });
+            [=](const auto& launcher) { ops::norm_input_grad(launcher, dx, dy, x, gain, mean, rstd, accumulate, offset); });
   }
   void norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                         TensorView rstd, Accumulate accumulate) override {
@@ -124,6 +124,18 @@ class KernelMath final : public Math {
   void scale(Stream& stream, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) override {
     math_arguments::check_scale(y, x, gain);
     enqueue("scale", stream, [=](const auto& launcher) { ops::scale(launcher, y, x, gain, accumulate); });
+  }
+  void multiply(Stream& stream, TensorView y, TensorView x, double factor) override {
+    math_arguments::check_multiply(y, x);
+    enqueue("multiply", stream, [=](const auto& launcher) { ops::multiply(launcher, y, x, factor); });
+  }
+  void soft_cap(Stream& stream, TensorView y, TensorView x, double cap) override {
+    math_arguments::check_soft_cap(y, x, cap);
+    enqueue("soft_cap", stream, [=](const auto& launcher) { ops::soft_cap(launcher, y, x, cap); });
+  }
+  void soft_cap_grad(Stream& stream, TensorView dx, TensorView dy, TensorView y, double cap) override {
+    math_arguments::check_soft_cap_grad(dx, dy, y, cap);
+    enqueue("soft_cap_grad", stream, [=](const auto& launcher) { ops::soft_cap_grad(launcher, dx, dy, y, cap); });
   }
   void convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) override {
     math_arguments::check_convert(y, x);

@@ -3,8 +3,8 @@
 
 namespace terrace::cuda::ops {
 
-template void norm(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double);
+template void norm(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double, double);
 template void norm_input_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
-                              Accumulate);
+                              Accumulate, double);
 
 }  // namespace terrace::cuda::ops

@@ -9,7 +9,7 @@ namespace terrace::cuda::ops {
 
 template <class Launcher>
 void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain,
-          TensorView bias, double eps) {
+          TensorView bias, double eps, double offset) {
   with_type(y.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(y);
@@ -22,13 +22,14 @@ void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rs
                                                    .bias = data<T>(bias),
                                                    .columns = c,
                                                    .eps = static_cast<A>(eps),
+                                                   .offset = static_cast<A>(offset),
                                                    .whole = whole_words(c, {y, x, gain, bias})});
   });
 }
 
 template <class Launcher>
 void norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                     TensorView rstd, Accumulate accumulate) {
+                     TensorView rstd, Accumulate accumulate, double offset) {
   with_type(dx.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(dx);
@@ -40,6 +41,7 @@ void norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, Ten
                                                            .mean = data<A>(mean),
                                                            .rstd = data<A>(rstd),
                                                            .columns = c,
+                                                           .offset = static_cast<A>(offset),
                                                            .accumulate = accumulate == Accumulate::yes,
                                                            .whole = whole_words(c, {dx, dy, x, gain})});
   });

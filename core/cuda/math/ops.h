@@ -15,10 +15,10 @@ template <class Launcher>
 void bias_grad(const Launcher&, TensorView db, TensorView dy, Accumulate);
 template <class Launcher>
 void norm(const Launcher&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-          double eps);
+          double eps, double offset);
 template <class Launcher>
 void norm_input_grad(const Launcher&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                     TensorView rstd, Accumulate);
+                     TensorView rstd, Accumulate, double offset);
 template <class Launcher>
 void norm_weight_grad(const Launcher&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                       TensorView rstd, Accumulate);
@@ -54,6 +54,12 @@ template <class Launcher>
 void add(const Launcher&, TensorView y, TensorView x, TensorView r);
 template <class Launcher>
 void scale(const Launcher&, TensorView y, TensorView x, TensorView gain, Accumulate);
+template <class Launcher>
+void multiply(const Launcher&, TensorView y, TensorView x, double factor);
+template <class Launcher>
+void soft_cap(const Launcher&, TensorView y, TensorView x, double cap);
+template <class Launcher>
+void soft_cap_grad(const Launcher&, TensorView dx, TensorView dy, TensorView y, double cap);
 template <class Launcher>
 void convert(const Launcher&, TensorView y, TensorView x, Accumulate);
 template <class Launcher>

@@ -6,6 +6,7 @@ namespace terrace::lm {
 extern constexpr Family kGpt2 = checked(Family{
     .name = "gpt2",
     .norm = NormKind::layer,
+    .scales = kPlainScales,
     .query_key_norms = QueryKeyNorms::none,
     .positions = LearnedPositions{.tensor = "transformer.wpe"},
     .activation = Activation::gelu_tanh,
@@ -23,6 +24,8 @@ extern constexpr Family kGpt2 = checked(Family{
              .head_dim = "",
              .usual_head_dim = 0,
              .window = "",
+             .window_every = 0,
+             .window_every_key = "",
              .tied = true,
              .fixed = {FixedValue{"activation_function", {"\"gelu_new\"", "\"gelu_pytorch_tanh\""}},
                        FixedValue{"scale_attn_weights", {"true"}}, FixedValue{"scale_attn_by_inverse_layer_idx", {"false"}},

@@ -3,6 +3,9 @@
 
 namespace terrace::lm {
 
+extern const Family kGemma;
+extern const Family kGemma2;
+extern const Family kGemma3;
 extern const Family kGpt2;
 extern const Family kLlama;
 extern const Family kMistral;
@@ -15,8 +18,8 @@ extern const Family kQwen3Moe;
 extern const Family kSmollm3;
 
 std::span<const Family* const> families() {
-  static constexpr std::array kAll{&kGpt2, &kLlama, &kMistral, &kMixtral,  &kOlmo2,
-                                   &kPhi3, &kQwen2, &kQwen3,   &kQwen3Moe, &kSmollm3};
+  static constexpr std::array kAll{&kGemma, &kGemma2, &kGemma3, &kGpt2,  &kLlama,    &kMistral, &kMixtral,
+                                   &kOlmo2, &kPhi3,   &kQwen2,  &kQwen3, &kQwen3Moe, &kSmollm3};
   return kAll;
 }
 

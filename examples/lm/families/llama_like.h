@@ -10,11 +10,14 @@ namespace terrace::lm {
 // Llama 3.1 and others change the angles of long positions: the scaling.
 inline constexpr RotaryPositions kLlamaPositions{
     .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
-    .scaling_keys = {"rope_scaling", "rope_parameters"},
+    .scaling_keys = {"/rope_scaling", "/rope_parameters"},
     .fraction_keys = Words::none(),
     .blocks_key = "",
     .every_key = "",
-    .plain_every = 0};
+    .plain_every = 0,
+    .window_base = 0,
+    .window_base_keys = Words::none(),
+    .window_scaling_key = ""};
 
 // 8/3 · hidden, rounded up to a multiple of 64.
 constexpr std::int64_t llama_ffn(std::int64_t hidden) { return (8 * hidden + 3 * 64 - 1) / (3 * 64) * 64; }
@@ -33,6 +36,8 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
           .head_dim = "head_dim",
           .usual_head_dim = 0,
           .window = window,
+          .window_every = 0,
+          .window_every_key = "",
           .tied = false,
           .fixed = fixed,
           .experts = Words::none(),
@@ -74,6 +79,7 @@ consteval TensorNames with_query_key_norms(TensorNames names) {
 consteval Family llama_like(std::string_view name, const ModelFile& file, const TensorNames& tensors) {
   return {.name = name,
           .norm = NormKind::rms,
+          .scales = kPlainScales,
           .query_key_norms = QueryKeyNorms::none,
           .positions = kLlamaPositions,
           .activation = Activation::swiglu,

@@ -7,11 +7,14 @@ namespace {
 
 constexpr RotaryPositions kPhi3Positions{
     .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
-    .scaling_keys = {"rope_scaling", "rope_parameters"},
+    .scaling_keys = {"/rope_scaling", "/rope_parameters"},
     .fraction_keys = {"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor"},
     .blocks_key = "",
     .every_key = "",
-    .plain_every = 0};
+    .plain_every = 0,
+    .window_base = 0,
+    .window_base_keys = Words::none(),
+    .window_scaling_key = ""};
 
 consteval ModelFile phi3_file() {
   auto file = llama_file("phi3", "Phi3ForCausalLM", "sliding_window", {kSilu, FixedValue{"attention_bias", {"false"}}});

@@ -7,11 +7,14 @@ namespace {
 
 constexpr RotaryPositions kSmollm3Positions{
     .base = {.usual = 2000000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
-    .scaling_keys = {"rope_scaling", "rope_parameters"},
+    .scaling_keys = {"/rope_scaling", "/rope_parameters"},
     .fraction_keys = Words::none(),
     .blocks_key = "no_rope_layers",
     .every_key = "no_rope_layer_interval",
-    .plain_every = 4};
+    .plain_every = 4,
+    .window_base = 0,
+    .window_base_keys = Words::none(),
+    .window_scaling_key = ""};
 
 consteval ModelFile smollm3_file() {
   auto file = llama_file("smollm3", "SmolLM3ForCausalLM", "",

@@ -1,0 +1,252 @@
+#include <terrace/examples/lm/config_reader.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/printable.h>
+#include <terrace/examples/lm/rope_scaling.h>
+
+namespace terrace::lm {
+namespace {
+
+using nlohmann::json;
+
+// Keys that change nothing of what the model computes: where it came from, how it is initialised, special tokens, how the
+// library runs it, and dropout, which terrace does not have.
+constexpr std::array<std::string_view, 42> kHarmless{"architectures",
+                                                     "model_type",
+                                                     "transformers_version",
+                                                     "torch_dtype",
+                                                     "dtype",
+                                                     "initializer_range",
+                                                     "bos_token_id",
+                                                     "eos_token_id",
+                                                     "pad_token_id",
+                                                     "sep_token_id",
+                                                     "cls_token_id",
+                                                     "unk_token_id",
+                                                     "use_cache",
+                                                     "attention_dropout",
+                                                     "hidden_dropout",
+                                                     "attn_pdrop",
+                                                     "embd_pdrop",
+                                                     "resid_pdrop",
+                                                     "n_ctx",
+                                                     "task_specific_params",
+                                                     "output_attentions",
+                                                     "output_hidden_states",
+                                                     "return_dict",
+                                                     "torchscript",
+                                                     "use_bfloat16",
+                                                     "name_or_path",
+                                                     "id2label",
+                                                     "label2id",
+                                                     "finetuning_task",
+                                                     "problem_type",
+                                                     "chunk_size_feed_forward",
+                                                     "reorder_and_upcast_attn",
+                                                     "max_window_layers",
+                                                     "tokenizer_class",
+                                                     "prefix",
+                                                     "is_encoder_decoder",
+                                                     "is_decoder",
+                                                     "cross_attention_hidden_size",
+                                                     "pruned_heads",
+                                                     "tie_encoder_decoder",
+                                                     "unsloth_version",
+                                                     "attn_implementation"};
+
+std::string first_word(std::string_view pointer) { return std::string(pointer.substr(1, pointer.find('/', 1) - 1)); }
+std::string last_word(std::string_view pointer) { return std::string(pointer.substr(pointer.rfind('/') + 1)); }
+
+}  // namespace
+
+void ConfigReader::refuse(const std::string& what, const std::string& mend) const {
+  throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), Exit::usage);
+}
+
+const json* ConfigReader::find(std::string_view key) {
+  known_.emplace_back(key);
+  const auto at = values_.find(std::string(key));
+  return key.empty() || at == values_.end() || at->is_null() ? nullptr : &*at;
+}
+
+const json* ConfigReader::find_at(std::string_view pointer) {
+  known_.push_back(first_word(pointer));
+  const json::json_pointer at{std::string(pointer)};
+  return values_.contains(at) && !values_.at(at).is_null() ? &values_.at(at) : nullptr;
+}
+
+std::optional<std::int64_t> ConfigReader::integer(std::string_view key) {
+  const auto* const value = find(key);
+  if (!value) return std::nullopt;
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  if (!value->is_number_integer() || *value < 0 || *value > kMost)
+    refuse(fmt::format("{} is {}, which is no size", key, shown(*value)), "mend the file");
+  return value->get<std::int64_t>();
+}
+
+std::int64_t ConfigReader::size(std::string_view key) {
+  const auto value = integer(key);
+  if (!value) refuse(fmt::format("it does not tell {}", key), "mend the file, or give --model a family and the sizes");
+  return *value;
+}
+
+std::int64_t ConfigReader::size(const Words& names) {
+  std::optional<std::int64_t> found;
+  for (const auto name : names)
+    if (const auto value = integer(name); value && !found) found = value;
+  return found ? *found : size(names[0]);
+}
+
+bool ConfigReader::renormalises(std::string_view key) {
+  if (key.empty()) return true;
+  const auto* const value = find(key);
+  if (value && !value->is_boolean())
+    refuse(fmt::format("{} is {}, neither true nor false", key, shown(*value)), "mend the file");
+  return value && *value == true;
+}
+
+std::optional<double> ConfigReader::number(const Words& keys) {
+  for (const auto key : keys) {
+    const auto* const value = find_at(key);
+    if (!value) continue;
+    if (!value->is_number() || !std::isfinite(value->get<double>()))
+      refuse(fmt::format("{} is {}, which is no number", key.substr(1), shown(*value)), "mend the file");
+    return value->get<double>();
+  }
+  return std::nullopt;
+}
+
+double ConfigReader::cap(const CapNumber& cap) {
+  const std::string_view key = *cap.key;
+  if (key.empty() || !values_.contains(key)) return *cap.usual;
+  const auto* const value = find(key);
+  if (!value) return 0;
+  if (!value->is_number() || !(value->get<double>() > 0))
+    refuse(fmt::format("{} is {}, which is no cap", key, shown(*value)), "mend the file");
+  return value->get<double>();
+}
+
+double ConfigReader::query_scalar(const Scales& scales) {
+  const std::string_view key = *scales.query_scalar;
+  if (key.empty()) return 0;
+  const auto* const value = find(key);
+  if (!value) return *scales.untold_query_scalar;
+  if (!value->is_number() || !(value->get<double>() > 0))
+    refuse(fmt::format("{} is {}, by whose root nothing can be divided", key, shown(*value)), "mend the file");
+  return value->get<double>();
+}
+
+std::string ConfigReader::shown(const json& value) {
+  auto text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  if (text.size() > 100) text = text.substr(0, 100) + "…";
+  return printable(text);
+}
+
+void ConfigReader::demand_fixed(const FixedValues& fixed) {
+  for (const auto& [key, values] : fixed) {
+    const auto* const found = find(key);
+    const auto is = [&](std::string_view text) { return !text.empty() && *found == json::parse(text); };
+    if (!found || std::ranges::any_of(values, is)) continue;
+    refuse(fmt::format("{} is {}: terrace has this model with {} only", key, shown(*found), values.front()),
+           "train another model");
+  }
+}
+
+Rotary ConfigReader::scaling_at(std::string_view pointer, std::int64_t longest) {
+  const auto* const scaling = find_at(pointer);
+  if (!scaling) return {};
+  auto object = *scaling;
+  // Older files have it beside the object.
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  if (const auto* const original = find(kOriginal); original && object.is_object() && !object.contains(kOriginal))
+    object[kOriginal] = *original;
+  try {
+    return rope_scaling_of(object, static_cast<double>(longest));
+  } catch (const Error& error) {
+    refuse(fmt::format("{}: {}", pointer.substr(1), error.what()), "terrace has no other changes of rotary positions");
+  }
+}
+
+Rotary ConfigReader::scaling_of(const RotaryPositions& rotary, std::int64_t longest) {
+  Rotary found;
+  for (const auto key : rotary.scaling_keys)
+    if (const auto one = scaling_at(key, longest); one.scaling != RotaryScaling::none) found = one;
+  const std::string_view of_windows = *rotary.window_scaling_key;
+  if (of_windows.empty()) return found;
+  if (scaling_at(of_windows, longest).scaling != RotaryScaling::none)
+    refuse(fmt::format("{} changes the angles of blocks with a window", of_windows.substr(1)), "train another model");
+  // One object for each type of layers, and nothing beside them.
+  std::vector<std::string> types{last_word(of_windows)};
+  for (const auto key : rotary.scaling_keys) types.push_back(last_word(key));
+  if (const auto* const both = find(first_word(of_windows)))
+    for (const auto& [type, value] : both->items())
+      if (std::ranges::count(types, type) == 0)
+        refuse(fmt::format("{} has {}, which is no type of layers of this model", first_word(of_windows), printable(type)),
+               "mend the file");
+  return found;
+}
+
+double ConfigReader::fraction(const RotaryPositions& rotary) {
+  const auto told = number(rotary.fraction_keys);
+  const Words of_all{"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor"};
+  if (const auto other = number(of_all); rotary.fraction_keys.size() == 0 && other.value_or(1) != 1)
+    refuse(fmt::format("partial_rotary_factor is {}: terrace has this model with 1 only", *other), "train another model");
+  return told.value_or(1);
+}
+
+// 1 in a list of all blocks.
+std::optional<layers::RotatedBlocks> ConfigReader::rotated_blocks(const RotaryPositions& rotary, std::int64_t blocks) {
+  const std::string_view key = *rotary.blocks_key;
+  const auto every = integer(*rotary.every_key);
+  const auto* const list = find(key);
+  if (blocks > layers::kMostLayers) return std::nullopt;  // complete() refuses them
+  if (!list) return every ? std::optional(all_but_every(*every, blocks)) : std::nullopt;
+  std::vector<bool> rotated;
+  const auto is_flag = [](const json& flag) { return flag == 0 || flag == 1; };
+  if (!list->is_array() || std::ssize(*list) != blocks || !std::ranges::all_of(*list, is_flag))
+    refuse(fmt::format("{} is {}, which is no list of 0 and 1 for each of {} layers", key, shown(*list), blocks),
+           "mend the file");
+  for (const auto& flag : *list) rotated.push_back(flag == 1);
+  return layers::RotatedBlocks(std::move(rotated));
+}
+
+// With newer versions every layer has a type, and only those of one type have the window.
+layers::Windows ConfigReader::windows(const ModelFile& file, std::int64_t blocks) {
+  const auto window = integer(*file.window).value_or(0), every = integer(*file.window_every_key).value_or(*file.window_every);
+  const auto* const types = find("layer_types");
+  std::vector<std::int64_t> of_blocks;
+  if (!types) {
+    if (every == 0) return window;
+    for (std::int64_t b = 1; b <= std::min({every, blocks, layers::kMostLayers}); ++b)
+      of_blocks.push_back(b % every == 0 ? 0 : window);
+    return layers::Windows(std::move(of_blocks));
+  }
+  const auto is_known = [&](const json& type) {
+    return type == "full_attention" || (type == "sliding_attention" && window != 0);
+  };
+  if (!types->is_array() || types->empty() || !std::ranges::all_of(*types, is_known))
+    refuse(fmt::format("layer_types is {}, and the window {}", shown(*types), window), "train another model");
+  for (const auto& type : *types) of_blocks.push_back(type == "full_attention" ? 0 : window);
+  return layers::Windows(std::move(of_blocks));
+}
+
+void ConfigReader::demand_nothing_else() const {
+  std::vector<std::string> unknown;
+  for (const auto& [key, value] : values_.items()) {
+    const bool harmless = key.starts_with('_') || key.starts_with("summary_") || std::ranges::count(kHarmless, key) != 0;
+    if (!harmless && !value.is_null() && std::ranges::count(known_, key) == 0)
+      unknown.push_back(fmt::format("{} ({})", printable(key), shown(value)));
+  }
+  if (unknown.empty()) return;
+  refuse(fmt::format("it has what terrace does not know: {}", fmt::join(unknown, ", ")),
+         "if that changes nothing of what the model computes, take it out of a copy of the file");
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,56 @@
+// A config.json being read: what is asked for is known, and what is left at the end is refused by name, because the weights
+// would be another model's.
+//
+// Owner:   a value. Threads: one.
+// Errors:  Error(Exit::usage) that names the file, the key and its value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include <terrace/examples/lm/model_config.h>
+
+namespace terrace::lm {
+
+class ConfigReader {
+ public:
+  // An object. `name`: for messages.
+  ConfigReader(nlohmann::json values, std::string name) : values_(std::move(values)), name_(std::move(name)) {}
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& mend) const;
+  // Null is as good as no key.
+  const nlohmann::json* find(std::string_view key);
+  const nlohmann::json* find_at(std::string_view pointer);
+  std::optional<std::int64_t> integer(std::string_view key);
+  std::int64_t size(std::string_view key);
+  std::int64_t size(const Words& names);  // under one of the names that versions gave it
+  std::optional<double> number(const Words& keys);
+  bool renormalises(std::string_view key);
+  double cap(const CapNumber& cap);
+  double query_scalar(const Scales& scales);
+  // Angles of long positions that are changed. `longest`: max_position_embeddings.
+  Rotary scaling_of(const RotaryPositions& rotary, std::int64_t longest);
+  double fraction(const RotaryPositions& rotary);  // the part of a head that is rotated
+  std::optional<layers::RotatedBlocks> rotated_blocks(const RotaryPositions& rotary, std::int64_t blocks);
+  layers::Windows windows(const ModelFile& file, std::int64_t blocks);
+  void demand_fixed(const FixedValues& fixed);
+  void skip(const Words& keys) { known_.insert(known_.end(), keys.begin(), keys.end()); }
+  void demand_nothing_else() const;
+
+  [[nodiscard]] static std::string shown(const nlohmann::json& value);  // for messages
+
+ private:
+  // The scaling of one object, if it is there.
+  Rotary scaling_at(std::string_view pointer, std::int64_t longest);
+
+  nlohmann::json values_;
+  std::string name_;
+  std::vector<std::string> known_;
+};
+
+}  // namespace terrace::lm

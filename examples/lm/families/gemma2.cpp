@@ -1,0 +1,23 @@
+// Gemma 2 (Gemma Team 2024), as in Hugging Face's Gemma2ForCausalLM: every other block has a window, each half of a block has a
+// norm before and one behind it, and scores and logits are capped.
+#include "gemma_like.h"
+
+namespace terrace::lm {
+namespace {
+
+consteval Family gemma2() {
+  auto file =
+      gemma_file("gemma2", "Gemma2ForCausalLM", "sliding_window", {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal});
+  file.window_every = 2;
+  auto family = gemma_like("gemma2", file, with_result_norms(llama_tensors(false)));
+  family.scales.query_scalar = "query_pre_attn_scalar";
+  family.scales.attention_cap = {.key = "attn_logit_softcapping", .usual = 50};
+  family.scales.logit_cap = {.key = "final_logit_softcapping", .usual = 30};
+  return family;
+}
+
+}  // namespace
+
+extern constexpr Family kGemma2 = checked(gemma2());
+
+}  // namespace terrace::lm

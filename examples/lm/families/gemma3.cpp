@@ -1,0 +1,37 @@
+// Gemma 3 (Gemma Team 2025), the language model alone, as in Hugging Face's Gemma3ForCausalLM: five of six blocks have a window
+// and rotate with a base of their own, norms are before and behind each half of a block, and of each head of q and k.
+#include "gemma_like.h"
+
+namespace terrace::lm {
+namespace {
+
+constexpr RotaryPositions kGemma3Positions{
+    .base = {.usual = 1000000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/full_attention/rope_theta"}},
+    .scaling_keys = {"/rope_scaling", "/rope_parameters/full_attention"},
+    .fraction_keys = Words::none(),
+    .blocks_key = "",
+    .every_key = "",
+    .plain_every = 0,
+    .window_base = 10000,
+    .window_base_keys = {"/rope_local_base_freq", "/rope_parameters/sliding_attention/rope_theta"},
+    .window_scaling_key = "/rope_parameters/sliding_attention"};
+
+consteval Family gemma3() {
+  auto file = gemma_file("gemma3_text", "Gemma3ForCausalLM", "sliding_window",
+                         {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal});
+  file.window_every = 6;
+  file.window_every_key = "sliding_window_pattern";
+  auto family = gemma_like("gemma3", file, with_query_key_norms(with_result_norms(llama_tensors(false))));
+  family.query_key_norms = QueryKeyNorms::heads;
+  family.positions = kGemma3Positions;
+  family.scales.query_scalar = "query_pre_attn_scalar";
+  family.scales.attention_cap = {.key = "attn_logit_softcapping", .usual = 0};
+  family.scales.logit_cap = {.key = "final_logit_softcapping", .usual = 0};
+  return family;
+}
+
+}  // namespace
+
+extern constexpr Family kGemma3 = checked(gemma3());
+
+}  // namespace terrace::lm

@@ -1,0 +1,49 @@
+// What Gemma's three generations have in common: Llama's blocks with GELU gates, norms whose weights are gains less one, and an
+// embedding that is multiplied by the square root of its width.
+//
+// Owner:   constants. Threads: any.
+#pragma once
+
+#include "llama_like.h"
+
+namespace terrace::lm {
+
+inline constexpr Scales kGemmaScales{.norm_offset = 1,
+                                     .embedding_by_root = true,
+                                     .query_scalar = "",
+                                     .untold_query_scalar = 256,
+                                     .attention_cap = {.key = "", .usual = 0},
+                                     .logit_cap = {.key = "", .usual = 0}};
+
+// Files of the first generation say "gelu" and mean its approximation, too.
+inline constexpr FixedValue kGemmaAct{"hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu\""}};
+inline constexpr FixedValue kGemmaActivation{"hidden_activation", {"\"gelu_pytorch_tanh\""}};
+inline constexpr FixedValue kNoAttentionBias{"attention_bias", {"false"}};
+inline constexpr FixedValue kCausal{"use_bidirectional_attention", {"false"}};
+
+// Norms before and behind each half of a block.
+consteval TensorNames with_result_norms(TensorNames names) {
+  names.attention_result_norm = "post_attention_layernorm";
+  names.mlp_norm = "pre_feedforward_layernorm";
+  names.mlp_result_norm = "post_feedforward_layernorm";
+  return names;
+}
+
+consteval ModelFile gemma_file(std::string_view type, std::string_view architecture, std::string_view window,
+                               const FixedValues& fixed) {
+  auto file = llama_file(type, architecture, window, fixed);
+  file.usual_head_dim = 256;
+  file.tied = true;
+  file.unused = {"cache_implementation"};
+  return file;
+}
+
+consteval Family gemma_like(std::string_view name, const ModelFile& file, const TensorNames& tensors) {
+  auto family = llama_like(name, file, tensors);
+  family.scales = kGemmaScales;
+  family.activation = Activation::geglu_tanh;
+  family.norm_eps.usual = 1e-6;
+  return family;
+}
+
+}  // namespace terrace::lm
