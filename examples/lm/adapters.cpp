@@ -15,6 +15,7 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/expert_adapters.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/parallel/layers/names.h>
 
@@ -75,15 +76,20 @@ std::string module_of(const Family& family, std::string_view tensor) {
   return std::string(end);
 }
 
+// Of all families with experts, in Hugging Face's library.
+constexpr std::string_view kLibraryExperts = "mlp.experts.";
+
 std::string name_in_file(const ParamSpec& param) { return std::string(kPrefix) + param.name; }
 
-std::vector<ParamSpec> adapters_in(const Model& model) {
-  std::vector<ParamSpec> all;
-  for (const auto& layer : model.layers)
-    for (auto& param : layer->params())
-      if (layers::is_adapter(param.name)) all.push_back(std::move(param));
-  return all;
+std::vector<AdapterTensor> tensors_of(const Model& model, const layers::Adapters& adapters, const Family& family) {
+  return adapter_tensors(model, adapters, *family.tensors.experts.experts, kLibraryExperts);
 }
+
+// "mlp.experts.down_proj" of "experts.down_proj".
+std::string library_parameter(std::string_view target) {
+  return std::string(kLibraryExperts) + std::string(target.substr(target.find('.') + 1));
+}
+bool is_of_experts(std::string_view target) { return target == layers::kExpertsUp || target == layers::kExpertsDown; }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
   throw Error(fmt::format("{}: {}", file.string(), why), Exit::usage);
@@ -96,7 +102,7 @@ void demand_plain(const fs::path& file, const nlohmann::json& json) {
   for (const auto* const key : {"use_rslora", "use_dora", "lora_bias", "use_qalora"})
     if (const auto at = json.find(key); at != json.end() && *at == true)
       refuse(file, fmt::format("{} is true: terrace trains adapters without it", key));
-  for (const auto* const key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "target_parameters",
+  for (const auto* const key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform",
                                 "trainable_token_indices", "alora_invocation_tokens"})
     if (const auto at = json.find(key); at != json.end() && !at->empty() && !at->is_null())
       refuse(file, fmt::format("it has {}: terrace trains adapters of one rank in all blocks", key));
@@ -114,6 +120,15 @@ void demand_same_settings(const fs::path& file, const nlohmann::json& json, cons
   };
   demand("r", static_cast<double>(adapters.rank), "lora-rank");
   demand("lora_alpha", adapters.alpha, "lora-alpha");
+  std::set<std::string> wanted, told;
+  for (const auto& target : adapters.tensors)
+    if (is_of_experts(target)) wanted.insert(library_parameter(target));
+  if (const auto at = json.find("target_parameters"); at != json.end() && at->is_array())
+    for (const auto& one : *at) told.insert(one.is_string() ? one.get<std::string>() : one.dump());
+  if (told != wanted)
+    refuse(file, fmt::format("its parameters of experts (target_parameters) are [{}], and this run's are [{}]\n  give its "
+                             "--lora-targets",
+                             printable(fmt::format("{}", fmt::join(told, ", "))), fmt::join(wanted, ", ")));
 }
 
 double number_at(const TensorView& view, std::int64_t i) {
@@ -163,14 +178,17 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
   return adapters;
 }
 
-WeightRange adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Model& model) {
+WeightRange adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
+                          const Model& model) {
   const auto config = directory / kAdapterConfigFile;
   const auto json = parse_json(read_text_file(config));
   demand_plain(config, json);
   demand_same_settings(config, json, adapters);
   auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile);
   std::set<std::string> used;
-  for (const auto& param : adapters_in(model)) {
+  const auto tensors = std::make_shared<const std::vector<AdapterTensor>>(tensors_of(model, adapters, family));
+  for (const auto& tensor : *tensors) {
+    const auto& param = tensor.whole;
     const auto name = name_in_file(param);
     const auto* const entry = file->find(name);
     if (!entry) refuse(directory / kAdapterWeightsFile, fmt::format("there is no tensor {}\n  give its --lora-targets", name));
@@ -189,43 +207,63 @@ WeightRange adapters_from(const fs::path& directory, const layers::Adapters& ada
         refuse(directory / kAdapterWeightsFile, fmt::format("this run has no adapter for its tensor \"{}\"\n  give its "
                                                             "--lora-targets",
                                                             printable(entry.name)));
-  return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    const auto n = static_cast<std::size_t>(range.elements());
-    const auto name = name_in_file(param);
-    switch (range.dtype) {
-      case DType::fp64: return file->read(name, first, std::span(range.as<double>(), n));
-      case DType::bf16: return file->read(name, first, std::span(range.as<bf16>(), n));
-      default: return file->read(name, first, std::span(range.as<float>(), n));
-    }
+  std::map<std::string, std::pair<const AdapterTensor*, std::size_t>> places;
+  for (const auto& tensor : *tensors)
+    for (std::size_t part = 0; part < tensor.parts.size(); ++part) places[tensor.parts[part].name] = {&tensor, part};
+  return [file, tensors, places](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    const auto& [tensor, part] = places.at(param.name);
+    const auto name = name_in_file(tensor->whole);
+    read_part(*tensor, part, first, range, [&](std::uint64_t from, TensorView some) {
+      const auto n = static_cast<std::size_t>(some.elements());
+      switch (some.dtype) {
+        case DType::fp64: return file->read(name, from, std::span(some.as<double>(), n));
+        case DType::bf16: return file->read(name, from, std::span(some.as<bf16>(), n));
+        default: return file->read(name, from, std::span(some.as<float>(), n));
+      }
+    });
   };
 }
 
 void write_adapters(const fs::path& directory, const layers::Adapters& adapters, const Family& family, const Model& model,
                     const std::string& base, DType dtype, const ReadRange& read) {
-  const auto params = adapters_in(model);
-  std::vector<NamedParam> tensors;
-  for (const auto& param : params) tensors.push_back({&param, name_in_file(param)});
-  write_weight_file(directory / kAdapterWeightsFile, tensors, dtype, read);
-  nlohmann::json modules = nlohmann::json::array();
-  for (const auto& tensor : adapters.tensors) modules.push_back(module_of(family, tensor));
-  const nlohmann::json json{{"peft_type", "LORA"},
-                            {"task_type", "CAUSAL_LM"},
-                            {"base_model_name_or_path", base},
-                            {"r", adapters.rank},
-                            {"lora_alpha", adapters.alpha},
-                            {"lora_dropout", 0.0},
-                            {"target_modules", modules},
-                            {"bias", "none"},
-                            {"fan_in_fan_out", *family.matrices == layers::MatrixOrder::in_out},
-                            {"init_lora_weights", true},
-                            {"inference_mode", true}};
+  const auto tensors = tensors_of(model, adapters, family);
+  std::vector<NamedParam> named;
+  std::map<std::string, const AdapterTensor*> by_name;
+  for (const auto& tensor : tensors) {
+    named.push_back({&tensor.whole, name_in_file(tensor.whole)});
+    by_name[tensor.whole.name] = &tensor;
+  }
+  write_weight_file(directory / kAdapterWeightsFile, named, dtype,
+                    [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+                      read_whole(*by_name.at(param.name), first, range, read);
+                    });
+  nlohmann::json modules = nlohmann::json::array(), parameters = nlohmann::json::array();
+  for (const auto& target : adapters.tensors)
+    if (is_of_experts(target))
+      parameters.push_back(library_parameter(target));
+    else
+      modules.push_back(module_of(family, target));
+  nlohmann::json json{{"peft_type", "LORA"},
+                      {"task_type", "CAUSAL_LM"},
+                      {"base_model_name_or_path", base},
+                      {"r", adapters.rank},
+                      {"lora_alpha", adapters.alpha},
+                      {"lora_dropout", 0.0},
+                      {"bias", "none"},
+                      {"fan_in_fan_out", *family.matrices == layers::MatrixOrder::in_out},
+                      {"init_lora_weights", true},
+                      {"inference_mode", true}};
+  if (!modules.empty()) json["target_modules"] = modules;
+  if (!parameters.empty()) json["target_parameters"] = parameters;  // which older versions of PEFT do not know
   replace_text_file(directory / kAdapterConfigFile, json.dump(2) + "\n", Durable::yes);
 }
 
 MergedWeights::MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype,
                              ReadRange read)
     : adapters_(adapters), family_(family), dtype_(dtype), read_(std::move(read)) {
-  for (auto& param : adapters_in(model)) params_.emplace(param.name, param);
+  for (const auto& layer : model.layers)
+    for (auto& param : layer->params())
+      if (layers::is_adapter(param.name)) params_.emplace(param.name, std::move(param));
 }
 
 void MergedWeights::load(const std::string& tensor) {
@@ -245,18 +283,31 @@ void MergedWeights::load(const std::string& tensor) {
   loaded_ = tensor;
 }
 
+// An expert's first products lie one above the other in what its adapter changes.
+MergedWeights::Place MergedWeights::place_of(const ParamSpec& param) const {
+  const auto& experts = family_.tensors.experts;
+  const auto tensor = param.name.substr(0, param.name.size() - std::string_view(".weight").size());
+  const auto product = tensor.rfind('.') + 1;
+  const auto own = tensor.substr(product);
+  if (tensor.find("." + std::string(*experts.experts)) == std::string::npos) return {tensor, 0};
+  const auto* const up = std::ranges::find(experts.up, own);
+  const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
+  if (up == experts.up.end()) return {tensor.substr(0, product) + std::string(layers::kExpertDown), 0};
+  return {tensor.substr(0, product) + std::string(layers::kExpertUp), (up - experts.up.begin()) * param.shape[out_in ? 0 : 1]};
+}
+
 void MergedWeights::operator()(const ParamSpec& param, std::uint64_t first, TensorView range) {
   read_(param, first, range);
   if (!param.name.ends_with(".weight")) return;
-  const auto tensor = param.name.substr(0, param.name.size() - std::string_view(".weight").size());
+  const auto [tensor, first_output] = place_of(param);
   if (!params_.contains(layers::weight_name(tensor + std::string(layers::kAdapterA)))) return;
   load(tensor);
   const double scale = adapters_.alpha / static_cast<double>(adapters_.rank);
   const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
-  const auto columns = out_in ? inputs_ : outputs_;
+  const auto columns = param.shape[1];
   for (std::int64_t i = 0; i < range.elements(); ++i) {
     const auto at = static_cast<std::int64_t>(first) + i, row = at / columns, column = at % columns;
-    const auto output = out_in ? row : column, input = out_in ? column : row;
+    const auto output = first_output + (out_in ? row : column), input = out_in ? column : row;
     double sum = 0;
     for (std::int64_t k = 0; k < adapters_.rank; ++k)
       sum += b_[static_cast<std::size_t>(output * adapters_.rank + k)] * a_[static_cast<std::size_t>(k * inputs_ + input)];

@@ -31,7 +31,8 @@ inline constexpr const char *kAdapterConfigFile = "adapter_config.json", *kAdapt
 layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view targets);
 
 // The adapters' first weights from a directory of PEFT. `model`: the one that is trained, with the adapters.
-WeightRange adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Model& model);
+WeightRange adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
+                          const Model& model);
 
 // Writes the directory's files. `base`: the name of the model that the adapters belong to.
 void write_adapters(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
@@ -45,6 +46,11 @@ class MergedWeights {
   void operator()(const ParamSpec& param, std::uint64_t first, TensorView range);
 
  private:
+  struct Place {
+    std::string tensor;  // whose adapter changes a weight, and the first of its outputs that the weight makes
+    std::int64_t first_output;
+  };
+  [[nodiscard]] Place place_of(const ParamSpec& param) const;
   void load(const std::string& tensor);
 
   layers::Adapters adapters_;

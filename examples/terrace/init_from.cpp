@@ -189,8 +189,9 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
   auto without = model_config(c);
   without.adapters = {};
   const auto base_model = lm::make_model(without);
-  const auto adapters =
-      c.init_adapter.empty() ? random_weights(c.seed) : lm::adapters_from(c.init_adapter, model_config(c).adapters, model);
+  const auto adapters = c.init_adapter.empty()
+                            ? random_weights(c.seed)
+                            : lm::adapters_from(c.init_adapter, model_config(c).adapters, lm::family_named(c.model), model);
   return [base = first_base_weights(c, base_model), adapters](const ParamSpec& param, std::uint64_t first, TensorView range) {
     (layers::is_adapter(param.name) ? adapters : base)(param, first, range);
   };

@@ -770,13 +770,13 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   EXPECT_THAT(refusal([](auto& c) { c.rope_theta = -1; }), HasSubstr("rope_theta"));
   EXPECT_THAT(refusal([](auto& c) { c.dtype = DType::i32; }), HasSubstr("dtype"));
   EXPECT_THAT(refusal([](auto& c) { c.family = gpt2; }),
-              HasSubstr("kv_heads must be 8, not 4 (grouped heads: model llama, mistral, mixtral, olmo2, phi3, qwen2, qwen3, "
+              HasSubstr("kv_heads must be 8, not 4 (grouped heads: model gemma, gemma2, gemma3, llama, mistral, mixtral, "
+                        "olmo2, phi3, qwen2, qwen3, "
                         "qwen3_moe or smollm3)"));
-  EXPECT_THAT(
-      refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
-      HasSubstr(
-          "gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model llama, mistral, mixtral, olmo2, "
-          "phi3, qwen2, qwen3, qwen3_moe or smollm3)"));
+  EXPECT_THAT(refusal([](auto& c) { c.family = gpt2, c.kv_heads = 0, c.rope_theta = 10000; }),
+              HasSubstr("gpt2 rotates nothing: rope_theta must be 0, not 10000 (rotary positions: model gemma, gemma2, gemma3, "
+                        "llama, mistral, mixtral, olmo2, "
+                        "phi3, qwen2, qwen3, qwen3_moe or smollm3)"));
 }
 
 }  // namespace

@@ -31,13 +31,22 @@ LIMITS = {"loss": 2e-5, "gradients": 2e-5, "ten losses": 1e-4, "same adapter": 2
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
 QKV = ["q_proj", "k_proj", "v_proj"]
-# A model's configuration, terrace's targets, and the same modules as PEFT names them.
+# A model's configuration, terrace's targets, and the same modules, and parameters of experts, as PEFT names them.
 FAMILIES = {
     "llama": (lambda: transformers.LlamaConfig(**SIZES), "q,v", ["q_proj", "v_proj"]),
     "llama, all": (lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]),
     "qwen2": (lambda: transformers.Qwen2Config(**SIZES), "q,k,v,o", [*QKV, "o_proj"]),
     "mistral": (lambda: transformers.MistralConfig(**SIZES, sliding_window=9), "o,gate,down", ["o_proj", "gate_proj", "down_proj"]),
     "phi3": (lambda: transformers.Phi3Config(**SIZES, sliding_window=None, pad_token_id=None), "q,k,v,gate,up", ["qkv_proj", "gate_up_proj"]),
+    "gemma3": (lambda: transformers.Gemma3TextConfig(**SIZES, head_dim=24, sliding_window=9, pad_token_id=None), "all",
+               [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]),
+    "mixtral": (lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2), "q,v,gate,up,down", ["q_proj", "v_proj"],
+                ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+    "mixtral, down": (lambda: transformers.MixtralConfig(**SIZES, num_local_experts=3, num_experts_per_tok=2), "down", [], ["mlp.experts.down_proj"]),
+    "qwen3_moe": (lambda: transformers.Qwen3MoeConfig(**SIZES, head_dim=32, moe_intermediate_size=48, num_experts=4, num_experts_per_tok=2,
+                                                      norm_topk_prob=True), "k,gate,up", ["k_proj"], ["mlp.experts.gate_up_proj"]),
+    "qwen3_moe, attention": (lambda: transformers.Qwen3MoeConfig(**SIZES, head_dim=32, moe_intermediate_size=48, num_experts=4,
+                                                                 num_experts_per_tok=2), "q,o", ["q_proj", "o_proj"]),
     "gpt2": (lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0),
              "q,k,v,o,up", ["attn.c_attn", "attn.c_proj", "c_fc"]),
 }  # fmt: skip
@@ -47,9 +56,10 @@ RANK, ALPHA = 4, 6.0
 def random_weights(model, seed):
     """Norms and biases too, and both matrices of adapters: one that is forgotten must show."""
     generator = torch.Generator().manual_seed(seed)
+    gain = 0.0 if getattr(getattr(model, "config", None), "model_type", "").startswith("gemma") else 1.0
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            mean = 1.0 if ("norm" in name or "ln_" in name) and weight.dim() == 1 and "bias" not in name else 0.0
+            mean = gain if ("norm" in name or "ln_" in name) and weight.dim() == 1 and "bias" not in name else 0.0
             weight.copy_(mean + 0.08 * torch.randn(weight.shape, generator=generator))
 
 
@@ -93,7 +103,7 @@ def adapters_of(model):
     return {name: p for name, p in model.named_parameters() if "lora_" in name}
 
 
-def compare(program, folder, name, make, targets_here, modules):
+def compare(program, folder, name, make, targets_here, modules, parameters=None):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = make()
@@ -102,7 +112,7 @@ def compare(program, folder, name, make, targets_here, modules):
     random_weights(model, 7)
     model.tie_weights()
     model.save_pretrained(folder / "model")
-    settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2")
+    settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, target_parameters=parameters, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2")
     adapted = peft.get_peft_model(base(folder), settings)
     random_weights(torch.nn.ParameterDict({n.replace(".", "_"): p for n, p in adapters_of(adapted).items()}), 11)
     adapted.save_pretrained(folder / "adapter")
