@@ -108,6 +108,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .vocab = config.vocab,
           .tied = config.tied,
           .vocab_tiles = config.vocab_tiles,
+          .head_rows = config.head_rows,
           .mlp_tiles = config.mlp_tiles,
           .mlp_row_tiles = config.mlp_row_tiles,
           .attention_tiles = config.attention_tiles,

@@ -34,6 +34,7 @@ struct ModelConfig {
   std::int64_t vocab = 0;
   bool tied = true;                                                                      // the head reads the embedding's table
   std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as Transformer's
+  std::int64_t head_rows = 0;                                                            // as Transformer's
   SkipShape skips = SkipShape::none;
   layers::Experts experts = {};
   layers::Adapters adapters = {};

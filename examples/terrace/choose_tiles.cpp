@@ -113,25 +113,47 @@ bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open)
 
 }  // namespace
 
+namespace {
+
+// A GPU's products are at full speed from some hundred rows on, and each slice of rows reads and writes the gradient of the
+// whole table: as many rows as a micro-batch has, if their scratch is a small part of the device.
+std::int64_t usual_head_rows(RunConfig c, std::uint64_t budget) {
+  constexpr std::int64_t kMost = 4096, kLeast = 512;
+  const BatchShape shape{c.batch_size, c.seq_len / c.cp};
+  for (c.head_rows = kMost; c.head_rows >= kLeast; c.head_rows /= 2) {
+    if (c.head_rows / 2 >= rows_of(c) && c.head_rows > kLeast) continue;
+    if (lm::make_model(model_config(c)).layers.back()->scratch_bytes(shape) <= budget / 8) return c.head_rows;
+  }
+  return 0;
+}
+
+}  // namespace
+
 RunConfig with_chosen_tiles(RunConfig c) {
   std::vector<const Tiles*> open;
   for (const auto& tiles : kTiles)
     if (c.*tiles.number == 0) open.push_back(&tiles);
-  if (open.empty()) return c;
+  const auto resumed = run_resumed(c);
+  const bool chooses_rows = c.head_rows == 0 && c.device != "cpu";
+  if (open.empty() && !chooses_rows) return c;
   RunConfig then;
-  if (const auto dir = run_resumed(c); !dir.empty()) apply_file(then, dir / kConfigFile);
+  if (!resumed.empty()) apply_file(then, resumed / kConfigFile);
   for (const auto* const tiles : open) c.*tiles->number = std::max<std::int64_t>(1, then.*tiles->number);
   // A plan needs a little more than its largest phase.
   const auto budget = budgets(c).device / 20 * 19;
-  for (;;) {
+  // A run that goes on keeps its own.
+  if (chooses_rows) c.head_rows = resumed.empty() ? usual_head_rows(c, budget) : then.head_rows;
+  while (!open.empty()) {
     const auto [bytes, of] = largest_phase(c);
-    if (bytes <= budget || !add_tiles(c, of, open)) return c;
+    if (bytes <= budget || !add_tiles(c, of, open)) break;
   }
+  return c;
 }
 
 void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_t)>& largest) {
   for (const auto& tiles : kTiles)
     c.*tiles.number = static_cast<std::int64_t>(largest(static_cast<std::uint64_t>(c.*tiles.number)));
+  c.head_rows = static_cast<std::int64_t>(~largest(~static_cast<std::uint64_t>(c.head_rows)));  // the smallest
 }
 
 std::string tiles_in_words(const RunConfig& c) {

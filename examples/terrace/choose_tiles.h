@@ -1,5 +1,6 @@
 // --vocab-tiles 0, --mlp-tiles 0, --mlp-row-tiles 0 and --attention-tiles 0: the fewest tiles with which the largest phase of
-// the model fits into the device budget.
+// the model fits into the device budget. --head-rows 0 on a GPU: as many rows, up to 4,096, as take at most
+// an eighth of the device.
 //
 // Tiles change the rounding of sums, so they are chosen once: a run that goes on keeps its tiles if they still fit.
 //
@@ -17,7 +18,8 @@ namespace terrace::cli {
 // The config with numbers instead of zeros. If no number of tiles is enough, the largest that help: the plan refuses them with
 // what is missing.
 RunConfig with_chosen_tiles(RunConfig config);
-// The numbers that ranks chose, replaced by the largest of all ranks: `largest` is given this rank's and returns that.
+// The numbers of tiles that ranks chose, replaced by the largest of all ranks, and those of the head's rows by the smallest:
+// `largest` is given this rank's and returns that.
 void agree_on_tiles(RunConfig& config, const std::function<std::uint64_t(std::uint64_t)>& largest);
 // " in tiles (vocabulary 4, MLP 8)"; empty without tiles.
 std::string tiles_in_words(const RunConfig& config);

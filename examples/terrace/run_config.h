@@ -30,6 +30,7 @@ struct RunConfig {
   std::string router_gates = "chosen";  // chosen | all
   bool untied = false;                  // the output head has its own weights
   std::int64_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;
+  std::int64_t head_rows = 0;
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
   std::string data_format = "bytes";     // bytes | u16 | u32 | llm.c | jsonl

@@ -75,6 +75,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
        .mlp_row_tiles = static_cast<std::uint32_t>(c.mlp_row_tiles),
        .attention_tiles = static_cast<std::uint32_t>(c.attention_tiles),
+       .head_rows = c.head_rows,
        .skips = lm::parse_skips(c.skips),
        .experts = {.count = c.experts,
                    .chosen = c.experts_per_token,

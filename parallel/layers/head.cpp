@@ -3,7 +3,7 @@
 namespace terrace::layers {
 namespace {
 
-// A slice's logits have at most this many elements (64 MiB in fp32): enough rows for a product at full speed beside which
+// If the number of rows is not given: a slice's logits have at most this many elements (64 MiB in fp32): enough rows for a product at full speed beside which
 // adding dW to its gradient costs little, and little memory beside the table itself.
 constexpr std::int64_t kSliceElements = std::int64_t{1} << 24;
 constexpr std::int64_t kSliceStep = 64;  // slices are whole steps
@@ -22,6 +22,7 @@ Head::Head(const Transformer& config)
       }()) {}
 
 std::int64_t Head::slice_rows() const {
+  if (config_.head_rows != 0) return config_.head_rows;
   return std::clamp(kSliceElements / has_token(0).count / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
 }
 

@@ -237,6 +237,8 @@ void check_parts(const Transformer& config) {
     refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
                        config.vocab_tiles));
   }
+  if (config.head_rows < 0 || config.head_rows > kMostHeadRows)
+    refuse(fmt::format("head_rows must be 0 to {}, not {}", kMostHeadRows, config.head_rows));
   if (config.mlp_tiles < 1 || config.ffn / ranks % config.mlp_tiles != 0) {
     refuse(fmt::format("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
                        config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles)));

@@ -80,6 +80,9 @@ struct Transformer {
   // The table of the vocabulary is used in so many tiles of rows: a device budget must then hold a tile, not the table. More
   // than one: the head computes its logits twice, and rounds otherwise.
   std::uint32_t vocab_tiles = 1;
+  // The head makes the logits of so many rows of a micro-batch at a time; 0: as many as are 64 MiB in fp32, up to 512. More
+  // rows read and write the table and its gradient less often, and need more scratch. Another number rounds otherwise.
+  std::int64_t head_rows = 0;
   // The inner features of an MLP are used in so many tiles: a device budget must then hold a tile of its weights and of its
   // inner activations. More than one: the first product is computed twice, and the second one is rounded once a tile.
   std::uint32_t mlp_tiles = 1;
@@ -139,7 +142,7 @@ struct Transformer {
   [[nodiscard]] double residual_init_std() const;
 };
 
-inline constexpr std::int64_t kMostLayers = 1 << 16;
+inline constexpr std::int64_t kMostLayers = 1 << 16, kMostHeadRows = 1 << 20;
 inline constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three such sizes still fit an int64
 
 std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks);

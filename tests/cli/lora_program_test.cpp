@@ -71,12 +71,50 @@ TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdapters) {
   EXPECT_EQ(weights_of(at_once), weights_of(moved));
 }
 
+TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdaptersOfExperts) {
+  const Words lora{"--model",
+                   "mixtral",
+                   "--experts",
+                   "4",
+                   "--heads",
+                   "4",
+                   "--seq-len",
+                   "32",
+                   "--lora-rank",
+                   "3",
+                   "--lora-targets",
+                   "q,gate,up,down",
+                   "--canonical-reduction",
+                   "--lr",
+                   "0.01",
+                   "--steps",
+                   "4"};
+  const auto one = train(lora + Words{"--grad-accumulation", "4", "--out-dir", "one"});
+  ASSERT_EQ(0, one.exit) << one.described;
+  for (const auto& [run, layout] :
+       {std::pair<std::string, Words>{"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+        {"pipeline", {"--pp", "2", "--grad-accumulation", "4"}},
+        {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", ".", "--grad-accumulation", "4"}}}) {
+    const auto other = train(lora + layout + Words{"--out-dir", run});
+    ASSERT_EQ(0, other.exit) << other.described;
+    EXPECT_EQ(weights_of(one), weights_of(other)) << run;
+    EXPECT_EQ(steps("one"), steps(run));
+  }
+}
+
 TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
-  for (const auto& [family, targets] :
-       {std::pair<std::string, std::string>{"llama", "q,v,gate"}, {"phi3", "q,k,v,o"}, {"gpt2", "all"}}) {
+  for (const auto& [family, targets] : {std::pair<std::string, std::string>{"llama", "q,v,gate"},
+                                        {"phi3", "q,k,v,o"},
+                                        {"gpt2", "all"},
+                                        {"gemma2", "all"},
+                                        {"mixtral", "all"},
+                                        {"qwen3_moe", "gate,up"}}) {
     SCOPED_TRACE(family);
     const auto named = [&](const char* what) { return family + what; };
-    ASSERT_EQ(0, train({"--model", family, "--heads", "4", "--seq-len", "32", "--steps", "3", "--out-dir", family}).exit);
+    const auto experts = family == "mixtral" || family == "qwen3_moe" ? Words{"--experts", "3"} : Words{};
+    ASSERT_EQ(
+        0,
+        train(Words{"--model", family, "--heads", "4", "--seq-len", "32", "--steps", "3", "--out-dir", family} + experts).exit);
     ASSERT_EQ(0, exported({family, named("-base")}).exit);
     const Words lora{"--model", named("-base"), "--seq-len", "32", "--lora-rank", "4", "--lora-targets", targets};
     const auto before = loss_of(named("-before"), {"--model", named("-base")});

@@ -22,6 +22,9 @@ class ModelDirProgram : public Ranks {
 // --model DIR is the model that was exported, whatever ranks and tiers it was trained on.
 TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
   for (const auto& [family, trained] : {std::pair<std::string, Words>{"llama", {"--tp", "2", "--sp", "--untied"}},
+                                        {"gemma", {"--tp", "2", "--head-dim", "24"}},
+                                        {"gemma2", {"--dp", "2", "--zero", "3", "--window", "7,0", "--query-scalar", "24"}},
+                                        {"gemma3", {"--pp", "2", "--window", "5,5,0", "--logit-cap", "2"}},
                                         {"gpt2", {"--dp", "2", "--zero", "3", "--nvme-path", "."}},
                                         {"mistral", {"--pp", "2", "--window", "7", "--kv-heads", "2"}},
                                         {"phi3", {"--pp", "2", "--rope-fraction", "0.5"}},
@@ -41,7 +44,8 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
     const auto from_file = look(
         family + "-b", model + [&] {
           Words same{"--init-from", family + ".safetensors"};
-          for (const auto* const flag : {"--window", "--kv-heads", "--head-dim", "--rope-fraction", "--rope-layers"})
+          for (const auto* const flag :
+               {"--window", "--kv-heads", "--head-dim", "--rope-fraction", "--rope-layers", "--query-scalar", "--logit-cap"})
             if (const auto at = std::ranges::find(trained, flag); at != trained.end()) same = same + Words{flag, *(at + 1)};
           if (std::ranges::count(trained, "--untied") != 0) same.emplace_back("--untied");
           return same;

@@ -43,7 +43,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 117U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 118U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -64,7 +64,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.experts = 6, c.experts_per_token = 3, c.shared_experts = 1, c.expert_capacity = 1.25, c.router_gates = "all";
   c.router_aux_loss = 0.01, c.router_z_loss = 1e-3;
   c.freeze = "embed*,head", c.lora_rank = 4, c.lora_alpha = 2.5, c.lora_targets = "all", c.init_adapter = "adapter";
-  c.window = "5,5,0", c.document_separator = 50256;
+  c.head_rows = 256, c.window = "5,5,0", c.document_separator = 50256;
   c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
   c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16", c.template_date = "2026-11-26";
   c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;

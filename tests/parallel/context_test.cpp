@@ -42,15 +42,22 @@ TEST_F(Context, TrainsWhatOneRankTrains) {
     }
 }
 
-// Norms of q and k of each head, or of all heads; norms of results; by heads, by a ring, by both, and by two rings.
+// Norms of q and k of each head, or of all heads; norms of results; capped scores; by heads, by a ring, by both, and by two
+// rings.
 TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
-  for (const auto* const family : {"qwen3", "olmo2"})
+  for (const auto* const family : {"qwen3", "olmo2", "gemma3"})
     for (const auto& [ranks, ring, two] : {std::tuple{3U, 1U, false}, {2U, 2U, false}, {4U, 2U, false}, {3U, 3U, true}}) {
       auto o = of(llama(), ranks);
       o.config.family = lm::family_named(family);
       o.config.head_size = 12;
       o.config.context.ring = ring;
       o.config.context.two_rings = two;
+      if (std::string_view(family) == "gemma3") {  // of two blocks, one has a window and rotates by itself
+        o.config.window = layers::Windows({5, 0});
+        o.config.query_scalar = 7;
+        o.config.logit_cap = 2;
+        if (!two) o.config.attention_cap = 1.5;
+      }
       o.recompute = ranks == 3;
       o.schedule = ring == 2 && ranks == 2 ? "1f1b" : "";
       o.squeezed = o.disk_tier = ranks == 4;

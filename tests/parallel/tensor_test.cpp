@@ -50,6 +50,22 @@ TEST_F(TensorTest, HeadsWithNormsAndWidthsOfTheirOwnEqualTheSerialModel) {
     }
 }
 
+// Of Gemma: weights of norms that are gains less one, a multiplied embedding, gates of GELUs, and caps of the scores of some
+// heads and of the logits of a part of the vocabulary.
+TEST_F(TensorTest, CapsAndScalesEqualTheSerialModel) {
+  for (const auto& [ranks, tiles] : {std::pair{2U, 1U}, {4U, 3U}}) {
+    TensorRun o{.config = llama(), .tensor_ranks = ranks, .sequence = ranks == 4};
+    o.config.family = lm::family_named("gemma");
+    o.config.head_size = 12;
+    o.config.vocab_tiles = tiles;
+    o.config.query_scalar = 7, o.config.attention_cap = 1.5, o.config.logit_cap = 2;
+    expect_serial(o, kFp64);
+    o.config.dtype = DType::fp32;
+    o.recompute = true;
+    expect_serial(o, kFp32);
+  }
+}
+
 TEST_F(TensorTest, DegreesNeedNotBePowersOfTwo) {
   auto config = llama();
   config.heads = config.kv_heads = 6;
@@ -255,6 +271,8 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
   EXPECT_THAT(
       why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"), o.tensor_ranks = 1, o.config.mlp_tiles = 2; }),
       HasSubstr("norms of its blocks' results, which need the whole result: mlp_tiles must be 1, not 2"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("gemma3"); }),
+              HasSubstr("gemma3 has norms of its blocks' results, which need the whole result: tensor ranks must be 1, not"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
   EXPECT_THAT(why([](TensorRun& o) { o.optimizer = "muon"; }), HasSubstr("whole matrices"));
