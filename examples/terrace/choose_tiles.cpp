@@ -153,7 +153,9 @@ RunConfig with_chosen_tiles(RunConfig c) {
 void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_t)>& largest) {
   for (const auto& tiles : kTiles)
     c.*tiles.number = static_cast<std::int64_t>(largest(static_cast<std::uint64_t>(c.*tiles.number)));
-  c.head_rows = static_cast<std::int64_t>(~largest(~static_cast<std::uint64_t>(c.head_rows)));  // the smallest
+  // The smallest number of the head's rows.
+  const auto rest = largest(static_cast<std::uint64_t>(layers::kMostHeadRows - c.head_rows));
+  c.head_rows = layers::kMostHeadRows - static_cast<std::int64_t>(rest);
 }
 
 std::string tiles_in_words(const RunConfig& c) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -76,6 +77,111 @@ TEST_F(FakeCudaFinds, CopiesThatLeaveTheirPlace) {
   EXPECT_NE(fake_.copy_async(there_, host_.data() + 4000, 200, stream_), 0) << "over two registrations";
   EXPECT_EQ(fake_.unregister_host(host_.data() + 4096), 0);
   EXPECT_EQ(fake_.free(there_), 0);
+}
+
+TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
+  CudaStreamHandle other = nullptr;
+  CudaEventHandle event = nullptr;
+  ASSERT_EQ(fake_.create_stream(&other), 0);
+  ASSERT_EQ(fake_.create_event(&event), 0);
+  auto* const there = static_cast<std::byte*>(there_);
+  const auto kernel = [&](CudaStreamHandle stream, std::size_t first, std::size_t bytes, bool writes) {
+    FakeCuda::Touched touched{.name = "a kernel"};
+    touched.add(there + first, bytes, writes);
+    EXPECT_EQ(fake_.launch_touching(stream, touched, [] {}), 0);
+  };
+  EXPECT_EQ(fake_.copy_async(there, host_.data(), 1024, stream_), 0);
+  EXPECT_EQ(fake_.record_event(event, stream_), 0);
+  kernel(stream_, 0, 1024, true);   // in the order of its stream
+  kernel(other, 1024, 100, false);  // other bytes
+  EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
+  kernel(other, 1000, 100, false);
+  ASSERT_EQ(fake_.complaints().size(), 1U);
+  EXPECT_THAT(fake_.complaints()[0], HasSubstr("a race: a kernel reads what cudaMemcpyAsync of 1024 bytes writes on another"));
+  // The event is of the copy, not of the kernel behind it.
+  EXPECT_EQ(fake_.synchronize_event(event), 0);
+  kernel(other, 1000, 20, false);
+  ASSERT_EQ(fake_.complaints().size(), 2U);
+  EXPECT_THAT(fake_.complaints()[1], HasSubstr("a race: a kernel reads what a kernel writes"));
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  EXPECT_EQ(fake_.synchronize_stream(other), 0);
+  kernel(other, 0, 1024, false);
+  kernel(stream_, 0, 1024, false);  // two that read
+  EXPECT_EQ(fake_.complaints().size(), 2U);
+  kernel(stream_, 0, 1, true);  // a frame that is still read
+  ASSERT_EQ(fake_.complaints().size(), 3U);
+  EXPECT_THAT(fake_.complaints()[2], HasSubstr("a race: a kernel writes what a kernel reads"));
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  EXPECT_EQ(fake_.synchronize_stream(other), 0);
+  EXPECT_EQ(fake_.destroy_event(event), 0);
+  EXPECT_EQ(fake_.destroy_stream(other), 0);
+  EXPECT_EQ(fake_.free(there_), 0);
+}
+
+// A lazy fake runs what is waited for. Until then a host that does not wait sees poison, not what was there.
+TEST(LazyFakeCuda, RunsOnlyWhatIsWaitedFor) {
+  FakeCuda::Options options;
+  options.lazy_seed = 3;
+  FakeCuda fake(options);
+  ASSERT_EQ(fake.set_device(0), 0);
+  std::vector<std::byte> host(4096, std::byte{1});
+  ASSERT_EQ(fake.register_host(host.data(), 4096), 0);
+  CudaStreamHandle streams[2];
+  CudaEventHandle events[2];
+  void* there[2];
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(fake.create_stream(&streams[i]), 0);
+    ASSERT_EQ(fake.create_event(&events[i]), 0);
+    ASSERT_EQ(fake.allocate(&there[i], 4096), 0);
+  }
+  int late = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    std::fill(host.begin(), host.end(), static_cast<std::byte>(trial + 2));
+    EXPECT_EQ(fake.copy_async(there[0], host.data(), 4096, streams[0]), 0);
+    EXPECT_EQ(fake.record_event(events[0], streams[0]), 0);
+    std::atomic<bool> ran = false;
+    EXPECT_EQ(fake.launch_touching(streams[1], {.name = "a kernel"}, [&] { ran = true; }), 0);
+    EXPECT_EQ(fake.synchronize_event(events[0]), 0);
+    EXPECT_EQ(static_cast<std::byte*>(there[0])[4095], host[0]);
+    late += ran ? 0 : 1;
+    EXPECT_EQ(fake.copy_async(host.data(), there[0], 4096, streams[0]), 0);
+    EXPECT_EQ(fake.synchronize_stream(streams[1]), 0);
+    EXPECT_TRUE(ran);
+    EXPECT_EQ(fake.synchronize_stream(streams[0]), 0);
+  }
+  EXPECT_GE(late, 10) << "an eager one";
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(fake.destroy_event(events[i]), 0);
+    EXPECT_EQ(fake.destroy_stream(streams[i]), 0);
+    EXPECT_EQ(fake.free(there[i]), 0);
+  }
+  EXPECT_EQ(fake.unregister_host(host.data()), 0);
+  EXPECT_THAT(fake.complaints(), testing::IsEmpty());
+}
+
+TEST(LazyFakeCuda, TheDestinationOfACopyIsPoisonUntilItHasCome) {
+  FakeCuda::Options options;
+  options.lazy_seed = 3;
+  FakeCuda fake(options);
+  ASSERT_EQ(fake.set_device(0), 0);
+  std::vector<std::byte> host(256, std::byte{1}), other(256, std::byte{2});
+  ASSERT_EQ(fake.register_host(host.data(), 256), 0);
+  ASSERT_EQ(fake.register_host(other.data(), 256), 0);
+  CudaStreamHandle stream = nullptr;
+  ASSERT_EQ(fake.create_stream(&stream), 0);
+  int poisoned = 0;
+  for (int trial = 0; trial < 20; ++trial) {
+    fake.hold();
+    EXPECT_EQ(fake.copy_async(host.data(), other.data(), 256, stream), 0);
+    poisoned += host[0] == options.poison ? 1 : 0;
+    fake.release();
+    EXPECT_EQ(fake.synchronize_stream(stream), 0);
+    EXPECT_EQ(host[255], std::byte{2});
+  }
+  EXPECT_EQ(poisoned, 20);
+  EXPECT_EQ(fake.destroy_stream(stream), 0);
+  EXPECT_EQ(fake.unregister_host(host.data()), 0);
+  EXPECT_EQ(fake.unregister_host(other.data()), 0);
 }
 
 TEST_F(FakeCudaFinds, MemoryGivenBackUnderACopy) {

@@ -6,8 +6,11 @@
 
 #include <atomic>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <random>
+#include <set>
 
 #include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/environment.h>
@@ -41,13 +44,19 @@ class CudaEngine : public test::FolderTest {
   static toy::RunOptions on_fake(toy::RunOptions o, const std::shared_ptr<FakeCuda>& fake) {
     o.profile.device = "a fake GPU";
     o.make_device = [fake](ThreadPool& pool) {
-      return test::make_fake_cuda_device(fake, pool, {}, {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
+      return test::make_asynchronous_fake_device(fake, pool, {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
     };
     return o;
   }
   static std::shared_ptr<FakeCuda> make_fake(std::uint64_t jitter_seed) {
     auto fake = test::strict_fake();
     fake.jitter_seed = jitter_seed;
+    return std::make_shared<FakeCuda>(fake);
+  }
+  // Nothing runs before something waits for it, but for some operations that the seed chooses.
+  static std::shared_ptr<FakeCuda> make_lazy_fake(std::uint64_t lazy_seed) {
+    auto fake = test::strict_fake();
+    fake.lazy_seed = lazy_seed;
     return std::make_shared<FakeCuda>(fake);
   }
 };
@@ -68,8 +77,9 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
       for (const auto& update : std::vector<std::optional<UpdatePlace>>{{}, Tier::host, Tier::device, UpdatePlace(0.5)})
         for (const std::uint32_t depth : {0U, 4U}) {
           SCOPED_TRACE(testing::Message() << name_of(dtype) << ", " << c.name << ", depth " << depth << ", update "
-                                          << (update ? to_text(*update) : "auto") << ", jitter seed " << tried + 1);
-          const auto fake = make_fake(tried + 1);
+                                          << (update ? to_text(*update) : "auto")
+                                          << (tried / 2 % 2 == 0 ? ", lazy seed " : ", jitter seed ") << tried + 1);
+          const auto fake = tried / 2 % 2 == 0 ? make_lazy_fake(tried + 1) : make_fake(tried + 1);
           auto o = on_fake(options(dtype), fake);
           o.budget = c.budget;
           o.disk_tier = c.budget.disk != 0;
@@ -90,6 +100,102 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
         }
     EXPECT_EQ(tried, 24U);
   }
+}
+
+// A CUDA runtime that takes some events of one of its streams, by the order in which streams were made, as over: the first
+// ones, so that at the end all is waited for.
+class Forgetful final : public CudaRuntime {
+ public:
+  Forgetful(std::shared_ptr<FakeCuda> fake, std::size_t stream, int forgets)
+      : fake_(std::move(fake)), forgetful_(stream), forgets_(forgets) {}
+  [[nodiscard]] std::size_t streams() const { return streams_.size(); }
+
+  int synchronize_event(CudaEventHandle event) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (forgetful_ < streams_.size() && recorded_on_[event] == streams_[forgetful_] && --forgets_ >= 0) return kCudaSuccess;
+    }
+    return fake_->synchronize_event(event);
+  }
+  int record_event(CudaEventHandle event, CudaStreamHandle stream) override {
+    {
+      const std::lock_guard lock(mutex_);
+      recorded_on_[event] = stream;
+    }
+    return fake_->record_event(event, stream);
+  }
+  int create_stream(CudaStreamHandle* stream) override {
+    const int code = fake_->create_stream(stream);
+    const std::lock_guard lock(mutex_);
+    streams_.push_back(*stream);
+    return code;
+  }
+  int device_count(int* count) override { return fake_->device_count(count); }
+  int properties(int device, CudaProperties* properties) override { return fake_->properties(device, properties); }
+  int set_device(int device) override { return fake_->set_device(device); }
+  int memory_info(std::size_t* free, std::size_t* total) override { return fake_->memory_info(free, total); }
+  int allocate(void** data, std::size_t bytes) override { return fake_->allocate(data, bytes); }
+  int free(void* data) override { return fake_->free(data); }
+  int register_host(void* data, std::size_t bytes) override { return fake_->register_host(data, bytes); }
+  int unregister_host(void* data) override { return fake_->unregister_host(data); }
+  int destroy_stream(CudaStreamHandle stream) override { return fake_->destroy_stream(stream); }
+  int synchronize_stream(CudaStreamHandle stream) override { return fake_->synchronize_stream(stream); }
+  int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override {
+    return fake_->copy_async(to, from, bytes, stream);
+  }
+  int launch(const CudaLaunch& launch, CudaStreamHandle stream) override { return fake_->launch(launch, stream); }
+  int allow_shared_bytes(const void* kernel, std::size_t bytes) override { return fake_->allow_shared_bytes(kernel, bytes); }
+  int create_event(CudaEventHandle* event) override { return fake_->create_event(event); }
+  int destroy_event(CudaEventHandle event) override { return fake_->destroy_event(event); }
+  std::string error_name(int code) override { return fake_->error_name(code); }
+  std::string error_text(int code) override { return fake_->error_text(code); }
+
+ private:
+  const std::shared_ptr<FakeCuda> fake_;
+  const std::size_t forgetful_;
+  int forgets_;
+  std::mutex mutex_;
+  std::vector<CudaStreamHandle> streams_;
+  std::map<CudaEventHandle, CudaStreamHandle> recorded_on_;
+};
+
+// An event that is not waited for leaves two operations without an order: kernels before what they read has come up, copies
+// into frames that kernels still read. The fake finds that, whatever the run makes of it.
+TEST_F(CudaEngine, AnEventThatIsNotWaitedForIsFoundAsARace) {
+  auto o = options(DType::fp32);
+  o.steps = 2;
+  const auto smallest = toy::run(o).planned.smallest_bytes[Tier::device];
+  o.budget = {smallest + 512 * kKiB, kUnlimited, 0};
+  std::size_t streams = 0;
+  const auto run = [&](std::size_t stream) {
+    test::FakeCuda::Options not_strict;
+    not_strict.lazy_seed = 5;
+    const auto fake = std::make_shared<FakeCuda>(not_strict);
+    const auto runtime = std::make_shared<Forgetful>(fake, stream, 20);
+    auto on_device = o;
+    on_device.profile.device = "a fake GPU";
+    on_device.make_device = [&](ThreadPool& pool) {
+      return make_device_on(runtime, pool, {},
+                            [fake](CudaRuntime&, Device& device) {
+                              return std::make_unique<test::LaunchedMath>(make_cpu_math(device.pool()), fake);
+                            },
+                            {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
+    };
+    try {
+      static_cast<void>(toy::run(on_device));
+    } catch (const std::exception&) {  // numbers that came too late may be none
+    }
+    streams = runtime->streams();
+    return fake->complaints();
+  };
+  EXPECT_THAT(run(1000), testing::IsEmpty());
+  ASSERT_GE(streams, 3U) << "of computing, of copies up and down";
+  std::set<std::string> kinds;
+  for (std::size_t forgotten = 0; forgotten < streams; ++forgotten)
+    for (const auto& complaint : run(forgotten))
+      if (complaint.starts_with("a race: "))
+        kinds.insert(complaint.find("cudaMemcpyAsync") < complaint.find(" what ") ? "a copy too early" : "a kernel too early");
+  EXPECT_THAT(kinds, testing::UnorderedElementsAre("a copy too early", "a kernel too early"));
 }
 
 // As above, but what is updated on the device is updated by its kernels and not by host work of its streams.

@@ -11,6 +11,8 @@ namespace terrace::test {
 struct FakeCuda::FakeEvent {
   bool live = true;
   std::uint64_t recorded = 0, reached = 0;
+  FakeStream* stream = nullptr;  // where it was recorded last, and behind how many operations
+  std::uint64_t behind = 0;
 };
 
 struct FakeCuda::FakeStream {
@@ -24,6 +26,15 @@ struct FakeCuda::FakeStream {
   std::deque<Operation> operations = {};
   bool busy = false;
   std::thread thread = {};
+  // Counts of operations from the first one: given, begun, allowed to begin, and known to the host to have ended. What those
+  // behind the last touch.
+  std::uint64_t given = 0, begun = 0, allowed = 0, observed = 0;
+  std::map<std::uint64_t, Touched> unobserved = {};
+
+  void observe(std::uint64_t operations_ended) {
+    observed = std::max(observed, operations_ended);
+    unobserved.erase(unobserved.begin(), unobserved.upper_bound(observed));
+  }
 
   [[nodiscard]] bool idle() const { return operations.empty() && !busy; }
 };
@@ -65,7 +76,7 @@ bool FakeCuda::told_by_warning(Call call) {
 FakeCuda::FakeCuda(Options options)
     : options_(std::move(options)),
       memory_(options_.memory_bytes),
-      random_(static_cast<std::minstd_rand::result_type>(options_.jitter_seed)) {}
+      random_(static_cast<std::minstd_rand::result_type>(options_.jitter_seed + options_.lazy_seed)) {}
 
 FakeCuda::~FakeCuda() {
   release();
@@ -176,6 +187,10 @@ std::size_t FakeCuda::used_bytes() const {
 int FakeCuda::begin(const Record& record) {
   const auto of_all = records_.size(), of_kind = counts_.at(index_of(record.call))++;
   records_.push_back(record);
+  if (options_.lazy_seed != 0 && !streams_.empty() && random_() % 4 == 0) {  // an adversary lets one go on
+    auto& stream = *std::next(streams_.begin(), static_cast<std::ptrdiff_t>(random_() % streams_.size()));
+    allow(stream, stream.begun + 1);
+  }
   if (sticky_) return sticky_;
   for (const auto& [fault, number] :
        {std::pair{fault_, std::uint64_t{of_all}}, std::pair{faults_.at(index_of(record.call)), of_kind}}) {
@@ -224,8 +239,28 @@ int FakeCuda::place_of(const void* data, std::size_t bytes, std::int64_t* number
   return kCudaSuccess;
 }
 
-void FakeCuda::enqueue(FakeStream& stream, std::function<void()> run) {
+void FakeCuda::enqueue(FakeStream& stream, Touched touched, std::function<void()> run) {
+  look_for_races(stream, touched);
   stream.operations.push_back({.run = std::move(run)});
+  stream.unobserved[++stream.given] = std::move(touched);
+  changed_.notify_all();
+}
+
+void FakeCuda::look_for_races(const FakeStream& stream, const Touched& touched) {
+  for (const auto& other : streams_) {
+    if (&other == &stream || !other.live) continue;
+    for (const auto& [number, earlier] : other.unobserved)
+      for (const auto& a : earlier.ranges)
+        for (const auto& b : touched.ranges) {
+          if ((!a.writes && !b.writes) || a.end <= b.begin || b.end <= a.begin) continue;
+          return complain("a race: " + touched.name + (b.writes ? " writes" : " reads") + " what " + earlier.name +
+                          (a.writes ? " writes" : " reads") + " on another stream, and nothing has waited for that");
+        }
+  }
+}
+
+void FakeCuda::allow(FakeStream& stream, std::uint64_t operations) {
+  stream.allowed = std::max(stream.allowed, operations);
   changed_.notify_all();
 }
 
@@ -242,10 +277,17 @@ void FakeCuda::pause(Lock& lock) {
 void FakeCuda::run(FakeStream& stream) {
   Lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [&] { return (!stream.operations.empty() && !held_) || (!stream.live && stream.operations.empty()); });
+    const auto may_run = [&] {
+      const bool is_event = !stream.operations.empty() && !stream.operations.front().run;
+      return options_.lazy_seed == 0 || is_event || stream.begun < stream.allowed || !stream.live;
+    };
+    changed_.wait(lock, [&] {
+      return (!stream.operations.empty() && !held_ && may_run()) || (!stream.live && stream.operations.empty());
+    });
     if (stream.operations.empty()) return;
     const auto operation = std::move(stream.operations.front());
     stream.operations.pop_front();
+    if (operation.run) ++stream.begun;
     stream.busy = true;
     pause(lock);
     lock.unlock();
@@ -310,7 +352,9 @@ int FakeCuda::allocate(void** data, std::size_t bytes) {
 int FakeCuda::free(void* data) {
   Lock lock(mutex_);
   const int code = begin({Call::free, data});
+  for (auto& stream : streams_) allow(stream, stream.given);
   changed_.wait(lock, [this] { return std::ranges::all_of(streams_, &FakeStream::idle); });
+  for (auto& stream : streams_) stream.observe(stream.given);
   const int done = memory_.free(data);
   if (done) complain("cudaFree of what was not allocated");
   return code ? code : done;
@@ -363,7 +407,10 @@ int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
   if (const int code = begin({Call::synchronize_stream, handle}); code && !sticky_) return code;
   auto* const stream = live_stream(handle, "cudaStreamSynchronize");
   if (!stream) return 400;
+  allow(*stream, stream->given);
+  const auto until = stream->given;
   changed_.wait(lock, [&] { return stream->idle(); });
+  stream->observe(until);
   return sticky_;
 }
 
@@ -377,7 +424,11 @@ int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, CudaStre
   std::int64_t to_number = 0, from_number = 0;
   if (const int code = place_of(to, bytes, &to_number)) return code;
   if (const int code = place_of(from, bytes, &from_number)) return code;
-  enqueue(*stream, [=, this] {
+  Touched touched{.name = "cudaMemcpyAsync of " + std::to_string(bytes) + " bytes"};
+  touched.add(static_cast<std::byte*>(to), bytes, true);
+  touched.add(static_cast<const std::byte*>(from), bytes, false);
+  if (options_.lazy_seed != 0 && stream->idle()) std::memset(to, static_cast<int>(options_.poison), bytes);
+  enqueue(*stream, std::move(touched), [=, this] {
     {
       const std::lock_guard inner(mutex_);
       if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
@@ -400,7 +451,7 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
   if (!stream) return 400;
   std::vector<std::max_align_t> arguments(ceil_div(launch.argument_bytes, sizeof(std::max_align_t)));
   if (launch.argument_bytes) std::memcpy(arguments.data(), launch.arguments, launch.argument_bytes);
-  enqueue(*stream, [this, own = CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
+  enqueue(*stream, {}, [this, own = CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
     {
       const std::lock_guard inner(mutex_);
       if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
@@ -408,6 +459,30 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
     }
     own.arguments = arguments.data();
     reinterpret_cast<FakeKernel>(const_cast<void*>(own.kernel))(own);
+  });
+  return kCudaSuccess;
+}
+
+int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::function<void()> run) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::launch})) return code;
+  need_device("cudaLaunchKernel");
+  auto* const stream = live_stream(handle, "cudaLaunchKernel");
+  if (!stream) return 400;
+  auto name = touched.name;
+  enqueue(*stream, std::move(touched), [this, name = std::move(name), run = std::move(run)] {
+    {
+      const std::lock_guard inner(mutex_);
+      if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
+      if (sticky_) return;
+    }
+    try {
+      run();
+    } catch (const std::exception& error) {
+      const std::lock_guard inner(mutex_);
+      complain(name + ": " + error.what());
+      sticky_ = 719;  // cudaErrorLaunchFailure
+    }
   });
   return kCudaSuccess;
 }
@@ -445,6 +520,8 @@ int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
   auto* const stream = live_stream(on, "cudaEventRecord");
   if (!event || !stream) return 400;
   stream->operations.push_back({.event = event, .point = ++event->recorded});
+  event->stream = stream;
+  event->behind = stream->given;
   changed_.notify_all();
   return kCudaSuccess;
 }
@@ -454,7 +531,11 @@ int FakeCuda::synchronize_event(CudaEventHandle handle) {
   if (const int code = begin({Call::synchronize_event, handle}); code && !sticky_) return code;
   auto* const event = live_event(handle, "cudaEventSynchronize");
   if (!event) return 400;
+  auto* const stream = event->stream;  // null: it was never recorded
+  const auto behind = event->behind;
+  if (stream) allow(*stream, behind);
   changed_.wait(lock, [event, point = event->recorded] { return event->reached >= point; });
+  if (stream) stream->observe(behind);
   return sticky_;
 }
 

@@ -3,6 +3,13 @@
 // found: use of what was destroyed, copies from memory that is not registered or no longer there, threads without a device,
 // leaks.
 //
+// A lazy one runs an operation only when something waits for it, but for some that it chooses by its seed; until then the
+// destination of a copy is poison, if nothing before it on its stream can still read there.
+//
+// Races are found, too: two operations on different streams, one of which writes what the other one touches, and the later was
+// issued before anything had waited for the earlier. That is all the order that CUDA gives here, because no stream waits for
+// another: the host does, by events and by synchronising streams.
+//
 // Owner:   the test, shared with the device. Threads: any.
 // Errors:  those that the test asked for, as CUDA gives them; misuse goes to Options::report and complaints().
 #pragma once
@@ -62,8 +69,21 @@ class FakeCuda final : public CudaRuntime {
     std::byte poison{0xcb};
     bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
     std::uint64_t jitter_seed = 0;  // not 0: operations, and calls that copy, take up to 100 µs longer
+    std::uint64_t lazy_seed = 0;    // not 0: lazy
     std::function<void(const std::string&)> report = {};
     CudaProfiler* profiler = nullptr;
+  };
+  // The bytes that an operation uses.
+  struct Touched {
+    struct Range {
+      const std::byte *begin = nullptr, *end = nullptr;
+      bool writes = false;
+    };
+    std::string name = {};
+    std::vector<Range> ranges = {};
+    void add(const std::byte* data, std::size_t bytes, bool writes) {
+      if (data && bytes != 0) ranges.push_back({data, data + bytes, writes});
+    }
   };
   struct Record {
     Call call{};
@@ -113,6 +133,8 @@ class FakeCuda final : public CudaRuntime {
   int synchronize_stream(CudaStreamHandle stream) override;
   int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override;
   int launch(const CudaLaunch& launch, CudaStreamHandle stream) override;
+  // As launch(), of a function of the host that uses these bytes.
+  int launch_touching(CudaStreamHandle stream, Touched touched, std::function<void()> run);
   int allow_shared_bytes(const void* kernel, std::size_t bytes) override;
   int create_event(CudaEventHandle* event) override;
   int destroy_event(CudaEventHandle event) override;
@@ -133,7 +155,9 @@ class FakeCuda final : public CudaRuntime {
   FakeStream* live_stream(CudaStreamHandle handle, const char* what);
   FakeEvent* live_event(CudaEventHandle handle, const char* what);
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
-  void enqueue(FakeStream& stream, std::function<void()> run);
+  void enqueue(FakeStream& stream, Touched touched, std::function<void()> run);
+  void look_for_races(const FakeStream& stream, const Touched& touched);
+  void allow(FakeStream& stream, std::uint64_t operations);  // a lazy stream to run so many, counted from its first
   void pause(Lock& lock);
   void run(FakeStream& stream);
 

@@ -13,6 +13,7 @@
 #include <terrace/core/device.h>
 #include <terrace/core/math.h>
 #include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/launched_math.h>
 
 namespace terrace::test {
 
@@ -24,6 +25,14 @@ inline std::unique_ptr<Device> make_fake_cuda_device(std::shared_ptr<FakeCuda> f
                                                      const CudaOptions& options = {}, const CudaPieces& pieces = {}) {
   return make_device_on(
       std::move(fake), pool, options, [](CudaRuntime&, Device& device) { return make_cpu_math(device.pool()); }, pieces);
+}
+// The same, with math that runs on the streams as kernels do.
+inline std::unique_ptr<Device> make_asynchronous_fake_device(std::shared_ptr<FakeCuda> fake, ThreadPool& pool,
+                                                             const CudaPieces& pieces = {}) {
+  return make_device_on(
+      fake, pool, {},
+      [fake](CudaRuntime&, Device& device) { return std::make_unique<LaunchedMath>(make_cpu_math(device.pool()), fake); },
+      pieces);
 }
 
 // Why a device cannot be here; empty: it can. Whoever needs it skips, with this reason.
