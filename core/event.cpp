@@ -5,7 +5,7 @@
 namespace terrace {
 
 void Timeline::advance(std::uint64_t to) {
-  std::list<Waiter> ready;
+  Waiters ready;
   {
     const std::lock_guard lock(mutex_);
     if (to < now_) throw std::logic_error("Timeline: advance() to an earlier point");
@@ -14,26 +14,24 @@ void Timeline::advance(std::uint64_t to) {
     ready = take_ready();
   }
   grown_.notify_all();
-  for (const auto& waiter : ready) waiter.then();
+  for (const auto& [point, then] : ready) then();
 }
 
 void Timeline::fail(std::exception_ptr error) {
-  std::list<Waiter> ready;
+  Waiters ready;
   {
     const std::lock_guard lock(mutex_);
     if (!error_) error_ = std::move(error);  // the first error is the cause of the later ones
     ready = take_ready();
   }
   grown_.notify_all();
-  for (const auto& waiter : ready) waiter.then();
+  for (const auto& [point, then] : ready) then();
 }
 
-std::list<Timeline::Waiter> Timeline::take_ready() {
-  std::list<Waiter> ready;
-  for (auto at = waiters_.begin(); at != waiters_.end();) {
-    const auto waiter = at++;
-    if (error_ || waiter->point <= now_) ready.splice(ready.end(), waiters_, waiter);
-  }
+Timeline::Waiters Timeline::take_ready() {
+  Waiters ready;
+  while (!waiters_.empty() && (error_ || waiters_.begin()->first <= now_))
+    ready.insert(ready.end(), waiters_.extract(waiters_.begin()));
   return ready;
 }
 
@@ -41,7 +39,7 @@ void Timeline::on_reach(std::uint64_t point, std::function<void()> then) const {
   {
     const std::lock_guard lock(mutex_);
     if (now_ < point && !error_) {
-      waiters_.push_back({point, std::move(then)});
+      waiters_.emplace(point, std::move(then));
       return;
     }
   }

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -33,16 +33,14 @@ class Timeline {
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable grown_;
-  // A callback that waits for a point; removed under the lock, called after it.
-  struct Waiter {
-    std::uint64_t point = 0;
-    std::function<void()> then;
-  };
-  std::list<Waiter> take_ready();  // nodes only change their list: a timeline ends its waiters without memory, too
+  // Callbacks by the points that they wait for; removed under the lock, called after it. Thousands may wait, of moves that were
+  // issued far ahead.
+  using Waiters = std::multimap<std::uint64_t, std::function<void()>>;
+  Waiters take_ready();  // nodes only change their map: a timeline ends its waiters without memory, too
 
   std::uint64_t now_ = 0;
   std::exception_ptr error_;
-  mutable std::list<Waiter> waiters_;
+  mutable Waiters waiters_;
 };
 
 class Event {

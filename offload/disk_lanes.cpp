@@ -212,6 +212,7 @@ void DiskLanes::give_up_late(DiskLane& lane) {
   look_at_clock();
   const auto now = looked_ns_;
   for (auto& flight : lane.flights) {
+    if (flight.state == Flight::State::waiting) break;
     if (flight.state != Flight::State::started || flight.open_requests == 0) continue;
     const auto slept_ns = asleep_ns_ - flight.asleep_before_ns;
     if (now - flight.times.started_ns - slept_ns < parts_.deadline.count()) continue;
@@ -228,6 +229,7 @@ bool DiskLanes::settle(DiskLane& lane) {
   give_up_late(lane);
   bool verified = false, unsettled = false;
   for (auto& flight : lane.flights) {
+    if (flight.state == Flight::State::waiting) break;  // thousands may wait behind it
     const bool whole = flight.state == Flight::State::started && flight.open_requests == 0;
     if (whole && verified) {
       unsettled = true;

@@ -56,7 +56,7 @@ class DiskLanes {
   };
   struct DiskLane {
     Lane lane{};
-    std::list<Flight> flights;  // in order of issue
+    std::list<Flight> flights;  // in order of issue; first those that have been started, then those that wait
     std::size_t open_requests = 0;
     bool failed = false;  // nothing more is started
   };

@@ -10,6 +10,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/rope_scaling.h>
+#include <terrace/parallel/layers/pattern.h>
 
 namespace terrace::lm {
 namespace {
@@ -226,7 +227,7 @@ layers::Windows ConfigReader::windows(const ModelFile& file, std::int64_t blocks
     if (every == 0) return window;
     for (std::int64_t b = 1; b <= std::min({every, blocks, layers::kMostLayers}); ++b)
       of_blocks.push_back(b % every == 0 ? 0 : window);
-    return layers::Windows(std::move(of_blocks));
+    return layers::Windows(layers::shortest_pattern(std::move(of_blocks)));
   }
   const auto is_known = [&](const json& type) {
     return type == "full_attention" || (type == "sliding_attention" && window != 0);
@@ -234,7 +235,7 @@ layers::Windows ConfigReader::windows(const ModelFile& file, std::int64_t blocks
   if (!types->is_array() || types->empty() || !std::ranges::all_of(*types, is_known))
     refuse(fmt::format("layer_types is {}, and the window {}", shown(*types), window), "train another model");
   for (const auto& type : *types) of_blocks.push_back(type == "full_attention" ? 0 : window);
-  return layers::Windows(std::move(of_blocks));
+  return layers::Windows(layers::shortest_pattern(std::move(of_blocks)));
 }
 
 void ConfigReader::demand_nothing_else() const {

@@ -13,15 +13,12 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/parallel/layers/pattern.h>
-
 namespace terrace::layers {
 
 class Windows {
  public:
   Windows(std::int64_t of_all = 0) : pattern_{of_all} {}
-  // The shortest pattern of such windows.
-  explicit Windows(std::vector<std::int64_t> blocks) : pattern_(shortest_pattern(std::move(blocks))) {
+  explicit Windows(std::vector<std::int64_t> pattern) : pattern_(std::move(pattern)) {
     if (pattern_.empty()) pattern_ = {0};
   }
   // "4096" or "4096,4096,0".

@@ -94,7 +94,7 @@ TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdaptersOfExperts) {
   for (const auto& [run, layout] :
        {std::pair<std::string, Words>{"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
         {"pipeline", {"--pp", "2", "--grad-accumulation", "4"}},
-        {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", ".", "--grad-accumulation", "4"}}}) {
+        {"disk", {"--device-memory", "2MiB", "--host-memory", "2MiB", "--nvme-path", ".", "--grad-accumulation", "4"}}}) {
     const auto other = train(lora + layout + Words{"--out-dir", run});
     ASSERT_EQ(0, other.exit) << other.described;
     EXPECT_EQ(weights_of(one), weights_of(other)) << run;
