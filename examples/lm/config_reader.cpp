@@ -67,6 +67,22 @@ std::string last_word(std::string_view pointer) { return std::string(pointer.sub
 
 }  // namespace
 
+json language_model_in(json config) {
+  const auto type = config.find("model_type"), text = config.find("text_config");
+  if (type == config.end() || text == config.end() || !type->is_string() || !text->is_object()) return config;
+  for (const auto* const family : families()) {
+    const auto& wrapper = family->file.wrapper;
+    if ((*wrapper.type).empty() || type->get<std::string>() != *wrapper.type) continue;
+    auto own = json::parse(*wrapper.defaults);
+    for (const auto* const key : {"torch_dtype", "dtype", "tie_word_embeddings", "transformers_version"})
+      if (const auto at = config.find(key); at != config.end()) own[key] = *at;
+    own.update(*text);
+    own["model_type"] = *family->file.type;
+    return own;
+  }
+  return config;
+}
+
 void ConfigReader::refuse(const std::string& what, const std::string& mend) const {
   throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), Exit::usage);
 }

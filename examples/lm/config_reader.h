@@ -17,6 +17,9 @@
 
 namespace terrace::lm {
 
+// What a config.json says of its language model: the file itself, unless it is that of a model with further parts (Wrapper).
+nlohmann::json language_model_in(nlohmann::json config);
+
 class ConfigReader {
  public:
   // An object. `name`: for messages.

@@ -157,6 +157,15 @@ class FixedValues {
   std::size_t size_ = 0;
 };
 
+// A model with further parts, such as one for images, of which this one is the language model. Its config.json has this model's
+// keys in the object text_config, and its files have this model's tensors with a prefix; all others are of the other parts.
+struct Wrapper {
+  Stated<std::string_view> type;      // its model_type; "": there is none
+  Stated<std::string_view> defaults;  // of what text_config does not tell, as JSON: files have only what is unusual
+  Stated<std::string_view> prefix;
+};
+inline constexpr Wrapper kNoWrapper{.type = "", .defaults = "", .prefix = ""};
+
 // The config.json of a model in a directory of Hugging Face's library: the keys of its sizes ("": the family has none), beside
 // those of the numbers above.
 struct ModelFile {
@@ -176,6 +185,7 @@ struct ModelFile {
   // do.
   Words experts;
   Stated<std::string_view> experts_per_token, renormalise;
+  Wrapper wrapper;
   Words unused;  // further keys that change nothing in this family
 };
 

@@ -48,7 +48,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
     throw Error(fmt::format("{}: {}{}", name, error.what(), kMend), Exit::corrupt);
   }
   if (!values.is_object()) throw Error(fmt::format("{}: it is no JSON object{}", name, kMend), Exit::corrupt);
-  ConfigReader reader(std::move(values), name);
+  ConfigReader reader(language_model_in(std::move(values)), name);
   const Family& family = family_of(reader);
   const ModelFile& file = family.file;
   ModelConfig config{.family = family};

@@ -29,6 +29,7 @@ void with_span(const TensorView& range, F&& use) {
 }
 
 std::string name_in(const WeightFiles& file, const Family& family, const std::string& name) {
+  if (auto wrapped = std::string(*family.file.wrapper.prefix) + name; file.find(wrapped)) return wrapped;
   const std::string_view prefix = *family.tensors.optional_prefix;
   if (!file.find(name) && name.starts_with(prefix)) return name.substr(prefix.size());
   return name;
@@ -95,11 +96,17 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
       for (const auto& name : param.dealt) used.insert(name_in(file, family, name));
       if (param.tied) table = name_in(file, family, param.name);
     }
+  // Of a model with further parts, these are not looked at.
+  const std::string_view prefix = *family.file.wrapper.prefix;
+  const bool is_wrapped =
+      !prefix.empty() && std::ranges::any_of(used, [&](const std::string& name) { return name.starts_with(prefix); });
   std::vector<std::string> names;
   for (const auto& one : file.files())
     for (const auto& entry : one.entries()) {
+      if (is_wrapped && !entry.name.starts_with(prefix)) continue;
       if (used.contains(entry.name) || is_buffer(family, entry.name)) continue;
-      if (entry.name == layers::weight_name(*family.tensors.head) && file.same_bytes(entry.name, table)) continue;
+      if (entry.name == name_in(file, family, layers::weight_name(*family.tensors.head)) && file.same_bytes(entry.name, table))
+        continue;
       names.push_back(entry.name);
     }
   return names;

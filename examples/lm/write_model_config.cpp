@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/config_reader.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
 
@@ -77,7 +78,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   const auto blocks = config.rotated_blocks.value_or(layers::RotatedBlocks());
   if (rotary && (*rotary->blocks_key).empty() && !blocks.all())
     refuse("blocks that rotate nothing", "give --model smollm3, or leave --rope-layers out");
-  json out = base.is_object() ? base : json::object();
+  json out = base.is_object() ? language_model_in(base) : json::object();
   out["architectures"] = {*file.architecture};
   out["model_type"] = *file.type;
   const auto set = [&](std::string_view key, const json& value) {

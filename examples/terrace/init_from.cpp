@@ -135,8 +135,9 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
   const auto own = lm::parse_rope_scaling(c.rope_scaling);
   for (const auto& source : sources)
     for (const auto key : rotary.scaling_keys) {
-      const auto at = source.values.find(std::string(key));
-      if (at == source.values.end() || !at->is_object()) continue;
+      const Pointer pointer{std::string(key)};
+      if (!source.values.contains(pointer) || !source.values.at(pointer).is_object()) continue;
+      const auto* const at = &source.values.at(pointer);
       for (const auto* const type : {"rope_type", "type"})
         if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default") {
           const auto longest = source.values.find(std::string(*lm::family_named(c.model).file.positions));
@@ -146,7 +147,7 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
             if (lm::to_text(lm::rope_scaling_of(*at, positions)) == lm::to_text(own)) return std::nullopt;
           } catch (const Error&) {  // a scaling that terrace does not know is another one
           }
-          return fmt::format("{} has {} of type {}", source.name, key, quoted(kind->get<std::string>()));
+          return fmt::format("{} has {} of type {}", source.name, key.substr(1), quoted(kind->get<std::string>()));
         }
     }
   return std::nullopt;

@@ -31,7 +31,8 @@ constexpr bool every_property_is_stated() {
   const auto& [name, norm, scales, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
                matrices, tensors] = kMixed;
   const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, window_every,
-               window_every_key, tied, fixed, experts, per_token, renormalise, unused] = file;
+               window_every_key, tied, fixed, experts, per_token, renormalise, wrapper, unused] = file;
+  const auto& [wrapper_type, wrapper_defaults, wrapper_prefix] = wrapper;
   const auto& [offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap] = scales;
   const auto& [cap_key, usual_cap] = attention_cap;
   const auto& [usual, varies, keys] = norm_eps;
@@ -45,9 +46,10 @@ constexpr bool every_property_is_stated() {
   return all_stated(name, norm, scales, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
                     matrices, tensors) &&
          all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, window_every,
-                    window_every_key, tied, fixed, experts, per_token, renormalise, unused) &&
-         all_stated(usual, varies, keys) && all_stated(parts, bias) &&
-         all_stated(offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap) && all_stated(cap_key, usual_cap) &&
+                    window_every_key, tied, fixed, experts, per_token, renormalise, wrapper, unused) &&
+         all_stated(wrapper_type, wrapper_defaults, wrapper_prefix) && all_stated(usual, varies, keys) &&
+         all_stated(parts, bias) && all_stated(offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap) &&
+         all_stated(cap_key, usual_cap) &&
          all_stated(base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every, window_base, window_base_keys,
                     window_scaling_key) &&
          all_stated(table) &&

@@ -374,6 +374,36 @@ TEST(ModelDir, Gemma3HasBothSpellings) {
   EXPECT_THAT(refusal(bidirectional), HasSubstr("use_bidirectional_attention is true"));
 }
 
+// A file of a model with a part for images has the language model's keys in an object, without the usual ones.
+TEST(ModelDir, GemmasLanguageModelIsFoundInAModelWithAPartForImages) {
+  const json config{{"architectures", {"Gemma3ForConditionalGeneration"}},
+                    {"model_type", "gemma3"},
+                    {"eos_token_id", {1, 106}},
+                    {"mm_tokens_per_image", 256},
+                    {"torch_dtype", "bfloat16"},
+                    {"text_config",
+                     {{"hidden_size", 2560},
+                      {"intermediate_size", 10240},
+                      {"model_type", "gemma3_text"},
+                      {"num_hidden_layers", 34},
+                      {"rope_scaling", {{"factor", 8.0}, {"rope_type", "linear"}}},
+                      {"sliding_window", 1024}}},
+                    {"vision_config", {{"hidden_size", 1152}, {"model_type", "siglip_vision_model"}}}};
+  const auto c = lm::parse_model_config(config.dump(), "c");
+  EXPECT_EQ(std::tuple(34, 2560, 8, 4, 256, 10240, 131072, 262208),
+            std::tuple(c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim(), c.ffn, c.seq_len, c.vocab));
+  EXPECT_EQ("1024,1024,1024,1024,1024,0", layers::to_string(c.window));
+  EXPECT_EQ("linear:factor=8", lm::to_text(c.rope_scaling));
+  EXPECT_TRUE(c.tied);
+  const auto written = lm::model_config_json(c, DType::bf16, config);
+  EXPECT_EQ("gemma3_text", written.at("model_type"));
+  EXPECT_FALSE(written.contains("vision_config"));
+  EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window);
+  auto unknown = config;
+  unknown["text_config"]["router_jitter"] = 1;
+  EXPECT_THAT(refusal(unknown), HasSubstr("router_jitter"));
+}
+
 TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
   const auto of = [](const json& more) {
     auto config = gemma3();

@@ -57,6 +57,10 @@ FAMILIES = {
     "gemma3, linear scaling": lambda: transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=9, pad_token_id=None, **by_layer_type(
         {"rope_theta": 20000.0, "rope_type": "linear", "factor": 4.0}, {"rope_theta": 500.0, "rope_type": "default"}),
         layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    "gemma3, with a part for images": lambda: transformers.Gemma3Config(
+        text_config=transformers.Gemma3TextConfig(**SIZES, head_dim=16, sliding_window=9, pad_token_id=None),
+        vision_config=transformers.SiglipVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, image_size=28,
+                                                      patch_size=14), mm_tokens_per_image=4),
     "gpt2": lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0,
                                             embd_pdrop=0, resid_pdrop=0),
     "llama": lambda: transformers.LlamaConfig(**SIZES, rope_theta=20000.0, rms_norm_eps=1e-6),
@@ -101,6 +105,16 @@ def random_weights(model, seed):
             weight.copy_(mean * (weight.dim() == 1 and "bias" not in name) + 0.08 * torch.randn(weight.shape, generator=generator))
 
 
+def language_model_of(model):
+    """Of a model with further parts, such as one for images."""
+    if not hasattr(model.config, "text_config"):
+        return model
+    text = transformers.AutoModelForCausalLM.from_config(model.config.text_config, attn_implementation="eager")
+    text.model.load_state_dict(model.model.language_model.state_dict())
+    text.tie_weights()
+    return text
+
+
 def trained(model, inputs, targets):
     """AdamW as terrace is told to do it: decay for matrices, clipping by the global norm."""
     decayed = [p for p in model.parameters() if p.dim() > 1]
@@ -140,6 +154,7 @@ def compare(program, folder, name, config):
     random_weights(model, 7)
     model.tie_weights()
     model.save_pretrained(folder / "model", max_shard_size="100KB")
+    model = language_model_of(model)
     tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
     (folder / "text").write_bytes(bytes(tokens.tolist()))
     inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)

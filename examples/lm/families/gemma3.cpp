@@ -21,6 +21,12 @@ consteval Family gemma3() {
                          {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal});
   file.window_every = 6;
   file.window_every_key = "sliding_window_pattern";
+  // The 4B, 12B and 27B models see images, too.
+  file.wrapper = {.type = "gemma3",
+                  .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+                                  "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,
+                                  "max_position_embeddings": 131072, "query_pre_attn_scalar": 256})",
+                  .prefix = "language_model."};
   auto family = gemma_like("gemma3", file, with_query_key_norms(with_result_norms(llama_tensors(false))));
   family.query_key_norms = QueryKeyNorms::heads;
   family.positions = kGemma3Positions;

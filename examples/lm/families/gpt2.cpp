@@ -33,6 +33,7 @@ extern constexpr Family kGpt2 = checked(Family{
              .experts = Words::none(),
              .experts_per_token = "",
              .renormalise = "",
+             .wrapper = kNoWrapper,
              .unused = Words::none()},
     .matrices = MatrixOrder::in_out,
     .tensors =

@@ -43,6 +43,7 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
           .experts = Words::none(),
           .experts_per_token = "",
           .renormalise = "",
+          .wrapper = kNoWrapper,
           .unused = Words::none()};
 }
 
