@@ -82,9 +82,14 @@ class Trainer {
     std::uint64_t targets = 0;  // over which its loss is a mean, of all ranks; without documents all positions
   };
   std::vector<Step> step();
-  // The mean loss of a target over the first `micro_batches` held-out micro-batches, the same ones on any number of ranks.
-  // Empty if a rank cannot read its part.
-  std::optional<double> evaluate(std::uint64_t micro_batches);
+  // The losses of the first `micro_batches` held-out micro-batches, the same ones on any number of ranks. Empty if a rank
+  // cannot read its part.
+  struct HeldOut {
+    double loss_sum = 0, targets = 0;
+    [[nodiscard]] double mean() const { return loss_sum / std::max(1.0, targets); }
+  };
+  std::optional<std::vector<HeldOut>> evaluate_each(std::uint64_t micro_batches);
+  std::optional<double> evaluate(std::uint64_t micro_batches);  // the mean loss of a target over all of them
   void commit();
 
   [[nodiscard]] std::uint64_t done() const { return done_; }               // steps
