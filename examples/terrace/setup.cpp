@@ -173,6 +173,7 @@ PlanRequest plan_request(const RunConfig& c) {
   r.evaluate_batches = evaluated_batches(c);
   r.evaluate_first = c.eval_first;
   r.commit_every = commit_interval(c);
+  r.commits_beside = r.commit_every != 0 && c.durability == "commit";
   r.visits = c.save.empty() ? 1 : 2;
   r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
   r.generations = generations(c);
@@ -366,7 +367,10 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   if (p.times.communicated.seconds > 0)
     j["communication"] = {{"seconds", of_step(p.times.communicated.seconds)},
                           {"hidden_s", of_step(p.times.communicated.hidden_s)}};
-  j["commit"] = {{"commits", p.commits}, {"seconds", p.commit_seconds}, {"bytes", bytes(p.commit_traffic)}};
+  j["commit"] = {{"commits", p.commits},
+                 {"seconds", p.commit_seconds},
+                 {"added_s", p.commit_added_seconds},
+                 {"bytes", bytes(p.commit_traffic)}};
   j["floor_s"] = of_step(p.floor_s);
   j["binding"] = p.binding;
   j["link"] = p.link;

@@ -128,6 +128,10 @@ class Training {
       const auto begin = now_ns();
       const auto steps = step_of(trainer_, config_, dir_);
       trace_.span({"step", fmt::format("step {}", done()), begin, now_ns()});
+      if (begun_) {
+        commit_s_ += steps.back().commit_s;
+        after_commit();
+      }
 
       auto m = show_all_but_last(steps);
       const bool evaluates =
@@ -138,7 +142,7 @@ class Training {
       }
       show(m);  // before the commit, so that every committed step has its line
       if (evaluates && !evaluation_) return kNoData;
-      if (due(done(), commit_interval(config_)) && done() != last_) commit();
+      if (due(done(), commit_interval(config_)) && done() != last_) begin_commit();
       if (done() != last_) trace_.forget_before(begin);  // the report shows the last two
     }
     return 0;
@@ -239,19 +243,45 @@ class Training {
   void commit_now() {
     if (!commits() || dir_.store.generations == 1)
       return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
-    if (committed_ != done()) commit();
-    screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
+    noted_ = done();
+    if (committed_ == noted_)
+      note_commit();
+    else if (begun_ != noted_)
+      begin_commit();
   }
-  void commit() {
+  // The next step is computed while the commit is written, and ends behind it. With --durability step a kill must cost no step
+  // that is done.
+  void begin_commit() {
+    finish_commit();
     const auto begin = now_ns();
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
     keeper_.keep_last_commit();
-    trainer_.commit();
-    keeper_.remove_oldest();
-    committed_ = done();
+    trainer_.begin_commit();
+    begun_ = done();
     commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
+    if (config_.durability == "step") finish_commit();
+  }
+  void finish_commit() {
+    if (!begun_) return;
+    const auto begin = now_ns();
+    trainer_.finish_commit();
+    commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
+    after_commit();
+  }
+  void commit() {
+    if (begun_ != done()) begin_commit();
+    finish_commit();
+  }
+  // A commit that was begun is on the disk.
+  void after_commit() {
+    committed_ = std::exchange(begun_, std::nullopt);
+    keeper_.remove_oldest();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
+    if (noted_ == committed_) note_commit();
+  }
+  void note_commit() {
+    screen_.note(fmt::format("committed after step {}, because of SIGUSR1", *std::exchange(noted_, std::nullopt)));
   }
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
   // the machine profile for new runs.
@@ -351,7 +381,8 @@ class Training {
   std::optional<RunData::HeldOut> first_evaluation_;  // before the first step, with --eval-first
   std::optional<RunData::HeldOut> evaluation_;        // the last one
   double commit_s_ = 0;                               // not shown yet
-  std::optional<std::uint64_t> committed_;            // the step of this process's last commit
+  // Steps: of this process's last commit, of one that is being written, of the one that SIGUSR1 asked for and is not noted yet.
+  std::optional<std::uint64_t> committed_, begun_, noted_;
 };
 
 }  // namespace

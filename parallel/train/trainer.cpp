@@ -127,6 +127,9 @@ std::vector<Trainer::Step> Trainer::step() {
                               .update = updates.back(),
                               .updates = together() == 1 ? std::span<const UpdateStep>() : updates,
                               .greatest_norm = options_.greatest_norm});
+  const auto computed = now_ns();
+  engine_.finish_commit();  // before a loss that is not finite ends the run
+  const auto commit_s = static_cast<double>(now_ns() - computed) * 1e-9;
   result.gradient_norm /= scale;
   for (auto* const norms : {&result.gradient_norms, &result.group_norms})
     for (auto& norm : *norms) norm /= scale;
@@ -138,6 +141,7 @@ std::vector<Trainer::Step> Trainer::step() {
                      .learning_rate = updates[u].learning_rate,
                      .result = part_of(result, u),
                      .targets = static_cast<std::uint64_t>(counted[u].all)});
+  steps.back().commit_s = commit_s;
   steps.back().applied = settle(updates.back(), result);
   done_ += together();
   if (const auto every = engine_.average_every(); every != 0 && done_ % every == 0) {
@@ -214,11 +218,16 @@ std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
   return all.mean();
 }
 
-void Trainer::commit() {
+void Trainer::begin_commit() {
   engine_.flush();  // before the peaks are read, because flushing may raise them
   Progress progress{.skipped_steps = skipped_, .peak_bytes = engine_.peak_bytes()};
   if (options_.loss_scale.dynamic()) progress.loss_scale = options_.loss_scale.state();
-  engine_.commit(done_, to_text(progress));
+  engine_.begin_commit(done_, to_text(progress));
+}
+
+void Trainer::commit() {
+  begin_commit();
+  finish_commit();
 }
 
 }  // namespace terrace
