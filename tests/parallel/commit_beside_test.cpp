@@ -9,6 +9,8 @@
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 
+#include "data_parallel_run.h"
+
 namespace terrace {
 namespace {
 
@@ -204,6 +206,47 @@ TEST_F(CommitBeside, OneThatFailsEndsTheNextStepAndLeavesThePreviousOne) {
     EXPECT_EQ(hash_after(1, o), hash_on_disk(o, 1));
     std::filesystem::remove_all(o.store);
   }
+}
+
+// The others may have theirs by then. They have not overwritten the previous one, so that all go on from that.
+TEST_F(CommitBeside, OneThatFailsOnOneRankLeavesAllAtThePreviousOne) {
+  constexpr std::uint64_t kSteps = 6;
+  toy::RunOptions o;
+  o.shape = {{1, 8}, 2};
+  o.data = {.ranks = 3, .zero = 2};
+  o.disk_tier = true;
+  o.budget = {kUnlimited, 2 * kMiB, 256 * kMiB};
+  o.durable = true;
+  o.deadline = {};
+  const auto train = [&](const std::string& store, bool resume, std::uint64_t fails_at, std::uint64_t began_after) {
+    std::vector<std::uint64_t> hashes(o.data.ranks);
+    const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
+      const auto r = rank.comm->rank();
+      auto own = toy::of_rank(o, r);
+      own.store = folder_ / store / ("rank" + std::to_string(r));
+      own.resume = resume;
+      if (r == 1) own.file_ops = gate_;
+      toy::Training t(own, rank.comm.get());
+      EXPECT_EQ(began_after, t.steps_done());
+      while (t.steps_done() < kSteps) {
+        t.step();
+        const auto done = t.steps_done();
+        if (r == 1 && done == fails_at) gate_->open(true);
+        if (done % 2 == 0) t.trainer->begin_commit();
+      }
+      t.trainer->finish_commit();
+      hashes[static_cast<std::size_t>(r)] = t.hash();
+    });
+    gate_->open();
+    for (const auto& error : errors) EXPECT_EQ(fails_at == 0, error.empty()) << error;
+    if (fails_at != 0) {
+      EXPECT_THAT(errors[1], testing::StartsWith("commit 2 (step 4) could not be made"));
+    }
+    return hashes;
+  };
+  const auto expected = train("whole", false, 0, 0);
+  train("cut", false, 4, 0);
+  EXPECT_EQ(expected, train("cut", true, 0, 2));
 }
 
 }  // namespace
