@@ -1,6 +1,7 @@
 #include <terrace/offload/chunk_store.h>
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <mutex>
 #include <stdexcept>
@@ -75,6 +76,7 @@ class ExtentStore final : public ChunkStore {
       passing_[place_offset] = {chunk, bytes, {place_offset, 0, false}};
       return place_offset;
     }
+    if (committing_) throw std::logic_error(fmt::format("ChunkStore: chunk {} is written during a commit", index(chunk)));
     // Copy-on-write: never overwrites the bytes of the last commit.
     std::uint64_t generation = 0;
     if (const auto committed = generation_of(entry, place_offset)) {
@@ -138,16 +140,22 @@ class ExtentStore final : public ChunkStore {
 
   void commit(std::uint64_t step, const std::string& payload) override {
     if (options_.temporary) throw std::logic_error("ChunkStore: a temporary store cannot be committed");
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (committing_) throw std::logic_error("ChunkStore: two commits at once");
     begin_to_write();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
     const StoreIndex index = next_index(number);
+    committing_ = true;
+    lock.unlock();  // the run goes on beside the syncs
+    std::exception_ptr failure;
     try {
       commits_.publish(index, {number, step, payload}, options_.durable);
-    } catch (const Error& error) {
-      commit_error_ = fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what());
-      throw Error(commit_error_, error.exit());
+    } catch (...) {
+      failure = std::current_exception();
     }
+    lock.lock();
+    committing_ = false;
+    if (failure) fail_commit(number, step, failure);
     last_ = {number, step, payload};
     taken_back_ = false;
     for (auto& [id, entry] : entries_) {
@@ -256,11 +264,18 @@ class ExtentStore final : public ChunkStore {
           fmt::format("{} cannot be written: it was opened for reading\n  make it writable, or raise the budgets so that "
                       "nothing has to be written",
                       (options_.paths.front() / options_.name).string()));
-    if (!commit_error_.empty()) throw Error(commit_error_);
+    if (commit_error_) throw Error(*commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);
     if (options_.durable) files_.sync_folder();  // their bytes are overwritten next
     kept_until_written_.clear();
+  }
+
+  [[noreturn]] void fail_commit(std::uint64_t number, std::uint64_t step, const std::exception_ptr& failure) try {
+    std::rethrow_exception(failure);
+  } catch (const Error& error) {
+    commit_error_.emplace(fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what()), error.exit());
+    throw Error(*commit_error_);
   }
 
   [[nodiscard]] StoreIndex next_index(std::uint64_t number) const {
@@ -343,7 +358,8 @@ class ExtentStore final : public ChunkStore {
   std::optional<Commit> last_;
   std::vector<std::uint64_t> kept_until_written_;  // the first write removes all other commits; empty: done
   bool taken_back_ = false;                        // a write to the only generation has removed the last commit
-  std::string commit_error_;                       // of the commit that failed, if one did
+  bool committing_ = false;
+  std::optional<Error> commit_error_;  // of the commit that failed, if one did
 };
 
 }  // namespace

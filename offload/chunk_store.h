@@ -12,7 +12,8 @@
 // same, the previous one is used if all its bytes still exist.
 //
 // Owner:   main; must outlive the mover.
-// Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write is in flight.
+// Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write of a state chunk is in flight.
+//          Until it returns, none may begin: both generations are needed. Reads, gradients and activations go on beside it.
 // Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written;
 //          Error(Exit::does_not_fit) if the disk has too little room; Error(Exit::runtime) with path and errno
 //          otherwise; a store in use by another process is refused, and one of another version with Error(Exit::usage). After a

@@ -61,6 +61,8 @@ void Mover::drain() {
   if (first) std::rethrow_exception(first);
 }
 
+Event Mover::written() const { return impl_->parts.lanes->event(Lane::write, impl_->issued[index(Lane::write)]); }
+
 Traffic Mover::moved() const { return impl_->log.moved(); }
 bool Mover::find(Lane lane, std::uint64_t sequence, Flight& flight) const { return impl_->log.find(lane, sequence, flight); }
 

@@ -15,6 +15,7 @@
 #include <string>
 
 #include <terrace/core/device.h>
+#include <terrace/core/event.h>
 #include <terrace/core/trace.h>
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/residency.h>
@@ -47,6 +48,7 @@ class Mover {
 
   void issue(const Move& move);
   void drain();                         // until everything issued has ended; throws the first error
+  [[nodiscard]] Event written() const;  // when all writes to the disk issued so far have ended
   [[nodiscard]] Traffic moved() const;  // counted at completion
 
   // When a lane's operation ended and why then, for stall accounting. The last few thousand flights of each lane are kept.

@@ -35,6 +35,7 @@ struct DryRun {
   Traffic average_traffic;
   Traffic commit;
   double commit_seconds = 0;
+  double commit_added_seconds = 0;  // as Plan has it
 };
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,

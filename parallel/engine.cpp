@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 #include <stdexcept>
+#include <system_error>
 #include <utility>
 
 #include <terrace/memory/eviction.h>
@@ -77,7 +79,8 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
 
 }  // namespace
 
-// Members are destroyed in reverse: the executor's stream, then the mover of the tiers, then what they use.
+// Members are destroyed in reverse: a commit that was begun ends first, then the executor's stream, then the mover of the
+// tiers, then what they use.
 struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p),
@@ -205,6 +208,8 @@ struct Engine::Impl {
   std::unique_ptr<ChunkStore> store;  // until the tiers have it
   std::optional<TierStack> tiers;
   std::optional<Executor> executor;
+  Event written;                 // what flush() has begun
+  std::future<void> committing;  // not valid: no commit is begun
 };
 
 Engine::Engine(const Model& model, const Plan& plan, const Options& options)
@@ -213,7 +218,10 @@ Engine::Engine(const Model& model, const Plan& plan, const Options& options)
 }
 Engine::~Engine() = default;
 
-void Engine::fill(const WeightRange& weights) { impl_->executor->run(impl_->plan.programs.fill, {.weights = weights}); }
+void Engine::fill(const WeightRange& weights) {
+  finish_commit();
+  impl_->executor->run(impl_->plan.programs.fill, {.weights = weights});
+}
 
 StepResult Engine::step(const StepInput& input) {
   auto in = input;
@@ -225,6 +233,7 @@ StepResult Engine::step(const StepInput& input) {
     in.group_scales = std::move(impl_->pending->group_scales);
   }
   impl_->pending.reset();
+  if (steady) finish_commit();  // it updates
   return impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
 }
 
@@ -242,6 +251,7 @@ void Engine::average() {
   const auto& program = impl_->plan.programs.average;
   if (program.actions.empty()) throw std::logic_error("Engine: average() without a plan for local SGD");
   drain();
+  finish_commit();
   WeightAverage mean(*impl_->options.communicator, *impl_->options.device, impl_->plan.map.data.sum_order());
   impl_->executor->run(program, {.weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.read(range); },
                                  .new_weights = [&](const ParamSpec&, std::uint64_t, TensorView range) { mean.write(range); }});
@@ -251,6 +261,7 @@ std::uint64_t Engine::average_every() const { return impl_->plan.average.every; 
 
 void Engine::drain() {
   if (!impl_->pending) return;
+  finish_commit();
   const StepInput input{
       .update = impl_->pending->update, .group_scales = std::move(impl_->pending->group_scales), .weights = {}};
   impl_->pending.reset();
@@ -281,15 +292,33 @@ void Engine::visit(const WeightRange& weights) {
 void Engine::flush() {
   drain();
   if (!impl_->map.options().commits) throw std::logic_error("Engine: this run was planned without commits");
-  impl_->executor->flush();
+  impl_->written = impl_->executor->flush();
+}
+
+void Engine::begin_commit(std::uint64_t step, const std::string& payload) {
+  finish_commit();
+  flush();
+  const auto publish = [store = impl_->tiers->store(), written = impl_->written, step, payload] {
+    written.wait();
+    store->commit(step, payload);
+  };
+  try {
+    impl_->committing = std::async(std::launch::async, publish);
+  } catch (const std::system_error&) {  // the system gives no thread: finish_commit() does it
+    impl_->committing = std::async(std::launch::deferred, publish);
+  }
+}
+
+void Engine::finish_commit() {
+  if (!impl_->committing.valid()) return;
+  impl_->committing.get();
+  // No rank overwrites bytes of the previous commit until all ranks have this one.
+  if (impl_->ranks) impl_->ranks->barrier();
 }
 
 void Engine::commit(std::uint64_t step, const std::string& payload) {
-  flush();
-  // No rank overwrites bytes of the previous commit until all ranks have this one.
-  if (impl_->ranks) impl_->ranks->barrier();
-  impl_->tiers->store()->commit(step, payload);
-  if (impl_->ranks) impl_->ranks->barrier();
+  begin_commit(step, payload);
+  finish_commit();
 }
 
 std::optional<Commit> Engine::resumed() const { return impl_->resumed; }

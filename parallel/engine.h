@@ -72,10 +72,16 @@ class Engine {
   // Loss sums of this rank's evaluated_at_once() micro-batches; drains first.
   std::vector<double> evaluate(const StepInput& micro_batches);
   [[nodiscard]] std::uint32_t evaluated_at_once() const;
-  void decode(const StepInput& one_position);                   // only with a plan for generation
-  void visit(const WeightRange& weights);                       // master weights in declared order; drains first
-  void flush();                                                 // writes the state of a commit to the disk; drains first
-  void commit(std::uint64_t step, const std::string& payload);  // flushes first
+  void decode(const StepInput& one_position);  // only with a plan for generation
+  void visit(const WeightRange& weights);      // master weights in declared order; drains first
+  void flush();                                // begins to write the state of a commit; drains first
+  // Begins a commit of the state as it is now; flushes first. Steps may go on while it is written, synced and published,
+  // because nothing changes the state before the next update: what does (an update, a fill, an average) finishes the commit
+  // first. So do another commit and the destructor, which leaves it on the disk even if an error ends the run, if the disk can
+  // do that.
+  void begin_commit(std::uint64_t step, const std::string& payload);
+  void finish_commit();  // waits until it is on the disk, of all ranks; throws its error; does nothing without one
+  void commit(std::uint64_t step, const std::string& payload);  // both
   [[nodiscard]] std::optional<Commit> resumed() const;
   // Whether a step's global norm is known before its updates: with deferred updates, and where an asynchronous pipeline clips.
   [[nodiscard]] bool knows_norms() const;

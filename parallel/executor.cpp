@@ -98,9 +98,9 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
   return std::move(result_);
 }
 
-void Executor::flush() {
+Event Executor::flush() {
   parts_.walk->flush(*this);
-  parts_.mover->drain();
+  return parts_.mover->written();
 }
 
 void Executor::move(const Move& m) {

@@ -61,7 +61,7 @@ class Executor : private Sink {
 
   // `share` says which ranks' losses and norm the result covers.
   StepResult run(const Program& program, const StepInput& input, Compute::Share share = Compute::Share::none);
-  void flush();  // returns when every state chunk is valid on disk and its bytes are written
+  Event flush();  // begins to write every state chunk that is not valid on disk; the event is the end of these writes
 
  private:
   void move(const Move& move) override;

@@ -334,6 +334,7 @@ class Planner {
     set_average(p, request_, life);
     p.commit_traffic = life.commit;
     p.commit_seconds = life.commit_seconds;
+    p.commit_added_seconds = life.commit_added_seconds;
     p.commits = commits();
     p.step_traffic = life.steps;
     const auto limit = budget();
@@ -463,6 +464,7 @@ void retime(Plan& p, const Model& model, const PlanRequest& request, const Machi
   set_times(p, life.times, profile);
   set_average(p, request, life);
   p.commit_seconds = life.commit_seconds;
+  p.commit_added_seconds = life.commit_added_seconds;
 }
 
 void trace_step(const Plan& p, const Model& model, const PlanRequest& request, const MachineProfile& profile,

@@ -64,6 +64,7 @@ struct Plan {
   // (the time ends with the last write; the syncs are not included), and the number of commits in the run.
   Traffic commit_traffic;
   double commit_seconds = 0;
+  double commit_added_seconds = 0;  // that one adds to the run if it is written beside the next step; else commit_seconds
   std::uint64_t commits = 0;
   double floor_s = 0;   // compute alone: no plan can be faster on this machine
   std::string binding;  // the bottleneck: "compute", "read", "write", "upload", "download"

@@ -58,6 +58,7 @@ struct PlanRequest {
   bool evaluate_first = false;      // before the first step, too
   std::uint64_t visits = 1;         // how often all weights are read at the end: for their hash, and to save them
   std::uint64_t average_every = 0;  // steps between the averages of local SGD (DataParallel::local)
+  bool commits_beside = false;      // a commit before the end is written while the next step is computed
   std::uint32_t generations = 2;    // of state on disk; with one, nothing can be committed before the end
   bool commits = true;              // false: no commits, not even at the end; the disk holds no more than its tier
   // Each rank of a pipeline has its own plan: of its layers, in the order of the pipeline's schedule instead of `order`.

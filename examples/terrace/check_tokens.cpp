@@ -10,6 +10,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/token_scan.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 
 namespace terrace::cli {
@@ -19,7 +20,7 @@ void demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
   if (c.data_format == kConversations) return;       // a tokenizer made them, whose ids were compared with the vocabulary
   std::optional<lm::TokenScan> scan;
   team.together([&] {
-    scan.emplace(c.data, lm::token_format(c.data_format, c.vocab),
+    scan.emplace(data_files(c), lm::token_format(c.data_format, c.vocab),
                  lm::ScanPart{.index = static_cast<std::uint64_t>(c.local_rank),
                               .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))});
   });

@@ -18,6 +18,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/setting_flags.h>
@@ -231,7 +232,7 @@ void check_arguments(const CommandLine& line) {
   if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
-    for (const auto& file : line.config.data) {
+    for (const auto& file : data_files(line.config)) {
       std::error_code error;
       const bool there = fs::exists(file, error);
       if (error)

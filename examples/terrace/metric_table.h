@@ -27,6 +27,7 @@ struct Metric {
   std::string_view unit, help;
   Field field;
   double StepMetrics::*only_with = nullptr;  // absent unless this is positive
+  std::string_view label = "cause";          // what the values of a metric without a key differ in
 
   // "mem.host_peak_bytes", with the separator of the sink
   [[nodiscard]] std::string name(char separator) const;

@@ -39,6 +39,7 @@ struct StepMetrics {
   double commit_s = 0;                                             // of the commits since the step before; the run waited
   std::optional<double> eval_loss;                                 // of the evaluation after this step
   std::optional<double> first_eval_loss;                           // of the evaluation before the first step
+  std::map<std::string, double> held_out, epochs;                  // by source, of data with several
   std::optional<double> router_balance, router_z, router_dropped;  // of a model with experts (core/routing.h)
   bool skipped = false;                                            // loss or norm was not finite; the weights were not changed
 };

@@ -164,7 +164,9 @@ std::vector<Option> make_table() {
              "weight of the loss that keeps the router's logits small"),
       text("model", "router-gates", &C::router_gates, Text::choice, kSame,
            "gates of a token's experts: their probabilities among the chosen experts, or among all", {"chosen", "all"}),
-      text("model", "data", &C::data, Text::required, kSame, "files with the training text"),
+      text("model", "data", &C::data, Text::required, kSame,
+           "files with the training text; several sources are mixed by weights, as in 7 web.bin 3 code.bin: each number is the "
+           "weight of the files behind it"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
            "format of the files: text whose bytes are the tokens; token ids as little-endian unsigned integers, with llm.c "
            "after its header; or jsonl, conversations of which the answers are learned",
@@ -245,7 +247,8 @@ std::vector<Option> make_table() {
              "less two (of "
              "fewer than eight, a quarter) for the threads that issue to it"),
       number("train", "eval-interval", &C::eval_interval, kCount, kRanks, "steps between evaluations; 0: at the end only"),
-      number("train", "eval-batches", &C::eval_batches, kCount, kRanks, "micro-batches in an evaluation; 0: no evaluations"),
+      number("train", "eval-batches", &C::eval_batches, kCount, kRanks,
+             "micro-batches in an evaluation, of each source of the data; 0: no evaluations"),
       text("train", "eval-first", &C::eval_first, Text::any, kRanks, "evaluate before the first step, too"),
 
       number("parallel", "dp", &C::dp, {0, 65536}, kSame,

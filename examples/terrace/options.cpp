@@ -20,6 +20,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/same_settings.h>
@@ -571,12 +572,17 @@ nlohmann::json fingerprint(const RunConfig& config) {
   auto out = settings_over_resumes(config);
   // Data files count by name and size, not by path, because a corpus may be moved with its run.
   auto files = nlohmann::json::array();
-  for (const auto& file : config.data) {
-    std::error_code error;
-    const auto bytes = fs::file_size(file, error);
-    if (error) throw Error(fmt::format("--data {}: {}", file.string(), error.message()), Exit::usage);
-    files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
-  }
+  const auto sources = data_sources(config);
+  for (const auto& source : sources)
+    for (const auto& file : source.files) {
+      std::error_code error;
+      const auto bytes = fs::file_size(file, error);
+      if (error) throw Error(fmt::format("--data {}: {}", file.string(), error.message()), Exit::usage);
+      files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
+      if (sources.size() == 1) continue;
+      files.back()["source"] = source.name;
+      files.back()["weight"] = source.weight;
+    }
   out["data"] = std::move(files);
   if (config.data_format == kConversations) {
     out["tokenizer"] = describe_content(tokenizer_of(config));
@@ -595,9 +601,11 @@ std::string describe_difference(const nlohmann::json& then, const nlohmann::json
     std::string out;
     for (const auto& file : value) {
       if (!out.empty()) out += ", ";
-      out += file.is_string()
-                 ? printable(file.get<std::string>())
-                 : fmt::format("{} ({} bytes)", printable(file.value("name", "?")), file.value("bytes", std::uint64_t{0}));
+      out +=
+          file.is_string()
+              ? printable(file.get<std::string>())
+              : fmt::format("{} ({} bytes{})", printable(file.value("name", "?")), file.value("bytes", std::uint64_t{0}),
+                            file.contains("weight") ? fmt::format(", weight {}", file.value("weight", std::uint64_t{0})) : "");
     }
     return out.empty() ? "nothing" : out;
   };

@@ -12,6 +12,7 @@
 #include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/cluster.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/plan_lines.h>
@@ -131,6 +132,7 @@ Exit plan_command(const CommandLine& given) {
   if (config.ranks() > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.average.every != 0) fmt::print("{}", average_line(p));
   if (p.commits != 0) fmt::print("{}", commit_line(config, p));
+  fmt::print("{}", data_lines(config));
   if (profile.measured_at.empty())
     fmt::print("\nthe times use assumed rates; terrace doctor --measure measures this machine\n");
   else if (profile.disk_assumed && t.read + t.write > 0)

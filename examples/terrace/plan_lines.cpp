@@ -75,13 +75,17 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
 }
 
 std::string commit_line(const RunConfig& config, const Plan& p) {
-  const auto commits = static_cast<double>(p.commits) * p.commit_seconds;
+  // The run waits for the last one.
+  const auto commits = static_cast<double>(p.commits - 1) * p.commit_added_seconds + p.commit_seconds;
   const auto run = static_cast<double>(config.steps) * p.times.seconds + commits;
+  const auto beside = p.commits > 1 && config.durability == "commit"
+                          ? fmt::format(" beside the next step, and adds {:.3f} s to it", p.commit_added_seconds)
+                          : ", without its syncs";
   return fmt::format(
-      "a commit writes {} in {:.3f} s, without its syncs; {} of them are {:.2f} % of this run; {} generation{} of the state on "
+      "a commit writes {} in {:.3f} s{}; {} of them are {:.2f} % of this run; {} generation{} of the state on "
       "disk\n",
-      format_bytes(p.commit_traffic.write), p.commit_seconds, p.commits, run > 0 ? 100 * commits / run : 0, p.generations,
-      p.generations == 1 ? "" : "s");
+      format_bytes(p.commit_traffic.write), p.commit_seconds, beside, p.commits, run > 0 ? 100 * commits / run : 0,
+      p.generations, p.generations == 1 ? "" : "s");
 }
 
 std::string average_line(const Plan& p) {

@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/plan_pipeline.h>
 
 #include <fmt/format.h>
@@ -181,6 +182,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
              step_s < 1.0005 * shortest_s ? "no schedule of these stages is faster"
                                           : fmt::format("another schedule of these stages could save {:.1f} % at best",
                                                         100 * (1 - shortest_s / step_s)));
+  fmt::print("{}", data_lines(config));
   return Exit::ok;
 }
 

@@ -42,8 +42,8 @@ std::string prometheus_text(const StepMetrics& metrics, std::string_view run) {
     const auto name = "terrace_" + metric.name('_');
     out += fmt::format("# HELP {} {} ({}).\n# TYPE {} gauge\n", name, metric.help, metric.unit, name);
     for (const auto& [cause, value] : values)
-      out += fmt::format("{}{{{}{}}} {}\n", name, of_run, cause.empty() ? "" : fmt::format(",cause=\"{}\"", in_label(cause)),
-                         sample_of(value));
+      out += fmt::format("{}{{{}{}}} {}\n", name, of_run,
+                         cause.empty() ? "" : fmt::format(",{}=\"{}\"", metric.label, in_label(cause)), sample_of(value));
   }
   return out;
 }

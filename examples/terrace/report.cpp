@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -205,6 +206,23 @@ std::string planned_section(const fs::path& dir, const Steps& steps) {
                  content);
 }
 
+// Of data with several sources, how often each has been trained on and what its last evaluation found.
+std::string sources_section(const Steps& steps) {
+  const auto& epochs = steps.back().epochs;
+  if (epochs.empty()) return {};
+  std::map<std::string, double> held_out;
+  for (const auto& m : steps)
+    if (!m.held_out.empty()) held_out = m.held_out;
+  std::string rows;
+  for (const auto& [source, times] : epochs)
+    rows += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n", escape(source), format_number(times, 4),
+                        held_out.contains(source) ? format_number(held_out.at(source), 5) : "–");
+  return section("Sources of the data", "How often each has been trained on, and its held-out loss in the last evaluation.",
+                 fmt::format("<div class='scroll'><table>\n<tr><th></th><th>epochs</th><th>held-out loss</th></tr>\n{}</table>"
+                             "</div>",
+                             rows));
+}
+
 std::string step_sections(const fs::path& dir, const Steps& steps) {
   const auto one = [](const std::string& content) {
     return section("One step, lane by lane", "What ran when, and how busy each lane was.", content);
@@ -245,6 +263,7 @@ fs::path write_report(const fs::path& run_dir) {
                                  steps.size(), steps.size() == 1 ? "" : "s", tokens, format_duration(time_s));
   body += tiles(steps);
   body += section("Loss", "Mean over target tokens, in nats.", loss_chart(steps));
+  body += sources_section(steps);
   body += step_sections(run_dir, steps);
   body += section("Stall by cause", "Time that the compute lane waited, by what it waited for.", stall_chart(steps));
   body += planned_section(run_dir, steps);

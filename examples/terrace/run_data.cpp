@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
-#include <vector>
+#include <utility>
 
 #include <terrace/core/printable.h>
+#include <terrace/examples/lm/chat/conversation_data.h>
+#include <terrace/examples/lm/corpus.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/offload/chunk_store.h>
 #include <terrace/parallel/train/documents.h>
@@ -34,72 +38,207 @@ std::optional<std::int64_t> template_time(const RunConfig& config) {
   return time;
 }
 
-RunData::Tokens::Tokens(const RunConfig& config)
-    : corpus(lm::Corpus::open(config.data, {}, lm::token_format(config.data_format, config.vocab))),
-      sequences(lm::plan_sequences(corpus.tokens(), static_cast<std::uint64_t>(config.seq_len))) {
-  // The run only keeps it. A mistake must not show at the end.
-  if (!config.tokenizer.empty()) static_cast<void>(read_tokenizer(config.tokenizer, config));
+// The sequences of one source.
+class RunData::Source {
+ public:
+  Source(std::string name, double share) : name_(std::move(name)), share_(share) {}
+  virtual ~Source() = default;
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] double share() const { return share_; }  // of all sequences of the run
+  [[nodiscard]] virtual std::uint64_t sequences(Split split) const = 0;
+  // Of one sequence. Numbers go on through all epochs.
+  virtual void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) = 0;
+  virtual void number(Split split, std::uint64_t sequence, std::span<const std::int32_t> tokens,
+                      std::span<std::int32_t> numbers) const = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;
+
+ private:
+  std::string name_;
+  double share_;
+};
+
+class RunData::Tokens final : public Source {
+ public:
+  Tokens(const RunConfig& config, const DataSource& source, double share, std::size_t sources)
+      : Source(source.name, share),
+        corpus_(lm::Corpus::open(source.files, windows_of(sources), lm::token_format(config.data_format, config.vocab))),
+        plan_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
+        seed_(config.seed),
+        separator_(static_cast<std::int32_t>(config.document_separator)) {}
+
+  [[nodiscard]] std::uint64_t sequences(Split split) const override {
+    return split == Split::training ? plan_.training_sequences : plan_.evaluation_sequences;
+  }
+  void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
+    const auto start = split == Split::training ? plan_.sequence_start(seed_, sequence)
+                                                : plan_.evaluation_start(sequence % plan_.evaluation_sequences);
+    corpus_.fill({&start, 1}, plan_.seq_len, tokens, targets);
+    // Every separator ends a document, also where a sequence ends with it.
+    if (separator_ >= 0) end_targets_at(tokens, separator_, targets);
+  }
+  void number(Split, std::uint64_t, std::span<const std::int32_t> tokens, std::span<std::int32_t> numbers) const override {
+    number_documents(tokens, tokens.size(), separator_, numbers);
+  }
+  [[nodiscard]] std::string describe() const override {
+    return fmt::format("{} sequences to train on, {} held out", plan_.training_sequences, plan_.evaluation_sequences);
+  }
+
+ private:
+  // The windows of all sources together take what those of one corpus do.
+  static lm::CorpusWindows windows_of(std::size_t sources) {
+    constexpr std::size_t kLeast = 16 << 10;
+    lm::CorpusWindows windows;
+    windows.bytes = std::max(kLeast, windows.bytes / sources);
+    return windows;
+  }
+
+  lm::Corpus corpus_;
+  lm::SequencePlan plan_;
+  std::uint64_t seed_;
+  std::int32_t separator_;
+};
+
+class RunData::Conversations final : public Source {
+ public:
+  Conversations(const RunConfig& config, const DataSource& source, double share, const lm::ChatFormat& format)
+      : Source(source.name, share), data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed) {}
+
+  [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split == Split::held_out); }
+  void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
+    data_.fill(split == Split::held_out, {&sequence, 1}, tokens, targets);
+  }
+  void number(Split split, std::uint64_t sequence, std::span<const std::int32_t>,
+              std::span<std::int32_t> numbers) const override {
+    data_.number(split == Split::held_out, {&sequence, 1}, numbers);
+  }
+  [[nodiscard]] std::string describe() const override {
+    auto text = fmt::format("{} conversations: {} sequences to train on, {} held out", data_.conversations(),
+                            data_.sequences(false), data_.sequences(true));
+    if (data_.documents() > data_.conversations())
+      text +=
+          fmt::format("; as the chat template writes earlier answers in another way, they are {} documents", data_.documents());
+    if (data_.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data_.cut());
+    return text;
+  }
+
+ private:
+  lm::ConversationData data_;
+};
+
+namespace {
+
+lm::Mixture mixture_of(const RunConfig& config) {
+  std::vector<std::uint64_t> weights;
+  for (const auto& source : data_sources(config)) weights.push_back(source.weight);
+  return {weights, config.seed};
 }
 
-RunData::Conversations::Conversations(const RunConfig& config)
+}  // namespace
+
+RunData::Vocabulary::Vocabulary(const RunConfig& config)
     : tokenizer(read_tokenizer(tokenizer_of(config), config)),
-      format(tokenizer, lm::read_tokenizer_config(tokenizer_of(config).parent_path()), template_time(config)),
-      data(config.data, format, static_cast<std::uint64_t>(config.seq_len), config.seed) {}
+      format(tokenizer, lm::read_tokenizer_config(tokenizer_of(config).parent_path()), template_time(config)) {}
 
 RunData::RunData(const RunConfig& config)
-    : seed_(config.seed), separator_(static_cast<std::int32_t>(config.document_separator)) {
-  if (config.data_format == kConversations)
-    conversations_ = std::make_unique<Conversations>(config);
-  else
-    tokens_ = std::make_unique<Tokens>(config);
+    : mixture_(mixture_of(config)),
+      counted_(mixture_),
+      rows_(static_cast<std::uint64_t>(config.batch_size)),
+      has_documents_(config.data_format == kConversations || config.document_separator >= 0) {
+  const bool conversations = config.data_format == kConversations;
+  if (conversations)
+    vocabulary_ = std::make_unique<Vocabulary>(config);
+  else if (!config.tokenizer.empty())  // the run only keeps it; a mistake must not show at the end
+    static_cast<void>(read_tokenizer(config.tokenizer, config));
+  const auto sources = data_sources(config);
+  for (const auto& source : sources) try {
+      const auto share = mixture_.share(sources_.size());
+      if (conversations)
+        sources_.push_back(std::make_unique<Conversations>(config, source, share, vocabulary_->format));
+      else
+        sources_.push_back(std::make_unique<Tokens>(config, source, share, sources.size()));
+    } catch (const Error& error) {
+      if (sources.size() == 1) throw;
+      throw Error(fmt::format("source {} of --data: {}", source.name, error.what()), error.exit());
+    }
 }
 
-void RunData::fill(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-                   std::span<std::int32_t> targets) {
-  if (conversations_) return conversations_->data.fill(split == Split::held_out, sequences, tokens, targets);
-  const auto& plan = tokens_->sequences;
-  std::vector<std::uint64_t> starts;
-  for (const auto sequence : sequences)
-    starts.push_back(split == Split::training ? plan.sequence_start(seed_, sequence)
-                                              : plan.evaluation_start(sequence % plan.evaluation_sequences));
-  tokens_->corpus.fill(starts, plan.seq_len, tokens, targets);
-  // Every separator ends a document, also where a sequence ends with it.
-  if (separator_ >= 0) end_targets_at(tokens, separator_, targets);
+RunData::~RunData() = default;
+
+RunData::Place RunData::place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const {
+  if (split == Split::training) {
+    const auto place = mixture.at(sequence);
+    return {sources_[place.source].get(), place.sequence};
+  }
+  const auto micro_batch = sequence / rows_, all = static_cast<std::uint64_t>(sources_.size());
+  return {sources_[micro_batch % all].get(), micro_batch / all * rows_ + sequence % rows_};
 }
 
 bool RunData::read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
                    std::span<std::int32_t> targets) try {
-  fill(split, sequences, tokens, targets);
+  const auto each = sequences.empty() ? 0 : tokens.size() / sequences.size();
+  for (std::size_t row = 0; row < sequences.size(); ++row) {
+    const auto [source, sequence] = place_of(mixture_, split, sequences[row]);
+    source->fill(split, sequence, tokens.subspan(row * each, each), targets.subspan(row * each, each));
+  }
   return error_ == nullptr;
 } catch (const Error&) {
   error_ = std::current_exception();
   return false;
 }
 
-BatchReader::Number RunData::documents() const {
-  if (conversations_)
-    return [this](Split split, auto sequences, auto, auto numbers) {
-      conversations_->data.number(split == Split::held_out, sequences, numbers);
-    };
-  if (separator_ < 0) return {};
-  return [separator = separator_](Split, auto sequences, auto tokens, auto numbers) {
-    number_documents(tokens, tokens.size() / sequences.size(), separator, numbers);
+BatchReader::Number RunData::documents() {
+  if (!has_documents_) return {};
+  return [this, mixture = mixture_](Split split, auto sequences, auto tokens, auto numbers) mutable {
+    const auto each = sequences.empty() ? 0 : tokens.size() / sequences.size();
+    for (std::size_t row = 0; row < sequences.size(); ++row) {
+      const auto [source, sequence] = place_of(mixture, split, sequences[row]);
+      source->number(split, sequence, tokens.subspan(row * each, each), numbers.subspan(row * each, each));
+    }
   };
 }
 
-std::string RunData::note() const {
-  if (!conversations_) return {};
-  const auto& data = conversations_->data;
-  auto text = fmt::format("{} conversations: {} sequences to train on, {} held out", data.conversations(),
-                          data.sequences(false), data.sequences(true));
-  if (data.documents() > data.conversations())
-    text +=
-        fmt::format("; as the chat template writes earlier answers in another way, they are {} documents", data.documents());
-  if (data.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data.cut());
-  return text;
+std::vector<std::string> RunData::notes() const {
+  std::vector<std::string> lines;
+  if (sources_.size() == 1 && !vocabulary_) return lines;
+  for (const auto& source : sources_)
+    lines.push_back(sources_.size() == 1 ? source->describe()
+                                         : fmt::format("data {}: {:.4g} % of the sequences; {}", source->name(),
+                                                       100 * source->share(), source->describe()));
+  return lines;
 }
 
-std::string RunData::warning() const { return conversations_ ? conversations_->format.warning() : std::string(); }
+RunData::HeldOut RunData::held_out(std::span<const Trainer::HeldOut> micro_batches) const {
+  std::vector<Trainer::HeldOut> sums(sources_.size());
+  for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+    auto& sum = sums[i % sums.size()];
+    sum.loss_sum += micro_batches[i].loss_sum;
+    sum.targets += micro_batches[i].targets;
+  }
+  HeldOut found;
+  if (sources_.size() == 1) {
+    found.loss = sums.front().mean();
+    return found;
+  }
+  Trainer::HeldOut all;
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    all.loss_sum += sources_[s]->share() * sums[s].loss_sum;
+    all.targets += sources_[s]->share() * sums[s].targets;
+    found.of_sources[sources_[s]->name()] = sums[s].mean();
+  }
+  found.loss = all.targets > 0 ? all.loss_sum / all.targets : 0;
+  return found;
+}
+
+std::map<std::string, double> RunData::epochs(std::uint64_t sequences) {
+  std::map<std::string, double> epochs;
+  if (sources_.size() == 1) return epochs;
+  const auto taken = counted_.taken(sequences);
+  for (std::size_t s = 0; s < taken.size(); ++s)
+    epochs[sources_[s]->name()] = static_cast<double>(taken[s]) / static_cast<double>(sources_[s]->sequences(Split::training));
+  return epochs;
+}
+
+std::string RunData::warning() const { return vocabulary_ ? vocabulary_->format.warning() : std::string(); }
 
 void RunData::demand(Team& team, const std::function<std::string()>& kept) const {
   team.together([&] {

@@ -1,4 +1,6 @@
-// The sequences of a run's data, for the library's trainer: of a corpus of tokens, or of conversations.
+// The sequences of a run's data, for the library's trainer: of a corpus of tokens, or of conversations; of one source, or of
+// several that are mixed by their weights (lm/mixture.h). Held-out sequences are never mixed: the micro-batches of an
+// evaluation are the sources' in turn.
 //
 // Owner:   the rank's training. Threads: the rank's.
 // Errors:  of the constructor, what the corpus or the conversations throw. If a file has changed or cannot be read later, all
@@ -8,13 +10,15 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
-#include <terrace/examples/lm/chat/conversation_data.h>
-#include <terrace/examples/lm/corpus.h>
+#include <terrace/examples/lm/chat/chat_format.h>
+#include <terrace/examples/lm/mixture.h>
 #include <terrace/examples/terrace/run_config.h>
 #include <terrace/examples/terrace/team.h>
 #include <terrace/parallel/train/trainer.h>
@@ -30,39 +34,51 @@ std::optional<std::int64_t> template_time(const RunConfig& config);
 class RunData {
  public:
   explicit RunData(const RunConfig& config);
+  RunData(RunData&&) = delete;
+  ~RunData();
 
   // As Trainer::Options has it.
   bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
   // As Trainer::Options::documents has it; empty if each sequence is one document.
-  [[nodiscard]] BatchReader::Number documents() const;
-  // What the user should know of the data when the run begins; empty: nothing.
-  [[nodiscard]] std::string note() const;
+  [[nodiscard]] BatchReader::Number documents();
+  // What the user should know of the data when the run begins, in lines.
+  [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] std::string warning() const;
   [[nodiscard]] const std::exception_ptr& error() const { return error_; }  // why this rank could not read its part
   // Throws the error of the first rank that has one. Called by all ranks, after the commit; `kept` says what they have then.
   void demand(Team& team, const std::function<std::string()>& kept) const;
 
- private:
-  struct Tokens {
-    explicit Tokens(const RunConfig& config);
-    lm::Corpus corpus;
-    lm::SequencePlan sequences;
+  // Of an evaluation, from the losses of its micro-batches: the mean over the targets, each source with its weight, and of each
+  // source alone if there are several.
+  struct HeldOut {
+    double loss = 0;
+    std::map<std::string, double> of_sources;
   };
-  struct Conversations {
-    explicit Conversations(const RunConfig& config);
+  [[nodiscard]] HeldOut held_out(std::span<const Trainer::HeldOut> micro_batches) const;
+  // How often each source has been trained on after so many sequences of the run; empty if there is one source.
+  [[nodiscard]] std::map<std::string, double> epochs(std::uint64_t sequences);
+
+ private:
+  class Source;
+  class Tokens;
+  class Conversations;
+  struct Vocabulary {
+    explicit Vocabulary(const RunConfig& config);
     lm::Tokenizer tokenizer;
     lm::ChatFormat format;
-    lm::ConversationData data;
   };
-  void fill(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets);
+  struct Place {
+    Source* source = nullptr;
+    std::uint64_t sequence = 0;
+  };
+  [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
 
-  // One of them is there.
-  std::unique_ptr<Tokens> tokens_;
-  std::unique_ptr<Conversations> conversations_;
-  std::uint64_t seed_;
-  std::int32_t separator_;
+  std::unique_ptr<Vocabulary> vocabulary_;  // of conversations
+  std::vector<std::unique_ptr<Source>> sources_;
+  lm::Mixture mixture_, counted_;  // counted_: of epochs(), whose place is another one
+  std::uint64_t rows_;             // of a micro-batch
+  bool has_documents_;
   std::exception_ptr error_;
 };
 

@@ -114,7 +114,9 @@ void demand_types_of(const nlohmann::json& usual, const nlohmann::json& found) {
   }
   demand(found.at("data").is_array(), "data");
   for (const auto& file : found.at("data"))
-    demand(file.is_object() && file.at("name").is_string() && file.at("bytes").is_number_unsigned(), "data");
+    demand(file.is_object() && file.at("name").is_string() && file.at("bytes").is_number_unsigned() &&
+               (!file.contains("weight") || (file.at("weight").is_number_unsigned() && file.at("source").is_string())),
+           "data");
 }
 
 std::uint64_t count_in(const nlohmann::json& value, std::uint64_t most, const char* what) {

@@ -16,6 +16,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/weight_files.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_data.h>
@@ -85,7 +86,10 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
   for (const auto& o : options())
     if (o.same != Option::Same::nowhere) out[std::string(o.key)] = all.at(std::string(o.section)).at(std::string(o.key));
   out["data"] = nlohmann::json::array();
-  for (const auto& file : c.data) out["data"].push_back(describe_content(file));
+  for (const auto& source : data_sources(c))
+    for (const auto& file : source.files) out["data"].push_back(describe_content(file));
+  if (const auto sources = data_sources(c); sources.size() > 1)
+    for (const auto& source : sources) out["data weights"].push_back({source.weight, source.files.size()});
   if (!c.init_from.empty()) {
     auto& files = out["init-from"] = nlohmann::json::array();
     for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));

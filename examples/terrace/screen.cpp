@@ -115,6 +115,8 @@ void Screen::step(const StepMetrics& m) {
                                  options_.width);
   say(options_.out, fmt::format("{}\n", line));
   if (m.eval_loss) say(options_.out, fmt::format("{:>13}  held-out loss {}\n", "", format_number(*m.eval_loss, 6)));
+  for (const auto& [source, loss] : m.held_out)
+    say(options_.out, fmt::format("{:>13}    of {} {}\n", "", source, format_number(loss, 6)));
   draw_bar();
   std::fflush(options_.out);
 }

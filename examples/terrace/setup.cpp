@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/setup.h>
 
 #include <fmt/format.h>
@@ -180,9 +181,10 @@ PlanRequest plan_request(const RunConfig& c) {
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
-  r.evaluate_batches = static_cast<std::uint64_t>(c.eval_batches);
+  r.evaluate_batches = evaluated_batches(c);
   r.evaluate_first = c.eval_first;
   r.commit_every = commit_interval(c);
+  r.commits_beside = r.commit_every != 0 && c.durability == "commit";
   r.visits = c.save.empty() ? 1 : 2;
   r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
   r.generations = generations(c);
@@ -376,10 +378,15 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   if (p.times.communicated.seconds > 0)
     j["communication"] = {{"seconds", of_step(p.times.communicated.seconds)},
                           {"hidden_s", of_step(p.times.communicated.hidden_s)}};
-  j["commit"] = {{"commits", p.commits}, {"seconds", p.commit_seconds}, {"bytes", bytes(p.commit_traffic)}};
+  j["commit"] = {{"commits", p.commits},
+                 {"seconds", p.commit_seconds},
+                 {"added_s", p.commit_added_seconds},
+                 {"bytes", bytes(p.commit_traffic)}};
   j["floor_s"] = of_step(p.floor_s);
   j["binding"] = p.binding;
   j["link"] = p.link;
+  if (const auto sources = data_sources(c); sources.size() > 1)
+    for (const auto& source : sources) j["data"].push_back({{"source", source.name}, {"weight", source.weight}});
   const auto layers = static_cast<std::uint32_t>(p.map.activations.size());
   j["choice"] = {{"text", to_text(p.choice, layers)},
                  {"order", p.choice.order == Order::horizontal ? "horizontal" : "vertical"},

@@ -24,6 +24,7 @@
 #include <terrace/examples/terrace/check_tokens.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commit_signal.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/kept_commits.h>
@@ -97,7 +98,8 @@ class Training {
     note_start(screen_, config_, agreed_, dir_, team_, {done(), moved_from_});
     metrics_.emplace(metrics_sinks(config_, dir_.path, dir_.path / log_.metrics_file(), team_.first(), done()));
     note_missing_steps();
-    if (const auto note = data_.note(); team_.first() && !note.empty()) screen_.note(note);
+    if (team_.first())
+      for (const auto& note : data_.notes()) screen_.note(note);
     if (const auto warning = data_.warning(); team_.first() && !warning.empty()) screen_.warn(warning);
     const auto planned = agreed_.to_json(team_);
     if (team_.first()) write_json(dir_.path / kPlanFile, planned);
@@ -116,7 +118,7 @@ class Training {
     if (config_.eval_first && config_.eval_batches > 0 && done() == 0) {
       first_evaluation_ = evaluate();
       if (!first_evaluation_) return kNoData;
-      screen_.note(held_out_before(*first_evaluation_));
+      screen_.note(held_out_before(first_evaluation_->loss));
     }
     while (done() < last_) {
       static_cast<void>(trainer_.read());
@@ -126,14 +128,21 @@ class Training {
       const auto begin = now_ns();
       const auto steps = step_of(trainer_, config_, dir_);
       trace_.span({"step", fmt::format("step {}", done()), begin, now_ns()});
+      if (begun_) {
+        commit_s_ += steps.back().commit_s;
+        after_commit();
+      }
 
       auto m = show_all_but_last(steps);
       const bool evaluates =
           config_.eval_batches > 0 && (done() == last_ || due(done(), static_cast<std::uint64_t>(config_.eval_interval)));
-      if (evaluates) m.eval_loss = evaluation_ = evaluate();
+      if (evaluates && (evaluation_ = evaluate())) {
+        m.eval_loss = evaluation_->loss;
+        m.held_out = evaluation_->of_sources;
+      }
       show(m);  // before the commit, so that every committed step has its line
       if (evaluates && !evaluation_) return kNoData;
-      if (due(done(), commit_interval(config_)) && done() != last_) commit();
+      if (due(done(), commit_interval(config_)) && done() != last_) begin_commit();
       if (done() != last_) trace_.forget_before(begin);  // the report shows the last two
     }
     return 0;
@@ -193,7 +202,8 @@ class Training {
   }
   void show(StepMetrics m) {
     m.commit_s = std::exchange(commit_s_, 0);
-    if (m.step == 1) m.first_eval_loss = first_evaluation_;
+    if (m.step == 1 && first_evaluation_) m.first_eval_loss = first_evaluation_->loss;
+    m.epochs = data_.epochs(m.step * trainer_.tokens_a_step() / static_cast<std::uint64_t>(config_.seq_len));
     metrics_->write(m);
     screen_.step(m);
   }
@@ -204,21 +214,27 @@ class Training {
                                (dir_.path / kMetricsFile).string(), missing));
   }
 
-  std::optional<double> evaluate() { return trainer_.evaluate(static_cast<std::uint64_t>(config_.eval_batches)); }
+  std::optional<RunData::HeldOut> evaluate() {
+    const auto losses = trainer_.evaluate_each(evaluated_batches(config_));
+    if (!losses) return std::nullopt;
+    return data_.held_out(*losses);
+  }
   // The evaluation of a run that ended after its last commit, from the line of its last step. A run that a signal stopped after
   // the last step has no evaluation yet.
-  std::optional<double> recall_evaluation() {
-    std::optional<double> evaluation;
+  std::optional<RunData::HeldOut> recall_evaluation() {
+    std::optional<RunData::HeldOut> evaluation;
     if (team_.first())
-      if (const auto lines = read_metrics(dir_.path / kMetricsFile); !lines.empty() && lines.back().step == done())
-        evaluation = lines.back().eval_loss;
+      if (const auto lines = read_metrics(dir_.path / kMetricsFile);
+          !lines.empty() && lines.back().step == done() && lines.back().eval_loss)
+        evaluation = {*lines.back().eval_loss, lines.back().held_out};
     if (config_.eval_batches > 0 && !team_.any(evaluation.has_value())) evaluation = evaluate();
     return evaluation;
   }
 
   // That of a resumed run is in the line of its first step.
   [[nodiscard]] std::optional<double> first_evaluation() const {
-    if (first_evaluation_ || !team_.first()) return first_evaluation_;
+    if (first_evaluation_) return first_evaluation_->loss;
+    if (!team_.first()) return std::nullopt;
     const auto lines = read_metrics(dir_.path / kMetricsFile);
     return lines.empty() ? std::nullopt : lines.front().first_eval_loss;
   }
@@ -227,19 +243,45 @@ class Training {
   void commit_now() {
     if (!commits() || dir_.store.generations == 1)
       return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
-    if (committed_ != done()) commit();
-    screen_.note(fmt::format("committed after step {}, because of SIGUSR1", done()));
+    noted_ = done();
+    if (committed_ == noted_)
+      note_commit();
+    else if (begun_ != noted_)
+      begin_commit();
   }
-  void commit() {
+  // The next step is computed while the commit is written, and ends behind it. With --durability step a kill must cost no step
+  // that is done.
+  void begin_commit() {
+    finish_commit();
     const auto begin = now_ns();
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
     keeper_.keep_last_commit();
-    trainer_.commit();
-    keeper_.remove_oldest();
-    committed_ = done();
+    trainer_.begin_commit();
+    begun_ = done();
     commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
+    if (config_.durability == "step") finish_commit();
+  }
+  void finish_commit() {
+    if (!begun_) return;
+    const auto begin = now_ns();
+    trainer_.finish_commit();
+    commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
+    after_commit();
+  }
+  void commit() {
+    if (begun_ != done()) begin_commit();
+    finish_commit();
+  }
+  // A commit that was begun is on the disk.
+  void after_commit() {
+    committed_ = std::exchange(begun_, std::nullopt);
+    keeper_.remove_oldest();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
+    if (noted_ == committed_) note_commit();
+  }
+  void note_commit() {
+    screen_.note(fmt::format("committed after step {}, because of SIGUSR1", *std::exchange(noted_, std::nullopt)));
   }
   // Keeps the algorithms that the device's math chose, because they change the bits: in the run directory for a resumed run, in
   // the machine profile for new runs.
@@ -288,7 +330,8 @@ class Training {
   [[nodiscard]] nlohmann::json result_of(const std::string& hash, PerTier<std::uint64_t> peak) const {
     nlohmann::json result{{"steps", done()}, {"weights_xxh64", hash}, {"skipped_steps", trainer_.skipped()}};
     if (const auto chosen = device_->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
-    if (evaluation_) result["eval_loss"] = *evaluation_;
+    if (evaluation_) result["eval_loss"] = evaluation_->loss;
+    if (evaluation_ && !evaluation_->of_sources.empty()) result["held_out"] = evaluation_->of_sources;
     if (const auto first = first_evaluation()) result["first_eval_loss"] = *first;
     if (trainer_.loss_scale().dynamic()) result["loss_scale"] = trainer_.loss_scale().value();
     for (const auto tier : kAllTiers) peak[tier] = team_.max(peak[tier]);
@@ -335,10 +378,11 @@ class Training {
   const RankLog log_;
   Screen screen_;
   std::optional<MetricsSinks> metrics_;
-  std::optional<double> first_evaluation_;  // before the first step, with --eval-first
-  std::optional<double> evaluation_;        // the last one
-  double commit_s_ = 0;                     // not shown yet
-  std::optional<std::uint64_t> committed_;  // the step of this process's last commit
+  std::optional<RunData::HeldOut> first_evaluation_;  // before the first step, with --eval-first
+  std::optional<RunData::HeldOut> evaluation_;        // the last one
+  double commit_s_ = 0;                               // not shown yet
+  // Steps: of this process's last commit, of one that is being written, of the one that SIGUSR1 asked for and is not noted yet.
+  std::optional<std::uint64_t> committed_, begun_, noted_;
 };
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <terrace/core/usage_errors.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/ranks.h>
 #include <terrace/examples/terrace/run_data.h>
@@ -118,6 +119,8 @@ void demand_separator(const RunConfig& c) {
     refuse_pair(fmt::format("--document-separator {} with --vocab {}: no token has this id", c.document_separator, c.vocab),
                 fmt::format("give the id of a token, at most {}, or leave it out", c.vocab - 1));
 }
+
+void demand_weights(const RunConfig& c) { static_cast<void>(data_sources(c)); }
 
 void demand_conversations(const RunConfig& c) {
   const bool conversations = c.data_format == "jsonl";
@@ -349,8 +352,8 @@ void demand_freeze(const RunConfig& c) {
 
 void validate(const RunConfig& c) {
   UsageErrors errors;
-  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_conversations,
-                           demand_experts, demand_skips, demand_few_blocks})
+  for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_weights,
+                           demand_conversations, demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

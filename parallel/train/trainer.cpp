@@ -127,6 +127,9 @@ std::vector<Trainer::Step> Trainer::step() {
                               .update = updates.back(),
                               .updates = together() == 1 ? std::span<const UpdateStep>() : updates,
                               .greatest_norm = options_.greatest_norm});
+  const auto computed = now_ns();
+  engine_.finish_commit();  // before a loss that is not finite ends the run
+  const auto commit_s = static_cast<double>(now_ns() - computed) * 1e-9;
   result.gradient_norm /= scale;
   for (auto* const norms : {&result.gradient_norms, &result.group_norms})
     for (auto& norm : *norms) norm /= scale;
@@ -138,6 +141,7 @@ std::vector<Trainer::Step> Trainer::step() {
                      .learning_rate = updates[u].learning_rate,
                      .result = part_of(result, u),
                      .targets = static_cast<std::uint64_t>(counted[u].all)});
+  steps.back().commit_s = commit_s;
   steps.back().applied = settle(updates.back(), result);
   done_ += together();
   if (const auto every = engine_.average_every(); every != 0 && done_ % every == 0) {
@@ -179,16 +183,15 @@ bool Trainer::settle(UpdateStep update, const StepResult& r) {
 }
 
 // All ranks evaluate in every round, because they gather weights together; losses behind the last micro-batch do not count.
-std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
+std::optional<std::vector<Trainer::HeldOut>> Trainer::evaluate_each(std::uint64_t micro_batches) {
   const std::uint64_t at_once = engine_.evaluated_at_once();
   const auto& mesh = engine_.map().mesh();
   auto* const ranks = options_.ranks;
   Batch batch;
-  double sum = 0, targets = 0;
+  std::vector<HeldOut> found;
   for (std::uint64_t first = 0; first < micro_batches; first += deal_.ranks * at_once) {
     const bool has_read = reader_(Split::held_out, deal_.of_evaluation(first, at_once), batch);
     if (ranks ? ranks->any(!has_read) : !has_read) return std::nullopt;
-    auto micro_batch = first;
     const auto mine =
         engine_.evaluate({.tokens = batch.tokens, .targets = batch.targets, .document_begins = batch.document_begins});
     for (std::size_t i = 0; i < mine.size(); ++i) {
@@ -196,20 +199,35 @@ std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
       const auto losses = ranks ? ranks->each(mine[i]) : std::vector{mine[i]};
       const auto counted = of_data_ranks(batch.counted[i]);
       for (std::size_t data_rank = 0; data_rank < deal_.ranks; ++data_rank) {
-        if (micro_batch++ >= micro_batches) continue;
-        sum += losses[mesh.at(0, kBatchAxes, static_cast<std::uint32_t>(data_rank))];
-        targets += counted[data_rank];
+        if (found.size() == micro_batches) continue;
+        found.push_back({losses[mesh.at(0, kBatchAxes, static_cast<std::uint32_t>(data_rank))], counted[data_rank]});
       }
     }
   }
-  return sum / std::max(1.0, targets);
+  return found;
 }
 
-void Trainer::commit() {
+std::optional<double> Trainer::evaluate(std::uint64_t micro_batches) {
+  const auto each = evaluate_each(micro_batches);
+  if (!each) return std::nullopt;
+  HeldOut all;
+  for (const auto& one : *each) {
+    all.loss_sum += one.loss_sum;
+    all.targets += one.targets;
+  }
+  return all.mean();
+}
+
+void Trainer::begin_commit() {
   engine_.flush();  // before the peaks are read, because flushing may raise them
   Progress progress{.skipped_steps = skipped_, .peak_bytes = engine_.peak_bytes()};
   if (options_.loss_scale.dynamic()) progress.loss_scale = options_.loss_scale.state();
-  engine_.commit(done_, to_text(progress));
+  engine_.begin_commit(done_, to_text(progress));
+}
+
+void Trainer::commit() {
+  begin_commit();
+  finish_commit();
 }
 
 }  // namespace terrace

@@ -80,12 +80,21 @@ class Trainer {
       return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
     }
     std::uint64_t targets = 0;  // over which its loss is a mean, of all ranks; without documents all positions
+    double commit_s = 0;        // that step() waited, behind the computing, for the commit that was begun before it
   };
   std::vector<Step> step();
-  // The mean loss of a target over the first `micro_batches` held-out micro-batches, the same ones on any number of ranks.
-  // Empty if a rank cannot read its part.
-  std::optional<double> evaluate(std::uint64_t micro_batches);
-  void commit();
+  // The losses of the first `micro_batches` held-out micro-batches, the same ones on any number of ranks. Empty if a rank
+  // cannot read its part.
+  struct HeldOut {
+    double loss_sum = 0, targets = 0;
+    [[nodiscard]] double mean() const { return loss_sum / std::max(1.0, targets); }
+  };
+  std::optional<std::vector<HeldOut>> evaluate_each(std::uint64_t micro_batches);
+  std::optional<double> evaluate(std::uint64_t micro_batches);  // the mean loss of a target over all of them
+  // Begins a commit of the steps done; the next step() is computed while it is written, and finishes it (engine.h).
+  void begin_commit();
+  void finish_commit() { engine_.finish_commit(); }
+  void commit();  // both
 
   [[nodiscard]] std::uint64_t done() const { return done_; }               // steps
   [[nodiscard]] std::uint64_t together() const { return deal_.together; }  // steps that step() computes

@@ -37,6 +37,7 @@ StepMetrics step_with_all(std::uint64_t step) {
   m.communication_s = 0.5, m.hidden_communication_s = 0.25;
   m.commit_s = 0.0625, m.eval_loss = 2.75, m.first_eval_loss = 3.5, m.router_balance = 1.5, m.router_z = 0.125,
   m.router_dropped = 8;
+  m.held_out = {{"a.bin", 2.25}}, m.epochs = {{"a.bin", 1.25}};
   return m;
 }
 

@@ -43,7 +43,8 @@ class CrashTest : public test::FolderTest {
     return o;
   }
 
-  void everywhere(bool larger);
+  // beside: each commit is written while the next step is computed.
+  void everywhere(bool larger, bool beside = false);
 };
 
 // A commit as it was when it was made.
@@ -58,7 +59,7 @@ std::vector<std::pair<ChunkId, std::uint64_t>> checksums_of(const ChunkStore& st
   return all;
 }
 
-void CrashTest::everywhere(bool larger) {
+void CrashTest::everywhere(bool larger, bool beside) {
   const auto first_seed = number_from_environment("TERRACE_CRASH_SEED", 1);
   const auto losses = number_from_environment("TERRACE_CRASH_LOSSES", 1);  // power losses at each moment
   // The larger run has many more moments: only some of them, except in the long form.
@@ -85,10 +86,13 @@ void CrashTest::everywhere(bool larger) {
     ASSERT_TRUE(t.planned.fits) << t.planned.refusal.why;
     for (std::uint64_t s = 1; s <= kSteps; ++s) {
       t.step();
-      const auto begun = journal->size();
-      t.trainer->commit();
-      made.push_back({begun, journal->size(), {}});
+      if (beside && s > 1) made.back().ended = journal->size();
+      made.push_back({journal->size(), 0, {}});
+      beside ? t.trainer->begin_commit() : t.trainer->commit();
+      if (!beside) made.back().ended = journal->size();
     }
+    t.trainer->finish_commit();
+    made.back().ended = journal->size();
     hash = t.hash();
   }
   const auto moments = journal->size();
@@ -104,8 +108,8 @@ void CrashTest::everywhere(bool larger) {
   std::uint64_t opened = 0, resumed = 0, newer = 0;
   for (std::size_t moment = 0; moment <= moments; ++moment) {
     if (journal->is_end_of_write(moment)) continue;  // what is uncertain is the same as before the next event
-    const bool committing =
-        std::ranges::any_of(made, [&](const Made& m) { return m.begun <= moment && moment <= m.ended && m.ended != 0; });
+    const bool committing = std::ranges::any_of(
+        made, [&](const Made& m) { return !beside && m.begun <= moment && moment <= m.ended && m.ended != 0; });
     if (!committing && moment % stride != first_seed % stride) continue;
     std::uint64_t last = 0;
     while (last < kSteps && made[last + 1].ended <= moment) ++last;
@@ -157,6 +161,8 @@ void CrashTest::everywhere(bool larger) {
 
 TEST_F(CrashTest, APowerLossAtEveryWrite) { everywhere(false); }
 TEST_F(CrashTest, APowerLossAtEveryWriteOfALargerRun) { everywhere(true); }
+TEST_F(CrashTest, APowerLossWhileACommitIsWrittenBesideAStep) { everywhere(false, true); }
+TEST_F(CrashTest, APowerLossWhileACommitIsWrittenBesideAStepOfALargerRun) { everywhere(true, true); }
 
 }  // namespace
 }  // namespace terrace

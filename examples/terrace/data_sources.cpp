@@ -1,0 +1,99 @@
+#include <terrace/examples/terrace/data_sources.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/printable.h>
+#include <terrace/examples/lm/corpus.h>
+#include <terrace/examples/lm/mixture.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
+
+namespace terrace::cli {
+namespace {
+
+[[noreturn]] void refuse(const std::string& why) {
+  throw Error(fmt::format("--data: {}\n  give each source's weight before its files, as in --data 7 web.bin 3 code.bin; a "
+                          "file whose name is a number is written ./7",
+                          why),
+              Exit::usage);
+}
+
+void name(std::vector<DataSource>& sources) {
+  for (auto at = sources.begin(); at != sources.end(); ++at) {
+    const auto file = printable(at->files.front().filename().string());
+    const auto taken = [&] { return std::any_of(sources.begin(), at, [&](const auto& s) { return s.name == at->name; }); };
+    at->name = file;
+    for (int number = 2; taken(); ++number) at->name = fmt::format("{} ({})", file, number);
+  }
+}
+
+}  // namespace
+
+std::vector<DataSource> data_sources(const RunConfig& config) {
+  std::vector<DataSource> sources;
+  std::vector<std::string> weights;
+  for (const auto& word : config.data) {
+    if (lm::is_number(word.string())) {
+      if (!sources.empty() && sources.back().files.empty()) refuse(fmt::format("the weight {} has no files", weights.back()));
+      weights.push_back(word.string());
+      sources.emplace_back();
+      continue;
+    }
+    if (sources.empty()) sources.emplace_back();
+    if (sources.size() > weights.size() && config.data.size() > 1 &&
+        std::ranges::any_of(config.data, [](const auto& other) { return lm::is_number(other.string()); }))
+      refuse(fmt::format("{} has no weight, and other files have one", printable(word.string())));
+    sources.back().files.push_back(word);
+  }
+  if (sources.empty()) return sources;
+  if (sources.back().files.empty()) refuse(fmt::format("the weight {} has no files", weights.back()));
+  if (!weights.empty()) try {
+      const auto whole = lm::whole_weights(weights);
+      for (std::size_t s = 0; s < sources.size(); ++s) sources[s].weight = whole[s];
+    } catch (const Error& error) {
+      refuse(error.what());
+    }
+  name(sources);
+  return sources;
+}
+
+std::vector<std::filesystem::path> data_files(const RunConfig& config) {
+  std::vector<std::filesystem::path> files;
+  for (auto& source : data_sources(config)) std::ranges::move(source.files, std::back_inserter(files));
+  return files;
+}
+
+std::uint64_t evaluated_batches(const RunConfig& config) {
+  return static_cast<std::uint64_t>(config.eval_batches) * std::max<std::size_t>(1, data_sources(config).size());
+}
+
+std::string data_lines(const RunConfig& config) {
+  const auto sources = data_sources(config);
+  if (sources.size() < 2) return {};
+  std::uint64_t sum = 0;
+  for (const auto& source : sources) sum += source.weight;
+  const auto sequences =
+      static_cast<double>(config.batch_size * config.grad_accumulation * config.ep * std::max<std::int64_t>(1, config.dp)) *
+      static_cast<double>(config.steps);
+  std::string lines;
+  for (const auto& source : sources) {
+    const auto share = static_cast<double>(source.weight) / static_cast<double>(sum);
+    lines += fmt::format("data {}: {:.4g} % of the sequences", source.name, 100 * share);
+    if (config.data_format != kConversations) {
+      const auto format = lm::token_format(config.data_format, config.vocab);
+      std::uint64_t tokens = 0;
+      for (const auto& file : source.files) tokens += lm::tokens_in_file(file, format);
+      const auto plan = lm::plan_sequences(tokens, static_cast<std::uint64_t>(config.seq_len));
+      lines += fmt::format(", {} to train on, {:.4g} epochs in this run", plan.training_sequences,
+                           share * sequences / static_cast<double>(plan.training_sequences));
+    }
+    lines += '\n';
+  }
+  return lines;
+}
+
+}  // namespace terrace::cli
