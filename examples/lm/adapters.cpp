@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/adapter_config.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/parallel/layers/names.h>
 
@@ -82,33 +82,6 @@ std::vector<ParamSpec> adapters_in(const Model& model) {
   throw Error(fmt::format("{}: {}", file.string(), why), Exit::usage);
 }
 
-// Keys of adapter_config.json whose other values compute something else.
-void demand_plain(const fs::path& file, const nlohmann::json& json) {
-  if (!json.is_object() || json.value("peft_type", nlohmann::json("LORA")) != "LORA")
-    refuse(file, "it is not the configuration of a LoRA adapter (peft_type LORA)");
-  for (const auto* const key : {"use_rslora", "use_dora", "lora_bias", "use_qalora"})
-    if (const auto at = json.find(key); at != json.end() && *at == true)
-      refuse(file, fmt::format("{} is true: terrace trains adapters without it", key));
-  for (const auto* const key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "target_parameters",
-                                "trainable_token_indices", "alora_invocation_tokens"})
-    if (const auto at = json.find(key); at != json.end() && !at->empty() && !at->is_null())
-      refuse(file, fmt::format("it has {}: terrace trains adapters of one rank in all blocks", key));
-  if (const auto at = json.find("bias"); at != json.end() && *at != "none")
-    refuse(file, "its biases are trained (bias): terrace freezes them");
-}
-
-void demand_same_settings(const fs::path& file, const nlohmann::json& json, const layers::Adapters& adapters) {
-  const auto demand = [&](const char* key, double value, const char* flag) {
-    const auto at = json.find(key);
-    if (at == json.end() || !at->is_number()) refuse(file, fmt::format("it has no number {}", key));
-    if (at->get<double>() != value)
-      refuse(file, fmt::format("{} is {}, and this run has {}\n  give --{} {}", key, at->get<double>(), value, flag,
-                               at->get<double>()));
-  };
-  demand("r", static_cast<double>(adapters.rank), "lora-rank");
-  demand("lora_alpha", adapters.alpha, "lora-alpha");
-}
-
 double number_at(const TensorView& view, std::int64_t i) {
   switch (view.dtype) {
     case DType::fp64: return view.as<double>()[i];
@@ -157,10 +130,7 @@ layers::Adapters adapters_of(const Family& family, std::int64_t rank, double alp
 }
 
 WeightRange adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Model& model) {
-  const auto config = directory / kAdapterConfigFile;
-  const auto json = parse_json(read_text_file(config));
-  demand_plain(config, json);
-  demand_same_settings(config, json, adapters);
+  demand_adapter_config(directory / kAdapterConfigFile, adapters.rank, adapters.alpha);
   auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile);
   std::set<std::string> used;
   for (const auto& param : adapters_in(model)) {

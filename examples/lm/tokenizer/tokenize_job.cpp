@@ -21,6 +21,8 @@ struct Encoded {
   std::vector<std::size_t> ends;
 };
 
+constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 48U;  // more than any file has
+
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
 }  // namespace
@@ -83,10 +85,17 @@ WriterPlace TokenizeJob::State::read_record() {
       throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
                               settings.out.string(), record_file().string()),
                   Exit::usage);
-    place = {json.at("file").get<std::uint64_t>(), json.at("offset").get<std::uint64_t>()};
-    if (place.file > settings.inputs.size()) throw Error("it names a file that is not there");
-    return {json.at("tokens").get<std::uint64_t>(), json.at("documents").get<std::uint64_t>(),
-            json.at("open_tokens").get<std::uint64_t>()};
+    const auto count = [&](const char* key) {
+      const auto& value = json.at(key);
+      if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostCounted)
+        throw Error(fmt::format("its \"{}\" is no count", key));
+      return value.get<std::uint64_t>();
+    };
+    place = {count("file"), count("offset")};
+    if (!source.has(place)) throw Error("it names a place that the input does not have");
+    const WriterPlace done{count("tokens"), count("documents"), count("open_tokens")};
+    if (done.open_tokens > done.tokens) throw Error("a document has more tokens than all of them");
+    return done;
   } catch (const nlohmann::json::exception&) {
     throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), Exit::corrupt);
   } catch (const Error& error) {
