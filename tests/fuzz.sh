@@ -61,7 +61,7 @@ regex=regex_absent pcre=
 if pkg-config --exists libpcre2-8; then regex=regex_pcre2 pcre=-lpcre2-8; fi
 fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offload/{store_index,stripes}.cpp
 fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp "${core[@]}"
-mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' | sort)
+mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' ! -name sentencepiece.cpp | sort)
 fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,json_mutator}.cpp \
   examples/lm/{adapter_config,corpus,corpus_file,family,model_config,model_dir,rope_scaling,token_scan}.cpp \
   examples/lm/{safetensors,safetensors_header,unique_keys,weight_files}.cpp examples/lm/families/*.cpp \

@@ -37,10 +37,9 @@ struct TokenizeJob::State {
         pieces_at_once(static_cast<std::size_t>(4 * on.threads())) {
     // The number of threads changes nothing.
     identity = fmt::format(
-        "{:016x}",
-        hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.file().text(), name_of(settings.kind),
-                            settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
-                            settings.separator_first, settings.finds_added, settings.piece_bytes)));
+        "{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.text(), name_of(settings.kind),
+                                       settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
+                                       settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
     writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
   }
@@ -127,7 +126,7 @@ void TokenizeJob::State::encode(const Piece& piece, Encoding& with, Encoded& out
   const bool begins = piece.lines || piece.begins_document, ends = piece.lines || piece.ends_document;
   source.each_text(piece, settings.field, [&](std::string_view text) {
     if (begins) separate(out, true);
-    tokenizer.encode(text, {.finds_added = settings.finds_added}, with, out.ids);
+    tokenizer.encode(text, {.finds_added = settings.finds_added, .goes_on = !begins}, with, out.ids);
     if (!ends) return;
     separate(out, false);
     out.ends.push_back(out.ids.size());
