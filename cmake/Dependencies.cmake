@@ -27,6 +27,7 @@ if(TERRACE_BENCH)
 endif()
 
 pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
+pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
 
 # AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)

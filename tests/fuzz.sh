@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
 # Builds the fuzzers of tests/fuzz with clang's libFuzzer, addresses and undefined behaviour checked, and runs them on their corpus.
-#   tests/fuzz.sh [--seconds N] [--build FOLDER] [--seed N]
+#   tests/fuzz.sh [--seconds N] [--build FOLDER] [--seed N] [--jobs N] [FUZZER…]
 # Exit code 0 when nothing was found, 77 (a skip) where clang or its libFuzzer is not installed. A finding is written to FOLDER;
-# mend it, and put the file into tests/fuzz/corpus.
+# mend it, and put the file into tests/fuzz/corpus. Without a FUZZER: all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-seconds=20 build=build/fuzz seed=$RANDOM
+seconds=20 build=build/fuzz seed=$RANDOM jobs='' only=''
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=$2; shift ;;
     --build) build=$2; shift ;;
     --seed) seed=$2; shift ;;
+    --jobs) jobs=$2; shift ;;
     -h | --help) sed -n '2,5p' "$0"; exit 0 ;;
+    [a-z]*) only+=" $1" ;;
     *) echo "tests/fuzz.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
@@ -25,27 +27,68 @@ done
 [ -n "$clang" ] || { echo 'skipped: clang is not installed (apt-get install clang)'; exit 77; }
 
 mkdir -p "$build/include"
+build=$(realpath "$build")
 ln -sfn "$PWD" "$build/include/terrace"
-flags=(-std=c++20 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I "$build/include")
+sanitize=-fsanitize=address,undefined
+flags=(-std=c++20 -O1 -g "$sanitize" -fno-sanitize-recover=all -ffunction-sections -fdata-sections -I "$build/include")
 echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >"$build/probe.cpp"
-"$clang" "${flags[@]}" "$build/probe.cpp" -o "$build/probe" 2>/dev/null ||
+"$clang" "${flags[@]}" -fsanitize=fuzzer "$build/probe.cpp" -o "$build/probe" 2>/dev/null ||
   { echo "skipped: $clang comes without libFuzzer (apt-get install clang)"; exit 77; }
 
-# What parses is little, and has to be instrumented: it is compiled here rather than linked.
-#   fuzz NAME LONGEST LIBRARIES SOURCE…
-fuzz() {
-  local name=$1 longest=$2 libraries=$3
-  shift 3
-  if [ ! -x "$build/$name" ] || [ -n "$(find "$@" tests/fuzz/*.h offload/*.h examples/lm/chat/jinja -newer "$build/$name")" ]; then
-    echo "building $name with $clang"
-    # shellcheck disable=SC2086
-    "$clang" "${flags[@]}" "$@" -o "$build/$name" $libraries
-  fi
-  echo "$name: seed $seed, $seconds s"
-  mkdir -p "$build/new/$name"
-  "$build/$name" -seed="$seed" -max_total_time="$seconds" -max_len="$longest" -timeout=10 -print_final_stats=1 \
-    -artifact_prefix="$build/$name-" -verbosity=0 "$build/new/$name" "tests/fuzz/corpus/$name"
+# What parses is little, and has to be instrumented: it is compiled here rather than linked. Fuzzers share what they have in
+# common; what a source needs for other uses than parsing is left out by the linker.
+rules="rule compile
+  command = $clang ${flags[*]} -fsanitize=fuzzer-no-link -MD -MF \$out.d -c \$in -o \$out
+  depfile = \$out.d
+  deps = gcc
+rule link
+  command = $clang ${flags[*]} -fsanitize=fuzzer -Wl,--gc-sections \$in -o \$out \$libraries"
+declare -A compiled
+# fuzzer NAME LIBRARIES SOURCE…
+fuzzer() {
+  local name=$1 libraries=$2 objects='' source object
+  shift 2
+  for source in "$@"; do
+    object=objects/${source//\//+}.o
+    objects+=" $object"
+    [ -n "${compiled[$object]:-}" ] || rules+=$'\n'"build $object: compile $PWD/$source"
+    compiled[$object]=1
+  done
+  rules+=$'\n'"build $name: link$objects"$'\n'"  libraries = $libraries"
 }
-fuzz store 8192 '-lfmt -lxxhash' tests/fuzz/store_fuzzer.cpp offload/store_index.cpp tests/fuzz/plain_checksum.cpp offload/stripes.cpp
-fuzz template 2048 -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp \
-  core/printable.cpp core/text_file.cpp core/files.cpp core/error.cpp core/units.cpp
+core=(core/{error,files,nesting,printable,text_file,units}.cpp)
+regex=regex_absent pcre=
+if pkg-config --exists libpcre2-8; then regex=regex_pcre2 pcre=-lpcre2-8; fi
+fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offload/{store_index,stripes}.cpp
+fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp "${core[@]}"
+mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' ! -name sentencepiece.cpp | sort)
+fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,json_mutator}.cpp \
+  examples/lm/{adapter_config,corpus,corpus_file,family,model_config,model_dir,rope_scaling,token_scan}.cpp \
+  examples/lm/{safetensors,safetensors_header,unique_keys,weight_files}.cpp examples/lm/families/*.cpp \
+  examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/$regex.cpp" \
+  parallel/layers/{rotated_blocks,transformer,windows}.cpp core/{cores,dtype,philox,thread_pool_std,topology}.cpp "${core[@]}"
+cmp -s "$build/build.ninja" <<<"$rules" || cat >"$build/build.ninja" <<<"$rules"
+ninja -C "$build" ${jobs:+-j "$jobs"} --quiet
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch
+ran=''
+
+# fuzz CORPUS LONGEST COMMAND…: an allocation of more than 64 MiB is a finding, and so is an input that takes ten seconds.
+fuzz() {
+  local corpus=$1 longest=$2
+  shift 2
+  [[ " ${only:-$corpus} " == *" $corpus "* ]] || return 0
+  ran+=" $corpus"
+  echo "$corpus: seed $seed, $seconds s"
+  mkdir -p "$build/new/$corpus"
+  "$@" -seed="$seed" -max_total_time="$seconds" -max_len="$longest" -timeout=10 -malloc_limit_mb=64 -print_final_stats=1 \
+    -artifact_prefix="$build/$corpus-" -verbosity=0 "$build/new/$corpus" "tests/fuzz/corpus/$corpus"
+}
+fuzz store 8192 "$build/store"
+fuzz template 2048 "$build/template"
+for reader in safetensors index config tokenizer tokenizer_config tokens progress adapter conversations; do
+  fuzz "$reader" 4096 "$build/reader" --reader="$reader"
+done
+[ -n "$ran" ] || { echo "tests/fuzz.sh: there is no fuzzer$only" >&2; exit 2; }

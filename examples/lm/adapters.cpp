@@ -12,9 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/adapter_config.h>
 #include <terrace/examples/lm/expert_adapters.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/parallel/layers/names.h>
@@ -95,42 +95,6 @@ bool is_of_experts(std::string_view target) { return target == layers::kExpertsU
   throw Error(fmt::format("{}: {}", file.string(), why), Exit::usage);
 }
 
-// Keys of adapter_config.json whose other values compute something else.
-void demand_plain(const fs::path& file, const nlohmann::json& json) {
-  if (!json.is_object() || json.value("peft_type", nlohmann::json("LORA")) != "LORA")
-    refuse(file, "it is not the configuration of a LoRA adapter (peft_type LORA)");
-  for (const auto* const key : {"use_rslora", "use_dora", "lora_bias", "use_qalora"})
-    if (const auto at = json.find(key); at != json.end() && *at == true)
-      refuse(file, fmt::format("{} is true: terrace trains adapters without it", key));
-  for (const auto* const key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform",
-                                "trainable_token_indices", "alora_invocation_tokens"})
-    if (const auto at = json.find(key); at != json.end() && !at->empty() && !at->is_null())
-      refuse(file, fmt::format("it has {}: terrace trains adapters of one rank in all blocks", key));
-  if (const auto at = json.find("bias"); at != json.end() && *at != "none")
-    refuse(file, "its biases are trained (bias): terrace freezes them");
-}
-
-void demand_same_settings(const fs::path& file, const nlohmann::json& json, const layers::Adapters& adapters) {
-  const auto demand = [&](const char* key, double value, const char* flag) {
-    const auto at = json.find(key);
-    if (at == json.end() || !at->is_number()) refuse(file, fmt::format("it has no number {}", key));
-    if (at->get<double>() != value)
-      refuse(file, fmt::format("{} is {}, and this run has {}\n  give --{} {}", key, at->get<double>(), value, flag,
-                               at->get<double>()));
-  };
-  demand("r", static_cast<double>(adapters.rank), "lora-rank");
-  demand("lora_alpha", adapters.alpha, "lora-alpha");
-  std::set<std::string> wanted, told;
-  for (const auto& target : adapters.tensors)
-    if (is_of_experts(target)) wanted.insert(library_parameter(target));
-  if (const auto at = json.find("target_parameters"); at != json.end() && at->is_array())
-    for (const auto& one : *at) told.insert(one.is_string() ? one.get<std::string>() : one.dump());
-  if (told != wanted)
-    refuse(file, fmt::format("its parameters of experts (target_parameters) are [{}], and this run's are [{}]\n  give its "
-                             "--lora-targets",
-                             printable(fmt::format("{}", fmt::join(told, ", "))), fmt::join(wanted, ", ")));
-}
-
 double number_at(const TensorView& view, std::int64_t i) {
   switch (view.dtype) {
     case DType::fp64: return view.as<double>()[i];
@@ -180,10 +144,10 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
 
 WeightRange adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
                           const Model& model) {
-  const auto config = directory / kAdapterConfigFile;
-  const auto json = parse_json(read_text_file(config));
-  demand_plain(config, json);
-  demand_same_settings(config, json, adapters);
+  std::set<std::string> of_experts;
+  for (const auto& target : adapters.tensors)
+    if (is_of_experts(target)) of_experts.insert(library_parameter(target));
+  demand_adapter_config(directory / kAdapterConfigFile, adapters.rank, adapters.alpha, of_experts);
   auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile);
   std::set<std::string> used;
   const auto tensors = std::make_shared<const std::vector<AdapterTensor>>(tensors_of(model, adapters, family));

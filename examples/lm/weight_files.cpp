@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/unique_keys.h>
 
 namespace terrace::lm {
 namespace {
@@ -30,7 +30,7 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
   };
   nlohmann::json parsed;
   try {
-    parsed = parse_json(read_text_file(index));
+    parsed = parse_json_with_unique_keys(read_text_file(index));
   } catch (const Error& error) {
     refuse(error.what());
   }

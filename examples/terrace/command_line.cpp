@@ -100,7 +100,7 @@ void add_sampling(CLI::App& sub, GenerateOptions& out) {
 }
 
 void add_tokenizer(CLI::App& sub, GenerateOptions& out) {
-  sub.add_option("--tokenizer", out.tokenizer, "tokenizer.json of a run that was trained on token ids")->type_name("FILE");
+  sub.add_option("--tokenizer", out.tokenizer, "tokenizer of a run that was trained on token ids")->type_name("FILE");
 }
 
 void check_sampling(const GenerateOptions& g, std::int64_t max_tokens, const std::string& command) {

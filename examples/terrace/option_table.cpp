@@ -172,7 +172,8 @@ std::vector<Option> make_table() {
            "after its header; or jsonl, conversations of which the answers are learned",
            {"bytes", "u16", "u32", "llm.c", "jsonl"}),
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
-           "tokenizer.json of the data: jsonl needs one, and runs of token ids keep it for generate, chat and ckpt export; "
+           "tokenizer.json or tokenizer.model of the data: jsonl needs one, and runs of token ids keep it for generate, chat "
+           "and ckpt export; "
            "empty: the one in the directory of --model or --init-from"),
       text("model", "template-date", &C::template_date, Text::any, kSame,
            "for --data-format jsonl: the day, as 2026-11-26, that strftime_now of a chat template tells in all steps; empty: a "

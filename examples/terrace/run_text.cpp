@@ -52,7 +52,8 @@ void RunText::find_ends(const RunConfig& config, const std::string& end) {
   if (!tokenizer_) return;
   for (const auto id : named_.ends) ends_.push_back(static_cast<std::int32_t>(id));
   if (!named_.eos.empty()) end_at(named_.eos);
-  if (ends_.empty()) end_at("<|endoftext|>");
+  for (const auto* const usual : {"<|endoftext|>", "</s>"})
+    if (ends_.empty()) end_at(usual);
   if (config.data_format == kConversations) end_at("<|im_end|>");
 }
 

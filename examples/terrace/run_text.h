@@ -23,7 +23,7 @@ namespace terrace::cli {
 class RunText {
  public:
   // `end`: the token that ends a text: its spelling, "none", or "auto". With auto these tokens end it: the run's separator of
-  // documents, what the tokenizer's directory names (eos_token, eos_token_id), and if it names none, <|endoftext|>.
+  // documents, what the tokenizer's directory names (eos_token, eos_token_id), and if it names none, <|endoftext|> or </s>.
   RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& tokenizer, const std::string& end);
 
   // `special`: special tokens that are spelled out become these tokens.

@@ -9,11 +9,18 @@ namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr const char* kTokenizerFile = "tokenizer.json";
+constexpr const char *kTokenizerFile = "tokenizer.json", *kSentencePieceFile = "tokenizer.model";
 
 bool is_file(const fs::path& file) {
   std::error_code error;
   return fs::is_regular_file(file, error);
+}
+
+// The tokenizer of a directory; empty: it has none. Where both are, they are the same one in two forms.
+fs::path tokenizer_in(const fs::path& folder) {
+  for (const auto* const name : {kTokenizerFile, kSentencePieceFile})
+    if (auto file = folder / name; is_file(file)) return file;
+  return {};
 }
 
 void copy_whole(const fs::path& from, const fs::path& to) try {
@@ -29,15 +36,19 @@ void copy_whole(const fs::path& from, const fs::path& to) try {
 fs::path tokenizer_of(const RunConfig& config) {
   if (config.data_format == "bytes") return {};
   if (!config.tokenizer.empty()) return config.tokenizer;
-  if (auto beside = fs::path(config.init_from) / kTokenizerFile; !config.init_from.empty() && is_file(beside)) return beside;
-  if (config.data_format != kConversations) return {};
+  const auto beside = config.init_from.empty() ? fs::path() : tokenizer_in(config.init_from);
+  // Runs of ids need none, so one that this build cannot read is left where it is.
+  const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
+  if (config.data_format != kConversations) return readable ? beside : fs::path();
+  if (!beside.empty()) return beside;
   throw Error(
-      "--data-format jsonl needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json; terrace train-tokenizer makes one",
+      "--data-format jsonl needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes one) or "
+      "a tokenizer.model",
       Exit::usage);
 }
 
 fs::path tokenizer_of_run(const fs::path& run, const RunConfig& config) {
-  if (auto kept = tokenizer_folder(run) / kTokenizerFile; is_file(kept)) return kept;
+  if (auto kept = tokenizer_in(tokenizer_folder(run)); !kept.empty()) return kept;
   return tokenizer_of(config);
 }
 
@@ -59,7 +70,10 @@ void keep_tokenizer(const fs::path& run, const RunConfig& config) {
   if (from.empty() || fs::equivalent(from.parent_path(), to, error)) return;
   fs::create_directories(to);
   copy_tokenizer_files(from.parent_path(), to);
-  copy_whole(from, to / kTokenizerFile);  // --tokenizer may have another name
+  // --tokenizer may have another name, and stand beside a tokenizer.json that is not meant.
+  const bool sentencepiece = lm::Tokenizer::is_sentencepiece(from);
+  if (sentencepiece) fs::remove(to / kTokenizerFile);
+  copy_whole(from, to / (sentencepiece ? kSentencePieceFile : kTokenizerFile));
 }
 
 void copy_tokenizer_files(const fs::path& from, const fs::path& to) {

@@ -19,10 +19,10 @@ inline constexpr const char* kTokenizerFiles[] = {
     "tokenizer.json", "tokenizer_config.json", "generation_config.json",  "tokenizer.model",    "vocab.json",
     "merges.txt",     "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja"};
 
-// The tokenizer.json of new runs: --tokenizer, or the one beside the weights that they begin with. Empty: there is none, as
-// always for runs of bytes. Conversations need one.
+// The tokenizer of new runs, a tokenizer.json or a tokenizer.model: --tokenizer, or the one beside the weights that they begin
+// with. Empty: there is none, as always for runs of bytes. Conversations need one.
 std::filesystem::path tokenizer_of(const RunConfig& config);
-// The tokenizer.json of the run in a directory: its copy, or for a run of an older version, the file that it was given.
+// The tokenizer of the run in a directory: its copy, or for a run of an older version, the file that it was given.
 std::filesystem::path tokenizer_of_run(const std::filesystem::path& run, const RunConfig& config);
 // Reads it; its ids must be in the vocabulary.
 lm::Tokenizer read_tokenizer(const std::filesystem::path& file, const RunConfig& config);

@@ -38,7 +38,7 @@ struct Words {
 void add_options(CLI::App& app, Words& words) {
   app.add_option("files", words.files, "files of text, each one document; .jsonl and .ndjson: a JSON object in each line")
       ->type_name("FILE");
-  app.add_option("--tokenizer", words.tokenizer, "the tokenizer.json")->type_name("FILE");
+  app.add_option("--tokenizer", words.tokenizer, "the tokenizer.json or tokenizer.model")->type_name("FILE");
   app.add_option("--out", words.out, "the file to write; with megatron OUT.bin and OUT.idx")->type_name("FILE");
   app.add_option("--format", words.format,
                  "ids of two or four bytes, or with the header of llm.c, or with the index of Megatron; auto: u16, or u32 if "
@@ -46,7 +46,7 @@ void add_options(CLI::App& app, Words& words) {
       ->check(CLI::IsMember({"auto", "u16", "u32", "llm.c", "megatron"}))
       ->capture_default_str();
   app.add_option("--separator", words.separator,
-                 "the token after each document (with llm.c before it), or none; auto: <|endoftext|> or <|end_of_text|>")
+                 "the token after each document (with llm.c before it), or none; auto: <|endoftext|>, <|end_of_text|> or </s>")
       ->type_name("TOKEN")
       ->capture_default_str();
   app.add_option("--field", words.field, "the text's name in a JSON object")->capture_default_str();
@@ -60,7 +60,7 @@ void add_options(CLI::App& app, Words& words) {
 std::optional<lm::TokenId> separator_of(const Words& words, const lm::Tokenizer& tokenizer) {
   if (words.separator == "none") return {};
   std::vector<std::string> names{words.separator};
-  if (words.separator == "auto") names = {"<|endoftext|>", "<|end_of_text|>"};
+  if (words.separator == "auto") names = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
   for (const auto& name : names)
     if (const auto id = tokenizer.id_of(name)) return id;
   throw Error(fmt::format("the tokenizer {} has no token {}\n  give --separator one of its tokens, or none", words.tokenizer,

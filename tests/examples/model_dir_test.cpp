@@ -615,6 +615,17 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
   EXPECT_THAT(why([&](json& j) { j["weight_map"] = json::object(); }), HasSubstr("names no file"));
   std::ofstream(index) << std::string(100'000, '[');
   EXPECT_THROW(const lm::WeightFiles files(folder_), Error);
+  // Of a tensor that stands twice, neither file is taken silently.
+  auto twice = good.dump();
+  twice.insert(twice.find(fmt::format("\"{}\"", norm)), fmt::format(R"("{}":{},)", norm, good["weight_map"][table].dump()));
+  std::ofstream(index) << twice;
+  try {
+    const lm::WeightFiles files(folder_);
+    FAIL() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::corrupt, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr("model.safetensors.index.json: it has the key \"model.norm.weight\" twice"));
+  }
 }
 
 // Bytes of a good file changed, cut, and repeated: a typed error or a model, and nothing else.

@@ -97,7 +97,7 @@ int main(int argc, char** argv) try {
     const auto text = tokenizer.decode(ids);
     write(words.at(3), text.data(), text.size());
   } else if (words[0] == "copy") {
-    const auto text = tokenizer.file().text();
+    const auto text = tokenizer.text();
     write(words.at(2), text.data(), text.size());
   } else {
     time_threads(tokenizer, read(words.at(2)), std::stoi(words.at(3)));

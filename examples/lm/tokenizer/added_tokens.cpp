@@ -46,7 +46,15 @@ std::size_t after_white_space(std::string_view text, std::size_t end) {
   return end;
 }
 
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
 }  // namespace
+
+bool joins_a_cut(const AddedToken& token) {
+  for (std::size_t i = 1; i < token.content.size(); ++i)
+    if (token.content[i] == ' ' && is_ascii_letter(token.content[i - 1])) return true;
+  return token.strips_right || token.single_word;
+}
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });

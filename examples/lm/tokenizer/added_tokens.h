@@ -25,6 +25,9 @@ struct AddedToken {
   bool special = false;       // decoding can leave it out
 };
 
+// Whether it may be found over a place where a text is cut (Tokenizer::cut_before()), or takes what stands there.
+bool joins_a_cut(const AddedToken& token);
+
 class AddedTokens {
  public:
   AddedTokens() = default;

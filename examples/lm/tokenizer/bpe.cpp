@@ -159,7 +159,9 @@ void Bpe::merge_few(MergeScratch& scratch) const {
 
 // A heap of (rank, place). An entry is out of date if the pair at its place has another rank by now.
 void Bpe::merge_many(MergeScratch& scratch) const {
-  auto& [ids, ranks, previous, next, merged, heap] = scratch;
+  auto &ids = scratch.ids, &merged = scratch.merged;
+  auto &ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;
+  auto& heap = scratch.heap;
   const auto count = static_cast<std::uint32_t>(ids.size());
   ranks.assign(count, kNoRank);
   merged.resize(count);

@@ -40,6 +40,11 @@ PieceSource::PieceSource(std::vector<std::filesystem::path> files, std::uint64_t
   }
 }
 
+bool PieceSource::has(InputPlace place) const {
+  return place.file < files_.size() ? place.offset <= files_[place.file].bytes
+                                    : place.file == files_.size() && place.offset == 0;
+}
+
 std::uint64_t PieceSource::bytes() const { return bytes_before({files_.size(), 0}); }
 
 std::uint64_t PieceSource::bytes_before(InputPlace place) const {

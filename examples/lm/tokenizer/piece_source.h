@@ -43,6 +43,7 @@ class PieceSource {
   // The texts of a piece: all of it, or of each line's object the one with that name. Error(Exit::corrupt) with the place of a
   // line that is no such object. From any thread.
   void each_text(const Piece& piece, const std::string& field, const std::function<void(std::string_view)>& take) const;
+  [[nodiscard]] bool has(InputPlace place) const;                    // in a file, or the end
   [[nodiscard]] std::uint64_t bytes() const;                         // of all files
   [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // read so far
   [[nodiscard]] const std::filesystem::path& path(std::uint64_t file) const { return files_[file].path; }

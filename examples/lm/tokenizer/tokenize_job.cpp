@@ -21,6 +21,8 @@ struct Encoded {
   std::vector<std::size_t> ends;
 };
 
+constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 48U;  // more than any file has
+
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
 }  // namespace
@@ -35,10 +37,9 @@ struct TokenizeJob::State {
         pieces_at_once(static_cast<std::size_t>(4 * on.threads())) {
     // The number of threads changes nothing.
     identity = fmt::format(
-        "{:016x}",
-        hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.file().text(), name_of(settings.kind),
-                            settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
-                            settings.separator_first, settings.finds_added, settings.piece_bytes)));
+        "{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.text(), name_of(settings.kind),
+                                       settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
+                                       settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
     writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
   }
@@ -83,10 +84,17 @@ WriterPlace TokenizeJob::State::read_record() {
       throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
                               settings.out.string(), record_file().string()),
                   Exit::usage);
-    place = {json.at("file").get<std::uint64_t>(), json.at("offset").get<std::uint64_t>()};
-    if (place.file > settings.inputs.size()) throw Error("it names a file that is not there");
-    return {json.at("tokens").get<std::uint64_t>(), json.at("documents").get<std::uint64_t>(),
-            json.at("open_tokens").get<std::uint64_t>()};
+    const auto count = [&](const char* key) {
+      const auto& value = json.at(key);
+      if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostCounted)
+        throw Error(fmt::format("its \"{}\" is no count", key));
+      return value.get<std::uint64_t>();
+    };
+    place = {count("file"), count("offset")};
+    if (!source.has(place)) throw Error("it names a place that the input does not have");
+    const WriterPlace done{count("tokens"), count("documents"), count("open_tokens")};
+    if (done.open_tokens > done.tokens) throw Error("a document has more tokens than all of them");
+    return done;
   } catch (const nlohmann::json::exception&) {
     throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), Exit::corrupt);
   } catch (const Error& error) {
@@ -118,7 +126,7 @@ void TokenizeJob::State::encode(const Piece& piece, Encoding& with, Encoded& out
   const bool begins = piece.lines || piece.begins_document, ends = piece.lines || piece.ends_document;
   source.each_text(piece, settings.field, [&](std::string_view text) {
     if (begins) separate(out, true);
-    tokenizer.encode(text, {.finds_added = settings.finds_added}, with, out.ids);
+    tokenizer.encode(text, {.finds_added = settings.finds_added, .goes_on = !begins}, with, out.ids);
     if (!ends) return;
     separate(out, false);
     out.ends.push_back(out.ids.size());

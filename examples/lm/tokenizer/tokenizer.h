@@ -1,6 +1,8 @@
-// Byte-level and other BPE tokenizers that a tokenizer.json of Hugging Face's library describes, with the ids of that library.
+// Tokenizers with the ids of the libraries that made them: BPE tokenizers that a tokenizer.json of Hugging Face's library
+// describes, and models of sentencepiece (tokenizer.model).
 //
-// A text may have invalid UTF-8: such bytes are kept, as characters that are neither letters nor numbers.
+// A text may have invalid UTF-8: such bytes are kept, as characters that are neither letters nor numbers. Models of
+// sentencepiece make U+FFFD of them, as their library does.
 //
 // Owner:   the caller. Threads: encode() and decode() from any, each with its own Encoding.
 // Errors:  Error(Exit::usage) for a file that is missing or unreadable, and for a part of it that is not supported, by name;
@@ -20,6 +22,8 @@
 #include <terrace/examples/lm/tokenizer/tokenizer_file.h>
 
 namespace terrace::lm {
+
+class TokenizerModel;
 
 struct EncodeOptions {
   bool finds_added = true;     // special and other added tokens in the text are these tokens, and not their letters
@@ -45,6 +49,7 @@ class Encoding {
 
  private:
   friend class Tokenizer;
+  friend class TokenizerModel;
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -52,7 +57,10 @@ class Encoding {
 class Tokenizer {
  public:
   explicit Tokenizer(TokenizerFile file);
+  // A file whose name ends in ".model" is one of sentencepiece, with the files beside it.
   static Tokenizer read(const std::filesystem::path& file);
+  static bool is_sentencepiece(const std::filesystem::path& file);
+  static bool reads_sentencepiece();  // whether this build does
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -72,11 +80,13 @@ class Tokenizer {
   // Where a text may be cut so that the tokens of both parts are those of the whole: between a letter and a space with a letter
   // after it. The last such place at or before `most`; nothing if there is none, or if this tokenizer may look further.
   [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most) const;
-  [[nodiscard]] const TokenizerFile& file() const;  // as it was read; its text() is written back
+  // A tokenizer.json is written back so. Equal texts are tokenizers that encode equally.
+  [[nodiscard]] std::string text() const;
 
  private:
-  struct Parts;
-  std::unique_ptr<const Parts> parts_;
+  explicit Tokenizer(std::unique_ptr<const TokenizerModel> model);
+
+  std::unique_ptr<const TokenizerModel> model_;
 };
 
 }  // namespace terrace::lm

@@ -1,45 +1,11 @@
 #include <terrace/examples/lm/tokenizer/tokenizer_config.h>
 
-#include <fmt/format.h>
-
-#include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
-#include <terrace/core/text_file.h>
+#include <terrace/examples/lm/tokenizer/config_object.h>
 
 namespace terrace::lm {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<std::string> text_of(const fs::path& file) {
-  std::error_code error;
-  if (!fs::exists(file, error)) return {};
-  try {
-    return read_text_file(file);
-  } catch (const Error& why) {
-    throw Error(fmt::format("{} cannot be read: {}\n  make it readable, or remove it", file.string(), why.what()), Exit::usage);
-  }
-}
-
-nlohmann::json object_in(const fs::path& file) {
-  const auto text = text_of(file);
-  if (!text) return nlohmann::json::object();
-  try {
-    auto object = parse_json(*text);
-    if (!object.is_object()) throw Error("it is no object");
-    return object;
-  } catch (const Error& why) {
-    throw Error(fmt::format("{} cannot be used: {}\n  correct it, or remove it", file.string(), why.what()), Exit::corrupt);
-  }
-}
-
-// A token is a text, or an object with its content.
-std::string token_of(const nlohmann::json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value["content"].is_string())
-    return value["content"].get<std::string>();
-  return {};
-}
 
 std::optional<std::string> template_of(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
@@ -62,7 +28,7 @@ void take_ends(const nlohmann::json& value, std::vector<TokenId>& ends) {
 TokenizerConfig read_tokenizer_config(const fs::path& folder) {
   TokenizerConfig out;
   out.template_file = folder / "tokenizer_config.json";
-  const auto config = object_in(out.template_file);
+  const auto config = object_beside(out.template_file);
   for (const auto& [key, value] : config.items())
     if (key.ends_with("_token"))
       if (auto token = token_of(value); !token.empty()) out.tokens.emplace(key, std::move(token));
@@ -70,11 +36,11 @@ TokenizerConfig read_tokenizer_config(const fs::path& folder) {
   if (const auto eos = out.tokens.find("eos_token"); eos != out.tokens.end()) out.eos = eos->second;
   if (config.contains("chat_template")) out.chat_template = template_of(config["chat_template"]);
   // The file stands above the key, as in the library.
-  if (auto text = text_of(folder / "chat_template.jinja")) {
+  if (auto text = text_beside(folder / "chat_template.jinja")) {
     out.chat_template = std::move(text);
     out.template_file = folder / "chat_template.jinja";
   }
-  const auto generation = object_in(folder / "generation_config.json");
+  const auto generation = object_beside(folder / "generation_config.json");
   if (generation.contains("eos_token_id")) take_ends(generation["eos_token_id"], out.ends);
   return out;
 }

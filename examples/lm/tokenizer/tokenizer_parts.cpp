@@ -49,6 +49,13 @@ bool has_repeated_count(std::string_view regex) {
 
 void read_split(const Json& step, PreTokenizer& out) {
   const auto& pattern = member(step, "pattern");
+  if (pattern.is_object() && pattern.contains("String")) {
+    const auto behavior = text_member(step, "behavior");
+    if ((behavior != "MergedWithPrevious" && behavior != "MergedWithNext") || flag_member(step, "invert", false))
+      refuse("the behavior of the pre-tokenizer Split at a text,", behavior);
+    out.steps.emplace_back(Separator{.text = text_member(pattern, "String"), .begins = behavior == "MergedWithNext"});
+    return;
+  }
   if (!pattern.is_object() || !pattern.contains("Regex")) refuse("the pattern of the pre-tokenizer", "Split");
   const auto regex = text_member(pattern, "Regex");
   if (has_repeated_count(regex)) refuse("the pattern of the pre-tokenizer Split with", "}+");
@@ -62,6 +69,22 @@ void read_split(const Json& step, PreTokenizer& out) {
   } else {
     out.steps.emplace_back(Regex(regex));
   }
+}
+
+Metaspace read_metaspace(const Json& step) {
+  Metaspace out{.replacement = text_member(step, "replacement")};
+  if (out.replacement.empty()) refuse_form("\"replacement\" is empty");
+  if (is_absent(step, "prepend_scheme")) {  // of older versions of the library
+    out.prefix = flag_member(step, "add_prefix_space", true) ? Metaspace::Prefix::always : Metaspace::Prefix::never;
+    return out;
+  }
+  const auto scheme = text_member(step, "prepend_scheme");
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    refuse("the prepend_scheme of the pre-tokenizer Metaspace", scheme);
+  out.prefix = scheme == "always"  ? Metaspace::Prefix::always
+               : scheme == "first" ? Metaspace::Prefix::first
+                                   : Metaspace::Prefix::never;
+  return out;
 }
 
 void append_ids(const Json& part, const Json& tokens, std::vector<TokenId>& ids) {
@@ -147,8 +170,14 @@ PreTokenizer read_pre_tokenizer(const Json& part) {
   for (const auto* step : steps_of(part, "pretokenizers")) {
     const auto type = text_member(*step, "type");
     if (out.byte_level) refuse("after ByteLevel, the pre-tokenizer", type);
+    if (out.metaspace) refuse("after Metaspace, the pre-tokenizer", type);
     if (type == "Split") {
       read_split(*step, out);
+    } else if (type == "Metaspace") {
+      if (!out.steps.empty()) refuse("after another step, the pre-tokenizer", type);
+      out.metaspace = read_metaspace(*step);
+      if (flag_member(*step, "split", true))
+        out.steps.emplace_back(Separator{.text = out.metaspace->replacement, .begins = true});
     } else if (type == "ByteLevel") {
       out.byte_level = true;
       out.prefix_space = flag_member(*step, "add_prefix_space", true);
@@ -160,6 +189,20 @@ PreTokenizer read_pre_tokenizer(const Json& part) {
     }
   }
   return out;
+}
+
+void each_word(const Separator& separator, std::string_view part, const std::function<void(std::string_view)>& take) {
+  const auto& [text, begins] = separator;
+  if (text.empty()) return take(part);
+  for (std::size_t begin = 0; begin < part.size();) {
+    auto end = part.find(text, begins && part.substr(begin).starts_with(text) ? begin + text.size() : begin);
+    if (end == std::string_view::npos)
+      end = part.size();
+    else if (!begins)
+      end += text.size();
+    take(part.substr(begin, end - begin));
+    begin = end;
+  }
 }
 
 Decoder read_decoder(const Json& part) {

@@ -6,8 +6,11 @@
 // fields.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -33,9 +36,22 @@ struct Normalizer {
   [[nodiscard]] std::string apply(std::string_view text, bool goes_on = false) const;
 };
 
+// A text that ends a word, or begins one. Where it stands several times in a row, the others are words of their own.
+struct Separator {
+  std::string text;
+  bool begins = false;
+};
+// Spaces are written as another character, and one is set before a text, or before each part of one between added tokens.
+struct Metaspace {
+  enum class Prefix : std::uint8_t { never, first, always };
+  std::string replacement;
+  Prefix prefix = Prefix::always;
+};
+
 // How a part of the text is cut into words: each step cuts the words of the one before it.
 struct PreTokenizer {
-  std::vector<std::variant<Pattern, Regex>> steps;
+  std::optional<Metaspace> metaspace;  // before the steps
+  std::vector<std::variant<Pattern, Regex, Separator>> steps;
   bool byte_level = false;
   bool prefix_space = false;  // a space is set before a part that does not begin with one
 };
@@ -61,6 +77,8 @@ std::vector<AddedToken> read_added_tokens(const nlohmann::ordered_json& part);
 // replace_all() refuses what would be longer than `most`.
 std::size_t longest_replaced(std::size_t bytes);
 void replace_all(std::string& text, const std::string& from, const std::string& to, std::size_t most);
+
+void each_word(const Separator& separator, std::string_view part, const std::function<void(std::string_view)>& take);
 
 // The value of a key, with an error that names it.
 const nlohmann::ordered_json& member(const nlohmann::ordered_json& object, const char* key);

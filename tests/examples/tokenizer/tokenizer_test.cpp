@@ -123,6 +123,55 @@ TEST(Tokenizer, MillionsOfOneLetterAreOneWord) {
   EXPECT_EQ(static_cast<TokenId>('a'), ids.back());
 }
 
+// The tokens as they are spelled.
+std::vector<std::string> spelled(const Json& json, std::string_view text, EncodeOptions options = {}) {
+  std::vector<std::string> out;
+  for (const auto id : made(json).encode(text, options))
+    for (const auto& [token, number] : json["model"]["vocab"].items())
+      if (number == id) out.push_back(token);
+  return out;
+}
+
+// Expected tokens are those of Hugging Face's library, which tests/interop/sentencepiece_models.py compares with.
+TEST(Tokenizer, MetaspaceMarksSpacesAndTheBeginning) {
+  using testing::ElementsAre;
+  const auto file = [](const Json& pre_tokenizer) {
+    Json model{{"type", "BPE"},
+               {"vocab", {{"<s>", 0}, {"\u2581", 1}, {"a", 2}, {"b", 3}, {"\u2581a", 4}, {"b\u2581", 5}}},
+               {"merges", {"b \u2581", "\u2581 a"}}};
+    Json special{{"id", 0}, {"content", "<s>"}, {"special", true}};
+    return Json{{"added_tokens", Json::array({special})}, {"pre_tokenizer", pre_tokenizer}, {"model", model}};
+  };
+  const auto metaspace = [&](const char* scheme, bool split) {
+    return file({{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", scheme}, {"split", split}});
+  };
+  const std::string text = "a<s>a a";
+  EXPECT_THAT(spelled(metaspace("always", false), text), ElementsAre("\u2581a", "<s>", "\u2581a", "\u2581a"));
+  EXPECT_THAT(spelled(metaspace("first", false), text), ElementsAre("\u2581a", "<s>", "a", "\u2581a"));
+  EXPECT_THAT(spelled(metaspace("never", false), text), ElementsAre("a", "<s>", "a", "\u2581a"));
+  EXPECT_THAT(spelled(metaspace("first", false), "<s>a"), ElementsAre("<s>", "a"));
+  EXPECT_THAT(spelled(metaspace("always", false), " a"), ElementsAre("\u2581a"));
+  EXPECT_THAT(spelled(metaspace("always", false), "a", {.goes_on = true}), ElementsAre("a"));
+  EXPECT_THAT(spelled(metaspace("always", false), "b a"), ElementsAre("\u2581", "b\u2581", "a"));
+  EXPECT_THAT(spelled(metaspace("always", true), "b a"), ElementsAre("\u2581", "b", "\u2581a"));
+  EXPECT_THAT(spelled(file({{"type", "Metaspace"}, {"replacement", "\u2581"}, {"add_prefix_space", false}}), text),
+              ElementsAre("a", "<s>", "a", "\u2581a"));
+  expect_error([&] { made(metaspace("last", true)); }, Exit::usage, "Metaspace \"last\"");
+}
+
+TEST(Tokenizer, ASeparatorEndsOrBeginsAWord) {
+  const auto words = [](const char* behavior, std::string_view text) {
+    auto merges = Json::array();
+    for (const auto& [left, right] : {std::pair{" ", " "}, {" ", "b"}, {" ", "a"}, {"a", " "}, {"b", " "}})
+      merges.push_back(Json::array({left, right}));
+    const Json vocabulary{{" ", 0}, {"a", 1}, {"b", 2}, {"a ", 3}, {"b ", 4}, {" b", 5}, {" a", 6}, {"  ", 7}};
+    const Json split{{"type", "Split"}, {"pattern", {{"String", " "}}}, {"behavior", behavior}, {"invert", false}};
+    return spelled({{"pre_tokenizer", split}, {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}}}}, text);
+  };
+  EXPECT_THAT(words("MergedWithPrevious", " a  b a"), testing::ElementsAre(" ", "a ", " ", "b ", "a"));
+  EXPECT_THAT(words("MergedWithNext", "a  b a "), testing::ElementsAre("a", " ", " b", " a", " "));
+}
+
 // What is encoded in two parts is what is encoded whole.
 TEST(Tokenizer, MayBeCutWhereItSays) {
   const auto tokenizer = made(drawn_file(3, 60, "abc de\nA."));

@@ -1,0 +1,20 @@
+// adapter_config.json of a directory of PEFT: whether it describes adapters as terrace trains them.
+//
+// Threads: any.
+// Errors:  Error that names the file: Exit::usage for one that is missing, that computes in a way that terrace does not have,
+// or
+//          whose numbers are not those of the run; Exit::corrupt for one that is no JSON object.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <set>
+#include <string>
+
+namespace terrace::lm {
+
+// `of_experts`: the adapted products of all experts of a block, "mlp.experts.down_proj".
+void demand_adapter_config(const std::filesystem::path& file, std::int64_t rank, double alpha,
+                           const std::set<std::string>& of_experts);
+
+}  // namespace terrace::lm

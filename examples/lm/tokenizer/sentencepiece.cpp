@@ -1,0 +1,162 @@
+// A tokenizer.model: added tokens are found, and Google's library encodes what is between them.
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include <fmt/format.h>
+#include <sentencepiece_processor.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/printable.h>
+#include <terrace/examples/lm/tokenizer/sentencepiece_file.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_model.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
+
+namespace terrace::lm {
+namespace {
+
+using Processor = sentencepiece::SentencePieceProcessor;
+
+const std::string kSpace = "\u2581";  // stands for a space in pieces
+
+void load(Processor& processor, const std::string& bytes) {
+  if (const auto status = processor.LoadFromSerializedProto(bytes); !status.ok())
+    throw Error(fmt::format("it is no model of sentencepiece: {}", printable(status.ToString())), Exit::corrupt);
+}
+
+// Whether a piece goes on behind a letter with a space, so that it may reach over a place where a text is cut.
+bool reaches_over_a_space(std::string_view piece) {
+  while (piece.starts_with(kSpace)) piece.remove_prefix(kSpace.size());
+  return piece.find(kSpace) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
+}
+
+class SentencePieceModel final : public TokenizerModel {
+ public:
+  SentencePieceModel(std::string bytes, SentencePieceSettings settings)
+      : file_(read_sentencepiece_file(bytes)), settings_(std::move(settings)), bytes_(std::move(bytes)) {
+    if (file_.spaces_behind) throw Error("spaces behind words (treat_whitespace_as_suffix) are not supported", Exit::usage);
+    if (file_.maps_decoded) throw Error("a table for decoded texts (denormalizer_spec) is not supported", Exit::usage);
+    load(beginning_, bytes_);
+    load(continuing_, without_prefix(bytes_));
+    pieces_ = static_cast<std::size_t>(std::max(0, beginning_.GetPieceSize()));
+    prefixed_ = settings_.prefixed.value_or(file_.prefixes) && file_.prefixes;
+    stripped_ = {" ", prefixed_ || file_.removes_spaces ? std::size_t{1} : 0, 0};
+    take_added();
+    may_cut_ = file_.bpe && file_.escapes_spaces && !file_.removes_spaces && !file_.maps_characters;
+    for (std::size_t id = 0; may_cut_ && id < pieces_; ++id)
+      may_cut_ = !reaches_over_a_space(beginning_.IdToPiece(static_cast<int>(id)));
+    for (const auto& token : added_) may_cut_ = may_cut_ && !joins_a_cut(token);
+  }
+
+  [[nodiscard]] std::unique_ptr<State> new_state() const override { return std::make_unique<Ids>(); }
+
+  void encode(std::string_view text, EncodeOptions options, State& state, TokenBuffer& out) const override {
+    auto& ids = static_cast<Ids&>(state);
+    if (options.with_template && settings_.sets_begin && begin_) out.push(*begin_);
+    const auto encode_part = [&](std::string_view part) {
+      const bool begins = part.data() == text.data() ? !options.goes_on : settings_.always_prefixed;
+      encode(prefixed_ && begins ? beginning_ : continuing_, part, ids, out);
+    };
+    if (!options.finds_added || finder_.empty())
+      encode_part(text);
+    else
+      finder_.cut(text, encode_part, [&](TokenId id) { out.push(id); });
+    if (options.with_template && settings_.sets_end && end_) out.push(*end_);
+  }
+
+  [[nodiscard]] std::string piece(TokenId id, DecodeOptions options) const override {
+    if (const auto at = std::ranges::lower_bound(added_, id, {}, &AddedToken::id); at != added_.end() && at->id == id)
+      return at->special && options.skips_special ? std::string() : at->content;
+    if (id >= pieces_) throw Error(fmt::format("{} is the id of no token", id), Exit::usage);
+    const auto number = static_cast<int>(id);
+    auto text = beginning_.IdToPiece(number);
+    if (beginning_.IsControl(number) || beginning_.IsUnknown(number)) return options.skips_special ? std::string() : text;
+    if (beginning_.IsByte(number)) {  // <0x0A>
+      unsigned byte = 0;
+      std::from_chars(text.data() + 3, text.data() + text.size(), byte, 16);
+      return std::string(1, static_cast<char>(byte));
+    }
+    replace_all(text, kSpace, " ", text.size());
+    return text;
+  }
+
+  [[nodiscard]] const Stripped& stripped() const override { return stripped_; }
+  [[nodiscard]] std::size_t ids() const override {
+    return std::max(pieces_, added_.empty() ? 0 : std::size_t{added_.back().id} + 1);
+  }
+  [[nodiscard]] bool has(TokenId id) const override {
+    return id < pieces_ || std::ranges::binary_search(added_, id, {}, &AddedToken::id);
+  }
+  [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const override {
+    const auto id = beginning_.PieceToId({content.data(), content.size()});  // that of the unknown token for all others
+    return id >= 0 && beginning_.IdToPiece(id) == content ? std::optional(static_cast<TokenId>(id)) : std::nullopt;
+  }
+  [[nodiscard]] const std::vector<AddedToken>& added() const override { return added_; }
+  [[nodiscard]] bool may_cut() const override { return may_cut_; }
+  [[nodiscard]] std::string text() const override { return bytes_ + settings_.text(); }
+
+ private:
+  struct Ids final : State {
+    std::vector<int> all;
+  };
+
+  static void encode(const Processor& processor, std::string_view part, Ids& ids, TokenBuffer& out) {
+    if (const auto status = processor.Encode({part.data(), part.size()}, &ids.all); !status.ok())
+      throw Error(fmt::format("a text of {} bytes cannot be encoded: {}", part.size(), printable(status.ToString())));
+    std::ranges::transform(ids.all, out.reserve(ids.all.size()), [](int id) { return static_cast<TokenId>(id); });
+    out.written(ids.all.size());
+  }
+
+  // What is named special is found in a text, too; without names that are the tokens of the model itself.
+  void take_added() {
+    const auto named = [&](const std::string& content, int own) {
+      return !content.empty() ? content : own >= 0 ? beginning_.IdToPiece(own) : std::string();
+    };
+    const auto begin = named(settings_.begin, beginning_.bos_id()), end = named(settings_.end, beginning_.eos_id());
+    auto special = settings_.special;
+    for (const auto& content : {begin, end, named(settings_.unknown, beginning_.unk_id())})
+      if (!content.empty() && std::ranges::find(special, content) == special.end()) special.push_back(content);
+    added_ = settings_.added;
+    for (auto& content : special) {
+      const auto same = std::ranges::find(added_, content, &AddedToken::content);
+      if (same != added_.end())
+        same->special = true;
+      else if (const auto id = id_of(content); id && std::ranges::find(added_, *id, &AddedToken::id) == added_.end())
+        added_.push_back({.id = *id, .content = content, .normalized = false, .special = true});
+    }
+    for (const auto& token : added_)
+      if (token.id >= 8 * pieces_ + 65536)  // as in a tokenizer.json
+        throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(token.content), token.id,
+                                pieces_),
+                    Exit::corrupt);
+    std::ranges::sort(added_, {}, &AddedToken::id);
+    finder_ = AddedTokens(added_);
+    const auto id_in_all = [&](const std::string& content) {
+      const auto at = std::ranges::find(added_, content, &AddedToken::content);
+      return at == added_.end() ? id_of(content) : std::optional(at->id);
+    };
+    if (!begin.empty()) begin_ = id_in_all(begin);
+    if (!end.empty()) end_ = id_in_all(end);
+  }
+
+  SentencePieceFile file_;
+  SentencePieceSettings settings_;
+  std::string bytes_;
+  Processor beginning_, continuing_;  // of a text, and of what goes on with one
+  std::size_t pieces_ = 0;
+  bool prefixed_ = false, may_cut_ = false;
+  Stripped stripped_;
+  std::vector<AddedToken> added_;  // by their ids
+  AddedTokens finder_;
+  std::optional<TokenId> begin_, end_;
+};
+
+}  // namespace
+
+bool sentencepiece_available() { return true; }
+
+std::unique_ptr<const TokenizerModel> sentencepiece_model(std::string bytes, SentencePieceSettings settings) {
+  return std::make_unique<SentencePieceModel>(std::move(bytes), std::move(settings));
+}
+
+}  // namespace terrace::lm

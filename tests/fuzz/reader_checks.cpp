@@ -1,0 +1,258 @@
+#include "reader_checks.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <stdexcept>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/adapter_config.h>
+#include <terrace/examples/lm/chat/chat_format.h>
+#include <terrace/examples/lm/chat/conversation_data.h>
+#include <terrace/examples/lm/corpus.h>
+#include <terrace/examples/lm/model_dir.h>
+#include <terrace/examples/lm/safetensors.h>
+#include <terrace/examples/lm/token_scan.h>
+#include <terrace/examples/lm/tokenizer/decode_stream.h>
+#include <terrace/examples/lm/tokenizer/tokenize_job.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_config.h>
+#include <terrace/examples/lm/weight_files.h>
+#include <terrace/tests/examples/chat/made_tokenizer.h>
+#include <terrace/tests/examples/scratch_folder.h>
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+void demand(bool good, const std::string& what) {
+  if (!good) throw std::logic_error(what);
+}
+
+const ScratchFolder& scratch() {
+  static const ScratchFolder folder;
+  return folder;
+}
+
+// Whether `read` takes the file. `named`: what the error must name; empty: its caller names the file.
+template <class Read>
+bool taken(std::string_view named, const Read& read) try {
+  read();
+  return true;
+} catch (const Error& error) {
+  const std::string_view what = error.what();
+  demand(error.exit() == Exit::usage || error.exit() == Exit::corrupt,
+         fmt::format("refused with exit code {}: {}", static_cast<int>(error.exit()), what));
+  demand(what.find(named) != std::string_view::npos, fmt::format("the error does not name {}: {}", named, what));
+  return false;
+}
+
+// All that can be read of a file of weights, from both ends of its tensors.
+void read_all(const lm::SafetensorsReader& file) {
+  std::vector<float> some(4);
+  std::uint64_t bytes = 0;
+  for (const auto& entry : file.entries()) {
+    demand(file.find(entry.name) == &entry, "a tensor is found under another name");
+    bytes += entry.elements * lm::size_of(entry.type);
+    if (!lm::can_be_read(entry.type)) continue;
+    const auto count = std::min<std::uint64_t>(entry.elements, some.size());
+    file.read(entry.name, 0, std::span(some).first(count));
+    file.read(entry.name, entry.elements - count, std::span(some).first(count));
+  }
+  demand(bytes <= 1 << 20, "tensors of more bytes than the file");
+}
+
+bool takes_safetensors(std::string_view bytes) {
+  const auto file = scratch().write("x.safetensors", bytes);
+  return taken(file.string(), [&] { read_all(lm::SafetensorsReader(file)); });
+}
+
+fs::path write_weights(const std::string& name, const std::vector<std::string>& tensors) {
+  std::vector<lm::SafetensorsDeclaration> declared;
+  for (const auto& tensor : tensors) declared.push_back({tensor, DType::fp32, {2, 3}});
+  const std::vector<float> numbers(6, 1.5F);
+  fs::create_directories((scratch() / name).parent_path());
+  lm::SafetensorsWriter writer(scratch() / name, declared);
+  for (const auto& tensor : tensors) writer.write(tensor, 0, std::span<const float>(numbers));
+  writer.finish();
+  return scratch() / name;
+}
+
+// A directory with two files of weights, and a third one outside of it.
+bool takes_index(std::string_view text) {
+  static const auto directory = [] {
+    write_weights("outside.safetensors", {"d"});
+    write_weights("model/a.safetensors", {"a"});
+    return write_weights("model/b.safetensors", {"b", "c"}).parent_path();
+  }();
+  scratch().write("model/model.safetensors.index.json", text);
+  return taken(directory.string(), [&] {
+    const lm::WeightFiles weights(directory);
+    for (const auto& file : weights.files())
+      for (const auto& entry : file.entries()) {
+        const std::string_view name = entry.name;
+        demand(name == "a" || name == "b" || name == "c", "a tensor of a file that is not in the directory");
+        std::array<float, 6> numbers{};
+        weights.read(name, 0, std::span<float>(numbers));
+        demand(std::ranges::count(numbers, 1.5F) == 6, "other numbers than were written");
+      }
+  });
+}
+
+bool takes_config(std::string_view text) {
+  return taken("config.json", [&] {
+    const auto config = lm::parse_model_config(text, "config.json");
+    nlohmann::json written;
+    try {
+      written = lm::model_config_json(config, DType::fp32, {});
+    } catch (const Error& error) {  // what can be trained and not be written in this form
+      demand(error.exit() == Exit::usage, error.what());
+      return;
+    }
+    const auto again = lm::parse_model_config(written.dump(), "config.json");
+    demand(lm::model_config_json(again, DType::fp32, {}) == written, "written again, it is another model");
+  });
+}
+
+constexpr std::string_view kText = "Once <|end|> upon  a\n\nt\u00efme, \u2581 1234 \xff\x00 <s> e\u0301";
+
+bool takes_tokenizer(std::string_view text) {
+  return taken({}, [&] {
+    const lm::Tokenizer tokenizer(lm::TokenizerFile::parse(text));
+    demand(lm::TokenizerFile::parse(tokenizer.text()).text() == tokenizer.text(), "written again, it is another");
+    const auto tokens = tokenizer.encode(kText, {.with_template = true});
+    std::vector<lm::TokenId> known;
+    for (const auto id : tokens) {
+      demand(id <= lm::kMostTokenId, "an id that is too large");
+      if (tokenizer.has(id)) known.push_back(id);
+    }
+    const auto whole = tokenizer.decode(known);
+    lm::DecodeStream stream(tokenizer);
+    std::string streamed;
+    for (const auto id : known) streamed += stream.add(id);
+    demand(streamed + stream.finish() == whole, "decoded token by token, it is another text");
+    for (const auto& name : tokenizer.special()) demand(tokenizer.id_of(name).has_value(), "a special token without an id");
+  });
+}
+
+bool takes_tokenizer_config(std::string_view text) {
+  static const auto tokenizer = lm::tokenizer_of_bytes({"<|im_start|>", "<|im_end|>", "</s>"});
+  scratch().write("tokenizer_config.json", text);
+  scratch().write("generation_config.json", text);
+  return taken("_config.json", [&] {
+    const auto config = lm::read_tokenizer_config(scratch().path());
+    const lm::ChatFormat format(tokenizer, config, 0);
+    for (const auto id : config.ends) demand(id <= lm::kMostTokenId, "an id that is too large");
+  });
+}
+
+// The first byte says which of the formats the rest has.
+bool takes_tokens(std::string_view bytes) {
+  if (bytes.empty()) return false;
+  constexpr std::array kFormats{"bytes", "u16", "u32", "llm.c"};
+  const auto format = lm::token_format(kFormats[static_cast<unsigned char>(bytes[0]) % kFormats.size()], 200);
+  const auto file = scratch().write("tokens.bin", bytes.substr(1));
+  bool foreign = false;
+  const bool accepted = taken("corpus", [&] {
+    auto corpus = lm::Corpus::open({file}, {.bytes = 64, .count = 2}, format);
+    demand(corpus.tokens() == (bytes.size() - 1 - format.header) / format.bytes, "another number of tokens than the file has");
+    lm::TokenScan scan({file}, format, {}, 96);
+    try {
+      while (!scan.advance(std::chrono::seconds(1))) continue;
+    } catch (const Error& error) {
+      demand(error.exit() == Exit::runtime || error.exit() == Exit::usage, error.what());
+      foreign = true;
+    }
+    std::vector<std::int32_t> tokens(corpus.tokens());
+    try {
+      corpus.read(0, tokens);
+      demand(!foreign, "the scan has found a token that is read");
+    } catch (const Error& error) {
+      demand(foreign, fmt::format("a token that the scan has not found: {}", error.what()));
+    }
+    for (const auto token : tokens) demand(token >= 0 && token < 200, "a token that is none");
+  });
+  return accepted && !foreign;
+}
+
+lm::TokenizeSettings tokenize_settings() {
+  scratch().write("input.txt", std::string(40, 'a') + " b c d e f g " + std::string(40, 'b'));
+  lm::TokenizeSettings settings;
+  settings.inputs = {scratch() / "input.txt"};
+  settings.out = scratch() / "ids";
+  settings.kind = lm::TokenFile::megatron;
+  settings.piece_bytes = 16;
+  return settings;
+}
+
+// The record with which `terrace tokenize` goes on. JOB stands for what only the job itself knows.
+bool takes_progress(std::string_view text) {
+  static const auto tokenizer = lm::tokenizer_of_bytes({"</s>"});
+  static ThreadPool pool(1);
+  static const auto settings = tokenize_settings();
+  static const auto job = [] {
+    lm::TokenizeJob begun(settings, tokenizer, pool);
+    begun.record();
+    const auto job_of = nlohmann::json::parse(scratch().read("ids.progress")).at("job").get<std::string>();
+    while (begun.step()) continue;
+    begun.finish();
+    return job_of;
+  }();
+  static const auto whole = scratch().read("ids.bin");
+  std::string record(text);
+  if (const auto at = record.find("JOB"); at != std::string::npos) record.replace(at, 3, job);
+  scratch().write("ids.progress", record);
+  scratch().write("ids.partial", whole);  // more than any record counts
+  scratch().write("ids.sizes.partial", std::string(16, '\0'));
+  return taken("ids", [&] {
+    lm::TokenizeJob resumed(settings, tokenizer, pool);
+    while (resumed.step()) continue;
+    resumed.finish();
+    demand(fs::file_size(scratch() / "ids.bin") <= 2 * whole.size(), "more was written than can be");
+  });
+}
+
+bool takes_adapter(std::string_view text) {
+  const auto file = scratch().write("adapter_config.json", text);
+  return taken(file.string(), [&] { lm::demand_adapter_config(file, 8, 16, {}); });
+}
+
+bool takes_conversations(std::string_view text) {
+  static const auto tokenizer = lm::tokenizer_of_bytes({"<|im_start|>", "<|im_end|>"});
+  static const lm::ChatFormat format(tokenizer, {});
+  const auto file = scratch().write("talk.jsonl", text);
+  return taken("", [&] {
+    constexpr std::size_t kLength = 48;
+    lm::ConversationData data({file}, format, kLength, 1);
+    std::vector<std::int32_t> tokens(kLength), targets(kLength), numbers(kLength);
+    for (const bool held_out : {false, true})
+      for (std::uint64_t i = 0; i < data.sequences(held_out); ++i) {
+        data.fill(held_out, {&i, 1}, tokens, targets);
+        data.number(held_out, {&i, 1}, numbers);
+        for (std::size_t at = 0; at < kLength; ++at) {
+          demand(tokens[at] >= 0 && tokens[at] < 258 && targets[at] >= -1 && targets[at] < 258, "a token that is none");
+          demand(targets[at] < 0 || at + 1 == kLength || targets[at] == tokens[at + 1], "a target that does not follow");
+        }
+      }
+  });
+}
+
+}  // namespace
+
+const std::array<ReaderCheck, 9> kReaderChecks{{{"safetensors", takes_safetensors},
+                                                {"index", takes_index},
+                                                {"config", takes_config},
+                                                {"tokenizer", takes_tokenizer},
+                                                {"tokenizer_config", takes_tokenizer_config},
+                                                {"tokens", takes_tokens},
+                                                {"progress", takes_progress},
+                                                {"adapter", takes_adapter},
+                                                {"conversations", takes_conversations}}};
+
+}  // namespace terrace::test
