@@ -63,7 +63,7 @@ fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offlo
 fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp "${core[@]}"
 mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' ! -name sentencepiece.cpp | sort)
 fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,json_mutator}.cpp \
-  examples/lm/{adapter_config,corpus,corpus_file,family,model_config,model_dir,rope_scaling,token_scan}.cpp \
+  examples/lm/{adapter_config,config_reader,corpus,corpus_file,family,model_config,model_dir,rope_scaling,token_scan}.cpp \
   examples/lm/{safetensors,safetensors_header,unique_keys,weight_files}.cpp examples/lm/families/*.cpp \
   examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/$regex.cpp" \
   parallel/layers/{rotated_blocks,transformer,windows}.cpp core/{cores,dtype,philox,thread_pool_std,topology}.cpp "${core[@]}"
