@@ -56,7 +56,12 @@ nlohmann::json base_of(const RunConfig& config) {
   std::error_code error;
   const auto file = fs::path(config.init_from) / lm::kModelConfigFile;
   if (config.init_from.empty() || !fs::is_regular_file(file, error)) return {};
-  return parse_json(read_text_file(file));
+  try {
+    return parse_json(read_text_file(file));
+  } catch (const Error& why) {
+    throw Error(fmt::format("{}: {}\n  bring the file back as it was when the run began", file.string(), why.what()),
+                Exit::corrupt);
+  }
 }
 
 // The tokenizer that the run keeps, or what stands beside the weights that a run of bytes began with.

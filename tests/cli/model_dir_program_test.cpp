@@ -68,6 +68,14 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
   }
 }
 
+TEST_F(ModelDirProgram, AConfigThatWasDamagedSinceIsNamed) {
+  ASSERT_EQ(0, train({"--model", "llama", "--seq-len", "32", "--steps", "1", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported("run", "dir").exit);
+  ASSERT_EQ(0, look("next", {"--model", "dir"}).exit);
+  std::ofstream(at("dir") / "config.json") << "{";
+  expect_refusal(exported("next", "out"), 5, {"dir/config.json", "not JSON", "bring the file back"});
+}
+
 TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
   ASSERT_EQ(0, train({"--steps", "2", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);

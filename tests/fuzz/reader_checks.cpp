@@ -199,7 +199,7 @@ bool takes_progress(std::string_view text) {
   static const auto job = [] {
     lm::TokenizeJob begun(settings, tokenizer, pool);
     begun.record();
-    const auto job_of = nlohmann::json::parse(scratch().read("ids.progress")).at("job").get<std::string>();
+    auto job_of = nlohmann::json::parse(scratch().read("ids.progress")).at("job").get<std::string>();
     while (begun.step()) continue;
     begun.finish();
     return job_of;
