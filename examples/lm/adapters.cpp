@@ -15,6 +15,7 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/low_rank_sum.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/parallel/layers/names.h>
 
@@ -109,22 +110,6 @@ void demand_same_settings(const fs::path& file, const nlohmann::json& json, cons
   demand("lora_alpha", adapters.alpha, "lora-alpha");
 }
 
-double number_at(const TensorView& view, std::int64_t i) {
-  switch (view.dtype) {
-    case DType::fp64: return view.as<double>()[i];
-    case DType::bf16: return static_cast<float>(view.as<bf16>()[i]);
-    default: return view.as<float>()[i];
-  }
-}
-
-void set_number(const TensorView& view, std::int64_t i, double value) {
-  switch (view.dtype) {
-    case DType::fp64: view.as<double>()[i] = value; break;
-    case DType::bf16: view.as<bf16>()[i] = bf16(static_cast<float>(value)); break;
-    default: view.as<float>()[i] = static_cast<float>(value); break;
-  }
-}
-
 }  // namespace
 
 layers::Adapters adapters_of(const Family& family, std::int64_t rank, double alpha, std::string_view text) {
@@ -156,7 +141,7 @@ layers::Adapters adapters_of(const Family& family, std::int64_t rank, double alp
   return adapters;
 }
 
-WeightRange adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Model& model) {
+WeightSource adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Model& model) {
   const auto config = directory / kAdapterConfigFile;
   const auto json = parse_json(read_text_file(config));
   demand_plain(config, json);
@@ -182,7 +167,7 @@ WeightRange adapters_from(const fs::path& directory, const layers::Adapters& ada
         refuse(directory / kAdapterWeightsFile, fmt::format("this run has no adapter for its tensor \"{}\"\n  give its "
                                                             "--lora-targets",
                                                             printable(entry.name)));
-  return [file](const ParamSpec& param, std::uint64_t first, TensorView range) {
+  WeightSource source([file](const ParamSpec& param, std::uint64_t first, TensorView range) {
     const auto n = static_cast<std::size_t>(range.elements());
     const auto name = name_in_file(param);
     switch (range.dtype) {
@@ -190,7 +175,11 @@ WeightRange adapters_from(const fs::path& directory, const layers::Adapters& ada
       case DType::bf16: return file->read(name, first, std::span(range.as<bf16>(), n));
       default: return file->read(name, first, std::span(range.as<float>(), n));
     }
+  });
+  source.announce = [file](const ParamSpec& param, std::uint64_t first, std::uint64_t elements) {
+    file->announce(name_in_file(param), first, elements);
   };
+  return source;
 }
 
 void write_adapters(const fs::path& directory, const layers::Adapters& adapters, const Family& family, const Model& model,
@@ -216,45 +205,60 @@ void write_adapters(const fs::path& directory, const layers::Adapters& adapters,
 }
 
 MergedWeights::MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype,
-                             ReadRange read)
-    : adapters_(adapters), family_(family), dtype_(dtype), read_(std::move(read)) {
+                             ReadRange read, ThreadPool& pool)
+    : adapters_(adapters), family_(family), dtype_(dtype), read_(std::move(read)), pool_(pool) {
   for (auto& param : adapters_in(model)) params_.emplace(param.name, param);
 }
 
-void MergedWeights::load(const std::string& tensor) {
-  if (loaded_ == tensor) return;
-  const auto all_of = [&](std::string_view which, std::vector<double>& to) {
-    const auto& param = params_.at(layers::weight_name(tensor + std::string(which)));
-    const auto count = param.shape.elements();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype_));
-    const TensorView view{bytes.data(), dtype_, {count}};
-    read_(param, 0, view);
-    to.resize(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) to[static_cast<std::size_t>(i)] = number_at(view, i);
-    return param.shape;
-  };
-  inputs_ = all_of(layers::kAdapterA, a_)[1];
-  outputs_ = all_of(layers::kAdapterB, b_)[0];
-  loaded_ = tensor;
+const ParamSpec* MergedWeights::adapter_of(const ParamSpec& param, std::string_view which) const {
+  constexpr std::string_view kWeight = ".weight";
+  if (!param.name.ends_with(kWeight)) return nullptr;
+  const auto tensor = param.name.substr(0, param.name.size() - kWeight.size());
+  const auto at = params_.find(layers::weight_name(tensor + std::string(which)));
+  return at == params_.end() ? nullptr : &at->second;
+}
+
+std::vector<ParamSpec> MergedWeights::parts_of(const ParamSpec& param) const {
+  std::vector<ParamSpec> parts;
+  for (const auto which : {layers::kAdapterA, layers::kAdapterB})
+    if (const auto* const adapter = adapter_of(param, which)) parts.push_back(*adapter);
+  parts.push_back(param);
+  return parts;
+}
+
+std::vector<double> MergedWeights::numbers_of(const ParamSpec& param) const {
+  const auto count = param.shape.elements();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype_));
+  const TensorView view{bytes.data(), dtype_, {count}};
+  read_(param, 0, view);
+  std::vector<double> numbers(static_cast<std::size_t>(count));
+  widen(numbers, view);
+  return numbers;
 }
 
 void MergedWeights::operator()(const ParamSpec& param, std::uint64_t first, TensorView range) {
-  read_(param, first, range);
-  if (!param.name.ends_with(".weight")) return;
-  const auto tensor = param.name.substr(0, param.name.size() - std::string_view(".weight").size());
-  if (!params_.contains(layers::weight_name(tensor + std::string(layers::kAdapterA)))) return;
-  load(tensor);
-  const double scale = adapters_.alpha / static_cast<double>(adapters_.rank);
-  const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
-  const auto columns = out_in ? inputs_ : outputs_;
-  for (std::int64_t i = 0; i < range.elements(); ++i) {
-    const auto at = static_cast<std::int64_t>(first) + i, row = at / columns, column = at % columns;
-    const auto output = out_in ? row : column, input = out_in ? column : row;
-    double sum = 0;
-    for (std::int64_t k = 0; k < adapters_.rank; ++k)
-      sum += b_[static_cast<std::size_t>(output * adapters_.rank + k)] * a_[static_cast<std::size_t>(k * inputs_ + input)];
-    set_number(range, i, number_at(range, i) + scale * sum);
+  const auto* const a = adapter_of(param, layers::kAdapterA);
+  if (!a) return read_(param, first, range);
+  if (loaded_ != param.name) {
+    const auto& b = *adapter_of(param, layers::kAdapterB);
+    const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
+    right_ = numbers_of(*a);  // [rank, inputs]
+    left_ = numbers_of(b);    // [outputs, rank]
+    columns_ = out_in ? a->shape[1] : b.shape[0];
+    if (!out_in) {
+      auto left = transposed(right_, a->shape[1]);
+      right_ = transposed(left_, adapters_.rank);
+      left_ = std::move(left);
+    }
+    loaded_ = param.name;
   }
+  read_(param, first, range);
+  add_low_rank(pool_, range, static_cast<std::int64_t>(first),
+               {.left = left_,
+                .right = right_,
+                .rank = adapters_.rank,
+                .columns = columns_,
+                .scale = adapters_.alpha / static_cast<double>(adapters_.rank)});
 }
 
 }  // namespace terrace::lm
