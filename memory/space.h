@@ -51,6 +51,7 @@ class Space {
   // The range may be a part of what was reserved: the chunks of a run are freed one by one, each with its own clock.
   void free(Range range, const Clock& last_use);
 
+  [[nodiscard]] std::uint64_t capacity_bytes() const { return capacity_bytes_; }
   [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
   [[nodiscard]] std::uint64_t extent_bytes() const { return extent_bytes_; }  // highest address ever reserved: what to allocate

@@ -1,5 +1,6 @@
 #include <terrace/offload/copy_store.h>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,8 +35,12 @@ void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const 
 
 std::span<std::byte> PageBuffer::of(std::uint64_t bytes) {
   if (bytes > bytes_) {
-    data_.reset(static_cast<std::byte*>(std::aligned_alloc(kPageBytes, round_up(bytes, kPageBytes))));
-    if (!data_) throw std::bad_alloc();
+    const bool large = bytes >= kHugePageBytes;
+    const auto aligned = round_up(bytes, kPageBytes);
+    void* data = nullptr;
+    if (::posix_memalign(&data, large ? kHugePageBytes : kPageBytes, aligned) != 0) throw std::bad_alloc();
+    if (large) ::madvise(data, aligned, MADV_HUGEPAGE);  // a hint: direct I/O then pins few pages
+    data_.reset(static_cast<std::byte*>(data));
     bytes_ = bytes;
   }
   return {data_.get(), bytes};

@@ -27,6 +27,14 @@ bool pages_suffice(const std::optional<DirectIoRules>& rules) {
          kPageBytes % rules->offset_bytes == 0;
 }
 
+FileHandle open_again_direct(int descriptor) {
+  const auto name = fmt::format("/proc/self/fd/{}", descriptor);
+  const int access = ::fcntl(descriptor, F_GETFL) & O_ACCMODE;
+  FileHandle opened(::open(name.c_str(), access | O_DIRECT | O_CLOEXEC));
+  if (opened && pages_suffice(direct_io_rules(opened.get()))) return opened;
+  return FileHandle(::open(name.c_str(), access | O_CLOEXEC));
+}
+
 bool drive_can_be_polled(int descriptor) {
   struct statx info {};
   if ((::fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return false;

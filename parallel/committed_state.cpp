@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
@@ -11,6 +12,8 @@
 
 namespace terrace {
 namespace {
+
+constexpr std::size_t kMostHeld = 8;
 
 std::string name_of(const ChunkStore::Options& store) { return (store.paths.front() / store.name).string(); }
 
@@ -57,6 +60,8 @@ std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
 }
 
 CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_those_there(ranks, missing_)) {
+  // One more than there are stores, for an adapter between two pieces of its matrix.
+  most_held_ = std::min(kMostHeld, stores_.size() + 1);
   for (std::size_t s = 0; s < stores_.size(); ++s) {
     elements_.push_back(chunk_elements_of(*stores_[s]));
     for (auto& chunk : stores_[s]->committed()) {
@@ -101,6 +106,31 @@ void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, c
         .ranges = {{param.name, first_element, elements, 0}},
         .label = param.name},
        format, elements, {range.data, range.bytes()});
+}
+
+void CommittedState::announce(std::span<const Tensor> tensors) {
+  std::vector<int> files;
+  first_file_.clear();
+  for (const auto& store : stores_) {
+    first_file_.push_back(files.size());
+    std::ranges::copy(store->descriptors(), std::back_inserter(files));
+  }
+  ahead_ = std::make_unique<ReadAhead>(files);
+  std::vector<std::size_t> held;  // as load() will hold them
+  for (const auto& [kind, tensor, elements] : tensors)
+    for (std::uint64_t done = 0; done < elements;) {
+      const auto place = place_of(kind, tensor, done);
+      done += place.elements;
+      if (const auto at = std::ranges::find(held, place.chunk); at != held.end()) {
+        std::rotate(held.begin(), at, at + 1);
+        continue;
+      }
+      held.insert(held.begin(), place.chunk);
+      if (held.size() > most_held_) held.pop_back();
+      const auto& [store, stored] = chunks_[place.chunk];
+      for (const auto& piece : stores_[store]->pieces(stored.offset, stored.description.bytes))
+        ahead_->announce(first_file_[store] + static_cast<std::size_t>(piece.file), piece.offset, piece.bytes);
+    }
 }
 
 void CommittedState::refuse_absent(const std::string& what) const {
@@ -172,16 +202,37 @@ void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uin
   }
 }
 
-// Neighbouring ranges are requested one after the other, so the next one is usually in the chunk read last.
+// Neighbouring ranges are requested one after the other, so the next one is usually in a chunk that is held.
 std::span<const std::byte> CommittedState::load(std::size_t chunk) {
+  auto at = std::ranges::find(held_, chunk, &Held::chunk);
   const auto& [store, stored] = chunks_[chunk];
-  const auto bytes = buffer_.of(stored.description.bytes);
-  if (loaded_ != chunk) {
-    loaded_.reset();
-    stores_[store]->read_committed(stored, bytes);
-    loaded_ = chunk;
+  const auto size = stored.description.bytes;
+  if (at == held_.end()) {
+    Held next;
+    if (held_.size() == most_held_) {
+      next = std::move(held_.back());
+      held_.pop_back();
+    }
+    next.chunk = chunk;
+    const auto bytes = next.buffer.of(size);
+    if (!read_ahead(chunks_[chunk], bytes)) stores_[store]->read_committed(stored, bytes);
+    at = held_.insert(held_.begin(), std::move(next));
   }
-  return bytes;
+  std::rotate(held_.begin(), at, at + 1);
+  return held_.front().buffer.of(size);
+}
+
+bool CommittedState::read_ahead(const Chunk& chunk, std::span<std::byte> to) {
+  if (!ahead_) return false;
+  const auto& [store, stored] = chunk;
+  bool whole = true;
+  for (const auto& piece : stores_[store]->pieces(stored.offset, to.size())) {
+    const auto part = to.subspan(piece.at, piece.bytes);
+    const auto file = first_file_[store] + static_cast<std::size_t>(piece.file);
+    if (ahead_->read(file, piece.offset, part) != part.size()) whole = false;
+  }
+  if (whole) stores_[store]->verify_read(stored.description.chunk, stored.offset, to);
+  return whole;
 }
 
 }  // namespace terrace

@@ -3,7 +3,8 @@
 //
 // It reads the last commit that all stores have: a rank may have died after the others committed and before it did.
 //
-// Owner:   the caller; the stores stay open and locked until it is destroyed. Holds one chunk at a time.
+// Owner:   the caller; the stores stay open and locked until it is destroyed. Holds a few chunks at a time: a chunk for each of
+//          the ranks that a tensor is split over, as far as they are few.
 // Threads: one at a time.
 // Errors:  Error(Exit::corrupt) if a part is in no store, with the names of the missing stores; Error(Exit::usage) if the
 // stores
@@ -21,6 +22,7 @@
 
 #include <terrace/offload/chunk_store.h>
 #include <terrace/offload/copy_store.h>
+#include <terrace/offload/read_ahead.h>
 #include <terrace/optimizers/format.h>
 #include <terrace/parallel/layer.h>
 
@@ -42,6 +44,13 @@ class CommittedState {
   void read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
   // Reads weights as layers read them, or their masters, in the dtype in which they are stored (a WeightRange).
   void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind = Kind::parameter);
+  // Tensors that will be read next, whole and in this order: their chunks are read ahead.
+  struct Tensor {
+    Kind kind = Kind::parameter;
+    std::string name;
+    std::uint64_t elements = 0;
+  };
+  void announce(std::span<const Tensor> tensors);
 
  private:
   struct Chunk {
@@ -65,6 +74,7 @@ class CommittedState {
   void copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
             std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements);
   std::span<const std::byte> load(std::size_t chunk);
+  [[nodiscard]] bool read_ahead(const Chunk& chunk, std::span<std::byte> to);
 
   std::vector<std::string> missing_;
   std::vector<std::unique_ptr<ChunkStore>> stores_;
@@ -76,8 +86,15 @@ class CommittedState {
   };
   std::map<std::pair<Kind, std::string>, Parts> parts_;
   std::map<std::pair<Kind, std::string>, std::size_t> whole_;
-  PageBuffer buffer_;
-  std::optional<std::size_t> loaded_;
+  // The chunks that were used last, the newest in front.
+  struct Held {
+    std::size_t chunk = 0;
+    PageBuffer buffer;
+  };
+  std::vector<Held> held_;
+  std::size_t most_held_ = 1;
+  std::vector<std::size_t> first_file_;  // a store: of all stores' files
+  std::unique_ptr<ReadAhead> ahead_;
 };
 
 }  // namespace terrace

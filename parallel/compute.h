@@ -14,6 +14,8 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/device.h>
@@ -29,9 +31,20 @@ namespace terrace {
 
 // Writes the initial value of master weights, or reads them, a part of one parameter at a time. `first_element` is the position
 // in the whole parameter, row-major (whole_shape() has its shape). With tensor ranks the parts of each are read after each
-// other. A function that fills is called by all threads of the pool at once, in no order. A function that
+// other. A function that fills is called by all threads of the pool at once; calls begin in ascending order. A function that
 //   reads, or one that writes in a program that reads too, is called on the stream's thread, in ascending order within a sweep.
 using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
+// Initial weights. If they come from files, `announce` is called before, on one thread, with all ranges that `read` will be
+// called for, in the order in which these calls begin, so that the next ones can be read ahead.
+struct WeightSource {
+  WeightSource() = default;
+  template <class Read>
+  requires std::is_constructible_v<WeightRange, Read> WeightSource(Read r)
+      : read(std::move(r)) {}  // a function alone is a source, too
+
+  WeightRange read;
+  std::function<void(const ParamSpec& param, std::uint64_t first_element, std::uint64_t elements)> announce;
+};
 // Of a range of a tensor rank's part: the ranges of the whole parameter that it holds.
 void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first_in_part, const TensorView& range,
                 const WeightRange& use);

@@ -1,5 +1,6 @@
 // Compute's actions on the state of a layer: update, fill, keep.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <stdexcept>
@@ -164,9 +165,14 @@ void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeight
                     });
     };
     if (input_->new_weights) return fill(0, s.elements, input_->new_weights);
-    parts_.device->pool().parallel_for(static_cast<std::int64_t>(ceil_div(s.elements, kFillElements)), [&](std::int64_t task) {
-      const auto first = static_cast<std::uint64_t>(task) * kFillElements;
-      fill(first, std::min(kFillElements, s.elements - first), input_->weights);
+    // In ascending order, whichever thread the pool gives a task, because weights of files come in that order.
+    auto& pool = parts_.device->pool();
+    std::atomic<std::uint64_t> next{0};
+    const auto threads =
+        std::min<std::uint64_t>(ceil_div(s.elements, kFillElements), static_cast<std::uint64_t>(pool.threads()));
+    pool.parallel_for(static_cast<std::int64_t>(threads), [&](std::int64_t) {
+      for (std::uint64_t first = 0; (first = next.fetch_add(kFillElements)) < s.elements;)
+        fill(first, std::min(kFillElements, s.elements - first), input_->weights);
     });
   });
 }

@@ -190,6 +190,19 @@ struct Engine::Impl {
     if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", Exit::corrupt);
   }
 
+  // The ranges of a fill, as Compute asks for them.
+  void announce(const WeightSource& weights) const {
+    for (const auto& action : plan.programs.fill.actions) {
+      if (action.op != Op::fill) continue;
+      for (const auto chunk : map.data().updated_in(action.chunk))
+        for (const auto& s : map.layout().segments(action.layer, chunk)) {
+          const auto& param = map.layout().param_at(action.layer, s.tensor);
+          each_stored_run(param, map.tensor(), s.tensor_element, s.elements,
+                          [&](const SplitRun& run) { weights.announce(param, run.in_whole, run.count); });
+        }
+    }
+  }
+
   Plan plan;
   Options options;
   StepMap map;
@@ -218,9 +231,10 @@ Engine::Engine(const Model& model, const Plan& plan, const Options& options)
 }
 Engine::~Engine() = default;
 
-void Engine::fill(const WeightRange& weights) {
+void Engine::fill(const WeightSource& weights) {
   finish_commit();
-  impl_->executor->run(impl_->plan.programs.fill, {.weights = weights});
+  if (weights.announce) impl_->announce(weights);
+  impl_->executor->run(impl_->plan.programs.fill, {.weights = weights.read});
 }
 
 StepResult Engine::step(const StepInput& input) {

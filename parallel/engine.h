@@ -53,9 +53,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Writes the initial master weights chunk by chunk: the whole model never exists outside its tiers. `weights` is called
+  // Writes the initial master weights chunk by chunk: the whole model never exists outside its tiers. `weights.read` is called
   // from several threads of the pool at once.
-  void fill(const WeightRange& weights);
+  void fill(const WeightSource& weights);
   // Runs one step. With deferred updates (updates before use), the update of a step stays pending until the next step() or
   // drain(); StepInput::update is used only by plans that update inside the backward.
   StepResult step(const StepInput& input);

@@ -2,7 +2,15 @@
 
 #include <algorithm>
 
+#include <terrace/core/units.h>
+
 namespace terrace {
+namespace {
+
+// What a disk needs under way for its full rate several times over; and no more than this part of a small tier.
+constexpr std::uint64_t kMostFilledBytes = 32 * kMiB, kShareOfFilled = 4;
+
+}  // namespace
 
 void Walk::begin(const Program& program) {
   places_.clear();
@@ -79,6 +87,23 @@ void Walk::run(const Program& program, Sink& sink) {
   places_.clear();
   contents_.clear();
   while (!awaited_.empty()) release_awaited(Use{awaited_.front().use});
+  release_filled(0);
+}
+
+void Walk::keep_filled(std::span<const Use> uses, Tier tier, const Clock& after) {
+  std::uint64_t bytes = 0;
+  for (const auto& use : uses) bytes += residency_.bytes_of(use.chunk);
+  filled_.push_back({{uses.begin(), uses.end()}, tier, after, bytes});
+  filled_bytes_ += bytes;
+  release_filled(std::min(kMostFilledBytes, residency_.space(tier).capacity_bytes() / kShareOfFilled));
+}
+
+void Walk::release_filled(std::uint64_t most_bytes) {
+  for (; filled_bytes_ > most_bytes; filled_.pop_front()) {
+    const auto& [uses, tier, after, bytes] = filled_.front();
+    residency_.release(uses, tier, after);
+    filled_bytes_ -= bytes;
+  }
 }
 
 void Walk::prefetch(const Action& action) {
@@ -92,6 +117,7 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
   const auto tier = map_.places().tier_of(action);
   const auto lane = map_.places().lane_of(action);
   forget_prefetches(at, uses, tier);
+  if (action.op != Op::fill) release_filled(0);
   if (!awaited_.empty())
     for (const auto& use : uses) release_awaited(use);
   auto granted = acquire(action, uses, tier, lane, sink);
@@ -107,7 +133,10 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
     for (const auto& use : uses) awaited_.push_back({use, tier, now(lane)});
     return;
   }
-  residency_.release(uses, tier, now(lane));
+  if (action.op == Op::fill)
+    keep_filled(uses, tier, now(lane));
+  else
+    residency_.release(uses, tier, now(lane));
   drop_dead(at);
 }
 
@@ -136,12 +165,17 @@ void Walk::forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier t
 Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink) {
   // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
   const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
+  // Writes that make room for a fill begin as soon as their own chunks are filled, so that several are under way.
+  const auto not_before = action.op == Op::fill ? Clock{} : now(place_lane);
   moves_.clear();
   Residency::Granted granted;
   try {
-    granted = residency_.acquire(uses, tier, now(place_lane), moves_);
+    granted = residency_.acquire(uses, tier, not_before, moves_);
   } catch (const DoesNotFit& e) {
-    throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
+    if (filled_.empty()) throw DoesNotFit(e.tier, e.missing_bytes, to_text(action) + ": " + e.what());
+    for (const auto& move : moves_) sink.move(move);
+    release_filled(0);
+    return acquire(action, uses, tier, lane, sink);
   }
   for (const auto& move : moves_) sink.move(move);
   return granted;

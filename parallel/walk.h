@@ -79,6 +79,18 @@ class Walk {
   };
   void release_awaited(const Use& use);
   std::vector<Awaited> awaited_;
+  // The last fills keep their places for a while. The chunk that was filled last is the one that is needed last, so without
+  // them each fill would take the place of the one before it, and wait for its write.
+  struct Filled {
+    std::vector<Use> uses;
+    Tier tier{};
+    Clock after;
+    std::uint64_t bytes = 0;
+  };
+  void keep_filled(std::span<const Use> uses, Tier tier, const Clock& after);
+  void release_filled(std::uint64_t most_bytes);  // until no more are kept
+  std::deque<Filled> filled_;
+  std::uint64_t filled_bytes_ = 0;
   // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1], and what is dead after it likewise.
   const Program* program_ = nullptr;
   std::vector<Use> uses_;

@@ -16,6 +16,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/adapter_config.h>
 #include <terrace/examples/lm/expert_adapters.h>
+#include <terrace/examples/lm/low_rank_sum.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/parallel/layers/names.h>
 
@@ -25,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "base_model.model.";  // of PEFT's names of tensors
+constexpr std::string_view kWeight = ".weight";
 
 // A word for a result of a block's products, and the tensor that it lies in.
 struct Target {
@@ -95,22 +97,6 @@ bool is_of_experts(std::string_view target) { return target == layers::kExpertsU
   throw Error(fmt::format("{}: {}", file.string(), why), Exit::usage);
 }
 
-double number_at(const TensorView& view, std::int64_t i) {
-  switch (view.dtype) {
-    case DType::fp64: return view.as<double>()[i];
-    case DType::bf16: return static_cast<float>(view.as<bf16>()[i]);
-    default: return view.as<float>()[i];
-  }
-}
-
-void set_number(const TensorView& view, std::int64_t i, double value) {
-  switch (view.dtype) {
-    case DType::fp64: view.as<double>()[i] = value; break;
-    case DType::bf16: view.as<bf16>()[i] = bf16(static_cast<float>(value)); break;
-    default: view.as<float>()[i] = static_cast<float>(value); break;
-  }
-}
-
 }  // namespace
 
 layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view text) {
@@ -142,8 +128,8 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
   return adapters;
 }
 
-WeightRange adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
-                          const Model& model) {
+WeightSource adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
+                           const Model& model) {
   std::set<std::string> of_experts;
   for (const auto& target : adapters.tensors)
     if (is_of_experts(target)) of_experts.insert(library_parameter(target));
@@ -174,7 +160,7 @@ WeightRange adapters_from(const fs::path& directory, const layers::Adapters& ada
   std::map<std::string, std::pair<const AdapterTensor*, std::size_t>> places;
   for (const auto& tensor : *tensors)
     for (std::size_t part = 0; part < tensor.parts.size(); ++part) places[tensor.parts[part].name] = {&tensor, part};
-  return [file, tensors, places](const ParamSpec& param, std::uint64_t first, TensorView range) {
+  WeightSource source([file, tensors, places](const ParamSpec& param, std::uint64_t first, TensorView range) {
     const auto& [tensor, part] = places.at(param.name);
     const auto name = name_in_file(tensor->whole);
     read_part(*tensor, part, first, range, [&](std::uint64_t from, TensorView some) {
@@ -185,7 +171,12 @@ WeightRange adapters_from(const fs::path& directory, const layers::Adapters& ada
         default: return file->read(name, from, std::span(some.as<float>(), n));
       }
     });
+  });
+  source.announce = [file, tensors, places](const ParamSpec& param, std::uint64_t first, std::uint64_t elements) {
+    const auto& tensor = *places.at(param.name).first;
+    if (tensor.parts.size() == 1) file->announce(name_in_file(tensor.whole), first, elements);
   };
+  return source;
 }
 
 void write_adapters(const fs::path& directory, const layers::Adapters& adapters, const Family& family, const Model& model,
@@ -223,34 +214,41 @@ void write_adapters(const fs::path& directory, const layers::Adapters& adapters,
 }
 
 MergedWeights::MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype,
-                             ReadRange read)
-    : adapters_(adapters), family_(family), dtype_(dtype), read_(std::move(read)) {
+                             ReadRange read, ThreadPool& pool)
+    : adapters_(adapters), family_(family), dtype_(dtype), read_(std::move(read)), pool_(pool) {
   for (const auto& layer : model.layers)
     for (auto& param : layer->params())
       if (layers::is_adapter(param.name)) params_.emplace(param.name, std::move(param));
 }
 
-void MergedWeights::load(const std::string& tensor) {
-  if (loaded_ == tensor) return;
-  const auto all_of = [&](std::string_view which, std::vector<double>& to) {
-    const auto& param = params_.at(layers::weight_name(tensor + std::string(which)));
-    const auto count = param.shape.elements();
-    std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype_));
-    const TensorView view{bytes.data(), dtype_, {count}};
-    read_(param, 0, view);
-    to.resize(static_cast<std::size_t>(count));
-    for (std::int64_t i = 0; i < count; ++i) to[static_cast<std::size_t>(i)] = number_at(view, i);
-    return param.shape;
-  };
-  inputs_ = all_of(layers::kAdapterA, a_)[1];
-  outputs_ = all_of(layers::kAdapterB, b_)[0];
-  loaded_ = tensor;
+const ParamSpec* MergedWeights::adapter_of(const ParamSpec& param, std::string_view which) const {
+  if (!param.name.ends_with(kWeight)) return nullptr;
+  const auto at = params_.find(layers::weight_name(place_of(param).tensor + std::string(which)));
+  return at == params_.end() ? nullptr : &at->second;
+}
+
+std::vector<ParamSpec> MergedWeights::parts_of(const ParamSpec& param) const {
+  std::vector<ParamSpec> parts;
+  for (const auto which : {layers::kAdapterA, layers::kAdapterB})
+    if (const auto* const adapter = adapter_of(param, which)) parts.push_back(*adapter);
+  parts.push_back(param);
+  return parts;
+}
+
+std::vector<double> MergedWeights::numbers_of(const ParamSpec& param) const {
+  const auto count = param.shape.elements();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype_));
+  const TensorView view{bytes.data(), dtype_, {count}};
+  read_(param, 0, view);
+  std::vector<double> numbers(static_cast<std::size_t>(count));
+  widen(numbers, view);
+  return numbers;
 }
 
 // An expert's first products lie one above the other in what its adapter changes.
 MergedWeights::Place MergedWeights::place_of(const ParamSpec& param) const {
   const auto& experts = family_.tensors.experts;
-  const auto tensor = param.name.substr(0, param.name.size() - std::string_view(".weight").size());
+  const auto tensor = param.name.substr(0, param.name.size() - kWeight.size());
   const auto product = tensor.rfind('.') + 1;
   const auto own = tensor.substr(product);
   if (tensor.find("." + std::string(*experts.experts)) == std::string::npos) return {tensor, 0};
@@ -261,22 +259,30 @@ MergedWeights::Place MergedWeights::place_of(const ParamSpec& param) const {
 }
 
 void MergedWeights::operator()(const ParamSpec& param, std::uint64_t first, TensorView range) {
-  read_(param, first, range);
-  if (!param.name.ends_with(".weight")) return;
-  const auto [tensor, first_output] = place_of(param);
-  if (!params_.contains(layers::weight_name(tensor + std::string(layers::kAdapterA)))) return;
-  load(tensor);
-  const double scale = adapters_.alpha / static_cast<double>(adapters_.rank);
-  const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
-  const auto columns = param.shape[1];
-  for (std::int64_t i = 0; i < range.elements(); ++i) {
-    const auto at = static_cast<std::int64_t>(first) + i, row = at / columns, column = at % columns;
-    const auto output = first_output + (out_in ? row : column), input = out_in ? column : row;
-    double sum = 0;
-    for (std::int64_t k = 0; k < adapters_.rank; ++k)
-      sum += b_[static_cast<std::size_t>(output * adapters_.rank + k)] * a_[static_cast<std::size_t>(k * inputs_ + input)];
-    set_number(range, i, number_at(range, i) + scale * sum);
+  const auto* const a = adapter_of(param, layers::kAdapterA);
+  if (!a) return read_(param, first, range);
+  if (loaded_ != param.name) {
+    const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
+    const auto outputs = param.shape[out_in ? 0 : 1];
+    const auto all = numbers_of(*adapter_of(param, layers::kAdapterB));  // [all outputs of the adapter, rank]
+    const auto begin = all.begin() + place_of(param).first_output * adapters_.rank;
+    right_ = numbers_of(*a);  // [rank, inputs]
+    left_.assign(begin, begin + outputs * adapters_.rank);
+    columns_ = out_in ? a->shape[1] : outputs;
+    if (!out_in) {
+      auto left = transposed(right_, a->shape[1]);
+      right_ = transposed(left_, adapters_.rank);
+      left_ = std::move(left);
+    }
+    loaded_ = param.name;
   }
+  read_(param, first, range);
+  add_low_rank(pool_, range, static_cast<std::int64_t>(first),
+               {.left = left_,
+                .right = right_,
+                .rank = adapters_.rank,
+                .columns = columns_,
+                .scale = adapters_.alpha / static_cast<double>(adapters_.rank)});
 }
 
 }  // namespace terrace::lm

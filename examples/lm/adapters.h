@@ -1,7 +1,7 @@
 // LoRA adapters of a language model (parallel/layers/low_rank.h): which products have them, and their files, as Hugging Face's
 // PEFT reads and writes them: a directory with adapter_config.json and adapter_model.safetensors.
 //
-// Owner:   values; a WeightRange keeps its file open.
+// Owner:   values; a WeightSource keeps its file open.
 // Threads: any.
 // Errors:  Error(Exit::usage) for a target that the family does not have, and for an adapter that the run's settings do not
 //          describe, or that computes in a way that terrace does not have; Error(Exit::corrupt) for damaged files.
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include <terrace/core/tensor.h>
+#include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/parallel/compute.h>
@@ -31,19 +32,23 @@ inline constexpr const char *kAdapterConfigFile = "adapter_config.json", *kAdapt
 layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view targets);
 
 // The adapters' first weights from a directory of PEFT. `model`: the one that is trained, with the adapters.
-WeightRange adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
-                          const Model& model);
+WeightSource adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
+                           const Model& model);
 
 // Writes the directory's files. `base`: the name of the model that the adapters belong to.
 void write_adapters(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
                     const Model& model, const std::string& base, DType dtype, const ReadRange& read);
 
 // The weights of the model without adapters that computes the same: W + s · B · A. `read` gives those of `model`, which has
-// the adapters; it is asked for the two matrices of one adapter at a time.
+// the adapters; it is asked for the two matrices of one adapter at a time, and then for their matrix. Products are computed on
+// the pool; their bits depend on the weights only.
 class MergedWeights {
  public:
-  MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype, ReadRange read);
+  MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype, ReadRange read,
+                ThreadPool& pool);
   void operator()(const ParamSpec& param, std::uint64_t first, TensorView range);
+  // The parameters of the model with adapters that one of the merged model is made of, in the order in which they are read.
+  [[nodiscard]] std::vector<ParamSpec> parts_of(const ParamSpec& param) const;
 
  private:
   struct Place {
@@ -51,16 +56,18 @@ class MergedWeights {
     std::int64_t first_output;
   };
   [[nodiscard]] Place place_of(const ParamSpec& param) const;
-  void load(const std::string& tensor);
+  [[nodiscard]] const ParamSpec* adapter_of(const ParamSpec& param, std::string_view which) const;  // null: it has none
+  [[nodiscard]] std::vector<double> numbers_of(const ParamSpec& param) const;
 
   layers::Adapters adapters_;
   const Family& family_;
   DType dtype_;
   ReadRange read_;
+  ThreadPool& pool_;
   std::map<std::string, ParamSpec> params_;
-  std::string loaded_;         // the tensor whose adapter is in a_ and b_
-  std::vector<double> a_, b_;  // [rank, inputs], [outputs, rank]
-  std::int64_t inputs_ = 0, outputs_ = 0;
+  std::string loaded_;                // the parameter whose adapter is in left_ and right_
+  std::vector<double> left_, right_;  // [rows, rank], [rank, columns], of the matrix as it is stored
+  std::int64_t columns_ = 0;
 };
 
 }  // namespace terrace::lm

@@ -4,7 +4,6 @@
 #include <array>
 #include <bit>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -21,6 +20,8 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 
+#include <terrace/examples/lm/conversions.h>
+
 #include "safetensors_header.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
@@ -30,57 +31,8 @@ namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kLongestHeaderBytes = 100'000'000;  // the limit of the format's own library
-constexpr std::size_t kBufferBytes = 64 << 10;              // in which values are converted
+constexpr std::size_t kBufferBytes = 32 << 10;              // in which values are converted: of a processor's first cache
 constexpr std::size_t kCompareBytes = 1 << 20;              // that are read of each tensor at once
-
-// ---- conversion of values: exact, or rounded once to nearest even ------------------------------------------------------
-
-struct f16 {
-  std::uint16_t bits;
-};
-
-float widened(f16 h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000U) << 16, fraction = h.bits & 0x3ffU;
-  const std::uint32_t exponent = (h.bits >> 10) & 0x1fU;
-  if (exponent == 0) {  // a subnormal is a count of 2^-24
-    const float magnitude = std::ldexp(static_cast<float>(fraction), -24);
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const std::uint32_t wide = exponent == 31 ? 0xffU : exponent + (127 - 15);
-  return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
-}
-
-// Through fp32 rounded to odd, so that the second rounding sees whether anything was lost.
-bf16 narrowed(double value) {
-  auto nearest = static_cast<float>(value);
-  if (static_cast<double>(nearest) == value || std::isnan(value)) return bf16(nearest);
-  auto bits = std::bit_cast<std::uint32_t>(nearest);
-  if (std::abs(static_cast<double>(nearest)) > std::abs(value)) --bits;  // towards zero
-  return bf16(std::bit_cast<float>(bits | 1U));
-}
-
-template <class To, class From>
-To converted(From x) {
-  if constexpr (std::is_same_v<To, From>) {
-    return x;
-  } else if constexpr (std::is_same_v<From, f16>) {
-    return converted<To>(widened(x));
-  } else if constexpr (std::is_same_v<To, bf16>) {
-    return std::is_same_v<From, double> ? narrowed(static_cast<double>(x)) : bf16(static_cast<float>(x));
-  } else {
-    return static_cast<To>(static_cast<std::conditional_t<std::is_same_v<From, bf16>, float, From>>(x));
-  }
-}
-
-template <class To, class From>
-void convert_bytes(std::span<To> out, const std::byte* bytes) {
-  for (auto& value : out) {
-    From x;
-    std::memcpy(&x, bytes, sizeof x);
-    bytes += sizeof x;
-    value = converted<To>(x);
-  }
-}
 
 template <class T>
 constexpr FileType file_type_of() {
@@ -107,17 +59,6 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
     }
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
-  }
-}
-
-void write_bytes(int fd, const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
-                 std::span<const std::byte> in) {
-  while (!in.empty()) {
-    const ssize_t put = ::pwrite(fd, in.data(), in.size(), static_cast<off_t>(offset));
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) io_failed(file, what + " could not be written", offset, in.size());
-    in = in.subspan(static_cast<std::size_t>(put));
-    offset += static_cast<std::uint64_t>(put);
   }
 }
 
@@ -153,13 +94,13 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::mo
   };
   if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
   std::uint64_t length = 0;
-  read_bytes(fd, file_, "the header's length", 0, std::as_writable_bytes(std::span(&length, 1)));
+  lm::read_bytes(fd, file_, "the header's length", 0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > kLongestHeaderBytes)
     corrupt(fmt::format("its header would have {} bytes; {} are allowed", length, kLongestHeaderBytes));
   if (length > file_bytes - kLengthBytes)
     corrupt(fmt::format("its header would have {} bytes, the file has {}", length, file_bytes));
   std::string text(static_cast<std::size_t>(length), '\0');
-  read_bytes(fd, file_, "the header", kLengthBytes, std::as_writable_bytes(std::span(text)));
+  lm::read_bytes(fd, file_, "the header", kLengthBytes, std::as_writable_bytes(std::span(text)));
   auto header = parse_safetensors_header(text, file_bytes - kLengthBytes - length, file_.string());
   entries_ = std::move(header.entries);
   metadata_ = std::move(header.metadata);
@@ -181,8 +122,8 @@ bool SafetensorsReader::same_bytes(std::string_view one, std::string_view other)
   std::vector<std::byte> of_a(std::min<std::uint64_t>(kCompareBytes, bytes)), of_b(of_a.size());
   for (std::uint64_t done = 0; done < bytes; done += of_a.size()) {
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(of_a.size(), bytes - done));
-    read_bytes(opened_.get(), file_, describe(*a), a->offset + done, std::span(of_a).first(count));
-    read_bytes(opened_.get(), file_, describe(*b), b->offset + done, std::span(of_b).first(count));
+    lm::read_bytes(opened_.get(), file_, describe(*a), a->offset + done, std::span(of_a).first(count));
+    lm::read_bytes(opened_.get(), file_, describe(*b), b->offset + done, std::span(of_b).first(count));
     if (std::memcmp(of_a.data(), of_b.data(), count) != 0) return false;
   }
   return true;
@@ -200,27 +141,44 @@ void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std:
   const std::uint64_t width = size_of(entry->type);
   std::uint64_t offset = entry->offset + first * width;
   if (entry->type == file_type_of<T>()) {
-    read_bytes(opened_.get(), file_, describe(*entry), offset, std::as_writable_bytes(out));
-    return;
+    return read_bytes(*entry, offset, std::as_writable_bytes(out));
   }
   void (*convert)(std::span<T>, const std::byte*) = nullptr;
   switch (entry->type) {
-    case FileType::F32: convert = convert_bytes<T, float>; break;
-    case FileType::BF16: convert = convert_bytes<T, bf16>; break;
-    case FileType::F16: convert = convert_bytes<T, f16>; break;
-    case FileType::F64: convert = convert_bytes<T, double>; break;
+    case FileType::F32: convert = lm::convert<T, float>; break;
+    case FileType::BF16: convert = lm::convert<T, bf16>; break;
+    case FileType::F16: convert = lm::convert<T, fp16>; break;
+    case FileType::F64: convert = lm::convert<T, double>; break;
     default:
       throw Error(fmt::format("{}: {} cannot be read as numbers; F32, BF16, F16 and F64 can", file_.string(), describe(*entry)),
                   Exit::usage);
   }
-  std::vector<std::byte> buffer(std::min<std::size_t>(kBufferBytes, out.size() * width));
+  std::array<std::byte, kBufferBytes> buffer;
   while (!out.empty()) {
     const std::size_t count = std::min<std::size_t>(out.size(), kBufferBytes / width);
-    read_bytes(opened_.get(), file_, describe(*entry), offset, std::span(buffer).first(count * width));
+    read_bytes(*entry, offset, std::span(buffer).first(count * width));
     convert(out.first(count), buffer.data());
     out = out.subspan(count);
     offset += count * width;
   }
+}
+
+void SafetensorsReader::attach(std::shared_ptr<ReadAhead> ahead, std::size_t file) {
+  ahead_ = std::move(ahead);
+  file_ahead_ = file;
+}
+
+void SafetensorsReader::announce(std::string_view name, std::uint64_t first, std::uint64_t elements) const {
+  const auto* const entry = find(name);
+  if (!entry || !ahead_) return;
+  require_range(file_, *entry, first, elements);
+  const auto width = size_of(entry->type);
+  ahead_->announce(file_ahead_, entry->offset + first * width, elements * width);
+}
+
+void SafetensorsReader::read_bytes(const SafetensorsEntry& entry, std::uint64_t offset, std::span<std::byte> out) const {
+  const auto ahead = ahead_ ? ahead_->read(file_ahead_, offset, out) : 0;
+  if (ahead < out.size()) lm::read_bytes(opened_.get(), file_, describe(entry), offset + ahead, out.subspan(ahead));
 }
 
 void SafetensorsReader::read(std::string_view name, std::uint64_t first, std::span<float> out) const {
@@ -328,11 +286,24 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     io_failed(unfinished_->temporary(), "space could not be reserved", 0, end);
   }
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_failed(unfinished_->temporary(), "the size could not be set", 0, end);
-  write_bytes(fd, unfinished_->temporary(), "the header's length", 0, std::as_bytes(std::span(&length, 1)));
-  write_bytes(fd, unfinished_->temporary(), "the header", kLengthBytes, std::as_bytes(std::span(text)));
+  behind_ = std::make_unique<WriteBehind>(fd);
+  demand(behind_->write(0, std::as_bytes(std::span(&length, 1))));
+  demand(behind_->write(kLengthBytes, std::as_bytes(std::span(text))));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
+
+// Requests end later than the call that wrote their bytes, so the place says which tensor was lost.
+void SafetensorsWriter::demand(const std::optional<WriteBehind::Failure>& failure) const {
+  if (!failure) return;
+  std::string what = "the header";
+  for (const auto& [name, place] : places_) {
+    const auto end = place.entry.offset + place.entry.elements * size_of(place.entry.type);
+    if (place.entry.offset <= failure->offset && failure->offset < end) what = describe(place.entry);
+  }
+  errno = failure->error_number;
+  io_failed(unfinished_->temporary(), what + " could not be written", failure->offset, failure->bytes);
+}
 
 template <class T>
 void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std::span<const T> in) {
@@ -350,16 +321,14 @@ void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std
   const std::uint64_t width = size_of(place.entry.type);
   std::uint64_t offset = place.entry.offset + first * width;
   if (place.entry.type == file_type_of<T>()) {
-    write_bytes(unfinished_->get(), unfinished_->temporary(), describe(place.entry), offset, std::as_bytes(in));
-    return;
+    return demand(behind_->write(offset, std::as_bytes(in)));
   }
   const auto convert = [&]<class To>(To) {
-    std::vector<To> buffer(std::min<std::size_t>(in.size(), kBufferBytes / sizeof(To)));
+    std::array<To, kBufferBytes / sizeof(To)> buffer;
     while (!in.empty()) {
       const std::size_t count = std::min(in.size(), buffer.size());
-      std::ranges::transform(in.first(count), buffer.begin(), [](T x) { return converted<To>(x); });
-      write_bytes(unfinished_->get(), unfinished_->temporary(), describe(place.entry), offset,
-                  std::as_bytes(std::span(buffer).first(count)));
+      lm::convert<To, T>(std::span(buffer).first(count), std::as_bytes(in).data());
+      demand(behind_->write(offset, std::as_bytes(std::span(buffer).first(count))));
       in = in.subspan(count);
       offset += count * width;
     }
@@ -387,7 +356,9 @@ void SafetensorsWriter::finish() {
   for (const auto& [name, place] : places_) {
     if (!place.complete()) throw Error(fmt::format("{}: {} was not written whole", file_.string(), describe(place.entry)));
   }
+  demand(behind_->drain());
   const auto writing = std::move(unfinished_);
+  const auto behind = std::move(behind_);  // until the file is on the disk
   try {
     writing->finish(Durable::yes);
   } catch (const Error& error) {

@@ -2,7 +2,8 @@
 //
 // The header is checked whole before any tensor is read (types, shapes, overflow, overlaps, holes, the file's end), as the
 // format's own library does. Any range of elements of any tensor is read or written with conversion through a small buffer,
-// so memory stays bounded for files of any size.
+// so memory stays bounded for files of any size. Neither fills the page cache: a writer's bytes go to the disk behind it
+// (offload/write_behind.h), and a reader's come from before it where they were announced (offload/read_ahead.h).
 //
 // Owner:   the caller.
 // Threads: SafetensorsReader::read from any thread; a writer from one thread at a time.
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +23,8 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/core/files.h>
+#include <terrace/offload/read_ahead.h>
+#include <terrace/offload/write_behind.h>
 
 namespace terrace::lm {
 
@@ -53,7 +57,13 @@ class SafetensorsReader {
   void read(std::string_view name, std::uint64_t first, std::span<bf16> out) const;
   void read(std::string_view name, std::uint64_t first, std::span<double> out) const;
 
+  // Announced ranges are read ahead, by `ahead`, of whose files this is the `file`-th.
+  void attach(std::shared_ptr<ReadAhead> ahead, std::size_t file);
+  void announce(std::string_view name, std::uint64_t first, std::uint64_t elements) const;
+  [[nodiscard]] int descriptor() const { return opened_.get(); }
+
  private:
+  void read_bytes(const SafetensorsEntry& entry, std::uint64_t offset, std::span<std::byte> out) const;
   template <class T>
   void read_as(std::string_view name, std::uint64_t first, std::span<T> out) const;
 
@@ -62,6 +72,8 @@ class SafetensorsReader {
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
   std::map<std::string, std::string> metadata_;
+  std::shared_ptr<ReadAhead> ahead_;  // null: nothing is announced
+  std::size_t file_ahead_ = 0;
 };
 
 struct SafetensorsDeclaration {
@@ -89,10 +101,12 @@ class SafetensorsWriter {
   struct Place;
   template <class T>
   void write_as(std::string_view name, std::uint64_t first, std::span<const T> in);
+  void demand(const std::optional<WriteBehind::Failure>& failure) const;  // that there is none
 
   std::filesystem::path file_;
   std::unique_ptr<NewFile> unfinished_;  // none: it is finished
   std::map<std::string, Place, std::less<>> places_;
+  std::unique_ptr<WriteBehind> behind_;
 };
 
 }  // namespace terrace::lm

@@ -76,6 +76,10 @@ WeightFiles::WeightFiles(const fs::path& path) {
     open_index(path);
   else
     add(files.front());
+  std::vector<int> descriptors;
+  for (const auto& file : files_) descriptors.push_back(file.descriptor());
+  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // of all files: one tensor may be in the next one
+  for (std::size_t i = 0; i < files_.size(); ++i) files_[i].attach(ahead, i);
 }
 
 void WeightFiles::add(const fs::path& file) {

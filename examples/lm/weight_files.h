@@ -33,6 +33,10 @@ class WeightFiles {
   void read(std::string_view name, std::uint64_t first, std::span<T> out) const {
     files_[file_of(name)].read(name, first, out);
   }
+  // Ranges that will be read next, in their order: they are read ahead.
+  void announce(std::string_view name, std::uint64_t first, std::uint64_t elements) const {
+    files_[file_of(name)].announce(name, first, elements);
+  }
 
  private:
   void add(const std::filesystem::path& file);

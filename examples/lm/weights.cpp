@@ -47,7 +47,7 @@ bool is_of_positions(const Family& family, const std::string& name) {
 
 }  // namespace
 
-WeightRange weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
+WeightSource weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
   auto file = std::make_shared<WeightFiles>(path);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
@@ -71,9 +71,13 @@ WeightRange weights_from(const std::filesystem::path& path, const Family& family
                                 printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)),
                     Exit::usage);
     }
-  return [file, &family](const ParamSpec& param, std::uint64_t first, TensorView range) {
+  WeightSource source([file, &family](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto out) { file->read(name_in(*file, family, param.name), first, out); });
+  });
+  source.announce = [file, &family](const ParamSpec& param, std::uint64_t first, std::uint64_t elements) {
+    file->announce(name_in(*file, family, param.name), first, elements);
   };
+  return source;
 }
 
 std::uint64_t positions_in(const std::filesystem::path& path, const Family& family, const Model& model) {

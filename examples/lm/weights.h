@@ -17,7 +17,7 @@ namespace terrace::lm {
 
 // From a safetensors file with Hugging Face's names, for a model of that family; names may lack the family's optional prefix.
 // All shapes are checked at once. Of a file with more positions than the model has, the first ones are used.
-WeightRange weights_from(const std::filesystem::path& file, const Family& family, const Model& model);
+WeightSource weights_from(const std::filesystem::path& file, const Family& family, const Model& model);
 // How many positions the file's position embedding has; 0 for a model without one.
 std::uint64_t positions_in(const std::filesystem::path& file, const Family& family, const Model& model);
 

@@ -33,7 +33,7 @@ class AgreedPlan {
   void demand_same_steps(Team& team) const;
 
   [[nodiscard]] const Model& model() const { return model_; }
-  [[nodiscard]] const WeightRange& first_weights() const { return first_weights_; }
+  [[nodiscard]] const WeightSource& first_weights() const { return first_weights_; }
   [[nodiscard]] const MachineProfile& profile() const { return profile_; }
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
@@ -53,7 +53,7 @@ class AgreedPlan {
 
   const RunConfig& config_;
   Model model_;
-  WeightRange first_weights_;
+  WeightSource first_weights_;
   MachineProfile profile_;
   PlanRequest request_;
   Plan plan_;

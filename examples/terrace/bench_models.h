@@ -12,5 +12,6 @@ namespace terrace::cli {
 
 std::unique_ptr<bench::Bench> make_plan_residency_bench(const RunConfig& config);
 std::unique_ptr<bench::Bench> make_step_bench(const RunConfig& config);
+std::unique_ptr<bench::Bench> make_weights_bench(const RunConfig& config);
 
 }  // namespace terrace::cli

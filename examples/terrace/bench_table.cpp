@@ -51,6 +51,14 @@ Keys done() {
   return keys;
 }
 
+// These, and what decides the bytes of each parameter on disk.
+Keys stored() {
+  auto keys = planned();
+  keys.insert(keys.end(), {"seed", "threads", "freeze", "lora-rank", "lora-alpha", "lora-targets", "vocab-tiles", "mlp-tiles",
+                           "mlp-row-tiles", "attention-tiles", "head-dim"});
+  return keys;
+}
+
 }  // namespace
 
 const std::vector<BenchEntry>& bench_table() {
@@ -68,6 +76,7 @@ const std::vector<BenchEntry>& bench_table() {
       {[](const RunConfig&) { return bench::make_pieces_bench(); }, {}},
       {make_plan_residency_bench, planned()},
       {make_step_bench, done()},
+      {make_weights_bench, stored()},
       {make_all_bench, done()},
   };
   return table;

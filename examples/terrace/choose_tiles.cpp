@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_dir.h>

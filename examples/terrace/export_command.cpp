@@ -1,6 +1,7 @@
 #include <terrace/examples/terrace/export_command.h>
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/model.h>
@@ -32,7 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMostFileBytes = 5'000'000'000;   // as the library cuts
 constexpr const char* kUnfinished = "unfinished-export";  // in a directory until all is there
 
 // A new or empty directory, or one that an export has marked and did not finish: whatever else has files is not touched.
@@ -87,7 +88,30 @@ void read_widened(CommittedState& state, const ParamSpec& param, std::uint64_t f
   std::transform(narrow.begin(), narrow.end(), range.as<float>(), [](fp16 x) { return static_cast<float>(x); });
 }
 
+// What is read for the model's files, in the order of their writing.
+void announce(CommittedState& state, const Model& written, const std::function<Kind(const ParamSpec&)>& kind_of,
+              const std::function<std::vector<ParamSpec>(const ParamSpec&)>& parts_of) {
+  std::vector<CommittedState::Tensor> tensors;
+  for (const auto& layer : written.layers)
+    for (const auto& param : layer->params()) {
+      if (param.tied) continue;
+      for (const auto& part : parts_of(param))
+        tensors.push_back({kind_of(part), part.name, static_cast<std::uint64_t>(part.shape.elements())});
+    }
+  state.announce(tensors);
+}
+
+std::vector<ParamSpec> itself(const ParamSpec& param) { return {param}; }
+
 }  // namespace
+
+void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const fs::path& to) {
+  announce(
+      state, model, [](const ParamSpec&) { return Kind::parameter; }, itself);
+  lm::write_weight_files(to, model, dtype, kMostFileBytes, [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    state.read(param, first, range);
+  });
+}
 
 void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
   RunConfig config;
@@ -116,11 +140,14 @@ void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
   CommittedState state(stores);
   begin_directory(to);
   std::uint64_t elements = 0;
+  const auto kind_of = [&](const ParamSpec& param) {
+    return from_master && !frozen.contains(param.name) ? Kind::master : Kind::parameter;
+  };
   const auto read = [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    if (from_master && frozen.contains(param.name))
+    if (from_master && kind_of(param) == Kind::parameter)
       read_widened(state, param, first, range);
     else
-      state.read(param, first, range, from_master ? Kind::master : Kind::parameter);
+      state.read(param, first, range, kind_of(param));
   };
   const auto counted = [&](lm::ReadRange weights) -> lm::ReadRange {
     return [&elements, weights = std::move(weights)](const ParamSpec& param, std::uint64_t first, TensorView range) {
@@ -131,11 +158,16 @@ void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
   if (adapters.rank != 0 && adapted == Adapted::alone) {
     lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read));
   } else {
-    if (adapters.rank == 0)
+    if (adapters.rank == 0) {
+      announce(state, model, kind_of, itself);
       lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read));
-    else
-      lm::write_weight_files(to, lm::make_model(without), dtype, kMostFileBytes,
-                             counted(lm::MergedWeights(adapters, sizes.family, model, dtype, read)));
+    } else {
+      ThreadPool pool(static_cast<int>(config.threads));
+      const auto merged_model = lm::make_model(without);
+      const lm::MergedWeights merged(adapters, sizes.family, model, dtype, read, pool);
+      announce(state, merged_model, kind_of, [&](const ParamSpec& param) { return merged.parts_of(param); });
+      lm::write_weight_files(to, merged_model, dtype, kMostFileBytes, counted(merged));
+    }
     copy_files(run, config, to);
     replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
   }

@@ -13,9 +13,18 @@
 #include <cstdint>
 #include <filesystem>
 
+#include <terrace/core/dtype.h>
+#include <terrace/parallel/committed_state.h>
+#include <terrace/parallel/layer.h>
+
 namespace terrace::cli {
+
+inline constexpr std::uint64_t kMostFileBytes = 5'000'000'000;  // as the library cuts
 
 enum class Adapted : std::uint8_t { alone, merged };
 void export_model(const std::filesystem::path& run, const std::filesystem::path& to, Adapted adapted = Adapted::alone);
+
+// The files of weights alone, as layers read them. `model`: what of the state is written.
+void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const std::filesystem::path& to);
 
 }  // namespace terrace::cli

@@ -158,7 +158,7 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
 namespace {
 
 // The weights of the model without adapters, which other files have.
-WeightRange first_base_weights(const RunConfig& c, const Model& model) {
+WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {
     try {
@@ -180,7 +180,7 @@ WeightRange first_base_weights(const RunConfig& c, const Model& model) {
 
 }  // namespace
 
-WeightRange first_weights(const RunConfig& c, const Model& model) {
+WeightSource first_weights(const RunConfig& c, const Model& model) {
   if (c.lora_rank == 0) {
     if (!c.init_adapter.empty())
       throw Error("--init-adapter needs adapters\n  give --lora-rank, and --lora-alpha and --lora-targets, as in its directory",
@@ -190,12 +190,20 @@ WeightRange first_weights(const RunConfig& c, const Model& model) {
   auto without = model_config(c);
   without.adapters = {};
   const auto base_model = lm::make_model(without);
-  const auto adapters = c.init_adapter.empty()
-                            ? random_weights(c.seed)
-                            : lm::adapters_from(c.init_adapter, model_config(c).adapters, lm::family_named(c.model), model);
-  return [base = first_base_weights(c, base_model), adapters](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    (layers::is_adapter(param.name) ? adapters : base)(param, first, range);
+  WeightSource adapters = random_weights(c.seed);
+  if (!c.init_adapter.empty())
+    adapters = lm::adapters_from(c.init_adapter, model_config(c).adapters, lm::family_named(c.model), model);
+  return with_adapters(first_base_weights(c, base_model), adapters);
+}
+
+WeightSource with_adapters(const WeightSource& base, const WeightSource& adapters) {
+  WeightSource both([=](const ParamSpec& param, std::uint64_t first, TensorView range) {
+    (layers::is_adapter(param.name) ? adapters : base).read(param, first, range);
+  });
+  both.announce = [=](const ParamSpec& param, std::uint64_t first, std::uint64_t elements) {
+    if (const auto& one = layers::is_adapter(param.name) ? adapters : base; one.announce) one.announce(param, first, elements);
   };
+  return both;
 }
 
 std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {

@@ -21,7 +21,9 @@
 namespace terrace::cli {
 
 // All checks are made at once. Checks that read tensors are made by the first rank of each machine.
-WeightRange first_weights(const RunConfig& config, const Model& model);
+WeightSource first_weights(const RunConfig& config, const Model& model);
+// Adapters from one source, all other weights from another.
+WeightSource with_adapters(const WeightSource& base, const WeightSource& adapters);
 
 // What the user must know about the file: the values that it does not tell, positions that are dropped, a scaling of positions
 // that terrace does not have.

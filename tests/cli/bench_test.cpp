@@ -312,6 +312,25 @@ TEST_F(BenchHost, AStepStandsBesideItsPlan) {
   expect_refusal(terrace(with_model({"bench", "step", "--device-memory", "4KiB"})), 3, {"does not fit"});
 }
 
+TEST_F(BenchHost, AModelsWeightsGoInAndOutBesideTheDisk) {
+  fs::create_directory(at("disk"));
+  for (const Words& more : {Words{}, Words{"--dtype", "bf16", "--lora-rank", "2"}}) {
+    const auto all = results(with_model(Words{"weights", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"} + more),
+                             {"op", "model", "file_bytes", "chunk_bytes", "gb_per_s", "disk_gb_per_s", "ratio",
+                              "peak_resident_bytes", "runs", "spread"});
+    ASSERT_EQ(2U, all.size());
+    EXPECT_EQ("load", all[0].at("op"));
+    EXPECT_EQ("export", all[1].at("op"));
+    for (const auto& one : all) {
+      EXPECT_GT(one.at("file_bytes"), 0);
+      EXPECT_GT(one.at("gb_per_s"), 0.0);
+      EXPECT_GT(one.at("disk_gb_per_s"), 0.0);
+    }
+    EXPECT_TRUE(fs::is_empty(at("disk")));
+  }
+  expect_refusal(terrace(with_model({"bench", "weights", "disk", "--dtype", "fp16"})), 2, {"fp16"});
+}
+
 // What would change nothing is not taken.
 TEST_F(BenchHost, AStepTakesNoOptionOfARun) {
   const std::pair<const char*, const char*> of_a_run[] = {{"--save", "weights.safetensors"}, {"--steps", "7"},
@@ -334,8 +353,8 @@ TEST_F(BenchHost, AllRunsWhatCanRun) {
     EXPECT_EQ("bench", r.begin().key());
     EXPECT_TRUE(r.contains("runs") && r.contains("spread")) << r.dump();
   }
-  std::set<std::string> wanted{"nvme",     "chunks",  "stream",  "ram",    "compute",   "optimizer",
-                               "pipeline", "bubbles", "overlap", "pieces", "residency", "step"};
+  std::set<std::string> wanted{"nvme",    "chunks",  "stream", "ram",       "compute", "optimizer", "pipeline",
+                               "bubbles", "overlap", "pieces", "residency", "step",    "weights"};
   if (!find_gpus().gpus.empty() && cuda_module_trouble().empty()) wanted.insert("pcie");
   EXPECT_EQ(wanted, benches);
   EXPECT_FALSE(fs::exists(at("cache/terrace/machine.json"))) << "figures of caches are no profile";

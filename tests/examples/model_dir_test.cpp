@@ -578,7 +578,7 @@ TEST_F(ModelDirFiles, WeightsOfSeveralFilesAreReadAsThoseOfOne) {
           return TensorView{reinterpret_cast<std::byte*>(to.data()), DType::fp32, {count}};
         };
         const auto first = static_cast<std::uint64_t>(param.shape.elements() - count);
-        weights(param, first, view(read));
+        weights.read(param, first, view(read));
         numbers(param, first, view(expected));
         EXPECT_EQ(expected, read) << param.name;
       }

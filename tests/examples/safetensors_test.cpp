@@ -11,6 +11,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/safetensors.h>
+#include <terrace/examples/lm/weight_files.h>
 
 #include "scratch_folder.h"
 
@@ -267,6 +268,44 @@ TEST(SafetensorsReader, SaysWhereAFileWasCutAfterItWasOpened) {
 }
 
 // Whatever bytes are changed, the reader either refuses with its own error or reads tensors that lie in the file.
+// Read ahead or not, the numbers and the errors are the same.
+TEST(WeightFiles, AnnouncedRangesHoldTheSameNumbers) {
+  const ScratchFolder folder;
+  constexpr unsigned kSeed = 5;
+  std::mt19937 random(kSeed);
+  constexpr std::size_t n = 2'100'003;
+  std::vector<float> numbers(n);
+  for (auto& x : numbers) x = std::ldexp(static_cast<float>(random()), -32);
+  const auto file = folder / "model.safetensors";
+  const std::vector<std::string> names{"wide", "narrow", "double"};
+  {
+    SafetensorsWriter writer(file, {{"wide", DType::fp32, {n}}, {"narrow", DType::bf16, {n}}, {"double", DType::fp64, {n}}});
+    for (const auto& name : names) writer.write(name, 0, std::span<const float>(numbers));
+    writer.finish();
+  }
+  const SafetensorsReader alone(file);
+  const WeightFiles ahead(file);
+  for (const auto& name : names) ahead.announce(name, 3, n - 3);
+  std::vector<float> expected, found;
+  for (const auto& name : names)
+    for (std::size_t first = 3; first < n;) {
+      const auto count = std::min<std::size_t>(n - first, 1 + random() % 400'000);
+      expected.resize(count);
+      found.resize(count);
+      alone.read(name, first, std::span(expected));
+      ahead.read(name, first, std::span(found));
+      ASSERT_EQ(0, std::memcmp(expected.data(), found.data(), count * sizeof(float)))
+          << name << " from " << first << ", seed " << kSeed;
+      first += count;
+    }
+  const auto end = alone.entries().back().offset;
+  std::filesystem::resize_file(file, end + 1000);
+  const auto& last = alone.entries().back().name;
+  ahead.announce(last, 0, n);
+  found.resize(n);
+  expect_error([&] { ahead.read(last, 0, std::span(found)); }, Exit::corrupt, "is cut short");
+}
+
 TEST(SafetensorsReader, SurvivesFlippedBytes) {
   const ScratchFolder folder;
   {

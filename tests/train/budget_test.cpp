@@ -81,5 +81,34 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
   EXPECT_LE(bytes_on_disk(config.nvme_path[0]), round_up(disk_limit, kHugePageBytes) + kIndex);
 }
 
+// A model goes from its files into the store and out again, byte for byte (the bench compares them), in a part of its size.
+TEST_F(BudgetsHold, WhereAModelIsLoadedAndExported) {
+  if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer's shadow memory counts as the program's";
+  constexpr std::uint64_t kTier = 24 * kMiB, kOutside = 96 * kMiB;
+  const auto disk = folder_ / "disk", log = folder_ / "log";
+  std::filesystem::create_directory(disk);
+  const auto ended = run_to_end({TERRACE_PROGRAM,   "bench",
+                                 "weights",         disk,
+                                 "--runs",          "3",
+                                 "--model",         "llama",
+                                 "--layers",        "16",
+                                 "--hidden",        "1024",
+                                 "--heads",         "16",
+                                 "--ffn",           "3584",
+                                 "--seq-len",       "16",
+                                 "--dtype",         "bf16",
+                                 "--lora-rank",     "2",
+                                 "--device-memory", std::to_string(kTier),
+                                 "--host-memory",   std::to_string(kTier)},
+                                log);
+  const auto said = (std::ostringstream() << std::ifstream(log).rdbuf()).str();
+  ASSERT_EQ(ended.exit_code, 0) << said;
+  constexpr std::uint64_t kModel = 16ULL * (4 * 1024 * 1024 + 3 * 1024 * 3584) * sizeof(bf16);
+  static_assert(kModel > 3 * (2 * kTier + kOutside), "a program that keeps the model would pass");
+  fmt::print("{} of weights in {}: the process's peak was {}\n{}", format_bytes(kModel), format_bytes(2 * kTier),
+             format_bytes(ended.peak_resident_bytes), said);
+  EXPECT_LE(ended.peak_resident_bytes, 2 * kTier + kOutside);
+}
+
 }  // namespace
 }  // namespace terrace::test

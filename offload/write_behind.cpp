@@ -1,0 +1,124 @@
+#include <terrace/offload/write_behind.h>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+
+#include <terrace/core/error.h>
+#include <terrace/core/files.h>
+#include <terrace/offload/block_ring.h>
+#include <terrace/offload/direct_io.h>
+#include <terrace/offload/io_thread.h>
+
+namespace terrace {
+namespace {
+
+FileHandle reopened(int file) {
+  FileHandle handle = open_again_direct(file);
+  return handle ? std::move(handle) : FileHandle(::dup(file));
+}
+
+}  // namespace
+
+struct WriteBehind::Impl {
+  explicit Impl(int f)
+      : file(f), direct(reopened(f)), io({.queue_depth = BlockRing::kBlocks, .files = {direct.get()}, .buffers = {}}) {}
+
+  const int file;
+  const FileHandle direct;
+  std::mutex mutex;
+  std::condition_variable changed;
+  BlockRing ring;  // with the lock held
+  std::optional<Failure> failure;
+  std::array<IoRequest, BlockRing::kBlocks> requests;  // of the ring's blocks, by their places
+  // The row of neighbours that is being gathered: the file's bytes [begin, end) lie in `block`, whose first byte is the file's
+  // at `base`.
+  std::byte* block = nullptr;
+  std::uint64_t base = 0, begin = 0, end = 0;
+  IoThread io;  // last: it uses all of the above
+
+  void open_row(std::uint64_t offset) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return ring.any_free(); });
+    block = ring.take();
+    base = offset / BlockRing::kBlockBytes * BlockRing::kBlockBytes;
+    begin = end = offset;
+  }
+
+  void close_row() {
+    if (!block) return;
+    const auto first = std::min(round_up(begin, kPageBytes), end), last = std::max(end / kPageBytes * kPageBytes, first);
+    write_edge(begin, first);
+    write_edge(last, end);
+    auto* const full = std::exchange(block, nullptr);
+    if (first == last) {
+      const std::lock_guard lock(mutex);
+      return ring.give_back(full);
+    }
+    auto& request = requests.at(static_cast<std::size_t>(full - ring.bytes().data()) / BlockRing::kBlockBytes);
+    request.op = IoRequest::Op::write;
+    request.offset = first;
+    request.buffer = full + (first - base);
+    request.bytes = last - first;
+    request.done = [this](IoRequest& ended, int error_number) { write_ended(ended, error_number); };
+    io.submit(request);
+  }
+
+  void write_ended(const IoRequest& request, int error_number) {
+    const auto at = static_cast<std::uint64_t>(request.buffer - ring.bytes().data()) / BlockRing::kBlockBytes;
+    const std::lock_guard lock(mutex);
+    ring.give_back(ring.bytes().data() + at * BlockRing::kBlockBytes);
+    if (error_number != 0 && !failure) failure = Failure{error_number, request.offset, request.bytes};
+    changed.notify_all();
+  }
+
+  void write_edge(std::uint64_t from, std::uint64_t to) {
+    while (from < to) {
+      const auto put = ::pwrite(file, block + (from - base), to - from, static_cast<off_t>(from));
+      if (put < 0 && errno == EINTR) continue;
+      if (put <= 0) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = Failure{put < 0 ? errno : ENOSPC, from, to - from};
+        return;
+      }
+      from += static_cast<std::uint64_t>(put);
+    }
+  }
+
+  [[nodiscard]] std::optional<Failure> failed() {
+    const std::lock_guard lock(mutex);
+    return failure;
+  }
+};
+
+WriteBehind::WriteBehind(int file) : impl_(std::make_unique<Impl>(file)) {}
+WriteBehind::~WriteBehind() = default;
+
+std::optional<WriteBehind::Failure> WriteBehind::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  auto& impl = *impl_;
+  while (!bytes.empty()) {
+    if (impl.block && offset != impl.end) impl.close_row();
+    if (!impl.block) impl.open_row(offset);
+    const auto n = std::min<std::uint64_t>(bytes.size(), impl.base + BlockRing::kBlockBytes - offset);
+    std::memcpy(impl.block + (offset - impl.base), bytes.data(), n);
+    bytes = bytes.subspan(n);
+    impl.end = offset += n;
+    if (impl.end == impl.base + BlockRing::kBlockBytes) impl.close_row();
+  }
+  return impl.failed();
+}
+
+std::optional<WriteBehind::Failure> WriteBehind::drain() {
+  auto& impl = *impl_;
+  impl.close_row();
+  std::unique_lock lock(impl.mutex);
+  impl.changed.wait(lock, [&] { return impl.ring.all_free(); });
+  return impl.failure;
+}
+
+}  // namespace terrace

@@ -1,0 +1,40 @@
+// The bytes of a new file, written past the page cache while the caller makes the next ones: several requests in flight, from a
+// ring of 16 MiB.
+//
+// Each byte is written once, in any order; neighbours that come one after the other go to the disk together, in whole pages.
+// Less than a page at the ends of such a row goes through the page cache, so the file is complete after the caller's fsync.
+//
+// Owner:   the caller; the descriptor must stay open, and this alive until the fsync has returned.
+// Threads: one at a time.
+// Errors:  write() and drain() report the first request that failed, also that of an earlier call; the file is lost then. The
+//          constructor's are those of IoThread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+namespace terrace {
+
+class WriteBehind {
+ public:
+  struct Failure {
+    int error_number = 0;
+    std::uint64_t offset = 0, bytes = 0;
+  };
+  explicit WriteBehind(int file);
+  ~WriteBehind();
+  WriteBehind(const WriteBehind&) = delete;
+  WriteBehind& operator=(const WriteBehind&) = delete;
+
+  [[nodiscard]] std::optional<Failure> write(std::uint64_t offset, std::span<const std::byte> bytes);
+  [[nodiscard]] std::optional<Failure> drain();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace terrace
