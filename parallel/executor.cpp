@@ -99,6 +99,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
 }
 
 Event Executor::flush() {
+  parts_.lanes->throw_failure();  // what a failed run leaves in its tiers is no step's state
   parts_.walk->flush(*this);
   return parts_.mover->written();
 }
