@@ -16,8 +16,8 @@
 #include <terrace/core/files.h>
 #include <terrace/core/trace.h>
 #include <terrace/core/units.h>
-#include <terrace/offload/copy_store.h>
 #include <terrace/offload/io_engine.h>
+#include <terrace/offload/page_buffer.h>
 
 namespace terrace::bench {
 namespace {

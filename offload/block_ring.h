@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <terrace/core/units.h>
-#include <terrace/offload/copy_store.h>
+#include <terrace/offload/page_buffer.h>
 
 namespace terrace {
 

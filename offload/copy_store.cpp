@@ -1,16 +1,14 @@
 #include <terrace/offload/copy_store.h>
 
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <new>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
-#include <terrace/core/units.h>
+#include <terrace/offload/page_buffer.h>
 
 namespace terrace {
 namespace {
@@ -32,19 +30,6 @@ void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const 
 }
 
 }  // namespace
-
-std::span<std::byte> PageBuffer::of(std::uint64_t bytes) {
-  if (bytes > bytes_) {
-    const bool large = bytes >= kHugePageBytes;
-    const auto aligned = round_up(bytes, kPageBytes);
-    void* data = nullptr;
-    if (::posix_memalign(&data, large ? kHugePageBytes : kPageBytes, aligned) != 0) throw std::bad_alloc();
-    if (large) ::madvise(data, aligned, MADV_HUGEPAGE);  // a hint: direct I/O then pins few pages
-    data_.reset(static_cast<std::byte*>(data));
-    bytes_ = bytes;
-  }
-  return {data_.get(), bytes};
-}
 
 void write_chunk(ChunkStore& to, const ChunkDescription& chunk, std::uint64_t place_offset, std::span<const std::byte> bytes) {
   to.describe(chunk);

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include <terrace/offload/chunk_store.h>
-#include <terrace/offload/copy_store.h>
+#include <terrace/offload/page_buffer.h>
 #include <terrace/offload/read_ahead.h>
 #include <terrace/optimizers/format.h>
 #include <terrace/parallel/layer.h>

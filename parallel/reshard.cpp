@@ -1,6 +1,7 @@
 #include <terrace/parallel/reshard.h>
 
 #include <terrace/offload/copy_store.h>
+#include <terrace/offload/page_buffer.h>
 #include <terrace/parallel/committed_state.h>
 
 namespace terrace {

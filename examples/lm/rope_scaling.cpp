@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <ranges>
 #include <vector>
 
 #include <fmt/format.h>
@@ -101,12 +100,14 @@ namespace {
 
 // "1/1.05/2.5"
 bool parse_list(std::string_view text, std::vector<double>& to) {
-  for (const auto part : std::views::split(text, '/')) {
-    double& number = to.emplace_back();
-    const auto [end, error] = std::from_chars(part.begin(), part.end(), number);
-    if (error != std::errc{} || end != part.end()) return false;
+  const char* const end = text.data() + text.size();
+  for (const char* at = text.data();; ++at) {
+    const auto [stop, error] = std::from_chars(at, end, to.emplace_back());
+    if (error != std::errc{}) return false;
+    if (stop == end) return true;
+    if (*stop != '/') return false;
+    at = stop;
   }
-  return !to.empty();
 }
 
 }  // namespace

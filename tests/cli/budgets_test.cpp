@@ -148,7 +148,7 @@ TEST_F(Budgets, ASuggestionIsSearchedAtTheGivenPrefetchDepth) {
   expect_refusal(refused, 3, {"host tier", "no value of --host-memory alone is enough"});
 }
 
-// A life that begins with all its state on disk may need more room than one that begins with new weights.
+// A life that goes on is planned as one that begins with all its state on disk, whatever the life before had.
 TEST_F(Budgets, AResumedRunThatDoesNotFitIsRefusedBeforeItBegins) {
   const Words run{"--model",
                   "gpt2",
@@ -196,7 +196,7 @@ TEST_F(Budgets, AResumedRunThatDoesNotFitIsRefusedBeforeItBegins) {
   ASSERT_EQ(0, begun.exit) << begun.described;
   const Words tight{"--steps", "6", "--host-memory", "3988000", "--prefetch-depth", "7", "--update", "device"};
   auto words = tight;
-  words.insert(words.end(), {"--device-memory", "638976"});
+  words.insert(words.end(), {"--device-memory", "560000"});
   const auto refused = with(words);
   expect_refusal(refused, 3, {"device tier", "--device-memory 1MiB would fit"});
   words = tight;

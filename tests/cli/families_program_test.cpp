@@ -150,7 +150,9 @@ TEST_P(FamilyProgram, NumbersThatNoTensorHasAreCompared) {
   }
   if (const auto* const rotary = lm::rotary_positions(family))
     for (const auto key : rotary->scaling_keys) {
-      scratch_.write("model/config.json", json{{std::string(key), {{"rope_type", "stretched"}}}}.dump());
+      json config;
+      config[json::json_pointer(std::string(key))] = {{"rope_type", "stretched"}};
+      scratch_.write("model/config.json", config.dump());
       const auto scaled = trained("scaled", {"--init-from", "model/m.safetensors", "--steps", "1"});
       EXPECT_EQ(1U, scaled.warnings("of type \"stretched\", and this run rotates positions with --rope-scaling none"))
           << scaled.described;
