@@ -1,6 +1,6 @@
 """Compares terrace's tokenizers with Hugging Face's `tokenizers` and with `tiktoken`: the same ids, and how much faster.
 
-    compare_with_tokenizers.py TOOL FOLDER [--only ids|tiktoken|training|speed] [--megabytes N]
+    compare_with_tokenizers.py TOOL FOLDER [--only ids|tiktoken|training|speed] [--megabytes N] [--ascii]
 
 TOOL is tokenizer_tool, FOLDER a scratch folder. Vocabularies are trained here, on text from files of this machine and generated
 text. Exit code 77: a Python package is absent.
@@ -82,11 +82,14 @@ def generated(wanted, generator):
     return parts
 
 
-def corpus(megabytes):
+def corpus(megabytes, ascii_only):
     generator = random.Random(20240520)
     parts = files_of_this_machine(megabytes * 800000)
-    size = sum(len(part.encode()) for part in parts)
-    parts += generated(max(megabytes * 1000000 - size, megabytes * 200000), generator)
+    if ascii_only:
+        parts = [part for part in parts if part.isascii()]
+    else:
+        size = sum(len(part.encode()) for part in parts)
+        parts += generated(max(megabytes * 1000000 - size, megabytes * 200000), generator)
     generator.shuffle(parts)
     return parts
 
@@ -284,9 +287,10 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--only", choices=["ids", "tiktoken", "training", "speed"], action="append")
     parser.add_argument("--megabytes", type=int, default=10)
+    parser.add_argument("--ascii", action="store_true", help="only files of this machine, and of them those in ASCII")
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    documents = corpus(given.megabytes)
+    documents = corpus(given.megabytes, given.ascii)
     base = trained(given.folder, documents)
     ranks, letters = ranks_of(base)
     of_ranks = file_of_ranks(base, ranks, letters)

@@ -31,6 +31,7 @@ Bpe::Bpe(const BpeParts& parts)
       byte_fallback_(parts.byte_fallback),
       ignore_merges_(parts.ignore_merges),
       fuse_unknown_(parts.fuse_unknown),
+      words_(parts.ignore_merges ? parts.vocabulary.size() : 0),
       merges_(parts.merges.size()) {
   ids_.reserve(parts.vocabulary.size());
   for (const auto& [spelling, id] : parts.vocabulary) {
@@ -46,7 +47,7 @@ Bpe::Bpe(const BpeParts& parts)
       throw Error(fmt::format("tokens \"{}\" and \"{}\" both have the id {}", printable(*bytes), printable(spelling), id),
                   Exit::corrupt);
     bytes = bytes_of_spelling(spelling, byte_level_);
-    if (ignore_merges_ && (!byte_level_ || bytes_of_letters(spelling))) words_.emplace(*bytes, id);
+    if (ignore_merges_ && (!byte_level_ || bytes_of_letters(spelling))) words_.insert(*bytes, id);
   }
   for (unsigned byte = 0; byte < 256; ++byte) {
     of_byte_[byte] = id_of(letters_of_bytes(std::string(1, static_cast<char>(byte))));
@@ -90,8 +91,8 @@ std::string Bpe::decoded(TokenId id) const {
 void Bpe::encode_word(std::string_view word, MergeScratch& scratch) const {
   scratch.ids.clear();
   if (ignore_merges_) {
-    if (const auto found = words_.find(word); found != words_.end()) {
-      scratch.ids.push_back(found->second);
+    if (const auto token = words_.find(word, [&](TokenId id) { return *bytes_of_id_[id] == word; })) {
+      scratch.ids.push_back(*token);
       return;
     }
   }
@@ -141,10 +142,10 @@ void Bpe::merge_few(MergeScratch& scratch) const {
   const auto look_up = [&](std::size_t i) { pairs[i] = i + 1 < count ? merges_.find(ids[i], ids[i + 1]) : Merge{}; };
   for (std::size_t i = 0; i < count; ++i) look_up(i);
   while (count > 1) {
-    std::size_t best = 0;
-    for (std::size_t i = 1; i + 1 < count; ++i)
-      if (pairs[i].rank < pairs[best].rank) best = i;
-    if (pairs[best].rank == kNoRank) break;
+    auto lowest = std::uint64_t{kNoRank} << 32U;  // rank and place in one number: a minimum without branches
+    for (std::size_t i = 0; i + 1 < count; ++i) lowest = std::min(lowest, std::uint64_t{pairs[i].rank} << 32U | i);
+    if (lowest >> 32U == kNoRank) break;
+    const auto best = static_cast<std::size_t>(lowest & 0xffffffffU);
     ids[best] = pairs[best].id;
     --count;
     for (std::size_t i = best + 1; i < count; ++i) {

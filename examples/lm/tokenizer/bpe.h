@@ -16,6 +16,7 @@
 
 #include <terrace/examples/lm/tokenizer/merge_table.h>
 #include <terrace/examples/lm/tokenizer/token_id.h>
+#include <terrace/examples/lm/tokenizer/word_table.h>
 
 namespace terrace::lm {
 
@@ -67,8 +68,8 @@ class Bpe {
 
   bool byte_level_, byte_fallback_, ignore_merges_, fuse_unknown_;
   std::optional<TokenId> unknown_;
-  Ids ids_;    // by spelling
-  Ids words_;  // by bytes, for ignore_merges_
+  Ids ids_;          // by spelling
+  WordTable words_;  // for ignore_merges_
   std::vector<std::optional<std::string>> bytes_of_id_;
   std::array<std::optional<TokenId>, 256> of_byte_{}, fallback_{};
   bool all_bytes_ = false;

@@ -21,14 +21,21 @@ struct Merge {
 class MergeTable {
  public:
   explicit MergeTable(std::size_t merges = 0)
-      : entries_(std::bit_ceil(2 * merges + 2)), shift_(64 - std::countr_zero(entries_.size())) {}
+      : entries_(std::bit_ceil(2 * merges + 2)),
+        shift_(64 - std::countr_zero(entries_.size())),
+        may_merge_(entries_.size() * kBitsOfEntry / 64 + 1) {}
 
   // A later merge of the same two takes the place of the earlier one.
   void insert(TokenId left, TokenId right, Merge merge) {
-    auto& entry = entries_[place(key(left, right))];
-    entry = {key(left, right), merge};
+    const auto of = key(left, right);
+    entries_[place(of)] = {of, merge};
+    may_merge_[bit(of) / 64] |= std::uint64_t{1} << bit(of) % 64;
   }
-  [[nodiscard]] Merge find(TokenId left, TokenId right) const { return entries_[place(key(left, right))].merge; }
+  [[nodiscard]] Merge find(TokenId left, TokenId right) const {
+    const auto of = key(left, right);
+    if ((may_merge_[bit(of) / 64] >> bit(of) % 64 & 1U) == 0) return {};
+    return entries_[place(of)].merge;
+  }
 
  private:
   struct Entry {
@@ -36,14 +43,22 @@ class MergeTable {
     Merge merge;
   };
   static std::uint64_t key(TokenId left, TokenId right) { return std::uint64_t{left} << 32U | right; }
+  static std::uint64_t hash(std::uint64_t key) { return key * 0x9e3779b97f4a7c15U; }
+  [[nodiscard]] std::size_t bit(std::uint64_t of) const { return hash(of) >> static_cast<unsigned>(shift_ - kBitShift); }
   // Of the key, or of the empty entry in which it would stand.
   [[nodiscard]] std::size_t place(std::uint64_t of) const {
-    std::size_t at = (of * 0x9e3779b97f4a7c15U) >> static_cast<unsigned>(shift_);
+    std::size_t at = hash(of) >> static_cast<unsigned>(shift_);
     while (entries_[at].key != of && entries_[at].merge.rank != kNoRank) at = (at + 1) & (entries_.size() - 1);
     return at;
   }
+  // One bit of eight for each entry tells of most pairs that they do not merge; all bits are in a nearer cache than the
+  // entries.
+  static constexpr int kBitShift = 3;
+  static constexpr std::size_t kBitsOfEntry = std::size_t{1} << kBitShift;
+
   std::vector<Entry> entries_;
   int shift_;
+  std::vector<std::uint64_t> may_merge_;
 };
 
 }  // namespace terrace::lm
