@@ -11,6 +11,13 @@
 #include <terrace/core/philox.h>
 
 namespace terrace::lm {
+
+bool is_number(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error != std::errc::invalid_argument && end == text.data() + text.size();
+}
+
 namespace {
 
 constexpr std::uint64_t kMostDigits = 1'000'000'000'000'000'000;  // times ten still fits
@@ -31,10 +38,7 @@ struct Decimal {
 };
 
 Decimal decimal_of(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = end == text.data() + text.size();
-  if (!whole || (error != std::errc{} && error != std::errc::result_out_of_range)) refuse(text, "it is no number");
+  if (!is_number(text)) refuse(text, "it is no number");
   if (text.find_first_not_of("0123456789.eE+-") != std::string_view::npos || text.front() == '-')
     refuse(text, "it is not a positive number");
   Decimal d;
@@ -62,12 +66,6 @@ Decimal decimal_of(std::string_view text) {
 }
 
 }  // namespace
-
-bool is_number(std::string_view text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error != std::errc::invalid_argument && end == text.data() + text.size();
-}
 
 std::vector<std::uint64_t> whole_weights(const std::vector<std::string>& weights) {
   std::vector<Decimal> decimals;

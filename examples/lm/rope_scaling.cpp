@@ -94,10 +94,6 @@ const Rotary& checked(const Rotary& s) {
   return s;
 }
 
-}  // namespace
-
-namespace {
-
 // "1/1.05/2.5"
 bool parse_list(std::string_view text, std::vector<double>& to) {
   const char* const end = text.data() + text.size();

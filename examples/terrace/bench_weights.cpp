@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -73,6 +72,19 @@ double seconds_of(const std::function<void()>& work) {
   return static_cast<double>(now_ns() - begin) * 1e-9;
 }
 
+// One direction.
+struct Way {
+  std::string_view op;
+  std::vector<double> seconds, disk_seconds = {};  // of each run; the disk's with the same bytes
+  std::uint64_t peak_bytes = 0;                    // resident
+
+  void time(const std::function<void()>& work) {
+    take_peak_resident_bytes();
+    seconds.push_back(seconds_of(work));
+    peak_bytes = std::max(peak_bytes, take_peak_resident_bytes());
+  }
+};
+
 class WeightsBench final : public bench::Bench {
  public:
   explicit WeightsBench(const RunConfig& config) : given_(config) {}
@@ -114,8 +126,7 @@ class WeightsBench final : public bench::Bench {
     lm::write_weight_files(from, base, without.dtype, kMostFileBytes, random_weights(config.seed));
     config.init_from = from;
 
-    std::array<std::vector<double>, 4> seconds;  // load, its limit, export, its limit
-    std::array<std::uint64_t, 2> peak_bytes{};
+    Way load{"load", {}}, exported{"export", {}};
     std::vector<bench::FileRange> files, chunks;
     std::uint64_t file_bytes = 0, chunk_bytes = 0;
     const auto name = fs::path(fmt::format("terrace-bench-{}-store", ::getpid()));
@@ -140,12 +151,10 @@ class WeightsBench final : public bench::Bench {
       {
         Engine engine(model, plan, {.device = device.get(), .store = store, .optimizer = optimizer.get()});
         const auto weights = weights_of(config, base);
-        take_peak_resident_bytes();
-        seconds[0].push_back(seconds_of([&] {
+        load.time([&] {
           engine.fill(weights);
           engine.commit(0, "{}");
-        }));
-        peak_bytes[0] = std::max(peak_bytes[0], take_peak_resident_bytes());
+        });
       }
       chunks.clear();
       chunk_bytes = 0;
@@ -158,37 +167,31 @@ class WeightsBench final : public bench::Bench {
           }
       }
       session.progress(fmt::format("run {} of {}: the disk", run + 1, session.runs()));
-      seconds[1].push_back(bench::disk_seconds(files, folder.path(), chunk_bytes));
+      load.disk_seconds.push_back(bench::disk_seconds(files, folder.path(), chunk_bytes));
       session.progress(fmt::format("run {} of {}: exporting", run + 1, session.runs()));
       fs::create_directories(to);
-      {
-        take_peak_resident_bytes();
-        seconds[2].push_back(seconds_of([&] {
-          CommittedState state({&reading, 1});
-          write_committed_weights(state, base, without.dtype, to);
-        }));
-        peak_bytes[1] = std::max(peak_bytes[1], take_peak_resident_bytes());
-      }
+      exported.time([&] {
+        CommittedState state({&reading, 1});
+        write_committed_weights(state, base, without.dtype, to);
+      });
       if (run == 0) demand_same(from, to);
       fs::remove_all(to);
       session.progress(fmt::format("run {} of {}: the disk", run + 1, session.runs()));
-      seconds[3].push_back(bench::disk_seconds(chunks, folder.path(), file_bytes));
+      exported.disk_seconds.push_back(bench::disk_seconds(chunks, folder.path(), file_bytes));
     }
-    for (const std::size_t op : {0, 1}) {
-      const auto& own = seconds.at(2 * op);
-      const auto& limit = seconds.at(2 * op + 1);
-      if (own.empty()) continue;
+    for (const auto& way : {load, exported}) {
+      if (way.seconds.empty()) continue;
       std::vector<double> ratios;
-      for (std::size_t r = 0; r < own.size(); ++r) ratios.push_back(limit[r] / own[r]);
+      for (std::size_t r = 0; r < way.seconds.size(); ++r) ratios.push_back(way.disk_seconds[r] / way.seconds[r]);
       const auto gb = 1e-9 * static_cast<double>(file_bytes + chunk_bytes);
-      session.result({{"op", op == 0 ? "load" : "export"},
+      session.result({{"op", way.op},
                       {"model", config.model},
                       {"file_bytes", file_bytes},
                       {"chunk_bytes", chunk_bytes},
-                      {"gb_per_s", gb / bench::median(own)},
-                      {"disk_gb_per_s", gb / bench::median(limit)},
+                      {"gb_per_s", gb / bench::median(way.seconds)},
+                      {"disk_gb_per_s", gb / bench::median(way.disk_seconds)},
                       {"ratio", bench::median(ratios)},
-                      {"peak_resident_bytes", peak_bytes.at(op)},
+                      {"peak_resident_bytes", way.peak_bytes},
                       {"runs", ratios.size()},
                       {"spread", bench::spread(ratios)}});
     }

@@ -112,10 +112,6 @@ bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open)
   return false;
 }
 
-}  // namespace
-
-namespace {
-
 // A GPU's products are at full speed from some hundred rows on, and each slice of rows reads and writes the gradient of the
 // whole table: as many rows as a micro-batch has, if their scratch is a small part of the device.
 std::int64_t usual_head_rows(RunConfig c, std::uint64_t budget) {

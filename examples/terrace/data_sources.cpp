@@ -36,16 +36,17 @@ void name(std::vector<DataSource>& sources) {
 std::vector<DataSource> data_sources(const RunConfig& config) {
   std::vector<DataSource> sources;
   std::vector<std::string> weights;
+  const auto is_weight = [](const auto& word) { return lm::is_number(word.string()); };
+  const bool weighted = std::ranges::any_of(config.data, is_weight);
   for (const auto& word : config.data) {
-    if (lm::is_number(word.string())) {
+    if (is_weight(word)) {
       if (!sources.empty() && sources.back().files.empty()) refuse(fmt::format("the weight {} has no files", weights.back()));
       weights.push_back(word.string());
       sources.emplace_back();
       continue;
     }
     if (sources.empty()) sources.emplace_back();
-    if (sources.size() > weights.size() && config.data.size() > 1 &&
-        std::ranges::any_of(config.data, [](const auto& other) { return lm::is_number(other.string()); }))
+    if (weighted && sources.size() > weights.size())
       refuse(fmt::format("{} has no weight, and other files have one", printable(word.string())));
     sources.back().files.push_back(word);
   }

@@ -153,10 +153,6 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
   return std::nullopt;
 }
 
-}  // namespace
-
-namespace {
-
 // The weights of the model without adapters, which other files have.
 WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return random_weights(c.seed);

@@ -149,10 +149,6 @@ std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view
   return text == all ? kAllLayers : static_cast<std::uint32_t>(std::stoul(text));
 }
 
-}  // namespace
-
-namespace {
-
 Travel travel_of(const std::string& text) {
   return text == "bf16" ? Travel::bf16 : text == "int8" ? Travel::int8 : Travel::whole;
 }

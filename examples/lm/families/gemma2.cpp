@@ -10,9 +10,7 @@ consteval Family gemma2() {
       gemma_file("gemma2", "Gemma2ForCausalLM", "sliding_window", {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal});
   file.window_every = 2;
   auto family = gemma_like("gemma2", file, with_result_norms(llama_tensors(false)));
-  family.scales.query_scalar = "query_pre_attn_scalar";
-  family.scales.attention_cap = {.key = "attn_logit_softcapping", .usual = 50};
-  family.scales.logit_cap = {.key = "final_logit_softcapping", .usual = 30};
+  family.scales = capped_scales(50, 30);
   return family;
 }
 

@@ -30,9 +30,7 @@ consteval Family gemma3() {
   auto family = gemma_like("gemma3", file, with_query_key_norms(with_result_norms(llama_tensors(false))));
   family.query_key_norms = QueryKeyNorms::heads;
   family.positions = kGemma3Positions;
-  family.scales.query_scalar = "query_pre_attn_scalar";
-  family.scales.attention_cap = {.key = "attn_logit_softcapping", .usual = 0};
-  family.scales.logit_cap = {.key = "final_logit_softcapping", .usual = 0};
+  family.scales = capped_scales(0, 0);
   return family;
 }
 

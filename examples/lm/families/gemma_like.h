@@ -38,6 +38,16 @@ consteval ModelFile gemma_file(std::string_view type, std::string_view architect
   return file;
 }
 
+// What the second and the third generation have: scores by a scalar of the file, and caps. 0: none, if the file does not tell
+// one.
+consteval Scales capped_scales(double attention_cap, double logit_cap) {
+  auto scales = kGemmaScales;
+  scales.query_scalar = "query_pre_attn_scalar";
+  scales.attention_cap = {.key = "attn_logit_softcapping", .usual = attention_cap};
+  scales.logit_cap = {.key = "final_logit_softcapping", .usual = logit_cap};
+  return scales;
+}
+
 consteval Family gemma_like(std::string_view name, const ModelFile& file, const TensorNames& tensors) {
   auto family = llama_like(name, file, tensors);
   family.scales = kGemmaScales;
