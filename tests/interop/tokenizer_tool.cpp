@@ -4,11 +4,13 @@
 //   tokenizer_tool text TOKENIZER IDS OUT                       the text of ids
 //   tokenizer_tool copy TOKENIZER OUT                           reads the file and writes it again
 //   tokenizer_tool train OUT TEXT VOCABULARY gpt2|llama3 THREADS [SPECIAL…]
-//   tokenizer_tool time TOKENIZER TEXT THREADS                  seconds for the documents in TEXT, which bytes 0 separate
+//   tokenizer_tool time TOKENIZER TEXT THREADS                  seconds for the documents in TEXT, which bytes 0 separate, the
+//                                                               number of ids, and seconds of all threads on a processor
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -32,6 +34,8 @@ void write(const std::string& file, const void* bytes, std::size_t size) {
   std::ofstream(file, std::ios::binary).write(static_cast<const char*>(bytes), static_cast<std::streamsize>(size));
 }
 
+double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }  // of all threads
+
 void time_threads(const Tokenizer& tokenizer, const std::string& text, int threads) {
   std::vector<std::string_view> documents;
   for (std::size_t at = 0; at < text.size();) {
@@ -41,6 +45,7 @@ void time_threads(const Tokenizer& tokenizer, const std::string& text, int threa
   }
   std::vector<std::vector<TokenId>> ids(documents.size());
   std::atomic<std::size_t> next = 0;
+  const auto cpu_begin = cpu_seconds();
   const auto begin = std::chrono::steady_clock::now();
   const auto work = [&] {
     Encoding with;
@@ -58,7 +63,7 @@ void time_threads(const Tokenizer& tokenizer, const std::string& text, int threa
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   std::size_t tokens = 0;
   for (const auto& of_document : ids) tokens += of_document.size();
-  std::printf("%.6f %zu\n", seconds.count(), tokens);
+  std::printf("%.6f %zu %.6f\n", seconds.count(), tokens, cpu_seconds() - cpu_begin);
 }
 
 void train(const std::vector<std::string>& words) {

@@ -59,6 +59,8 @@ inline const char* run_between(const char* at, const char* end, char fold, char 
   while (at < end && static_cast<signed char>(*at | fold) >= low && static_cast<signed char>(*at | fold) <= high) ++at;
   return at;
 }
+inline const char* ascii_capitals_end(const char* at, const char* end) { return run_between(at, end, 0, 'A', 'Z'); }
+inline const char* ascii_small_letters_end(const char* at, const char* end) { return run_between(at, end, 0, 'a', 'z'); }
 inline const char* ascii_letters_end(const char* at, const char* end) { return run_between(at, end, 0x20, 'a', 'z'); }
 
 }  // namespace terrace::lm

@@ -34,6 +34,7 @@ class Words {
     std::uint32_t bytes;
   };
   [[nodiscard]] Classified at_end_or(const char* at) const { return at == end_ ? Classified{CharClass::space, 0} : of(at); }
+  [[nodiscard]] bool is_ascii_or_end(const char* at) const { return at == end_ || static_cast<unsigned char>(*at) < 0x80; }
   [[nodiscard]] Classified of(const char* at) const {
     const auto byte = static_cast<unsigned char>(*at);
     if (byte < 0x80) return {kAsciiClasses[byte], 1};
@@ -54,7 +55,7 @@ class Words {
   [[nodiscard]] const char* letters(const char* at) const {
     for (;;) {
       at = ascii_letters_end(at, end_);
-      if (at == end_ || static_cast<unsigned char>(*at) < 0x80) return at;
+      if (is_ascii_or_end(at)) return at;
       const auto c = of(at);
       if (!is_letter(c.kind)) return at;
       at += c.bytes;
@@ -160,15 +161,26 @@ class Words {
   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `at`, or nullptr. In `upper_end`, the end of the first run.
   [[nodiscard]] const char* lower_word(const char* at, const char*& upper_end) const {
     const char* last = nullptr;  // the end of the last character of the first run that may stand in the second one
-    while (at < end_) {
+    for (;;) {
+      at = ascii_capitals_end(at, end_);
+      if (is_ascii_or_end(at)) break;
       const auto c = of(at);
       if (!starts_words(c.kind)) break;
       at += c.bytes;
       if (ends_words(c.kind)) last = at;
     }
     upper_end = at;
-    if (at < end_ && of(at).kind == CharClass::lower) return run(at, ends_words);
-    return last;
+    return at < end_ && of(at).kind == CharClass::lower ? rest_of_word(at) : last;
+  }
+  // [\p{Ll}\p{Lm}\p{Lo}\p{M}]*
+  [[nodiscard]] const char* rest_of_word(const char* at) const {
+    for (;;) {
+      at = ascii_small_letters_end(at, end_);
+      if (is_ascii_or_end(at)) return at;
+      const auto c = of(at);
+      if (!ends_words(c.kind)) return at;
+      at += c.bytes;
+    }
   }
   [[nodiscard]] const char* with_contraction(const char* at) const {
     if (at < end_ && *at == '\'')
