@@ -23,6 +23,12 @@ Keys planned() {
           "ffn",
           "seq-len",
           "vocab",
+          "head-dim",
+          "vocab-tiles",
+          "mlp-tiles",
+          "mlp-row-tiles",
+          "attention-tiles",
+          "head-rows",
           "untied",
           "skips",
           "dtype",
@@ -54,8 +60,7 @@ Keys done() {
 // These, and what decides the bytes of each parameter on disk.
 Keys stored() {
   auto keys = planned();
-  keys.insert(keys.end(), {"seed", "threads", "freeze", "lora-rank", "lora-alpha", "lora-targets", "vocab-tiles", "mlp-tiles",
-                           "mlp-row-tiles", "attention-tiles", "head-dim"});
+  keys.insert(keys.end(), {"seed", "threads", "freeze", "lora-rank", "lora-alpha", "lora-targets"});
   return keys;
 }
 
