@@ -38,7 +38,7 @@ void write_chunk(ChunkStore& to, const ChunkDescription& chunk, std::uint64_t pl
   to.end_write(chunk.chunk, offset, checksum_of(bytes));
 }
 
-void copy_store(const ChunkStore& from, ChunkStore::Options like) {
+void copy_store(const ChunkStore& from, ChunkStore::Options like, const std::stop_token& stop) {
   const auto chunks = from.committed();
   // Every chunk keeps its place, because the run expects it there.
   like.capacity_bytes = 0;
@@ -46,6 +46,7 @@ void copy_store(const ChunkStore& from, ChunkStore::Options like) {
   const auto to = ChunkStore::create(like);
   PageBuffer buffer;
   for (const auto& chunk : chunks) {
+    if (stop.stop_requested()) return;
     const auto& d = chunk.description;
     const auto bytes = buffer.of(d.bytes);
     from.read_committed(chunk, bytes);

@@ -1,18 +1,20 @@
 // Copies the last commit of one store into a fresh store as its first commit, byte for byte, with checksums verified.
 //
-// Threads: any; no other code may use either store meanwhile. Errors: those of both stores.
+// Threads: any. Meanwhile the store that is read may be used, but not committed. Errors: those of both stores.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <stop_token>
 
 #include <terrace/offload/chunk_store.h>
 
 namespace terrace {
 
-// Makes a fresh store like `like` (paths, name) with the commit of `from`; it is committed when this returns.
-void copy_store(const ChunkStore& from, ChunkStore::Options like);
+// Makes a fresh store like `like` (paths, name) with the commit of `from`; it is committed when this returns. Asked to stop, it
+// returns early, and the store has no commit.
+void copy_store(const ChunkStore& from, ChunkStore::Options like, const std::stop_token& stop = {});
 
 // Writes a chunk whole, for the next commit; `bytes` lie in a PageBuffer.
 void write_chunk(ChunkStore& to, const ChunkDescription& chunk, std::uint64_t place_offset, std::span<const std::byte> bytes);

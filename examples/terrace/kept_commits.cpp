@@ -16,7 +16,6 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/setup.h>
-#include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/common_commit.h>
 #include <terrace/offload/copy_store.h>
 
@@ -118,33 +117,48 @@ void CommitKeeper::begin() const {
   });
 }
 
-void CommitKeeper::keep_last_commit() const {
+void CommitKeeper::copy_last_commit() {
   if (!keeps()) return;
   const auto& store = *engine_.store();
   const auto last = store.last_commit();
   if (!last) return;
-  const auto folder = directory_of_step(dir_.path, last->step);
-  std::optional<UnfinishedCopy> copying;
+  folder_ = directory_of_step(dir_.path, last->step);
   bool there = false;
   team_.together([&] {
     if (!team_.first()) return;
-    there = is_only_a_copy(folder);
-    if (!there) copying.emplace(folder);
+    there = is_only_a_copy(folder_);
+    if (!there) unfinished_.emplace(folder_);
   });
   if (team_.any(there)) return;  // of a run that was killed between the copy and the next commit
-  team_.together([&] {
-    auto own = dir_.store;
-    own.paths = {folder};
-    own.name = store_name_of_rank("store", static_cast<std::size_t>(team_.rank()));
-    own.stripe_weights = {};
-    copy_store(store, own);
-    free_gaps(folder / own.name / "data", store.committed());
+  auto own = dir_.store;
+  own.paths = {folder_};
+  own.name = store_name_of_rank("store", static_cast<std::size_t>(team_.rank()));
+  own.stripe_weights = {};
+  copying_ = std::async(std::launch::async, [&store, own, stop = stop_.get_token()] {
+    copy_store(store, own, stop);
+    free_gaps(own.paths.front() / own.name / "data", store.committed());
   });
+}
+
+void CommitKeeper::finish_copy() {
+  if (!copying_.valid()) return;
+  team_.together([&] { copying_.get(); });
   team_.together([&] {
     if (!team_.first()) return;
-    copy_run_files(dir_.path, folder);
-    copying->finish();
+    copy_run_files(dir_.path, folder_);
+    unfinished_->finish();
+    unfinished_.reset();
   });
+}
+
+void CommitKeeper::drop_copy() {
+  if (!copying_.valid()) return;
+  stop_.request_stop();
+  copying_.wait();
+  team_.together([] {});  // no rank writes any more
+  unfinished_.reset();
+  std::error_code stays;
+  if (team_.first()) fs::remove(folder_, stays);
 }
 
 void CommitKeeper::remove_oldest() const {

@@ -1,20 +1,25 @@
 // --ckpt-keep N: the newest N commits of a run. The newest is the store itself; each older one is a copy of it in
 // RUN/kept/step-00000100/, which is a run directory of its own, as `terrace ckpt copy` makes it.
 //
-// A commit is copied before the next one replaces it, and the oldest copy is removed after that. So a kill at any moment leaves
-// at least the N newest commits, or an unfinished copy, which the next start removes.
+// A commit is copied beside the steps that follow it, the next commit waits until the copy is finished, and the oldest copy is
+// removed after that. So a kill at any moment leaves at least the N newest commits, or an unfinished copy, which the next start
+// removes.
 //
-// Owner:   the caller. Threads: the rank's; all ranks make the same calls.
+// Owner:   the caller. Threads: the rank's; all ranks make the same calls. Each rank copies on a thread of its own.
 // Errors:  Error(Exit::does_not_fit) before training if the copies do not fit; those of the stores.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <future>
+#include <optional>
+#include <stop_token>
 #include <vector>
 
 #include <terrace/examples/terrace/run_config.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/team.h>
+#include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::cli {
@@ -32,10 +37,14 @@ class CommitKeeper {
   CommitKeeper(const RunConfig& config, const RunDir& dir, Team& team, const Engine& engine)
       : config_(config), dir_(dir), team_(team), engine_(engine) {}
 
-  void demand_room() const;       // before the run begins, and without the team
-  void begin() const;             // removes what a killed run left unfinished
-  void keep_last_commit() const;  // before the next commit
-  void remove_oldest() const;     // after it
+  ~CommitKeeper() { stop_.request_stop(); }
+
+  void demand_room() const;    // before the run begins, and without the team
+  void begin() const;          // removes what a killed run left unfinished
+  void copy_last_commit();     // if there is one; goes on beside the steps
+  void finish_copy();          // before the next commit
+  void remove_oldest() const;  // after it
+  void drop_copy();            // at the end of a run, whose last commit needs none
 
  private:
   [[nodiscard]] bool keeps() const { return config_.ckpt_keep > 1; }
@@ -45,6 +54,11 @@ class CommitKeeper {
   const RunDir& dir_;
   Team& team_;
   const Engine& engine_;
+  // Destroyed from below: what is not finished is removed when its thread has ended.
+  std::stop_source stop_;
+  std::optional<UnfinishedCopy> unfinished_;  // of the first rank
+  std::filesystem::path folder_;
+  std::future<void> copying_;  // this rank's part
 };
 
 // For `terrace ckpt … --step S`: the run itself if its last commit is after that step, or the directory of a kept one.

@@ -104,9 +104,11 @@ class Training {
     const auto planned = agreed_.to_json(team_);
     if (team_.first()) write_json(dir_.path / kPlanFile, planned);
 
+    if (!all_done) keeper_.copy_last_commit();
     const auto stopped = train_steps();
 
     if (commits() && !all_done) commit();
+    keeper_.drop_copy();
     if (!commits()) keep_choices();
     if (!all_done) write_trace();
     return done() < last_ ? interrupted(stopped) : finish(all_done);
@@ -256,7 +258,7 @@ class Training {
     const auto begin = now_ns();
     keep_choices();
     if (config_.durability != "off") metrics_->sync();
-    keeper_.keep_last_commit();
+    keeper_.finish_copy();
     trainer_.begin_commit();
     begun_ = done();
     commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
@@ -277,6 +279,7 @@ class Training {
   void after_commit() {
     committed_ = std::exchange(begun_, std::nullopt);
     keeper_.remove_oldest();
+    if (committed_ != last_) keeper_.copy_last_commit();
     if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
     if (noted_ == committed_) note_commit();
   }

@@ -92,6 +92,32 @@ TEST_F(Kept, AKillLeavesNoHalfOfACommit) {
   EXPECT_EQ(json_in("whole/result.json").at("weights_xxh64"), json_in("run/result.json").at("weights_xxh64"));
 }
 
+// No other commit follows that could wait for the copy. A stop leaves the copy, and no part of one of its own commit.
+TEST_F(Kept, ACommitIsCopiedBesideTheStepsThatFollow) {
+  for (const auto& ranks : {Words{}, Words{"--dp", "2", "--zero", "1", "--grad-accumulation", "1"}}) {
+    fs::remove_all(at("run"));
+    Child child(launch(tiny("train", wanted("run", 1'000'000, Words{"--ckpt-keep", "2", "--ckpt-interval", "0", "--json"} + ranks))));
+    child.read_lines(3);
+    child.send(SIGUSR1);
+    const auto is_copied = [&] {
+      std::error_code error;
+      for (const auto& entry : fs::recursive_directory_iterator(at("run/kept"), error))
+        if (entry.path().filename().string().starts_with("commit.")) return true;
+      return false;
+    };
+    while (!is_copied()) child.read_lines(1);
+    child.send(SIGTERM);
+    const auto outcome = child.wait();
+    ASSERT_EQ(75, outcome.exit) << outcome.described;
+    ASSERT_EQ(1U, folders("run").size());
+    const auto both = commits("run");
+    ASSERT_EQ(2U, both.size());
+    EXPECT_EQ(fmt::format("step-{:08}", both.front()), folders("run").front());
+    ASSERT_EQ(0, train(wanted("run", both.back() + 2, Words{"--ckpt-keep", "2"} + ranks)).exit);
+    EXPECT_THAT(commits("run"), ElementsAre(both.back() + 1, both.back() + 2));
+  }
+}
+
 TEST_F(Kept, OfSeveralRanksEachCopiesItsPart) {
   const Words ranks{"--dp", "2", "--zero", "1", "--grad-accumulation", "1"};
   const auto whole = train(wanted("run", 4, ranks + Words{"--ckpt-keep", "2"}));
