@@ -14,29 +14,40 @@ namespace {
 
 // The bound of each kernel's error in tests with an oracle in fp64, relative to the largest value: two kernels may differ by
 // twice it.
-constexpr double kOutBound = 2 * 6e-3, kLseBound = 2 * 1e-5;
+constexpr double kOutBound = 2 * 6e-3, kLseBound = 2 * 1e-5, kGradientBound = 2 * 12e-3;
 
-// Tiles of 128 and 192 queries, the last one not full; up to five tiles of keys, so that each place holds one after another.
+// Tiles of 64, 96, 128 and 192 positions, the last one not full; up to nine tiles pass by, so that each place holds one after
+// another.
 AttentionShape shape_of(std::int64_t head_dim) {
   return {.batch = 1, .seq = 521, .heads = 2, .kv_heads = 1, .head_dim = head_dim};
 }
 
 struct Results {
-  TensorView out, lse;
+  TensorView out, lse, dqkv;  // the first two, or the last
 };
 
 // All of the check's tensors, at the same offsets on the host and on the GPU.
 struct Tensors {
-  Tensors(const AttentionShape& s, std::byte* data) : data_(data) {
-    qkv = place(DType::bf16, {s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim});
+  Tensors(const AttentionShape& s, bool backward, std::byte* data) : data_(data) {
+    const Shape fused = {s.batch * s.seq, (s.heads + 2 * s.kv_heads) * s.head_dim};
+    qkv = place(DType::bf16, fused);
+    if (backward) dout = place(DType::bf16, {s.batch * s.seq, s.heads * s.head_dim});
     results_at = bytes;
+    const auto place_forward = [&](Results& r) {
+      r.out = place(DType::bf16, {s.batch * s.seq, s.heads * s.head_dim});
+      r.lse = place(DType::fp32, {s.batch, s.heads, s.seq});
+    };
+    if (backward) place_forward(given);
     for (auto* const r : {&warps, &first, &second}) {
-      r->out = place(DType::bf16, {s.batch * s.seq, s.heads * s.head_dim});
-      r->lse = place(DType::fp32, {s.batch, s.heads, s.seq});
+      if (backward) {
+        r->dqkv = place(DType::bf16, fused);
+      } else {
+        place_forward(*r);
+      }
     }
   }
-  TensorView qkv;
-  Results warps, first, second;
+  TensorView qkv, dout;  // dout, given: of the backward
+  Results given, warps, first, second;
   std::size_t results_at = 0, bytes = 0;
 
  private:
@@ -48,18 +59,24 @@ struct Tensors {
   std::byte* data_;
 };
 
-void fill(const TensorView& qkv) {
+void fill(const TensorView& x) {
   std::uint64_t state = 1;
-  for (std::int64_t i = 0; i < qkv.elements(); ++i) {
+  for (std::int64_t i = 0; i < x.elements(); ++i) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;  // Knuth, MMIX
-    qkv.as<bf16>()[i] = bf16(static_cast<float>(static_cast<double>(state >> 40) / (1 << 22) - 2));
+    x.as<bf16>()[i] = bf16(static_cast<float>(static_cast<double>(state >> 40) / (1 << 22) - 2));
   }
 }
 
+// Of each row the columns [begin, end).
+struct Columns {
+  std::int64_t begin, end;
+};
 template <class T>
-std::string compare(const char* what, const TensorView& got, const TensorView& want, double bound) {
+std::string compare(const char* what, const TensorView& got, const TensorView& want, double bound, Columns of) {
+  const std::int64_t row = want.shape[want.shape.rank() - 1];
   double largest = 0, distance = 0;
   for (std::int64_t i = 0; i < want.elements(); ++i) {
+    if (i % row < of.begin || i % row >= of.end) continue;
     const auto w = static_cast<double>(static_cast<float>(want.as<T>()[i]));
     const double apart = std::abs(static_cast<double>(static_cast<float>(got.as<T>()[i])) - w);
     if (std::isnan(apart)) return fmt::format("its {} is NaN at {}", what, i);
@@ -69,6 +86,24 @@ std::string compare(const char* what, const TensorView& got, const TensorView& w
   if (distance <= bound * largest) return {};
   return fmt::format("its {} differs by up to {:.3g} from that of the warps' kernel, where {:.3g} is allowed", what, distance,
                      bound * largest);
+}
+
+// Each part of the gradient beside its own largest value.
+std::string compare(const AttentionShape& s, const Results& got, const Results& want, bool backward) {
+  const std::int64_t q = s.heads * s.head_dim, k = q + s.kv_heads * s.head_dim, v = k + s.kv_heads * s.head_dim;
+  std::string wrong;
+  const auto add = [&](const std::string& one) {
+    if (wrong.empty()) wrong = one;
+  };
+  if (backward) {
+    add(compare<bf16>("gradient of queries", got.dqkv, want.dqkv, kGradientBound, {0, q}));
+    add(compare<bf16>("gradient of keys", got.dqkv, want.dqkv, kGradientBound, {q, k}));
+    add(compare<bf16>("gradient of values", got.dqkv, want.dqkv, kGradientBound, {k, v}));
+  } else {
+    add(compare<bf16>("output", got.out, want.out, kOutBound, {0, q}));
+    add(compare<float>("logarithm of sums", got.lse, want.lse, kLseBound, {0, s.seq}));
+  }
+  return wrong;
 }
 
 // Nothing of the check runs any more when its host memory goes.
@@ -83,27 +118,38 @@ class Ended {
   const CheckPlace& place_;
 };
 
-bool same_bits(const TensorView& a, const TensorView& b) { return std::memcmp(a.data, b.data, a.bytes()) == 0; }
+bool same_bits(const TensorView& a, const TensorView& b) {
+  return a.data == nullptr || std::memcmp(a.data, b.data, a.bytes()) == 0;
+}
 
 }  // namespace
 
-std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head_dim, const IssueAttention& warps,
-                                      const IssueAttention& warpgroups) {
-  const auto shape = shape_of(head_dim);
-  const Tensors gpu(shape, place.workspace.data);
+std::string check_warpgroup_attention(const CheckPlace& place, const AttentionSubject& subject, const AttentionIssuers& warps,
+                                      const AttentionIssuers& warpgroups) {
+  const auto shape = shape_of(subject.head_dim);
+  const Tensors gpu(shape, subject.backward, place.workspace.data);
   const auto slab = place.host.allocate(gpu.bytes);
-  const Tensors host(shape, slab.data());
+  const Tensors host(shape, subject.backward, slab.data());
   const Ended ended(place);
   const auto check = [&](const char* call, int code) {
     if (code != kCudaSuccess) throw CudaError(place.runtime, code, "the check of attention's kernels", call);
   };
+  const auto issue = [&](const AttentionIssuers& by, const Results& to) {
+    if (subject.backward) {
+      by.backward(shape, to.dqkv, gpu.dout, gpu.given.out, gpu.given.lse, gpu.qkv);
+    } else {
+      by.forward(shape, to.out, to.lse, gpu.qkv);
+    }
+  };
   fill(host.qkv);
+  if (subject.backward) fill(host.dout);
   std::fill(slab.data() + host.results_at, slab.data() + host.bytes, std::byte{0xff});  // not a number
   check("cudaMemcpyAsync", place.runtime.copy_async(place.workspace.data, slab.data(), gpu.bytes, place.stream));
-  warps(shape, gpu.warps.out, gpu.warps.lse, gpu.qkv);
+  if (subject.backward) warps.forward(shape, gpu.given.out, gpu.given.lse, gpu.qkv);
+  issue(warps, gpu.warps);
   std::string trouble;
   try {
-    for (const auto* const r : {&gpu.first, &gpu.second}) warpgroups(shape, r->out, r->lse, gpu.qkv);
+    for (const auto* const r : {&gpu.first, &gpu.second}) issue(warpgroups, *r);
   } catch (const Error& error) {
     trouble = error.what();
   }
@@ -111,22 +157,35 @@ std::string check_warpgroup_attention(const CheckPlace& place, std::int64_t head
                                                     gpu.bytes - gpu.results_at, place.stream));
   check("cudaStreamSynchronize", place.runtime.synchronize_stream(place.stream));
   if (!trouble.empty()) return trouble;
-  for (const auto& wrong : {compare<bf16>("output", host.first.out, host.warps.out, kOutBound),
-                            compare<float>("logarithm of sums", host.first.lse, host.warps.lse, kLseBound)}) {
-    if (!wrong.empty()) return wrong;
-  }
-  if (!same_bits(host.first.out, host.second.out) || !same_bits(host.first.lse, host.second.lse))
+  if (auto wrong = compare(shape, host.first, host.warps, subject.backward); !wrong.empty()) return wrong;
+  if (!same_bits(host.first.out, host.second.out) || !same_bits(host.first.lse, host.second.lse) ||
+      !same_bits(host.first.dqkv, host.second.dqkv))
     return "its second run gives other bits";
   return {};
 }
 
+namespace {
+
+bool by_warpgroups(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, DType dtype, bool backward,
+                   const AttentionIssuers& warps, const AttentionIssuers& warpgroups) {
+  if (!warpgroups_serve(dtype, shape)) return false;
+  const AttentionSubject subject{backward, shape.head_dim};
+  const auto check = [&] { return check_warpgroup_attention(place, subject, warps, warpgroups); };
+  return choice.of(subject, check) == AttentionKernel::warpgroups;
+}
+
+}  // namespace
+
 void issue_chosen(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView out, TensorView lse,
-                  TensorView qkv, const IssueAttention& warps, const IssueAttention& warpgroups) {
-  if (warpgroups_serve(qkv.dtype, shape)) {
-    const auto check = [&] { return check_warpgroup_attention(place, shape.head_dim, warps, warpgroups); };
-    if (choice.of(shape.head_dim, check) == AttentionKernel::warpgroups) return warpgroups(shape, out, lse, qkv);
-  }
-  warps(shape, out, lse, qkv);
+                  TensorView qkv, const AttentionIssuers& warps, const AttentionIssuers& warpgroups) {
+  const auto& by = by_warpgroups(choice, place, shape, qkv.dtype, false, warps, warpgroups) ? warpgroups : warps;
+  by.forward(shape, out, lse, qkv);
+}
+void issue_chosen_grad(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView dqkv,
+                       TensorView dout, TensorView out, TensorView lse, TensorView qkv, const AttentionIssuers& warps,
+                       const AttentionIssuers& warpgroups) {
+  const auto& by = by_warpgroups(choice, place, shape, qkv.dtype, true, warps, warpgroups) ? warpgroups : warps;
+  by.backward(shape, dqkv, dout, out, lse, qkv);
 }
 
 }  // namespace terrace::cuda

@@ -27,39 +27,37 @@ AttentionChoice::AttentionChoice(Given given, KnownAlgorithms known) : given_(st
                 Exit::hardware_missing);
 }
 
-AttentionKernel AttentionChoice::of(std::int64_t head_dim, const std::function<std::string()>& check) {
+AttentionKernel AttentionChoice::of(const AttentionSubject& subject, const std::function<std::string()>& check) {
   const std::lock_guard lock(mutex_);
-  const auto at = chosen_.find(head_dim);
-  return at != chosen_.end() ? at->second : chosen_.emplace(head_dim, choose(head_dim, check)).first->second;
+  const auto at = chosen_.find(subject);
+  return at != chosen_.end() ? at->second : chosen_.emplace(subject, choose(subject, check)).first->second;
 }
 
-AttentionKernel AttentionChoice::choose(std::int64_t head_dim, const std::function<std::string()>& check) const {
+AttentionKernel AttentionChoice::choose(const AttentionSubject& subject, const std::function<std::string()>& check) const {
   if (!given_.forced.empty()) return given_.forced == kWarps ? AttentionKernel::warps : AttentionKernel::warpgroups;
-  const auto recorded = known_.attention(head_dim, given_.library);
+  const auto recorded = known_.attention(subject, given_.library);
   if (recorded.kernel == kWarps) return AttentionKernel::warps;
   auto trouble = given_.no_warpgroups;
   if (trouble.empty()) trouble = check();
   if (trouble.empty()) return AttentionKernel::warpgroups;
   if (recorded.by_run)
-    throw Error(
-        fmt::format(
-            "attention, head dim {}: this run began with the warpgroup kernel, which cannot be used here: {}\n  resume on the "
-            "machine where it began, or set TERRACE_ATTENTION_KERNEL={}: that kernel gives other bits",
-            head_dim, trouble, kWarps),
-        Exit::hardware_missing);
+    throw Error(fmt::format("{}: this run began with the warpgroup kernel, which cannot be used here: {}\n  resume on the "
+                            "machine where it began, or set TERRACE_ATTENTION_KERNEL={}: that kernel gives other bits",
+                            to_string(subject), trouble, kWarps),
+                Exit::hardware_missing);
   if (given_.no_warpgroups.empty())
     warn(
-        fmt::format("attention, head dim {}: the warpgroup kernel is not used, because it failed its check on this GPU: "
+        fmt::format("{}: the warpgroup kernel is not used, because it failed its check on this GPU: "
                     "{}; the kernel of warps, which is used, is correct but slower",
-                    head_dim, trouble));
+                    to_string(subject), trouble));
   return AttentionKernel::warps;
 }
 
 std::string AttentionChoice::algorithms() const {
   const std::lock_guard lock(mutex_);
   std::string text;
-  for (const auto& [head_dim, kernel] : chosen_)
-    text += fmt::format("{}: {}\n", attention_subject(head_dim), kernel == AttentionKernel::warps ? kWarps : kWarpgroups);
+  for (const auto& [subject, kernel] : chosen_)
+    text += fmt::format("{}: {}\n", to_string(subject), kernel == AttentionKernel::warps ? kWarps : kWarpgroups);
   return text;
 }
 

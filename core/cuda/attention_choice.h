@@ -1,7 +1,7 @@
-// Chooses the kernel for attention forward in bf16: the kernel of warps, which every GPU supports, or the warpgroup kernel,
-// which needs compute capability 9.0 and is used only after it has passed its check on this GPU (attention_check.h). They sum
-// in different orders, so the choice affects the bits: it is made once for each head dim, kept for the life of the device, and
-// recorded among the algorithms of a run and of the machine profile, like those of matrix products.
+// Chooses the kernels for attention in bf16: those of warps, which every GPU supports, or those of warpgroups, which need
+// compute capability 9.0 and are used only after they have passed their check on this GPU (attention_check.h). They sum in
+// different orders, so the choice affects the bits: it is made once for each head dim, forward and backward apart, kept for the
+// life of the device, and recorded among the algorithms of a run and of the machine profile, like those of matrix products.
 //
 // Owner:   the math.
 // Threads: of() on streams' issuing threads; algorithms() from any.
@@ -38,17 +38,17 @@ class AttentionChoice {
   };
   AttentionChoice(Given given, KnownAlgorithms known);
 
-  // `check` returns the error of the warpgroup kernel on this GPU, or an empty text. Called at most once for each head dim.
-  AttentionKernel of(std::int64_t head_dim, const std::function<std::string()>& check);
+  // `check` returns the error of the warpgroup kernel on this GPU, or an empty text. Called at most once for each subject.
+  AttentionKernel of(const AttentionSubject& subject, const std::function<std::string()>& check);
   [[nodiscard]] std::string algorithms() const;  // a line each: "attention bf16 forward, head dim 64: warpgroups"
 
  private:
-  [[nodiscard]] AttentionKernel choose(std::int64_t head_dim, const std::function<std::string()>& check) const;
+  [[nodiscard]] AttentionKernel choose(const AttentionSubject& subject, const std::function<std::string()>& check) const;
 
   const Given given_;
   const KnownAlgorithms known_;
   mutable std::mutex mutex_;
-  std::map<std::int64_t, AttentionKernel> chosen_;
+  std::map<AttentionSubject, AttentionKernel> chosen_;
 };
 
 }  // namespace terrace::cuda

@@ -25,10 +25,20 @@ namespace terrace::cuda::ptx {
 
 template <int n>
 __device__ __forceinline__ void multiply_async(float (&d)[n][4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
-  static_assert(n == 16, "a product of another width is not written yet");
-  asm volatile(TERRACE_PRODUCT("128", TERRACE_NAMES64, "%64, %65", "%66", "0, 0")
-               : TERRACE_D64
-               : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+  static_assert(n == 8 || n == 12 || n == 16, "a product of another width is not written yet");
+  if constexpr (n == 8) {
+    asm volatile(TERRACE_PRODUCT("64", TERRACE_NAMES32, "%32, %33", "%34", "0, 0")
+                 : TERRACE_D32
+                 : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+  } else if constexpr (n == 12) {
+    asm volatile(TERRACE_PRODUCT("96", TERRACE_NAMES48, "%48, %49", "%50", "0, 0")
+                 : TERRACE_D48
+                 : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+  } else {
+    asm volatile(TERRACE_PRODUCT("128", TERRACE_NAMES64, "%64, %65", "%66", "0, 0")
+                 : TERRACE_D64
+                 : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+  }
 }
 
 template <int n>

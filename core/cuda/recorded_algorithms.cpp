@@ -10,7 +10,9 @@
 
 namespace terrace::cuda {
 
-std::string attention_subject(std::int64_t head_dim) { return fmt::format("attention bf16 forward, head dim {}", head_dim); }
+std::string to_string(const AttentionSubject& subject) {
+  return fmt::format("attention bf16 {}, head dim {}", subject.backward ? "backward" : "forward", subject.head_dim);
+}
 
 RecordedAlgorithms::RecordedAlgorithms(std::string_view text, std::string_view where) {
   constexpr std::string_view kBegin = "matmul ", kAttention = "attention bf16 ", kWords = ", words ", kLibrary = "library ";
@@ -57,16 +59,16 @@ std::optional<RecordedAlgorithms::Words> KnownAlgorithms::of(const ProductKey& k
   return machine_.library() == library ? machine_.of(key) : std::nullopt;
 }
 
-std::string RecordedAlgorithms::attention(std::int64_t head_dim) const {
-  const auto at = attention_.find(attention_subject(head_dim));
+std::string RecordedAlgorithms::attention(const AttentionSubject& subject) const {
+  const auto at = attention_.find(to_string(subject));
   return at == attention_.end() ? std::string() : at->second;
 }
 
-KnownAlgorithms::Attention KnownAlgorithms::attention(std::int64_t head_dim,
+KnownAlgorithms::Attention KnownAlgorithms::attention(const AttentionSubject& subject,
                                                       const std::function<std::string()>& library) const {
-  if (auto kernel = run_.attention(head_dim); !kernel.empty()) return {std::move(kernel), true};
+  if (auto kernel = run_.attention(subject); !kernel.empty()) return {std::move(kernel), true};
   if (run_.size() != 0) return {"warps", true};
-  auto kernel = machine_.attention(head_dim);
+  auto kernel = machine_.attention(subject);
   return !kernel.empty() && machine_.library() == library() ? Attention{std::move(kernel), false} : Attention{};
 }
 

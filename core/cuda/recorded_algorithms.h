@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,8 +17,14 @@
 
 namespace terrace::cuda {
 
-// "attention bf16 forward, head dim 64": what a line of the choice of its kernel begins with.
-std::string attention_subject(std::int64_t head_dim);
+// What the choice of attention's kernel is made for.
+struct AttentionSubject {
+  bool backward = false;
+  std::int64_t head_dim = 0;
+  auto operator<=>(const AttentionSubject&) const = default;
+};
+// "attention bf16 forward, head dim 64": what its line begins with.
+std::string to_string(const AttentionSubject& subject);
 
 class RecordedAlgorithms {
  public:
@@ -27,14 +34,14 @@ class RecordedAlgorithms {
   // left out. Empty text: nothing was recorded. `where` is what an error says is damaged.
   explicit RecordedAlgorithms(std::string_view text = {}, std::string_view where = "the run's algorithms.txt");
   [[nodiscard]] std::optional<Words> of(const ProductKey& key) const;
-  [[nodiscard]] std::string attention(std::int64_t head_dim) const;  // empty: not recorded
+  [[nodiscard]] std::string attention(const AttentionSubject& subject) const;  // empty: not recorded
   [[nodiscard]] std::size_t size() const { return words_.size(); }
   [[nodiscard]] const std::string& library() const { return library_; }  // that chose them; empty where it is not said
 
  private:
   std::string library_;
   std::map<std::string, Words, std::less<>> words_;            // by to_string(key)
-  std::map<std::string, std::string, std::less<>> attention_;  // by attention_subject()
+  std::map<std::string, std::string, std::less<>> attention_;  // by to_string(subject)
 };
 
 // The algorithms that a run's products must use, if some are recorded.
@@ -51,7 +58,7 @@ class KnownAlgorithms {
   };
   // A run that has recorded its products and not this began before there was a choice: warps. `library` is asked only where the
   // machine's line would count.
-  [[nodiscard]] Attention attention(std::int64_t head_dim, const std::function<std::string()>& library) const;
+  [[nodiscard]] Attention attention(const AttentionSubject& subject, const std::function<std::string()>& library) const;
 
  private:
   RecordedAlgorithms run_, machine_;

@@ -1,5 +1,5 @@
-// Which kernel makes attention forward: what is forced, what was recorded, what a check on the GPU says; and the check itself,
-// on an emulated GPU whose kernel is right, or is not.
+// Which kernels make attention, forward and backward: what is forced, what was recorded, what a check on the GPU says; and the
+// check itself, on an emulated GPU whose kernel is right, or is not.
 #include <terrace/core/cuda/attention_choice.h>
 
 #include <gmock/gmock.h>
@@ -36,8 +36,8 @@ Chosen choose(AttentionChoice::Given given, const KnownAlgorithms& known, const 
   testing::internal::CaptureStderr();
   const auto check = [&] { return ++chosen.checks, trouble; };
   try {
-    chosen.kernel = choice.of(64, check);
-    EXPECT_EQ(choice.of(64, check), chosen.kernel) << "the same for the life of the device";
+    chosen.kernel = choice.of({false, 64}, check);
+    EXPECT_EQ(choice.of({false, 64}, check), chosen.kernel) << "the same for the life of the device";
   } catch (...) {
     testing::internal::GetCapturedStderr();
     throw;
@@ -72,7 +72,7 @@ TEST(AttentionChoice, WarpgroupsCountOnceTheyHaveProvenThemselves) {
   const auto failed = choose({}, KnownAlgorithms(), "it is wrong");
   EXPECT_EQ(failed.kernel, AttentionKernel::warps);
   EXPECT_EQ(failed.checks, 1);
-  EXPECT_THAT(failed.said, testing::AllOf(HasSubstr("warning: attention, head dim 64"), HasSubstr("it is wrong")));
+  EXPECT_THAT(failed.said, testing::AllOf(HasSubstr("warning: attention bf16 forward, head dim 64"), HasSubstr("it is wrong")));
   EXPECT_EQ(std::ranges::count(failed.said, '\n'), 1);
 
   const auto absent = choose({.no_warpgroups = "an older GPU"}, KnownAlgorithms());
@@ -95,6 +95,30 @@ TEST(AttentionChoice, IsForced) {
       failure([] { AttentionChoice({.no_warpgroups = "an older GPU", .forced = "warpgroups"}, KnownAlgorithms()); });
   EXPECT_THAT(absent, HasSubstr("not possible here: an older GPU"));
   EXPECT_EQ(absent_exit, Exit::hardware_missing);
+}
+
+// Forward and backward are chosen, checked and recorded apart: a run that recorded only the forward began before there was a
+// choice of the backward.
+TEST(AttentionChoice, TheBackwardIsChosenApart) {
+  const std::string backward = "attention bf16 backward, head dim 64: ";
+  const auto of = [](const KnownAlgorithms& known, bool is_backward, const std::string& trouble) {
+    AttentionChoice choice({.library = [] { return std::string("one"); }}, known);
+    testing::internal::CaptureStderr();
+    const auto kernel = choice.of({is_backward, 64}, [&] { return trouble; });
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                trouble.empty() ? HasSubstr("") : HasSubstr("warning: attention bf16 backward, head dim 64"));
+    return kernel;
+  };
+  EXPECT_EQ(of(KnownAlgorithms(kProduct + kByWarpgroups), true, ""), AttentionKernel::warps);
+  EXPECT_EQ(of(KnownAlgorithms(kProduct + kByWarpgroups), false, ""), AttentionKernel::warpgroups);
+  EXPECT_EQ(of(KnownAlgorithms(kProduct + kByWarps + backward + "warpgroups\n"), true, ""), AttentionKernel::warpgroups);
+  EXPECT_EQ(of(KnownAlgorithms("", "library one\n" + kByWarps), true, ""), AttentionKernel::warpgroups);
+  EXPECT_EQ(of(KnownAlgorithms("", "library one\n" + kByWarpgroups), true, "it is wrong"), AttentionKernel::warps);
+
+  AttentionChoice choice({}, KnownAlgorithms());
+  const auto fine = [] { return std::string(); };
+  choice.of({true, 64}, fine), choice.of({false, 64}, fine);
+  EXPECT_EQ(choice.algorithms(), kByWarpgroups + backward + "warpgroups\n");
 }
 
 // A run's bits do not change in silence.
@@ -136,65 +160,90 @@ TEST(AttentionChoice, ADamagedLineIsRefused) {
 class AttentionChoiceOnAGpu : public AttentionCase {
  protected:
   struct Outcome {
-    std::string out, algorithms, said;
+    std::string bits, algorithms, said;
+    int by_warpgroups = 0;  // of all calls, those of the check too
   };
-  // Two calls on one device.
-  Outcome run(const EmulatedGpu& gpu, const AttentionShape& s, const Tensor& qkv) {
+  // Two calls on one device. The backward's begins with a forward on the CPU.
+  Outcome run(EmulatedGpu gpu, const AttentionShape& s, const Tensor& qkv, const Tensor* dout = nullptr) {
+    auto f = cpu_forward(s, qkv);
+    Tensor dqkv(qkv.dtype(), qkv_shape(s));
+    std::atomic<int> issued = 0;
+    gpu.issued_by_warpgroups = &issued;
     testing::internal::CaptureStderr();
     ThreadPool pool{2};
     const auto device = make_emulated_gpu(pool, gpu);
     const auto on = device->make_stream("test");
-    auto f = places(s, qkv.dtype());
     std::string again;
-    for (auto* const bits : {&again, &outcome.out}) {
-      f.out.poison();
-      device->math().attention(*on, s, f.out, f.lse, qkv);
+    for (auto* const bits : {&again, &outcome.bits}) {
+      auto& result = dout ? dqkv : f.out;
+      result.poison();
+      if (dout) {
+        device->math().attention_grad(*on, s, dqkv, *dout, f.out, f.lse, qkv);
+      } else {
+        device->math().attention(*on, s, f.out, f.lse, qkv);
+      }
       on->synchronize();
-      *bits = f.out.bits();
+      *bits = result.bits();
     }
-    EXPECT_TRUE(again == outcome.out) << "the same bits, before and after the choice";
+    EXPECT_TRUE(again == outcome.bits) << "the same bits, before and after the choice";
     outcome.algorithms = device->math().algorithms();
     outcome.said = testing::internal::GetCapturedStderr();
+    outcome.by_warpgroups = issued;
     return outcome;
+  }
+  void expect_that_the_check_decides(const std::string& subject, const std::string& what, bool backward) {
+    const AttentionShape s{1, 150, 2, 1, 64};
+    const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
+    const auto given = random(DType::bf16, {s.batch * s.seq, s.heads * s.head_dim}, -2, 2);
+    const auto* const dout = backward ? &given : nullptr;
+    const auto warps = run({.kernel = "warps"}, s, qkv, dout), groups = run({.kernel = "warpgroups"}, s, qkv, dout);
+    EXPECT_EQ(warps.by_warpgroups, 0);
+    EXPECT_EQ(groups.by_warpgroups, 2);
+    EXPECT_EQ(warps.algorithms, subject + ": warps\n");
+
+    const auto right = run({}, s, qkv, dout);
+    EXPECT_EQ(right.by_warpgroups, 4) << "twice in the check, and both calls";
+    EXPECT_TRUE(right.bits == groups.bits);
+    EXPECT_EQ(right.algorithms, subject + ": warpgroups\n");
+    EXPECT_EQ(right.said, "");
+    const auto none = run({.warpgroups = Warpgroups::none}, s, qkv, dout);
+    EXPECT_EQ(none.by_warpgroups, 0);
+    EXPECT_TRUE(none.bits == warps.bits);
+    EXPECT_EQ(none.said, "");
+    for (const auto& [broken, text] : {std::pair{Warpgroups::wrong, "its " + what + " differs by up to"},
+                                       std::pair{Warpgroups::unwritten, std::string("is NaN")},
+                                       std::pair{Warpgroups::unsteady, std::string("its second run gives other bits")},
+                                       std::pair{Warpgroups::refused, std::string("no kernel image")}}) {
+      const auto failed = run({.warpgroups = broken}, s, qkv, dout);
+      EXPECT_LE(failed.by_warpgroups, 2) << text << ": in the check only";
+      EXPECT_TRUE(failed.bits == warps.bits) << text;
+      EXPECT_EQ(failed.algorithms, subject + ": warps\n") << text;
+      EXPECT_THAT(failed.said, HasSubstr(text));
+    }
   }
   Outcome outcome;
 };
 
 TEST_F(AttentionChoiceOnAGpu, TheCheckDecides) {
-  const AttentionShape s{1, 150, 2, 1, 64};
-  const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
-  const auto warps = run({.kernel = "warps"}, s, qkv), groups = run({.kernel = "warpgroups"}, s, qkv);
-  ASSERT_NE(warps.out, groups.out) << "else nothing here can be told apart";
-  EXPECT_EQ(warps.algorithms, kByWarps);
-
-  const auto right = run({}, s, qkv);
-  EXPECT_EQ(right.out, groups.out);
-  EXPECT_EQ(right.algorithms, kByWarpgroups);
-  EXPECT_EQ(right.said, "");
-  const auto none = run({.warpgroups = Warpgroups::none}, s, qkv);
-  EXPECT_EQ(none.out, warps.out);
-  EXPECT_EQ(none.said, "");
-  for (const auto& [broken, text] :
-       {std::pair{Warpgroups::wrong, "its output differs by up to"}, std::pair{Warpgroups::unwritten, "its output is NaN"},
-        std::pair{Warpgroups::unsteady, "its second run gives other bits"},
-        std::pair{Warpgroups::refused, "no kernel image"}}) {
-    const auto failed = run({.warpgroups = broken}, s, qkv);
-    EXPECT_EQ(failed.out, warps.out) << text;
-    EXPECT_EQ(failed.algorithms, kByWarps) << text;
-    EXPECT_THAT(failed.said, HasSubstr(text));
-  }
+  expect_that_the_check_decides("attention bf16 forward, head dim 64", "output", false);
+}
+TEST_F(AttentionChoiceOnAGpu, TheCheckDecidesOfTheBackward) {
+  expect_that_the_check_decides("attention bf16 backward, head dim 64", "gradient of values", true);
 }
 
 TEST_F(AttentionChoiceOnAGpu, EveryHeadDimIsChecked) {
   for (const std::int64_t head_dim : {96, 128}) {
-    const AttentionShape s{1, 130, 1, 1, head_dim};
-    const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
-    const auto chosen = run({}, s, qkv);
-    EXPECT_EQ(chosen.algorithms, "attention bf16 forward, head dim " + std::to_string(head_dim) + ": warpgroups\n");
-    EXPECT_EQ(chosen.out, run({.kernel = "warpgroups"}, s, qkv).out);
+    const AttentionShape other{1, 130, 1, 1, head_dim};
+    const auto of = random(DType::bf16, qkv_shape(other), -2, 2), dout = random(DType::bf16, {130, head_dim}, -2, 2);
+    const auto dim = std::to_string(head_dim);
+    const auto chosen = run({}, other, of), backward = run({}, other, of, &dout);
+    EXPECT_EQ(chosen.algorithms, "attention bf16 forward, head dim " + dim + ": warpgroups\n");
+    EXPECT_EQ(chosen.by_warpgroups, 4);
+    EXPECT_EQ(backward.algorithms, "attention bf16 backward, head dim " + dim + ": warpgroups\n");
+    EXPECT_EQ(backward.by_warpgroups, 4);
   }
-  const AttentionShape s{1, 40, 1, 1, 32};  // no choice
-  EXPECT_EQ(run({}, s, random(DType::bf16, qkv_shape(s), -2, 2)).algorithms, "");
+  const AttentionShape small{1, 40, 1, 1, 32};  // no choice
+  EXPECT_EQ(run({}, small, random(DType::bf16, qkv_shape(small), -2, 2)).algorithms, "");
 }
 
 }  // namespace

@@ -30,23 +30,6 @@ class CudaAttention : public AttentionCase {
     cuda::attention_grad(EmulatedLauncher{&counts, schedule}, s, dqkv, dout, f.out, f.lse, qkv);
     return dqkv;
   }
-  // dq, dk and dv each beside their own largest value.
-  static void expect_near_parts(const AttentionShape& s, const Tensor& got, const std::vector<double>& want, double relative,
-                                const std::string& what) {
-    const std::int64_t row = (s.heads + 2 * s.kv_heads) * s.head_dim, q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-    for (const auto& [name, first, count] :
-         {std::tuple{"dq", std::int64_t{0}, q}, std::tuple{"dk", q, kv}, std::tuple{"dv", q + kv, kv}}) {
-      Tensor part(got.dtype(), {s.batch * s.seq, count});
-      std::vector<double> want_part;
-      for (std::int64_t n = 0; n < s.batch * s.seq; ++n) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          part.set(n * count + i, got.get(n * row + first + i));
-          want_part.push_back(want[static_cast<std::size_t>(n * row + first + i)]);
-        }
-      }
-      expect_near(part, want_part, relative, (name + what).c_str());
-    }
-  }
 };
 
 TEST_F(CudaAttention, ForwardEqualsTheOracleAndTheCpu) {

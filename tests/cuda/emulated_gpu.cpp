@@ -110,6 +110,7 @@ class Backend {
         device_(device),
         products_(runtime, pool, gpu),
         warpgroups_(gpu.warpgroups),
+        issued_(gpu.issued_by_warpgroups),
         attention_({.no_warpgroups = gpu.warpgroups == Warpgroups::none ? "this GPU has no products of warpgroups" : "",
                     .forced = gpu.kernel,
                     .library = [] { return std::string("emulated"); }},
@@ -124,27 +125,52 @@ class Backend {
     products_.matmul(stream, workspace, c, a, ta, b, tb, bias, accumulate);
   }
   void attention(const Launcher& launcher, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) {
-    const auto by_warps = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
-      cuda::ops::attention(launcher, s, o, l, q);
-    };
-    const auto by_warpgroups = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
-      if (warpgroups_ == Warpgroups::refused) throw Error("no kernel image is available for execution on the device");
-      if (warpgroups_ == Warpgroups::unwritten) return;
-      if (warpgroups_ == Warpgroups::unsteady && ++calls_ % 2 == 0) return by_warps(s, o, l, q);
-      cuda::attention_of_warpgroups(launcher, s, o, l, q);
-      if (warpgroups_ == Warpgroups::wrong) cuda::ops::zero(launcher, {o.data, o.dtype, {64}});
-    };
-    cuda::issue_chosen(attention_, {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace}, shape, out, lse,
-                       qkv, by_warps, by_warpgroups);
+    cuda::issue_chosen(attention_, place_of(launcher), shape, out, lse, qkv, by_warps(launcher), by_warpgroups(launcher));
+  }
+  void attention_grad(const Launcher& launcher, const AttentionShape& shape, TensorView dqkv, TensorView dout, TensorView out,
+                      TensorView lse, TensorView qkv) {
+    cuda::issue_chosen_grad(attention_, place_of(launcher), shape, dqkv, dout, out, lse, qkv, by_warps(launcher),
+                            by_warpgroups(launcher));
   }
   cuda::cudnn::Attention& cudnn() { return cudnn_; }
   [[nodiscard]] std::string algorithms() const { return products_.algorithms() + attention_.algorithms() + cudnn_.lines(); }
 
  private:
+  cuda::CheckPlace place_of(const Launcher& launcher) {
+    return {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace};
+  }
+  static cuda::AttentionIssuers by_warps(const Launcher& launcher) {
+    return {[&](const auto&... of) { cuda::ops::attention(launcher, of...); },
+            [&](const auto&... of) { cuda::ops::attention_grad(launcher, of...); }};
+  }
+  // issue() on behalf of warpgroups, and what then happens to the first 64 of the results that begin there.
+  template <class Issue>
+  void as_warpgroups(const Launcher& launcher, bf16* results, Issue&& issue) {
+    if (issued_ != nullptr) ++*issued_;
+    if (warpgroups_ == Warpgroups::refused) throw Error("no kernel image is available for execution on the device");
+    if (warpgroups_ == Warpgroups::unwritten) return;
+    issue();
+    const TensorView some{reinterpret_cast<std::byte*>(results), DType::bf16, {64}};
+    if (warpgroups_ == Warpgroups::wrong) cuda::ops::zero(launcher, some);
+    if (warpgroups_ == Warpgroups::unsteady && ++calls_ % 2 == 0) cuda::ops::multiply(launcher, some, some, 1 + 0x1p-7);
+  }
+  cuda::AttentionIssuers by_warpgroups(const Launcher& launcher) {
+    return {[this, &launcher](const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
+              as_warpgroups(launcher, out.as<bf16>(), [&] { cuda::attention_of_warpgroups(launcher, s, out, lse, qkv); });
+            },
+            [this, &launcher](const AttentionShape& s, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                              TensorView qkv) {
+              // The first dv: the first dq is zero, because the first query sees one key.
+              as_warpgroups(launcher, dqkv.as<bf16>() + (s.heads + s.kv_heads) * s.head_dim,
+                            [&] { cuda::attention_grad_of_warpgroups(launcher, s, dqkv, dout, out, lse, qkv); });
+            }};
+  }
+
   CudaRuntime& runtime_;
   Device& device_;
   Products products_;
   const Warpgroups warpgroups_;
+  std::atomic<int>* const issued_;
   int calls_ = 0;
   cuda::AttentionChoice attention_;
   cuda::cudnn::Attention cudnn_;

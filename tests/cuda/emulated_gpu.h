@@ -3,6 +3,7 @@
 // Owner: the caller; the pool is borrowed. Threads, errors: as make_test_gpu().
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -12,19 +13,20 @@
 
 namespace terrace::test {
 
-// What the warpgroups' kernel does there.
+// What the warpgroups' kernels do there.
 enum class Warpgroups {
   none,       // the GPU has no such products
   right,      // what its source says
   wrong,      // and then some zeros where they do not belong
   unwritten,  // nothing: its results stay as they were
-  unsteady,   // every other time with the bits of the warps' kernel
+  unsteady,   // what their source says, but every other time some results are a little larger
   refused,    // cannot be launched
 };
 
 struct EmulatedGpu {
   Warpgroups warpgroups = Warpgroups::right;
-  std::string kernel = {};  // forced, as by TERRACE_ATTENTION_KERNEL
+  std::string kernel = {};                           // forced, as by TERRACE_ATTENTION_KERNEL
+  std::atomic<int>* issued_by_warpgroups = nullptr;  // counts calls of their kernels; null: not counted
   std::string algorithms = {}, machine_algorithms = {};
   // A made-up cuDNN computes where it is called, on the issuing thread, and so reaches all memory of the test.
   cuda::cudnn::AttentionOptions cudnn = {};

@@ -40,6 +40,15 @@ AttentionArgs<T> attention_args(const AttentionShape& s, TensorView out, TensorV
           .scores = scores_of<Acc<T>>(s.scores, s.head_dim)};
 }
 
+template <class T>
+AttentionArgs<T> attention_grad_args(const AttentionShape& s, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                                     TensorView qkv) {
+  auto args = attention_args<T>(s, out, lse, qkv);
+  args.dqkv = dqkv.as<T>();
+  args.dout = dout.as<T>();
+  return args;
+}
+
 // A block for every `rows` positions of every head (or group) of every sequence.
 template <class Kernel, class Launcher, class Args>
 void launch_rows(const Launcher& launcher, const AttentionShape& s, std::int64_t rows, std::int64_t heads,
@@ -82,9 +91,7 @@ template <class Launcher>
 void attention_grad(const Launcher& launcher, const AttentionShape& s, TensorView dqkv, TensorView dout, TensorView out,
                     TensorView lse, TensorView qkv) {
   with_type(qkv.dtype, [&]<class T>() {
-    auto args = attention_args<T>(s, out, lse, qkv);
-    args.dqkv = dqkv.as<T>();
-    args.dout = dout.as<T>();
+    const auto args = attention_grad_args<T>(s, dqkv, dout, out, lse, qkv);
     if constexpr (std::is_same_v<T, bf16>) {
       const bool served = for_tensor_cores(s, [&]<int kDim>() {
         for (const auto& view : {dqkv, dout, qkv}) demand_alignment(view);

@@ -42,7 +42,7 @@ struct WarpgroupAttention {
     const int own_query = first_query + lane.warp() * 16;     // the warp's first
     const int end = first_query + kQueries < args.seq ? first_query + kQueries : args.seq, tiles = (end + kKeys - 1) / kKeys;
 
-    std::byte* const shared = lane.shared() + (-lane.shared_address(lane.shared()) & (kSwizzleAlignment - 1));
+    std::byte* const shared = swizzle_base(lane);
     const Queries queries{shared};
     const auto keys = [&](int stage) { return Tile{shared + Queries::kBytes + stage * Tile::kBytes}; };
     const auto values = [&](int stage) { return Tile{shared + Queries::kBytes + (2 + stage) * Tile::kBytes}; };
@@ -71,7 +71,7 @@ struct WarpgroupAttention {
     lane.fence_shared();
     lane.sync();
     lane.fence_products();
-    score(lane, s, rows, keys(0));
+    begin_scores<Queries>(lane, s.scores, rows, keys(0));
     lane.wait_products(Pending<0>{}, s.scores);
     if (kKeys > own_query) mask(lane, s, own_query, 0);
     float correction[2];
@@ -86,8 +86,8 @@ struct WarpgroupAttention {
       copy_values(t + 1);
       lane.commit_copies();
       lane.fence_products();
-      score(lane, s, rows, keys((t + 1) % 2));
-      gather(lane, s, values(t % 2));
+      begin_scores<Queries>(lane, s.scores, rows, keys((t + 1) % 2));
+      begin_sums(lane, s.out, s.probabilities, values(t % 2));
       lane.wait_products(Pending<1>{}, s.scores);
       if ((t + 2) * kKeys > own_query) mask(lane, s, own_query, (t + 1) * kKeys);
       weigh(lane, s, scale, correction);
@@ -97,7 +97,7 @@ struct WarpgroupAttention {
     pack(s);
     await_copies(lane);
     lane.fence_products();
-    gather(lane, s, values((tiles - 1) % 2));
+    begin_sums(lane, s.out, s.probabilities, values((tiles - 1) % 2));
     lane.wait_products(Pending<0>{}, s.out);
     finish(lane, s, args, batch, head, own_query);
   }
@@ -114,24 +114,6 @@ struct WarpgroupAttention {
       TERRACE_UNROLL
       for (int i = 0; i < 4; ++i) s.out[n][i] = 0;
     }
-  }
-
-  template <class Lane>
-  TERRACE_KERNEL static void await_copies(Lane& lane) {
-    lane.wait_copies(Pending<0>{});
-    lane.fence_shared();
-    lane.sync();
-  }
-
-  // Begins scores = q · kᵀ.
-  template <class Lane>
-  TERRACE_KERNEL static void score(Lane& lane, State& s, MatrixDescriptor queries, Tile keys) {
-    const auto all = keys.rows_from(lane, 0);
-    TERRACE_UNROLL
-    for (int k = 0; k < kDim; k += 16) {
-      lane.multiply_async(s.scores, Queries::columns_from(queries, k), Tile::columns_from(all, k), k > 0);
-    }
-    lane.commit_products();
   }
 
   template <class Lane>
@@ -179,17 +161,6 @@ struct WarpgroupAttention {
   TERRACE_KERNEL static void pack(State& s) {
     TERRACE_UNROLL
     for (int k = 0; k < kKeys / 16; ++k) pack_a(s.probabilities[k], s.scores[2 * k], s.scores[2 * k + 1]);
-  }
-
-  // Begins out += probabilities · v.
-  template <class Lane>
-  TERRACE_KERNEL static void gather(Lane& lane, State& s, Tile values) {
-    const auto all = values.transposed(lane);
-    TERRACE_UNROLL
-    for (int k = 0; k < kKeys; k += 16) {
-      lane.multiply_async_transposed(s.out, s.probabilities[k / 16], Tile::down(all, k), true);
-    }
-    lane.commit_products();
   }
 
   template <class Lane>

@@ -52,28 +52,58 @@ struct SwizzledTile {
   std::byte* data;  // aligned to kSwizzleAlignment
 };
 
-// Begins the copy of all rows, which lie `stride` elements apart; those from `valid` on are zeros. By the whole block.
+// Where the first tile of a block's shared memory begins; up to kSwizzleAlignment bytes behind shared().
+template <class Lane>
+TERRACE_KERNEL std::byte* swizzle_base(Lane& lane) {
+  return lane.shared() + (-lane.shared_address(lane.shared()) & (kSwizzleAlignment - 1));
+}
+
+// Begins the copy of all rows, which lie `stride` elements apart; those from `valid` on are zeros. By the whole block, or by as
+// many of its threads as keep their column, and their place in the pattern, from row to row.
 template <int kThreads, int kRows, int kColumns, class Lane>
 TERRACE_KERNEL void copy_tile(Lane& lane, SwizzledTile<kRows, kColumns> to, const bf16* from, std::int64_t stride, int valid) {
-  constexpr int kPieces = kColumns / 8, kAll = kRows * kPieces, kStep = kThreads / kPieces;
-  if constexpr (kThreads % kPieces == 0 && kStep % 8 == 0) {  // a thread keeps its column, and its place in the pattern
-    const int first = lane.thread() / kPieces, column = lane.thread() % kPieces * 8;
-    from += first * stride + column;
-    std::byte* const place = to.at(first, column);
-    TERRACE_UNROLL
-    for (int row = 0; row < kRows; row += kStep) {
-      if (row + kStep > kRows && first + row >= kRows) break;
-      lane.copy_async(place + row * to.kRowBytes, from, first + row < valid);
-      from += kStep * stride;
-    }
-  } else {
-    TERRACE_UNROLL
-    for (int i = 0; i < kAll; i += kThreads) {
-      const int piece = i + lane.thread(), row = piece / kPieces, column = piece % kPieces * 8;
-      if (i + kThreads > kAll && piece >= kAll) break;
-      lane.copy_async(to.at(row, column), from + row * stride + column, row < valid);
-    }
+  constexpr int kPieces = kColumns / 8, kStep = kThreads / (8 * kPieces) * 8;
+  static_assert(kStep > 0);
+  if (kStep * kPieces < kThreads && lane.thread() >= kStep * kPieces) return;
+  const int first = lane.thread() / kPieces, column = lane.thread() % kPieces * 8;
+  from += first * stride + column;
+  std::byte* const place = to.at(first, column);
+  TERRACE_UNROLL
+  for (int row = 0; row < kRows; row += kStep) {
+    if (row + kStep > kRows && first + row >= kRows) break;
+    lane.copy_async(place + row * to.kRowBytes, from, first + row < valid);
+    from += kStep * stride;
   }
+}
+
+// All copies so far have come, of all threads, and products see them; what was read before may be overwritten.
+template <class Lane>
+TERRACE_KERNEL void await_copies(Lane& lane) {
+  lane.wait_copies(Pending<0>{});
+  lane.fence_shared();
+  lane.sync();
+}
+
+// Begins d = rows · tileᵀ: 64 rows along k from `rows`, a descriptor of Rows::rows_from().
+template <class Rows, int kRows, int kColumns, class Lane>
+TERRACE_KERNEL void begin_scores(Lane& lane, float (&d)[kRows / 8][4], MatrixDescriptor rows,
+                                 SwizzledTile<kRows, kColumns> tile) {
+  const auto all = tile.rows_from(lane, 0);
+  TERRACE_UNROLL
+  for (int k = 0; k < kColumns; k += 16) {
+    lane.multiply_async(d, Rows::columns_from(rows, k), tile.columns_from(all, k), k > 0);
+  }
+  lane.commit_products();
+}
+
+// Begins d += weights · tile.
+template <int kRows, int kColumns, class Lane>
+TERRACE_KERNEL void begin_sums(Lane& lane, float (&d)[kColumns / 8][4], const std::uint32_t (&weights)[kRows / 16][4],
+                               SwizzledTile<kRows, kColumns> tile) {
+  const auto all = tile.transposed(lane);
+  TERRACE_UNROLL
+  for (int k = 0; k < kRows; k += 16) lane.multiply_async_transposed(d, weights[k / 16], tile.down(all, k), true);
+  lane.commit_products();
 }
 
 }  // namespace terrace::cuda

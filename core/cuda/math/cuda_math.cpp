@@ -58,14 +58,12 @@ class CudaBackend {
   }
   void attention(const cuda::CudaLauncher& launcher, const AttentionShape& shape, TensorView out, TensorView lse,
                  TensorView qkv) {
-    const auto by_warps = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
-      cuda::ops::attention(launcher, s, o, l, q);
-    };
-    const auto by_warpgroups = [&](const AttentionShape& s, TensorView o, TensorView l, TensorView q) {
-      cuda::ops::warpgroup_attention(launcher, s, o, l, q);
-    };
-    cuda::issue_chosen(attention_, {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace}, shape, out, lse,
-                       qkv, by_warps, by_warpgroups);
+    cuda::issue_chosen(attention_, place_of(launcher), shape, out, lse, qkv, by_warps(launcher), by_warpgroups(launcher));
+  }
+  void attention_grad(const cuda::CudaLauncher& launcher, const AttentionShape& shape, TensorView dqkv, TensorView dout,
+                      TensorView out, TensorView lse, TensorView qkv) {
+    cuda::issue_chosen_grad(attention_, place_of(launcher), shape, dqkv, dout, out, lse, qkv, by_warps(launcher),
+                            by_warpgroups(launcher));
   }
   // The library's line comes first, and belongs to all; where it chose nothing, nothing is recorded.
   [[nodiscard]] std::string algorithms() const {
@@ -76,6 +74,18 @@ class CudaBackend {
   cuda::cudnn::Attention& cudnn() { return cudnn_; }
 
  private:
+  cuda::CheckPlace place_of(const cuda::CudaLauncher& launcher) {
+    return {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace};
+  }
+  static cuda::AttentionIssuers by_warps(const cuda::CudaLauncher& launcher) {
+    return {[&](const auto&... of) { cuda::ops::attention(launcher, of...); },
+            [&](const auto&... of) { cuda::ops::attention_grad(launcher, of...); }};
+  }
+  static cuda::AttentionIssuers by_warpgroups(const cuda::CudaLauncher& launcher) {
+    return {[&](const auto&... of) { cuda::ops::warpgroup_attention(launcher, of...); },
+            [&](const auto&... of) { cuda::ops::warpgroup_attention_grad(launcher, of...); }};
+  }
+
   CudaRuntime& runtime_;
   Device& device_;
   cuda::CublasProducts products_;

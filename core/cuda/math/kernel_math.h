@@ -3,7 +3,8 @@
 //
 //   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
 //   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
-//   void attention(const auto& launcher, shape, out, lse, qkv);  // issues it by the kernel that it chooses
+//   void attention(const auto& launcher, shape, out, lse, qkv);  // issues it by the kernels that it chooses
+//   void attention_grad(const auto& launcher, shape, dqkv, dout, out, lse, qkv);
 //   std::string algorithms() const;
 //   cudnn::Attention& cudnn();  // if it has one: it may compute attention instead of our kernels
 //
@@ -75,7 +76,7 @@ class KernelMath final : public Math {
     math_arguments::check_attention_grad(shape, dqkv, dout, out, lse, qkv);
     attend("attention_grad", stream,
            {.gradient = true, .shape = shape, .out = out, .lse = lse, .qkv = qkv, .dqkv = dqkv, .dout = dout},
-           [=](const auto& launcher) { ops::attention_grad(launcher, shape, dqkv, dout, out, lse, qkv); });
+           [=, this](const auto& launcher) { backend_.attention_grad(launcher, shape, dqkv, dout, out, lse, qkv); });
   }
   void attention_block(Stream& stream, const AttentionBlock& block, TensorView out, TensorView lse, TensorView q, TensorView kv,
                        Accumulate accumulate) override {
