@@ -83,8 +83,8 @@ struct WarpgroupKeyGrad {
 
     State s;
     clear(s.dk), clear(s.dv);
-    lane.wait_products(Pending<0>{}, s.dk[0],
-                       s.dv[0]);  // for none, but the compiler forgets the zeros: it would write them again
+    // There is nothing to wait for, but behind it the compiler has forgotten the zeros, which it would write again in the loop.
+    lane.wait_products(Pending<0>{}, s.dk[0], s.dv[0]);
     for (int parity = 0; now.head < end; parity ^= 1) {
       float* const of_step = statistics + parity * kStatistics;
       if (lane.thread() < kStatistics) of_step[lane.thread()] = carried;

@@ -1,8 +1,8 @@
 // dq of attention, bf16 on the tensor cores of compute capability 9.0 (attention_backward.h; Shah et al.: "FlashAttention-3",
 // 2024): a block has a tile of queries of one head, 64 of them a warpgroup; keys and values pass by in tiles of 128.
 //
-// Probabilities are computed beside the product dout · v, and the sums of dq go on beside the next barrier and the next scores:
-// hence a third place for tiles of keys.
+// Probabilities are computed beside the product dout · v, half of their gradients beside the sums of dq of the other half, and
+// those go on beside the next barrier and the next scores: hence a third place for tiles of keys.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_rows.h>
@@ -25,7 +25,7 @@ struct WarpgroupQueryGrad {
   // multiplied with keys; sums; of each row lse and Δ.
   struct State {
     float scores[kKeys / 8][4], gradients[kKeys / 8][4];
-    std::uint32_t weights[kKeys / 16][4];
+    std::uint32_t weights[2][kKeys / 32][4];
     float dq[1][kDim / 8][4];
     float lse[2], inner[2];
   };
@@ -67,8 +67,8 @@ struct WarpgroupQueryGrad {
       s.inner[half] = query < args.seq ? *inner_place(args, batch, query, head) : 0;
     }
     clear(s.dq);
-    lane.wait_products(Pending<0>{},
-                       s.dq[0]);  // for none, but the compiler forgets the zeros: it would write them again in the loop
+    // There is nothing to wait for, but behind it the compiler has forgotten the zeros, which it would write again in the loop.
+    lane.wait_products(Pending<0>{}, s.dq[0]);
     for (int t = 0, stage = 0; t < tiles; ++t) {
       await_copies(lane);  // keys and values t are here; keys t − 2 and values t − 1 are used
       const int next_stage = stage + 1 < kKeyStages ? stage + 1 : 0;
@@ -81,9 +81,12 @@ struct WarpgroupQueryGrad {
       // Behind the probabilities, as a jump that keeps the compiler from waiting before them.
       if ((t + 1) * kKeys > own_query) mask(lane, s, own_query, t * kKeys);
       lane.wait_products(Pending<0>{}, s.gradients);
-      derive(s);
-      lane.fence_products();
-      begin_sums(lane, s.dq[0], s.weights, keys(stage));
+      TERRACE_UNROLL
+      for (int half = 0; half < 2; ++half) {  // the second one's beside the sums of the first one
+        derive(s, half);
+        lane.fence_products();
+        begin_sums(lane, s.dq[0], s.weights[half], keys(stage), half * kKeys / 2);
+      }
       stage = next_stage;
     }
     lane.wait_products(Pending<0>{}, s.dq[0]);
@@ -111,15 +114,18 @@ struct WarpgroupQueryGrad {
       }
     }
   }
-  // From probabilities to the gradient of the scores.
-  TERRACE_KERNEL static void derive(State& s) {
+  // From probabilities to the gradient of the scores, of half of the keys.
+  TERRACE_KERNEL static void derive(State& s, int half) {
     TERRACE_UNROLL
-    for (int n = 0; n < kKeys / 8; ++n) {
+    for (int k = 0; k < kKeys / 32; ++k) {
+      const int n = half * kKeys / 16 + 2 * k;
       TERRACE_UNROLL
-      for (int i = 0; i < 4; ++i) s.gradients[n][i] = s.scores[n][i] * (s.gradients[n][i] - s.inner[i / 2]);
+      for (int i = 0; i < 8; ++i) {
+        float& gradient = s.gradients[n + i / 4][i % 4];
+        gradient = s.scores[n + i / 4][i % 4] * (gradient - s.inner[i / 2 % 2]);
+      }
+      pack_a(s.weights[half][k], s.gradients[n], s.gradients[n + 1]);
     }
-    TERRACE_UNROLL
-    for (int k = 0; k < kKeys / 16; ++k) pack_a(s.weights[k], s.gradients[2 * k], s.gradients[2 * k + 1]);
   }
 };
 

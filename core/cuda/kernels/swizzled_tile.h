@@ -96,13 +96,13 @@ TERRACE_KERNEL void begin_scores(Lane& lane, float (&d)[kRows / 8][4], MatrixDes
   lane.commit_products();
 }
 
-// Begins d += weights · tile.
-template <int kRows, int kColumns, class Lane>
-TERRACE_KERNEL void begin_sums(Lane& lane, float (&d)[kColumns / 8][4], const std::uint32_t (&weights)[kRows / 16][4],
-                               SwizzledTile<kRows, kColumns> tile) {
+// Begins d += weights · the tile's rows from `first`, 16 for each of the weights.
+template <int kSteps, int kRows, int kColumns, class Lane>
+TERRACE_KERNEL void begin_sums(Lane& lane, float (&d)[kColumns / 8][4], const std::uint32_t (&weights)[kSteps][4],
+                               SwizzledTile<kRows, kColumns> tile, int first = 0) {
   const auto all = tile.transposed(lane);
   TERRACE_UNROLL
-  for (int k = 0; k < kRows; k += 16) lane.multiply_async_transposed(d, weights[k / 16], tile.down(all, k), true);
+  for (int k = 0; k < kSteps; ++k) lane.multiply_async_transposed(d, weights[k], tile.down(all, first + 16 * k), true);
   lane.commit_products();
 }
 
