@@ -96,7 +96,8 @@ TEST_F(Kept, AKillLeavesNoHalfOfACommit) {
 TEST_F(Kept, ACommitIsCopiedBesideTheStepsThatFollow) {
   for (const auto& ranks : {Words{}, Words{"--dp", "2", "--zero", "1", "--grad-accumulation", "1"}}) {
     fs::remove_all(at("run"));
-    Child child(launch(tiny("train", wanted("run", 1'000'000, Words{"--ckpt-keep", "2", "--ckpt-interval", "0", "--json"} + ranks))));
+    Child child(
+        launch(tiny("train", wanted("run", 1'000'000, Words{"--ckpt-keep", "2", "--ckpt-interval", "0", "--json"} + ranks))));
     child.read_lines(3);
     child.send(SIGUSR1);
     const auto is_copied = [&] {
