@@ -10,7 +10,8 @@
 #   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
 #   powerloss   what a power loss may leave, four times at every event of two runs, and 200 of them trained to the end; the fault
 #               matrix at 20 places each
-#   kills       200 runs of the program killed at random moments, each resumed to the same weights
+#   kills       200 runs of the program killed at random moments, each resumed to the same weights; examples/finetune.sh killed
+#               40 times
 #   flips       a bit flipped at 500 places of every file of a finished and of a stopped run: found, or harmless (20 min)
 #   runs        1,000 command lines of `terrace train`, drawn at random: the same weights, losses and text under other budgets, tiers,
 #               ranks and stops, and what is moved is what was planned (15 min)
@@ -31,7 +32,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,24p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,25p' "$0"; exit 0 ;;
     residency | bitwise | rows | resume | powerloss | kills | flips | runs | cases | meshes | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
@@ -62,7 +63,9 @@ for part in "${parts[@]}"; do
       (cd "$tests/parallel" && TERRACE_FAULT_SEED=$seed TERRACE_FAULT_POINTS=20 timed 'fault matrix' ./parallel_fault_test) ;;
     kills)
       say "seed $seed"
-      (cd "$tests/cli" && TERRACE_KILLS=200 TERRACE_KILL_SEED=$seed timed kills ./terrace_program_test --gtest_filter='Kills.*') ;;
+      (cd "$tests/cli" && TERRACE_KILLS=200 TERRACE_KILL_SEED=$seed timed kills ./terrace_program_test --gtest_filter='Kills.*')
+      TERRACE=$PWD/build/$preset/bin/terrace TERRACE_KILLS=40 TERRACE_KILL_SEED=$seed timed 'kills of finetune.sh' \
+        tests/cli/finetune_script.sh "$PWD/build/$preset/finetune-kills" ;;
     flips)
       say "seed $seed"
       (cd "$tests/cli" && TERRACE_FLIPS=500 TERRACE_FLIP_SEED=$seed timed flips ./terrace_program_test --gtest_filter='Flips.*') ;;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# examples/finetune.sh with a small text and dictionary: interrupted in both trainings it ends with the bits of a run that was
-# not, and once more it only reports.
-#   TERRACE=PROGRAM finetune_script.sh NEW-FOLDER
+# examples/finetune.sh with a small text and dictionary: interrupted in both trainings, and killed at moments drawn from a seed, it
+# ends with the bits of a run that was not, and once more it only reports.
+#   TERRACE=PROGRAM [TERRACE_KILLS=N] [TERRACE_KILL_SEED=N] finetune_script.sh NEW-FOLDER
 set -euo pipefail
 folder=$1 project=$(cd "$(dirname "$0")/../.." && pwd)
 rm -rf "$folder"
@@ -20,18 +20,37 @@ printf '  1 A licence | of whom  \n' > "$folder/dictionary/data.verb"
 script() {
   exec "$project/examples/finetune.sh" --no-install --steps 4 --text "$project/docs/tour.md" --dictionary "$folder/dictionary" --out-dir "$1"
 }
+start() {
+  setsid "$BASH" -c "$(declare -f script); script '$folder/$1'" > "$folder/log" 2>&1 &
+  pid=$!
+}
+# end SIGNAL: of the script and what it started, a training that may still commit, too. Fails if the script had come to its end.
+end() {
+  kill "-$1" -- "-$pid" 2>/dev/null || true
+  local status=0
+  wait "$pid" || status=$?
+  while kill -0 -- "-$pid" 2>/dev/null; do sleep 0.05; done
+  [ "$status" != 0 ]
+}
 # stop SIGNAL METRICS: starts the script and sends the signal when a training has done two steps.
 stop() {
-  setsid "$BASH" -c "$(declare -f script); script '$folder/stopped'" > "$folder/log" 2>&1 &
-  local pid=$!
+  start stopped
   until [ "$(wc -l 2>/dev/null < "$folder/stopped/$2" || echo 0)" -ge 2 ] || ! kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
-  kill "-$1" -- "-$pid" 2>/dev/null || true
-  wait "$pid" && fail "it ended before the signal" || true
-  while kill -0 -- "-$pid" 2>/dev/null; do sleep 0.05; done  # the training that it started may still commit
+  end "$1" || fail "it ended before the signal"
+}
+# expect_same FOLDER: the results are those of the run that nothing has stopped.
+expect_same() {
+  local file
+  for file in tokenizer.json text.u16 words.jsonl {base-model,merged}/{config.json,model.safetensors} adapter/adapter_model.safetensors; do
+    cmp "$folder/whole/$file" "$folder/$1/$file" || fail "$file differs after interruptions"
+  done
 }
 export project folder
+kills=${TERRACE_KILLS:-3} seed=${TERRACE_KILL_SEED:-1}
 
+begin_ms=$(date +%s%3N)
 (script "$folder/whole") > "$folder/first" || { cat "$folder/first"; fail 'it failed'; }
+whole_ms=$(($(date +%s%3N) - begin_ms))
 grep -q '^50 conversations' "$folder/first" || fail 'a word is missing, or one too many'
 grep -q 'before the first step' "$folder/first" || fail 'no held-out loss before the first step'
 (script "$folder/whole") > "$folder/second" || fail 'the second run failed'
@@ -42,7 +61,16 @@ grep -q 'before the first step' "$folder/first" || fail 'no held-out loss before
 stop KILL base/metrics.jsonl
 stop TERM lora/metrics.jsonl
 (script "$folder/stopped") > "$folder/third" || { cat "$folder/third"; fail 'it did not go on'; }
-for file in base-model/model.safetensors adapter/adapter_model.safetensors merged/model.safetensors; do
-  cmp "$folder/whole/$file" "$folder/stopped/$file" || fail "$file differs after interruptions"
+expect_same stopped
+
+echo "seed $seed, $kills kills"
+RANDOM=$seed
+for _ in $(seq "$kills"); do
+  start killed
+  wait_ms=$((RANDOM * whole_ms / 32768))
+  sleep "$(printf '%d.%03d' $((wait_ms / 1000)) $((wait_ms % 1000)))"
+  end KILL || { expect_same killed; rm -r "$folder/killed"; }
 done
+(script "$folder/killed") > "$folder/fourth" || { cat "$folder/fourth"; fail "it did not go on after kills, seed $seed"; }
+expect_same killed
 rm -rf "$folder"
