@@ -111,8 +111,8 @@ class Math {
   // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored
   // transposed: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b and bias are bf16 or
   // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened. The order is (c + product) + bias, in the dtype
-  // of sums, rounded to c's once.
-  virtual void matmul(Stream&, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias = {},
+  // of sums, rounded to c's once. With a bias c has no gaps.
+  virtual void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
                       Accumulate accumulate = Accumulate::no) = 0;
   // db[C] (+)= sum over rows of dy[N,C].
   virtual void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate) = 0;
@@ -218,22 +218,23 @@ class Math {
   virtual void gate_grad(Stream&, TensorView dgates, TensorView dy, TensorView from, TensorView rows) = 0;
 
   // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, −1 is no target. loss [R] fp64: each row's loss
-  // (0 without target). When dlogits is not empty (it may be logits itself): dlogits = (softmax − onehot) · scale.
-  virtual void cross_entropy(Stream&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  // (0 without target). When dlogits is not empty (it may be logits itself, and has its stride): dlogits = (softmax − onehot) ·
+  // scale.
+  virtual void cross_entropy(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                              double scale) = 0;
   // The same for columns that lie on K ranks: each rank takes log_sum_exp of its part, the ranks gather these, each merges
   // them, and then computes the loss and the gradient of its part. Rounding a log-sum-exp L to fp32 is an error of up to
   // |L|·2⁻²⁴, which every probability made from it has as its relative error.
   //
   // lse[R] = log Σ exp of each row of logits[R,V], fp32 (fp64 for fp64). A row of −∞ gives −∞; a NaN or +∞ in it gives NaN.
-  virtual void log_sum_exp(Stream&, TensorView lse, TensorView logits) = 0;
+  virtual void log_sum_exp(Stream&, TensorView lse, MatrixView logits) = 0;
   // whole[N] = log Σₖ exp(parts[k,n]) of parts[K,N], summed in ascending k, so that every rank gets the same bits. +∞ where
   // targets[n] (i32, ids of the whole vocabulary) is −1: cross_entropy_part() makes the row's gradient zero.
   virtual void merge_log_sums(Stream&, TensorView whole, TensorView parts, TensorView targets) = 0;
   // lse[R]: the whole row's log-sum-exp; +∞: the row has no target in any part. targets[R] i32: a position in this part, or −1,
   // not in this part. loss[R] fp64 = lse − logits[target], 0 for −1: the parts' losses add up to cross_entropy()'s. When
   // dlogits is not empty (it may be logits itself): dlogits = (exp(logits − lse) − onehot) · scale.
-  virtual void cross_entropy_part(Stream&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  virtual void cross_entropy_part(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                                   TensorView lse, double scale) = 0;
   // out[0] (fp64) = the sum of loss[R] in fixed blocks of logical indices, added to out[0] when accumulating.
   virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;

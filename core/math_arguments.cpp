@@ -77,30 +77,38 @@ bool apart_or_meet(const TensorView& packed, const TensorView& numbers, const st
          numbers.data + numbers.bytes() <= packed.data;
 }
 
-void require_loss(const char* operation, const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+void require_stride(const char* operation, const MatrixView& m) {
+  require(m.stride >= columns_of(m), operation, "rows overlap: the stride is less than the columns");
+}
+void require_loss(const char* operation, const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
                   const TensorView& targets) {
-  require_compute(logits.dtype, operation);
+  require_compute(logits.view.dtype, operation);
+  require_stride(operation, logits);
   require(loss.dtype == DType::fp64 && targets.dtype == DType::i32 && loss.elements() == rows_of(logits) &&
-              targets.elements() == rows_of(logits) && (dlogits.empty() || same(dlogits, logits)),
+              targets.elements() == rows_of(logits) &&
+              (dlogits.empty() || (same(dlogits.view, logits.view) && dlogits.stride == logits.stride)),
           operation, "loss, dlogits, logits and targets do not match");
 }
-void require_log_sums(const char* operation, const TensorView& lse, const TensorView& logits) {
-  require(lse.dtype == accumulator_of(logits.dtype) && lse.elements() == rows_of(logits), operation,
+void require_log_sums(const char* operation, const TensorView& lse, const MatrixView& logits) {
+  require(lse.dtype == accumulator_of(logits.view.dtype) && lse.elements() == rows_of(logits), operation,
           "lse must have one entry a row, fp32 or (for fp64) fp64");
 }
 
 }  // namespace
 
-void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb,
+void check_matmul(const MatrixView& c, const MatrixView& a, Transpose ta, const MatrixView& b, Transpose tb,
                   const TensorView& bias) {
-  const auto op_rows = [](const TensorView& v, Transpose t) { return t == Transpose::yes ? columns_of(v) : rows_of(v); };
-  const auto op_columns = [](const TensorView& v, Transpose t) { return t == Transpose::yes ? rows_of(v) : columns_of(v); };
-  require_compute(a.dtype, "matmul");
-  require(a.dtype == b.dtype && gradient_dtype(c.dtype, a.dtype), "matmul", "the dtypes of a, b and c do not match");
+  const auto op_rows = [](const MatrixView& v, Transpose t) { return t == Transpose::yes ? columns_of(v) : rows_of(v); };
+  const auto op_columns = [](const MatrixView& v, Transpose t) { return t == Transpose::yes ? rows_of(v) : columns_of(v); };
+  const DType dtype = a.view.dtype;
+  require_compute(dtype, "matmul");
+  require(dtype == b.view.dtype && gradient_dtype(c.view.dtype, dtype), "matmul", "the dtypes of a, b and c do not match");
+  for (const auto* const m : {&c, &a, &b}) require_stride("matmul", *m);
   require(op_columns(a, ta) == op_rows(b, tb) && rows_of(c) == op_rows(a, ta) && columns_of(c) == op_columns(b, tb), "matmul",
           "the shapes of a, b and c do not match");
-  require(bias.empty() || (bias.elements() == columns_of(c) && bias.dtype == a.dtype), "matmul",
+  require(bias.empty() || (bias.elements() == columns_of(c) && bias.dtype == dtype), "matmul",
           "bias must have c's columns and the compute dtype");
+  require(bias.empty() || c.stride == columns_of(c), "matmul", "with a bias, c's rows must lie side by side");
 }
 
 void check_bias_grad(const TensorView& db, const TensorView& dy) {
@@ -309,13 +317,14 @@ void check_ids_in_part(const TensorView& out, const TensorView& ids, std::int64_
   require(first >= 0 && count >= 0, "ids_in_part", "a part's first id and its count cannot be negative");
 }
 
-void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+void check_cross_entropy(const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
                          const TensorView& targets) {
   require_loss("cross_entropy", loss, dlogits, logits, targets);
 }
 
-void check_log_sum_exp(const TensorView& lse, const TensorView& logits) {
-  require_compute(logits.dtype, "log_sum_exp");
+void check_log_sum_exp(const TensorView& lse, const MatrixView& logits) {
+  require_compute(logits.view.dtype, "log_sum_exp");
+  require_stride("log_sum_exp", logits);
   require_log_sums("log_sum_exp", lse, logits);
 }
 
@@ -326,7 +335,7 @@ void check_merge_log_sums(const TensorView& whole, const TensorView& parts, cons
           "merge_log_sums", "parts must be [K, N] for N entries of whole and i32 targets");
 }
 
-void check_cross_entropy_part(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+void check_cross_entropy_part(const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
                               const TensorView& targets, const TensorView& lse) {
   require_loss("cross_entropy_part", loss, dlogits, logits, targets);
   require_log_sums("cross_entropy_part", lse, logits);

@@ -16,12 +16,14 @@ inline std::int64_t rows_of(const TensorView& v) {
   for (std::size_t i = 0; i + 1 < v.shape.rank(); ++i) n *= v.shape[i];
   return n;
 }
+inline std::int64_t columns_of(const MatrixView& m) { return columns_of(m.view); }
+inline std::int64_t rows_of(const MatrixView& m) { return rows_of(m.view); }
 // The dtype of sums, statistics and inner products for a compute dtype.
 inline DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
 namespace math_arguments {
 
-void check_matmul(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb,
+void check_matmul(const MatrixView& c, const MatrixView& a, Transpose ta, const MatrixView& b, Transpose tb,
                   const TensorView& bias);
 void check_bias_grad(const TensorView& db, const TensorView& dy);
 
@@ -70,11 +72,11 @@ void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, co
                       std::int64_t seq);
 void check_ids_in_part(const TensorView& out, const TensorView& ids, std::int64_t first, std::int64_t count);
 
-void check_cross_entropy(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+void check_cross_entropy(const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
                          const TensorView& targets);
-void check_log_sum_exp(const TensorView& lse, const TensorView& logits);
+void check_log_sum_exp(const TensorView& lse, const MatrixView& logits);
 void check_merge_log_sums(const TensorView& whole, const TensorView& parts, const TensorView& targets);
-void check_cross_entropy_part(const TensorView& loss, const TensorView& dlogits, const TensorView& logits,
+void check_cross_entropy_part(const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
                               const TensorView& targets, const TensorView& lse);
 void check_sum(const TensorView& out, const TensorView& x);
 void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64_t first);

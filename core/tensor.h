@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -51,6 +52,25 @@ struct TensorView {
   [[nodiscard]] T* as() const {
     if (dtype_of<T>::value != dtype) throw std::logic_error("TensorView: wrong dtype");
     return reinterpret_cast<T*>(data);
+  }
+};
+
+// A matrix whose rows may lie further apart than they are long, so that each begins at an aligned address: the logits of a
+// vocabulary of 50,257. The gap behind each row belongs to the matrix, and holds anything. A tensor is one, too, without gaps.
+struct MatrixView {
+  TensorView view;
+  std::int64_t stride = 0;  // elements from one row to the next, at least the columns
+
+  MatrixView() = default;
+  template <std::convertible_to<TensorView> Tensor>
+  MatrixView(const Tensor& tensor) : view(tensor), stride(view.shape.rank() == 0 ? 1 : view.shape[view.shape.rank() - 1]) {}
+  MatrixView(const TensorView& rows, std::int64_t row_stride) : view(rows), stride(row_stride) {}
+
+  [[nodiscard]] bool empty() const { return view.empty(); }
+  // Rows and gaps.
+  [[nodiscard]] TensorView with_gaps() const {
+    const auto columns = view.shape.rank() == 0 ? 1 : view.shape[view.shape.rank() - 1];
+    return columns == 0 || empty() ? view : TensorView{view.data, view.dtype, {view.elements() / columns, stride}};
   }
 };
 

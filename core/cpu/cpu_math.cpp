@@ -14,7 +14,7 @@ class CpuMath final : public Math {
  public:
   explicit CpuMath(ThreadPool& pool) : compute_{pool, cpu::select_kernels()} {}
 
-  void matmul(Stream& stream, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+  void matmul(Stream& stream, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
               Accumulate accumulate) override {
     check_matmul(c, a, ta, b, tb, bias);
     stream.submit([=, compute = compute_] { cpu::matmul(compute, c, a, ta, b, tb, bias, accumulate); });
@@ -189,13 +189,13 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::gate_grad(compute, dgates, dy, from, rows); });
   }
 
-  void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  void cross_entropy(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                      double scale) override {
     check_cross_entropy(loss, dlogits, logits, targets);
     stream.submit([=, compute = compute_] { cpu::cross_entropy(compute, loss, dlogits, logits, targets, scale); });
   }
 
-  void log_sum_exp(Stream& stream, TensorView lse, TensorView logits) override {
+  void log_sum_exp(Stream& stream, TensorView lse, MatrixView logits) override {
     check_log_sum_exp(lse, logits);
     stream.submit([=, compute = compute_] { cpu::log_sum_exp(compute, lse, logits); });
   }
@@ -205,7 +205,7 @@ class CpuMath final : public Math {
     stream.submit([=, compute = compute_] { cpu::merge_log_sums(compute, whole, parts, targets); });
   }
 
-  void cross_entropy_part(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  void cross_entropy_part(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                           TensorView lse, double scale) override {
     check_cross_entropy_part(loss, dlogits, logits, targets, lse);
     stream.submit([=, compute = compute_] { cpu::cross_entropy_part(compute, loss, dlogits, logits, targets, lse, scale); });

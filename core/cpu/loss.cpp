@@ -8,7 +8,7 @@ namespace {
 
 // Calls f(row) for all rows of logits; before that, the row's target is checked.
 template <class F>
-void for_rows(Compute compute, const char* operation, TensorView logits, TensorView targets, F&& f) {
+void for_rows(Compute compute, const char* operation, const MatrixView& logits, TensorView targets, F&& f) {
   const std::int64_t columns = columns_of(logits);
   const auto* const target = raw<const std::int32_t>(targets);
   blocks(compute.pool, rows_of(logits), rows_a_task(columns), [&](std::int64_t begin, std::int64_t end) {
@@ -22,14 +22,14 @@ void for_rows(Compute compute, const char* operation, TensorView logits, TensorV
   });
 }
 template <class T>
-T* row_or_null(TensorView v, std::int64_t row) {
-  return v.empty() ? nullptr : raw<T>(v) + row * columns_of(v);
+T* row_or_null(const MatrixView& v, std::int64_t row) {
+  return v.empty() ? nullptr : raw<T>(v.view) + row * v.stride;
 }
 
 }  // namespace
 
-void cross_entropy(Compute compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale) {
-  for_dtype(logits.dtype, [&]<class T>() {
+void cross_entropy(Compute compute, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, double scale) {
+  for_dtype(logits.view.dtype, [&]<class T>() {
     const auto kernel = kernels_for<T>(compute.kernels).cross_entropy_row;
     for_rows(compute, "cross_entropy", logits, targets, [&](std::int64_t r) {
       raw<double>(loss)[r] = kernel(row_or_null<T>(dlogits, r), row_or_null<T>(logits, r), columns_of(logits),
@@ -38,12 +38,12 @@ void cross_entropy(Compute compute, TensorView loss, TensorView dlogits, TensorV
   });
 }
 
-void log_sum_exp(Compute compute, TensorView lse, TensorView logits) {
-  for_dtype(logits.dtype, [&]<class T>() {
+void log_sum_exp(Compute compute, TensorView lse, MatrixView logits) {
+  for_dtype(logits.view.dtype, [&]<class T>() {
     const auto kernel = kernels_for<T>(compute.kernels).log_sum_exp_row;
     const std::int64_t columns = columns_of(logits);
     blocks(compute.pool, rows_of(logits), rows_a_task(columns), [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t r = begin; r < end; ++r) raw<Acc<T>>(lse)[r] = kernel(raw<T>(logits) + r * columns, columns);
+      for (std::int64_t r = begin; r < end; ++r) raw<Acc<T>>(lse)[r] = kernel(raw<T>(logits.view) + r * logits.stride, columns);
     });
   });
 }
@@ -60,9 +60,9 @@ void merge_log_sums(Compute compute, TensorView whole, TensorView parts, TensorV
   merge(softmax_for<float>(compute.kernels));
 }
 
-void cross_entropy_part(Compute compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+void cross_entropy_part(Compute compute, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                         TensorView lse, double scale) {
-  for_dtype(logits.dtype, [&]<class T>() {
+  for_dtype(logits.view.dtype, [&]<class T>() {
     const auto kernel = kernels_for<T>(compute.kernels).cross_entropy_part_row;
     for_rows(compute, "cross_entropy_part", logits, targets, [&](std::int64_t r) {
       raw<double>(loss)[r] = kernel(row_or_null<T>(dlogits, r), row_or_null<T>(logits, r), columns_of(logits),

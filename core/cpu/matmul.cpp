@@ -42,40 +42,40 @@ Operand<T> narrowed(Operand<T> a, std::int64_t rows, std::int64_t k) {
 
 }  // namespace
 
-void matmul(Compute compute, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+void matmul(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
             Accumulate accumulate) {
   const bool a_transposed = ta == Transpose::yes, b_transposed = tb == Transpose::yes;
   const std::int64_t m = rows_of(c), n = columns_of(c), k = a_transposed ? rows_of(a) : columns_of(a);
   if (m == 0 || n == 0) return;
   const Tile tile = tile_of(m, n);
   const std::int64_t tiles_down = parts_of(m, tile.rows), tiles_across = parts_of(n, tile.columns);
-  const DType inner = accumulator_of(a.dtype);
+  const DType inner = accumulator_of(a.view.dtype);
   const auto add_bias = bias.empty() ? nullptr : convert_kernel(compute.kernels, inner, bias.dtype, true);
   // With a bias, what c holds is added before it, and so not in the conversion.
   const bool adds_first = accumulate == Accumulate::yes && add_bias;
-  const auto add_c = adds_first ? convert_kernel(compute.kernels, inner, c.dtype, true) : nullptr;
-  const auto deliver = convert_kernel(compute.kernels, c.dtype, inner, accumulate == Accumulate::yes && !adds_first);
+  const auto add_c = adds_first ? convert_kernel(compute.kernels, inner, c.view.dtype, true) : nullptr;
+  const auto deliver = convert_kernel(compute.kernels, c.view.dtype, inner, accumulate == Accumulate::yes && !adds_first);
   // bf16 products go through the tile even to fp32: the library adds parts of the inner sum in its output, and c's long rows
   // lie badly in the caches for that.
-  const bool direct = c.dtype == a.dtype && c.dtype == inner && accumulate == Accumulate::no;
-  const auto c_bytes = static_cast<std::int64_t>(size_of(c.dtype));
+  const bool direct = c.view.dtype == a.view.dtype && c.view.dtype == inner && accumulate == Accumulate::no;
+  const auto c_bytes = static_cast<std::int64_t>(size_of(c.view.dtype));
 
-  for_dtype(a.dtype, [&]<class T>() {
+  for_dtype(a.view.dtype, [&]<class T>() {
     using A = Acc<T>;
     compute.pool.parallel_for(tiles_down * tiles_across, [&](std::int64_t task) {
       const std::int64_t i = task % tiles_down * tile.rows, j = task / tiles_down * tile.columns;
       const std::int64_t rows = std::min(tile.rows, m - i), columns = std::min(tile.columns, n - j);
-      const std::int64_t lda = a_transposed ? m : k, ldb = b_transposed ? k : n;
-      Operand<T> left{raw<T>(a) + (a_transposed ? i : i * lda), lda, a_transposed};
-      const Operand<T> right{raw<T>(b) + (b_transposed ? j * ldb : j), ldb, b_transposed};
+      const std::int64_t lda = a.stride, ldb = b.stride;
+      Operand<T> left{raw<T>(a.view) + (a_transposed ? i : i * lda), lda, a_transposed};
+      const Operand<T> right{raw<T>(b.view) + (b_transposed ? j * ldb : j), ldb, b_transposed};
       if (std::is_same_v<T, float> && a_transposed && rows < m) left = narrowed(left, rows, k);
       // The product is whole before anything is added to it: in c itself, or in a tile the thread keeps.
-      A* const product = direct ? raw<A>(c) + i * n + j : scratch<A>(Scratch::tile, tile.rows * tile.columns);
-      const std::int64_t stride = direct ? n : tile.columns;
+      A* const product = direct ? raw<A>(c.view) + i * c.stride + j : scratch<A>(Scratch::tile, tile.rows * tile.columns);
+      const std::int64_t stride = direct ? c.stride : tile.columns;
       tile_product(compute.kernels, product, stride, left, right, rows, columns, k);
       for (std::int64_t r = 0; r < rows && (add_bias || !direct); ++r) {
         A* const row = product + r * stride;
-        std::byte* const its_c = c.data + ((i + r) * n + j) * c_bytes;
+        std::byte* const its_c = c.view.data + ((i + r) * c.stride + j) * c_bytes;
         if (add_c) add_c(row, its_c, columns);
         if (add_bias) add_bias(row, bias.data + j * static_cast<std::int64_t>(size_of(bias.dtype)), columns);
         if (!direct) deliver(its_c, row, columns);

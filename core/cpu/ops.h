@@ -7,7 +7,7 @@
 
 namespace terrace::cpu {
 
-void matmul(Compute, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias, Accumulate);
+void matmul(Compute, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias, Accumulate);
 void bias_grad(Compute, TensorView db, TensorView dy, Accumulate);
 
 void norm(Compute, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias, double eps,
@@ -57,10 +57,10 @@ void dispatch(Compute, TensorView to, TensorView from, TensorView rows, TensorVi
 void combine(Compute, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate);
 void gate_grad(Compute, TensorView dgates, TensorView dy, TensorView from, TensorView rows);
 
-void cross_entropy(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
-void log_sum_exp(Compute, TensorView lse, TensorView logits);
+void cross_entropy(Compute, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, double scale);
+void log_sum_exp(Compute, TensorView lse, MatrixView logits);
 void merge_log_sums(Compute, TensorView whole, TensorView parts, TensorView targets);
-void cross_entropy_part(Compute, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, TensorView lse,
+void cross_entropy_part(Compute, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, TensorView lse,
                         double scale);
 void sum(Compute, TensorView out, TensorView x, Accumulate);
 void sum_of_squares(Compute, TensorView out, TensorView x, std::int64_t first);

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <utility>
+
 #include <terrace/core/cuda/product.h>
 
 namespace terrace::cuda {
@@ -8,33 +10,42 @@ std::string to_string(const ProductKey& p) {
   const auto operand = [](std::int64_t rows, std::int64_t columns, bool transposed) {
     return transposed ? fmt::format("[{}, {}]ᵀ", columns, rows) : fmt::format("[{}, {}]", rows, columns);
   };
-  return fmt::format("[{}, {}] {} {} {} · {}{}, to {}, aligned to {}", p.m, p.n, p.accumulate ? "+=" : "=", name_of(p.in),
+  std::string apart;
+  for (const auto& [name, stride] : {std::pair{'a', p.a_stride}, std::pair{'b', p.b_stride}, std::pair{'c', p.c_stride}})
+    if (stride != 0) apart += fmt::format(", rows of {} every {}", name, stride);
+  return fmt::format("[{}, {}] {} {} {} · {}{}, to {}, aligned to {}{}", p.m, p.n, p.accumulate ? "+=" : "=", name_of(p.in),
                      operand(p.m, p.k, p.a_transposed), operand(p.k, p.n, p.b_transposed), p.bias ? " + bias" : "",
-                     name_of(p.out), p.aligned_bytes);
+                     name_of(p.out), p.aligned_bytes, apart);
 }
 
-ProductKey key_of(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb, bool bias,
+ProductKey key_of(const MatrixView& c, const MatrixView& a, Transpose ta, const MatrixView& b, Transpose tb, bool bias,
                   bool accumulate) {
   std::uintptr_t addresses = 16;
-  for (const auto& v : {c, a, b}) addresses |= reinterpret_cast<std::uintptr_t>(v.data);
+  for (const auto& v : {c, a, b}) addresses |= reinterpret_cast<std::uintptr_t>(v.view.data);
+  const auto apart = [](const MatrixView& v) { return v.stride == columns_of(v) ? 0 : v.stride; };
   return {.m = rows_of(c),
           .n = columns_of(c),
           .k = ta == Transpose::yes ? rows_of(a) : columns_of(a),
           .a_transposed = ta == Transpose::yes,
           .b_transposed = tb == Transpose::yes,
-          .in = a.dtype,
-          .out = c.dtype,
+          .in = a.view.dtype,
+          .out = c.view.dtype,
           .bias = bias,
           .accumulate = accumulate,
+          .a_stride = apart(a),
+          .b_stride = apart(b),
+          .c_stride = apart(c),
           .aligned_bytes = static_cast<int>(addresses & -addresses)};
 }
 
 ColumnProduct by_columns(const ProductKey& p) {
   // [rows, columns] by rows is [columns, rows] by columns, each of its columns `columns` long.
-  const auto turned = [](std::int64_t rows, std::int64_t columns) { return ColumnMajor{columns, rows, columns}; };
-  return {.first = p.b_transposed ? turned(p.n, p.k) : turned(p.k, p.n),
-          .second = p.a_transposed ? turned(p.k, p.m) : turned(p.m, p.k),
-          .result = turned(p.m, p.n),
+  const auto turned = [](std::int64_t rows, std::int64_t columns, std::int64_t stride) {
+    return ColumnMajor{columns, rows, stride == 0 ? columns : stride};
+  };
+  return {.first = p.b_transposed ? turned(p.n, p.k, p.b_stride) : turned(p.k, p.n, p.b_stride),
+          .second = p.a_transposed ? turned(p.k, p.m, p.a_stride) : turned(p.m, p.k, p.a_stride),
+          .result = turned(p.m, p.n, p.c_stride),
           .first_transposed = p.b_transposed,
           .second_transposed = p.a_transposed};
 }

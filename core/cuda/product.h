@@ -19,13 +19,14 @@ struct ProductKey {
   bool a_transposed = false, b_transposed = false;
   DType in = DType::fp32, out = DType::fp32;
   bool bias = false, accumulate = false;
-  int aligned_bytes = 0;  // of all three tensors, at most 16: larger is no news to an algorithm
+  std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;  // of the stored matrices' rows; 0: side by side
+  int aligned_bytes = 0;                                  // of all three tensors, at most 16: larger is no news to an algorithm
   friend auto operator<=>(const ProductKey&, const ProductKey&) = default;
 };
 std::string to_string(
     const ProductKey& key);  // "[4096, 1024] = bf16 [4096, 512] · [1024, 512]ᵀ + bias, to fp32, aligned to 16"
 
-ProductKey key_of(const TensorView& c, const TensorView& a, Transpose ta, const TensorView& b, Transpose tb, bool bias,
+ProductKey key_of(const MatrixView& c, const MatrixView& a, Transpose ta, const MatrixView& b, Transpose tb, bool bias,
                   bool accumulate);
 
 // A matrix stored by columns, `stride` elements from one to the next.

@@ -35,7 +35,8 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
   const std::int64_t slice = std::min(rows, head.slice_rows());
   statistics = arena.take(spec.dtype, spec.shape);
   normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
-  logits = dlogits = arena.take(head.config_.dtype, {slice, head.has_token(0).count});
+  const std::int64_t stride = aligned_stride(head.config_.dtype, head.has_token(0).count);
+  logits = dlogits = arena.take(head.config_.dtype, {slice, stride});
   if (head.config_.logit_cap != 0) dlogits = arena.take(logits.dtype, logits.shape);
   if (head.is_whole()) return;
   targets = arena.take(DType::i32, {rows});
@@ -86,16 +87,20 @@ std::vector<Phase> Head::phases(LayerCall call, BatchShape shape) const {
 Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
                            std::uint32_t tile) const {
   const std::int64_t n = ctx.shape.tokens(), count = std::min(slice_rows(), n - first), c = config_.hidden;
+  const auto rows_of = [&](const TensorView& logits) {
+    const std::int64_t columns = has_token(tile).count;
+    return MatrixView(part(logits, 0, {count, columns}), aligned_stride(config_.dtype, columns));
+  };
   return {.first = first,
           .count = count,
           .statistics = NormStatistics(scratch.statistics).rows(first, count),
           .x = part(t.x, first * c, {count, c}),
           .normed = row_slice(scratch.normed, 0, count),
-          .logits = part(scratch.logits, 0, {count, has_token(tile).count}),
-          .dlogits = part(scratch.dlogits, 0, {count, has_token(tile).count}),
           .losses = part(scratch.losses, first, {count}),
           .targets = part(scratch.targets.empty() ? ctx.targets : scratch.targets, first, {count}),
-          .log_sums = part(scratch.log_sums, first, {count})};
+          .log_sums = part(scratch.log_sums, first, {count}),
+          .logits = rows_of(scratch.logits),
+          .dlogits = rows_of(scratch.dlogits)};
 }
 
 template <class F>
@@ -121,17 +126,20 @@ void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& sl
   cap(ctx, slice.logits);
 }
 
-void Head::cap(LayerContext& ctx, TensorView logits) const {
-  if (config_.logit_cap != 0) ctx.math.soft_cap(ctx.stream, logits, logits, config_.logit_cap);
+void Head::cap(LayerContext& ctx, const MatrixView& logits) const {
+  const auto all = logits.with_gaps();
+  if (config_.logit_cap != 0) ctx.math.soft_cap(ctx.stream, all, all, config_.logit_cap);
 }
 
 void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const {
-  const TensorView dlogits = gradient ? slice.dlogits : TensorView{};
+  const MatrixView dlogits = gradient ? slice.dlogits : MatrixView{};
   if (slice.log_sums.empty())
     ctx.math.cross_entropy(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, ctx.loss_scale);
   else
     ctx.math.cross_entropy_part(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, slice.log_sums, ctx.loss_scale);
-  if (gradient && config_.logit_cap != 0) ctx.math.soft_cap_grad(ctx.stream, dlogits, dlogits, slice.logits, config_.logit_cap);
+  if (!gradient || config_.logit_cap == 0) return;
+  const auto all = dlogits.with_gaps();
+  ctx.math.soft_cap_grad(ctx.stream, all, all, slice.logits.with_gaps(), config_.logit_cap);
 }
 
 std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
@@ -205,7 +213,7 @@ void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half,
   read_survey(ctx, scratch, number);
   each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
     make_losses(ctx, slice, true);
-    const TensorView dlogits = slice.dlogits;
+    const MatrixView dlogits = slice.dlogits;
     if (input_half) {
       const auto rows = part(dnormed, slice.first * config_.hidden, {slice.count, config_.hidden});
       logits_.input_grad(ctx, table, rows, dlogits, add_tile);

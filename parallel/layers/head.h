@@ -45,9 +45,10 @@ class Head final : public TransformerLayer {
  private:
   struct Scratch {  // V: the largest tile's rows
     Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
-    TensorView losses, statistics, normed, logits;  // [N], [k, N], [slice, C], [slice, V]
-    TensorView dlogits;                             // the logits' place, or one of its own if they are capped
-    TensorView targets, log_sums;                   // [N], [N], if the vocabulary is in parts
+    TensorView losses, statistics, normed;  // [N], [k, N], [slice, C]
+    TensorView logits;                      // [slice, V] in rows of aligned_stride()
+    TensorView dlogits;                     // the logits' place, or one of its own if they are capped
+    TensorView targets, log_sums;           // [N], [N], if the vocabulary is in parts
   };
   struct Decode {
     Decode(const Head& head, ScratchArena& arena);
@@ -56,7 +57,8 @@ class Head final : public TransformerLayer {
   struct Slice {
     std::int64_t first, count;
     NormStatistics statistics;
-    TensorView x, normed, logits, dlogits, losses, targets, log_sums;
+    TensorView x, normed, losses, targets, log_sums;
+    MatrixView logits, dlogits;
   };
   [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
                                std::uint32_t tile) const;
@@ -64,7 +66,7 @@ class Head final : public TransformerLayer {
   template <class F>
   void each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const;
   void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
-  void cap(LayerContext& ctx, TensorView logits) const;
+  void cap(LayerContext& ctx, const MatrixView& logits) const;
   // From the slice's logits: its losses and (when asked for) dlogits.
   void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
   // Targets as numbers of the tile's rows, and the log-sum-exp of all parts' logits.

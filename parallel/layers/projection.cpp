@@ -156,17 +156,17 @@ Projection::Whole Projection::prepare(LayerContext& ctx, std::span<const TensorV
           bias_ && adds_bias_ ? whole(biases(weights), place.bias, {outputs()}) : TensorView{}};
 }
 
-void Projection::forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x, Accumulate accumulate) const {
+void Projection::forward(LayerContext& ctx, const Whole& weights, MatrixView y, TensorView x, Accumulate accumulate) const {
   ctx.math.matmul(ctx.stream, y, x, Transpose::no, weights.matrix, out_in_ ? Transpose::yes : Transpose::no, weights.bias,
                   accumulate);
 }
 
-void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy,
+void Projection::input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
                             Accumulate accumulate) const {
   ctx.math.matmul(ctx.stream, dx, dy, Transpose::no, weights.matrix, out_in_ ? Transpose::no : Transpose::yes, {}, accumulate);
 }
 
-void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy,
+void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, MatrixView dy,
                              TensorView x, Accumulate accumulate) const {
   // `compute(to, accumulate)` makes the gradient of all tensors at once.
   const auto make = [&](std::span<const TensorView> tensors, const TensorView& place_of_all, Shape shape, auto&& compute) {
@@ -179,7 +179,7 @@ void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
   };
   if (bias_ && adds_bias_) {
     make(biases(gradients), place.bias, {outputs()},
-         [&](const TensorView& to, Accumulate how) { ctx.math.bias_grad(ctx.stream, to, dy, how); });
+         [&](const TensorView& to, Accumulate how) { ctx.math.bias_grad(ctx.stream, to, dy.view, how); });
   } else if (bias_ && accumulate == Accumulate::no && !is_frozen(biases(gradients))) {
     for (const TensorView& part_of_sum : biases(gradients)) ctx.math.zero(ctx.stream, part_of_sum);
   }
@@ -187,8 +187,9 @@ void Projection::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
        [&](const TensorView& to, Accumulate how) { gradient_product(ctx, to, dy, x, how); });
 }
 
-void Projection::gradient_product(LayerContext& ctx, TensorView to, TensorView dy, TensorView x, Accumulate accumulate) const {
-  const TensorView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
+void Projection::gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x,
+                                  Accumulate accumulate) const {
+  const MatrixView &rows = out_in_ ? dy : x, &columns = out_in_ ? x : dy;
   ctx.math.matmul(ctx.stream, to, rows, Transpose::yes, columns, Transpose::no, {}, accumulate);
 }
 

@@ -54,9 +54,9 @@ class Projection {
   [[nodiscard]] Whole place_gradient(ScratchArena& arena) const { return place(arena, accumulator_of(dtype_)); }
   // `place`: the result of place_weights(). prepare() fills it once for all products of a call and returns the weights to use.
   [[nodiscard]] Whole prepare(LayerContext& ctx, std::span<const TensorView> weights, const Whole& place) const;
-  void forward(LayerContext& ctx, const Whole& weights, TensorView y, TensorView x,
+  void forward(LayerContext& ctx, const Whole& weights, MatrixView y, TensorView x,
                Accumulate accumulate = Accumulate::no) const;
-  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, TensorView dy,
+  void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
                   Accumulate accumulate = Accumulate::no) const;
   // Of tensor ranks in a grid, whose blocks travel: all results' tensors, one after the other; their gradients, likewise; and
   // the product of a whole gradient.
@@ -64,10 +64,11 @@ class Projection {
   [[nodiscard]] bool out_in() const { return out_in_; }
   void pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const;
   void add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from, Accumulate accumulate) const;
-  void gradient_product(LayerContext& ctx, TensorView to, TensorView dy, TensorView x, Accumulate accumulate) const;
+  void gradient_product(LayerContext& ctx, TensorView to, const MatrixView& dy, const MatrixView& x,
+                        Accumulate accumulate) const;
   // Computes the whole gradient, then writes or adds it; nothing for frozen matrices and biases, whose gradients are empty.
   // Either all matrices of a product are frozen or none is, and likewise its biases. `place`: the result of place_gradient().
-  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, TensorView dy, TensorView x,
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& place, MatrixView dy, TensorView x,
                    Accumulate accumulate) const;
 
  private:

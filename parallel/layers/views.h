@@ -35,6 +35,13 @@ inline TensorView row_slice(const TensorView& view, std::int64_t first, std::int
   return part(view, first * view.shape[1], {count, view.shape[1]});
 }
 
+// Rows that begin at multiples of 128 bytes, whatever their length: a library's fast kernels load 16 aligned bytes at a time,
+// and the second-level cache of a GPU has lines of 128.
+inline std::int64_t aligned_stride(DType dtype, std::int64_t columns) {
+  constexpr std::int64_t kLineBytes = 128;
+  return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(columns), kLineBytes / size_of(dtype)));
+}
+
 // Gives out 64-byte aligned tensors, one after the other. Without memory it only measures: a layer places its tensors with the
 // same function when it computes and when it reports how much scratch it needs.
 class ScratchArena {

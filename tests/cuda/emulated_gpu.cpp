@@ -74,7 +74,7 @@ class Products {
   Products(CudaRuntime& runtime, ThreadPool& /*pool*/, const EmulatedGpu& gpu)
       : gpu_(dynamic_cast<FakeCuda&>(runtime)),
         products_(false, cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
-  void matmul(Stream& stream, const cuda::Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+  void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     cuda_stream(stream).launch([=, this](CudaStreamHandle handle) {
       const fake_cublaslt::On on(gpu_);
@@ -92,7 +92,7 @@ class Products {
 class Products {
  public:
   Products(CudaRuntime& /*runtime*/, ThreadPool& pool, const EmulatedGpu& /*gpu*/) : math_(make_cpu_math(pool)) {}
-  void matmul(Stream& stream, const cuda::Workspace& /*workspace*/, TensorView c, TensorView a, Transpose ta, TensorView b,
+  void matmul(Stream& stream, const cuda::Workspace& /*workspace*/, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     math_->matmul(stream, c, a, ta, b, tb, bias, accumulate);
   }
@@ -120,7 +120,7 @@ class Backend {
   Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {runtime_, operation, stream, workspace};
   }
-  void matmul(Stream& stream, const cuda::Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+  void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     products_.matmul(stream, workspace, c, a, ta, b, tb, bias, accumulate);
   }

@@ -57,10 +57,15 @@ TEST_F(ProductTest, KeysTellApartAllThatAnAlgorithmDependsOn) {
   const Tensor a_columns(DType::bf16, {16, 8}), b_columns(DType::bf16, {24, 16}), askew(DType::bf16, {8, 16}, 3);
   const Transpose no = Transpose::no, yes = Transpose::yes;
   const cuda::ProductKey keys[] = {
-      key_of(c, a, no, b, no, false, false),          key_of(wide, a, no, b, no, false, false),
-      key_of(c, a_columns, yes, b, no, false, false), key_of(c, a, no, b_columns, yes, false, false),
-      key_of(c, a, no, b, no, true, false),           key_of(c, a, no, b, no, false, true),
+      key_of(c, a, no, b, no, false, false),
+      key_of(wide, a, no, b, no, false, false),
+      key_of(c, a_columns, yes, b, no, false, false),
+      key_of(c, a, no, b_columns, yes, false, false),
+      key_of(c, a, no, b, no, true, false),
+      key_of(c, a, no, b, no, false, true),
       key_of(c, askew, no, b, no, false, false),
+      key_of(MatrixView(c, 32), a, no, b, no, false, false),
+      key_of(c, MatrixView(a, 32), no, b, no, false, false),
   };
   for (const auto& x : keys) {
     for (const auto& y : keys) EXPECT_EQ(x == y, &x == &y) << to_string(x) << "\n" << to_string(y);
@@ -69,6 +74,10 @@ TEST_F(ProductTest, KeysTellApartAllThatAnAlgorithmDependsOn) {
   EXPECT_EQ(to_string(keys[0]), "[8, 24] = bf16 [8, 16] · [16, 24], to bf16, aligned to 16");
   EXPECT_EQ(to_string(keys[3]), "[8, 24] = bf16 [8, 16] · [24, 16]ᵀ, to bf16, aligned to 16");
   EXPECT_EQ(keys[6].aligned_bytes, 2);
+  EXPECT_EQ(to_string(keys[7]), "[8, 24] = bf16 [8, 16] · [16, 24], to bf16, aligned to 16, rows of c every 32");
+  EXPECT_EQ(by_columns(keys[7]).result, (ColumnMajor{24, 8, 32}));
+  EXPECT_EQ(by_columns(keys[8]).second, (ColumnMajor{16, 8, 32}));
+  EXPECT_EQ(by_columns(keys[8]).result, (ColumnMajor{24, 8, 24}));
 }
 
 // What is recorded is taken back, word for word; what is damaged is refused instead of changing bits.

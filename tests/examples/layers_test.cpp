@@ -637,6 +637,28 @@ TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
   EXPECT_EQ(rows(1 << 20), 64);
 }
 
+// Whatever the vocabulary is, so that a library's fast kernels take the head's three products.
+TEST_F(HeadTest, RowsOfLogitsBeginAtMultiplesOf128Bytes) {
+  const auto head_of = [](std::int64_t vocab) {
+    return layers::Head(lm::transformer_of(lm::complete(
+        {.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 640, .vocab = vocab, .dtype = DType::bf16})));
+  };
+  // Of 640 rows: losses and 1 ÷ rms; of a slice: the normed rows, and logits of 50,257 columns in 50,304 places.
+  EXPECT_EQ(head_of(50257).scratch_bytes({1, 640}), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
+  EXPECT_EQ(head_of(50304).scratch_bytes({1, 640}), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
+
+  const auto head = head_of(257);
+  LayerRun run(machine, head, DType::bf16, 8, {1, 16}, false, true);
+  prepare(run, 257);
+  run.backward(Half::both);
+  const auto chosen = machine.device->math().algorithms();
+  if (chosen.find("matmul ") == std::string::npos) return;  // no library: shapes alone decide
+  for (const std::string product : {"[16, 257] = bf16 [16, 8] · [257, 8]ᵀ, to bf16, aligned to 16, rows of c every 320:",
+                                    "[16, 8] = bf16 [16, 257] · [257, 8], to bf16, aligned to 16, rows of a every 320:",
+                                    "[257, 8] = bf16 [16, 257]ᵀ · [16, 8], to fp32, aligned to 16, rows of a every 320:"})
+    EXPECT_NE(chosen.find(product), std::string::npos) << product << "\nin\n" << chosen;
+}
+
 TEST_F(HeadTest, EvaluationOnlyMakesTheLoss) {
   const ModelConfig config = lm::complete({.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 8, .vocab = 257});
   const layers::Head head(lm::transformer_of(config));

@@ -233,6 +233,43 @@ TEST_F(LossTest, EqualsTheOracleAndItsGradient) {
   }
 }
 
+// Padded rows give the bits of rows side by side, also in place, and nothing is read or written behind them.
+TEST_F(LossTest, GapsBehindRowsChangeNoBit) {
+  const std::int64_t r = 5, v = 1037, stride = 1088;
+  for (const auto dtype : kDtypes) {
+    const auto logits = random(dtype, {r, v}, -8, 8);
+    auto targets = random(DType::i32, {r}, 0, v);
+    targets.set(1, -1);
+    const DType wide = accumulator(dtype);
+    Tensor loss(DType::fp64, {r}), dlogits(dtype, {r, v}), lse(wide, {r});
+    Tensor part_loss(DType::fp64, {r}), part_dlogits(dtype, {r, v});
+    math.cross_entropy(stream, loss, dlogits, logits, targets, 0.125);
+    math.log_sum_exp(stream, lse, logits);
+    math.cross_entropy_part(stream, part_loss, part_dlogits, logits, targets, lse, 0.125);
+    machine.sync();
+    const auto padded = [&](const Tensor& dense) {
+      Tensor rows(dtype, {r, stride});  // NaN behind the rows
+      for (std::int64_t i = 0; i < dense.size(); ++i) rows.set(i / v * stride + i % v, dense.get(i));
+      return rows;
+    };
+    const auto view = [&](const Tensor& rows) { return MatrixView({rows.view().data, dtype, {r, v}}, stride); };
+    const auto from = padded(logits), in_place = padded(logits), part_in_place = padded(logits);
+    const Tensor to(dtype, {r, stride});
+    Tensor loss_of_rows(DType::fp64, {r}), lse_of_rows(wide, {r}), part_loss_of_rows(DType::fp64, {r});
+    math.cross_entropy(stream, loss_of_rows, view(to), view(from), targets, 0.125);
+    math.cross_entropy(stream, loss_of_rows, view(in_place), view(in_place), targets, 0.125);
+    math.log_sum_exp(stream, lse_of_rows, view(from));
+    math.cross_entropy_part(stream, part_loss_of_rows, view(part_in_place), view(part_in_place), targets, lse_of_rows, 0.125);
+    machine.sync();
+    EXPECT_TRUE(loss.bits() == loss_of_rows.bits()) << name_of(dtype);
+    EXPECT_TRUE(lse.bits() == lse_of_rows.bits()) << name_of(dtype);
+    EXPECT_TRUE(part_loss.bits() == part_loss_of_rows.bits()) << name_of(dtype);
+    for (const auto* const got : {&to, &in_place}) EXPECT_TRUE(padded(dlogits).bits() == got->bits()) << name_of(dtype);
+    EXPECT_TRUE(padded(part_dlogits).bits() == part_in_place.bits()) << name_of(dtype);
+    EXPECT_THROW(math.cross_entropy(stream, loss, dlogits, view(from), targets, 1), std::logic_error) << "two strides";
+  }
+}
+
 TEST_F(LossTest, GradientEqualsCentralDifferences) {
   const std::int64_t r = 4, v = 21;
   auto logits = random(DType::fp64, {r, v}, -3, 3);

@@ -113,6 +113,43 @@ TEST_F(MatmulTest, AddsTheProductAndThenTheBias) {
   }
 }
 
+// Rows with a gap behind each: nothing is read from the gaps or written there, and the product is that of rows side by side.
+TEST_F(MatmulTest, GapsBehindRowsChangeNothing) {
+  const Sizes s{37, 257, 101};
+  constexpr std::int64_t kGap = 7;
+  const auto apart = [&](const Tensor& dense) {
+    const std::int64_t rows = dense.shape()[0], columns = dense.shape()[1];
+    Tensor wide(dense.dtype(), {rows, columns + kGap});  // NaN between the rows
+    for (std::int64_t i = 0; i < dense.size(); ++i) wide.set(i / columns * (columns + kGap) + i % columns, dense.get(i));
+    return wide;
+  };
+  const auto rows_of_it = [](const Tensor& wide) {
+    return MatrixView({wide.view().data, wide.dtype(), {wide.shape()[0], wide.shape()[1] - kGap}}, wide.shape()[1]);
+  };
+  for (const auto dtype : kDtypes) {
+    for (int variant = 0; variant < 8; ++variant) {
+      const bool ta = variant & 1, tb = variant & 2, adds = variant & 4;
+      SCOPED_TRACE(testing::Message() << name_of(dtype) << " variant " << variant);
+      const auto a = random(dtype, ta ? Shape{s.k, s.m} : Shape{s.m, s.k});
+      const auto b = random(dtype, tb ? Shape{s.n, s.k} : Shape{s.k, s.n}), start = random(dtype, {s.m, s.n});
+      const auto want = product(dtype, a, ta, b, tb, s, {}, adds ? &start : nullptr);
+      const Tensor a_apart = apart(a), b_apart = apart(b), c_apart = apart(start);
+      math.matmul(stream, rows_of_it(c_apart), rows_of_it(a_apart), ta ? Transpose::yes : Transpose::no, rows_of_it(b_apart),
+                  tb ? Transpose::yes : Transpose::no, {}, adds ? Accumulate::yes : Accumulate::no);
+      machine.sync();
+      Tensor got(dtype, {s.m, s.n});
+      for (std::int64_t i = 0; i < got.size(); ++i) got.set(i, c_apart.get(i / s.n * (s.n + kGap) + i % s.n));
+      if (products_by_library(math)) {
+        expect_near(got, want.values(), tolerance(dtype), "product");
+      } else {
+        EXPECT_TRUE(got.bits() == want.bits());
+      }
+      EXPECT_TRUE(apart(got).bits() == c_apart.bits()) << "a gap was written";
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST_F(MatmulTest, FlattensLeadingDimensions) {
   const Sizes s{24, 10, 9};
   const auto a = random(DType::fp32, {2, 3, 4, 9}), b = random(DType::fp32, {9, 10});
@@ -127,6 +164,10 @@ TEST_F(MatmulTest, RefusesOperandsThatDoNotGoTogether) {
   const Tensor c(DType::fp32, {3, 6});
   EXPECT_THROW(math.matmul(stream, c, a, Transpose::no, b, Transpose::no), std::logic_error);
   EXPECT_THROW(math.matmul(stream, c, a, Transpose::no, wide, Transpose::no), std::logic_error);
+  const auto fits = random(DType::fp32, {4, 6}), bias = random(DType::fp32, {6});
+  const MatrixView overlapping({c.view().data, DType::fp32, {3, 6}}, 5), with_gaps({c.view().data, DType::fp32, {3, 6}}, 8);
+  EXPECT_THROW(math.matmul(stream, overlapping, a, Transpose::no, fits, Transpose::no), std::logic_error);
+  EXPECT_THROW(math.matmul(stream, with_gaps, a, Transpose::no, fits, Transpose::no, bias), std::logic_error);
 }
 
 TEST_F(MatmulTest, BiasGradientIsTheColumnSums) {

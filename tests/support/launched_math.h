@@ -37,9 +37,10 @@ class LaunchedMath final : public Math {
  public:
   LaunchedMath(std::unique_ptr<Math> math, std::shared_ptr<FakeCuda> fake) : math_(std::move(math)), fake_(std::move(fake)) {}
 
-  void matmul(Stream& s, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+  void matmul(Stream& s, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
               Accumulate accumulate) override {
-    launch(s, "matmul", {c}, {a, b, bias}, [=, this](Stream& here) { math_->matmul(here, c, a, ta, b, tb, bias, accumulate); });
+    launch(s, "matmul", {c.with_gaps()}, {a.with_gaps(), b.with_gaps(), bias},
+           [=, this](Stream& here) { math_->matmul(here, c, a, ta, b, tb, bias, accumulate); });
   }
   void bias_grad(Stream& s, TensorView db, TensorView dy, Accumulate accumulate) override {
     launch(s, "bias_grad", {db}, {dy}, [=, this](Stream& here) { math_->bias_grad(here, db, dy, accumulate); });
@@ -167,21 +168,21 @@ class LaunchedMath final : public Math {
     launch(s, "gate_grad", {dgates}, {dy, from, rows},
            [=, this](Stream& here) { math_->gate_grad(here, dgates, dy, from, rows); });
   }
-  void cross_entropy(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  void cross_entropy(Stream& s, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                      double scale) override {
-    launch(s, "cross_entropy", {loss, dlogits}, {logits, targets},
+    launch(s, "cross_entropy", {loss, dlogits.with_gaps()}, {logits.with_gaps(), targets},
            [=, this](Stream& here) { math_->cross_entropy(here, loss, dlogits, logits, targets, scale); });
   }
-  void log_sum_exp(Stream& s, TensorView lse, TensorView logits) override {
-    launch(s, "log_sum_exp", {lse}, {logits}, [=, this](Stream& here) { math_->log_sum_exp(here, lse, logits); });
+  void log_sum_exp(Stream& s, TensorView lse, MatrixView logits) override {
+    launch(s, "log_sum_exp", {lse}, {logits.with_gaps()}, [=, this](Stream& here) { math_->log_sum_exp(here, lse, logits); });
   }
   void merge_log_sums(Stream& s, TensorView whole, TensorView parts, TensorView targets) override {
     launch(s, "merge_log_sums", {whole}, {parts, targets},
            [=, this](Stream& here) { math_->merge_log_sums(here, whole, parts, targets); });
   }
-  void cross_entropy_part(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, TensorView lse,
+  void cross_entropy_part(Stream& s, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, TensorView lse,
                           double scale) override {
-    launch(s, "cross_entropy_part", {loss, dlogits}, {logits, targets, lse},
+    launch(s, "cross_entropy_part", {loss, dlogits.with_gaps()}, {logits.with_gaps(), targets, lse},
            [=, this](Stream& here) { math_->cross_entropy_part(here, loss, dlogits, logits, targets, lse, scale); });
   }
   void sum(Stream& s, TensorView out, TensorView x, Accumulate accumulate) override {

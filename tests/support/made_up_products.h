@@ -25,11 +25,11 @@ class MadeUpProducts final : public Math {
   MadeUpProducts(std::unique_ptr<Math> math, std::uint64_t version, cuda::KnownAlgorithms known)
       : math_(std::move(math)), version_(version), known_(std::move(known)) {}
 
-  void matmul(Stream& s, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+  void matmul(Stream& s, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
               Accumulate accumulate) override {
     math_->matmul(s, c, a, ta, b, tb, bias, accumulate);
     const auto algorithm = choose(cuda::key_of(c, a, ta, b, tb, !bias.empty(), accumulate == Accumulate::yes));
-    s.submit([c, algorithm] { sum_otherwise(c, algorithm); });
+    s.submit([c = c.view, algorithm] { sum_otherwise(c, algorithm); });
   }
   [[nodiscard]] std::string algorithms() const override {
     const std::lock_guard lock(mutex_);
@@ -131,15 +131,15 @@ class MadeUpProducts final : public Math {
   void gate_grad(Stream& s, TensorView dgates, TensorView dy, TensorView from, TensorView rows) override {
     math_->gate_grad(s, dgates, dy, from, rows);
   }
-  void cross_entropy(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  void cross_entropy(Stream& s, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                      double scale) override {
     math_->cross_entropy(s, loss, dlogits, logits, targets, scale);
   }
-  void log_sum_exp(Stream& s, TensorView lse, TensorView logits) override { math_->log_sum_exp(s, lse, logits); }
+  void log_sum_exp(Stream& s, TensorView lse, MatrixView logits) override { math_->log_sum_exp(s, lse, logits); }
   void merge_log_sums(Stream& s, TensorView whole, TensorView parts, TensorView targets) override {
     math_->merge_log_sums(s, whole, parts, targets);
   }
-  void cross_entropy_part(Stream& s, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, TensorView lse,
+  void cross_entropy_part(Stream& s, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, TensorView lse,
                           double scale) override {
     math_->cross_entropy_part(s, loss, dlogits, logits, targets, lse, scale);
   }

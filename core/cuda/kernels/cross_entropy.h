@@ -28,7 +28,7 @@ struct CrossEntropyArgs {
   const T* logits;
   const std::int32_t* targets;
   FaultWord* fault;
-  std::int64_t columns;
+  std::int64_t columns, stride;
   double scale;
   bool whole;
 };
@@ -40,8 +40,8 @@ struct CrossEntropyRows {
     using A = Acc<T>;
     constexpr int W = kSoftmaxWidth<T>;
     const std::int64_t row = lane.block_x();
-    const T* const x = a.logits + row * a.columns;
-    T* const dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
+    const T* const x = a.logits + row * a.stride;
+    T* const dx = a.dlogits ? a.dlogits + row * a.stride : nullptr;
     const std::int32_t target = a.targets[row];
     const bool wrong = target < -1 || target >= a.columns;
     if (target < 0 || wrong) {  // the whole block alike
@@ -81,7 +81,7 @@ struct CrossEntropyPartArgs {
   const std::int32_t* targets;
   const Acc<T>* lse;
   FaultWord* fault;
-  std::int64_t columns;
+  std::int64_t columns, stride;
   double scale;
   bool whole;
 };
@@ -93,8 +93,8 @@ struct CrossEntropyPartRows {
     using A = Acc<T>;
     constexpr int W = kSoftmaxWidth<T>;
     const std::int64_t row = lane.block_x();
-    const T* const x = a.logits + row * a.columns;
-    T* const dx = a.dlogits ? a.dlogits + row * a.columns : nullptr;
+    const T* const x = a.logits + row * a.stride;
+    T* const dx = a.dlogits ? a.dlogits + row * a.stride : nullptr;
     const std::int32_t target = a.targets[row];
     const bool wrong = target < -1 || target >= a.columns;
     const A lse = a.lse[row];

@@ -44,7 +44,7 @@ template <class T>
 struct LogSumExpArgs {
   Acc<T>* lse;
   const T* logits;
-  std::int64_t columns;
+  std::int64_t columns, stride;
   bool whole;
 };
 template <class T>
@@ -53,7 +53,7 @@ struct LogSumExpRows {
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const LogSumExpArgs<T>& a) const {
     const std::int64_t row = lane.block_x();
-    const auto sum = block_exp_sum(lane, a.logits + row * a.columns, a.columns, a.whole);
+    const auto sum = block_exp_sum(lane, a.logits + row * a.stride, a.columns, a.whole);
     if (lane.thread() == 0) a.lse[row] = sum.most + static_cast<Acc<T>>(std::log(static_cast<double>(sum.total)));
   }
 };

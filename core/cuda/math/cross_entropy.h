@@ -9,30 +9,32 @@
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void cross_entropy(const Launcher& launcher, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+void cross_entropy(const Launcher& launcher, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                    double scale) {
-  with_type(logits.dtype, [&]<class T>() {
+  with_type(logits.view.dtype, [&]<class T>() {
     using Kernel = CrossEntropyRows<T>;
     const std::int64_t v = columns_of(logits);
     launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(logits), v),
                                   CrossEntropyArgs<T>{.loss = data<double>(loss),
-                                                      .dlogits = data<T>(dlogits),
-                                                      .logits = data<T>(logits),
+                                                      .dlogits = data<T>(dlogits.view),
+                                                      .logits = data<T>(logits.view),
                                                       .targets = data<std::int32_t>(targets),
                                                       .fault = launcher.workspace.fault(Fault::target),
                                                       .columns = v,
+                                                      .stride = logits.stride,
                                                       .scale = scale,
-                                                      .whole = whole_words(v, {dlogits, logits})});
+                                                      .whole = whole_words(logits.stride, {dlogits.view, logits.view})});
   });
 }
 
 template <class Launcher>
-void log_sum_exp(const Launcher& launcher, TensorView lse, TensorView logits) {
-  with_type(logits.dtype, [&]<class T>() {
+void log_sum_exp(const Launcher& launcher, TensorView lse, MatrixView logits) {
+  with_type(logits.view.dtype, [&]<class T>() {
     using Kernel = LogSumExpRows<T>;
     const std::int64_t v = columns_of(logits);
-    launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(logits), v),
-                                  LogSumExpArgs<T>{data<Acc<T>>(lse), data<T>(logits), v, whole_words(v, {logits})});
+    launcher.template run<Kernel>(
+        row_shape<Kernel, T>(rows_of(logits), v),
+        LogSumExpArgs<T>{data<Acc<T>>(lse), data<T>(logits.view), v, logits.stride, whole_words(logits.stride, {logits.view})});
   });
 }
 
@@ -48,21 +50,22 @@ void merge_log_sums(const Launcher& launcher, TensorView whole, TensorView parts
 }
 
 template <class Launcher>
-void cross_entropy_part(const Launcher& launcher, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+void cross_entropy_part(const Launcher& launcher, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                         TensorView lse, double scale) {
-  with_type(logits.dtype, [&]<class T>() {
+  with_type(logits.view.dtype, [&]<class T>() {
     using Kernel = CrossEntropyPartRows<T>;
     const std::int64_t v = columns_of(logits);
     launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(logits), v),
                                   CrossEntropyPartArgs<T>{.loss = data<double>(loss),
-                                                          .dlogits = data<T>(dlogits),
-                                                          .logits = data<T>(logits),
+                                                          .dlogits = data<T>(dlogits.view),
+                                                          .logits = data<T>(logits.view),
                                                           .targets = data<std::int32_t>(targets),
                                                           .lse = data<Acc<T>>(lse),
                                                           .fault = launcher.workspace.fault(Fault::target),
                                                           .columns = v,
+                                                          .stride = logits.stride,
                                                           .scale = scale,
-                                                          .whole = whole_words(v, {dlogits, logits})});
+                                                          .whole = whole_words(logits.stride, {dlogits.view, logits.view})});
   });
 }
 

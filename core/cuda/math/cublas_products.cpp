@@ -214,25 +214,25 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
                           to_string(key), kLibraryBytes));
 }
 
-void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, TensorView c, TensorView a, Transpose ta,
-                         TensorView b, Transpose tb, TensorView bias, Accumulate accumulate) {
-  if (c.elements() == 0) return;
+void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, MatrixView a, Transpose ta,
+                         MatrixView b, Transpose tb, TensorView bias, Accumulate accumulate) {
+  if (c.view.elements() == 0) return;
   const CudaLauncher launcher("matmul", stream, workspace);
   if ((ta == Transpose::yes ? rows_of(a) : columns_of(a)) == 0) {
-    if (!bias.empty()) return ops::add_bias(launcher, c, bias, accumulate);
-    if (accumulate == Accumulate::no) ops::zero(launcher, c);
+    if (!bias.empty()) return ops::add_bias(launcher, c.view, bias, accumulate);
+    if (accumulate == Accumulate::no) ops::zero(launcher, c.with_gaps());
     return;
   }
   // The library has no epilogue for fp64, so a kernel does what one would.
-  const bool adds_bias_behind = !bias.empty() && c.dtype == DType::fp64;
-  const TensorView epilogue = adds_bias_behind ? TensorView{} : for_epilogue(launcher, bias, c.dtype);
+  const bool adds_bias_behind = !bias.empty() && c.view.dtype == DType::fp64;
+  const TensorView epilogue = adds_bias_behind ? TensorView{} : for_epilogue(launcher, bias, c.view.dtype);
   const auto key = key_of(c, a, ta, b, tb, !epilogue.empty(), accumulate == Accumulate::yes);
   multiply(stream, workspace, key, c, a, b, epilogue);
-  if (adds_bias_behind) ops::add_bias(launcher, c, bias, Accumulate::yes);
+  if (adds_bias_behind) ops::add_bias(launcher, c.view, bias, Accumulate::yes);
 }
 
-void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const TensorView& c,
-                              const TensorView& a, const TensorView& b, const TensorView& bias) {
+void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,
+                              const MatrixView& a, const MatrixView& b, const TensorView& bias) {
   Descriptors d(key, tf32_);
   const std::lock_guard lock(mutex_);
   const Chosen& chosen = choose(key, d);
@@ -243,9 +243,9 @@ void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspac
   const float one = 1, add = key.accumulate ? 1.0F : 0.0F;
   const double wide_one = 1, wide_add = key.accumulate ? 1.0 : 0.0;
   check(key, "cublasLtMatmul",
-        cublasLtMatmul(handle(), d.operation, wide ? static_cast<const void*>(&wide_one) : &one, b.data, d.first, a.data,
-                       d.second, wide ? static_cast<const void*>(&wide_add) : &add, c.data, d.result, c.data, d.result,
-                       &algorithm, workspace.data, kLibraryBytes, stream));
+        cublasLtMatmul(handle(), d.operation, wide ? static_cast<const void*>(&wide_one) : &one, b.view.data, d.first,
+                       a.view.data, d.second, wide ? static_cast<const void*>(&wide_add) : &add, c.view.data, d.result,
+                       c.view.data, d.result, &algorithm, workspace.data, kLibraryBytes, stream));
 }
 
 std::string CublasProducts::library() {

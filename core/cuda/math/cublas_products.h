@@ -30,7 +30,7 @@ class CublasProducts {
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
 
-  void run(CudaStreamHandle stream, const Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+  void run(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
            Transpose tb, TensorView bias, Accumulate accumulate);
   [[nodiscard]] std::string algorithms() const;  // Math::algorithms()
   std::string library();                         // whose they are; on an issuing thread
@@ -43,8 +43,8 @@ class CublasProducts {
   };
   class Descriptors;
   cublasLtContext* handle();
-  void multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const TensorView& c,
-                const TensorView& a, const TensorView& b, const TensorView& bias);
+  void multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,
+                const MatrixView& a, const MatrixView& b, const TensorView& bias);
   const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
 
   const bool tf32_;

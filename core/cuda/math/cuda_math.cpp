@@ -51,7 +51,7 @@ class CudaBackend {
   static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
     return {operation, stream, workspace};
   }
-  void matmul(Stream& stream, const cuda::Workspace& workspace, TensorView c, TensorView a, Transpose ta, TensorView b,
+  void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     cuda_stream(stream).launch(
         [=, this](CudaStreamHandle handle) { products_.run(handle, workspace, c, a, ta, b, tb, bias, accumulate); });

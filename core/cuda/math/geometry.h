@@ -23,11 +23,11 @@ T* data(const TensorView& view) {
   return reinterpret_cast<T*>(view.data);
 }
 
-// Whether all rows of `columns` elements of all (not empty) tensors begin at multiples of 16 bytes.
-inline bool whole_words(std::int64_t columns, std::initializer_list<TensorView> tensors) {
+// Whether all rows, which lie `stride` elements apart, of all (not empty) tensors begin at multiples of 16 bytes.
+inline bool whole_words(std::int64_t stride, std::initializer_list<TensorView> tensors) {
   return std::ranges::all_of(tensors, [&](const TensorView& v) {
     return v.empty() || (reinterpret_cast<std::uintptr_t>(v.data) % kWordBytes == 0 &&
-                         columns * static_cast<std::int64_t>(size_of(v.dtype)) % kWordBytes == 0);
+                         stride * static_cast<std::int64_t>(size_of(v.dtype)) % kWordBytes == 0);
   });
 }
 

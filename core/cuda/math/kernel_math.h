@@ -30,7 +30,7 @@ class KernelMath final : public Math {
   explicit KernelMath(Device& device, Args&&... args)
       : backend_(std::forward<Args>(args)...), workspaces_(device, room_bytes()) {}
 
-  void matmul(Stream& stream, TensorView c, TensorView a, Transpose ta, TensorView b, Transpose tb, TensorView bias,
+  void matmul(Stream& stream, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
               Accumulate accumulate) override {
     math_arguments::check_matmul(c, a, ta, b, tb, bias);
     backend_.matmul(stream, workspaces_.of(stream), c, a, ta, b, tb, bias, accumulate);
@@ -203,14 +203,14 @@ class KernelMath final : public Math {
     enqueue("gate_grad", stream, [=](const auto& launcher) { ops::gate_grad(launcher, dgates, dy, from, rows); });
   }
 
-  void cross_entropy(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  void cross_entropy(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                      double scale) override {
     math_arguments::check_cross_entropy(loss, dlogits, logits, targets);
     enqueue("cross_entropy", stream,
             [=](const auto& launcher) { ops::cross_entropy(launcher, loss, dlogits, logits, targets, scale); });
     expect_no_fault(stream, Fault::target, "cross_entropy: target", columns_of(logits));
   }
-  void log_sum_exp(Stream& stream, TensorView lse, TensorView logits) override {
+  void log_sum_exp(Stream& stream, TensorView lse, MatrixView logits) override {
     math_arguments::check_log_sum_exp(lse, logits);
     enqueue("log_sum_exp", stream, [=](const auto& launcher) { ops::log_sum_exp(launcher, lse, logits); });
   }
@@ -218,7 +218,7 @@ class KernelMath final : public Math {
     math_arguments::check_merge_log_sums(whole, parts, targets);
     enqueue("merge_log_sums", stream, [=](const auto& launcher) { ops::merge_log_sums(launcher, whole, parts, targets); });
   }
-  void cross_entropy_part(Stream& stream, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+  void cross_entropy_part(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                           TensorView lse, double scale) override {
     math_arguments::check_cross_entropy_part(loss, dlogits, logits, targets, lse);
     enqueue("cross_entropy_part", stream,

@@ -93,13 +93,13 @@ template <class Launcher>
 void gate_grad(const Launcher&, TensorView dgates, TensorView dy, TensorView from, TensorView rows);
 
 template <class Launcher>
-void cross_entropy(const Launcher&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets, double scale);
+void cross_entropy(const Launcher&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, double scale);
 template <class Launcher>
-void log_sum_exp(const Launcher&, TensorView lse, TensorView logits);
+void log_sum_exp(const Launcher&, TensorView lse, MatrixView logits);
 template <class Launcher>
 void merge_log_sums(const Launcher&, TensorView whole, TensorView parts, TensorView targets);
 template <class Launcher>
-void cross_entropy_part(const Launcher&, TensorView loss, TensorView dlogits, TensorView logits, TensorView targets,
+void cross_entropy_part(const Launcher&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                         TensorView lse, double scale);
 template <class Launcher>
 void sum(const Launcher&, TensorView out, TensorView x, Accumulate);
