@@ -67,6 +67,9 @@ class RealCudaRuntime final : public CudaRuntime {
   int destroy_event(CudaEventHandle event) override { return told(cudaEventDestroy(event)); }
   int record_event(CudaEventHandle event, CudaStreamHandle stream) override { return told(cudaEventRecord(event, stream)); }
   int synchronize_event(CudaEventHandle event) override { return told(cudaEventSynchronize(event)); }
+  int stream_wait_event(CudaStreamHandle stream, CudaEventHandle event) override {
+    return told(cudaStreamWaitEvent(stream, event, 0));
+  }
 
   CudaProfiler* profiler() override { return profiler_.get(); }
 

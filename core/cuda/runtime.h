@@ -73,6 +73,8 @@ class CudaRuntime {
   virtual int destroy_event(CudaEventHandle event) = 0;
   virtual int record_event(CudaEventHandle event, CudaStreamHandle stream) = 0;
   virtual int synchronize_event(CudaEventHandle event) = 0;
+  // What the stream is given later starts after what the event was last recorded behind.
+  virtual int stream_wait_event(CudaStreamHandle stream, CudaEventHandle event) = 0;
 
   // Null: no profiler is attached.
   [[nodiscard]] virtual CudaProfiler* profiler() { return nullptr; }

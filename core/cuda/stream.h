@@ -54,6 +54,7 @@ class CudaStream final : public Stream, public RangedStream {
   void begin_range(std::string name) override { entries_.push(Range{std::move(name), true}); }
   void end_range() override { entries_.push(Range{{}, false}); }
 
+  [[nodiscard]] const std::shared_ptr<CudaRuntime>& runtime() const { return runtime_; }
   void launch(std::function<void(CudaStreamHandle)> kernels) { entries_.push(Launch{std::move(kernels)}); }
   // Looks at what kernels have reported, on the completing thread when they have ended; a throw poisons the stream as their own
   // failure does. Nothing submitted later waits for it.

@@ -118,6 +118,42 @@ TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
   EXPECT_EQ(fake_.free(there_), 0);
 }
 
+// A stream that waits for an event comes behind what that was recorded behind, and behind what that waited for.
+TEST_F(FakeCudaFinds, NoRaceWhereAStreamWaitsForAnother) {
+  CudaStreamHandle others[2];
+  CudaEventHandle events[2];
+  for (auto& other : others) ASSERT_EQ(fake_.create_stream(&other), 0);
+  for (auto& event : events) ASSERT_EQ(fake_.create_event(&event), 0);
+  std::atomic<int> ran = 0;
+  const auto kernel = [&](CudaStreamHandle stream, int turn) {
+    FakeCuda::Touched touched{.name = "a kernel"};
+    touched.add(static_cast<std::byte*>(there_), 1024, true);
+    EXPECT_EQ(fake_.launch_touching(stream, touched, [&ran, turn] { EXPECT_TRUE(ran++ == turn || turn > 2); }), 0);
+  };
+  EXPECT_EQ(fake_.stream_wait_event(stream_, events[0]), 0) << "as CUDA: an event that was never recorded is over";
+  fake_.hold();
+  kernel(stream_, 0);
+  EXPECT_EQ(fake_.record_event(events[0], stream_), 0);
+  EXPECT_EQ(fake_.stream_wait_event(others[0], events[0]), 0);
+  kernel(others[0], 1);
+  EXPECT_EQ(fake_.record_event(events[1], others[0]), 0);
+  EXPECT_EQ(fake_.stream_wait_event(others[1], events[1]), 0);
+  kernel(others[1], 2);
+  EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
+  fake_.release();
+  EXPECT_EQ(fake_.synchronize_stream(others[1]), 0);
+  EXPECT_EQ(ran, 3);
+  kernel(stream_, 3);  // the host knows of all three by now
+  EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
+  kernel(others[0], 4);
+  EXPECT_EQ(fake_.complaints().size(), 1U) << "the wait was for the first kernel, not for this one";
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  EXPECT_EQ(fake_.synchronize_stream(others[0]), 0);
+  for (auto* const event : events) EXPECT_EQ(fake_.destroy_event(event), 0);
+  for (auto* const other : others) EXPECT_EQ(fake_.destroy_stream(other), 0);
+  EXPECT_EQ(fake_.free(there_), 0);
+}
+
 // A lazy fake runs what is waited for. Until then a host that does not wait sees poison, not what was there.
 TEST(LazyFakeCuda, RunsOnlyWhatIsWaitedFor) {
   FakeCuda::Options options;

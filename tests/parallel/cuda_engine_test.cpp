@@ -145,6 +145,9 @@ class Forgetful final : public CudaRuntime {
   }
   int launch(const CudaLaunch& launch, CudaStreamHandle stream) override { return fake_->launch(launch, stream); }
   int allow_shared_bytes(const void* kernel, std::size_t bytes) override { return fake_->allow_shared_bytes(kernel, bytes); }
+  int stream_wait_event(CudaStreamHandle stream, CudaEventHandle event) override {
+    return fake_->stream_wait_event(stream, event);
+  }
   int create_event(CudaEventHandle* event) override { return fake_->create_event(event); }
   int destroy_event(CudaEventHandle event) override { return fake_->destroy_event(event); }
   std::string error_name(int code) override { return fake_->error_name(code); }

@@ -13,13 +13,19 @@ struct FakeCuda::FakeEvent {
   std::uint64_t recorded = 0, reached = 0;
   FakeStream* stream = nullptr;  // where it was recorded last, and behind how many operations
   std::uint64_t behind = 0;
+  std::map<FakeStream*, std::uint64_t> ended = {};  // of each stream, when it is reached
 };
 
 struct FakeCuda::FakeStream {
-  struct Operation {  // something to run, or an event that reaches a point
+  struct Operation {  // something to run, once an event has reached a point, or an event that reaches one
     std::function<void()> run = {};
     FakeEvent* event = nullptr;
     std::uint64_t point = 0;
+  };
+  struct Wait {  // of operation `number` for those of another stream
+    std::uint64_t number;
+    FakeStream* other;
+    std::uint64_t behind;
   };
 
   bool live = true;
@@ -30,11 +36,8 @@ struct FakeCuda::FakeStream {
   // behind the last touch.
   std::uint64_t given = 0, begun = 0, allowed = 0, observed = 0;
   std::map<std::uint64_t, Touched> unobserved = {};
-
-  void observe(std::uint64_t operations_ended) {
-    observed = std::max(observed, operations_ended);
-    unobserved.erase(unobserved.begin(), unobserved.upper_bound(observed));
-  }
+  std::vector<Wait> waits = {};
+  std::map<FakeStream*, std::uint64_t> ended = {};  // of each other stream, before the next operation of this one
 
   [[nodiscard]] bool idle() const { return operations.empty() && !busy; }
 };
@@ -64,7 +67,8 @@ const char* FakeCuda::cuda_name(Call call) {
                                                           "cudaEventCreateWithFlags",
                                                           "cudaEventDestroy",
                                                           "cudaEventRecord",
-                                                          "cudaEventSynchronize"};
+                                                          "cudaEventSynchronize",
+                                                          "cudaStreamWaitEvent"};
   return kNames.at(index_of(call));
 }
 
@@ -247,12 +251,14 @@ void FakeCuda::enqueue(FakeStream& stream, Touched touched, std::function<void()
 }
 
 void FakeCuda::look_for_races(const FakeStream& stream, const Touched& touched) {
-  for (const auto& other : streams_) {
+  for (auto& other : streams_) {
     if (&other == &stream || !other.live) continue;
+    const auto known = stream.ended.find(&other);
     for (const auto& [number, earlier] : other.unobserved)
       for (const auto& a : earlier.ranges)
         for (const auto& b : touched.ranges) {
           if ((!a.writes && !b.writes) || a.end <= b.begin || b.end <= a.begin) continue;
+          if (known != stream.ended.end() && number <= known->second) continue;
           return complain("a race: " + touched.name + (b.writes ? " writes" : " reads") + " what " + earlier.name +
                           (a.writes ? " writes" : " reads") + " on another stream, and nothing has waited for that");
         }
@@ -261,7 +267,18 @@ void FakeCuda::look_for_races(const FakeStream& stream, const Touched& touched) 
 
 void FakeCuda::allow(FakeStream& stream, std::uint64_t operations) {
   stream.allowed = std::max(stream.allowed, operations);
+  for (const auto& wait : stream.waits)
+    if (wait.number <= operations && wait.other->allowed < wait.behind) allow(*wait.other, wait.behind);
   changed_.notify_all();
+}
+
+void FakeCuda::observe(FakeStream& stream, std::uint64_t operations) {
+  stream.observed = std::max(stream.observed, operations);
+  stream.unobserved.erase(stream.unobserved.begin(), stream.unobserved.upper_bound(stream.observed));
+  const auto over = [=](const FakeStream::Wait& wait) { return wait.number <= operations; };
+  for (const auto& wait : std::vector(stream.waits))  // a stream that waits for this one comes back here
+    if (over(wait) && wait.other->observed < wait.behind) observe(*wait.other, wait.behind);
+  std::erase_if(stream.waits, over);
 }
 
 // Somewhere between now and a moment later, by the seed.
@@ -278,7 +295,9 @@ void FakeCuda::run(FakeStream& stream) {
   Lock lock(mutex_);
   for (;;) {
     const auto may_run = [&] {
-      const bool is_event = !stream.operations.empty() && !stream.operations.front().run;
+      const auto& next = stream.operations.front();
+      const bool is_event = !next.run;
+      if (!is_event && next.event && next.event->reached < next.point) return false;
       return options_.lazy_seed == 0 || is_event || stream.begun < stream.allowed || !stream.live;
     };
     changed_.wait(lock, [&] {
@@ -294,7 +313,7 @@ void FakeCuda::run(FakeStream& stream) {
     if (operation.run) operation.run();
     lock.lock();
     stream.busy = false;
-    if (operation.event) operation.event->reached = operation.point;
+    if (operation.event && !operation.run) operation.event->reached = operation.point;
     changed_.notify_all();
   }
 }
@@ -354,7 +373,7 @@ int FakeCuda::free(void* data) {
   const int code = begin({Call::free, data});
   for (auto& stream : streams_) allow(stream, stream.given);
   changed_.wait(lock, [this] { return std::ranges::all_of(streams_, &FakeStream::idle); });
-  for (auto& stream : streams_) stream.observe(stream.given);
+  for (auto& stream : streams_) observe(stream, stream.given);
   const int done = memory_.free(data);
   if (done) complain("cudaFree of what was not allocated");
   return code ? code : done;
@@ -410,7 +429,7 @@ int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
   allow(*stream, stream->given);
   const auto until = stream->given;
   changed_.wait(lock, [&] { return stream->idle(); });
-  stream->observe(until);
+  observe(*stream, until);
   return sticky_;
 }
 
@@ -522,6 +541,8 @@ int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
   stream->operations.push_back({.event = event, .point = ++event->recorded});
   event->stream = stream;
   event->behind = stream->given;
+  event->ended = stream->ended;
+  event->ended[stream] = stream->given;
   changed_.notify_all();
   return kCudaSuccess;
 }
@@ -535,8 +556,24 @@ int FakeCuda::synchronize_event(CudaEventHandle handle) {
   const auto behind = event->behind;
   if (stream) allow(*stream, behind);
   changed_.wait(lock, [event, point = event->recorded] { return event->reached >= point; });
-  if (stream) stream->observe(behind);
+  if (stream) observe(*stream, behind);
   return sticky_;
+}
+
+int FakeCuda::stream_wait_event(CudaStreamHandle handle, CudaEventHandle of) {
+  const std::lock_guard lock(mutex_);
+  if (const int code = begin({Call::stream_wait_event, handle, of})) return code;
+  need_device("cudaStreamWaitEvent");
+  auto* const event = live_event(of, "cudaStreamWaitEvent");
+  auto* const stream = live_stream(handle, "cudaStreamWaitEvent");
+  if (!event || !stream) return 400;
+  if (!event->stream) return kCudaSuccess;  // never recorded: as CUDA, it is over
+  stream->operations.push_back({.run = [] {}, .event = event, .point = event->recorded});
+  stream->waits.push_back({++stream->given, event->stream, event->behind});
+  for (const auto& [other, operations] : event->ended)
+    if (other != stream) stream->ended[other] = std::max(stream->ended[other], operations);
+  changed_.notify_all();
+  return kCudaSuccess;
 }
 
 std::string FakeCuda::error_name(int code) {

@@ -7,8 +7,8 @@
 // destination of a copy is poison, if nothing before it on its stream can still read there.
 //
 // Races are found, too: two operations on different streams, one of which writes what the other one touches, and the later was
-// issued before anything had waited for the earlier. That is all the order that CUDA gives here, because no stream waits for
-// another: the host does, by events and by synchronising streams.
+// issued before anything had waited for the earlier: the host, by events and by synchronising streams, or the later one's
+// stream by an event.
 //
 // Owner:   the test, shared with the device. Threads: any.
 // Errors:  those that the test asked for, as CUDA gives them; misuse goes to Options::report and complaints().
@@ -57,12 +57,14 @@ class FakeCuda final : public CudaRuntime {
     destroy_event,
     record_event,
     synchronize_event,
+    stream_wait_event,
   };
-  static constexpr std::size_t kCalls = 18;
+  static constexpr std::size_t kCalls = 19;
   static const char* cuda_name(Call call);  // "cudaMemcpyAsync": what an error must name
   // Calls that give something back, or stand before one: nobody can be told of their errors by an exception.
   static bool told_by_warning(Call call);
 
+  struct Touched;
   struct Options {
     int devices = 1;
     std::size_t memory_bytes = 256 * kMiB;
@@ -140,6 +142,7 @@ class FakeCuda final : public CudaRuntime {
   int destroy_event(CudaEventHandle event) override;
   int record_event(CudaEventHandle event, CudaStreamHandle stream) override;
   int synchronize_event(CudaEventHandle event) override;
+  int stream_wait_event(CudaStreamHandle stream, CudaEventHandle event) override;
   CudaProfiler* profiler() override { return options_.profiler; }
   std::string error_name(int code) override;
   std::string error_text(int code) override;
@@ -157,7 +160,8 @@ class FakeCuda final : public CudaRuntime {
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
   void enqueue(FakeStream& stream, Touched touched, std::function<void()> run);
   void look_for_races(const FakeStream& stream, const Touched& touched);
-  void allow(FakeStream& stream, std::uint64_t operations);  // a lazy stream to run so many, counted from its first
+  void allow(FakeStream& stream, std::uint64_t operations);    // a lazy stream to run so many, counted from its first
+  void observe(FakeStream& stream, std::uint64_t operations);  // the host knows that so many have ended
   void pause(Lock& lock);
   void run(FakeStream& stream);
 

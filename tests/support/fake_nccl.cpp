@@ -70,6 +70,7 @@ template <class Message>
 struct Batch {
   std::vector<Message> messages;
   CudaStreamHandle stream = nullptr;
+  std::shared_ptr<std::atomic<std::uint64_t>> ended;
 };
 
 // All sends are posted, then all receives taken, then the sends are awaited: one kernel, that ends when all have ended.
@@ -188,6 +189,7 @@ int FakeNccl::group_end() {
   if (--depth > 0) return 0;
   const auto batch = std::static_pointer_cast<Batch<Message>>(std::exchange(open_batch, nullptr));
   if (batch->messages.empty()) return 0;
+  batch->ended = ended_;
   keep(batch);
   // The arguments are copied as bytes, so they are a pointer.
   const auto* const kept = batch.get();
@@ -195,6 +197,7 @@ int FakeNccl::group_end() {
     const Batch<Message>* mine = nullptr;
     std::memcpy(&mine, launch.arguments, sizeof mine);
     run_batch(*mine);
+    ++*mine->ended;
   };
   const int code = runtime_->launch(
       {.kernel = reinterpret_cast<const void*>(kernel), .arguments = &kept, .argument_bytes = sizeof kept}, batch->stream);

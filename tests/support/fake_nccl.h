@@ -37,7 +37,8 @@ class FakeNccl final : public NcclLibrary {
   // From its n-th message on (counted from 0), this rank's are lost on the way, which trouble() tells.
   void lose_messages_from(std::uint64_t number) { lose_from_ = number; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
-  [[nodiscard]] bool aborts() const { return aborts_; }  // whether one was asked for
+  [[nodiscard]] std::uint64_t groups_ended() const { return *ended_; }  // of calls, on the streams
+  [[nodiscard]] bool aborts() const { return aborts_; }                 // whether one was asked for
 
   int make_id(NcclId* id) override;
   int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override;
@@ -65,6 +66,7 @@ class FakeNccl final : public NcclLibrary {
   const std::shared_ptr<CudaRuntime> runtime_;
   const Options options_;
   std::atomic<std::uint64_t> messages_{0};
+  const std::shared_ptr<std::atomic<std::uint64_t>> ended_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::atomic<bool> aborts_{false};
   std::uint64_t lose_from_ = ~0ULL;
   std::mutex mutex_;

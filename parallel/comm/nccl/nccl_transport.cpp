@@ -23,6 +23,9 @@ constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
 
+// Which half of the slots a piece comes into.
+std::size_t half_of(std::int64_t piece) { return static_cast<std::size_t>(piece % 2); }
+
 bool reduces(Operation operation) {
   return operation == Operation::reduce_scatter || operation == Operation::all_reduce || operation == Operation::reduce;
 }
@@ -48,6 +51,7 @@ NcclTransport::~NcclTransport() {
     failed_ ? parts_.library->abort(channel.handle) : parts_.library->leave(channel.handle);
   };
   close(ranks_);
+  ranks_.stream.reset();  // before its branch
   for (auto& [route, channel] : routes_) close(channel);
 }
 
@@ -220,8 +224,8 @@ void NcclTransport::between_machines(const Call& call, CudaStreamHandle stream) 
   if (call.operation == Operation::all_reduce) between.gather(to, blocks_of(to.size(), call.reduction.to_bytes()));
 }
 
-// Each rank owns a block, and folds it piece by piece from what all have sent it. On one machine an all-reduce hands
-// every piece out.
+// Each rank owns a block, and folds it piece by piece from what all have sent it. On one machine an all-reduce hands every
+// piece out. The next piece comes into one half of the slots while the other half is folded, beside it on the GPU.
 void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
   const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const auto* const from = call.from.front().data();
@@ -230,36 +234,68 @@ void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
   const auto elements = static_cast<std::int64_t>(call.from.front().size() / from_each);
   const auto most = static_cast<std::int64_t>(slot_bytes() / from_each);
   const auto mine = block_of(elements, rank(), size());
-  for (std::int64_t at = 0; at < block_of(elements, 0, size()).count; at += most) {
-    const auto piece_of = [&](int r) -> Block {
-      const auto block = block_of(elements, r, size());
-      return {block.begin + at, std::clamp<std::int64_t>(block.count - at, 0, most)};
-    };
-    const auto own = piece_of(rank());
+  const std::int64_t pieces = (block_of(elements, 0, size()).count + most - 1) / most;
+  const auto piece_of = [&](std::int64_t piece, int r) -> Block {
+    const auto block = block_of(elements, r, size());
+    return {block.begin + piece * most, std::clamp<std::int64_t>(block.count - piece * most, 0, most)};
+  };
+  const auto folded = [&](std::int64_t piece) -> Bytes {
+    const auto own = piece_of(piece, rank());
+    return {to + bytes_of(hands_out ? own.begin : own.begin - mine.begin, to_each), bytes_of(own.count, to_each)};
+  };
+  const auto take_in = [&](std::int64_t piece) {
     exchange(
         stream,
         [&](int r) -> ConstBytes {
           if (r == rank()) return {};
-          return {from + bytes_of(piece_of(r).begin, from_each), bytes_of(piece_of(r).count, from_each)};
+          const auto its = piece_of(piece, r);
+          return {from + bytes_of(its.begin, from_each), bytes_of(its.count, from_each)};
         },
         [&](int r) -> Bytes {
           if (r == rank()) return {};
-          return {slot(r), bytes_of(own.count, from_each)};
+          return {slot(half_of(piece), r), bytes_of(piece_of(piece, rank()).count, from_each)};
         });
-    auto* const folded = to + bytes_of(hands_out ? own.begin : own.begin - mine.begin, to_each);
-    fold_slots(call.reduction, from + bytes_of(own.begin, from_each), folded, own.count, stream);
-    if (!hands_out || machines().count() > 1) continue;
+  };
+  const auto fold = [&](std::int64_t piece, CudaStreamHandle on) {
+    const auto own = piece_of(piece, rank());
+    fold_slots(call.reduction, half_of(piece), from + bytes_of(own.begin, from_each), folded(piece).data(), own.count, on);
+  };
+  const auto hand_out = [&](std::int64_t piece) {
+    if (!hands_out || machines().count() > 1) return;
     exchange(
-        stream,
-        [&](int r) -> ConstBytes {
-          if (r == rank()) return {};
-          return {folded, bytes_of(own.count, to_each)};
-        },
+        stream, [&](int r) -> ConstBytes { return r == rank() ? Bytes{} : folded(piece); },
         [&](int r) -> Bytes {
           if (r == rank()) return {};
-          return {to + bytes_of(piece_of(r).begin, to_each), bytes_of(piece_of(r).count, to_each)};
+          const auto its = piece_of(piece, r);
+          return {to + bytes_of(its.begin, to_each), bytes_of(its.count, to_each)};
         });
+  };
+  if (pieces == 0) return;
+  if (pieces == 1) {
+    take_in(0);
+    fold(0, stream);
+    return hand_out(0);
   }
+  auto& beside = folds();
+  const CudaBranch::Join join(beside, stream);
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    take_in(piece);
+    beside.follow(stream);
+    fold(piece, beside.handle());
+    beside.mark(half_of(piece));
+    if (piece == 0) continue;
+    beside.hold(stream, half_of(piece - 1));  // from here on this half may be taken again
+    hand_out(piece - 1);
+  }
+  beside.hold(stream, half_of(pieces - 1));
+  hand_out(pieces - 1);
+}
+
+CudaBranch& NcclTransport::folds() {
+  if (!folds_)
+    folds_ = std::make_unique<CudaBranch>(cuda_stream(*ranks_.stream).runtime(),
+                                          fmt::format("{}, stream \"folds\"", parts_.device->name()));
+  return *folds_;
 }
 
 // The root's link takes it all; nothing that matters for speed is reduced to one rank.
@@ -280,19 +316,19 @@ void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
         },
         [&](int r) -> Bytes {
           if (r == root || rank() != root) return {};
-          return {slot(r), bytes};
+          return {slot(0, r), bytes};
         });
-    if (rank() == root) fold_slots(call.reduction, own, call.to.front().data() + bytes_of(at, to_each), count, stream);
+    if (rank() == root) fold_slots(call.reduction, 0, own, call.to.front().data() + bytes_of(at, to_each), count, stream);
   }
 }
 
-void NcclTransport::fold_slots(const Reduction& reduction, const std::byte* own, std::byte* to, std::int64_t count,
-                               CudaStreamHandle stream) {
+void NcclTransport::fold_slots(const Reduction& reduction, std::size_t half, const std::byte* own, std::byte* to,
+                               std::int64_t count, CudaStreamHandle stream) {
   if (count == 0) return;
   parts_.fold(stream, {.reduction = reduction,
                        .to = to,
                        .own = own,
-                       .slots = slots_.data(),
+                       .slots = slot(half, 0),
                        .stride_bytes = slot_bytes(),
                        .ranks = size(),
                        .rank = rank(),
@@ -371,14 +407,16 @@ void NcclTransport::join(Channel& channel, int ranks, const NcclId& id, int rank
 }
 
 std::size_t NcclTransport::slot_bytes() const {
-  const auto each = parts_.fold_bytes / static_cast<std::size_t>(size()) / kSlotAlignment * kSlotAlignment;
+  const auto each = parts_.fold_bytes / 2 / static_cast<std::size_t>(size()) / kSlotAlignment * kSlotAlignment;
   if (each == 0)
     throw Error(
         fmt::format("{}: a buffer of {} bytes is too small to reduce among {} ranks", name(), parts_.fold_bytes, size()));
   return each;
 }
 
-std::byte* NcclTransport::slot(int rank) const { return slots_.data() + static_cast<std::size_t>(rank) * slot_bytes(); }
+std::byte* NcclTransport::slot(std::size_t half, int rank) const {
+  return slots_.data() + (half * static_cast<std::size_t>(size()) + static_cast<std::size_t>(rank)) * slot_bytes();
+}
 
 void NcclTransport::run_on(Channel& channel, const Call& call, std::uint64_t number,
                            const std::function<void(CudaStreamHandle)>& issue) {

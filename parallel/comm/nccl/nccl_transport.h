@@ -18,6 +18,7 @@
 #include <tuple>
 #include <vector>
 
+#include <terrace/core/cuda/branch.h>
 #include <terrace/core/device.h>
 #include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/comm/nccl/nccl_fold.h>
@@ -68,7 +69,10 @@ class NcclTransport final : public Transport {
   void between_machines(const Call& call, CudaStreamHandle stream);
   void fold_blocks(const Call& call, CudaStreamHandle stream);
   void fold_at_root(const Call& call, CudaStreamHandle stream);
-  void fold_slots(const Reduction& reduction, const std::byte* own, std::byte* to, std::int64_t count, CudaStreamHandle stream);
+  // From half `half` of the slots.
+  void fold_slots(const Reduction& reduction, std::size_t half, const std::byte* own, std::byte* to, std::int64_t count,
+                  CudaStreamHandle stream);
+  CudaBranch& folds();
 
   Channel& ranks_channel();
   Channel& route_channel(const Route& route);
@@ -81,15 +85,16 @@ class NcclTransport final : public Transport {
   void run_on(Channel& channel, const Call& call, std::uint64_t number, const std::function<void(CudaStreamHandle)>& issue);
   void demand(int result, const char* what) const;
   [[nodiscard]] std::size_t slot_bytes() const;
-  [[nodiscard]] std::byte* slot(int rank) const;
+  [[nodiscard]] std::byte* slot(std::size_t half, int rank) const;
 
   const std::shared_ptr<Transport> host_, letters_;
   const NcclParts parts_;
   std::atomic<std::uint64_t> letters_sent_{0};
   std::atomic<bool> failed_{false};
-  Slab slots_;  // what other ranks' contributions come into
+  Slab slots_;  // what other ranks' contributions come into: two halves, each with a slot for every rank
   Channel ranks_;
-  std::mutex mutex_;  // of routes_
+  std::unique_ptr<CudaBranch> folds_;  // beside ranks_.stream; made on its issuing thread
+  std::mutex mutex_;                   // of routes_
   std::map<Route, Channel> routes_;
 };
 

@@ -35,11 +35,18 @@ struct FakeGpuRank {
       FakeCuda::Options{.pageable_copies = true, .report = [](const std::string& complaint) { ADD_FAILURE() << complaint; }});
   std::shared_ptr<FakeNccl> nccl = std::make_shared<FakeNccl>(runtime);
   std::unique_ptr<Device> device;
+  std::function<void()> before_fold = {};  // on the GPU
 
   explicit FakeGpuRank(ThreadPool& pool)
       : device(make_device_on(runtime, pool, {}, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); })) {}
   [[nodiscard]] NcclParts parts() const {
-    return {.device = device.get(), .library = nccl, .fold = emulated_fold(runtime), .fold_bytes = 64 * kKiB};
+    auto fold = emulated_fold(runtime);
+    if (before_fold)
+      fold = [before = before_fold, fold, gpu = runtime](CudaStreamHandle stream, const cuda::FoldWork& work) {
+        gpu->launch_touching(stream, {.name = "what comes before a fold"}, before);
+        fold(stream, work);
+      };
+    return {.device = device.get(), .library = nccl, .fold = fold, .fold_bytes = 64 * kKiB};
   }
 };
 

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <numeric>
+#include <thread>
+#include <utility>
 
 #include <terrace/core/error.h>
 
@@ -115,6 +118,65 @@ TEST_F(NcclTest, ASpanBetweenHostAndGpuIsRefused) {
   });
   for (std::size_t r = 0; r < outcome.size(); ++r)
     EXPECT_THAT(outcome[r], HasSubstr("between device and host memory")) << "rank " << r;
+}
+
+// Sums of more pieces than the slots' two halves, of small integers that bf16 and fp32 hold, by ranks whose folds are held up.
+void sums_of_many_pieces(Rank& rank) {
+  const auto stream = rank.device.make_stream("comm");
+  const int ranks = rank.comm->size();
+  const std::size_t each = 40000;
+  const auto total = static_cast<float>(ranks * (ranks + 1) / 2);
+  std::vector<float> data(each * static_cast<std::size_t>(ranks)), mine(each), all(data.size());
+  for (std::size_t i = 0; i < data.size(); ++i)
+    data[i] = static_cast<float>((rank.comm->rank() + 1) * static_cast<int>(i % 97));
+  const auto from = std::as_bytes(std::span(data));
+  rank.comm->reduce_scatter(*stream, Reduction::sum(DType::fp32), from, std::as_writable_bytes(std::span(mine)));
+  rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), from, std::as_writable_bytes(std::span(all)));
+  stream->synchronize();
+  const auto first = each * static_cast<std::size_t>(rank.comm->rank());
+  for (std::size_t i = 0; i < each; ++i) ASSERT_EQ(mine[i], total * static_cast<float>((first + i) % 97)) << i;
+  for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], total * static_cast<float>(i % 97)) << i;
+}
+
+// The first fold waits until the next piece is here, which never comes where they take turns.
+TEST_F(NcclTest, TheNextPieceComesWhileOneIsFolded) {
+  std::atomic<int> overlapped = 0;
+  const auto outcome =
+      test::on_fake_gpus(3, {.time_limit = 60s}, sums_of_many_pieces, [&](int /*rank*/, test::FakeGpuRank& gpu) {
+        gpu.before_fold = [&overlapped, nccl = gpu.nccl, first = std::make_shared<bool>(true)] {
+          if (!std::exchange(*first, false)) return;
+          const auto end = std::chrono::steady_clock::now() + 20s;
+          while (nccl->groups_ended() < 2 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(1ms);
+          if (nccl->groups_ended() >= 2) ++overlapped;
+        };
+      });
+  for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
+  EXPECT_EQ(overlapped, 3);
+}
+
+// Whichever rank is slow: a half is not written before it is folded, and nothing is handed out before it is a sum.
+TEST_F(NcclTest, SlowFoldsChangeNoSum) {
+  const auto outcome = test::on_fake_gpus(3, {.time_limit = 60s}, sums_of_many_pieces, [](int rank, test::FakeGpuRank& gpu) {
+    gpu.before_fold = [rank, fold = std::make_shared<int>(0)] {
+      if ((*fold)++ % 3 == rank) std::this_thread::sleep_for(20ms);
+    };
+  });
+  for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
+}
+
+// An order between the two streams that cannot be given ends the run, and the GPU's work with it.
+TEST_F(NcclTest, ARefusedOrderOfStreamsIsAnError) {
+  for (const auto call : {test::FakeCuda::Call::stream_wait_event, test::FakeCuda::Call::record_event}) {
+    for (const std::uint64_t at : {0, 1, 2, 3, 7}) {
+      SCOPED_TRACE(testing::Message() << test::FakeCuda::cuda_name(call) << ' ' << at);
+      const auto outcome =
+          test::on_fake_gpus(2, {.time_limit = 60s}, sums_of_many_pieces, [&](int rank, test::FakeGpuRank& gpu) {
+            if (rank == 1) gpu.runtime->fail(call, {.at = at, .code = 999});
+          });
+      EXPECT_THAT(outcome[1], HasSubstr(test::FakeCuda::cuda_name(call)));
+      EXPECT_NE("", outcome[0]);
+    }
+  }
 }
 
 // A GPU that fails in one rank's sum.
