@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include <terrace/core/units.h>
 #include <terrace/parallel/compute_views.h>
 
 namespace terrace {
 
 Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
   const auto& map = *parts_.map;
-  for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) squares_.emplace_back(map.layout(), memory_);
+  auto* const apart = parts_.device->computes_on_host() ? nullptr : &parts_.device->memory();
+  for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) {
+    squares_.emplace_back(map.layout(), memory_, apart);
+    squares_.back().clear(parts_.device->math(), stream_on(Lane::compute));
+  }
   const std::size_t losses = std::size_t{map.micro_batches()} * map.data().with_sequences();
   const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
   std::size_t reports = 0;
@@ -27,6 +32,7 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   std::ranges::fill(reports_, 0.0);  // before the first forward no expert has a row
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
+  if (apart) ids_apart_ = apart->allocate(round_up(2 * tokens * sizeof(std::int32_t), kPageBytes));
 }
 
 void Compute::begin(const StepInput& input) {
@@ -36,6 +42,7 @@ void Compute::begin(const StepInput& input) {
   };
   take(input.tokens, tokens_);
   take(input.targets, targets_);
+  upload_ids(input);
   if (!input.document_begins.empty() && input.document_begins.size() != input.tokens.size() * parts_.map->data().context)
     throw std::logic_error("Compute: the documents are not those of all positions of the tokens' sequences");
   input_ = &input;
@@ -44,7 +51,14 @@ void Compute::begin(const StepInput& input) {
   std::ranges::fill(router_, 0.0);
   verdicts_.assign(squares_.size(), {});
   if (!squares_of(*parts_.map)) return;
-  for (auto& squares : squares_) std::ranges::fill(squares.all(), 0.0);  // other ranks' are added
+  for (auto& squares : squares_) squares.clear(parts_.device->math(), stream_on(Lane::compute));  // other ranks' are added
+}
+
+void Compute::upload_ids(const StepInput& input) {
+  const auto used = input.targets.empty() ? input.tokens.size() : tokens_.size() + input.targets.size();
+  if (!ids_apart_.data() || used == 0) return;
+  stream_on(Lane::compute)
+      .copy(ids_apart_.data(), reinterpret_cast<const std::byte*>(tokens_.data()), used * sizeof(std::int32_t));
 }
 
 double Compute::loss_sum() const {
@@ -159,8 +173,9 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
   const auto shape = map.options().shape.batch;
   const auto tokens = shape.tokens();
   const auto first = static_cast<std::size_t>(a.micro_batch) * static_cast<std::size_t>(tokens);
-  const auto ids = [&](std::span<std::int32_t> all) -> TensorView {
-    return {reinterpret_cast<std::byte*>(all.data() + first), DType::i32, {tokens}};
+  auto* const all_ids = ids_apart_.data() ? ids_apart_.data() : reinterpret_cast<std::byte*>(tokens_.data());
+  const auto ids = [&](std::size_t begin) -> TensorView {
+    return {all_ids + (begin + first) * sizeof(std::int32_t), DType::i32, {tokens}};
   };
   const auto scratch_bytes = static_cast<std::int64_t>(map.chunks()[map.buffers().scratch(a)].bytes);
   const auto loss_scale =
@@ -169,8 +184,8 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .stream = stream_on(Lane::compute),
       .math = parts_.device->math(),
       .shape = shape,
-      .tokens = ids(tokens_),
-      .targets = ids(targets_),
+      .tokens = ids(0),
+      .targets = ids(tokens_.size()),
       .loss_scale = loss_scale,
       .loss = {reinterpret_cast<std::byte*>(&losses_[a.micro_batch * map.data().with_sequences() + map.data().turn]),
                DType::fp64,

@@ -1,7 +1,7 @@
 // Turns an action and the addresses of its chunks into operations on a stream.
 //
-// A device may have separate memory, so tokens and results (losses, sums of squares) live in a few pages that host and device
-// reach.
+// A device may have separate memory. Then a program's tokens and targets are copied there at its begin, and its sums of squares
+// come from there at its end, each in one copy; single results (losses, routers' reports) live in pages that both reach.
 //
 // Owner:   an executor, or the code that times single actions. Borrows everything in Parts.
 // Threads: begin() and enqueue() from the rank thread; results may be read once the streams have finished.
@@ -128,6 +128,7 @@ class Compute {
   void add_up_routers();
   [[nodiscard]] TensorView report_of(std::uint32_t layer, std::uint32_t micro_batch) const;
   void share_squares(std::uint32_t update);
+  void upload_ids(const StepInput& input);
   void share(const Collective& sum, std::span<double> numbers);
   void verdict(const Action& action);
   [[nodiscard]] UpdateStep update_step(const Action& action, bool first);
@@ -142,6 +143,7 @@ class Compute {
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // the memory of the spans below
   std::span<std::int32_t> tokens_, targets_;
+  Slab ids_apart_;                        // both, as kernels read them; empty if these read the spans
   std::span<double> losses_;              // one for each global micro-batch
   std::span<double> router_;              // RouterResult's sums, behind the losses; empty without routers
   std::span<double> reports_;             // of each layer for each micro-batch of this rank

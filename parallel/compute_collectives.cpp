@@ -125,6 +125,8 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
 void Compute::share_results(Share what) {
   if (what == Share::step && !router_.empty()) stream_on(Lane::compute).submit([this] { add_up_routers(); });
   const auto& map = *parts_.map;
+  for (std::uint32_t u = 0; what == Share::step && u < squares_.size(); ++u)
+    if (!verdicts_[u].given && (has_norms_ || squares_of(map))) squares_[u].fetch(stream_on(Lane::compute));
   const auto among = what == Share::step ? kAllRanks : kAllRanks - kBatchAxes;
   if (what == Share::none || !parts_.groups || map.mesh().size(among) == 1) return;
   const auto computed = stream_on(Lane::compute).record();
@@ -166,6 +168,7 @@ void Compute::share(const Collective& sum, std::span<double> numbers) {
 
 // Runs on the communication lane after all norms (Walk sees to that); readers of the global norm wait for it.
 void Compute::verdict(const Action& a) {
+  squares_.at(a.update).fetch(stream_for(a));
   share_squares(a.update);
   verdicts_[a.update].given = stream_for(a).record();
 }

@@ -17,8 +17,8 @@ std::uint64_t blocks_at(const Layout& layout, const TensorPlace& at) { return bl
 
 }  // namespace
 
-GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> memory)
-    : layout_(layout), resource_(std::move(memory)) {
+GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> host, MemoryResource* apart)
+    : layout_(layout), resource_(std::move(host)) {
   for (std::uint32_t l = 0; l < layout.layers(); ++l) {
     auto& layer = begins_.emplace_back();
     for (std::uint32_t t = 0; t < layout.tensors_of(l); ++t) {
@@ -26,8 +26,22 @@ GradientSquares::GradientSquares(const Layout& layout, std::shared_ptr<MemoryRes
       count_ += blocks_at(layout, layout.place(l, t));
     }
   }
-  memory_ = resource_->allocate(round_up(std::max<std::uint64_t>(count_, 1) * sizeof(double), kPageBytes));
+  const auto bytes = round_up(std::max<std::uint64_t>(count_, 1) * sizeof(double), kPageBytes);
+  memory_ = resource_->allocate(bytes);
+  if (apart) apart_ = apart->allocate(bytes);
   std::ranges::fill(all(), 0.0);
+}
+
+void GradientSquares::clear(Math& math, Stream& compute) const {
+  if (!apart_.data()) {
+    std::ranges::fill(all(), 0.0);
+    return;
+  }
+  math.zero(compute, {apart_.data(), DType::fp64, {static_cast<std::int64_t>(count_)}});
+}
+
+void GradientSquares::fetch(Stream& stream) const {
+  if (apart_.data() && count_ != 0) stream.copy(memory_.data(), apart_.data(), count_ * sizeof(double));
 }
 
 std::uint64_t GradientSquares::blocks_of(const Layout& layout) {
@@ -41,8 +55,9 @@ GradientSquares::Blocks GradientSquares::of(std::uint32_t layer, std::uint32_t t
                                             std::uint64_t count) const {
   const auto begin = layout_.place_in_run(layout_.place(layer, tensor)), place = begin + first;
   if (first != 0 && place % kBlock != 0) throw std::logic_error("GradientSquares: a range begins inside a block");
-  double* const sums = all().data() + begins_[layer][tensor] + (place / kBlock - begin / kBlock);
-  return {{reinterpret_cast<std::byte*>(sums), DType::fp64, {static_cast<std::int64_t>(blocks_at(place, count))}},
+  auto* const sums =
+      (apart_.data() ? apart_ : memory_).data() + (begins_[layer][tensor] + (place / kBlock - begin / kBlock)) * sizeof(double);
+  return {{sums, DType::fp64, {static_cast<std::int64_t>(blocks_at(place, count))}},
           static_cast<std::int64_t>(kBlock - place % kBlock)};
 }
 
@@ -53,9 +68,8 @@ double GradientSquares::norm(const Counts& counts) const {
   for (std::uint32_t l = 0; l < layout_.layers(); ++l)
     for (std::uint32_t t = 0; t < layout_.tensors_of(l); ++t) {
       if (!counts(l, t)) continue;
-      const auto blocks = of(l, t, 0, layout_.place(l, t).elements);
       double tensor = 0;
-      for (const double s : std::span(blocks.sums.as<double>(), static_cast<std::size_t>(blocks.sums.elements()))) tensor += s;
+      for (const double s : all().subspan(begins_[l][t], blocks_at(layout_, layout_.place(l, t)))) tensor += s;
       sum += tensor;
     }
   return std::sqrt(sum);

@@ -4,8 +4,9 @@
 // Blocks lie at fixed places of the run, so a rank with a part of a gradient computes the same sums as a rank with all of it,
 // and one fold in declared order gives the same norm for every division of the gradient between chunks or ranks.
 //
-// Owner:   a Compute. The sums lie in memory that the device's kernels reach.
-// Threads: written on the compute stream; read after that stream has finished.
+// Owner:   a Compute. If the device has memory of its own, kernels write there, because 8 bytes at a time are slow on the link;
+//          fetch() copies all sums to the host at once.
+// Threads: written on the compute stream; read on the host after fetch()'s stream has finished.
 // Errors:  std::logic_error for a range that begins inside a block.
 #pragma once
 
@@ -23,7 +24,8 @@ namespace terrace {
 
 class GradientSquares {
  public:
-  GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> memory);
+  // `apart`: the device's own memory; null: its kernels write to `host`.
+  GradientSquares(const Layout& layout, std::shared_ptr<MemoryResource> host, MemoryResource* apart = nullptr);
   [[nodiscard]] static std::uint64_t blocks_of(const Layout& layout);  // of all tensors
 
   struct Blocks {
@@ -32,8 +34,10 @@ class GradientSquares {
   };
   // The blocks of elements [first, first + count) of a tensor of the layout, for Math::sum_of_squares().
   [[nodiscard]] Blocks of(std::uint32_t layer, std::uint32_t tensor, std::uint64_t first, std::uint64_t count) const;
+  void clear(Math& math, Stream& compute) const;
+  void fetch(Stream& stream) const;
 
-  [[nodiscard]] std::span<double> all() const;
+  [[nodiscard]] std::span<double> all() const;  // on the host
   // The norm of the tensors for which `counts` is true, folded in declared order, each tensor's blocks in ascending order.
   using Counts = std::function<bool(std::uint32_t layer, std::uint32_t tensor)>;
   [[nodiscard]] double norm(const Counts& counts) const;
@@ -43,7 +47,7 @@ class GradientSquares {
   std::vector<std::vector<std::uint64_t>> begins_;  // a layer, a tensor: its first sum
   std::uint64_t count_ = 0;
   std::shared_ptr<MemoryResource> resource_;
-  Slab memory_;
+  Slab memory_, apart_;
 };
 
 }  // namespace terrace

@@ -102,6 +102,31 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
   }
 }
 
+// Over the link kernels would read tokens four bytes at a time and write squares eight at a time, beside the copies of chunks.
+TEST_F(CudaEngine, TokensAndSquaresCrossTheLinkInOneCopyEach) {
+  std::mutex mutex;
+  std::set<std::string> on_host;
+  std::weak_ptr<FakeCuda> device;
+  auto strict = test::strict_fake();
+  strict.launched = [&](const FakeCuda::Touched& kernel) {
+    for (const auto& range : kernel.ranges) {
+      if (device.lock()->is_device_memory(range.begin)) continue;
+      const std::lock_guard lock(mutex);
+      on_host.insert(kernel.name + (range.writes ? " writes " : " reads ") + std::to_string(range.end - range.begin));
+    }
+  };
+  const auto fake = std::make_shared<FakeCuda>(strict);
+  device = fake;
+  auto o = on_fake(options(DType::bf16), fake);
+  const auto tokens = static_cast<std::size_t>(o.shape.batch.tokens() * o.shape.micro_batches);
+  const auto r = toy::run(o);
+  expect_bits(toy::run(options(DType::bf16)), r);
+  EXPECT_THAT(on_host, testing::ElementsAre("sum writes 8")) << "the loss alone";
+  const auto copies = fake->records(FakeCuda::Call::copy_async);
+  const auto of_ids = std::ranges::count_if(copies, [&](const auto& copy) { return copy.bytes == 2 * tokens * 4; });
+  EXPECT_EQ(of_ids, static_cast<std::ptrdiff_t>(o.steps)) << "tokens and targets of all micro-batches";
+}
+
 // A CUDA runtime that takes some events of one of its streams, by the order in which streams were made, as over: the first
 // ones, so that at the end all is waited for.
 class Forgetful final : public CudaRuntime {

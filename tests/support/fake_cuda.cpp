@@ -483,6 +483,7 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
 }
 
 int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::function<void()> run) {
+  if (options_.launched) options_.launched(touched);
   const std::lock_guard lock(mutex_);
   if (const int code = begin({Call::launch})) return code;
   need_device("cudaLaunchKernel");

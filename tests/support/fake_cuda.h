@@ -74,6 +74,7 @@ class FakeCuda final : public CudaRuntime {
     std::uint64_t lazy_seed = 0;    // not 0: lazy
     std::function<void(const std::string&)> report = {};
     CudaProfiler* profiler = nullptr;
+    std::function<void(const Touched&)> launched = {};  // of each launch_touching()
   };
   // The bytes that an operation uses.
   struct Touched {
