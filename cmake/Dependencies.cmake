@@ -31,7 +31,6 @@ pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in i
 
 # AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)
-set(TERRACE_CUDA_MAJOR 0)  # of the toolkit; a driver must be as new
 if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/nvidiactl))
   include(CheckLanguage)
   check_language(CUDA)
@@ -49,7 +48,9 @@ if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/n
     # Nor that nvcc's host compiler has /usr/include already: named once more, it hides what g++ includes next.
     list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
     find_package(CUDAToolkit REQUIRED)
-    set(TERRACE_CUDA_MAJOR ${CUDAToolkit_VERSION_MAJOR})
+    if(NOT CUDAToolkit_VERSION_MAJOR MATCHES "^1[23]$")
+      message(FATAL_ERROR "a toolkit of CUDA ${CUDAToolkit_VERSION_MAJOR}: core/cuda_modules.cpp knows no drivers for it yet")
+    endif()
     set(TERRACE_HAS_CUDA ON)
   elseif(TERRACE_CUDA STREQUAL "ON")
     message(FATAL_ERROR "TERRACE_CUDA=ON, but no CUDA compiler was found: install the CUDA toolkit or set it to AUTO")

@@ -8,6 +8,9 @@ if(TARGET terrace_cuda)
   install(TARGETS terrace_cuda RUNTIME_DEPENDENCY_SET terrace_folder
     LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
 endif()
+if(TARGET terrace_cuda12)
+  install_cuda12(COMPONENT folder EXCLUDE_FROM_ALL)
+endif()
 if(TARGET terrace_mpi)  # where that machine has the same MPI, it works
   install(TARGETS terrace_mpi LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
 endif()

@@ -30,6 +30,7 @@ struct GpuSearch {
   std::vector<GpuInfo> gpus = {};
   std::string why_none = {};  // if there are none: the reason in one line
   std::string mend = {};
+  int cuda_version = 0;  // the newest that the driver supports: 12040 is 12.4
 };
 
 // What CUDA reads from the environment when the process first calls it, so call it before: a queue of its own for each stream,

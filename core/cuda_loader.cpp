@@ -2,19 +2,15 @@
 #include <fmt/format.h>
 
 #include <terrace/core/cuda.h>
+#include <terrace/core/cuda_modules.h>
 #include <terrace/core/error.h>
-#include <terrace/core/module.h>
 
 namespace terrace {
 namespace {
 
 using Make = Device* (*)(ThreadPool*, const CudaOptions*);
 
-Make load() {
-  return reinterpret_cast<Make>(load_module(
-      "terrace_cuda", "terrace_cuda_device",
-      "build terrace on a machine with the CUDA toolkit (nvcc), and put CUDA's libraries where the loader finds them"));
-}
+Make load() { return reinterpret_cast<Make>(load_cuda_module("terrace_cuda_device")); }
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/cuda.h>
+#include <terrace/core/cuda_modules.h>
 #include <terrace/core/pci.h>
 
 namespace terrace {
@@ -86,6 +87,13 @@ std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver
   return code == 0 ? std::optional(std::uint64_t{free}) : std::nullopt;
 }
 
+int cuda_version_of_driver(const std::string& driver_file) {
+  const Driver driver(driver_file);
+  int version = 0;
+  if (driver.loaded()) driver.call("cuDriverGetVersion", &version);
+  return version;
+}
+
 GpuSearch find_gpus(const std::string& driver_file) {
   prepare_cuda(false);
   const Driver driver(driver_file);
@@ -94,13 +102,7 @@ GpuSearch find_gpus(const std::string& driver_file) {
   }
   int version = 0, count = 0;
   driver.call("cuDriverGetVersion", &version);
-  if (version / 1000 < TERRACE_CUDA_MAJOR) {
-    return {{},
-            fmt::format("the driver version is insufficient (error 35): it supports CUDA {}.{}, and terrace was built with "
-                        "CUDA {}",
-                        version / 1000, version % 1000 / 10, TERRACE_CUDA_MAJOR),
-            "install a newer NVIDIA driver, or build terrace with an older CUDA"};
-  }
+  if (const auto refusal = refuse_driver(version); !refusal.why.empty()) return {{}, refusal.why, refusal.mend};
   int code = driver.call("cuInit", 0U);
   if (code == 0) code = driver.call("cuDeviceGetCount", &count);
   if (code == kNoDevice || (code == 0 && count == 0)) {
@@ -109,7 +111,7 @@ GpuSearch find_gpus(const std::string& driver_file) {
   if (code != 0) {
     return {{}, fmt::format("the driver does not work: {}", driver.describe(code)), "check nvidia-smi and the kernel log"};
   }
-  GpuSearch found;
+  GpuSearch found{.cuda_version = version};
   for (int i = 0; i < count; ++i) found.gpus.push_back(look_at(driver, i));
   return found;
 }

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <vector>
@@ -25,12 +26,20 @@ std::vector<std::string> places() {
   return folders;
 }
 
+std::string file_of(const std::string& folder, const std::string& name) { return fmt::format("{}/{}.so", folder, name); }
+
 }  // namespace
+
+bool has_module(const std::string& name) {
+  std::error_code error;
+  return std::ranges::any_of(places(),
+                             [&](const auto& folder) { return std::filesystem::exists(file_of(folder, name), error); });
+}
 
 void* load_module(const std::string& name, const char* entry, const std::string& mend) {
   std::string tried;
   for (const auto& folder : places()) {
-    const auto path = fmt::format("{}/{}.so", folder, name);
+    const auto path = file_of(folder, name);
     if (void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
       if (void* const address = dlsym(module, entry)) return address;
     }

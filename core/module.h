@@ -13,5 +13,7 @@ namespace terrace {
 // its installation (../lib/terrace), and where this library was built or installed. `mend`: "install …, and build terrace
 // again".
 void* load_module(const std::string& name, const char* entry, const std::string& mend);
+// Whether there is such a file, whatever it is.
+bool has_module(const std::string& name);
 
 }  // namespace terrace

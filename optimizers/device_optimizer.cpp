@@ -1,6 +1,6 @@
 // The optimizer for a device: the host's, or the CUDA module's.
+#include <terrace/core/cuda_modules.h>
 #include <terrace/core/device.h>
-#include <terrace/core/module.h>
 #include <terrace/optimizers/optimizer.h>
 
 namespace terrace {
@@ -8,8 +8,7 @@ namespace terrace {
 std::unique_ptr<Optimizer> make_optimizer_for(const Device& device, std::string_view name, const OptimizerSettings& settings) {
   if (device.computes_on_host()) return make_optimizer(name, settings);
   using Make = Optimizer* (*)(const char*, const OptimizerSettings*);
-  const auto make = reinterpret_cast<Make>(
-      load_module("terrace_cuda", "terrace_cuda_optimizer", "build terrace on a machine with the CUDA toolkit (nvcc)"));
+  const auto make = reinterpret_cast<Make>(load_cuda_module("terrace_cuda_optimizer"));
   return std::unique_ptr<Optimizer>(make(std::string(name).c_str(), &settings));
 }
 

@@ -1,5 +1,5 @@
 // NCCL's communicator, which is in the CUDA module.
-#include <terrace/core/module.h>
+#include <terrace/core/cuda_modules.h>
 #include <terrace/parallel/comm/nccl.h>
 #include <terrace/parallel/comm/transport.h>
 
@@ -8,10 +8,7 @@ namespace {
 
 using Make = Transport* (*)(Device*, std::shared_ptr<Transport>*, std::shared_ptr<Transport>*);
 
-Make load() {
-  return reinterpret_cast<Make>(load_module("terrace_cuda", "terrace_nccl_transport",
-                                            "build terrace on a machine with the CUDA toolkit (nvcc) and NCCL's header"));
-}
+Make load() { return reinterpret_cast<Make>(load_cuda_module("terrace_nccl_transport")); }
 
 }  // namespace
 

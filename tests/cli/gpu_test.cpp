@@ -85,11 +85,76 @@ TEST_F(WithGpu, DoctorSaysWhyThereIsNone) {
 
 TEST_F(WithGpu, AGpuWithoutAModuleIsWarnedOf) {
   std::filesystem::create_directory(at("module"));
-  std::ofstream(at("module/terrace_cuda.so")) << "no module";
+  std::ofstream(at("module/terrace_cuda13.so")) << "no module";
   const auto outcome = with_gpu({"doctor"}, {{"TERRACE_MODULE_PATH", at("module").string()}});
   EXPECT_EQ(0, outcome.exit) << outcome.described;
-  for (const auto* const part : {"but this build cannot use it", "terrace_cuda.so", "TERRACE_MODULE_PATH", "nvcc"})
+  for (const auto* const part : {"but this build cannot use it", "terrace_cuda13.so", "TERRACE_MODULE_PATH", "nvcc"})
     EXPECT_THAT(outcome.out, HasSubstr(part));
+}
+
+// One is built for each major version of CUDA; a driver of an older one cannot run the newest.
+class WithModules : public WithGpu {
+ protected:
+  // A folder with `good` modules, and others that cannot be loaded.
+  [[nodiscard]] std::string folder(const Words& good, const Words& bad) const {
+    const auto modules = at("modules");
+    fs::remove_all(modules);
+    fs::create_directory(modules);
+    for (const auto& name : good) fs::create_symlink(fs::path(TERRACE_FAKE_CUDA_FOLDER) / "terrace_cuda13.so", modules / name);
+    for (const auto& name : bad) std::ofstream(modules / name) << "no module";
+    return modules.string();
+  }
+  [[nodiscard]] Outcome doctor(const std::string& modules, const char* cuda_version) const {
+    return with_gpu({"doctor", "--device", "cuda:0"},
+                    {{"TERRACE_MODULE_PATH", modules}, {"TERRACE_FAKE_DRIVER_VERSION", cuda_version}});
+  }
+};
+
+TEST_F(WithModules, TheDriverDecidesWhichOneRuns) {
+  const struct {
+    const char *driver, *good, *bad, *used;
+  } cases[] = {{"12000", "terrace_cuda12.so", "terrace_cuda13.so", "the driver supports CUDA 12.0, used by terrace_cuda12"},
+               {"12090", "terrace_cuda12.so", "terrace_cuda13.so", "the driver supports CUDA 12.9, used by terrace_cuda12"},
+               {"13000", "terrace_cuda13.so", "terrace_cuda12.so", "the driver supports CUDA 13.0, used by terrace_cuda13"},
+               {"14010", "terrace_cuda13.so", "terrace_cuda12.so", "the driver supports CUDA 14.1, used by terrace_cuda13"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.driver);
+    const auto modules = folder({c.good}, {c.bad});
+    const auto outcome = doctor(modules, c.driver);
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    EXPECT_THAT(outcome.out, HasSubstr(c.used));
+    const auto run = with_gpu(tiny("train", {"--device", "cuda:0", "--out-dir", std::string("run_") + c.driver}),
+                              {{"TERRACE_MODULE_PATH", modules}, {"TERRACE_FAKE_DRIVER_VERSION", c.driver}});
+    EXPECT_EQ(0, run.exit) << run.described;
+    const auto other = doctor(folder({c.bad}, {c.good}), c.driver);
+    EXPECT_EQ(4, other.exit) << "the other one was loaded";
+  }
+  // Alone, an older one runs with a newer driver.
+  const auto alone = doctor(folder({"terrace_cuda12.so"}, {}), "13000");
+  EXPECT_EQ(0, alone.exit) << alone.described;
+  EXPECT_THAT(alone.out, HasSubstr("used by terrace_cuda12"));
+}
+
+TEST_F(WithModules, ADriverForNoneIsToldWhichItMustBe) {
+  const auto expect = [&](const Words& here, const char* driver, const std::string& why, const std::string& mend) {
+    const auto modules = folder(here, {});
+    expect_refusal(with_gpu(tiny("train", {"--device", "cuda:0"}),
+                            {{"TERRACE_MODULE_PATH", modules}, {"TERRACE_FAKE_DRIVER_VERSION", driver}}),
+                   4, {why, mend});
+    const auto report = doctor(modules, driver);
+    EXPECT_EQ(4, report.exit) << report.described;
+    EXPECT_THAT(report.out, AllOf(HasSubstr(why), HasSubstr(mend)));
+  };
+  expect(
+      {"terrace_cuda13.so"}, "12040",
+      "the driver version is insufficient (error 35): it supports CUDA 12.4, and terrace was built for CUDA 13 (driver 580 or "
+      "newer)",
+      "install NVIDIA driver 580 or newer, or build terrace with a toolkit of CUDA 12 (TERRACE_CUDA12_TOOLKIT)");
+  expect({"terrace_cuda13.so"}, "11080", "it supports CUDA 11.8, and terrace was built for CUDA 13 (driver 580 or newer)",
+         "install NVIDIA driver 580 or newer");
+  expect({"terrace_cuda12.so", "terrace_cuda13.so"}, "11080",
+         "it supports CUDA 11.8, and terrace was built for CUDA 13 (driver 580 or newer) and CUDA 12 (driver 525 or newer)",
+         "install NVIDIA driver 525 or newer");
 }
 
 // The CPU's math runs as host work of the fake GPU's streams, so the bits are the CPU device's.

@@ -93,10 +93,13 @@ TEST(FindGpus, SaysWhyThereIsNone) {
     EXPECT_EQ(none(kDriver), "the driver does not work: CUDA_ERROR_IMAGINARY (803): not real");
   }
   {
-    const Environment old("TERRACE_FAKE_DRIVER_VERSION", "2030");
-    const auto found = find_gpus(kDriver);
-    if (found.why_none.empty()) GTEST_SKIP() << "this build has no CUDA of its own to compare with";
-    EXPECT_THAT(found.why_none, HasSubstr("the driver version is insufficient (error 35): it supports CUDA 2.3"));
+    const auto modules = std::filesystem::path(testing::TempDir()) / ("terrace-modules-" + std::to_string(getpid()));
+    std::filesystem::create_directories(modules);
+    const Environment there("TERRACE_MODULE_PATH", modules.c_str()), old("TERRACE_FAKE_DRIVER_VERSION", "2030");
+    EXPECT_EQ(find_gpus(kDriver).why_none, "") << "nothing that the driver would have to run";
+    std::ofstream(modules / "terrace_cuda13.so").flush();
+    EXPECT_THAT(none(kDriver), HasSubstr("the driver version is insufficient (error 35): it supports CUDA 2.3"));
+    std::filesystem::remove_all(modules);
   }
 }
 

@@ -32,9 +32,9 @@ endforeach()
 
 # What belongs to that machine: its kernel's libraries, CUDA's, and an MPI, whose own libraries it brings along.
 set(others "^(linux-vdso|/lib64/ld-linux|lib(c|m|dl|rt|pthread)\\.so|libcu|libnv|libnccl)")
-# The module comes last: it is loaded into the program, which has loaded its own libraries from the folder by then.
+# Modules come last: they are loaded into the program, which has loaded its own libraries from the folder by then.
 file(GLOB programs ${folder}/bin/* ${folder}/tests/*)
-file(GLOB modules ${folder}/lib/terrace/terrace_cuda.so)
+file(GLOB modules ${folder}/lib/terrace/terrace_cuda*.so)
 set(loaded)
 foreach(file IN LISTS programs modules)
   run(ldd ${file})

@@ -1,5 +1,5 @@
-// A terrace_cuda.so on the fake CUDA runtime, so that everything from a command line to a copy runs where there is no GPU.
-// Misuse of CUDA ends the process.
+// A terrace_cuda13.so, and terrace_cuda12.so, on the fake CUDA runtime, so that everything from a command line to a copy runs
+// where there is no GPU. Misuse of CUDA ends the process.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
