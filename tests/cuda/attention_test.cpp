@@ -18,16 +18,17 @@ const std::vector<AttentionShape> kPlainShapes = {{1, 1, 1, 1, 2},
 
 class CudaAttention : public AttentionCase {
  protected:
-  Forward forward(const AttentionShape& s, const Tensor& qkv, std::uint64_t schedule = 0) {
+  static constexpr std::size_t kSmall = 99 * 1024, kLarge = 163 * 1024;  // compute capabilities 8.6 and 8.9, and 8.0
+  Forward forward(const AttentionShape& s, const Tensor& qkv, std::uint64_t schedule = 0, std::size_t shared_bytes = kLarge) {
     auto f = places(s, qkv.dtype());
-    cuda::attention(EmulatedLauncher{&counts, schedule}, s, f.out, f.lse, qkv);
+    cuda::attention(EmulatedLauncher{&counts, schedule, shared_bytes}, s, f.out, f.lse, qkv);
     return f;
   }
   // From the CPU's forward, so that an error is the backward's own.
-  Tensor backward(const AttentionShape& s, const Tensor& dout, const Forward& f, const Tensor& qkv,
-                  std::uint64_t schedule = 0) {
+  Tensor backward(const AttentionShape& s, const Tensor& dout, const Forward& f, const Tensor& qkv, std::uint64_t schedule = 0,
+                  std::size_t shared_bytes = kLarge) {
     Tensor dqkv(qkv.dtype(), qkv_shape(s));
-    cuda::attention_grad(EmulatedLauncher{&counts, schedule}, s, dqkv, dout, f.out, f.lse, qkv);
+    cuda::attention_grad(EmulatedLauncher{&counts, schedule, shared_bytes}, s, dqkv, dout, f.out, f.lse, qkv);
     return dqkv;
   }
 };
@@ -114,6 +115,37 @@ TEST_F(CudaAttention, BackwardBitsDependOnNothingElse) {
       EXPECT_EQ(first.bits(), backward(s, dout, f, qkv, schedule).bits()) << text(s, dtype) << ", schedule " << schedule;
     }
   }
+}
+
+// A multiprocessor of 100 KiB, of which the driver takes 1 KiB a block, holds two blocks of every kernel, with the same bits.
+TEST_F(CudaAttention, SmallTilesGiveTheBitsOfLargeOnes) {
+  std::size_t most_of_large = 0, most_of_small = 0;
+  const auto launches = [&](std::size_t& most, const auto& run) {
+    counts.most_shared_bytes = 0;
+    const auto result = run();
+    most = std::max(most, counts.most_shared_bytes);
+    return result;
+  };
+  auto shapes = kShapes;
+  shapes.push_back({1, 100, 2, 1, 32});
+  for (const auto& s : shapes) {
+    SCOPED_TRACE(text(s, DType::bf16));
+    const auto qkv = random(DType::bf16, qkv_shape(s), -2, 2);
+    const auto dout = random(DType::bf16, {s.batch * s.seq, s.heads * s.head_dim}, -2, 2);
+    for (const std::uint64_t schedule : {std::uint64_t{0}, std::uint64_t{1}, seed | 2}) {
+      const auto large = launches(most_of_large, [&] { return forward(s, qkv, schedule); });
+      const auto small = launches(most_of_small, [&] { return forward(s, qkv, schedule, kSmall); });
+      EXPECT_TRUE(large.out.bits() == small.out.bits()) << "schedule " << schedule;
+      EXPECT_TRUE(large.lse.bits() == small.lse.bits()) << "schedule " << schedule;
+      const auto gradient = launches(most_of_large, [&] { return backward(s, dout, large, qkv, schedule); });
+      const auto of_small = launches(most_of_small, [&] { return backward(s, dout, large, qkv, schedule, kSmall); });
+      EXPECT_TRUE(gradient.bits() == of_small.bits()) << "schedule " << schedule;
+    }
+  }
+  EXPECT_LE(2 * (most_of_small + 1024), 100U * 1024);
+  EXPECT_LE(2 * (most_of_large + 1024), 164U * 1024);
+  EXPECT_GT(2 * (most_of_large + 1024), 100U * 1024) << "then nothing needs small tiles";
+  EXPECT_EQ(counts.bank_conflicts, 0);
 }
 
 // 2^31 elements are passed before the last position of a long, wide sequence: no offset may be an int.

@@ -61,6 +61,11 @@ struct Launcher {
     if (const int code = runtime.launch(launch, on)) throw CudaError(runtime, code, operation, "cudaLaunchKernel");
   }
   [[nodiscard]] CudaStreamHandle stream() const { return on; }
+  [[nodiscard]] std::size_t shared_bytes() const {
+    CudaProperties gpu;
+    EXPECT_EQ(runtime.properties(0, &gpu), kCudaSuccess);
+    return gpu.shared_bytes;
+  }
   CudaRuntime& runtime;
   const char* operation;
   CudaStreamHandle on;
@@ -189,6 +194,7 @@ void launch_of_thread(const char* operation, CudaStreamHandle stream, const cuda
 std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& gpu) {
   FakeCuda::Options options;
   options.pageable_copies = true;
+  options.shared_bytes = gpu.shared_bytes;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
   return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&](CudaRuntime& runtime, Device& device) {
     return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, device, pool, gpu);

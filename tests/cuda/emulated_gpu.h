@@ -28,6 +28,7 @@ struct EmulatedGpu {
   std::string kernel = {};                           // forced, as by TERRACE_ATTENTION_KERNEL
   std::atomic<int>* issued_by_warpgroups = nullptr;  // counts calls of their kernels; null: not counted
   std::string algorithms = {}, machine_algorithms = {};
+  std::size_t shared_bytes = 227 * 1024;  // of a block
   // A made-up cuDNN computes where it is called, on the issuing thread, and so reaches all memory of the test.
   cuda::cudnn::AttentionOptions cudnn = {};
 };

@@ -8,6 +8,7 @@
 
 #include <cstring>
 
+#include "emulated_gpu.h"
 #include "kernel_case.h"
 
 namespace terrace::test {
@@ -51,6 +52,30 @@ TEST_F(LaunchesTest, ElementwiseBitsDoNotDependOnTheBlock) {
   expect_same_for_all_blocks<Convert>("convert", narrow,
                                       cuda::ConvertArgs<bf16, float>{narrow.view().as<bf16>(), x_data, n, false, true},
                                       flat(Convert::kVectors, cuda::kCommonWidth<bf16, float>));
+}
+
+// A GPU whose blocks have 99 KiB refuses more. Attention asks for what leaves room for two blocks there, and has the same bits.
+TEST_F(LaunchesTest, AttentionFitsSmallMultiprocessors) {
+  std::string want;
+  for (const std::size_t shared_bytes : {227 * 1024, 99 * 1024, 49 * 1024}) {
+    std::string bits;
+    for (const std::int64_t dim : {32, 64, 96, 128}) {
+      ThreadPool pool(1);
+      const auto emulated = make_emulated_gpu(pool, {.kernel = "warps", .shared_bytes = shared_bytes});
+      const auto on = emulated->make_stream("compute");
+      const AttentionShape s{.batch = 1, .seq = 70, .heads = 2, .kv_heads = 1, .head_dim = dim};
+      Tensor qkv(DType::bf16, {70, 4 * dim}), dout(DType::bf16, {70, 2 * dim}), out(DType::bf16, {70, 2 * dim});
+      Tensor lse(DType::fp32, {1, 2, 70}), dqkv(DType::bf16, {70, 4 * dim});
+      std::mt19937_64 same(7);
+      qkv.random(same), dout.random(same);
+      emulated->math().attention(*on, s, out, lse, qkv);
+      emulated->math().attention_grad(*on, s, dqkv, dout, out, lse, qkv);
+      on->synchronize();
+      bits += out.bits() + lse.bits() + dqkv.bits();
+    }
+    if (want.empty()) want = bits;
+    EXPECT_TRUE(bits == want) << shared_bytes;
+  }
 }
 
 TEST_F(LaunchesTest, RowsDoNotDependOnTheBlock) {

@@ -14,6 +14,7 @@
 // Threads: one launch on one thread; launches on several threads are independent.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -36,6 +37,7 @@ struct EmulatedCounts {
   std::int64_t products_async = 0;       // of a warp, its 16 rows of a warpgroup's 64
   std::int64_t asynchronous_copies = 0;  // of 16 bytes
   std::int64_t barriers = 0;             // sync() of a block
+  std::size_t most_shared_bytes = 0;     // of a launch
 };
 
 class EmulatedBlock;
@@ -137,6 +139,7 @@ struct EmulatedLauncher {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {
     const auto one = emulate<Kernel>(shape, args, schedule);
+    counts->most_shared_bytes = std::max(counts->most_shared_bytes, shape.shared_bytes);
     counts->matrix_loads += one.matrix_loads;
     counts->bank_conflicts += one.bank_conflicts;
     counts->matrix_products += one.matrix_products;
@@ -144,8 +147,11 @@ struct EmulatedLauncher {
     counts->asynchronous_copies += one.asynchronous_copies;
     counts->barriers += one.barriers;
   }
+  [[nodiscard]] std::size_t shared_bytes() const { return shared_bytes_of_gpu; }
+
   EmulatedCounts* counts = nullptr;
   std::uint64_t schedule = 0;
+  std::size_t shared_bytes_of_gpu = 227 * 1024;  // that a block may have
 };
 
 }  // namespace terrace::test

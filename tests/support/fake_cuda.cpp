@@ -338,7 +338,7 @@ int FakeCuda::properties(int device, CudaProperties* properties) {
                  .compute_minor = 0,
                  .multiprocessors = 4,
                  .copy_engines = 2,
-                 .shared_bytes = 227 * kKiB,
+                 .shared_bytes = options_.shared_bytes,
                  .l2_bytes = 50 * kMiB};
   return kCudaSuccess;
 }
@@ -466,6 +466,7 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
   const std::lock_guard lock(mutex_);
   if (const int code = begin({Call::launch, launch.kernel, nullptr, launch.argument_bytes})) return code;
   need_device("cudaLaunchKernel");
+  if (launch.shared_bytes > options_.shared_bytes) return kCudaInvalidValue;
   auto* const stream = live_stream(handle, "cudaLaunchKernel");
   if (!stream) return 400;
   std::vector<std::max_align_t> arguments(ceil_div(launch.argument_bytes, sizeof(std::max_align_t)));
@@ -510,7 +511,7 @@ int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::fun
 int FakeCuda::allow_shared_bytes(const void* kernel, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   if (const int code = begin({Call::allow_shared_bytes, kernel, nullptr, bytes})) return code;
-  return bytes <= 227 * kKiB ? kCudaSuccess : kCudaInvalidValue;
+  return bytes <= options_.shared_bytes ? kCudaSuccess : kCudaInvalidValue;
 }
 
 // --- Events ---

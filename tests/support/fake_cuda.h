@@ -68,6 +68,7 @@ class FakeCuda final : public CudaRuntime {
   struct Options {
     int devices = 1;
     std::size_t memory_bytes = 256 * kMiB;
+    std::size_t shared_bytes = 227 * kKiB;  // of a block
     std::byte poison{0xcb};
     bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
     std::uint64_t jitter_seed = 0;  // not 0: operations, and calls that copy, take up to 100 µs longer

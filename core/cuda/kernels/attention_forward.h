@@ -5,18 +5,26 @@
 // every query sees, so that no maximum is ever -inf.
 #pragma once
 
-#include <terrace/core/cuda/kernels/attention_args.h>
-#include <terrace/core/cuda/kernels/fragments.h>
+#include <type_traits>
+
+#include <terrace/core/cuda/kernels/attention_rows.h>
 
 namespace terrace::cuda {
 
-template <int kDim>
+// kRowTiles: of 16 queries, a warp. A fragment of keys or values serves as many products. One tile of queries stays in
+// registers and leaves its shared memory to keys and values. Both give the same bits.
+template <int kDim, int kRowTiles = 2>
 struct AttentionForward {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMinBlocks = 2;
-  static constexpr int kTiles = 2;  // of 16 queries, a warp: a fragment of keys or values serves as many products
+  static constexpr int kTiles = kRowTiles;
+  static constexpr bool kInRegisters = kTiles == 1;
   static constexpr int kQueries = kWarps * kTiles * 16, kKeys = kDim <= 64 ? 64 : 32;  // as many scores as registers hold
   using Tile = SharedTile<kDim>;
-  static constexpr std::size_t kSharedBytes = Tile::bytes(kQueries + 4 * kKeys);
+  using Queries = std::conditional_t<kInRegisters, RowsInRegisters<kDim, kTiles>, RowsInShared<kDim, kTiles>>;
+  // Two stages of keys and values; the queries' rows before them.
+  static constexpr int kFirstStage = kInRegisters ? 0 : kQueries;
+  static_assert(kQueries <= kFirstStage + 4 * kKeys);
+  static constexpr std::size_t kSharedBytes = Tile::bytes(kFirstStage + 4 * kKeys);
 
   // Of a warp's queries: scores, outputs, and of each row the maximum and (this thread's part of) the sum.
   struct State {
@@ -31,9 +39,9 @@ struct AttentionForward {
     const int first_query = (lane.blocks_x() - 1 - lane.block_x()) * kQueries, head = lane.block_y(), batch = lane.block_z();
     const int group = args.group_of(head), end = min_of(first_query + kQueries, args.seq);
     const int own_query = first_query + lane.warp() * kTiles * 16;  // the warp's first
-    const Tile queries{shared_as<bf16>(lane)};
-    const auto keys = [&](int stage) { return Tile{queries.at(kQueries + 2 * stage * kKeys, 0)}; };
-    const auto values = [&](int stage) { return Tile{queries.at(kQueries + (2 * stage + 1) * kKeys, 0)}; };
+    const Tile rows{shared_as<bf16>(lane)};
+    const auto keys = [&](int stage) { return Tile{rows.at(kFirstStage + 2 * stage * kKeys, 0)}; };
+    const auto values = [&](int stage) { return Tile{rows.at(kFirstStage + (2 * stage + 1) * kKeys, 0)}; };
     const auto copy = [&](int stage, int first) {
       const int valid = args.seq - first;
       copy_tile<kKeys, kThreads>(lane, keys(stage), args.qkv + args.k_at(batch, first, group), args.qkv_stride(), valid);
@@ -41,8 +49,16 @@ struct AttentionForward {
       lane.commit_copies();
     };
 
-    copy_tile<kQueries, kThreads>(lane, queries, args.qkv + args.q_at(batch, first_query, head), args.qkv_stride(),
+    copy_tile<kQueries, kThreads>(lane, rows, args.qkv + args.q_at(batch, first_query, head), args.qkv_stride(),
                                   args.seq - first_query);
+    Queries queries;
+    if constexpr (kInRegisters) {
+      lane.commit_copies();
+      lane.wait_copies(Pending<0>{});
+      lane.sync();
+    }
+    queries.read(lane, rows);
+    if constexpr (kInRegisters) lane.sync();  // all have read: keys may come there
     copy(0, 0);
     State s;
     begin(s);
@@ -80,7 +96,7 @@ struct AttentionForward {
 
   // scores = q · kᵀ
   template <class Lane>
-  TERRACE_KERNEL static void score(Lane& lane, State& s, Tile queries, Tile keys) {
+  TERRACE_KERNEL static void score(Lane& lane, State& s, const Queries& queries, Tile keys) {
     TERRACE_UNROLL
     for (int m = 0; m < kTiles; ++m) {
       TERRACE_UNROLL
@@ -93,7 +109,7 @@ struct AttentionForward {
     for (int k = 0; k < kDim; k += 16) {
       std::uint32_t a[kTiles][4];
       TERRACE_UNROLL
-      for (int m = 0; m < kTiles; ++m) load_a(lane, a[m], queries, (lane.warp() * kTiles + m) * 16, k);
+      for (int m = 0; m < kTiles; ++m) queries.fragment(lane, a[m], m, k / 16);
       TERRACE_UNROLL
       for (int n = 0; n < kKeys / 8; n += 2) {
         std::uint32_t b[4];

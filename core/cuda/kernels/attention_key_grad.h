@@ -9,11 +9,12 @@ namespace terrace::cuda {
 
 // Grid: x tiles of keys, y groups, z batch. Scores stand transposed, keys down and queries across, so that probabilities go
 // from the product that makes them into the one that uses them without leaving registers.
-template <int kDim>
+// kQueryRows: queries of a stage; the bits are the same for all.
+template <int kDim, int kQueryRows = 64>
 struct AttentionKeyGrad {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMinBlocks = 2;
   static constexpr int kTiles = kDim <= 64 ? 2 : 1;  // of 16 keys, a warp: as many sums as registers hold
-  static constexpr int kKeys = kWarps * kTiles * 16, kQueries = 64;
+  static constexpr int kKeys = kWarps * kTiles * 16, kQueries = kQueryRows;
   using Tile = SharedTile<kDim>;
   static constexpr bool kValuesInShared = kTiles == 2 && kDim > 32;
   using Keys = RowsInRegisters<kDim, kTiles>;
@@ -55,8 +56,8 @@ struct AttentionKeyGrad {
                                     args.out_stride(), valid);
       lane.commit_copies();
     };
-    // Threads 0 to 63 carry the lse of a step's queries, the others Δ. Beyond the sequence p becomes 0.
-    static_assert(kThreads == 2 * kQueries);
+    // The first threads carry the lse of a step's queries, the next ones Δ. Beyond the sequence p becomes 0.
+    static_assert(2 * kQueries <= kThreads);
     const auto statistic = [&](const Step& step) {
       const int query = step.query + lane.thread() % kQueries;
       if (lane.thread() < kQueries)
@@ -70,8 +71,8 @@ struct AttentionKeyGrad {
     copy(now);
     float carried = statistic(now);
     for (; now.head < (group + 1) * heads; now = after(now)) {
-      float* const of_step = statistics + now.stage * kThreads;
-      of_step[lane.thread()] = carried;
+      float* const of_step = statistics + now.stage * 2 * kQueries;
+      if (lane.thread() < 2 * kQueries) of_step[lane.thread()] = carried;
       lane.wait_copies(Pending<0>{});
       lane.sync();  // this step's rows are here, those of before are used
       if (const Step next = after(now); next.head < (group + 1) * heads) {

@@ -1,5 +1,6 @@
 // Which attention kernel serves a call, and its launch. A Launcher has
 //   template <class Kernel, class Args> void run(const LaunchShape&, const Args&) const;
+//   std::size_t shared_bytes() const;  // what a block of this GPU may have
 // so that tests run the choice, the grids and the sizes of shared memory as well.
 //
 // Errors: std::logic_error for what no kernel serves; the shapes themselves are checked by the caller.
@@ -70,15 +71,42 @@ bool for_tensor_cores(const AttentionShape& s, F&& f) {
   }
 }
 
+// The kernels of a head dim. Their tiles are as large as leaves a multiprocessor of 164 KiB two blocks;
+template <int kDim>
+struct LargeTiles {
+  using Forward = AttentionForward<kDim>;
+  using Keys = AttentionKeyGrad<kDim>;
+  using Queries = AttentionQueryGrad<kDim>;
+};
+// or one of 100 KiB (compute capability 8.6, 8.9, 12.0), of which every block takes 1 KiB more than it asks for. With the same
+// bits: what a row or a column sums, and in which order, is the same.
+template <int kDim>
+struct SmallTiles {
+  using Forward = AttentionForward<kDim, kDim == 32 ? 2 : 1>;
+  using Keys = AttentionKeyGrad<kDim, kDim == 32 ? 64 : 32>;
+  using Queries = AttentionQueryGrad<kDim, kDim <= 64 ? 64 : 32>;
+  static constexpr std::size_t kHalf = (100 / 2 - 1) * 1024;
+  static_assert(Forward::kSharedBytes <= kHalf && Keys::kSharedBytes <= kHalf && Queries::kSharedBytes <= kHalf);
+};
+// f.template operator()<Tiles>() for the launcher's GPU.
+template <int kDim, class Launcher, class F>
+void with_tiles(const Launcher& launcher, F&& f) {
+  constexpr std::size_t kBlockOfALargeOne = 163 * 1024;
+  if (launcher.shared_bytes() < kBlockOfALargeOne) return f.template operator()<SmallTiles<kDim>>();
+  f.template operator()<LargeTiles<kDim>>();
+}
+
 template <class Launcher>
 void attention(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
   with_type(qkv.dtype, [&]<class T>() {
     const auto args = attention_args<T>(s, out, lse, qkv);
     if constexpr (std::is_same_v<T, bf16>) {
       const bool served = for_tensor_cores(s, [&]<int kDim>() {
-        using Kernel = AttentionForward<kDim>;
         demand_alignment(qkv), demand_alignment(out);
-        launch_rows<Kernel>(launcher, s, Kernel::kQueries, s.heads, Kernel::kSharedBytes, args);
+        with_tiles<kDim>(launcher, [&]<class Tiles>() {
+          using Kernel = typename Tiles::Forward;
+          launch_rows<Kernel>(launcher, s, Kernel::kQueries, s.heads, Kernel::kSharedBytes, args);
+        });
       });
       if (served) return;
     }
@@ -95,11 +123,13 @@ void attention_grad(const Launcher& launcher, const AttentionShape& s, TensorVie
     if constexpr (std::is_same_v<T, bf16>) {
       const bool served = for_tensor_cores(s, [&]<int kDim>() {
         for (const auto& view : {dqkv, dout, qkv}) demand_alignment(view);
-        using Keys = AttentionKeyGrad<kDim>;
-        using Queries = AttentionQueryGrad<kDim>;
         launch_rows<AttentionInner>(launcher, s, AttentionInner::kWarps, s.heads, 0, args);
-        launch_rows<Keys>(launcher, s, Keys::kKeys, s.kv_heads, Keys::kSharedBytes, args);
-        launch_rows<Queries>(launcher, s, Queries::kQueries, s.heads, Queries::kSharedBytes, args);
+        with_tiles<kDim>(launcher, [&]<class Tiles>() {
+          using Keys = typename Tiles::Keys;
+          using Queries = typename Tiles::Queries;
+          launch_rows<Keys>(launcher, s, Keys::kKeys, s.kv_heads, Keys::kSharedBytes, args);
+          launch_rows<Queries>(launcher, s, Queries::kQueries, s.heads, Queries::kSharedBytes, args);
+        });
       });
       if (served) return;
     }

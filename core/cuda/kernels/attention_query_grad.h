@@ -5,12 +5,12 @@
 
 namespace terrace::cuda {
 
-// Grid: x tiles of queries, y heads, z batch.
-template <int kDim>
+// Grid: x tiles of queries, y heads, z batch. kKeyRows: keys of a stage; the bits are the same for all.
+template <int kDim, int kKeyRows = 64>
 struct AttentionQueryGrad {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMinBlocks = 2;
   static constexpr int kTiles = kDim <= 64 ? 2 : 1;
-  static constexpr int kQueries = kWarps * kTiles * 16, kKeys = 64;
+  static constexpr int kQueries = kWarps * kTiles * 16, kKeys = kKeyRows;
   using Tile = SharedTile<kDim>;
   static constexpr std::size_t kSharedBytes =
       Tile::bytes(4 * kKeys);  // two stages of keys and values; the queries' rows before them

@@ -17,12 +17,16 @@
 namespace terrace {
 namespace {
 
-// Why there are no products of warpgroups; empty: there are.
-std::string no_warpgroups(CudaRuntime& runtime, int index) {
-  if (!cuda::ops::has_warpgroup_attention()) return "terrace was built without code for compute capability 9.0";
+CudaProperties properties_of(CudaRuntime& runtime, int index) {
   CudaProperties gpu;
   if (const int code = runtime.properties(index, &gpu))
     throw CudaError(runtime, code, fmt::format("cuda:{}", index), "cudaGetDeviceProperties");
+  return gpu;
+}
+
+// Why there are no products of warpgroups; empty: there are.
+std::string no_warpgroups(const CudaProperties& gpu) {
+  if (!cuda::ops::has_warpgroup_attention()) return "terrace was built without code for compute capability 9.0";
   if (gpu.compute_major == 9 && gpu.compute_minor == 0) return {};
   return fmt::format("the GPU is of compute capability {}.{}, and only 9.0 has warpgroups' products", gpu.compute_major,
                      gpu.compute_minor);
@@ -38,8 +42,9 @@ class CudaBackend {
   CudaBackend(CudaRuntime& runtime, Device& device, const CudaOptions& options)
       : runtime_(runtime),
         device_(device),
+        gpu_(properties_of(runtime, options.index)),
         products_(options.tf32, cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
-        attention_({.no_warpgroups = no_warpgroups(runtime, options.index),
+        attention_({.no_warpgroups = no_warpgroups(gpu_),
                     .forced = forced_kernel(),
                     .library = [this] { return products_.library(); }},
                    cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
@@ -48,8 +53,8 @@ class CudaBackend {
                 .machine = options.machine_algorithms,
                 .time_ns = cuda::time_on_gpu_ns}) {}
 
-  static cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
-    return {operation, stream, workspace};
+  cuda::CudaLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) const {
+    return {operation, stream, workspace, gpu_.shared_bytes};
   }
   void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
@@ -88,6 +93,7 @@ class CudaBackend {
 
   CudaRuntime& runtime_;
   Device& device_;
+  const CudaProperties gpu_;
   cuda::CublasProducts products_;
   cuda::AttentionChoice attention_;
   cuda::cudnn::Attention cudnn_;

@@ -14,19 +14,22 @@ namespace terrace::cuda {
 
 class CudaLauncher {
  public:
-  CudaLauncher(const char* operation, CudaStreamHandle stream, const Workspace& place)
-      : workspace(place), operation_(operation), stream_(stream) {}
+  // shared_bytes: CudaProperties'; only attention asks for it.
+  CudaLauncher(const char* operation, CudaStreamHandle stream, const Workspace& place, std::size_t shared_bytes = 0)
+      : workspace(place), operation_(operation), stream_(stream), shared_bytes_(shared_bytes) {}
 
   // Defined for .cu files, in cuda_launcher.h.
   template <class Kernel, class Args>
   void run(const LaunchShape& shape, const Args& args) const;
   [[nodiscard]] CudaStreamHandle stream() const { return stream_; }
+  [[nodiscard]] std::size_t shared_bytes() const { return shared_bytes_; }
 
   Workspace workspace;
 
  private:
   const char* operation_;  // for errors
   CudaStreamHandle stream_;
+  std::size_t shared_bytes_;
 };
 
 }  // namespace terrace::cuda
