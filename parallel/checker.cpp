@@ -214,7 +214,7 @@ class StepChecker {
     require_complete(a);
     if (map_.data().gathers_updates()) {
       if (map_.options().layer_unit)
-        std::fill(layer.gathered.begin(), layer.gathered.end(), false);
+        std::fill_n(layer.gathered.begin(), map_.layout().trained_groups(a.layer), false);
       else
         layer.gathered[a.chunk] = false;
     }

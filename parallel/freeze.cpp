@@ -32,6 +32,12 @@ bool matches_name(std::string_view pattern, std::string_view name) {
   }
 }
 
+// Expert ranks have other names in the same place, and agree on what is frozen.
+bool matches_param(std::string_view pattern, const ParamSpec& param) {
+  return matches_name(pattern, param.name) ||
+         std::ranges::any_of(param.dealt, [&](const std::string& name) { return matches_name(pattern, name); });
+}
+
 // Of a name, that of its end behind a dot which is nearest.
 std::size_t distance_to_name(std::string_view pattern, std::string_view name) {
   auto least = edit_distance(pattern, name);
@@ -90,7 +96,7 @@ void apply_freeze(std::span<const std::string> patterns, const Model& model, std
     for (std::size_t l = 0; l < params.size(); ++l) {
       const bool whole_layer = matches_name(pattern, model.layers[l]->name());
       for (auto& param : params[l]) {
-        if (!whole_layer && !matches_name(pattern, param.name)) continue;
+        if (!whole_layer && !matches_param(pattern, param)) continue;
         frozen.insert(param.name);
         found = true;
       }
@@ -111,15 +117,11 @@ void check_frozen(const Model& model, const PlanRequest& request) {
   const auto refuse = [](const char* setting, const std::string& what) {
     throw RefusedSetting(setting, fmt::format("frozen parameters (`freeze`, `lora-rank`) do not work with {}", what));
   };
-  if (request.layer_unit)
-    refuse("optimizer", "an optimizer of whole layers yet\n  give an optimizer of elements, such as `optimizer` adamw");
   if (request.pipeline && request.pipeline->schedule.asynchronous())
     refuse("schedule", "an asynchronous schedule yet\n  give a synchronous one, such as `schedule` 1f1b");
   if (request.pipeline && placement_of(*request.pipeline).replicas() > 1)
     refuse("schedule", "a schedule in two directions yet\n  give another one, such as `schedule` 1f1b");
-  if (model.tensor.ranks > 1) refuse("tp", "tensor ranks yet\n  give `tp` 1");
-  if (request.data.context > 1) refuse("cp", "context ranks yet\n  give `cp` 1");
-  if (request.data.experts > 1) refuse("ep", "expert ranks yet\n  give `ep` 1");
+  if (model.tensor.is_grid()) refuse("tp-mode", "tensor ranks in a grid yet\n  give `tp-mode` 1d");
   if (request.data.local) refuse("sync-interval", "averages of weights yet\n  give `sync-interval` 1");
   for (const auto& layer : model.layers)
     if (layer->skips_from()) refuse("skips", "skip connections yet\n  leave out `skips`");

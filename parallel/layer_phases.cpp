@@ -40,6 +40,11 @@ void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
   std::erase_if(phase.gradients, [&](const PhaseParam& p) { return params[p.param].frozen; });
 }
 
+// For a later phase, which may have a gradient to compute.
+bool writes_work(const Phase& phase) {
+  return std::ranges::any_of(phase.work, [](const PhaseWork& used) { return writes(used.access); });
+}
+
 void demand(const Layer& layer, const std::vector<ParamSpec>& params, const std::vector<PhaseParam>& used) {
   for (const auto& [param, tile] : used)
     if (param >= params.size() || tile >= params[param].tiles)
@@ -84,8 +89,8 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
     demand(layer, params, phase.gradients);
     drop_frozen(phase, params);
     OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
-    all.idle =
-        has_frozen && call == LayerCall::backward && phase.half == Half::weight && phase.gradients.empty() && !phase.exchange;
+    all.idle = has_frozen && call == LayerCall::backward && phase.half == Half::weight && phase.gradients.empty() &&
+               !phase.exchange && !writes_work(phase);
     all.gradients = runs_of(layout, l, phase.gradients, written);
     all.scratch = scratch_of(l, round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
     if (const auto& exchange = phase.exchange) {

@@ -57,7 +57,7 @@ class LayerPhases {
     Phase phase;
     std::vector<Runs> weights, gradients;
     std::uint32_t scratch = 0;
-    bool idle = false;  // it would compute gradients of frozen parameters only
+    bool idle = false;  // it would compute gradients of frozen parameters, and nothing else
   };
   using OfCall = std::vector<OfPhase>;
 

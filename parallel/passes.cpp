@@ -203,8 +203,9 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
   const bool copies = map.copies(after.layer);
   const auto peer = copies ? map.pipeline().holder(after.layer) : map.copied_to(after.layer);
   if (peer == map.pipeline().rank) return;
-  const bool whole = after.op == Op::update && map.updates_of(after.layer) != map.layout().groups_of(after.layer);
-  for (auto g = whole ? 0 : after.chunk; g < (whole ? map.layout().groups_of(after.layer) : after.chunk + 1); ++g)
+  const auto groups = map.layout().trained_groups(after.layer);
+  const bool whole = after.op == Op::update && map.updates_of(after.layer) != groups;
+  for (auto g = whole ? 0 : after.chunk; g < (whole ? groups : after.chunk + 1); ++g)
     program.actions.push_back(
         {.op = copies ? Op::receive : Op::send, .layer = after.layer, .chunk = g, .payload = Payload::weights, .peer = peer});
 }
@@ -220,7 +221,7 @@ void add_update(Program& program, const StepMap& map, const Action& update) {
   }
   add_weight_messages(program, map, update);
   for (auto g = whole ? 0 : update.chunk;
-       map.data().gathers_updates() && g < (whole ? map.layout().groups_of(layer) : update.chunk + 1); ++g)
+       map.data().gathers_updates() && g < (whole ? map.layout().trained_groups(layer) : update.chunk + 1); ++g)
     program.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
 }
 

@@ -79,7 +79,7 @@ class StepMap::Dead {
   // The gradient of the input has no reader if no layer below trains.
   void input_half() {
     around_one_action();
-    if (a_.layer == map_.layout_.first_trained()) add(buffers_.d(a_.layer, a_.micro_batch));
+    if (a_.layer == map_.layout_.first_trained()) add(buffers_.written_dx(a_.layer, a_.micro_batch));
   }
 
   // After a forward without a backward: its input, unless a later layer reads it too; and the tensor of its skip.

@@ -95,11 +95,11 @@ void StepMap::add_state() {
       continue;
     }
     auto& needs = layer_needs_[l];
-    if (options_.layer_unit) needs = options_.layer_unit->needs(layer_shape(l));
+    const auto trained = layout_.trained_chunks(l);
+    if (options_.layer_unit && trained != 0) needs = options_.layer_unit->needs(layer_shape(l));
     update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
     // A packed state's numbers are spread over as many chunks as this rank has of the layer's.
-    const auto chunks = layout_.chunks_of(l);
-    const auto own = std::uint64_t{chunks / each(Kind::second_moment)};
+    const auto own = std::max<std::uint64_t>(1, trained / each(Kind::second_moment));
     const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, own));
     for (const auto kind : kinds_) {
       const auto bytes = is_packed(recipe.format_of(kind)) ? recipe.chunk_bytes(kind, packed) : bytes_of(kind);
@@ -222,7 +222,7 @@ bool StepMap::committed(ChunkId chunk) const {
 }
 
 bool StepMap::unifies(std::uint32_t layer) const {
-  const auto in_common = [&](const ParamSpec& p) { return !p.tied && holders(p, parts()) > 1; };
+  const auto in_common = [&](const ParamSpec& p) { return !p.tied && !p.frozen && holders(p, parts()) > 1; };
   return std::ranges::any_of(layout_.params(layer), in_common);
 }
 
@@ -288,12 +288,13 @@ std::vector<std::uint32_t> StepMap::updated_by(const Action& update) const {
 
 LayerShape StepMap::layer_shape(std::uint32_t layer) const {
   LayerShape shape{.arithmetic = options_.recipe.compute == DType::fp64 ? DType::fp64 : DType::fp32,
-                   .run_elements = static_cast<std::int64_t>(layout_.chunks_of(layer) * layout_.chunk_elements()),
+                   .run_elements = static_cast<std::int64_t>(layout_.trained_chunks(layer) * layout_.chunk_elements()),
                    .share = {},
                    .chunk_elements = static_cast<std::int64_t>(layout_.chunk_elements())};
   if (halves_updates()) shape.share = {.ranks = data().group(), .rank = data().place()};
   for (std::uint32_t t = 0; t < layout_.tensors_of(layer); ++t) {
     const auto& param = layout_.param_at(layer, t);
+    if (param.frozen) break;  // and all behind it
     const auto& place = layout_.place(layer, t);
     const auto part = tile_shape(param, 0);  // tiles of rows may have one row less
     const auto columns = part.rank() == 0 ? 1 : part[part.rank() - 1];

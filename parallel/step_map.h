@@ -163,7 +163,8 @@ class StepMap {
   [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // for an optimizer of whole layers
   // Update actions of a layer: one for each group of chunks, or one for all of them.
   [[nodiscard]] std::uint32_t updates_of(std::uint32_t layer) const {
-    return options_.layer_unit ? 1 : layout_.trained_groups(layer);
+    const auto groups = layout_.trained_groups(layer);
+    return options_.layer_unit ? std::min(groups, 1U) : groups;
   }
   // The chunks of the layer that an update action updates here.
   // A group of frozen chunks, which have a weight and nothing else.
@@ -177,7 +178,7 @@ class StepMap {
     return !recipe.copies_master() || is_frozen(visit.layer, visit.chunk);
   }
   [[nodiscard]] std::vector<std::uint32_t> updated_by(const Action& update) const;
-  // For an optimizer of whole layers: the layer's own tensors, and what the optimizer needs for a layer that this rank holds.
+  // For an optimizer of whole layers: the layer's own tensors that train, and what it needs for a layer that this rank holds.
   [[nodiscard]] LayerShape layer_shape(std::uint32_t layer) const;
   [[nodiscard]] const LayerNeeds& layer_needs(std::uint32_t layer) const { return layer_needs_[layer]; }
   // If ranks share the state of such an optimizer, its update is split into prepare, exchange and update.

@@ -31,7 +31,7 @@ class TensorExchanges {
     }
     out_.actions.push_back(a);
     if ((a.op == Op::forward || a.op == Op::evaluate) && !last) exchange(Op::combine, Payload::activation, a, a.layer + 1);
-    const bool has_dx = is_backward(a.op) && a.op != Op::backward_weight && a.layer != 0;
+    const bool has_dx = is_backward(a.op) && a.op != Op::backward_weight && a.layer > map_.layout().first_trained();
     if (has_dx) exchange(Op::combine, Payload::gradient, a, a.layer);
   }
   void exchange(Op op, Payload payload, const Action& of, std::uint32_t layer) {

@@ -187,8 +187,11 @@ WeightSource first_weights(const RunConfig& c, const Model& model) {
   without.adapters = {};
   const auto base_model = lm::make_model(without);
   WeightSource adapters = random_weights(c.seed);
-  if (!c.init_adapter.empty())
-    adapters = lm::adapters_from(c.init_adapter, model_config(c).adapters, lm::family_named(c.model), model);
+  if (!c.init_adapter.empty()) {
+    auto whole = model_config(c);  // of all ranks
+    whole.tensor = {}, whole.context = {}, whole.expert = {};
+    adapters = lm::adapters_from(c.init_adapter, whole.adapters, lm::family_named(c.model), lm::make_model(whole));
+  }
   return with_adapters(first_base_weights(c, base_model), adapters);
 }
 

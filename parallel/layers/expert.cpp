@@ -1,13 +1,17 @@
 #include <terrace/parallel/layers/expert.h>
 
 #include <algorithm>
+#include <iterator>
 
 namespace terrace::layers {
 namespace {
 
 // All results of a product together.
 LowRank::Result adapted(const std::string& prefix, std::string_view name, std::string_view target, const Projection& product) {
-  return {prefix + std::string(name), std::string(target), product.outputs()};
+  auto split = product.output_splits().front();
+  for (std::size_t i = 1; i < product.output_splits().size(); ++i)
+    std::ranges::copy(product.output_splits()[i].parts, std::back_inserter(split.parts));
+  return {prefix + std::string(name), std::string(target), product.outputs(), split};
 }
 
 }  // namespace

@@ -9,16 +9,22 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& resu
                  std::uint32_t unit, const Transformer& config)
     : rank_(config.adapters.rank), inputs_(product.inputs()), outputs_(product.outputs()), dtype_(config.dtype) {
   if (rank_ == 0) return;
-  const double bound = 1 / std::sqrt(static_cast<double>(inputs_));
+  const auto& of_inputs = product.input_split();
+  const double bound = 1 / std::sqrt(static_cast<double>(whole_shape({rank_, inputs_}, of_inputs)[1]));
   std::int64_t first = 0;
-  for (const auto& [name, target, width] : results) {
+  for (const auto& [name, target, width, of_outputs] : results) {
     if (std::ranges::find(config.adapters.tensors, target) != config.adapters.tensors.end()) {
       parts_.push_back({params.size(), params.size() + 1, first, width});
       params.push_back({.name = weight_name(name + std::string(kAdapterA)),
                         .shape = {rank_, inputs_},
                         .init = {InitKind::uniform, bound},
+                        .split = of_inputs,
                         .unit = unit});
-      params.push_back({.name = weight_name(name + std::string(kAdapterB)), .shape = {width, rank_}, .init = {}, .unit = unit});
+      params.push_back({.name = weight_name(name + std::string(kAdapterB)),
+                        .shape = {width, rank_},
+                        .init = {},
+                        .split = of_outputs,
+                        .unit = unit});
     }
     first += width;
   }
@@ -28,7 +34,8 @@ LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& resu
 std::vector<LowRank::Result> LowRank::results_of(const Projection& product, const std::string& prefix,
                                                  const std::vector<std::string>& tensors) {
   std::vector<Result> all;
-  for (std::size_t i = 0; i < tensors.size(); ++i) all.push_back({prefix + tensors[i], tensors[i], product.widths()[i]});
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    all.push_back({prefix + tensors[i], tensors[i], product.widths()[i], product.output_splits()[i]});
   return all;
 }
 
@@ -84,32 +91,34 @@ TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights
   return room.b;
 }
 
-void LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const {
+TensorView LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const {
+  to = row_slice(to, 0, from.shape[0]);
   ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, transpose);
   ctx.math.multiply(ctx.stream, to, to, scale_);
+  return to;
 }
 
 void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y,
                       TensorView x) const {
   if (parts_.empty()) return;
-  reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes);
-  ctx.math.matmul(ctx.stream, y, room.u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
+  const auto u = reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes);
+  ctx.math.matmul(ctx.stream, y, u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
 }
 
 void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx,
                          TensorView dy) const {
   if (parts_.empty()) return;
-  reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no);
-  ctx.math.matmul(ctx.stream, dx, room.u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
+  const auto u = reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no);
+  ctx.math.matmul(ctx.stream, dx, u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
 }
 
 void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
                           const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const {
   if (parts_.empty()) return;
-  reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes);
-  reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no);
-  ctx.math.matmul(ctx.stream, room.da, room.du, Transpose::yes, x, Transpose::no);
-  ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, room.forward.u, Transpose::no);
+  const auto u = reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes);
+  const auto du = reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no);
+  ctx.math.matmul(ctx.stream, room.da, du, Transpose::yes, x, Transpose::no);
+  ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, u, Transpose::no);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& part_of = parts_[i];
     const auto first = static_cast<std::int64_t>(i) * rank_;

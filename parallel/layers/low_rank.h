@@ -4,6 +4,10 @@
 // A product whose results are several tensors (q, k, v; gate, up) has an adapter for each that is named. They are computed as
 // one: the A's lie one above the other, and the B's in blocks of one matrix that is zero elsewhere.
 //
+// Tensor ranks that have a part of the product's outputs have these rows of B and all of A; ranks that have a part of its
+// inputs have these columns of A and all of B. Either way what a rank adds to y and dx, and the gradient of the matrix that all
+// of them hold, is its part of a sum that the engine makes of the product anyway: an adapter exchanges no activation.
+//
 // Owner:   a value of its layer.
 // Threads: as Layer.
 // Errors:  none: shapes follow from the product's.
@@ -27,6 +31,7 @@ class LowRank {
   struct Result {
     std::string tensor, target;  // its name before ".lora_A", and that among the transformer's adapted tensors
     std::int64_t outputs;
+    TensorSplit split = {};  // of the outputs
   };
   // Appends the parameters of those results that the transformer adapts, as a unit of their own.
   LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product, std::uint32_t unit,
@@ -51,7 +56,7 @@ class LowRank {
   [[nodiscard]] std::uint64_t bytes(std::int64_t rows) const;
   [[nodiscard]] std::uint64_t gradient_bytes(std::int64_t rows) const;
 
-  // Each adds to what the product has written.
+  // Each adds to what the product has written. The room may be for more rows.
   void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x) const;
   void input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy) const;
   void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
@@ -66,8 +71,8 @@ class LowRank {
   [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
   [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
   [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
-  // s · x · Aᵀ and s · dy · B, in `to`.
-  void reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
+  // s · x · Aᵀ and s · dy · B, in `to`: the rows of `from`.
+  TensorView reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
 
   std::vector<Part> parts_;
   std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;

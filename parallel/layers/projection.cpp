@@ -57,7 +57,6 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
   }
   const bool by_outputs = split.of == Split::Of::outputs;
   const std::uint32_t output_dim = out_in_ ? 0 : 1, input_dim = 1 - output_dim;
-  std::vector<TensorSplit> bias_splits;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool all = tensors.size() == 1;  // the results lie side by side in one tensor
     const auto its_outputs = all ? outputs : std::vector{outputs[i]};
@@ -72,17 +71,21 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
       bias = {.dim = 0, .parts = its_outputs, .ways = split.ways[i]};
     } else if (config.tensor.ranks > 1) {
       matrix = {.dim = input_dim, .parts = {inputs}, .ways = split.ways[0]};
+      input_split_ = {.dim = 1, .parts = {inputs}, .ways = split.ways[0]};
     }
     const Shape shape = part_shape(out_in_ ? Shape{whole, inputs} : Shape{inputs, whole}, matrix);
     outputs_.push_back(shape[output_dim]);
     inputs_ = shape[input_dim];
     params.push_back(
         {.name = weight_name(prefix + tensors[i]), .shape = shape, .init = {InitKind::normal, init_std}, .split = matrix});
-    bias_splits.push_back(bias);
+    output_splits_.push_back(bias);
   }
   for (std::size_t i = 0; bias_ && i < tensors.size(); ++i) {
-    params.push_back(
-        {.name = bias_name(prefix + tensors[i]), .shape = {outputs_[i]}, .init = {}, .decay = false, .split = bias_splits[i]});
+    params.push_back({.name = bias_name(prefix + tensors[i]),
+                      .shape = {outputs_[i]},
+                      .init = {},
+                      .decay = false,
+                      .split = output_splits_[i]});
   }
 }
 

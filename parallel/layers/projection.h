@@ -44,8 +44,11 @@ class Projection {
   [[nodiscard]] std::int64_t outputs() const;  // and inputs: of this rank
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   [[nodiscard]] const std::vector<std::int64_t>& widths() const { return outputs_; }  // of each tensor's results
-  void name_params(std::vector<PhaseParam>& of_phase) const;                          // appends its parameters
-  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;            // of its parameters
+  // How tensor ranks split the results of each tensor, and the inputs: as rows, and as columns, of a matrix [outputs, inputs].
+  [[nodiscard]] const std::vector<TensorSplit>& output_splits() const { return output_splits_; }
+  [[nodiscard]] const TensorSplit& input_split() const { return input_split_; }
+  void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
+  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
   // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on it is the product of one tile.
   void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit);
   void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;
@@ -82,6 +85,8 @@ class Projection {
   std::size_t first_ = 0;
   std::vector<std::int64_t> outputs_;  // of each tensor
   std::int64_t inputs_ = 0;            // outputs and inputs of this rank
+  std::vector<TensorSplit> output_splits_;
+  TensorSplit input_split_;
   bool out_in_ = true, bias_ = false;
   bool adds_bias_ = true;  // false: another tensor rank does
   DType dtype_ = DType::fp32;

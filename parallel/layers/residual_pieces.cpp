@@ -88,7 +88,7 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool last = i + 1 == rows.count();
     if (!last) rows.gather(call, Half::both, i + 1);
-    Phase phase{.weights = last ? params_of(query_key_norm_, in_) : params_of(in_),
+    Phase phase{.weights = last ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
                 .saved = Access::update,
                 .work = GridCall::uses({rows.all(i)}, last ? begins_middle(LayerCall::forward) : kNone),
                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), last ? query_key_bytes(n) : 0),
@@ -100,8 +100,11 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
       const InInput scratch(*this, arena, n);
       const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
       const auto result = in_result(t, n, of_room);
-      rows.each_rank(
-          t, i, [&](const TensorView& x, std::int64_t at) { in_.forward(ctx, weights, row_slice(result, at, x.shape[0]), x); });
+      rows.each_rank(t, i, [&](const TensorView& x, std::int64_t at) {
+        const auto y = row_slice(result, at, x.shape[0]);
+        in_.forward(ctx, weights, y, x);
+        in_adapters_.forward(ctx, t.weights, scratch.adapters, y, x);
+      });
       if (!last) return;
       norm_in_result(ctx, t, result, ScratchArena(ctx.scratch));
       save_middle(ctx, t, result);
@@ -114,19 +117,23 @@ void ResidualBranch::out_in_pieces(GridCall& call, BatchShape shape, const RowPi
   const bool again = !saves_middle();  // made by the first piece
   const auto room = lasting(call, "input of the second product", again ? middle_bytes(n) : 0);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
-    Phase phase{.weights = params_of(out_),
+    Phase phase{.weights = params_of(out_, out_adapters_),
                 .saved = Access::read,
                 .work = GridCall::uses({}, {rows.all(i)}),
-                .scratch_bytes = 0,
+                .scratch_bytes = out_adapters_.bytes(n),
                 .flops = product_flops(n, out_.inputs()) * rows.fraction(i)};
     if (again) phase.work.push_back({room, i == 0 ? Access::overwrite : Access::read});
     keep_last(phase, rows, i);
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
-      ScratchArena of_room(t.work[room]);
+      ScratchArena arena(ctx.scratch), of_room(t.work[room]);
       const auto whole = again && i > 0 ? take_middle(of_room, n) : middle(ctx, t, of_room);
       const auto weights = out_.prepare(ctx, t.weights, {});
-      rows.each_rank(
-          t, i, [&](const TensorView& y, std::int64_t at) { out_.forward(ctx, weights, y, row_slice(whole, at, y.shape[0])); });
+      const auto adapters = out_adapters_.place(arena, n);
+      rows.each_rank(t, i, [&](const TensorView& y, std::int64_t at) {
+        const auto x = row_slice(whole, at, y.shape[0]);
+        out_.forward(ctx, weights, y, x);
+        out_adapters_.forward(ctx, t.weights, adapters, y, x);
+      });
     });
     rows.scatter(call, Half::both, i);
   }
@@ -160,18 +167,22 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
   for (std::uint32_t i = 0; i <= last; ++i) {
     if (i < last) rows.gather(call, half, i + 1);
     Phase phase{.half = half,
-                .weights = params_of(out_),
+                .weights = params_of(out_, out_adapters_),
                 .carried = of_piece(i),
                 .work = GridCall::uses({rows.all(i)}, i == last ? begins_middle(LayerCall::backward) : kNone),
-                .scratch_bytes = 0,
+                .scratch_bytes = out_adapters_.bytes(n),
                 .flops = out * rows.fraction(i) + (i == last ? between : 0)};
     if (i == last) phase.saved = Access::read;
     phase.work.push_back({dmiddle, of_piece(i)});
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto whole = GridCall::view(t, dmiddle, {n, out_.inputs()});
       const auto weights = out_.prepare(ctx, t.weights, {});
+      ScratchArena arena(ctx.scratch);
+      const auto adapters = out_adapters_.place(arena, n);
       rows.each_rank(t, i, [&](const TensorView& dy, std::int64_t at) {
-        out_.input_grad(ctx, weights, row_slice(whole, at, dy.shape[0]), dy);
+        const auto dx = row_slice(whole, at, dy.shape[0]);
+        out_.input_grad(ctx, weights, dx, dy);
+        out_adapters_.input_grad(ctx, t.weights, adapters, dx, dy);
         ctx.math.convert(ctx.stream, row_slice(t.carried[kDout], at, dy.shape[0]), dy);
       });
       if (i == last) middle_grad(ctx, t, t.carried[kDin], whole);
@@ -184,7 +195,7 @@ void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const 
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool norms = i == 0 && query_key_norm_;
     Phase phase{.half = Half::input,
-                .weights = norms ? params_of(query_key_norm_, in_) : params_of(in_),
+                .weights = norms ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
                 .saved = norms ? std::optional(Access::read) : std::nullopt,
                 .carried = norms ? Access::update : Access::read,
                 .work = GridCall::uses({}, {rows.all(i)}),
@@ -197,7 +208,9 @@ void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const 
       const InInput scratch(*this, arena, n);
       const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
       rows.each_rank(t, i, [&](const TensorView& dnormed, std::int64_t at) {
-        in_.input_grad(ctx, weights, dnormed, row_slice(t.carried[kDin], at, dnormed.shape[0]));
+        const auto din = row_slice(t.carried[kDin], at, dnormed.shape[0]);
+        in_.input_grad(ctx, weights, dnormed, din);
+        in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
       });
     });
     rows.scatter(call, Half::input, i);
@@ -232,15 +245,19 @@ void ResidualBranch::cut_norm_again(GridCall& call, BatchShape shape, const RowP
 void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   Phase out_weight{.half = Half::weight,
-                   .gradients = params_of(out_),
+                   .weights = params_of(out_adapters_),
+                   .gradients = params_of(out_, out_adapters_),
                    .saved = Access::read,
                    .carried = Access::read,
-                   .scratch_bytes = saves_middle() ? 0 : middle_bytes(n),
+                   .scratch_bytes = (saves_middle() ? 0 : middle_bytes(n)) + out_adapters_.gradient_bytes(n),
                    .flops = product_flops(n, out_.inputs())};
   keep(out_weight, x_rows.own_rooms());
-  call.compute(std::move(out_weight), [this](LayerContext& ctx, const LayerTensors& t) {
+  call.compute(std::move(out_weight), [this, n](LayerContext& ctx, const LayerTensors& t) {
     ScratchArena arena(ctx.scratch);
-    out_.weight_grad(ctx, t.gradients, {}, t.carried[kDout], middle(ctx, t, arena), t.accumulate);
+    const auto x = middle(ctx, t, arena);
+    out_.weight_grad(ctx, t.gradients, {}, t.carried[kDout], x, t.accumulate);
+    out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, n), t.carried[kDout], x,
+                              t.accumulate);
   });
 }
 
@@ -266,7 +283,8 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
 void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   call.compute({.half = Half::weight,
-                .gradients = params_of(norm_, query_key_norm_, in_),
+                .weights = params_of(in_adapters_),
+                .gradients = params_of(norm_, query_key_norm_, in_, in_adapters_),
                 .x = true,
                 .saved = Access::read,
                 .carried = Access::read,
@@ -281,6 +299,8 @@ void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const
                      ctx.math.convert(ctx.stream, row_slice(scratch.normed, at, x.shape[0]), x);
                    });
                  in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+                 in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed,
+                                          t.accumulate);
                  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
                  if (query_key_norm_)
                    query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key,

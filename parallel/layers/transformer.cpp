@@ -141,7 +141,7 @@ void check_adapters(const Transformer& config) {
   const auto demand = [&](const char* what, bool is_so, const char* instead) {
     if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
   };
-  demand("tensor ranks", config.tensor.ranks == 1, "give 1 tensor rank");
+  demand("tensor ranks in a grid", !config.tensor.is_grid(), "give tensor ranks in a line");
   demand("tiles of an attention", config.attention_tiles == 1, "attention_tiles must be 1");
   demand("tiles of an MLP", config.mlp_tiles == 1 && config.mlp_row_tiles == 1, "mlp_tiles and mlp_row_tiles must be 1");
   demand("skip connections", config.skips == SkipShape::none, "leave out the skips");

@@ -15,7 +15,7 @@ bool divides(std::uint64_t d, std::uint64_t n) { return n % d == 0; }
 struct Sizes {
   std::uint64_t blocks = 1, heads = 1, kv_heads = 1, ffn = 1, seq = 1, batch = 1, micro_batches = 1;
   std::uint64_t hidden = 8, vocab = 256, vocab_tiles = 1, experts = 0, window = 0;
-  bool untied = false, skips = false;
+  bool untied = false, skips = false, adapters = false;
   std::string optimizer;
   [[nodiscard]] std::uint64_t layers() const { return 2 * blocks + 2; }
 };
@@ -77,6 +77,11 @@ Words draw_numbers(Draw& draw, Sizes& s, bool fp64) {
                           "--router-aux-loss",   draw.of<const char*>({"0", "0.05"}),
                           "--router-z-loss",     "0.01"};
     if (draw.one_in(3)) words = words + Words{"--shared-experts", "1"};
+  }
+  if (!s.skips && draw.one_in(4)) {
+    s.adapters = true;
+    words = words + Words{"--lora-rank", text(draw.from(1, std::min({s.hidden, s.ffn, std::uint64_t{5}}))), "--lora-targets",
+                          draw.of<const char*>({"all", "q,k,v", "o,down"})};
   }
   return words;
 }
@@ -143,7 +148,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
       [&] {
         if (s.optimizer == "muon" || s.skips) return;
         if (const auto grids = grids_of(s, left);
-            cp == 1 && s.vocab_tiles == 1 && s.experts == 0 && !grids.empty() && draw.one_in(2)) {
+            cp == 1 && s.vocab_tiles == 1 && s.experts == 0 && !s.adapters && !grids.empty() && draw.one_in(2)) {
           grid = draw.of(grids);
           tp = grid->ranks;
           left /= tp;
@@ -171,7 +176,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(next));
   }
   std::vector<std::uint64_t> tiles{1};
-  if (s.optimizer != "muon" && !grid && s.experts == 0 && draw.one_in(4))
+  if (s.optimizer != "muon" && !grid && s.experts == 0 && !s.adapters && draw.one_in(4))
     tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
   const auto each = s.micro_batches / (dp * ep);
   DrawnMesh mesh{.ranks = dp * pp * tp * cp * ep, .words = {"--grad-accumulation", text(each)}, .other_way = {}};

@@ -1,10 +1,13 @@
 // Fine-tuning as its user meets it: adapters on any layout of ranks and tiers, out to a directory of PEFT and in again, merged;
 // frozen parameters; what is refused. (tests/interop/lora_adapters.py compares with PEFT itself.)
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <iterator>
+#include <random>
 
 #include "on_ranks.h"
+#include "safetensors_file.h"
 
 namespace terrace::test {
 namespace {
@@ -20,6 +23,29 @@ class LoraProgram : public Ranks {
         train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more);
     EXPECT_EQ(0, done.exit) << done.described;
     return done.exit == 0 ? steps(run).front().loss : 0;
+  }
+  // Of one rank, whatever ranks wrote the run.
+  std::string text_of(const std::string& run) {
+    const auto text = terrace({"generate", run, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
+    EXPECT_EQ(0, text.exit) << text.described;
+    return text.out;
+  }
+  // The numbers of two exports, adapters or whole models, in fp64.
+  void expect_near_files(const std::string& one, const std::string& other, double tolerance) {
+    const SafetensorsFile a(bytes_of(one)), b(bytes_of(other));
+    ASSERT_EQ(a.header.size(), b.header.size()) << other;
+    for (const auto& [name, entry] : a.header.items()) {
+      if (name == "__metadata__") continue;
+      ASSERT_EQ(entry.at("shape"), b.header.at(name).at("shape")) << other << ", " << name;
+      const auto expected = numbers(a.bytes_of(name)), found = numbers(b.bytes_of(name));
+      for (std::size_t i = 0; i < expected.size(); ++i)
+        ASSERT_NEAR(expected[i], found[i], tolerance) << other << ", " << name << ", element " << i;
+    }
+  }
+  static std::vector<double> numbers(const std::string& bytes) {
+    std::vector<double> all(bytes.size() / sizeof(double));
+    std::memcpy(all.data(), bytes.data(), all.size() * sizeof(double));
+    return all;
   }
   [[nodiscard]] std::string bytes_of(const std::string& file) const {
     std::ifstream in(at(file), std::ios::binary);
@@ -102,6 +128,141 @@ TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdaptersOfExperts) {
   }
 }
 
+// Ranks that share matrices, positions or experts round otherwise. Whatever ranks wrote a run, its adapter, its merged model
+// and its text are those of one rank.
+TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
+  const Words dense{"--model", "llama", "--heads", "4", "--kv-heads", "2", "--lora-targets", "all"},
+      mixed{"--model", "mixtral", "--experts", "4", "--heads", "4", "--lora-targets", "q,o,gate,up,down"};
+  const std::vector<std::pair<std::string, Words>> of_dense{
+      {"tp2", {"--tp", "2", "--sp", "--tp-overlap", "2"}},
+      {"tp4", {"--tp", "4", "--zero", "1"}},
+      {"cp2", {"--cp", "2", "--cp-mode", "ring"}},
+      {"dp2tp2", {"--dp", "2", "--tp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+      {"pp2tp2", {"--pp", "2", "--tp", "2", "--device-memory", "2MiB", "--host-memory", "8MiB", "--nvme-path", "."}}},
+      of_mixed{{"ep2", {"--ep", "2", "--grad-accumulation", "2"}},
+               {"ep4", {"--ep", "4", "--grad-accumulation", "1"}},
+               {"ep2tp2", {"--ep", "2", "--tp", "2", "--grad-accumulation", "2"}},
+               {"ep2cp2", {"--ep", "2", "--cp", "2", "--grad-accumulation", "2"}},
+               {"ep2dp2pp2", {"--ep", "2", "--dp", "2", "--pp", "2", "--zero", "1", "--grad-accumulation", "1"}}};
+  for (const auto& [model, layouts] : {std::pair{dense, of_dense}, {mixed, of_mixed}}) {
+    const auto one = model[1] + "-one";
+    const auto lora = model + Words{"--dtype", "fp64", "--seq-len", "32",   "--lora-rank", "3", "--lora-alpha",        "5",
+                                    "--lr",    "0.01", "--eps",     "1e-3", "--steps",     "5", "--grad-accumulation", "4"};
+    const auto exports = [&](const std::string& run) {
+      ASSERT_EQ(0, exported({run, run + "-adapter"}).exit) << run;
+      ASSERT_EQ(0, exported({"--merge", run, run + "-merged"}).exit) << run;
+    };
+    const auto alone = train(lora + Words{"--out-dir", one});
+    ASSERT_EQ(0, alone.exit) << alone.described;
+    exports(one);
+    const auto text = text_of(one);
+    for (const auto& [run, layout] : layouts) {
+      const auto many = train(lora + layout + Words{"--out-dir", run});
+      ASSERT_EQ(0, many.exit) << many.described;
+      expect_near(one, run, 1e-10);
+      EXPECT_EQ(text, text_of(run)) << run;
+      exports(run);
+      expect_near_files(one + "-adapter/adapter_model.safetensors", run + "-adapter/adapter_model.safetensors", 1e-10);
+      expect_near_files(one + "-merged/model.safetensors", run + "-merged/model.safetensors", 1e-10);
+      EXPECT_EQ(bytes_of(one + "-adapter/adapter_config.json"), bytes_of(run + "-adapter/adapter_config.json"));
+      // The adapter of one rank goes through these ranks and comes out again, to the byte.
+      const auto through = train(lora + layout +
+                                 Words{"--init-adapter", one + "-adapter", "--steps", "1", "--lr", "1e-300", "--min-lr",
+                                       "1e-300", "--out-dir", run + "-in"});
+      ASSERT_EQ(0, through.exit) << through.described;
+      ASSERT_EQ(0, exported({run + "-in", run + "-again"}).exit);
+      EXPECT_EQ(bytes_of(one + "-adapter/adapter_model.safetensors"), bytes_of(run + "-again/adapter_model.safetensors"))
+          << run;
+    }
+  }
+}
+
+// Tensor ranks that are killed at any moment go on from the last commit with the same bits; other ranks go on, too.
+TEST_F(LoraProgram, KilledTensorRanksGoOn) {
+  const Words lora{"--model",
+                   "llama",
+                   "--heads",
+                   "4",
+                   "--kv-heads",
+                   "2",
+                   "--seq-len",
+                   "32",
+                   "--lora-rank",
+                   "3",
+                   "--dtype",
+                   "fp64",
+                   "--eps",
+                   "1e-3",
+                   "--lr",
+                   "0.01",
+                   "--lr-schedule",
+                   "constant",
+                   "--steps",
+                   "40",
+                   "--ckpt-interval",
+                   "2",
+                   "--grad-accumulation",
+                   "2"};
+  const Words two{"--tp", "2", "--sp"};
+  const auto begin = std::chrono::steady_clock::now();
+  const auto whole = train(lora + two + Words{"--out-dir", "whole"});
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  const auto whole_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
+  std::mt19937_64 random(24);
+  int killed = 0;
+  for (int tries = 0; tries < 4; ++tries)
+    killed += Child(launch(tiny("train", lora + two + Words{"--out-dir", "killed", "--resume", "auto"})))
+                  .kill_after(std::chrono::nanoseconds(random() % static_cast<std::uint64_t>(whole_ns)))
+                  .signal == SIGKILL;
+  EXPECT_GT(killed, 0);
+  const auto rest = train(lora + two + Words{"--out-dir", "killed", "--resume", "auto"});
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_EQ(weights_of(whole), weights_of(rest));
+  const auto on = [&](const Words& layout, const std::string& steps) {
+    return train(lora + layout + Words{"--steps", steps, "--out-dir", "moved", "--resume", "auto"});
+  };
+  ASSERT_EQ(0, on(two, "12").exit);
+  ASSERT_EQ(0, on({"--tp", "4"}, "20").exit);
+  ASSERT_EQ(0, on({"--dp", "2", "--zero", "3", "--grad-accumulation", "1"}, "30").exit);
+  const auto moved = on({"--cp", "2"}, "40");
+  ASSERT_EQ(0, moved.exit) << moved.described;
+  expect_near("whole", "moved", 1e-9);
+}
+
+// Muon orthogonalises each adapter's matrix. With canonical sums data ranks and pipelines change no bit.
+TEST_F(LoraProgram, MuonTrainsAdaptersOnDataRanksAndPipelines) {
+  const Words lora{"--model",
+                   "llama",
+                   "--heads",
+                   "4",
+                   "--seq-len",
+                   "32",
+                   "--lora-rank",
+                   "3",
+                   "--optimizer",
+                   "muon",
+                   "--lr",
+                   "0.01",
+                   "--steps",
+                   "6",
+                   "--canonical-reduction",
+                   "--grad-accumulation",
+                   "4"};
+  const auto one = train(lora + Words{"--out-dir", "one"});
+  ASSERT_EQ(0, one.exit) << one.described;
+  EXPECT_LT(steps("one").back().loss, steps("one").front().loss);
+  for (const auto& [run, layout] :
+       {std::pair<std::string, Words>{"zero1", {"--dp", "2", "--zero", "1", "--grad-accumulation", "2"}},
+        {"zero3", {"--dp", "2", "--zero", "3", "--grad-accumulation", "2"}},
+        {"pipeline", {"--pp", "2"}},
+        {"disk", {"--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", "."}}}) {
+    const auto other = train(lora + layout + Words{"--out-dir", run});
+    ASSERT_EQ(0, other.exit) << other.described;
+    EXPECT_EQ(weights_of(one), weights_of(other)) << run;
+  }
+  ASSERT_EQ(0, exported({"one", "adapter"}).exit);
+}
+
 TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
   for (const auto& [family, targets] : {std::pair<std::string, std::string>{"llama", "q,v,gate"},
                                         {"phi3", "q,k,v,o"},
@@ -161,8 +322,10 @@ TEST_F(LoraProgram, WhatCannotBeIsRefused) {
   refused({"--freeze", "*"}, {"--freeze", "no parameter to train"});
   refused({"--freeze", "*q_proj*"}, {"--freeze", "q_proj", "one product"});
   refused({"--lora-rank", "4", "--lora-targets", "q,w"}, {"--lora-targets", "\"w\"", "gate, up, down"});
-  refused({"--lora-rank", "4", "--tp", "2"}, {"tensor ranks"});
-  refused({"--lora-rank", "4", "--optimizer", "muon"}, {"--lora-rank", "--optimizer adamw"});
+  refused({"--lora-rank", "4", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"}, {"tensor ranks in a grid"});
+  refused({"--freeze", "layers.0.*", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"},
+          {"--freeze", "tensor ranks in a grid"});
+  refused({"--lora-rank", "4", "--optimizer", "muon", "--tp", "2"}, {"--optimizer", "whole matrices"});
   refused({"--init-adapter", "nothing"}, {"--init-adapter", "--lora-rank"});
 }
 

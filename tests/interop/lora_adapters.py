@@ -31,17 +31,24 @@ LIMITS = {"loss": 2e-5, "gradients": 2e-5, "ten losses": 1e-4, "same adapter": 2
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
 QKV = ["q_proj", "k_proj", "v_proj"]
-# A model's configuration, terrace's targets, and the same modules, and parameters of experts, as PEFT names them.
+MIXTRAL = lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
+OF_EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+# A model's configuration, terrace's targets, and the same modules, and parameters of experts, as PEFT names them; terrace's ranks.
 FAMILIES = {
     "llama": (lambda: transformers.LlamaConfig(**SIZES), "q,v", ["q_proj", "v_proj"]),
     "llama, all": (lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]),
+    "llama, tensor ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"], None,
+                            ["--tp", 4, "--sp"]),
+    "llama, context ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"], None,
+                             ["--cp", 2, "--cp-mode", "ring"]),
     "qwen2": (lambda: transformers.Qwen2Config(**SIZES), "q,k,v,o", [*QKV, "o_proj"]),
     "mistral": (lambda: transformers.MistralConfig(**SIZES, sliding_window=9), "o,gate,down", ["o_proj", "gate_proj", "down_proj"]),
     "phi3": (lambda: transformers.Phi3Config(**SIZES, sliding_window=None, pad_token_id=None), "q,k,v,gate,up", ["qkv_proj", "gate_up_proj"]),
     "gemma3": (lambda: transformers.Gemma3TextConfig(**SIZES, head_dim=24, sliding_window=9, pad_token_id=None), "all",
                [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]),
-    "mixtral": (lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2), "q,v,gate,up,down", ["q_proj", "v_proj"],
-                ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]),
+    "mixtral": (MIXTRAL, "q,v,gate,up,down", ["q_proj", "v_proj"], OF_EXPERTS),
+    "mixtral, expert ranks": (MIXTRAL, "q,o,gate,up,down", ["q_proj", "o_proj"], OF_EXPERTS, ["--ep", 2, "--batch-size", 2]),
+    "mixtral, expert and tensor ranks": (MIXTRAL, "gate,up,down", [], OF_EXPERTS, ["--ep", 2, "--tp", 2, "--batch-size", 2]),
     "mixtral, down": (lambda: transformers.MixtralConfig(**SIZES, num_local_experts=3, num_experts_per_tok=2), "down", [], ["mlp.experts.down_proj"]),
     "qwen3_moe": (lambda: transformers.Qwen3MoeConfig(**SIZES, head_dim=32, moe_intermediate_size=48, num_experts=4, num_experts_per_tok=2,
                                                       norm_topk_prob=True), "k,gate,up", ["k_proj"], ["mlp.experts.gate_up_proj"]),
@@ -49,6 +56,8 @@ FAMILIES = {
                                                                  num_experts_per_tok=2), "q,o", ["q_proj", "o_proj"]),
     "gpt2": (lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0, embd_pdrop=0, resid_pdrop=0),
              "q,k,v,o,up", ["attn.c_attn", "attn.c_proj", "c_fc"]),
+    "gpt2, tensor ranks": (lambda: transformers.GPT2Config(n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, vocab_size=256, attn_pdrop=0, embd_pdrop=0,
+                                                           resid_pdrop=0), "q,k,v,o,up", ["attn.c_attn", "attn.c_proj", "c_fc"], None, ["--tp", 2]),
 }  # fmt: skip
 RANK, ALPHA = 4, 6.0
 
@@ -103,7 +112,7 @@ def adapters_of(model):
     return {name: p for name, p in model.named_parameters() if "lora_" in name}
 
 
-def compare(program, folder, name, make, targets_here, modules, parameters=None):
+def compare(program, folder, name, make, targets_here, modules, parameters=None, ranks=()):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     config = make()
@@ -112,7 +121,7 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None)
     random_weights(model, 7)
     model.tie_weights()
     model.save_pretrained(folder / "model")
-    settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, target_parameters=parameters, task_type="CAUSAL_LM", fan_in_fan_out=name == "gpt2")
+    settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, target_parameters=parameters, task_type="CAUSAL_LM", fan_in_fan_out=name.startswith("gpt2"))
     adapted = peft.get_peft_model(base(folder), settings)
     random_weights(torch.nn.ParameterDict({n.replace(".", "_"): p for n, p in adapters_of(adapted).items()}), 11)
     adapted.save_pretrained(folder / "adapter")
@@ -122,7 +131,7 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None)
 
     common = ["--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
               "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited",
-              "--lora-rank", RANK, "--lora-alpha", ALPHA, "--lora-targets", targets_here, "--init-adapter", "adapter"]  # fmt: skip
+              "--lora-rank", RANK, "--lora-alpha", ALPHA, "--lora-targets", targets_here, "--init-adapter", "adapter", *ranks]  # fmt: skip
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--out-dir", "still")
     terrace(program, folder, "ckpt", "export", "still", "still-adapter")
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", LONG, "--min-lr", LONG, "--optimizer", "sgd", "--momentum", 0,

@@ -18,6 +18,7 @@
 #include <terrace/core/philox.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/parallel/comm/ledger.h>
+#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
@@ -43,7 +44,9 @@ struct TensorRun {
   DataParallel data = {};
   std::string schedule = "";   // of a pipeline of two ranks; empty: none
   std::uint32_t together = 1;  // updates of an asynchronous schedule between drains
-  std::string optimizer = "adamw", recipe = "fp32", param_groups = "";
+  std::string optimizer = "adamw", recipe = "fp32", param_groups = "", freeze = "";
+  OptimizerSettings settings{.eps = 1e-3};
+  double rate = 1e-2;
   Order order = Order::horizontal;
   bool recompute = false, before_use = true, squeezed = false, disk_tier = false;
   std::uint64_t chunk_elements = 0;
@@ -88,6 +91,7 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
                       .states = optimizer.states(),
                       .layer_unit = optimizer.layer_unit(),
                       .param_groups = parse_param_groups(o.param_groups),
+                      .freeze = parse_freeze(o.freeze),
                       .disk_tier = o.disk_tier,
                       .order = o.order,
                       .recompute = o.recompute ? kAllLayers : 0,
@@ -141,7 +145,7 @@ struct CommonPlan {
 
 inline CommonPlan plan_of(const TensorRun& o) {
   const auto model = model_of(config_of(o, 0));
-  const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
+  const auto optimizer = make_optimizer(o.optimizer, o.settings);
   auto request = request_of(o, *optimizer, 0);
   const auto plan_stages = [&] {
     std::vector<Plan> stages;
@@ -173,7 +177,7 @@ inline CommonPlan plan_of(const TensorRun& o) {
 inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Communicator* comm, Ledger* ledger) {
   const auto rank = comm ? static_cast<std::uint32_t>(comm->rank()) : 0;
   const auto model = model_of(config_of(o, rank));
-  const auto optimizer = make_optimizer(o.optimizer, {.eps = 1e-3});
+  const auto optimizer = make_optimizer(o.optimizer, o.settings);
   auto request = request_of(o, *optimizer, rank);
   request.budget = common.budget;
   TensorResult out;
@@ -196,7 +200,10 @@ inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Commu
   const auto weights = random_weights(7);
   if (!o.resume)
     engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-      weights(param, first, range);
+      auto drawn = param;
+      if (param.name.ends_with("lora_B.weight"))
+        drawn.init = {InitKind::normal, 0.1};  // zeros would leave A without a gradient
+      weights(drawn, first, range);
       if (!o.zeroed.empty() && param.name.ends_with(o.zeroed)) std::memset(range.data, 0, range.bytes());
     });
   std::optional<Agreement> agreement;
@@ -214,7 +221,7 @@ inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Commu
     return true;
   };
   Trainer trainer(engine, {.read = o.read ? o.read : BatchReader::Read(read),
-                           .rate = [](std::uint64_t) { return 1e-2; },
+                           .rate = [&](std::uint64_t) { return o.rate; },
                            .greatest_norm = o.before_use ? 0.5 : 0,
                            .ranks = agreement ? &*agreement : nullptr,
                            .documents = o.documents});
