@@ -185,7 +185,7 @@ void demand_whole_tensors(const Model& model, const PlanRequest& request) {
     const bool attention = model.layers[l]->name().ends_with(".attention");
     const auto* const setting = !hidden ? "vocab-tiles" : attention ? "attention-tiles" : "mlp-tiles";
     for (const auto& param : model.layers[l]->params())
-      if (param.tiles > 1)
+      if (param.tiles > 1 && !param.frozen)
         throw RefusedSetting(
             setting, fmt::format("an optimizer that needs whole matrices cannot update {}, which lies in {} tiles\n  give "
                                  "`optimizer` adamw, or leave out `{}`",
