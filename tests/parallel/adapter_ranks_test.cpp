@@ -53,6 +53,16 @@ TEST_F(AdapterRanks, OfTensorParallelismEqualOneRank) {
     }
 }
 
+TEST_F(AdapterRanks, OfABf16RunAgree) {
+  for (const auto* const recipe : {"bf16", "split", "stochastic"}) {
+    TensorRun o{.config = adapted(llama()), .tensor_ranks = 2, .sequence = true, .recipe = recipe};
+    o.config.dtype = DType::bf16;
+    expect_serial(o, 3e-2);
+    o.context = 2;
+    expect_serial(o, 3e-2);
+  }
+}
+
 // One of a branch's two products may have no adapter, and then no gradient to compute.
 TEST_F(AdapterRanks, BesideExchangesInPiecesEqualOneRank) {
   for (const auto* const targets : {"all", "q,up", "o", "down"})
