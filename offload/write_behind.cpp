@@ -100,13 +100,19 @@ WriteBehind::WriteBehind(int file) : impl_(std::make_unique<Impl>(file)) {}
 WriteBehind::~WriteBehind() = default;
 
 std::optional<WriteBehind::Failure> WriteBehind::write(std::uint64_t offset, std::span<const std::byte> bytes) {
+  return write(offset, bytes.size(), [&](std::span<std::byte> piece) {
+    std::memcpy(piece.data(), bytes.data(), piece.size());
+    bytes = bytes.subspan(piece.size());
+  });
+}
+
+std::optional<WriteBehind::Failure> WriteBehind::write(std::uint64_t offset, std::uint64_t bytes, const Fill& fill) {
   auto& impl = *impl_;
-  while (!bytes.empty()) {
+  for (const auto end = offset + bytes; offset < end;) {
     if (impl.block && offset != impl.end) impl.close_row();
     if (!impl.block) impl.open_row(offset);
-    const auto n = std::min<std::uint64_t>(bytes.size(), impl.base + BlockRing::kBlockBytes - offset);
-    std::memcpy(impl.block + (offset - impl.base), bytes.data(), n);
-    bytes = bytes.subspan(n);
+    const auto n = std::min(end, impl.base + BlockRing::kBlockBytes) - offset;
+    fill({impl.block + (offset - impl.base), n});
     impl.end = offset += n;
     if (impl.end == impl.base + BlockRing::kBlockBytes) impl.close_row();
   }

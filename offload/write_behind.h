@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,6 +31,9 @@ class WriteBehind {
   WriteBehind& operator=(const WriteBehind&) = delete;
 
   [[nodiscard]] std::optional<Failure> write(std::uint64_t offset, std::span<const std::byte> bytes);
+  // Without a copy: `fill` is called with the memory from which the file's bytes are written, piece by piece, in order.
+  using Fill = std::function<void(std::span<std::byte> piece)>;
+  [[nodiscard]] std::optional<Failure> write(std::uint64_t offset, std::uint64_t bytes, const Fill& fill);
   [[nodiscard]] std::optional<Failure> drain();
 
  private:

@@ -86,6 +86,11 @@ bool CommittedState::knows(Kind kind) const {
 void CommittedState::read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to) {
   std::ranges::fill(to, std::byte{0});  // what no tensor reaches
   if (is_packed(format)) return read_whole(chunk, to);
+  read_ranges(chunk, format, chunk_elements, to);
+}
+
+void CommittedState::read_ranges(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements,
+                                 std::span<std::byte> to) {
   for (const auto& range : chunk.ranges)
     for (std::uint64_t done = 0; done < range.elements * range.rows;) {
       const auto row = done / range.elements, in_row = done % range.elements;
@@ -99,13 +104,13 @@ void CommittedState::read(const ChunkDescription& chunk, Format format, std::uin
 void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind) {
   const auto elements = static_cast<std::uint64_t>(range.elements());
   const auto format = format_of(range.dtype);
-  read({.chunk = {},
-        .kind = kind,
-        .dtype = std::string(terrace::name_of(format)),
-        .bytes = range.bytes(),
-        .ranges = {{param.name, first_element, elements, 0}},
-        .label = param.name},
-       format, elements, {range.data, range.bytes()});
+  read_ranges({.chunk = {},
+               .kind = kind,
+               .dtype = std::string(terrace::name_of(format)),
+               .bytes = range.bytes(),
+               .ranges = {{param.name, first_element, elements, 0}},
+               .label = param.name},
+              format, elements, {range.data, range.bytes()});
 }
 
 void CommittedState::announce(std::span<const Tensor> tensors) {

@@ -71,6 +71,7 @@ class CommittedState {
   [[nodiscard]] static std::optional<Place> place_in(const Part& part, std::uint64_t element);
   [[nodiscard]] Place place_of(Kind kind, const std::string& tensor, std::uint64_t element);
   void read_whole(const ChunkDescription& chunk, std::span<std::byte> to);
+  void read_ranges(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
   void copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
             std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements);
   std::span<const std::byte> load(std::size_t chunk);

@@ -305,22 +305,38 @@ void SafetensorsWriter::demand(const std::optional<WriteBehind::Failure>& failur
   io_failed(unfinished_->temporary(), what + " could not be written", failure->offset, failure->bytes);
 }
 
-template <class T>
-void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std::span<const T> in) {
+const SafetensorsEntry& SafetensorsWriter::take(std::string_view name, std::uint64_t first, std::uint64_t count) {
   if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   const auto found = places_.find(name);
   if (found == places_.end())
     throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), Exit::usage);
   Place& place = found->second;
-  require_range(file_, place.entry, first, in.size());
-  if (in.empty()) return;
-  if (!place.add(first, first + in.size())) {
-    throw Error(fmt::format("{}: elements {}..{} of {} are written twice", file_.string(), first, first + in.size(),
+  require_range(file_, place.entry, first, count);
+  if (count != 0 && !place.add(first, first + count)) {
+    throw Error(fmt::format("{}: elements {}..{} of {} are written twice", file_.string(), first, first + count,
                             describe(place.entry)));
   }
-  const std::uint64_t width = size_of(place.entry.type);
-  std::uint64_t offset = place.entry.offset + first * width;
-  if (place.entry.type == file_type_of<T>()) {
+  return place.entry;
+}
+
+void SafetensorsWriter::write(std::string_view name, const Fill& fill) {
+  const auto found = places_.find(name);
+  const auto& entry = take(name, 0, found == places_.end() ? 0 : found->second.entry.elements);
+  const auto dtype = entry.type == FileType::F32 ? DType::fp32 : entry.type == FileType::F64 ? DType::fp64 : DType::bf16;
+  std::uint64_t first = 0;
+  demand(behind_->write(entry.offset, entry.elements * size_of(dtype), [&](std::span<std::byte> piece) {
+    const auto count = piece.size() / size_of(dtype);  // whole elements, because they are aligned in the file
+    fill(first, {piece.data(), dtype, {static_cast<std::int64_t>(count)}});
+    first += count;
+  }));
+}
+
+template <class T>
+void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std::span<const T> in) {
+  const auto& entry = take(name, first, in.size());
+  const std::uint64_t width = size_of(entry.type);
+  std::uint64_t offset = entry.offset + first * width;
+  if (entry.type == file_type_of<T>()) {
     return demand(behind_->write(offset, std::as_bytes(in)));
   }
   const auto convert = [&]<class To>(To) {
@@ -333,7 +349,7 @@ void SafetensorsWriter::write_as(std::string_view name, std::uint64_t first, std
       offset += count * width;
     }
   };
-  switch (place.entry.type) {
+  switch (entry.type) {
     case FileType::F32: return convert(float{});
     case FileType::F64: return convert(double{});
     default: return convert(bf16{});

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@
 
 #include <terrace/core/dtype.h>
 #include <terrace/core/files.h>
+#include <terrace/core/tensor.h>
 #include <terrace/offload/read_ahead.h>
 #include <terrace/offload/write_behind.h>
 
@@ -95,10 +97,14 @@ class SafetensorsWriter {
   void write(std::string_view name, std::uint64_t first, std::span<const float> in);
   void write(std::string_view name, std::uint64_t first, std::span<const bf16> in);
   void write(std::string_view name, std::uint64_t first, std::span<const double> in);
+  // The whole tensor, without a copy: `fill` is called with its elements from `first` on, piece by piece, in the file's dtype.
+  using Fill = std::function<void(std::uint64_t first, TensorView piece)>;
+  void write(std::string_view name, const Fill& fill);
   void finish();  // every element must have been written
 
  private:
   struct Place;
+  const SafetensorsEntry& take(std::string_view name, std::uint64_t first, std::uint64_t count);  // notes them as written
   template <class T>
   void write_as(std::string_view name, std::uint64_t first, std::span<const T> in);
   void demand(const std::optional<WriteBehind::Failure>& failure) const;  // that there is none

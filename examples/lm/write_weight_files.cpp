@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <memory>
 #include <set>
 
@@ -12,8 +11,6 @@
 
 namespace terrace::lm {
 namespace {
-
-constexpr std::size_t kAtOnce = std::size_t{1} << 18;  // elements that are read and written at once
 
 struct Shard {
   std::vector<NamedParam> params;
@@ -44,21 +41,8 @@ void write_weight_file(const std::filesystem::path& file, std::span<const NamedP
     for (std::size_t i = 0; i < param->shape.rank(); ++i) tensor.shape.push_back(static_cast<std::uint64_t>(param->shape[i]));
   }
   SafetensorsWriter writer(file, tensors);
-  std::vector<double> room(kAtOnce);  // of the widest dtype
-  auto* const bytes = reinterpret_cast<std::byte*>(room.data());
-  for (const auto& [param, name] : params) {
-    const auto elements = static_cast<std::uint64_t>(param->shape.elements());
-    for (std::uint64_t first = 0; first < elements; first += kAtOnce) {
-      const auto count = std::min<std::uint64_t>(kAtOnce, elements - first);
-      const TensorView view{bytes, dtype, {static_cast<std::int64_t>(count)}};
-      read(*param, first, view);
-      switch (dtype) {
-        case DType::fp64: writer.write(name, first, std::span<const double>(view.as<double>(), count)); break;
-        case DType::bf16: writer.write(name, first, std::span<const bf16>(view.as<bf16>(), count)); break;
-        default: writer.write(name, first, std::span<const float>(view.as<float>(), count)); break;
-      }
-    }
-  }
+  for (const auto& [param, name] : params)
+    writer.write(name, [&, param = param](std::uint64_t first, TensorView piece) { read(*param, first, piece); });
   writer.finish();
 }
 

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include <gmock/gmock.h>
@@ -183,6 +184,40 @@ TEST(Safetensors, ComesBackInRangesOfAnySizeAndType) {
     reader.read("d", first, std::span(part));
     for (std::size_t k = 0; k < part.size(); ++k) ASSERT_EQ(part[k], static_cast<float>(d[first + k])) << "seed " << seed;
   }
+}
+
+// The same file, whether values are copied or written where they lie before they go to the disk.
+TEST(SafetensorsWriter, FillsTensorsInPlace) {
+  constexpr std::size_t n = 700'001;  // several blocks, with edges in the middle of pages
+  const ScratchFolder folder;
+  const std::vector<SafetensorsDeclaration> tensors{
+      {"b", DType::bf16, {n}}, {"w", DType::fp32, {n}}, {"d", DType::fp64, {n}}, {"none", DType::fp32, {0, 7}}};
+  std::vector<double> d(n);
+  std::iota(d.begin(), d.end(), -1000.0);
+  const std::vector<float> w(d.begin(), d.end());
+  const std::vector<bf16> b(w.begin(), w.end());
+  SafetensorsWriter copied(folder / "copied", tensors), filled(folder / "filled", tensors);
+  copied.write("b", 0, std::span<const bf16>(b));
+  copied.write("w", 0, std::span<const float>(w));
+  copied.write("d", 0, std::span<const double>(d));
+  const auto fill_from = [&]<class T>(const std::string& name, const std::vector<T>& values) {
+    std::uint64_t next = 0;
+    filled.write(name, [&](std::uint64_t first, TensorView piece) {
+      ASSERT_EQ(next, first) << name;
+      next += static_cast<std::uint64_t>(piece.elements());
+      std::copy_n(values.begin() + static_cast<std::ptrdiff_t>(first), piece.elements(), piece.as<T>());
+    });
+    EXPECT_EQ(values.size(), next) << name;
+  };
+  fill_from("w", w);  // not in the order of the file
+  fill_from("b", b);
+  fill_from("d", d);
+  filled.write("none", [](std::uint64_t, TensorView) { ADD_FAILURE() << "it has no elements"; });
+  expect_error([&] { filled.write("b", [](std::uint64_t, TensorView) {}); }, Exit::runtime, "written twice");
+  expect_error([&] { filled.write("x", [](std::uint64_t, TensorView) {}); }, Exit::usage, "was not declared");
+  copied.finish();
+  filled.finish();
+  EXPECT_TRUE(folder.read("copied") == folder.read("filled"));
 }
 
 TEST(SafetensorsWriter, WritesExactlyTheFormat) {

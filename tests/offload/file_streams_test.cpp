@@ -136,6 +136,39 @@ TEST_F(FileStreams, WhatIsWrittenInAnyOrderIsThere) {
     }
 }
 
+// Pieces come in order, cover the range, and lie in the file where their first byte belongs: at the same place of a page.
+TEST_F(FileStreams, WhatIsFilledInPlaceIsThere) {
+  const auto path = directory_.path() / "filled";
+  NewFile file(path, 0644);
+  {
+    WriteBehind behind(file.get());
+    std::uint64_t at = 0;
+    const auto fill = [&](std::span<std::byte> piece) {
+      ASSERT_EQ(at % kPageBytes, reinterpret_cast<std::uintptr_t>(piece.data()) % kPageBytes);
+      std::ranges::copy(std::span(content_).subspan(at, piece.size()), piece.begin());
+      at += piece.size();
+    };
+    bool in_place = true;  // and by copies, in turns
+    for (const auto& part : parts_of(0, content_.size(), false)) {
+      at = part.offset;
+      if (in_place) {
+        ASSERT_FALSE(behind.write(part.offset, part.bytes, fill));
+        ASSERT_EQ(part.offset + part.bytes, at);
+      } else {
+        ASSERT_FALSE(behind.write(part.offset, std::span(content_).subspan(part.offset, part.bytes)));
+      }
+      in_place = !in_place;
+    }
+    ASSERT_FALSE(behind.drain());
+    file.finish(Durable::yes);
+  }
+  std::vector<std::byte> bytes(content_.size() + 1);
+  std::ifstream in(path, std::ios::binary);
+  in.read(reinterpret_cast<char*>(bytes.data()), std::ssize(bytes));
+  EXPECT_EQ(std::ssize(content_), in.gcount());
+  EXPECT_TRUE(equal({0, content_.size()}, std::span(bytes).first(content_.size())));
+}
+
 TEST_F(FileStreams, AFullDiskIsReportedWithItsPlace) {
   const FileHandle full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   WriteBehind behind(full.get());
