@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/files.h>
 #include <terrace/core/units.h>
 
 namespace terrace::bench {
@@ -67,6 +68,11 @@ void demand_directory(const fs::path& path) {
     case fs::file_type::character: refuse("is a device, and its content would be destroyed"); break;
     default: refuse(error ? "cannot be examined: " + describe_errno(error.value()) : "is not a directory");
   }
+}
+
+void settle(const fs::path& folder) {
+  const FileHandle opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!opened || ::syncfs(opened.get()) != 0) fail(folder, "syncfs", errno);
 }
 
 DiskFile::DiskFile(const fs::path& directory, std::uint64_t bytes) : bytes_(bytes) {

@@ -15,6 +15,10 @@ namespace terrace::bench {
 // Throws unless `path` is a directory in which a file can be created.
 void demand_directory(const std::filesystem::path& path);
 
+// Waits until the disk has done what removing files left to do: their space is given back to the disk with the file system's
+// next commit, seconds later, and would take that time from whatever is timed then.
+void settle(const std::filesystem::path& folder);
+
 class DiskFile {
  public:
   DiskFile(const std::filesystem::path& directory, std::uint64_t bytes);

@@ -56,6 +56,7 @@ double disk_seconds(const std::vector<FileRange>& reads, const std::filesystem::
   std::minstd_rand random(1);  // no page of zeros, which a disk might not store
   std::ranges::generate(buffer, [&] { return static_cast<std::byte>(random() >> 8); });
 
+  settle(folder);
   const auto begin = now_ns();
   const DiskFile written(folder, std::max(round_up(written_bytes, kPageBytes), kPageBytes));
   files.push_back(written.descriptor());

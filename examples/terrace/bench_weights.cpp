@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -72,15 +73,24 @@ double seconds_of(const std::function<void()>& work) {
   return static_cast<double>(now_ns() - begin) * 1e-9;
 }
 
+// Of all threads.
+double processor_seconds() {
+  timespec used{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
 // One direction.
 struct Way {
   std::string_view op;
-  std::vector<double> seconds, disk_seconds = {};  // of each run; the disk's with the same bytes
-  std::uint64_t peak_bytes = 0;                    // resident
+  std::vector<double> seconds, processor = {}, disk_seconds = {};  // of each run; the disk's with the same bytes
+  std::uint64_t peak_bytes = 0;                                    // resident
 
   void time(const std::function<void()>& work) {
     take_peak_resident_bytes();
+    const double before = processor_seconds();
     seconds.push_back(seconds_of(work));
+    processor.push_back(processor_seconds() - before);
     peak_bytes = std::max(peak_bytes, take_peak_resident_bytes());
   }
 };
@@ -151,6 +161,7 @@ class WeightsBench final : public bench::Bench {
       {
         Engine engine(model, plan, {.device = device.get(), .store = store, .optimizer = optimizer.get()});
         const auto weights = weights_of(config, base);
+        for (const auto& path : store.paths) bench::settle(path);
         load.time([&] {
           engine.fill(weights);
           engine.commit(0, "{}");
@@ -170,6 +181,7 @@ class WeightsBench final : public bench::Bench {
       load.disk_seconds.push_back(bench::disk_seconds(files, folder.path(), chunk_bytes));
       session.progress(fmt::format("run {} of {}: exporting", run + 1, session.runs()));
       fs::create_directories(to);
+      bench::settle(to);
       exported.time([&] {
         CommittedState state({&reading, 1});
         write_committed_weights(state, base, without.dtype, to);
@@ -184,16 +196,18 @@ class WeightsBench final : public bench::Bench {
       std::vector<double> ratios;
       for (std::size_t r = 0; r < way.seconds.size(); ++r) ratios.push_back(way.disk_seconds[r] / way.seconds[r]);
       const auto gb = 1e-9 * static_cast<double>(file_bytes + chunk_bytes);
-      session.result({{"op", way.op},
-                      {"model", config.model},
-                      {"file_bytes", file_bytes},
-                      {"chunk_bytes", chunk_bytes},
-                      {"gb_per_s", gb / bench::median(way.seconds)},
-                      {"disk_gb_per_s", gb / bench::median(way.disk_seconds)},
-                      {"ratio", bench::median(ratios)},
-                      {"peak_resident_bytes", way.peak_bytes},
-                      {"runs", ratios.size()},
-                      {"spread", bench::spread(ratios)}});
+      session.result(
+          {{"op", way.op},
+           {"model", config.model},
+           {"file_bytes", file_bytes},
+           {"chunk_bytes", chunk_bytes},
+           {"gb_per_s", gb / bench::median(way.seconds)},
+           {"disk_gb_per_s", gb / bench::median(way.disk_seconds)},
+           {"ratio", bench::median(ratios)},
+           {"cpu_s_per_gib", bench::median(way.processor) * static_cast<double>(kGiB) / static_cast<double>(file_bytes)},
+           {"peak_resident_bytes", way.peak_bytes},
+           {"runs", ratios.size()},
+           {"spread", bench::spread(ratios)}});
     }
   }
 

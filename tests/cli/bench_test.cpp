@@ -316,7 +316,7 @@ TEST_F(BenchHost, AModelsWeightsGoInAndOutBesideTheDisk) {
   fs::create_directory(at("disk"));
   for (const Words& more : {Words{}, Words{"--dtype", "bf16", "--lora-rank", "2"}}) {
     const auto all = results(with_model(Words{"weights", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"} + more),
-                             {"op", "model", "file_bytes", "chunk_bytes", "gb_per_s", "disk_gb_per_s", "ratio",
+                             {"op", "model", "file_bytes", "chunk_bytes", "gb_per_s", "disk_gb_per_s", "ratio", "cpu_s_per_gib",
                               "peak_resident_bytes", "runs", "spread"});
     ASSERT_EQ(2U, all.size());
     EXPECT_EQ("load", all[0].at("op"));
@@ -325,6 +325,7 @@ TEST_F(BenchHost, AModelsWeightsGoInAndOutBesideTheDisk) {
       EXPECT_GT(one.at("file_bytes"), 0);
       EXPECT_GT(one.at("gb_per_s"), 0.0);
       EXPECT_GT(one.at("disk_gb_per_s"), 0.0);
+      EXPECT_GT(one.at("cpu_s_per_gib"), 0.0);
     }
     EXPECT_TRUE(fs::is_empty(at("disk")));
   }
