@@ -32,8 +32,7 @@ struct ReadAhead::Impl {
     std::uint64_t whole_pages = 0;  // bytes
   };
   struct Running {
-    explicit Running(const std::vector<int>& files)
-        : io({.queue_depth = BlockRing::kBlocks, .window_bytes = kStoreWindowBytes, .files = files, .buffers = {}}) {}
+    explicit Running(const std::vector<int>& files) : io({.queue_depth = BlockRing::kBlocks, .files = files, .buffers = {}}) {}
     BlockRing ring;
     IoThread io;  // last: it uses the ring
   };
