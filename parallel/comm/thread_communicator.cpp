@@ -44,7 +44,4 @@ std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks, 
   return all;
 }
 
-// A single rank is alone at both arrival points and reads its own buffers.
-std::unique_ptr<Communicator> make_self_communicator() { return std::move(make_thread_communicators(1).front()); }
-
 }  // namespace terrace
