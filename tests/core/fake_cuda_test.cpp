@@ -5,8 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <vector>
+
+#include <terrace/tests/support/fake_kernels.h>
 
 namespace terrace::test {
 namespace {
@@ -38,13 +41,61 @@ class FakeCudaFinds : public testing::Test {
 }  // namespace
 
 TEST_F(FakeCudaFinds, DeviceMemoryIsPoisonedAndApart) {
-  EXPECT_EQ(*static_cast<std::byte*>(there_), std::byte{0xcb});
+  EXPECT_EQ(*fake_.reach(there_), std::byte{0xcb});
   EXPECT_EQ(fake_.copy_async(host_.data(), there_, 4096, stream_), 0);
   EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
   EXPECT_EQ(host_[4095], std::byte{0xcb});
   EXPECT_EQ(host_[4096], std::byte{1});
   EXPECT_EQ(fake_.free(there_), 0);
   EXPECT_TRUE(fake_.complaints().empty());
+}
+
+TEST_F(FakeCudaFinds, DeviceMemoryWhereverItsAddressIsGivenToAKernel) {
+  const AddArguments arguments{static_cast<std::byte*>(there_) + 4095, 1, 5};
+  EXPECT_EQ(fake_.launch({.kernel = kernel(add_kernel), .arguments = &arguments, .argument_bytes = sizeof arguments}, stream_),
+            0);
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  EXPECT_EQ(fake_.reach(there_)[4095], std::byte{0xcb + 5});
+  EXPECT_EQ(fake_.reach(host_.data()), host_.data()) << "the host's memory is where it is";
+  EXPECT_EQ(fake_.free(there_), 0);
+}
+
+TEST_F(FakeCudaFinds, UsesByTheHostThatMeetAnOperation) {
+  const auto use = [&](void* data, std::size_t bytes, bool writes) {
+    FakeCuda::Touched touched{.name = "an update"};
+    touched.add(data, bytes, writes);
+    return fake_.host_uses(touched);
+  };
+  EXPECT_EQ(fake_.copy_async(there_, host_.data(), 1024, stream_), 0);
+  (void)use(host_.data(), 1024, false);        // two that read
+  (void)use(host_.data() + 1024, 1024, true);  // other bytes
+  EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
+  (void)use(host_.data() + 1000, 100, true);
+  ASSERT_EQ(fake_.complaints().size(), 1U);
+  EXPECT_THAT(fake_.complaints()[0], HasSubstr("a race: an update writes what cudaMemcpyAsync of 1024 bytes reads on another"));
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  auto lasting = use(host_.data(), 1024, true);
+  EXPECT_EQ(fake_.complaints().size(), 1U);
+  EXPECT_EQ(fake_.copy_async(there_, host_.data(), 1024, stream_), 0);
+  ASSERT_EQ(fake_.complaints().size(), 2U);
+  EXPECT_THAT(fake_.complaints()[1],
+              HasSubstr("a race: cudaMemcpyAsync of 1024 bytes reads what an update writes on the host meanwhile"));
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  (void)use(host_.data(), 8, false);
+  EXPECT_EQ(fake_.complaints().size(), 3U) << "two of the host";
+  lasting.reset();
+  (void)use(host_.data(), 8, true);
+  EXPECT_EQ(fake_.copy_async(there_, host_.data(), 1024, stream_), 0);
+  EXPECT_EQ(fake_.complaints().size(), 3U);
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  EXPECT_EQ(fake_.free(there_), 0);
+}
+
+using FakeCudaDeathTest = FakeCudaFinds;
+TEST_F(FakeCudaDeathTest, AHostThatReadsDeviceMemoryFaults) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(std::fprintf(stderr, "%d", std::to_integer<int>(*static_cast<volatile std::byte*>(there_))), "");
+  EXPECT_EQ(fake_.free(there_), 0);
 }
 
 TEST_F(FakeCudaFinds, NothingEndsBeforeItIsLetTo) {
@@ -178,7 +229,7 @@ TEST(LazyFakeCuda, RunsOnlyWhatIsWaitedFor) {
     std::atomic<bool> ran = false;
     EXPECT_EQ(fake.launch_touching(streams[1], {.name = "a kernel"}, [&] { ran = true; }), 0);
     EXPECT_EQ(fake.synchronize_event(events[0]), 0);
-    EXPECT_EQ(static_cast<std::byte*>(there[0])[4095], host[0]);
+    EXPECT_EQ(fake.reach(there[0])[4095], host[0]);
     late += ran ? 0 : 1;
     EXPECT_EQ(fake.copy_async(host.data(), there[0], 4096, streams[0]), 0);
     EXPECT_EQ(fake.synchronize_stream(streams[1]), 0);

@@ -195,8 +195,14 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
   FakeCuda::Options options;
   options.pageable_copies = true;
   options.shared_bytes = gpu.shared_bytes;
+  options.apart = gpu.cudnn.use == cuda::cudnn::Use::never;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
-  return make_device_on(std::make_shared<FakeCuda>(options), pool, {}, [&](CudaRuntime& runtime, Device& device) {
+  // All are one GPU: a test's tensors may lie in the memory of another device than it uses.
+  static std::weak_ptr<FakeCuda> first;
+  options.same_gpu = first.lock();
+  const auto made = std::make_shared<FakeCuda>(options);
+  if (!options.same_gpu) first = made;
+  return make_device_on(made, pool, {}, [&](CudaRuntime& runtime, Device& device) {
     return std::make_unique<cuda::KernelMath<Backend>>(device, runtime, device, pool, gpu);
   });
 }
@@ -204,9 +210,9 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
 // By warps, as on most GPUs; the other kernel's check would take a second for every device that a test makes.
 std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {.kernel = "warps"}); }
 
-// The fake's memory is here, and copies on streams have tests of their own.
-void copy_of_test_gpu(Stream& /*stream*/, std::byte* to, const std::byte* from, std::size_t bytes) {
-  std::copy_n(from, bytes, to);
+void copy_of_test_gpu(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) {
+  stream.copy(to, from, bytes);
+  stream.synchronize();
 }
 
 }  // namespace terrace::test

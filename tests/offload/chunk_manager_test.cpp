@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include <terrace/core/cuda/stream.h>
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/offload/chunk_manager.h>
@@ -42,11 +43,45 @@ bool holds_words(std::span<const std::byte> bytes, std::uint64_t value) {
 
 class ChunkManagerOn : public testing::TestWithParam<std::string> {
  protected:
-  ThreadPool pool_{1};
-  const std::unique_ptr<Device> device_ = GetParam() == "own" ? nullptr : test::make_test_device(GetParam(), pool_, 1);
+  ThreadPool pool_{1};  // the test's threads look into leases of either device
+  const std::unique_ptr<Device> device_ = GetParam() == "own" ? nullptr : test::make_test_device(GetParam(), pool_, 1, false);
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ChunkManagerOn, testing::Values("own", "cpu", "fake_cuda"),
                          [](const auto& device) { return device.param; });
+
+// A kernel that still reads a lease's bytes when the lease ends, and the next chunk that comes into its frame.
+TEST(ChunkManagerOnFakeGpu, AFrameThatIsUsedAgainWhileAKernelReadsItIsFound) {
+  for (const bool waits : {true, false}) {
+    test::FakeCuda::Options options;
+    options.lazy_seed = 3;
+    const auto fake = std::make_shared<test::FakeCuda>(options);
+    {
+      ThreadPool pool(1);
+      const auto device = test::make_asynchronous_fake_device(fake, pool);
+      ChunkManager manager({.device_bytes = kChunkBytes, .host_bytes = 3 * kChunkBytes, .device = device.get()});
+      const ChunkId chunks[] = {manager.add(kChunkBytes), manager.add(kChunkBytes)};
+      for (const auto chunk : chunks) write_words(manager.acquire(chunk, Tier::host, Access::overwrite).bytes(), index(chunk));
+      const auto stream = device->make_stream("compute");
+      auto lease = manager.acquire(chunks[0], Tier::device, Access::read);
+      cuda_stream(*stream).launch([&fake, bytes = lease.bytes()](CudaStreamHandle handle) {
+        test::FakeCuda::Touched touched{.name = "a kernel"};
+        touched.add(bytes.data(), bytes.size(), false);
+        EXPECT_EQ(fake->launch_touching(handle, touched, [] {}), 0);
+      });
+      if (waits) stream->synchronize();
+      while (fake->count(test::FakeCuda::Call::launch) == 0) std::this_thread::yield();
+      lease.release();
+      (void)manager.acquire(chunks[1], Tier::device, Access::read);
+    }
+    if (waits) {
+      EXPECT_THAT(fake->complaints(), testing::IsEmpty());
+    } else {
+      ASSERT_EQ(fake->complaints().size(), 1U);
+      EXPECT_THAT(fake->complaints()[0],
+                  testing::MatchesRegex("a race: cudaMemcpyAsync of .* writes what a kernel reads on .*"));
+    }
+  }
+}
 
 TEST_P(ChunkManagerOn, RandomLeasesFromManyThreadsSeeTheShadow) {
   constexpr std::uint32_t kChunks = 12;

@@ -37,7 +37,7 @@ constexpr std::uint64_t kDataBytes = kChunks * kChunkBytes;
 struct Terraces {
   explicit Terraces(const std::string& engine_name, std::vector<SimulatedFault> faults = {}, std::uint64_t seed = 1,
                     const std::string& device_name = "cpu")
-      : device(test::make_test_device(device_name, pool, seed)) {
+      : device(test::make_test_device(device_name, pool, seed, false)) {
     ChunkStore::Options options;
     options.paths = {directory.path() / "a", directory.path() / "b"};
     options.capacity_bytes = kDataBytes;

@@ -18,6 +18,7 @@
 #include <terrace/optimizers/cuda/update_launch.h>
 #include <terrace/tests/support/emulated_lane.h>
 #include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/launched_updates.h>
 
 namespace terrace::test {
 
@@ -25,33 +26,23 @@ namespace terrace::test {
 inline LaunchUpdate emulated_updates(std::shared_ptr<FakeCuda> fake, std::atomic<int>& launched) {
   return [fake = std::move(fake), &launched](CudaStreamHandle stream, std::string_view name, const OptimizerSettings& settings,
                                              const UpdateStep& step, const ChunkUpdate& chunk) {
-    const auto update = [&launched, name = std::string(name), settings, step, own = chunk,
-                         parts = std::vector(chunk.parts.begin(), chunk.parts.end())]() mutable {
-      own.parts = parts;
-      EmulatedCounts counts;
-      const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
-      try {
-        cuda::launch_update(EmulatedLauncher{&counts}, maps, name, settings, step, own);
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << error.what();
-      }
-      ++launched;
-    };
-    // What the launch was given ends with the call; the kernel's own copy ends with the kernel.
-    auto work = std::make_unique<std::function<void()>>(update);
-    auto* const argument = work.get();
-    const FakeKernel kernel = [](const CudaLaunch& launch) {
-      const std::unique_ptr<std::function<void()>> run(*static_cast<std::function<void()>* const*>(launch.arguments));
-      (*run)();
-    };
-    const int code = fake->launch(
-        {.kernel = reinterpret_cast<const void*>(kernel), .arguments = &argument, .argument_bytes = sizeof argument}, stream);
-    if (code != kCudaSuccess) throw std::runtime_error("cudaLaunchKernel failed");
-    (void)work.release();
+    launch_update_on(
+        fake, stream, touched_by("an update by " + std::string(name), chunk),
+        [&launched, name = std::string(name), settings, step, own = OwnUpdate(chunk).reached(*fake)] {
+          EmulatedCounts counts;
+          const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
+          try {
+            cuda::launch_update(EmulatedLauncher{&counts}, maps, name, settings, step, own.chunk());
+          } catch (const std::exception& error) {
+            ADD_FAILURE() << error.what();
+          }
+          ++launched;
+        });
   };
 }
 
-// The kernels of whole layers: one operation of the fake's stream each. Every launch runs its threads in another order.
+// The kernels of whole layers: one operation of the fake's stream each, and all are told to use what the update does. Every
+// launch runs its threads in another order.
 struct EmulatedLayerKernels {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {
@@ -65,7 +56,7 @@ struct EmulatedLayerKernels {
         ADD_FAILURE() << error.what();
       }
     };
-    stream.launch([fake = fake, shape, args, emulated](CudaStreamHandle handle) {
+    stream.launch([fake = fake, touched = touched, shape, args, emulated](CudaStreamHandle handle) {
       const int code = fake->launch({.kernel = reinterpret_cast<const void*>(emulated),
                                      .blocks = {static_cast<unsigned>(shape.blocks[0]), static_cast<unsigned>(shape.blocks[1]),
                                                 static_cast<unsigned>(shape.blocks[2])},
@@ -73,7 +64,7 @@ struct EmulatedLayerKernels {
                                      .shared_bytes = shape.shared_bytes,
                                      .arguments = &args,
                                      .argument_bytes = sizeof args},
-                                    handle);
+                                    handle, touched);
       if (code != kCudaSuccess) throw std::runtime_error("cudaLaunchKernel failed");
     });
     ++launched;
@@ -81,14 +72,16 @@ struct EmulatedLayerKernels {
   const std::shared_ptr<FakeCuda>& fake;
   CudaStream& stream;
   std::atomic<int>& launched;
+  FakeCuda::Touched touched;
 };
 
 inline EnqueueLayer emulated_layer_updates(std::shared_ptr<FakeCuda> fake, std::atomic<int>& launched) {
   return [fake = std::move(fake), &launched](Stream& stream, std::string_view name, const OptimizerSettings& settings,
                                              const UpdateStep& step, const LayerUpdate& layer) {
     const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
-    cuda::enqueue_layer_update(EmulatedLayerKernels{fake, cuda_stream(stream), launched}, stream, maps, name, settings, step,
-                               layer);
+    auto touched = touched_by("an update by " + std::string(name), *make_optimizer(name, settings)->layer_unit(), layer);
+    cuda::enqueue_layer_update(EmulatedLayerKernels{fake, cuda_stream(stream), launched, std::move(touched)}, stream, maps,
+                               name, settings, step, layer);
   };
 }
 

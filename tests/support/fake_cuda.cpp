@@ -8,8 +8,12 @@
 
 namespace terrace::test {
 
+// What an operation, or the point of an event, tells ThreadSanitizer by.
+using Token = std::shared_ptr<char>;
+
 struct FakeCuda::FakeEvent {
   bool live = true;
+  Token token = {};  // of the last record
   std::uint64_t recorded = 0, reached = 0;
   FakeStream* stream = nullptr;  // where it was recorded last, and behind how many operations
   std::uint64_t behind = 0;
@@ -21,6 +25,8 @@ struct FakeCuda::FakeStream {
     std::function<void()> run = {};
     FakeEvent* event = nullptr;
     std::uint64_t point = 0;
+    Token token = std::make_shared<char>();
+    Token after = {};  // of the point that it waits for
   };
   struct Wait {  // of operation `number` for those of another stream
     std::uint64_t number;
@@ -44,7 +50,7 @@ struct FakeCuda::FakeStream {
 
 namespace {
 
-CudaStreamHandle handle_of(void* stream) { return static_cast<CudaStreamHandle>(stream); }
+CudaStreamHandle handle_of(const void* stream) { return static_cast<CudaStreamHandle>(const_cast<void*>(stream)); }
 constexpr std::size_t index_of(FakeCuda::Call call) { return static_cast<std::size_t>(call); }
 
 }  // namespace
@@ -79,14 +85,14 @@ bool FakeCuda::told_by_warning(Call call) {
 
 FakeCuda::FakeCuda(Options options)
     : options_(std::move(options)),
-      memory_(options_.memory_bytes),
+      memory_(options_.memory_bytes, options_.apart),
       random_(static_cast<std::minstd_rand::result_type>(options_.jitter_seed + options_.lazy_seed)) {}
 
 FakeCuda::~FakeCuda() {
   release();
   const auto left = leaks();
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     if (!left.empty()) complain("never given back: " + left);
     for (auto& stream : streams_) stream.live = false;
   }
@@ -98,50 +104,50 @@ FakeCuda::~FakeCuda() {
 // --- What the test asks for and asks ---
 
 void FakeCuda::fail(Fault fault) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   fault_ = fault;
 }
 
 void FakeCuda::fail(Call call, Fault fault) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   faults_.at(index_of(call)) = fault;
 }
 
 void FakeCuda::fail_operation(std::uint64_t at, int code) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   operation_fault_ = Fault{at, code, true};
 }
 
 void FakeCuda::fault(int code) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   sticky_ = code;
 }
 
 void FakeCuda::hold() {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   held_ = true;
 }
 
 void FakeCuda::release() {
   {
-    const std::lock_guard lock(mutex_);
+    const Lock lock(mutex_);
     held_ = false;
   }
   changed_.notify_all();
 }
 
 std::uint64_t FakeCuda::count() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return records_.size();
 }
 
 std::uint64_t FakeCuda::count(Call call) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return counts_.at(index_of(call));
 }
 
 std::vector<FakeCuda::Record> FakeCuda::records(Call call) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   std::vector<Record> out;
   for (const auto& record : records_)
     if (record.call == call) out.push_back(record);
@@ -149,17 +155,17 @@ std::vector<FakeCuda::Record> FakeCuda::records(Call call) const {
 }
 
 std::optional<FakeCuda::Call> FakeCuda::struck() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return struck_;
 }
 
 std::vector<std::string> FakeCuda::complaints() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return complaints_;
 }
 
 std::string FakeCuda::leaks() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   auto text = memory_.describe();
   const auto add = [&](std::ptrdiff_t number, const char* what) {
     if (number > 0) text += (text.empty() ? "" : ", ") + std::to_string(number) + what;
@@ -170,18 +176,38 @@ std::string FakeCuda::leaks() const {
 }
 
 bool FakeCuda::pointer_is_of_device(const void* data) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   need_device("cudaPointerGetAttributes");
   return memory_.is_device_memory(data);
 }
 
 bool FakeCuda::is_device_memory(const void* data) const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return memory_.is_device_memory(data);
 }
 
+bool FakeCuda::is_stream(CudaStreamHandle handle) const {
+  const Lock lock(mutex_);
+  return std::ranges::any_of(streams_, [&](const auto& stream) { return handle_of(&stream) == handle; });
+}
+
+std::byte* FakeCuda::reach(const void* data) const {
+  const Lock lock(mutex_);
+  return find(data);
+}
+
+std::shared_ptr<void> FakeCuda::host_uses(Touched touched) {
+  const Lock lock(mutex_);
+  look_for_races(nullptr, touched);
+  const auto at = host_uses_.insert(host_uses_.end(), std::move(touched));
+  return {this, [this, at](void*) {
+            const Lock inner(mutex_);
+            host_uses_.erase(at);
+          }};
+}
+
 std::size_t FakeCuda::used_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   return memory_.used_bytes();
 }
 
@@ -216,6 +242,11 @@ void FakeCuda::need_device(const char* what) {
   if (!devices_.contains(std::this_thread::get_id())) complain(std::string(what) + " by a thread that never set its device");
 }
 
+std::byte* FakeCuda::find(const void* data) const {
+  auto* const found = memory_.reach(data);
+  return found == data && options_.same_gpu ? options_.same_gpu->reach(data) : found;
+}
+
 FakeCuda::FakeStream* FakeCuda::live_stream(CudaStreamHandle handle, const char* what) {
   for (auto& stream : streams_)
     if (handle_of(&stream) == handle && stream.live) return &stream;
@@ -244,25 +275,35 @@ int FakeCuda::place_of(const void* data, std::size_t bytes, std::int64_t* number
 }
 
 void FakeCuda::enqueue(FakeStream& stream, Touched touched, std::function<void()> run) {
-  look_for_races(stream, touched);
+  look_for_races(&stream, touched);
   stream.operations.push_back({.run = std::move(run)});
+  tell_before(stream.operations.back().token.get());
   stream.unobserved[++stream.given] = std::move(touched);
   changed_.notify_all();
 }
 
-void FakeCuda::look_for_races(const FakeStream& stream, const Touched& touched) {
+void FakeCuda::look_for_races(const FakeStream* stream, const Touched& touched) {
+  const auto meets = [&](const Touched& earlier, const char* where) {
+    for (const auto& a : earlier.ranges)
+      for (const auto& b : touched.ranges) {
+        if ((!a.writes && !b.writes) || a.end <= b.begin || b.end <= a.begin) continue;
+        complain("a race: " + touched.name + (b.writes ? " writes" : " reads") + " what " + earlier.name +
+                 (a.writes ? " writes" : " reads") + where);
+        if (options_.stops_at_a_race) sticky_ = 719;  // cudaErrorLaunchFailure
+        return true;
+      }
+    return false;
+  };
   for (auto& other : streams_) {
-    if (&other == &stream || !other.live) continue;
-    const auto known = stream.ended.find(&other);
+    if (&other == stream || !other.live) continue;
+    std::uint64_t ended = 0;
+    if (stream)
+      if (const auto known = stream->ended.find(&other); known != stream->ended.end()) ended = known->second;
     for (const auto& [number, earlier] : other.unobserved)
-      for (const auto& a : earlier.ranges)
-        for (const auto& b : touched.ranges) {
-          if ((!a.writes && !b.writes) || a.end <= b.begin || b.end <= a.begin) continue;
-          if (known != stream.ended.end() && number <= known->second) continue;
-          return complain("a race: " + touched.name + (b.writes ? " writes" : " reads") + " what " + earlier.name +
-                          (a.writes ? " writes" : " reads") + " on another stream, and nothing has waited for that");
-        }
+      if (number > ended && meets(earlier, " on another stream, and nothing has waited for that")) return;
   }
+  for (const auto& use : host_uses_)
+    if (meets(use, " on the host meanwhile")) return;
 }
 
 void FakeCuda::allow(FakeStream& stream, std::uint64_t operations) {
@@ -279,6 +320,13 @@ void FakeCuda::observe(FakeStream& stream, std::uint64_t operations) {
   for (const auto& wait : std::vector(stream.waits))  // a stream that waits for this one comes back here
     if (over(wait) && wait.other->observed < wait.behind) observe(*wait.other, wait.behind);
   std::erase_if(stream.waits, over);
+}
+
+// Whether it may run: not after a sticky error, nor if it is the one that shall fail.
+bool FakeCuda::begin_operation() {
+  const Lock lock(mutex_);
+  if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
+  return sticky_ == 0;
 }
 
 // Somewhere between now and a moment later, by the seed.
@@ -300,7 +348,7 @@ void FakeCuda::run(FakeStream& stream) {
       if (!is_event && next.event && next.event->reached < next.point) return false;
       return options_.lazy_seed == 0 || is_event || stream.begun < stream.allowed || !stream.live;
     };
-    changed_.wait(lock, [&] {
+    changed_.wait(lock.inner(), [&] {
       return (!stream.operations.empty() && !held_ && may_run()) || (!stream.live && stream.operations.empty());
     });
     if (stream.operations.empty()) return;
@@ -308,11 +356,14 @@ void FakeCuda::run(FakeStream& stream) {
     stream.operations.pop_front();
     if (operation.run) ++stream.begun;
     stream.busy = true;
+    see_after(operation.token.get());
     pause(lock);
     lock.unlock();
     if (operation.run) operation.run();
     lock.lock();
     stream.busy = false;
+    tell_before(&stream);
+    tell_before(operation.token.get());
     if (operation.event && !operation.run) operation.event->reached = operation.point;
     changed_.notify_all();
   }
@@ -321,14 +372,14 @@ void FakeCuda::run(FakeStream& stream) {
 // --- Devices and memory ---
 
 int FakeCuda::device_count(int* count) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::device_count})) return code;
   *count = options_.devices;
   return kCudaSuccess;
 }
 
 int FakeCuda::properties(int device, CudaProperties* properties) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::properties})) return code;
   if (device < 0 || device >= options_.devices) return 101;
   *properties = {.name = "a fake GPU",
@@ -344,7 +395,7 @@ int FakeCuda::properties(int device, CudaProperties* properties) {
 }
 
 int FakeCuda::set_device(int device) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::set_device})) return code;
   if (device < 0 || device >= options_.devices) return 101;
   devices_[std::this_thread::get_id()] = device;
@@ -352,7 +403,7 @@ int FakeCuda::set_device(int device) {
 }
 
 int FakeCuda::memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::memory_info})) return code;
   need_device("cudaMemGetInfo");
   *total_bytes = memory_.capacity_bytes();
@@ -361,7 +412,7 @@ int FakeCuda::memory_info(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 int FakeCuda::allocate(void** data, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::allocate, nullptr, nullptr, bytes})) return code;
   need_device("cudaMalloc");
   return memory_.allocate(data, bytes, options_.poison);
@@ -372,15 +423,18 @@ int FakeCuda::free(void* data) {
   Lock lock(mutex_);
   const int code = begin({Call::free, data});
   for (auto& stream : streams_) allow(stream, stream.given);
-  changed_.wait(lock, [this] { return std::ranges::all_of(streams_, &FakeStream::idle); });
-  for (auto& stream : streams_) observe(stream, stream.given);
+  changed_.wait(lock.inner(), [this] { return std::ranges::all_of(streams_, &FakeStream::idle); });
+  for (auto& stream : streams_) {
+    observe(stream, stream.given);
+    see_after(&stream);
+  }
   const int done = memory_.free(data);
   if (done) complain("cudaFree of what was not allocated");
   return code ? code : done;
 }
 
 int FakeCuda::register_host(void* data, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::register_host, data, nullptr, bytes})) return code;
   need_device("cudaHostRegister");
   const int code = memory_.add_host(data, bytes);
@@ -389,7 +443,7 @@ int FakeCuda::register_host(void* data, std::size_t bytes) {
 }
 
 int FakeCuda::unregister_host(void* data) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const int code = begin({Call::unregister_host, data});
   const int done = memory_.remove_host(data);
   if (done) complain("cudaHostUnregister of what was not registered");
@@ -399,7 +453,7 @@ int FakeCuda::unregister_host(void* data) {
 // --- Streams ---
 
 int FakeCuda::create_stream(CudaStreamHandle* stream) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::create_stream})) return code;
   need_device("cudaStreamCreate");
   auto& made = streams_.emplace_back();
@@ -428,8 +482,9 @@ int FakeCuda::synchronize_stream(CudaStreamHandle handle) {
   if (!stream) return 400;
   allow(*stream, stream->given);
   const auto until = stream->given;
-  changed_.wait(lock, [&] { return stream->idle(); });
+  changed_.wait(lock.inner(), [&] { return stream->idle(); });
   observe(*stream, until);
+  see_after(stream);
   return sticky_;
 }
 
@@ -446,24 +501,23 @@ int FakeCuda::copy_async(void* to, const void* from, std::size_t bytes, CudaStre
   Touched touched{.name = "cudaMemcpyAsync of " + std::to_string(bytes) + " bytes"};
   touched.add(static_cast<std::byte*>(to), bytes, true);
   touched.add(static_cast<const std::byte*>(from), bytes, false);
-  if (options_.lazy_seed != 0 && stream->idle()) std::memset(to, static_cast<int>(options_.poison), bytes);
+  auto* const here = find(to);
+  const auto* const from_here = find(from);
+  if (options_.lazy_seed != 0 && stream->idle()) std::memset(here, static_cast<int>(options_.poison), bytes);
   enqueue(*stream, std::move(touched), [=, this] {
+    if (!begin_operation()) return;
     {
-      const std::lock_guard inner(mutex_);
-      if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
-      if (sticky_) return;
-      if (memory_.span(to, bytes) != to_number || memory_.span(from, bytes) != from_number) {
-        complain("memory was given back while a copy of it was under way");
-        return;
-      }
+      const Lock inner(mutex_);
+      if (memory_.span(to, bytes) != to_number || memory_.span(from, bytes) != from_number)
+        return complain("memory was given back while a copy of it was under way");
     }
-    std::memmove(to, from, bytes);
+    std::memmove(here, from_here, bytes);
   });
   return kCudaSuccess;
 }
 
-int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
-  const std::lock_guard lock(mutex_);
+int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle, Touched touched) {
+  const Lock lock(mutex_);
   if (const int code = begin({Call::launch, launch.kernel, nullptr, launch.argument_bytes})) return code;
   need_device("cudaLaunchKernel");
   if (launch.shared_bytes > options_.shared_bytes) return kCudaInvalidValue;
@@ -471,12 +525,15 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
   if (!stream) return 400;
   std::vector<std::max_align_t> arguments(ceil_div(launch.argument_bytes, sizeof(std::max_align_t)));
   if (launch.argument_bytes) std::memcpy(arguments.data(), launch.arguments, launch.argument_bytes);
-  enqueue(*stream, {}, [this, own = CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
-    {
-      const std::lock_guard inner(mutex_);
-      if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
-      if (sticky_) return;
-    }
+  auto* const bytes = reinterpret_cast<std::byte*>(arguments.data());
+  for (std::size_t at = 0; at + sizeof(void*) <= launch.argument_bytes; at += sizeof(void*)) {
+    const void* word = nullptr;
+    std::memcpy(&word, bytes + at, sizeof word);
+    word = find(word);
+    std::memcpy(bytes + at, &word, sizeof word);
+  }
+  enqueue(*stream, std::move(touched), [this, own = CudaLaunch(launch), arguments = std::move(arguments)]() mutable {
+    if (!begin_operation()) return;
     own.arguments = arguments.data();
     reinterpret_cast<FakeKernel>(const_cast<void*>(own.kernel))(own);
   });
@@ -485,22 +542,18 @@ int FakeCuda::launch(const CudaLaunch& launch, CudaStreamHandle handle) {
 
 int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::function<void()> run) {
   if (options_.launched) options_.launched(touched);
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::launch})) return code;
   need_device("cudaLaunchKernel");
   auto* const stream = live_stream(handle, "cudaLaunchKernel");
   if (!stream) return 400;
   auto name = touched.name;
   enqueue(*stream, std::move(touched), [this, name = std::move(name), run = std::move(run)] {
-    {
-      const std::lock_guard inner(mutex_);
-      if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
-      if (sticky_) return;
-    }
+    if (!begin_operation()) return;
     try {
       run();
     } catch (const std::exception& error) {
-      const std::lock_guard inner(mutex_);
+      const Lock inner(mutex_);
       complain(name + ": " + error.what());
       sticky_ = 719;  // cudaErrorLaunchFailure
     }
@@ -509,7 +562,7 @@ int FakeCuda::launch_touching(CudaStreamHandle handle, Touched touched, std::fun
 }
 
 int FakeCuda::allow_shared_bytes(const void* kernel, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::allow_shared_bytes, kernel, nullptr, bytes})) return code;
   return bytes <= options_.shared_bytes ? kCudaSuccess : kCudaInvalidValue;
 }
@@ -517,7 +570,7 @@ int FakeCuda::allow_shared_bytes(const void* kernel, std::size_t bytes) {
 // --- Events ---
 
 int FakeCuda::create_event(CudaEventHandle* event) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::create_event})) return code;
   need_device("cudaEventCreate");
   *event = static_cast<CudaEventHandle>(static_cast<void*>(&events_.emplace_back()));
@@ -525,7 +578,7 @@ int FakeCuda::create_event(CudaEventHandle* event) {
 }
 
 int FakeCuda::destroy_event(CudaEventHandle handle) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   const int code = begin({Call::destroy_event, handle});
   auto* const event = live_event(handle, "cudaEventDestroy");
   if (!event) return 400;
@@ -534,13 +587,14 @@ int FakeCuda::destroy_event(CudaEventHandle handle) {
 }
 
 int FakeCuda::record_event(CudaEventHandle handle, CudaStreamHandle on) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::record_event, handle, on})) return code;
   need_device("cudaEventRecord");
   auto* const event = live_event(handle, "cudaEventRecord");
   auto* const stream = live_stream(on, "cudaEventRecord");
   if (!event || !stream) return 400;
   stream->operations.push_back({.event = event, .point = ++event->recorded});
+  event->token = stream->operations.back().token;
   event->stream = stream;
   event->behind = stream->given;
   event->ended = stream->ended;
@@ -556,21 +610,23 @@ int FakeCuda::synchronize_event(CudaEventHandle handle) {
   if (!event) return 400;
   auto* const stream = event->stream;  // null: it was never recorded
   const auto behind = event->behind;
+  const auto token = event->token;
   if (stream) allow(*stream, behind);
-  changed_.wait(lock, [event, point = event->recorded] { return event->reached >= point; });
+  changed_.wait(lock.inner(), [event, point = event->recorded] { return event->reached >= point; });
   if (stream) observe(*stream, behind);
+  if (token) see_after(token.get());
   return sticky_;
 }
 
 int FakeCuda::stream_wait_event(CudaStreamHandle handle, CudaEventHandle of) {
-  const std::lock_guard lock(mutex_);
+  const Lock lock(mutex_);
   if (const int code = begin({Call::stream_wait_event, handle, of})) return code;
   need_device("cudaStreamWaitEvent");
   auto* const event = live_event(of, "cudaStreamWaitEvent");
   auto* const stream = live_stream(handle, "cudaStreamWaitEvent");
   if (!event || !stream) return 400;
   if (!event->stream) return kCudaSuccess;  // never recorded: as CUDA, it is over
-  stream->operations.push_back({.run = [] {}, .event = event, .point = event->recorded});
+  stream->operations.push_back({.run = [] {}, .event = event, .point = event->recorded, .after = event->token});
   stream->waits.push_back({++stream->given, event->stream, event->behind});
   for (const auto& [other, operations] : event->ended)
     if (other != stream) stream->ended[other] = std::max(stream->ended[other], operations);

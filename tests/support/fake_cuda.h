@@ -1,14 +1,16 @@
 // A CUDA runtime without a GPU, and as asynchronous as one: each stream is a thread that runs copies, kernels and event records
-// in order; device memory is memory of its own, poisoned when it is given. Every call is recorded and can fail; misuse is
-// found: use of what was destroyed, copies from memory that is not registered or no longer there, threads without a device,
-// leaks.
+// in order; device memory is memory of its own, poisoned when it is given, at addresses that fault on the host. Copies and
+// kernels find it elsewhere: in the place of every address of device memory in its arguments, a kernel gets the one that it can
+// reach. Every call is recorded and can fail; misuse is found: use of what was destroyed, copies from memory that is not
+// registered or no longer there, threads without a device, leaks.
 //
 // A lazy one runs an operation only when something waits for it, but for some that it chooses by its seed; until then the
 // destination of a copy is poison, if nothing before it on its stream can still read there.
 //
 // Races are found, too: two operations on different streams, one of which writes what the other one touches, and the later was
 // issued before anything had waited for the earlier: the host, by events and by synchronising streams, or the later one's
-// stream by an event.
+// stream by an event. Uses by the host's own threads can be told, too, and must not meet an operation. ThreadSanitizer sees this
+// order and no other one (hidden_lock.h): it finds races of what is not told.
 //
 // Owner:   the test, shared with the device. Threads: any.
 // Errors:  those that the test asked for, as CUDA gives them; misuse goes to Options::report and complaints().
@@ -30,6 +32,7 @@
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/units.h>
 #include <terrace/tests/support/fake_cuda_memory.h>
+#include <terrace/tests/support/hidden_lock.h>
 
 namespace terrace::test {
 
@@ -70,12 +73,15 @@ class FakeCuda final : public CudaRuntime {
     std::size_t memory_bytes = 256 * kMiB;
     std::size_t shared_bytes = 227 * kKiB;  // of a block
     std::byte poison{0xcb};
+    bool apart = true;              // false: the host reaches device memory, and that is meant
+    bool stops_at_a_race = false;   // as at a kernel's fault, so that nothing computes with what is not there
     bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
     std::uint64_t jitter_seed = 0;  // not 0: operations, and calls that copy, take up to 100 µs longer
     std::uint64_t lazy_seed = 0;    // not 0: lazy
     std::function<void(const std::string&)> report = {};
     CudaProfiler* profiler = nullptr;
     std::function<void(const Touched&)> launched = {};  // of each launch_touching()
+    std::shared_ptr<FakeCuda> same_gpu = {};  // another runtime of this GPU, whose memory kernels reach, too
   };
   // The bytes that an operation uses.
   struct Touched {
@@ -85,7 +91,8 @@ class FakeCuda final : public CudaRuntime {
     };
     std::string name = {};
     std::vector<Range> ranges = {};
-    void add(const std::byte* data, std::size_t bytes, bool writes) {
+    void add(const void* at, std::size_t bytes, bool writes) {
+      const auto* const data = static_cast<const std::byte*>(at);
       if (data && bytes != 0) ranges.push_back({data, data + bytes, writes});
     }
   };
@@ -122,7 +129,12 @@ class FakeCuda final : public CudaRuntime {
   [[nodiscard]] std::string leaks() const;                      // what is still there; empty: nothing
   [[nodiscard]] std::size_t used_bytes() const;                 // of device memory
   [[nodiscard]] bool is_device_memory(const void* data) const;  // asked by the test
-  [[nodiscard]] bool pointer_is_of_device(const void* data);    // asked of CUDA, by a thread that has a device
+  [[nodiscard]] bool is_stream(CudaStreamHandle handle) const;
+  [[nodiscard]] bool pointer_is_of_device(const void* data);  // asked of CUDA, by a thread that has a device
+  // Where an operation finds what has this address on the device; others are as they were.
+  [[nodiscard]] std::byte* reach(const void* data) const;
+  // The host uses these bytes until what is returned ends, which must be before this.
+  [[nodiscard]] std::shared_ptr<void> host_uses(Touched touched);
 
   int device_count(int* count) override;
   int properties(int device, CudaProperties* properties) override;
@@ -136,8 +148,9 @@ class FakeCuda final : public CudaRuntime {
   int destroy_stream(CudaStreamHandle stream) override;
   int synchronize_stream(CudaStreamHandle stream) override;
   int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override;
-  int launch(const CudaLaunch& launch, CudaStreamHandle stream) override;
-  // As launch(), of a function of the host that uses these bytes.
+  int launch(const CudaLaunch& launch, CudaStreamHandle stream) override { return this->launch(launch, stream, {}); }
+  int launch(const CudaLaunch& launch, CudaStreamHandle stream, Touched touched);
+  // As launch(), of a function of the host that uses these bytes, each where reach() says.
   int launch_touching(CudaStreamHandle stream, Touched touched, std::function<void()> run);
   int allow_shared_bytes(const void* kernel, std::size_t bytes) override;
   int create_event(CudaEventHandle* event) override;
@@ -152,16 +165,18 @@ class FakeCuda final : public CudaRuntime {
  private:
   struct FakeStream;
   struct FakeEvent;
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = HiddenLock;
 
   int begin(const Record& record);
   void complain(const std::string& text);
   void need_device(const char* what);
+  [[nodiscard]] std::byte* find(const void* data) const;
   FakeStream* live_stream(CudaStreamHandle handle, const char* what);
   FakeEvent* live_event(CudaEventHandle handle, const char* what);
   int place_of(const void* data, std::size_t bytes, std::int64_t* number);
   void enqueue(FakeStream& stream, Touched touched, std::function<void()> run);
-  void look_for_races(const FakeStream& stream, const Touched& touched);
+  bool begin_operation();
+  void look_for_races(const FakeStream* stream, const Touched& touched);
   void allow(FakeStream& stream, std::uint64_t operations);    // a lazy stream to run so many, counted from its first
   void observe(FakeStream& stream, std::uint64_t operations);  // the host knows that so many have ended
   void pause(Lock& lock);
@@ -174,6 +189,7 @@ class FakeCuda final : public CudaRuntime {
   // Kept after their end, so that no handle is ever used again.
   std::list<FakeStream> streams_;
   std::list<FakeEvent> events_;
+  std::list<Touched> host_uses_;
   std::map<std::thread::id, int> devices_;
   std::vector<Record> records_;
   std::array<std::uint64_t, kCalls> counts_{};

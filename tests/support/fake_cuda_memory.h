@@ -1,17 +1,18 @@
-// The memory that the fake CUDA runtime knows: allocations of its device, and registered host memory.
+// The memory that the fake CUDA runtime knows: allocations of its device, and registered host memory. Ranges of the device have
+// its addresses (device_block.h).
 //
 // Owner:   the fake. Threads: one at a time. Errors: CUDA's codes.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <iterator>
 #include <map>
-#include <memory>
-#include <new>
 #include <string>
+#include <utility>
 
 #include <terrace/core/cuda/runtime.h>
+#include <terrace/tests/support/device_block.h>
 
 namespace terrace::test {
 
@@ -20,16 +21,15 @@ inline constexpr int kCudaAlreadyRegistered = 712, kCudaNotRegistered = 713;
 
 class FakeCudaMemory {
  public:
-  explicit FakeCudaMemory(std::size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
+  FakeCudaMemory(std::size_t capacity_bytes, bool apart) : capacity_bytes_(capacity_bytes), apart_(apart) {}
 
   [[nodiscard]] std::size_t capacity_bytes() const { return capacity_bytes_; }
   [[nodiscard]] std::size_t used_bytes() const { return used_bytes_; }
 
   int allocate(void** data, std::size_t bytes, std::byte poison) {
     if (bytes > capacity_bytes_ - used_bytes_) return kCudaOutOfMemory;
-    Block block(static_cast<std::byte*>(::operator new(bytes, kAligned)));
-    std::memset(block.get(), static_cast<int>(poison), bytes);
-    *data = block.get();
+    DeviceBlock block(bytes, poison, apart_);
+    *data = block.device();
     used_bytes_ += bytes;
     ranges_[address(*data)] = {bytes, ++numbers_, std::move(block)};
     return kCudaSuccess;
@@ -46,7 +46,7 @@ class FakeCudaMemory {
     const auto after = ranges_.lower_bound(address(data));
     if (after != ranges_.end() && after->first < address(data) + bytes) return kCudaAlreadyRegistered;
     if (range_of(data)) return kCudaAlreadyRegistered;
-    ranges_[address(data)] = {bytes, ++numbers_, nullptr};
+    ranges_[address(data)] = {bytes, ++numbers_, {}};
     return kCudaSuccess;
   }
   int remove_host(void* data) {
@@ -59,6 +59,15 @@ class FakeCudaMemory {
   [[nodiscard]] bool is_device_memory(const void* data) const {
     const auto* const range = range_of(data);
     return range && range->second.block;
+  }
+  // Where copies and kernels find what has this address, which may be the end of an allocation.
+  [[nodiscard]] std::byte* reach(const void* data) const {
+    const auto after = ranges_.upper_bound(address(data));
+    if (after != ranges_.begin()) {
+      const auto& [first, range] = *std::prev(after);
+      if (range.block && address(data) <= first + range.bytes) return range.block.here() + (address(data) - first);
+    }
+    return static_cast<std::byte*>(const_cast<void*>(data));
   }
   // What a copy or a kernel touches: a number that is never used again, 0 for memory that CUDA does not know, -1 for a span
   // that leaves its range.
@@ -79,15 +88,10 @@ class FakeCudaMemory {
   }
 
  private:
-  static constexpr std::align_val_t kAligned{256};  // as cudaMalloc's
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete(data, kAligned); }
-  };
-  using Block = std::unique_ptr<std::byte[], Free>;
   struct Range {
     std::size_t bytes = 0;
     std::int64_t number = 0;
-    Block block = {};  // none: the host's
+    DeviceBlock block = {};  // none: the host's
   };
   using Ranges = std::map<std::uintptr_t, Range>;
 
@@ -100,6 +104,7 @@ class FakeCudaMemory {
   }
 
   const std::size_t capacity_bytes_;
+  const bool apart_;
   std::size_t used_bytes_ = 0;
   std::int64_t numbers_ = 0;
   Ranges ranges_;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/math.h>
@@ -12,6 +13,8 @@
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/tests/support/fake_cuda.h>
 #include <terrace/tests/support/fake_nccl.h>
+#include <terrace/tests/support/launched_math.h>
+#include <terrace/tests/support/launched_updates.h>
 #include <terrace/tests/support/made_up_products.h>
 
 namespace {
@@ -19,6 +22,8 @@ namespace {
 // Whose runtime a device stands on, for the communicator between devices.
 std::mutex devices_mutex;
 std::map<const terrace::Device*, std::shared_ptr<terrace::test::FakeCuda>> runtimes;
+// The first runtime of each GPU: several devices of a process may be one GPU.
+std::map<int, std::shared_ptr<terrace::test::FakeCuda>> first_runtimes;
 
 void misuse(const std::string& text) {
   std::fprintf(stderr, "misuse of CUDA: %s\n", text.c_str());
@@ -31,15 +36,22 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
                                                                                        const terrace::CudaOptions* options) {
   using namespace terrace;
   const char* const gpus = std::getenv("TERRACE_FAKE_GPUS");  // as the driver shows
-  auto fake = std::make_shared<test::FakeCuda>(test::FakeCuda::Options{
-      .devices = gpus ? std::atoi(gpus) : 1, .memory_bytes = 3 * kGiB, .pageable_copies = true, .report = misuse});
-  auto device = make_device_on(fake, *pool, *options, [given = *options](CudaRuntime&, Device& d) -> std::unique_ptr<Math> {
-    const char* const version = std::getenv("TERRACE_FAKE_CUBLAS");
-    if (!version) return make_cpu_math(d.pool());
-    return std::make_unique<test::MadeUpProducts>(make_cpu_math(d.pool()), std::strtoull(version, nullptr, 10),
-                                                  cuda::KnownAlgorithms(given.algorithms, given.machine_algorithms));
-  });
   const std::lock_guard lock(devices_mutex);
+  auto& first = first_runtimes[options->index];
+  auto fake = std::make_shared<test::FakeCuda>(test::FakeCuda::Options{.devices = gpus ? std::atoi(gpus) : 1,
+                                                                       .memory_bytes = 3 * kGiB,
+                                                                       .pageable_copies = true,
+                                                                       .report = misuse,
+                                                                       .same_gpu = first});
+  if (!first) first = fake;
+  auto device = make_device_on(fake, *pool, *options, [&](CudaRuntime&, Device& d) -> std::unique_ptr<Math> {
+    auto math = make_cpu_math(d.pool());
+    if (const char* const version = std::getenv("TERRACE_FAKE_CUBLAS"))
+      math = std::make_unique<test::MadeUpProducts>(std::move(math), std::strtoull(version, nullptr, 10),
+                                                    cuda::KnownAlgorithms(options->algorithms, options->machine_algorithms));
+    // A machine profile has products of 8,192 rows, whose numbers nobody reads and which processors compute for minutes.
+    return std::make_unique<test::LaunchedMath>(std::move(math), fake, 2e9);
+  });
   runtimes[device.get()] = std::move(fake);
   return device.release();
 }
@@ -65,8 +77,16 @@ extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nc
       .release();
 }
 
-// Its updates are host work of the stream, as the math is.
+// Its updates are operations of the stream, as the math's are.
 extern "C" __attribute__((visibility("default"))) terrace::Optimizer* terrace_cuda_optimizer(
     const char* name, const terrace::OptimizerSettings* settings) {
-  return terrace::make_optimizer(name, *settings).release();
+  using namespace terrace;
+  return test::make_launched_optimizer(name, *settings,
+                                       [](CudaStreamHandle stream) {
+                                         const std::lock_guard lock(devices_mutex);
+                                         for (const auto& [device, fake] : runtimes)
+                                           if (fake->is_stream(stream)) return fake;
+                                         throw std::logic_error("a stream of no device");
+                                       })
+      .release();
 }

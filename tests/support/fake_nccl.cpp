@@ -204,6 +204,12 @@ int FakeNccl::group_end() {
   return code == 0 ? 0 : kNcclSystemError;
 }
 
+// Where its kernels find it.
+std::byte* FakeNccl::reach(const void* data) const {
+  const auto* const fake = dynamic_cast<const FakeCuda*>(runtime_.get());
+  return fake ? fake->reach(data) : static_cast<std::byte*>(const_cast<void*>(data));
+}
+
 void FakeNccl::keep(std::shared_ptr<void> batch) {
   const std::lock_guard lock(mutex_);
   batches_.push_back(std::move(batch));
@@ -222,7 +228,7 @@ int FakeNccl::add(const Message& message, CudaStreamHandle stream) {
 int FakeNccl::send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
   const auto number = messages_++;
   if (options_.before_send) options_.before_send(number);
-  Message message{seat_of(handle), peer, static_cast<const std::byte*>(from), nullptr, bytes};
+  Message message{seat_of(handle), peer, reach(from), nullptr, bytes};
   if (number >= lose_from_ && message.seat) {
     message.lost = true;
     const std::lock_guard lock(message.seat->group->mutex);
@@ -232,7 +238,7 @@ int FakeNccl::send(const void* from, std::size_t bytes, int peer, NcclHandle han
 }
 
 int FakeNccl::receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
-  return add({seat_of(handle), peer, nullptr, static_cast<std::byte*>(to), bytes}, stream);
+  return add({seat_of(handle), peer, nullptr, reach(to), bytes}, stream);
 }
 
 int FakeNccl::all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) {

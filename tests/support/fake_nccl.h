@@ -61,6 +61,7 @@ class FakeNccl final : public NcclLibrary {
   struct Message;
   int add(const Message& message, CudaStreamHandle stream);
   std::shared_ptr<ncclComm> seat_of(NcclHandle handle);
+  [[nodiscard]] std::byte* reach(const void* data) const;
   void keep(std::shared_ptr<void> batch);
 
   const std::shared_ptr<CudaRuntime> runtime_;

@@ -42,11 +42,14 @@ inline std::string why_not_here(const std::string& kind) {
   return found.gpus.empty() ? found.why_none : cuda_module_trouble();
 }
 
-inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadPool& pool, std::uint64_t jitter_seed = 0) {
+// `apart`: as FakeCuda::Options say.
+inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadPool& pool, std::uint64_t jitter_seed = 0,
+                                                bool apart = true) {
   if (kind == "cpu") return make_cpu_device(pool);
   if (kind == "gpu") return make_cuda_device(pool);
   auto options = strict_fake();
   options.jitter_seed = jitter_seed;
+  options.apart = apart;
   // Small pieces, so that small copies have several.
   return make_fake_cuda_device(std::make_shared<FakeCuda>(options), pool, {},
                                {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});

@@ -1,0 +1,39 @@
+// A stream that runs what it is given where it is given it, for code of the host inside an operation of a fake GPU; and one
+// that runs nothing, for what that code refuses when it is called.
+//
+// Owner: the operation; `device` is what math is asked of, may be null, and must outlive it. Threads: one. Errors: those of the
+// work.
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+
+#include <terrace/core/device.h>
+
+namespace terrace::test {
+
+class InlineStream : public Stream {
+ public:
+  explicit InlineStream(Device* device = nullptr) : device_(device) {}
+  void submit(std::function<void()> work) override { work(); }
+  void then(Told) override { fail(); }
+  void wait(const Event&) override { fail(); }
+  Event record() override { fail(); }
+  void copy(std::byte*, const std::byte*, std::size_t) override { fail(); }
+  Device& device() override {
+    if (!device_) fail();
+    return *device_;
+  }
+
+ private:
+  [[noreturn]] static void fail() { throw std::logic_error("InlineStream: only submits"); }
+
+  Device* const device_;
+};
+
+class IdleStream final : public InlineStream {
+ public:
+  void submit(std::function<void()> /*work*/) override {}
+};
+
+}  // namespace terrace::test
