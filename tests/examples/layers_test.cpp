@@ -3,6 +3,8 @@
 #include "families/mixed.h"
 #include "layer_harness.h"
 
+#include <cstring>
+
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/adapters.h>
 #include <terrace/parallel/layers/head.h>
@@ -256,13 +258,17 @@ struct LayersTest : testing::TestWithParam<Case> {
     const double step = 1e-5;
     for (int i = 0; i < (long_form() ? 12 : 5); ++i) {
       const std::size_t e = generator() % gradient.size();
-      double& value = at.as<double>()[e];
-      const double kept = value;
-      value = kept + step;
-      const double above = objective();
-      value = kept - step;
-      const double below = objective();
-      value = kept;
+      std::byte* const place = at.data + e * sizeof(double);
+      const auto kept = bytes_at(place, sizeof(double));
+      const auto with = [&](double change) {
+        double value = 0;
+        std::memcpy(&value, kept.data(), sizeof value);
+        value += change;
+        put_bytes(place, reinterpret_cast<const std::byte*>(&value), sizeof value);
+        return objective();
+      };
+      const double above = with(step), below = with(-step);
+      put_bytes(place, kept.data(), kept.size());
       EXPECT_NEAR(gradient[e], (above - below) / (2 * step), 1e-6 * std::max(1.0, std::abs(gradient[e])))
           << name << ", element " << e;
     }
@@ -665,7 +671,7 @@ TEST_F(HeadTest, EvaluationOnlyMakesTheLoss) {
   LayerRun run(machine, head, DType::fp32, config.hidden, {1, 8}, false, true);
   prepare(run, config.vocab);
   const double loss = run.loss();
-  run.io.views[2].as<double>()[0] = 0;
+  set(run.io.views[2], {0});
   auto ctx = run.context();
   ctx.evaluate = true;
   head.backward(ctx,

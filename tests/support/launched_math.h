@@ -6,8 +6,10 @@
 // Owner: as Math; the fake is shared. Threads: as Math. Errors: those of an operation become complaints of the fake.
 #pragma once
 
+#include <exception>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -141,13 +143,13 @@ class LaunchedMath final : public Math {
   }
   void embed(Stream& s, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
              std::int64_t first_position) override {
-    launch(s, "embed", {y}, {tokens, table, positions}, [=, this](Stream& here, const Reach& at) {
+    launch_checking(s, "embed", {y}, {tokens, table, positions}, [=, this](Stream& here, const Reach& at) {
       math_->embed(here, at(y), at(tokens), at(table), at(positions), seq, first_position);
     });
   }
   void embed_grad(Stream& s, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
                   Accumulate accumulate) override {
-    launch(s, "embed_grad", {dtable, dpositions}, {tokens, dy}, [=, this](Stream& here, const Reach& at) {
+    launch_checking(s, "embed_grad", {dtable, dpositions}, {tokens, dy}, [=, this](Stream& here, const Reach& at) {
       math_->embed_grad(here, at(dtable), at(dpositions), at(tokens), at(dy), seq, accumulate);
     });
   }
@@ -186,25 +188,26 @@ class LaunchedMath final : public Math {
   }
   void cross_entropy(Stream& s, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                      double scale) override {
-    launch(s, "cross_entropy", {loss, dlogits.with_gaps()}, {logits.with_gaps(), targets},
-           [=, this](Stream& here, const Reach& at) {
-             math_->cross_entropy(here, at(loss), at(dlogits), at(logits), at(targets), scale);
-           });
+    launch_checking(s, "cross_entropy", {loss, dlogits.with_gaps()}, {logits.with_gaps(), targets},
+                    [=, this](Stream& here, const Reach& at) {
+                      math_->cross_entropy(here, at(loss), at(dlogits), at(logits), at(targets), scale);
+                    });
   }
   void log_sum_exp(Stream& s, TensorView lse, MatrixView logits) override {
     launch(s, "log_sum_exp", {lse}, {logits.with_gaps()},
            [=, this](Stream& here, const Reach& at) { math_->log_sum_exp(here, at(lse), at(logits)); });
   }
   void merge_log_sums(Stream& s, TensorView whole, TensorView parts, TensorView targets) override {
-    launch(s, "merge_log_sums", {whole}, {parts, targets},
-           [=, this](Stream& here, const Reach& at) { math_->merge_log_sums(here, at(whole), at(parts), at(targets)); });
+    launch_checking(s, "merge_log_sums", {whole}, {parts, targets}, [=, this](Stream& here, const Reach& at) {
+      math_->merge_log_sums(here, at(whole), at(parts), at(targets));
+    });
   }
   void cross_entropy_part(Stream& s, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, TensorView lse,
                           double scale) override {
-    launch(s, "cross_entropy_part", {loss, dlogits.with_gaps()}, {logits.with_gaps(), targets, lse},
-           [=, this](Stream& here, const Reach& at) {
-             math_->cross_entropy_part(here, at(loss), at(dlogits), at(logits), at(targets), at(lse), scale);
-           });
+    launch_checking(s, "cross_entropy_part", {loss, dlogits.with_gaps()}, {logits.with_gaps(), targets, lse},
+                    [=, this](Stream& here, const Reach& at) {
+                      math_->cross_entropy_part(here, at(loss), at(dlogits), at(logits), at(targets), at(lse), scale);
+                    });
   }
   void sum(Stream& s, TensorView out, TensorView x, Accumulate accumulate) override {
     launch(s, "sum", {out}, {x}, [=, this](Stream& here, const Reach& at) { math_->sum(here, at(out), at(x), accumulate); });
@@ -254,6 +257,22 @@ class LaunchedMath final : public Math {
         run(here, Reach{fake.get()});
       });
       if (code) throw CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
+    });
+  }
+  // One that refuses numbers that it finds: as on a GPU, when it has ended.
+  template <class Run>
+  void launch_checking(Stream& stream, const char* name, const std::vector<TensorView>& writes,
+                       const std::vector<TensorView>& reads, Run run) {
+    const auto refused = std::make_shared<std::exception_ptr>();
+    launch(stream, name, writes, reads, [refused, run = std::move(run)](Stream& here, const Reach& at) {
+      try {
+        run(here, at);
+      } catch (const std::out_of_range&) {
+        *refused = std::current_exception();
+      }
+    });
+    cuda_stream(stream).expect([refused] {
+      if (*refused) std::rethrow_exception(*refused);
     });
   }
 
