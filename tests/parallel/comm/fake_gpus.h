@@ -31,8 +31,9 @@ inline std::function<void(CudaStreamHandle, const cuda::FoldWork&)> emulated_fol
 }
 
 struct FakeGpuRank {
-  std::shared_ptr<FakeCuda> runtime = std::make_shared<FakeCuda>(
-      FakeCuda::Options{.pageable_copies = true, .report = [](const std::string& complaint) { ADD_FAILURE() << complaint; }});
+  // Not apart: the contract's tests look into the bytes that they exchange, wherever these are.
+  std::shared_ptr<FakeCuda> runtime = std::make_shared<FakeCuda>(FakeCuda::Options{
+      .apart = false, .pageable_copies = true, .report = [](const std::string& complaint) { ADD_FAILURE() << complaint; }});
   std::shared_ptr<FakeNccl> nccl = std::make_shared<FakeNccl>(runtime);
   std::unique_ptr<Device> device;
   std::function<void()> before_fold = {};  // on the GPU
