@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# The acceptance on one GPU (docs/gpu.md), rehearsed as it will run: the installed folder, packed and unpacked, in a bare Debian that has
+# Python 3 and nothing else of what terrace is built with, on the tests' fake driver and CUDA module. All three calls of bench/gpu.sh
+# run, and then the first once more with a test program that fails, one that hangs and one that is missing.
+#   tests/rehearsal.sh [BUILD-FOLDER]      build/release by default; what the folder needs is built there
+# Skipped, visibly, where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source cmake/packages.sh
+
+build=${1:-build/release}
+case $build in
+  -h | --help) sed -n '2,6p' "$0"; exit 0 ;;
+  -*) echo "tests/rehearsal.sh: unknown argument '$build' (see --help)" >&2; exit 2 ;;
+esac
+skip() { echo "skipped: the acceptance cannot be rehearsed here: $1"; exit 0; }
+[ "$(id -u)" = 0 ] || skip 'it needs root'
+command -v debootstrap >/dev/null || skip 'debootstrap is not installed'
+command -v python3 >/dev/null || skip 'there is no python3'
+unshare --mount true 2>/dev/null || skip 'mount namespaces are not permitted'
+[ -e "$build/CMakeCache.txt" ] || { echo "rehearsal.sh: $build has no build; run tests/run.sh first" >&2; exit 2; }
+
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/terrace-rehearsal-XXXXXX")
+trap 'rm -rf --one-file-system "$scratch"' EXIT
+root=$scratch/root
+programs=(core_devices_test gpu_math_test gpu_kernels_test gpu_layers_test)
+timed 'build' cmake --build "$build" --target terrace_program terrace_fake_driver terrace_fake_cuda_module "${programs[@]}" -- --quiet
+for component in folder folder-tests; do
+  cmake --install "$build" --prefix "$scratch/folder" --component $component --strip >/dev/null
+done
+timed 'a bare bookworm' debootstrap --variant=minbase --include=python3 bookworm "$root" >"$scratch/log" 2>&1 ||
+  { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
+tail -1 "$scratch/log"
+
+mkdir -p "$root/srv/fakes"
+tar -czf "$root/srv/terrace.tar.gz" -C "$scratch" folder
+tar -c bench/gpu bench/gpu.sh | tar -x -C "$root/srv"
+cp "$build"/tests/support/fake_cuda/{libcuda.so.1,terrace_cuda.so} "$root/srv/fakes"
+cat >"$root/srv/steps.sh" <<'END'
+set -uo pipefail
+cd /srv
+! ldconfig -p | grep -E 'lib(uring|numa|tbb|mpi|gtest|gmock|dnnl|fmt|sentencepiece|cuda|nccl)\.so' || exit 1
+export LD_LIBRARY_PATH=/srv/fakes TERRACE_MODULE_PATH=/srv/fakes
+# acceptance CALL OUT PATIENCE: as docs/gpu.md says for another machine.
+acceptance() {
+  local status=0
+  mkdir -p /tmp/disk "$2" && { [ -d /tmp/folder ] || tar -xzf terrace.tar.gz -C /tmp; } &&
+    bench/gpu.sh "$1" --small --device cuda:0 --folder /tmp/folder --scratch /tmp/scratch --disk /tmp/disk --out "$2" --patience "$3" || status=$?
+  echo "$status" >"$2/$1.status"
+}
+# Deadlines are a GPU's, and here processors compute, beside other work perhaps.
+for call in speed size rivals; do acceptance $call /srv/results 4; done
+cd /tmp/folder/tests && rm gpu_layers_test
+for fault in 'gpu_math_test:echo planted; exit 3' 'gpu_kernels_test:sleep 3600'; do
+  printf '#!/bin/sh\n%s\n' "${fault#*:}" >"${fault%%:*}"
+done
+cd /srv && acceptance speed /srv/planted 1
+END
+# The mounts live in a namespace of their own and vanish with it.
+timed 'the calls' unshare --mount bash -c '
+  set -e
+  mount --make-rprivate /
+  mount -t proc proc "$1/proc"; mount --rbind /sys "$1/sys"; mount --rbind /dev "$1/dev"
+  exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv TERM=dumb LANG=C.UTF-8 \
+    chroot "$1" /bin/bash /srv/steps.sh' rehearsal "$root" </dev/null
+python3 -B tests/bench/rehearsal_check.py "$root/srv/results" "$root/srv/planted"
