@@ -35,7 +35,7 @@ tail -1 "$scratch/log"
 mkdir -p "$root/srv/fakes"
 tar -czf "$root/srv/terrace.tar.gz" -C "$scratch" folder
 tar -c bench/gpu bench/gpu.sh | tar -x -C "$root/srv"
-cp "$build"/tests/support/fake_cuda/{libcuda.so.1,terrace_cuda.so} "$root/srv/fakes"
+cp "$build"/tests/support/fake_cuda/{libcuda.so.1,terrace_cuda13.so} "$root/srv/fakes"
 cat >"$root/srv/steps.sh" <<'END'
 set -uo pipefail
 cd /srv
