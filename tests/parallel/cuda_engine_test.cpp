@@ -388,6 +388,18 @@ TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
   }
 }
 
+// One rank that folds its own gradients, as canonical sums do: on the device, whose memory the host cannot read.
+TEST_F(CudaEngine, OneRankAloneFoldsOnTheDevice) {
+  auto o = options(DType::fp32);
+  o.steps = 2;
+  o.shape = {{1, 8}, 4};
+  o.data.canonical = true;
+  const auto reference = toy::run(o);
+  const auto fake = make_fake(3);
+  expect_bits(reference, toy::run(on_fake(o, fake)));
+  EXPECT_EQ("", fake->leaks());
+}
+
 // What a profiler is shown is what the trace of the same run has, in the same order: of every action, and of every copy.
 TEST_F(CudaEngine, AProfilerSeesLanesAndActions) {
   auto o = options(DType::bf16);
