@@ -9,8 +9,8 @@
 //
 // Races are found, too: two operations on different streams, one of which writes what the other one touches, and the later was
 // issued before anything had waited for the earlier: the host, by events and by synchronising streams, or the later one's
-// stream by an event. Uses by the host's own threads can be told, too, and must not meet an operation. ThreadSanitizer sees this
-// order and no other one (hidden_lock.h): it finds races of what is not told.
+// stream by an event. Uses by the host's own threads can be told, too, and must not meet an operation. ThreadSanitizer sees
+// this order and no other one (hidden_lock.h): it finds races of what is not told.
 //
 // Owner:   the test, shared with the device. Threads: any.
 // Errors:  those that the test asked for, as CUDA gives them; misuse goes to Options::report and complaints().
@@ -81,7 +81,7 @@ class FakeCuda final : public CudaRuntime {
     std::function<void(const std::string&)> report = {};
     CudaProfiler* profiler = nullptr;
     std::function<void(const Touched&)> launched = {};  // of each launch_touching()
-    std::shared_ptr<FakeCuda> same_gpu = {};  // another runtime of this GPU, whose memory kernels reach, too
+    std::shared_ptr<FakeCuda> same_gpu = {};            // another runtime of this GPU, whose memory kernels reach, too
   };
   // The bytes that an operation uses.
   struct Touched {
