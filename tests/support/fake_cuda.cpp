@@ -357,6 +357,7 @@ void FakeCuda::run(FakeStream& stream) {
     if (operation.run) ++stream.begun;
     stream.busy = true;
     see_after(operation.token.get());
+    if (operation.after) see_after(operation.after.get());
     pause(lock);
     lock.unlock();
     if (operation.run) operation.run();
