@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
+source tests/bare_root.sh
 
 suite=${1:-bookworm}
 case $suite in
@@ -13,16 +14,8 @@ case $suite in
   -*) echo "tests/bare_system.sh: unknown argument '$suite' (see --help)" >&2; exit 2 ;;
 esac
 skip() { echo "skipped: no bare $suite can be made here: $1"; exit 0; }
-[ "$(id -u)" = 0 ] || skip 'it needs root'
-command -v debootstrap >/dev/null || skip 'debootstrap is not installed'
-unshare --mount true 2>/dev/null || skip 'mount namespaces are not permitted'
-
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/terrace-bare-XXXXXX")
-trap 'rm -rf --one-file-system "$scratch"' EXIT
-root=$scratch/root
-timed "debootstrap $suite" debootstrap --variant=minbase --include=ca-certificates "$suite" "$root" >"$scratch/log" 2>&1 ||
-  { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
-tail -1 "$scratch/log"
+demand_bare_root
+make_bare_root "$suite" ca-certificates
 cp /etc/resolv.conf "$root/etc/"
 mkdir -p "$root/srv/terrace"
 git ls-files -z | tar --null -T - -c | tar -x -C "$root/srv/terrace"
@@ -40,10 +33,4 @@ build/release/bin/terrace doctor
 build/release/bin/terrace train "${tiny[@]}" --dtype bf16 --out-dir one --nvme-path .
 build/release/bin/terrace launch -n 2 -- train "${tiny[@]}" --out-dir two
 END
-# The mounts live in a namespace of their own and vanish with it.
-timed "$suite" unshare --mount bash -c '
-  set -e
-  mount --make-rprivate /
-  mount -t proc proc "$1/proc"; mount --rbind /sys "$1/sys"; mount --rbind /dev "$1/dev"
-  exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv TERM=dumb LANG=C.UTF-8 \
-    chroot "$1" /bin/bash /srv/steps.sh' bare "$root" </dev/null
+timed "$suite" run_steps_in_bare_root

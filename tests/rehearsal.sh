@@ -7,6 +7,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
+source tests/bare_root.sh
 
 build=${1:-build/release}
 case $build in
@@ -14,23 +15,16 @@ case $build in
   -*) echo "tests/rehearsal.sh: unknown argument '$build' (see --help)" >&2; exit 2 ;;
 esac
 skip() { echo "skipped: the acceptance cannot be rehearsed here: $1"; exit 0; }
-[ "$(id -u)" = 0 ] || skip 'it needs root'
-command -v debootstrap >/dev/null || skip 'debootstrap is not installed'
+demand_bare_root
 command -v python3 >/dev/null || skip 'there is no python3'
-unshare --mount true 2>/dev/null || skip 'mount namespaces are not permitted'
 [ -e "$build/CMakeCache.txt" ] || { echo "rehearsal.sh: $build has no build; run tests/run.sh first" >&2; exit 2; }
 
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/terrace-rehearsal-XXXXXX")
-trap 'rm -rf --one-file-system "$scratch"' EXIT
-root=$scratch/root
+make_bare_root bookworm python3
 programs=(core_devices_test gpu_math_test gpu_kernels_test gpu_layers_test)
 timed 'build' cmake --build "$build" --target terrace_program terrace_fake_driver terrace_fake_cuda_module "${programs[@]}" -- --quiet
 for component in folder folder-tests; do
   cmake --install "$build" --prefix "$scratch/folder" --component $component --strip >/dev/null
 done
-timed 'a bare bookworm' debootstrap --variant=minbase --include=python3 bookworm "$root" >"$scratch/log" 2>&1 ||
-  { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
-tail -1 "$scratch/log"
 
 mkdir -p "$root/srv/fakes"
 tar -czf "$root/srv/terrace.tar.gz" -C "$scratch" folder
@@ -56,11 +50,5 @@ for fault in 'gpu_math_test:echo planted; exit 3' 'gpu_kernels_test:sleep 3600';
 done
 cd /srv && acceptance speed /srv/planted 1
 END
-# The mounts live in a namespace of their own and vanish with it.
-timed 'the calls' unshare --mount bash -c '
-  set -e
-  mount --make-rprivate /
-  mount -t proc proc "$1/proc"; mount --rbind /sys "$1/sys"; mount --rbind /dev "$1/dev"
-  exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv TERM=dumb LANG=C.UTF-8 \
-    chroot "$1" /bin/bash /srv/steps.sh' rehearsal "$root" </dev/null
+timed 'the calls' run_steps_in_bare_root
 python3 -B tests/bench/rehearsal_check.py "$root/srv/results" "$root/srv/planted"

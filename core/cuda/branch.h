@@ -5,9 +5,8 @@
 //   mark     remembers all that the branch was given, in one of two places
 //   hold     the trunk's later work starts after what the place remembers
 //
-// Owner:   the code that issues. It must see to it that the trunk holds for all of the branch at the end (CudaBranch::Join):
-// then
-//          the trunk's end is that of both.
+// Owner:   the code that issues. At the end it must have the trunk hold for all of the branch (CudaBranch::Join): then the
+//          trunk's end is that of both.
 // Threads: the trunk's issuing thread; destroyed after the trunk has ended.
 // Errors:  CudaError.
 #pragma once

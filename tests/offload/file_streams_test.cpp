@@ -47,6 +47,13 @@ class FileStreams : public testing::Test {
   [[nodiscard]] bool equal(const Part& part, std::span<const std::byte> bytes) const {
     return std::equal(bytes.begin(), bytes.end(), content_.begin() + static_cast<std::ptrdiff_t>(part.offset));
   }
+  void expect_content_in(const std::filesystem::path& path) const {
+    std::vector<std::byte> bytes(content_.size() + 1);
+    std::ifstream in(path, std::ios::binary);
+    in.read(reinterpret_cast<char*>(bytes.data()), std::ssize(bytes));
+    EXPECT_EQ(std::ssize(content_), in.gcount());
+    EXPECT_TRUE(equal({0, content_.size()}, std::span(bytes).first(content_.size())));
+  }
 
   test::TemporaryDirectory directory_;
   std::vector<std::byte> content_ = std::vector<std::byte>(45 * kMiB + 1237);  // some rings, and a part of a page
@@ -127,11 +134,7 @@ TEST_F(FileStreams, WhatIsWrittenInAnyOrderIsThere) {
         ASSERT_FALSE(behind.drain());
         file.finish(Durable::yes);
       }
-      std::vector<std::byte> bytes(content_.size() + 1);
-      std::ifstream in(path, std::ios::binary);
-      in.read(reinterpret_cast<char*>(bytes.data()), std::ssize(bytes));
-      EXPECT_EQ(std::ssize(content_), in.gcount());
-      EXPECT_TRUE(equal({0, content_.size()}, std::span(bytes).first(content_.size())));
+      expect_content_in(path);
       std::filesystem::remove(path);
     }
 }
@@ -162,11 +165,7 @@ TEST_F(FileStreams, WhatIsFilledInPlaceIsThere) {
     ASSERT_FALSE(behind.drain());
     file.finish(Durable::yes);
   }
-  std::vector<std::byte> bytes(content_.size() + 1);
-  std::ifstream in(path, std::ios::binary);
-  in.read(reinterpret_cast<char*>(bytes.data()), std::ssize(bytes));
-  EXPECT_EQ(std::ssize(content_), in.gcount());
-  EXPECT_TRUE(equal({0, content_.size()}, std::span(bytes).first(content_.size())));
+  expect_content_in(path);
 }
 
 TEST_F(FileStreams, AFullDiskIsReportedWithItsPlace) {

@@ -52,15 +52,18 @@ class Words {
     }
     return at;
   }
-  [[nodiscard]] const char* letters(const char* at) const {
+  // The same, if what `ascii_end` passes over at once, sixteen bytes at a time, is all of ASCII that belongs.
+  template <class AsciiEnd, class Belongs>
+  [[nodiscard]] const char* run(const char* at, const AsciiEnd& ascii_end, const Belongs& belongs) const {
     for (;;) {
-      at = ascii_letters_end(at, end_);
+      at = ascii_end(at, end_);
       if (is_ascii_or_end(at)) return at;
       const auto c = of(at);
-      if (!is_letter(c.kind)) return at;
+      if (!belongs(c.kind)) return at;
       at += c.bytes;
     }
   }
+  [[nodiscard]] const char* letters(const char* at) const { return run(at, ascii_letters_end, is_letter); }
   [[nodiscard]] const char* numbers(const char* at, int most) const {
     for (; most > 0 && at < end_; --most) {
       const auto c = of(at);
@@ -170,17 +173,7 @@ class Words {
       if (ends_words(c.kind)) last = at;
     }
     upper_end = at;
-    return at < end_ && of(at).kind == CharClass::lower ? rest_of_word(at) : last;
-  }
-  // [\p{Ll}\p{Lm}\p{Lo}\p{M}]*
-  [[nodiscard]] const char* rest_of_word(const char* at) const {
-    for (;;) {
-      at = ascii_small_letters_end(at, end_);
-      if (is_ascii_or_end(at)) return at;
-      const auto c = of(at);
-      if (!ends_words(c.kind)) return at;
-      at += c.bytes;
-    }
+    return at < end_ && of(at).kind == CharClass::lower ? run(at, ascii_small_letters_end, ends_words) : last;
   }
   [[nodiscard]] const char* with_contraction(const char* at) const {
     if (at < end_ && *at == '\'')
