@@ -1,4 +1,5 @@
-// fp64 sums with the CPU's bits (core/cpu/kernels.inl, sum_fp64): partial sums of 4,096 elements; sum() folds them ascending.
+// fp64 sums with the CPU's bits (core/cpu/kernels/elementwise.inl, sum_fp64): partial sums of 4,096 elements; sum() folds them
+// ascending.
 //
 // A partial sum has 32 accumulators in the order of the CPU's four vectors of eight, so a warp makes one, a lane an
 // accumulator, and its loads lie side by side. The fold is a chain of additions by rule; one block loads ahead of the thread
