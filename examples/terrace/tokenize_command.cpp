@@ -19,6 +19,7 @@
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/output_file.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/stop_signal.h>
 
@@ -82,6 +83,14 @@ lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokeni
   return settings;
 }
 
+// A file of Megatron has two names, of which neither may be that of an input.
+void demand_outputs(const Words& words, const lm::TokenizeSettings& settings) {
+  auto read = words.files;
+  read.push_back(words.tokenizer);
+  if (settings.kind != lm::TokenFile::megatron) return demand_output(words.out, read);
+  for (const auto* const ending : {".bin", ".idx"}) demand_output(words.out + ending, read);
+}
+
 void show(const lm::TokenizeProgress& done, Clock::duration time, std::uint64_t from, bool last) {
   const double seconds = std::chrono::duration<double>(time).count();
   const double rate = seconds > 0 ? static_cast<double>(done.bytes - from) / seconds / 1e6 : 0;
@@ -113,6 +122,7 @@ Exit tokenize_command(int argc, const char* const* argv) {
   const auto tokenizer = lm::Tokenizer::read(words.tokenizer);
   ThreadPool pool(words.threads);
   const auto settings = settings_of(words, tokenizer);
+  demand_outputs(words, settings);
   lm::TokenizeJob job(settings, tokenizer, pool);
   const auto begin = Clock::now();
   const auto from = job.progress().bytes;

@@ -18,6 +18,7 @@
 #include <terrace/examples/lm/tokenizer/bpe_trainer.h>
 #include <terrace/examples/lm/tokenizer/word_counts.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/output_file.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/stop_signal.h>
 
@@ -96,6 +97,7 @@ Exit train_tokenizer_command(int argc, const char* const* argv) {
   }
   if (words.files.empty()) refuse("train-tokenizer needs files with text", "train-tokenizer");
   if (words.out.empty()) refuse("train-tokenizer needs --out FILE", "train-tokenizer");
+  demand_output(words.out, words.files);
   words.count.inputs.assign(words.files.begin(), words.files.end());
   words.count.pattern = words.trainer.pattern = pattern_of(words.pattern);
   words.count.most_bytes = parse_bytes(words.memory);
@@ -114,7 +116,12 @@ Exit train_tokenizer_command(int argc, const char* const* argv) {
   const auto file = lm::train_bpe(counts.words, words.trainer, [&](std::size_t ids) {
     return progress([&] { return fmt::format("{} of {} ids", ids, words.trainer.vocabulary); });
   });
-  write_text_file(words.out, file.text());
+  try {
+    write_text_file(words.out, file.text());
+  } catch (const Error& error) {
+    throw Error(
+        fmt::format("{} cannot be written: {}\n  make room there, or give --out a file elsewhere", words.out, error.what()));
+  }
   fmt::print("{}: {} ids from {} different words\n", words.out, file.vocabulary.size(), counts.words.size());
   return Exit::ok;
 }

@@ -11,6 +11,15 @@ namespace fs = std::filesystem;
 
 class TokenizeProgram : public Cli {
  protected:
+  // So much text that a tokenizer takes a while.
+  void repeat_text() const {
+    std::string much;
+    for (int i = 0; i < 400; ++i) much += scratch_.read("text.txt");
+    scratch_.write("text.txt", much);
+  }
+  void wait_for_output(const std::string& out) const {
+    while (!fs::exists(at(out + ".partial")) || fs::file_size(at(out + ".partial")) == 0) ::usleep(1000);
+  }
   TokenizeProgram() {
     std::string text;
     for (int i = 0; i < 20000; ++i)
@@ -70,12 +79,10 @@ TEST_F(TokenizeProgram, GenerationFollowsItsSettingsAndStopsAtAToken) {
 }
 
 TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
-  std::string much;
-  for (int i = 0; i < 400; ++i) much += scratch_.read("text.txt");
-  scratch_.write("text.txt", much);
+  repeat_text();
   ASSERT_EQ(0, terrace(tokenize("whole")).exit);
   Child child(launch(tokenize("parts")));
-  while (!fs::exists(at("parts.partial")) || fs::file_size(at("parts.partial")) == 0) ::usleep(1000);
+  wait_for_output("parts");
   child.send(SIGTERM);
   EXPECT_EQ(75, child.wait().exit);
   EXPECT_TRUE(fs::exists(at("parts.progress")));
@@ -83,6 +90,51 @@ TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
   ASSERT_EQ(0, terrace(tokenize("parts")).exit);
   EXPECT_EQ(scratch_.read("whole"), scratch_.read("parts"));
   EXPECT_FALSE(fs::exists(at("parts.progress")));
+}
+
+TEST_F(TokenizeProgram, AnInputThatChangedMeanwhileIsAnotherOne) {
+  repeat_text();
+  Child child(launch(tokenize("parts")));
+  wait_for_output("parts");
+  child.send(SIGTERM);
+  ASSERT_EQ(75, child.wait().exit);
+  auto text = scratch_.read("text.txt");
+  text.front() = text.front() == 'x' ? 'y' : 'x';  // as many bytes
+  scratch_.write("text.txt", text);
+  expect_refusal(terrace(tokenize("parts")), 2, {"parts.progress", "other input"});
+}
+
+TEST_F(TokenizeProgram, TwoProcessesDoNotWriteOneFile) {
+  repeat_text();
+  ASSERT_EQ(0, terrace(tokenize("whole")).exit);
+  Child child(launch(tokenize("ids")));
+  wait_for_output("ids");
+  child.send(SIGSTOP);
+  const auto second = terrace(tokenize("ids"));
+  child.send(SIGCONT);
+  expect_refusal(second, 1, {"ids.partial is being written by another process"});
+  EXPECT_EQ(0, child.wait().exit);
+  EXPECT_EQ(scratch_.read("whole"), scratch_.read("ids"));
+}
+
+TEST_F(TokenizeProgram, WhatIsReadIsNotWritten) {
+  const auto text = scratch_.read("text.txt"), tokenizer = scratch_.read("tokenizer.json");
+  fs::create_symlink("text.txt", at("link"));
+  fs::create_symlink("text.txt", at("link.idx"));
+  for (const auto* const out : {"text.txt", "./text.txt", "link", "tokenizer.json"})
+    expect_refusal(terrace(tokenize(out)), 2, {"--out", out, "the same file"});
+  expect_refusal(terrace(tokenize("link", {"--format", "megatron"})), 2, {"--out link.idx", "the same file"});
+  expect_refusal(terrace({"train-tokenizer", "text.txt", "--vocab", "300", "--out", "text.txt"}), 2, {"the same file"});
+  EXPECT_EQ(text, scratch_.read("text.txt"));
+  EXPECT_EQ(tokenizer, scratch_.read("tokenizer.json"));
+}
+
+TEST_F(TokenizeProgram, WhereItsFileGoesIsCheckedFirst) {
+  for (const Words& words : {tokenize("nowhere/x"), Words{"train-tokenizer", "text.txt", "--out", "nowhere/x"}}) {
+    const auto said = terrace(words);
+    expect_refusal(said, 2, {"--out nowhere/x", "does not exist"});
+  }
+  expect_refusal(terrace(tokenize(".")), 2, {"--out .", "is a folder"});
 }
 
 TEST_F(TokenizeProgram, SpecialTokensGetTheLowestIdsInTheirOrder) {

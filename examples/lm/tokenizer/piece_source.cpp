@@ -36,7 +36,8 @@ PieceSource::PieceSource(std::vector<std::filesystem::path> files, std::uint64_t
     struct stat status {};
     if (::fstat(file.get(), &status) != 0)
       throw Error(fmt::format("{} cannot be read: {}", path.string(), describe_errno(errno)), Exit::usage);
-    files_.push_back({std::move(path), static_cast<std::uint64_t>(status.st_size)});
+    files_.push_back({std::move(path), static_cast<std::uint64_t>(status.st_size),
+                      status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
   }
 }
 
@@ -55,7 +56,7 @@ std::uint64_t PieceSource::bytes_before(InputPlace place) const {
 
 std::string PieceSource::described() const {
   std::string text;
-  for (const auto& file : files_) text += fmt::format("{} {}\n", file.path.string(), file.bytes);
+  for (const auto& file : files_) text += fmt::format("{} {} {}\n", file.path.string(), file.bytes, file.changed_ns);
   return text;
 }
 
@@ -96,14 +97,13 @@ void PieceSource::each_text(const Piece& piece, const std::string& field,
     at = end + 1;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto refuse = [&](const std::string& why) {
-      throw Error(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why),
-                  Exit::corrupt);
+      throw Error(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why), Exit::usage);
     };
     nlohmann::json object;
     try {
       object = parse_json(line);
     } catch (const Error& error) {
-      refuse(error.what());
+      refuse(fmt::format("{}\n  each line must be one JSON object: correct it, or remove it", error.what()));
     }
     if (!object.is_object() || !object.contains(field) || !object[field].is_string())
       refuse(fmt::format("it is no object with a text \"{}\"\n  correct the line, or name another --field", field));

@@ -40,19 +40,20 @@ class PieceSource {
 
   // The piece that begins at `place`, which moves behind it. Nothing at the end.
   std::optional<Piece> next(InputPlace& place);
-  // The texts of a piece: all of it, or of each line's object the one with that name. Error(Exit::corrupt) with the place of a
+  // The texts of a piece: all of it, or of each line's object the one with that name. Error(Exit::usage) with the place of a
   // line that is no such object. From any thread.
   void each_text(const Piece& piece, const std::string& field, const std::function<void(std::string_view)>& take) const;
   [[nodiscard]] bool has(InputPlace place) const;                    // in a file, or the end
   [[nodiscard]] std::uint64_t bytes() const;                         // of all files
   [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // read so far
   [[nodiscard]] const std::filesystem::path& path(std::uint64_t file) const { return files_[file].path; }
-  [[nodiscard]] std::string described() const;  // names and sizes, by which a later run knows the same input
+  [[nodiscard]] std::string described() const;  // names, sizes and times, by which a later run knows the same input
 
  private:
   struct File {
     std::filesystem::path path;
     std::uint64_t bytes = 0;
+    std::int64_t changed_ns = 0;
   };
   void open(std::uint64_t file);
   [[nodiscard]] std::string read(std::uint64_t offset, std::uint64_t bytes) const;

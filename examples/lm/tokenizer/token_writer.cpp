@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -26,9 +28,20 @@ void append(std::string& bytes, T number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
+// Another process that writes the file would cut it. One that ended meanwhile has given it its name.
+void lock(const FileHandle& file, const std::filesystem::path& path) {
+  struct stat opened {
+  }, named{};
+  const bool locked = ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+  if (locked && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino) return;
+  throw Error(fmt::format("{} is being written by another process\n  wait for that one or stop it, or give another --out",
+                          path.string()));
+}
+
 // A file that is longer than `bytes` has what a killed run wrote after its last record.
 FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
   auto file = open_regular(path, O_RDWR | O_CREAT, AT_FDCWD, 0666);
+  if (file) lock(file, path);
   const auto size = file ? ::lseek(file.get(), 0, SEEK_END) : -1;
   if (size < 0) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
   if (static_cast<std::uint64_t>(size) < bytes)

@@ -4,10 +4,12 @@
 //   llm.c     ids of two bytes after a header of 1024 bytes: 20240520, version 1, number of ids
 //   megatron  ids only in NAME.bin, of two or four bytes, and where documents begin in NAME.idx
 //
-// The files have names of their own until finish(). place() says how far the files are, and a later writer goes on from there.
+// The files have names of their own until finish(), and are locked: two processes cannot write the same ones. place() says how
+// far the files are, and a later writer goes on from there.
 //
 // Owner:   the job. Threads: one at a time.
-// Errors:  Error(Exit::runtime) if writing fails; Error(Exit::usage) for more ids than a format can count.
+// Errors:  Error(Exit::runtime) if writing fails, or another process writes; Error(Exit::usage) for more ids than a format can
+// count.
 #pragma once
 
 #include <cstdint>

@@ -3,9 +3,9 @@
 // and however often it was interrupted.
 //
 // Owner:   the caller. Threads: one; the pool's encode.
-// Errors:  Error(Exit::usage) for input, a setting or a record of another job; Error(Exit::runtime) if reading or writing
-// fails;
-//          Error(Exit::corrupt) for a damaged record or a line that is no JSON object with the field.
+// Errors:  Error(Exit::usage) for input (a line that is no JSON object with the field), a setting or a record of another job;
+// Error(Exit::runtime) if reading or writing fails;
+//          Error(Exit::corrupt) for a damaged record.
 #pragma once
 
 #include <cstdint>

@@ -197,7 +197,7 @@ TEST_F(Job, ALineThatIsNoObjectIsNamedWithItsPlace) {
     job.step();
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::corrupt, error.exit());
+    EXPECT_EQ(Exit::usage, error.exit());
     EXPECT_THAT(error.what(), testing::HasSubstr("bad.jsonl, the line at byte 13: it is no object with a text \"text\""));
   }
 }
