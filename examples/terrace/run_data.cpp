@@ -118,6 +118,9 @@ class RunData::Conversations final : public Source {
       text +=
           fmt::format("; as the chat template writes earlier answers in another way, they are {} documents", data_.documents());
     if (data_.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data_.cut());
+    if (data_.untaught() > 0)
+      text += fmt::format("; {} have no answer within --seq-len, so nothing is learned from them", data_.untaught());
+    if (!data_.learns_held_out()) text += "; none of the held-out ones has an answer there, so the held-out loss is 0";
     return text;
   }
 

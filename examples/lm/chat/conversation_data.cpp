@@ -19,7 +19,9 @@ constexpr std::uint64_t kPackingOrder = std::uint64_t{1} << 62, kSplitOrder = kP
 ConversationData::ConversationData(const std::vector<std::filesystem::path>& files, const ChatFormat& format,
                                    std::uint64_t seq_len, std::uint64_t seed)
     : files_(files), format_(&format), seq_len_(seq_len), seed_(seed) {
-  for (std::uint32_t file = 0; file < files_.size(); ++file) scan(file);
+  std::vector<bool> learns;  // of each document
+  for (std::uint32_t file = 0; file < files_.size(); ++file) scan(file, learns);
+  untaught_ = static_cast<std::uint64_t>(std::ranges::count(learns, false));
   const auto all = first_.size();
   if (all < 2)
     throw Error(
@@ -30,23 +32,34 @@ ConversationData::ConversationData(const std::vector<std::filesystem::path>& fil
   const auto held_out = std::max<std::size_t>(1, all / kHeldOutOneIn);
   const auto in_split = [&](std::size_t i) { return static_cast<std::uint32_t>(permuted(kSplitSeed, kSplitOrder, i, all)); };
   const auto length = [&](std::uint32_t item) -> std::uint64_t { return index_[item].tokens; };
-  const auto packed = [&](std::size_t lines, const auto& line_of) {
+  const auto packed = [&](std::size_t lines, const auto& line_of, bool& learns_any) {
     std::vector<std::uint32_t> items;
     for (std::size_t i = 0; i < lines; ++i) {
       const auto line = line_of(i);
       const auto end = line + 1 < all ? first_[line + 1] : static_cast<std::uint32_t>(index_.size());
-      for (auto item = first_[line]; item < end; ++item) items.push_back(item);
+      for (auto item = first_[line]; item < end; ++item) {
+        items.push_back(item);
+        learns_any = learns_any || learns[item];
+      }
     }
     return Packing(
         items.size(), seq_len, [&](std::size_t i) { return items[i]; }, length);
   };
-  held_out_ = packed(held_out, in_split);
+  held_out_ = packed(held_out, in_split, learns_held_out_);
   const auto training = all - held_out;
-  training_ = packed(training, [&](std::size_t i) { return in_split(held_out + permuted(seed, kPackingOrder, i, training)); });
+  bool learns_training = false;
+  training_ = packed(
+      training, [&](std::size_t i) { return in_split(held_out + permuted(seed, kPackingOrder, i, training)); },
+      learns_training);
+  if (!learns_training)
+    throw Error(fmt::format("nothing would be learned: no conversation has an answer within its first {} tokens\n  raise "
+                            "--seq-len, or shorten what stands before the answers",
+                            seq_len),
+                Exit::usage);
 }
 
 // Reads a file in windows; a line that does not end in one is read again from its beginning, in a larger one.
-void ConversationData::scan(std::uint32_t file) {
+void ConversationData::scan(std::uint32_t file, std::vector<bool>& learns) {
   const CorpusFile in(files_[file]);
   const auto size = in.bytes();
   std::vector<unsigned char> window;
@@ -68,7 +81,7 @@ void ConversationData::scan(std::uint32_t file) {
     if (!last) text = text.substr(0, newline + 1);
     for (std::size_t at = 0; at < text.size();) {
       const auto end = std::min(text.find('\n', at), text.size());
-      add(file, offset + at, ++number, text.substr(at, end - at));
+      add(file, offset + at, ++number, text.substr(at, end - at), learns);
       at = end + 1;
     }
     offset += text.size();
@@ -76,7 +89,8 @@ void ConversationData::scan(std::uint32_t file) {
   }
 }
 
-void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line) try {
+void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line,
+                           std::vector<bool>& learns) try {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const auto documents = format_->encode(parse_conversation(line), encoding_);
   first_.push_back(static_cast<std::uint32_t>(index_.size()));
@@ -85,6 +99,9 @@ void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64
     if (tokens > seq_len_) ++cut_;
     const auto kept = static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, seq_len_));
     index_.push_back({offset, file, static_cast<std::uint32_t>(line.size()), kept, part});
+    bool learns_any = false;
+    for (std::uint32_t i = 1; i < kept; ++i) learns_any = learns_any || documents[part].learned[i];  // the first has no target
+    learns.push_back(learns_any);
   }
 } catch (const Error& error) {
   throw Error(fmt::format("{}, line {}: {}", files_[file].string(), number, error.what()), error.exit());

@@ -9,7 +9,8 @@
 //
 // Owner:   the caller; borrows the tokenizer and the format. Threads: one at a time.
 // Errors:  Error(Exit::usage) with file, line and what to do, for a file that cannot be read, a line that is no conversation,
-//          and for fewer than two conversations; Error(Exit::runtime) for a file that has changed later.
+//          for fewer than two conversations, and if nothing is learned from any of them; Error(Exit::runtime) for a file that
+//          has changed later.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,10 @@ class ConversationData {
   [[nodiscard]] std::uint64_t conversations() const { return first_.size(); }
   [[nodiscard]] std::uint64_t documents() const { return index_.size(); }
   [[nodiscard]] std::uint64_t cut() const { return cut_; }  // documents that are longer than a sequence
+  [[nodiscard]] std::uint64_t untaught() const {
+    return untaught_;
+  }  // from which nothing is learned: their answers are cut off
+  [[nodiscard]] bool learns_held_out() const { return learns_held_out_; }  // otherwise their loss is that of no token
 
   // Tokens and targets of sequences, row by row: conversation after conversation, then padding. A target that is not learned is
   // −1. Sequences are numbered over all epochs.
@@ -48,14 +53,15 @@ class ConversationData {
     std::uint32_t file = 0, bytes = 0, tokens = 0;  // tokens: at most seq_len_
     std::uint32_t part = 0;                         // of the documents of its line
   };
-  void scan(std::uint32_t file);
-  void add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line);
+  void scan(std::uint32_t file, std::vector<bool>& learns);
+  void add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line, std::vector<bool>& learns);
   [[nodiscard]] std::span<const std::uint32_t> items_of(bool held_out, std::uint64_t sequence) const;
   [[nodiscard]] ChatFormat::Encoded read(const Entry& entry);
 
   std::vector<std::filesystem::path> files_;
   const ChatFormat* format_;
-  std::uint64_t seq_len_, seed_, cut_ = 0;
+  std::uint64_t seq_len_, seed_, cut_ = 0, untaught_ = 0;
+  bool learns_held_out_ = false;
   std::vector<Entry> index_;
   std::vector<std::uint32_t> first_;  // of each line in index_
   Packing training_, held_out_;

@@ -158,6 +158,31 @@ TEST_F(Data, WhatIsLongerThanASequenceIsCut) {
   EXPECT_EQ('x', one.targets[62]);
 }
 
+TEST_F(Data, WhatIsLearnedMustStandWithinASequence) {
+  const auto asked = [](const std::string& question) {
+    return R"({"messages":[{"role":"user","content":")" + question + R"("},{"role":"assistant","content":"yes"}]})" + "\n";
+  };
+  const auto data = [&](const std::string& text) { return ConversationData({folder_.write("a.jsonl", text)}, format_, 64, 1); };
+  const std::string endless = asked(std::string(500, 'q'));
+  std::string some = asked("a");
+  for (int i = 0; i < 9; ++i) some += endless + asked("b");
+  EXPECT_EQ(9U, data(some).cut());
+  EXPECT_EQ(9U, data(some).untaught());
+  EXPECT_EQ(0U, data(asked("a") + asked("b")).untaught());
+  EXPECT_TRUE(data(asked("a") + asked("b")).learns_held_out());
+  // Of two lines one is held out, always the same.
+  int refused = 0;
+  for (const auto& text : {endless + asked("a"), asked("a") + endless}) try {
+      EXPECT_FALSE(data(text).learns_held_out());
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr("nothing would be learned"));
+      EXPECT_THAT(error.what(), HasSubstr("\n  raise --seq-len"));
+      ++refused;
+    }
+  EXPECT_EQ(1, refused);
+}
+
 TEST_F(Data, LongLinesAreReadWhole) {
   std::string text;
   for (int i = 0; i < 3; ++i) text += line(i, 1'200'000) + line(10 + i, 2);
