@@ -4,6 +4,7 @@
 #include <functional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,11 +38,15 @@ namespace fs = std::filesystem;
 constexpr const char* kUnfinished = "unfinished-export";  // in a directory until all is there
 
 // A new or empty directory, or one that an export has marked and did not finish: whatever else has files is not touched.
-void begin_directory(const fs::path& to) {
+// Returns its lock: another export into it would remove the files of this one.
+FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
   fs::create_directories(to, error);
-  if (!fs::is_directory(to, error))
-    throw Error(fmt::format("{} cannot be made\n  give a new directory", to.string()), Exit::usage);
+  if (error && !fs::exists(to))
+    throw Error(fmt::format("{} cannot be made: {}\n  give a directory on a file system that can be written", to.string(),
+                            describe_errno(error.value())));
+  if (!fs::is_directory(to)) throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), Exit::usage);
+  auto lock = lock_directory(to, "a new directory");
   if (!fs::is_empty(to) && !fs::is_regular_file(fs::symlink_status(to / kUnfinished))) {
     auto name = fs::directory_iterator(to)->path().filename().string();
     if (fs::exists(to / lm::kModelConfigFile)) name = lm::kModelConfigFile;
@@ -51,6 +56,7 @@ void begin_directory(const fs::path& to) {
   // Weights of an unfinished export may be in other files than those of this one.
   for (const auto& entry : fs::directory_iterator(to))
     if (entry.is_regular_file() && entry.path().filename() != kUnfinished) fs::remove(entry.path());
+  return lock;
 }
 
 nlohmann::json base_of(const RunConfig& config) {
@@ -113,7 +119,9 @@ void write_committed_weights(CommittedState& state, const Model& model, DType dt
   });
 }
 
-void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
+namespace {
+
+void export_into(const fs::path& run, const fs::path& to, Adapted adapted) {
   RunConfig config;
   apply_file(config, run / kConfigFile);
   demand_settings_of_run(run, config);
@@ -138,7 +146,7 @@ void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
   const auto frozen = frozen_names(layout);
 
   CommittedState state(stores);
-  begin_directory(to);
+  const auto lock = begin_directory(to);
   std::uint64_t elements = 0;
   const auto kind_of = [&](const ParamSpec& param) {
     return from_master && !frozen.contains(param.name) ? Kind::master : Kind::parameter;
@@ -174,6 +182,16 @@ void export_model(const fs::path& run, const fs::path& to, Adapted adapted) {
   fs::remove(to / kUnfinished);
   fmt::print("exported {} parameters after step {} to {}, {} of {}\n", elements, state.commit().step, to.string(),
              format_bytes(elements * size_of(dtype)), name_of(dtype));
+}
+
+}  // namespace
+
+void export_model(const fs::path& run, const fs::path& to, Adapted adapted) try {
+  export_into(run, to, adapted);
+} catch (const Error& error) {
+  const bool advises = std::string_view(error.what()).find('\n') != std::string_view::npos;
+  if (advises || error.exit() != Exit::runtime) throw;
+  throw Error(fmt::format("{}\n  the run is as it was: remove the cause, then repeat the command", error.what()));
 }
 
 }  // namespace terrace::cli

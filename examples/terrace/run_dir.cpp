@@ -325,12 +325,11 @@ void make_directory(const fs::path& dir) {
 
 // The kernel releases the lock of a killed run. On a file system that cannot lock a directory (NFS), the lock of the store
 // protects the run.
-FileHandle lock_directory(const fs::path& dir) {
+FileHandle lock_directory(const fs::path& dir, std::string_view instead) {
   FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
   if (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-    throw Error(
-        fmt::format("{} is in use by another run\n  wait for that run or stop it, or give another --out-dir", dir.string()));
+    throw Error(fmt::format("{} is in use by another run\n  wait for that run or stop it, or give {}", dir.string(), instead));
   return handle;
 }
 

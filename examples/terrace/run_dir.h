@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <terrace/examples/terrace/run_config.h>
@@ -38,8 +39,8 @@ struct RunDir {
 std::filesystem::path run_resumed(const RunConfig& config);
 // Creates or opens config.out_dir as --resume says, and locks it. It changes no file in it.
 RunDir open_run_dir(RunConfig& config);
-// Locks a run's directory. A second run in it is an error.
-FileHandle lock_directory(const std::filesystem::path& dir);
+// Locks a run's directory. A second run in it is an error, which advises to give `instead`.
+FileHandle lock_directory(const std::filesystem::path& dir, std::string_view instead = "another --out-dir");
 // For a rank other than the first: where its part of the state is. The first rank holds the lock of the directory.
 RunDir rank_dir(const RunConfig& config, int rank);
 // Whether the machine computes other bits than the one that computed the run until now; warns if so.

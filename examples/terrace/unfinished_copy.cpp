@@ -90,7 +90,7 @@ UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
   if (error)
     throw Error(fmt::format("{} cannot be created: {}\n  give a folder on a file system that can be written", folder.string(),
                             describe_errno(error.value())));
-  lock_ = lock_directory(folder);
+  lock_ = lock_directory(folder, "a folder that does not exist yet");
   if (!fs::is_empty(folder)) {
     const bool unfinished = is_unfinished_copy(folder);
     const auto foreign = unfinished ? foreign_entry(folder) : "";

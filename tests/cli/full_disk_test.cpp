@@ -116,6 +116,19 @@ TEST_F(FullDisk, WeightsThatFindNoRoomAreSavedLater) {
   EXPECT_EQ(scratch_.read("w.safetensors"), scratch_.read("disk/w.safetensors"));
 }
 
+TEST_F(FullDisk, AnExportThatFindsNoRoomIsRepeated) {
+  ASSERT_EQ(0, train({}).exit);
+  PrivateMount disk(at("disk"));
+  if (!disk.memory(64 * 1024)) GTEST_SKIP() << "mounting is not permitted here: " << disk.why();
+  const Words wanted{"ckpt", "export", "run", "disk/model"};
+  expect_refusal(terrace(wanted), 1, {"disk/model/", "No space left on device (errno 28)", "repeat the command"});
+  ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=4m"));
+  const auto again = terrace(wanted);
+  ASSERT_EQ(0, again.exit) << again.described;
+  ASSERT_EQ(0, terrace({"ckpt", "export", "run", "other"}).exit);
+  EXPECT_EQ(scratch_.read("other/model.safetensors"), scratch_.read("disk/model/model.safetensors"));
+}
+
 // Works everywhere: a limit on file sizes refuses the very same calls, with another errno.
 TEST_F(FullDisk, AFileSizeLimitIsAnErrorAndNotASignal) {
   auto limited = launch(tiny("train", {"--nvme-path", "disk"}));

@@ -1,5 +1,9 @@
 // Directories of Hugging Face's library as their user meets them: exported from a run of any layout, trained from, refused.
+#include <sys/file.h>
+
 #include <fstream>
+
+#include <terrace/core/files.h>
 
 #include "on_ranks.h"
 
@@ -74,6 +78,19 @@ TEST_F(ModelDirProgram, AConfigThatWasDamagedSinceIsNamed) {
   ASSERT_EQ(0, look("next", {"--model", "dir"}).exit);
   std::ofstream(at("dir") / "config.json") << "{";
   expect_refusal(exported("next", "out"), 5, {"dir/config.json", "not JSON", "bring the file back"});
+}
+
+TEST_F(ModelDirProgram, TwoExportsDoNotWriteOneDirectory) {
+  ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
+  fs::create_directory(at("out"));
+  for (const auto* const file : {"unfinished-export", "model.safetensors"}) std::ofstream(at("out") / file) << "half";
+  {
+    const FileHandle other(::open(at("out").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    ASSERT_EQ(0, ::flock(other.get(), LOCK_EX));  // as an export that is at work
+    expect_refusal(exported("run", "out"), 1, {"out is in use", "give a new directory"});
+    EXPECT_EQ("half", scratch_.read("out/model.safetensors"));
+  }
+  EXPECT_EQ(0, exported("run", "out").exit);
 }
 
 TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
