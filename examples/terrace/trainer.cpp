@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <exception>
 #include <functional>
@@ -59,13 +60,13 @@ std::string held_out_before(double loss) {
   return fmt::format("held-out loss {} before the first step", format_number(loss, 6));
 }
 
-// Of the result of a finished run; empty: it was not evaluated.
+// Of the result of a finished run; empty: it was not evaluated. JSON has null for a loss that is not finite.
 std::string held_out(const nlohmann::json& result) {
   if (!result.contains("eval_loss")) return "";
+  const auto loss = [&](const char* key) { return result.at(key).is_number() ? result.at(key).get<double>() : NAN; };
   const bool has_first = result.contains("first_eval_loss");
-  return fmt::format("{} {} after step {}",
-                     has_first ? held_out_before(result.at("first_eval_loss").get<double>()) + "," : "held-out loss",
-                     format_number(result.at("eval_loss").get<double>(), 6), result.at("steps").get<std::uint64_t>());
+  return fmt::format("{} {} after step {}", has_first ? held_out_before(loss("first_eval_loss")) + "," : "held-out loss",
+                     format_number(loss("eval_loss"), 6), result.at("steps").get<std::uint64_t>());
 }
 
 // One rank's training, from its engine to the run's result.
@@ -111,15 +112,15 @@ class Training {
     keeper_.drop_copy();
     if (!commits()) keep_choices();
     if (!all_done) write_trace();
-    return done() < last_ ? interrupted(stopped) : finish(all_done);
+    return done() < last_ || is_signal(stopped) ? interrupted(stopped) : finish(all_done);
   }
 
  private:
-  // The loop. Returns why it ended before the last step: kStop and the signal, or kNoData; 0: it did not.
+  // The loop. Returns why it ended before the last evaluation: kStop and the signal, or kNoData; 0: it did not.
   std::uint64_t train_steps() {
     if (config_.eval_first && config_.eval_batches > 0 && done() == 0) {
       first_evaluation_ = evaluate();
-      if (!first_evaluation_) return kNoData;
+      if (!first_evaluation_) return wish_of_a_rank();
       screen_.note(held_out_before(first_evaluation_->loss));
     }
     while (done() < last_) {
@@ -143,7 +144,8 @@ class Training {
         m.held_out = evaluation_->of_sources;
       }
       show(m);  // before the commit, so that every committed step has its line
-      if (evaluates && !evaluation_) return kNoData;
+      if (evaluates && !evaluation_) return wish_of_a_rank();
+      if (evaluates) demand_finite(evaluation_->loss, done(), config_, dir_);
       if (due(done(), commit_interval(config_)) && done() != last_) begin_commit();
       if (done() != last_) trace_.forget_before(begin);  // the report shows the last two
     }
@@ -181,6 +183,7 @@ class Training {
   // All ranks commit or stop after the same step, whichever rank got a signal or cannot read its data. The greatest wish
   // counts.
   static constexpr std::uint64_t kCommit = 1, kStop = 1000, kNoData = 2000;
+  static bool is_signal(std::uint64_t wish) { return wish > kStop && wish < kNoData; }
   [[nodiscard]] std::uint64_t wish_of_a_rank() const {
     const bool asked = team_.speaks_for_process() && take_commit_request();
     const auto stop = static_cast<std::uint64_t>(stop_signal());
@@ -216,6 +219,7 @@ class Training {
                                (dir_.path / kMetricsFile).string(), missing));
   }
 
+  // Empty if a rank cannot read its data, or has got a stop signal.
   std::optional<RunData::HeldOut> evaluate() {
     const auto losses = trainer_.evaluate_each(evaluated_batches(config_));
     if (!losses) return std::nullopt;
@@ -319,6 +323,8 @@ class Training {
     if (all_done) {
       for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], trainer_.committed_peak()[tier]);
       evaluation_ = recall_evaluation();
+      const auto wish = wish_of_a_rank();
+      if (config_.eval_batches > 0 && !team_.any(evaluation_.has_value()) && is_signal(wish)) return interrupted(wish);
     }
     demand_data();
     const auto result = result_of(hash, peak);

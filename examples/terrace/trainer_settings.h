@@ -3,6 +3,7 @@
 // Threads: the rank's. Errors: those of Trainer; Error(Exit::corrupt) names the run.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include <terrace/examples/terrace/run_config.h>
@@ -12,11 +13,13 @@
 
 namespace terrace::cli {
 
-// `ranks`: null for one rank.
+// `ranks`: null for one rank. Held-out sequences cannot be read once a stop signal has come, which ends an evaluation.
 Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreement* ranks);
 Trainer trainer_of(Engine& engine, Trainer::Options options, const RunDir& dir);
 
 // A step that diverged is never committed, and not applied either if updates wait for the norm.
 std::vector<Trainer::Step> step_of(Trainer& trainer, const RunConfig& config, const RunDir& dir);
+// A held-out loss that is not finite after the last update, which no later step would show. Such weights are not committed.
+void demand_finite(double held_out, std::uint64_t step, const RunConfig& config, const RunDir& dir);
 
 }  // namespace terrace::cli

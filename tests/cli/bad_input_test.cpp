@@ -178,9 +178,12 @@ TEST_F(BadInput, WhatWouldBeIgnoredIsRefused) {
       {{"--cp-mode", "ring"}, {"--cp-mode ring", "--cp"}},
       {{"--cp", "2", "--cp-ring", "4"}, {"--cp-ring 4", "--cp-mode both"}},
       {{"--nvme-limit", "1GiB"}, {"--nvme-limit 1GiB", "--nvme-path"}},
+      {{"--lora-targets", "all"}, {"--lora-targets all", "--lora-rank"}},
+      {{"--lora-alpha", "32"}, {"--lora-alpha 32", "--lora-rank"}},
       {{"--loss-scale", "3"}, {"--loss-scale \"3\"", "power of two"}},
   });
   expect_refusal(terrace(tiny("plan", {"--loss-scale", "abc"})), 2, {"--loss-scale \"abc\""});
+  expect_refusal(terrace(tiny("plan", {"--search", "-3"})), 2, {"--search", "at least one plan must be shown"});
 }
 
 TEST_F(BadInput, DivergenceIsNamedAndNotCommitted) {
@@ -193,6 +196,20 @@ TEST_F(BadInput, DivergenceIsNamedAndNotCommitted) {
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
   else
     EXPECT_THAT(outcome.err, HasSubstr("nothing was committed"));
+}
+
+// The last update has no step behind it whose loss would tell.
+TEST_F(BadInput, WeightsThatTheLastUpdateRuinedAreNotCommitted) {
+  const Words one{"--lr", "1e14", "--warmup", "0", "--steps", "1"};
+  expect_refusal(train(one), 1,
+                 {"training diverged: the held-out loss after step 1 is nan", "nothing was committed", "lower --lr"});
+  const auto skipping = one + Words{"--on-non-finite", "skip", "--out-dir", "skipping"};
+  const auto ended = train(skipping);
+  EXPECT_EQ(0, ended.exit) << ended.described;
+  EXPECT_THAT(ended.out, HasSubstr("held-out loss nan"));
+  const auto again = train(skipping + Words{"--resume", "auto"});
+  EXPECT_EQ(0, again.exit) << again.described;
+  EXPECT_THAT(again.out, HasSubstr("held-out loss nan after step 1"));
 }
 
 }  // namespace

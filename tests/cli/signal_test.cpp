@@ -144,6 +144,24 @@ TEST_F(Signals, OneBeforeTheFirstStepIsHarmless) {
   expect_the_same_in_the_end();
 }
 
+// Evaluations that would take years, after a step and after the last one.
+TEST_F(Signals, EndAnEvaluation) {
+  const Words endless{"--eval-batches", "1000000000000"};
+  const auto stop_in_evaluation = [&](const Words& more, std::size_t lines_before) {
+    Child child(disturbed(endless + more));
+    child.read_lines(lines_before);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    child.send(SIGTERM);
+    const auto outcome = child.wait();
+    EXPECT_EQ(75, outcome.exit) << outcome.described;
+  };
+  stop_in_evaluation({"--eval-interval", "3"}, 2);
+  stop_in_evaluation({"--resume", "auto"}, kSteps - 3 - 1);
+  EXPECT_FALSE(std::filesystem::exists(at("run/result.json")));
+  expect_the_same_in_the_end();
+  EXPECT_EQ(json_in("whole/result.json").at("eval_loss"), json_in("run/result.json").at("eval_loss"));
+}
+
 TEST_F(Signals, ASecondOneDuringTheShutdownIsHarmless) {
   Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}));
   child.read_lines(kLinesBefore);
