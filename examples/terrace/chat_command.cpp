@@ -52,6 +52,9 @@ std::optional<std::string> read_message(bool at_terminal) {
       ask();
       continue;
     }
+    if (c == EOF && std::ferror(stdin))
+      throw Error(fmt::format("standard input cannot be read: {}\n  give messages from a terminal, a pipe or a file",
+                              describe_errno(errno)));
     if (c == EOF && line.empty()) return {};
     if (c == EOF || c == '\n') break;
     line += static_cast<char>(c);

@@ -109,11 +109,11 @@ void check_sampling(const GenerateOptions& g, std::int64_t max_tokens, const std
   };
   const auto& s = g.sampling;
   if (max_tokens < 1) refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", max_tokens), command);
-  if (!(s.temperature >= 0 && s.temperature <= 1000)) refuse_value("--temperature", s.temperature, "a number of at least 0");
+  if (!(s.temperature >= 0 && s.temperature <= 1000)) refuse_value("--temperature", s.temperature, "a number from 0 to 1000");
   if (s.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", s.top_k), command);
   if (!(s.top_p > 0 && s.top_p <= 1)) refuse_value("--top-p", s.top_p, "a number above 0 and at most 1");
   if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 1000))
-    refuse_value("--repetition-penalty", s.repetition_penalty, "a number above 0; 1 is no penalty");
+    refuse_value("--repetition-penalty", s.repetition_penalty, "a number above 0 and at most 1000; 1 is no penalty");
   if (g.stop_token.empty()) refuse("--stop-token is empty: give a token, auto or none", command);
 }
 
@@ -174,6 +174,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
                     "step as the other flags give, and print so many of the fastest (default 5)")
         ->expected(0, 1)
         ->default_str("5")
+        ->check([](const std::string& count) { return count.starts_with('-') ? "at least one plan must be shown" : ""; })
         ->type_name("[COUNT]");
     sub->add_option("--search-seconds", out.plan.search_seconds,
                     "when --search ends; it plans the best by estimate first. 0: when all are planned, in full")

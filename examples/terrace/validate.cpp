@@ -231,6 +231,16 @@ void demand_place_of_weights(const RunConfig& c) {
                 "change the permissions there, or give --save a file in another folder");
 }
 
+// What a run writes under a name of its user's.
+void demand_intact_data(const RunConfig& c) {
+  std::error_code error;
+  for (const auto& file : data_files(c))
+    for (const auto& [flag, written] : {std::pair<const char*, fs::path>{"--save", c.save}, {"--prometheus", c.prometheus}})
+      if (!written.empty() && fs::equivalent(file, written, error))
+        refuse_pair(fmt::format("{} {} is a file of --data, which it would replace", flag, written.string()),
+                    fmt::format("give {} another file", flag));
+}
+
 void demand_copies(const RunConfig& c) {
   if (c.sync_interval == 1) return;
   const auto without = [&](bool given, const std::string& what, const char* why) {
@@ -306,6 +316,16 @@ void demand_disk_tier(const RunConfig& c) {
   }
 }
 
+void demand_adapters(const RunConfig& c) {
+  const RunConfig usual;
+  if (c.lora_rank != 0) return;
+  for (const auto& [given, flag] : {std::pair{c.lora_targets != usual.lora_targets, "--lora-targets " + c.lora_targets},
+                                    std::pair{c.lora_alpha != usual.lora_alpha, fmt::format("--lora-alpha {}", c.lora_alpha)}})
+    if (given)
+      refuse_pair(fmt::format("{} is of adapters, and --lora-rank is 0, so all parameters would be trained", flag),
+                  "add --lora-rank, or leave it out");
+}
+
 void demand_group(const RunConfig& c) {
   if (c.group != 0 && c.order != "vertical") {
     refuse_pair(fmt::format("--group {} has no effect with --order {}", c.group, c.order),
@@ -358,8 +378,9 @@ void validate(const RunConfig& c) {
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });
   if (!errors.any()) errors.gather([&] { demand_freeze(c); });
-  for (const auto check : {demand_tiles, demand_disks, demand_place_of_weights, demand_copies, demand_rates, demand_commits,
-                           demand_schedule, demand_context_mode, demand_disk_tier, demand_group})
+  for (const auto check :
+       {demand_tiles, demand_disks, demand_place_of_weights, demand_intact_data, demand_copies, demand_rates, demand_commits,
+        demand_schedule, demand_context_mode, demand_disk_tier, demand_adapters, demand_group})
     errors.gather([&] { check(c); });
   errors.throw_if_any();
 }

@@ -196,6 +196,15 @@ TEST_F(BadPath, WhereTheLastWeightsGoIsCheckedFirst) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
+TEST_F(BadPath, ARunDoesNotReplaceItsData) {
+  const auto before = scratch_.read("corpus.txt");
+  std::filesystem::create_symlink("corpus.txt", at("link"));
+  for (const auto* const flag : {"--save", "--prometheus"})
+    for (const auto* const file : {"corpus.txt", "./corpus.txt", "link"})
+      expect_refusal(train({flag, file}), 2, {std::string(flag) + " ", "a file of --data"});
+  EXPECT_EQ(before, scratch_.read("corpus.txt"));
+}
+
 TEST_F(BadPath, MachineProfilesThatAreNone) {
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "nowhere.json"})), 2, {"nowhere.json", "measure"});
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "corpus.txt"})), 2, {"corpus.txt", "it is not JSON"});
