@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/statvfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
@@ -28,6 +30,7 @@
 
 #include <terrace/core/machine.h>
 #include <terrace/core/notice.h>
+#include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/offload/extent_files.h>
@@ -61,6 +64,23 @@ int ranks_of(std::string_view text) {
         fmt::format("launch -n: \"{}\" is not accepted\n  -n takes the number of ranks, an integer of at least 1", text),
         Exit::usage);
   return n;
+}
+
+// Open MPI 4.1 makes a file of this size for each rank, most of it a hole. Where it cannot, the ranks crash.
+constexpr const char* kSharedMemory = "/dev/shm";
+constexpr std::uint64_t kSegmentBytes = 4 * kMiB + kPageBytes;
+
+void demand_shared_memory(int ranks) {
+  for (const auto* const other : {"OMPI_MCA_btl", "OMPI_MCA_btl_vader_backing_directory"})
+    if (ranks == 1 || std::getenv(other)) return;
+  struct statvfs space {};
+  if (::access(kSharedMemory, W_OK) != 0 || ::statvfs(kSharedMemory, &space) != 0) return;  // then the files are elsewhere
+  const auto free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
+  if (free_bytes >= kSegmentBytes) return;
+  throw Error(
+      fmt::format("launch: {} has {} free, and Open MPI exchanges messages there\n  remove files there until {} are "
+                  "free, or raise its size (docker run --shm-size=1g); train --dp {} needs none of it",
+                  kSharedMemory, format_bytes(free_bytes), format_bytes(kSegmentBytes), ranks));
 }
 
 // Filters what mpirun and the ranks write to standard error:
@@ -311,6 +331,7 @@ Exit launch_command(int argc, const char* const* argv) {
   if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
   words.push_back(own_program());
   for (int i = at + 1; i < argc; ++i) words.emplace_back(argv[i]);
+  demand_shared_memory(*ranks);
   return run(std::move(words), *ranks);
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "on_ranks.h"
+#include "private_mount.h"
 
 namespace terrace::test {
 namespace {
@@ -115,6 +116,17 @@ TEST_F(Ranks, LaunchPrintsAnErrorOnceAndEndsWithItsCode) {
   EXPECT_EQ(137, outcome.exit) << outcome.described;
   EXPECT_THAT(outcome.err, testing::StartsWith("error: rank 1 was ended by signal 9 (Killed)\n  ")) << outcome.described;
   EXPECT_EQ(2, std::ranges::count(outcome.err, '\n')) << outcome.described;
+}
+
+TEST_F(Ranks, LaunchNeedsSharedMemory) {
+  PrivateMount shared("/dev/shm");
+  if (!shared.memory(1 << 20)) GTEST_SKIP() << "mounting is not permitted here: " << shared.why();
+  const auto refused = run(processes(2, 3, "run"));
+  expect_refusal(refused, 1, {"launch: /dev/shm has 1.00 MiB free", "--shm-size"});
+  EXPECT_FALSE(std::filesystem::exists(at("run")));
+  ASSERT_EQ(0, ::mount("", "/dev/shm", "", MS_REMOUNT, "size=5m"));
+  const auto fits = run(processes(2, 3, "run"));
+  EXPECT_EQ(0, fits.exit) << fits.described;
 }
 
 // Open MPI gives its ranks a pseudo-terminal, whatever its own output is.
