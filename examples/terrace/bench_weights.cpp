@@ -43,7 +43,11 @@ namespace fs = std::filesystem;
 class Folder {
  public:
   explicit Folder(const fs::path& in) : path_(in / fmt::format("terrace-bench-{}", ::getpid())) {
-    fs::create_directories(path_);
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error)
+      throw Error(fmt::format("bench weights: {} cannot be created: {}\n  give another directory", path_.string(),
+                              describe_errno(error.value())));
   }
   ~Folder() {
     std::error_code ignored;
