@@ -98,6 +98,7 @@ std::int64_t to_integer(const Option& o, const Source& source, const Raw& raw) {
   if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) value = parse_number<std::int64_t>(*s);
   if (!value) {
     const auto* const text = std::get_if<std::string>(&raw);
+    if (text && source.typed) refuse(o, source, raw, "it is a text: leave out the quotes");
     const bool digits = text && !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
     refuse(o, source, raw, digits ? "it is too large" : "");
   }

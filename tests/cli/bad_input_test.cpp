@@ -141,7 +141,7 @@ TEST_F(BadInput, ConfigurationFiles) {
   expect_refusal(with("syntax.toml"), 2, {"syntax.toml, line 2"});
   expect_refusal(with("key.toml"), 2, {"key.toml, line 2", "unknown key \"stepz\"", "did you mean steps?"});
   expect_refusal(with("section.toml"), 2, {"section.toml, line 1", "did you mean train?"});
-  expect_refusal(with("type.toml"), 2, {"type.toml, line 1", "\"3\"", "an integer"});
+  expect_refusal(with("type.toml"), 2, {"type.toml, line 1", "\"3\"", "leave out the quotes", "an integer"});
   expect_refusal(with("nowhere.toml"), 2, {"nowhere.toml", "No such file"});
   expect_refusal(with("."), 2, {"not a regular file but a directory"});
   EXPECT_FALSE(std::filesystem::exists(at("runs")));
