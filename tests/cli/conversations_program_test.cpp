@@ -129,7 +129,7 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
     EXPECT_TRUE(fs::exists(at(run + "-dir/tokenizer_config.json")));
     // Conversations find it in the directory of the model.
     const auto next = train({"--model", run + "-dir", "--data", "chat.jsonl", "--data-format", "jsonl", "--eval-batches", "1",
-                             "--eval-first", "--steps", "1", "--out-dir", run + "-next"});
+                             "--eval-first", "--steps", "1", "--seq-len", "64", "--out-dir", run + "-next"});
     EXPECT_EQ(0, next.exit) << next.described;
   }
   expect_refusal(terrace({"generate", "older", "--prompt", "what"}), 2, {"without a --tokenizer", "give the --tokenizer"});
