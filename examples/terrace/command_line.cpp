@@ -245,6 +245,20 @@ void check_arguments(const CommandLine& line) {
   }
 }
 
+// What stands beside a model's directory, or is given later, stands above what the directory says.
+template <class Apply>
+void apply_above_model_dir(RunConfig& config, const Apply& apply) {
+  apply();
+  const auto given = config.model;
+  apply_model_dir(config);
+  if (config.model == given) return;
+  const auto family = config.model;
+  const auto weights = config.init_from;
+  apply();
+  config.model = family;
+  config.init_from = weights;
+}
+
 // Applies the defaults, then the file (for a trained run: the run's own), then --set, then the flags.
 RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   RunConfig config;
@@ -255,8 +269,10 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
     apply_file(config, own);
     config.json = false;  // this one was for the training
   }
-  for (const auto& file : parsed.config_files) apply_file(config, file);
-  for (const auto& set : parsed.sets) apply_set(config, set);
+  for (const auto& file : parsed.config_files) apply_above_model_dir(config, [&] { apply_file(config, file); });
+  apply_above_model_dir(config, [&] {
+    for (const auto& set : parsed.sets) apply_set(config, set);
+  });
   // A model's directory gives what flags may change.
   Assignments model, others;
   for (const auto& flag : parsed.flags) (flag.option->key == "model" ? model : others).push_back(flag);

@@ -107,6 +107,29 @@ TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
   expect_refusal(train({"--model", "dir", "--layers", "1", "--out-dir", "none"}), 2, {"of its tensors"});
 }
 
+// In whatever way they are given: what comes with the directory or after it stands above it, what comes before it does not.
+TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
+  ASSERT_EQ(0, train({"--steps", "1", "--rope-base", "7", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported("run", "dir").exit);
+  scratch_.write("beside.toml", "model = \"dir\"\nrope-base = 8.0\n");
+  scratch_.write("alone.toml", "model = \"dir\"\n");
+  scratch_.write("before.toml", "rope-base = 9.0\nlayers = 5\n");
+  const auto expect_base = [&](const Words& words, const std::string& base) {
+    const auto said = terrace(Words{"config"} + words);
+    EXPECT_EQ(0, said.exit) << said.described;
+    EXPECT_THAT(said.out, AllOf(HasSubstr("rope-base = " + base), HasSubstr("layers = 2 "), HasSubstr("model = \"llama\""),
+                                HasSubstr("init-from = \"dir\"")))
+        << said.described;
+  };
+  expect_base({"--config", "beside.toml"}, "8.0");
+  expect_base({"--config", "alone.toml"}, "7.0");
+  expect_base({"--config", "alone.toml", "--set", "rope-base=9"}, "9.0");
+  expect_base({"--set", "rope-base=9", "--set", "model=dir"}, "9.0");
+  expect_base({"--config", "beside.toml", "--rope-base", "10"}, "10.0");
+  expect_base({"--config", "before.toml", "--model", "dir"}, "7.0");
+  expect_base({"--config", "before.toml", "--config", "alone.toml"}, "7.0");
+}
+
 TEST_F(ModelDirProgram, WhatIsNoModelIsRefused) {
   ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
