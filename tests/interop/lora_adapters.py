@@ -31,21 +31,25 @@ LIMITS = {"loss": 2e-5, "gradients": 2e-5, "ten losses": 1e-4, "same adapter": 2
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
 QKV = ["q_proj", "k_proj", "v_proj"]
+ALL = [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]
 MIXTRAL = lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
 OF_EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 # A model's configuration, terrace's targets, and the same modules, and parameters of experts, as PEFT names them; terrace's ranks.
 FAMILIES = {
     "llama": (lambda: transformers.LlamaConfig(**SIZES), "q,v", ["q_proj", "v_proj"]),
-    "llama, all": (lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]),
-    "llama, tensor ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"], None,
-                            ["--tp", 4, "--sp"]),
-    "llama, context ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"], None,
-                             ["--cp", 2, "--cp-mode", "ring"]),
+    "llama, all": (lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), "all", ALL),
+    "llama, tensor ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", ALL, None, ["--tp", 4, "--sp"]),
+    "llama, context ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", ALL, None, ["--cp", 2, "--cp-mode", "ring"]),
     "qwen2": (lambda: transformers.Qwen2Config(**SIZES), "q,k,v,o", [*QKV, "o_proj"]),
     "mistral": (lambda: transformers.MistralConfig(**SIZES, sliding_window=9), "o,gate,down", ["o_proj", "gate_proj", "down_proj"]),
     "phi3": (lambda: transformers.Phi3Config(**SIZES, sliding_window=None, pad_token_id=None), "q,k,v,gate,up", ["qkv_proj", "gate_up_proj"]),
-    "gemma3": (lambda: transformers.Gemma3TextConfig(**SIZES, head_dim=24, sliding_window=9, pad_token_id=None), "all",
-               [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]),
+    "gemma3": (lambda: transformers.Gemma3TextConfig(**SIZES, head_dim=24, sliding_window=9, pad_token_id=None), "all", ALL),
+    "gemma": (lambda: transformers.GemmaConfig(**SIZES, head_dim=24, pad_token_id=None), "all", ALL),
+    "gemma2": (lambda: transformers.Gemma2Config(**SIZES, head_dim=24, sliding_window=9, query_pre_attn_scalar=20, attn_logit_softcapping=0.5,
+                                                 final_logit_softcapping=0.75, pad_token_id=None), "all", ALL),
+    "olmo2": (lambda: transformers.Olmo2Config(**SIZES, pad_token_id=None, eos_token_id=None), "all", ALL),
+    "qwen3": (lambda: transformers.Qwen3Config(**SIZES, head_dim=32), "all", ALL),
+    "smollm3": (lambda: transformers.SmolLM3Config(**{**SIZES, "num_hidden_layers": 5}, pad_token_id=None), "all", ALL),
     "mixtral": (MIXTRAL, "q,v,gate,up,down", ["q_proj", "v_proj"], OF_EXPERTS),
     "mixtral, expert ranks": (MIXTRAL, "q,o,gate,up,down", ["q_proj", "o_proj"], OF_EXPERTS, ["--ep", 2, "--batch-size", 2]),
     "mixtral, expert and tensor ranks": (MIXTRAL, "gate,up,down", [], OF_EXPERTS, ["--ep", 2, "--tp", 2, "--batch-size", 2]),

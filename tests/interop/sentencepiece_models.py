@@ -18,6 +18,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 SKIPPED, VOCABULARY = 77, 6000
 try:
+    import google.protobuf  # with which transformers reads a tokenizer.model
     import sentencepiece
     import tokenizers
     import transformers
