@@ -218,7 +218,7 @@ class WeightsBench final : public bench::Bench {
  private:
   // Adapters begin with random numbers.
   static WeightSource weights_of(const RunConfig& config, const Model& base) {
-    const auto files = lm::weights_from(config.init_from, lm::family_named(config.model), base);
+    auto files = lm::weights_from(config.init_from, lm::family_named(config.model), base);
     if (model_config(config).adapters.rank == 0) return files;
     return with_adapters(files, random_weights(config.seed));
   }
