@@ -8,23 +8,18 @@
 #include <span>
 #include <vector>
 
-#include <terrace/core/units.h>
 #include <terrace/offload/page_buffer.h>
 
 namespace terrace {
 
 class BlockRing {
  public:
-  // Large enough for a drive's full rate; together they hold what a drive needs at once, and as much again for the other side.
-  static constexpr std::uint64_t kBlockBytes = kMiB;
-  static constexpr std::size_t kBlocks = 16;
-
-  BlockRing() : bytes_(memory_.of(kBlocks * kBlockBytes)) {
-    for (std::size_t b = kBlocks; b > 0; --b) free_.push_back(bytes_.data() + (b - 1) * kBlockBytes);
+  BlockRing(std::size_t blocks, std::uint64_t block_bytes) : blocks_(blocks), bytes_(memory_.of(blocks * block_bytes)) {
+    for (std::size_t b = blocks; b > 0; --b) free_.push_back(bytes_.data() + (b - 1) * block_bytes);
   }
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
   [[nodiscard]] bool any_free() const { return !free_.empty(); }
-  [[nodiscard]] bool all_free() const { return free_.size() == kBlocks; }
+  [[nodiscard]] bool all_free() const { return free_.size() == blocks_; }
   std::byte* take() {
     auto* const block = free_.back();
     free_.pop_back();
@@ -33,6 +28,7 @@ class BlockRing {
   void give_back(std::byte* block) { free_.push_back(block); }
 
  private:
+  const std::size_t blocks_;
   PageBuffer memory_;
   const std::span<std::byte> bytes_;
   std::vector<std::byte*> free_;

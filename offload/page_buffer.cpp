@@ -8,15 +8,23 @@
 
 namespace terrace {
 
+void PageBuffer::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
+
+// Mapped, not allocated: what an allocator writes beside its blocks would take a huge page more for each of them.
 std::span<std::byte> PageBuffer::of(std::uint64_t bytes) {
-  if (bytes > bytes_) {
-    const bool large = bytes >= kHugePageBytes;
-    const auto aligned = round_up(bytes, kPageBytes);
-    void* data = nullptr;
-    if (::posix_memalign(&data, large ? kHugePageBytes : kPageBytes, aligned) != 0) throw std::bad_alloc();
-    if (large) ::madvise(data, aligned, MADV_HUGEPAGE);  // a hint: direct I/O then pins few pages
-    data_.reset(static_cast<std::byte*>(data));
-    bytes_ = bytes;
+  if (bytes > (data_ ? data_.get_deleter().bytes : 0)) {
+    data_.reset();
+    const auto pages = round_up(bytes, kPageBytes);
+    const auto surplus = pages < kHugePageBytes ? 0 : kHugePageBytes - kPageBytes;  // to begin with a huge page
+    void* const mapped = ::mmap(nullptr, pages + surplus, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    auto* const begin = static_cast<std::byte*>(mapped);
+    const auto address = reinterpret_cast<std::uintptr_t>(mapped);
+    const auto before = surplus == 0 ? 0 : round_up(address, kHugePageBytes) - address;
+    if (before != 0) ::munmap(begin, before);
+    if (before != surplus) ::munmap(begin + before + pages, surplus - before);
+    data_ = {begin + before, Unmap{pages}};
+    if (surplus != 0) ::madvise(data_.get(), pages, MADV_HUGEPAGE);  // a hint: direct I/O then pins few pages
   }
   return {data_.get(), bytes};
 }

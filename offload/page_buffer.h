@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 
@@ -16,11 +15,11 @@ class PageBuffer {
   std::span<std::byte> of(std::uint64_t bytes);  // loses its content if it has to grow
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
+  struct Unmap {
+    std::uint64_t bytes;
+    void operator()(std::byte* data) const;
   };
-  std::unique_ptr<std::byte, Free> data_;
-  std::uint64_t bytes_ = 0;
+  std::unique_ptr<std::byte, Unmap> data_;
 };
 
 }  // namespace terrace

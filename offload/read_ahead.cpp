@@ -17,6 +17,14 @@
 #include <terrace/offload/io_thread.h>
 
 namespace terrace {
+namespace {
+
+// Large enough for a drive's full rate; together they hold what a drive needs at once, and as much again for the readers.
+constexpr std::uint64_t kBlockBytes = kMiB;
+constexpr std::size_t kBlocks = 16;
+
+}  // namespace
+
 struct ReadAhead::Impl {
   // Announced bytes within one block of a file.
   struct Piece {
@@ -32,8 +40,8 @@ struct ReadAhead::Impl {
     std::uint64_t whole_pages = 0;  // bytes
   };
   struct Running {
-    explicit Running(const std::vector<int>& files) : io({.queue_depth = BlockRing::kBlocks, .files = files, .buffers = {}}) {}
-    BlockRing ring;
+    explicit Running(const std::vector<int>& files) : io({.queue_depth = kBlocks, .files = files, .buffers = {}}) {}
+    BlockRing ring{kBlocks, kBlockBytes};
     IoThread io;  // last: it uses the ring
   };
   using Pieces = std::list<Piece>;
@@ -50,7 +58,7 @@ struct ReadAhead::Impl {
   void announce_in_block(std::size_t file, std::uint64_t begin, std::uint64_t end) {
     if (!pieces.empty()) {
       auto& last = pieces.back();
-      const bool same_block = last.file == file && last.begin / BlockRing::kBlockBytes == begin / BlockRing::kBlockBytes;
+      const bool same_block = last.file == file && last.begin / kBlockBytes == begin / kBlockBytes;
       if (same_block && last.state == Piece::State::waiting && last.end <= begin) {
         last.end = end;
         last.outstanding += end - begin;
@@ -133,7 +141,7 @@ void ReadAhead::announce(std::size_t file, std::uint64_t offset, std::uint64_t b
     impl.running = std::make_unique<Impl::Running>(descriptors);
   }
   while (offset < end) {
-    const auto to = std::min(end, (offset / BlockRing::kBlockBytes + 1) * BlockRing::kBlockBytes);
+    const auto to = std::min(end, (offset / kBlockBytes + 1) * kBlockBytes);
     impl.announce_in_block(file, offset, to);
     offset = to;
   }

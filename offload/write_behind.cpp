@@ -18,6 +18,10 @@
 namespace terrace {
 namespace {
 
+// So many and so large that a drive that is read at the same time gives writing its share (measured: docs/models.md).
+constexpr std::uint64_t kWriteBytes = 2 * kMiB;
+constexpr std::size_t kWrites = 16;
+
 FileHandle reopened(int file) {
   FileHandle handle = open_again_direct(file);
   return handle ? std::move(handle) : FileHandle(::dup(file));
@@ -26,16 +30,15 @@ FileHandle reopened(int file) {
 }  // namespace
 
 struct WriteBehind::Impl {
-  explicit Impl(int f)
-      : file(f), direct(reopened(f)), io({.queue_depth = BlockRing::kBlocks, .files = {direct.get()}, .buffers = {}}) {}
+  explicit Impl(int f) : file(f), direct(reopened(f)), io({.queue_depth = kWrites, .files = {direct.get()}, .buffers = {}}) {}
 
   const int file;
   const FileHandle direct;
   std::mutex mutex;
   std::condition_variable changed;
-  BlockRing ring;  // with the lock held
+  BlockRing ring{kWrites, kWriteBytes};  // with the lock held
   std::optional<Failure> failure;
-  std::array<IoRequest, BlockRing::kBlocks> requests;  // of the ring's blocks, by their places
+  std::array<IoRequest, kWrites> requests;  // of the ring's blocks, by their places
   // The row of neighbours that is being gathered: the file's bytes [begin, end) lie in `block`, whose first byte is the file's
   // at `base`.
   std::byte* block = nullptr;
@@ -46,7 +49,7 @@ struct WriteBehind::Impl {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return ring.any_free(); });
     block = ring.take();
-    base = offset / BlockRing::kBlockBytes * BlockRing::kBlockBytes;
+    base = offset / kWriteBytes * kWriteBytes;
     begin = end = offset;
   }
 
@@ -60,7 +63,7 @@ struct WriteBehind::Impl {
       const std::lock_guard lock(mutex);
       return ring.give_back(full);
     }
-    auto& request = requests.at(static_cast<std::size_t>(full - ring.bytes().data()) / BlockRing::kBlockBytes);
+    auto& request = requests.at(static_cast<std::size_t>(full - ring.bytes().data()) / kWriteBytes);
     request.op = IoRequest::Op::write;
     request.offset = first;
     request.buffer = full + (first - base);
@@ -70,9 +73,9 @@ struct WriteBehind::Impl {
   }
 
   void write_ended(const IoRequest& request, int error_number) {
-    const auto at = static_cast<std::uint64_t>(request.buffer - ring.bytes().data()) / BlockRing::kBlockBytes;
+    const auto at = static_cast<std::uint64_t>(request.buffer - ring.bytes().data()) / kWriteBytes;
     const std::lock_guard lock(mutex);
-    ring.give_back(ring.bytes().data() + at * BlockRing::kBlockBytes);
+    ring.give_back(ring.bytes().data() + at * kWriteBytes);
     if (error_number != 0 && !failure) failure = Failure{error_number, request.offset, request.bytes};
     changed.notify_all();
   }
@@ -111,10 +114,10 @@ std::optional<WriteBehind::Failure> WriteBehind::write(std::uint64_t offset, std
   for (const auto end = offset + bytes; offset < end;) {
     if (impl.block && offset != impl.end) impl.close_row();
     if (!impl.block) impl.open_row(offset);
-    const auto n = std::min(end, impl.base + BlockRing::kBlockBytes) - offset;
+    const auto n = std::min(end, impl.base + kWriteBytes) - offset;
     fill({impl.block + (offset - impl.base), n});
     impl.end = offset += n;
-    if (impl.end == impl.base + BlockRing::kBlockBytes) impl.close_row();
+    if (impl.end == impl.base + kWriteBytes) impl.close_row();
   }
   return impl.failed();
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
@@ -114,13 +113,7 @@ void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, c
 }
 
 void CommittedState::announce(std::span<const Tensor> tensors) {
-  std::vector<int> files;
-  first_file_.clear();
-  for (const auto& store : stores_) {
-    first_file_.push_back(files.size());
-    std::ranges::copy(store->descriptors(), std::back_inserter(files));
-  }
-  ahead_ = std::make_unique<ReadAhead>(files);
+  std::vector<ChunkReadAhead::Chunk> order;
   std::vector<std::size_t> held;  // as load() will hold them
   for (const auto& [kind, tensor, elements] : tensors)
     for (std::uint64_t done = 0; done < elements;) {
@@ -133,9 +126,9 @@ void CommittedState::announce(std::span<const Tensor> tensors) {
       held.insert(held.begin(), place.chunk);
       if (held.size() > most_held_) held.pop_back();
       const auto& [store, stored] = chunks_[place.chunk];
-      for (const auto& piece : stores_[store]->pieces(stored.offset, stored.description.bytes))
-        ahead_->announce(first_file_[store] + static_cast<std::size_t>(piece.file), piece.offset, piece.bytes);
+      order.push_back({stores_[store].get(), &stored});
     }
+  ahead_ = std::make_unique<ChunkReadAhead>(std::move(order));
 }
 
 void CommittedState::refuse_absent(const std::string& what) const {
@@ -219,25 +212,11 @@ std::span<const std::byte> CommittedState::load(std::size_t chunk) {
       held_.pop_back();
     }
     next.chunk = chunk;
-    const auto bytes = next.buffer.of(size);
-    if (!read_ahead(chunks_[chunk], bytes)) stores_[store]->read_committed(stored, bytes);
+    if (!ahead_ || !ahead_->take(stored, next.buffer)) stores_[store]->read_committed(stored, next.buffer.of(size));
     at = held_.insert(held_.begin(), std::move(next));
   }
   std::rotate(held_.begin(), at, at + 1);
   return held_.front().buffer.of(size);
-}
-
-bool CommittedState::read_ahead(const Chunk& chunk, std::span<std::byte> to) {
-  if (!ahead_) return false;
-  const auto& [store, stored] = chunk;
-  bool whole = true;
-  for (const auto& piece : stores_[store]->pieces(stored.offset, to.size())) {
-    const auto part = to.subspan(piece.at, piece.bytes);
-    const auto file = first_file_[store] + static_cast<std::size_t>(piece.file);
-    if (ahead_->read(file, piece.offset, part) != part.size()) whole = false;
-  }
-  if (whole) stores_[store]->verify_read(stored.description.chunk, stored.offset, to);
-  return whole;
 }
 
 }  // namespace terrace

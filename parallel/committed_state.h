@@ -20,9 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/offload/chunk_read_ahead.h>
 #include <terrace/offload/chunk_store.h>
 #include <terrace/offload/page_buffer.h>
-#include <terrace/offload/read_ahead.h>
 #include <terrace/optimizers/format.h>
 #include <terrace/parallel/layer.h>
 
@@ -75,7 +75,6 @@ class CommittedState {
   void copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
             std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements);
   std::span<const std::byte> load(std::size_t chunk);
-  [[nodiscard]] bool read_ahead(const Chunk& chunk, std::span<std::byte> to);
 
   std::vector<std::string> missing_;
   std::vector<std::unique_ptr<ChunkStore>> stores_;
@@ -94,8 +93,7 @@ class CommittedState {
   };
   std::vector<Held> held_;
   std::size_t most_held_ = 1;
-  std::vector<std::size_t> first_file_;  // a store: of all stores' files
-  std::unique_ptr<ReadAhead> ahead_;
+  std::unique_ptr<ChunkReadAhead> ahead_;  // null: nothing is announced
 };
 
 }  // namespace terrace
