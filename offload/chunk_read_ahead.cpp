@@ -13,10 +13,10 @@
 namespace terrace {
 namespace {
 
+// Twice what fills a drive that is written at the same time, as in write_behind.cpp.
 constexpr std::uint64_t kAheadBytes = 64 * kMiB;
-// So many and so large that a drive that is written at the same time gives reading its share (measured: docs/models.md).
 constexpr std::uint64_t kReadBytes = 2 * kMiB;
-constexpr std::uint32_t kReads = 16;
+constexpr std::uint32_t kReads = kAheadBytes / kReadBytes;
 
 }  // namespace
 

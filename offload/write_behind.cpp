@@ -18,9 +18,10 @@
 namespace terrace {
 namespace {
 
-// So many and so large that a drive that is read at the same time gives writing its share (measured: docs/models.md).
+// Twice what fills a drive that is read at the same time: a virtual disk serves what is queued in rounds, and what is submitted
+// during a round must be enough for the next one.
 constexpr std::uint64_t kWriteBytes = 2 * kMiB;
-constexpr std::size_t kWrites = 16;
+constexpr std::size_t kWrites = 32;
 
 FileHandle reopened(int file) {
   FileHandle handle = open_again_direct(file);

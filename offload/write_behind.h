@@ -1,5 +1,5 @@
 // The bytes of a new file, written past the page cache while the caller makes the next ones: several requests in flight, from a
-// ring of 32 MiB.
+// ring of 64 MiB.
 //
 // Each byte is written once, in any order; neighbours that come one after the other go to the disk together, in whole pages.
 // Less than a page at the ends of such a row goes through the page cache, so the file is complete after the caller's fsync.
