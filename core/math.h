@@ -119,11 +119,17 @@ class Math {
 
   // y[N,C] = (x − mean) · rstd · (offset + gain) + bias, statistics per row. `bias` and `mean` empty: RMSNorm (no mean
   // removed). mean, rstd: [N] fp32 (fp64 for fp64). offset: 0, or 1 for weights that are gains less one (Gemma).
+  //
+  // Ranks may have some columns each of the rows of an RMSNorm. `squares` and `products` [N], in the dtype of rstd, are then
+  // what depends on whole rows: the mean of x², and that of dy · (offset + gain) · x. Empty: the rows are whole.
   virtual void norm(Stream&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-                    double eps, double offset = 0) = 0;
+                    double eps, double offset = 0, TensorView squares = {}) = 0;
   // dx[N,C] (+)= input gradient.
   virtual void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                               TensorView rstd, Accumulate accumulate, double offset = 0) = 0;
+                               TensorView rstd, Accumulate accumulate, double offset = 0, TensorView products = {}) = 0;
+  // sums[N] = factor · Σ a · b over each row, or with a gain Σ a · (offset + gain) · b: a rank's part of either mean.
+  virtual void row_products(Stream&, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                            double offset = 0) = 0;
   // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. mean and rstd empty: the gradient of scale()'s gain.
   virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                                 TensorView rstd, Accumulate accumulate) = 0;

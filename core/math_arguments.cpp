@@ -28,6 +28,11 @@ void require_statistics(const char* operation, const TensorView& mean, const Ten
   require(vector_or_empty(mean, rows_of(rows), dtype) && rstd.dtype == dtype && rstd.elements() == rows_of(rows), operation,
           "mean and rstd must have one entry a row, fp32 or (for fp64) fp64");
 }
+// Of whole rows, where ranks have some of their columns.
+void require_row_means(const char* operation, const TensorView& means, const TensorView& mean, const TensorView& rows) {
+  require(means.empty() || (mean.empty() && means.dtype == accumulator_of(rows.dtype) && means.elements() == rows_of(rows)),
+          operation, "means of whole rows are an RMSNorm's, one a row, fp32 or (for fp64) fp64");
+}
 void require_heads(const char* operation, const AttentionShape& s) {
   require(s.batch > 0 && s.seq > 0 && s.heads > 0 && s.kv_heads > 0 && s.head_dim > 0 && s.heads % s.kv_heads == 0, operation,
           "the sizes must be positive and the key-value heads must divide the heads");
@@ -118,20 +123,30 @@ void check_bias_grad(const TensorView& db, const TensorView& dy) {
 }
 
 void check_norm(const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& x,
-                const TensorView& gain, const TensorView& bias) {
+                const TensorView& gain, const TensorView& bias, const TensorView& squares) {
   require_compute(y.dtype, "norm");
   require(same(x, y) && columns_of(x) == columns_of(y), "norm", "x and y differ");
   require(gain.dtype == y.dtype && gain.elements() == columns_of(y) && vector_or_empty(bias, columns_of(y), y.dtype), "norm",
           "gain and bias must have y's columns and dtype");
   require_statistics("norm", mean, rstd, y);
+  require_row_means("norm", squares, mean, y);
 }
 
 void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const TensorView& x, const TensorView& gain,
-                           const TensorView& mean, const TensorView& rstd) {
+                           const TensorView& mean, const TensorView& rstd, const TensorView& products) {
   require_compute(dx.dtype, "norm_input_grad");
   require(same(dx, dy) && same(dx, x) && gain.dtype == dx.dtype && gain.elements() == columns_of(dx), "norm_input_grad",
           "dx, dy, x and gain do not match");
   require_statistics("norm_input_grad", mean, rstd, dx);
+  require_row_means("norm_input_grad", products, mean, dx);
+}
+
+void check_row_products(const TensorView& sums, const TensorView& a, const TensorView& b, const TensorView& gain) {
+  require_compute(a.dtype, "row_products");
+  require(same(a, b) && columns_of(a) == columns_of(b) && vector_or_empty(gain, columns_of(a), a.dtype), "row_products",
+          "a, b and gain do not match");
+  require(sums.dtype == accumulator_of(a.dtype) && sums.elements() == rows_of(a), "row_products",
+          "sums must have one entry a row, fp32 or (for fp64) fp64");
 }
 
 void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, const TensorView& dy, const TensorView& x,

@@ -28,9 +28,10 @@ void check_matmul(const MatrixView& c, const MatrixView& a, Transpose ta, const 
 void check_bias_grad(const TensorView& db, const TensorView& dy);
 
 void check_norm(const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& x,
-                const TensorView& gain, const TensorView& bias);
+                const TensorView& gain, const TensorView& bias, const TensorView& squares);
 void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const TensorView& x, const TensorView& gain,
-                           const TensorView& mean, const TensorView& rstd);
+                           const TensorView& mean, const TensorView& rstd, const TensorView& products);
+void check_row_products(const TensorView& sums, const TensorView& a, const TensorView& b, const TensorView& gain);
 void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, const TensorView& dy, const TensorView& x,
                             const TensorView& mean, const TensorView& rstd);
 

@@ -26,15 +26,22 @@ class CpuMath final : public Math {
   }
 
   void norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps, double offset) override {
-    check_norm(y, mean, rstd, x, gain, bias);
-    stream.submit([=, compute = compute_] { cpu::norm(compute, y, mean, rstd, x, gain, bias, eps, offset); });
+            double eps, double offset, TensorView squares) override {
+    check_norm(y, mean, rstd, x, gain, bias, squares);
+    stream.submit([=, compute = compute_] { cpu::norm(compute, y, mean, rstd, x, gain, bias, eps, offset, squares); });
   }
 
   void norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                       TensorView rstd, Accumulate accumulate, double offset) override {
-    check_norm_input_grad(dx, dy, x, gain, mean, rstd);
-    stream.submit([=, compute = compute_] { cpu::norm_input_grad(compute, dx, dy, x, gain, mean, rstd, accumulate, offset); });
+                       TensorView rstd, Accumulate accumulate, double offset, TensorView products) override {
+    check_norm_input_grad(dx, dy, x, gain, mean, rstd, products);
+    stream.submit(
+        [=, compute = compute_] { cpu::norm_input_grad(compute, dx, dy, x, gain, mean, rstd, accumulate, offset, products); });
+  }
+
+  void row_products(Stream& stream, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                    double offset) override {
+    check_row_products(sums, a, b, gain);
+    stream.submit([=, compute = compute_] { cpu::row_products(compute, sums, a, b, gain, factor, offset); });
   }
 
   void norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,

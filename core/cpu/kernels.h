@@ -17,10 +17,13 @@ enum class Fp16 : std::uint16_t {};
 
 template <class T, class A>
 struct KernelsOf {
-  // One row of c elements, with gains offset + gain. `mean` null: RMSNorm. `bias` may be null.
-  void (*norm_row)(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, std::int64_t c, double eps, A offset);
+  // One row of c elements, with gains offset + gain. `mean` null: RMSNorm. `bias` may be null. `square`, `product`: the whole
+  // row's means, of which these are some columns; null: the row is whole.
+  void (*norm_row)(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, std::int64_t c, double eps, A offset,
+                   const A* square);
   void (*norm_input_grad_row)(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, std::int64_t c,
-                              bool accumulate, A offset);
+                              bool accumulate, A offset, const A* product);
+  A (*row_product)(const T* a, const T* b, const T* gain, std::int64_t c, A offset);  // `gain` may be null
   // Sums of at most kColumns columns over `rows` rows, by blocks of kRowBlock rows folded in order. `dbias`, `mean` may be
   // null, and with `mean` `rstd`: x is as it is.
   void (*norm_weight_grad)(A* dgain, A* dbias, const T* dy, const T* x, const A* mean, const A* rstd, std::int64_t rows,

@@ -19,6 +19,7 @@ template <class T>
 constexpr KernelsOf<T, Acc<T>> kernels_of() {
   return {norm_row<T>,
           norm_input_grad_row<T>,
+          row_product<T>,
           norm_weight_grad<T>,
           column_sums<T>,
           rotate<T>,

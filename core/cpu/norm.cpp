@@ -13,7 +13,7 @@ void deliver(Compute compute, TensorView to, std::int64_t first, const void* sum
 }  // namespace
 
 void norm(Compute compute, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-          double eps, double offset) {
+          double eps, double offset, TensorView squares) {
   for_dtype(y.dtype, [&]<class T>() {
     using A = Acc<T>;
     const auto kernel = kernels_for<T>(compute.kernels).norm_row;
@@ -21,14 +21,14 @@ void norm(Compute compute, TensorView y, TensorView mean, TensorView rstd, Tenso
     blocks(compute.pool, rows_of(y), rows_a_task(c), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
         kernel(raw<T>(y) + n * c, mean.empty() ? nullptr : raw<A>(mean) + n, raw<A>(rstd) + n, raw<T>(x) + n * c, raw<T>(gain),
-               raw<T>(bias), c, eps, static_cast<A>(offset));
+               raw<T>(bias), c, eps, static_cast<A>(offset), squares.empty() ? nullptr : raw<A>(squares) + n);
       }
     });
   });
 }
 
 void norm_input_grad(Compute compute, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                     TensorView rstd, Accumulate accumulate, double offset) {
+                     TensorView rstd, Accumulate accumulate, double offset, TensorView products) {
   for_dtype(dx.dtype, [&]<class T>() {
     using A = Acc<T>;
     const auto kernel = kernels_for<T>(compute.kernels).norm_input_grad_row;
@@ -37,8 +37,21 @@ void norm_input_grad(Compute compute, TensorView dx, TensorView dy, TensorView x
       for (std::int64_t n = begin; n < end; ++n) {
         kernel(raw<T>(dx) + n * c, raw<T>(dy) + n * c, raw<T>(x) + n * c, raw<T>(gain),
                mean.empty() ? nullptr : raw<A>(mean) + n, raw<A>(rstd)[n], c, accumulate == Accumulate::yes,
-               static_cast<A>(offset));
+               static_cast<A>(offset), products.empty() ? nullptr : raw<A>(products) + n);
       }
+    });
+  });
+}
+
+void row_products(Compute compute, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor, double offset) {
+  for_dtype(a.dtype, [&]<class T>() {
+    using A = Acc<T>;
+    const auto kernel = kernels_for<T>(compute.kernels).row_product;
+    const std::int64_t c = columns_of(a);
+    blocks(compute.pool, rows_of(a), rows_a_task(c), [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n)
+        raw<A>(sums)[n] =
+            static_cast<A>(factor) * kernel(raw<T>(a) + n * c, raw<T>(b) + n * c, raw<T>(gain), c, static_cast<A>(offset));
     });
   });
 }

@@ -11,9 +11,10 @@ void matmul(Compute, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Tra
 void bias_grad(Compute, TensorView db, TensorView dy, Accumulate);
 
 void norm(Compute, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias, double eps,
-          double offset);
+          double offset, TensorView squares);
 void norm_input_grad(Compute, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
-                     Accumulate, double offset);
+                     Accumulate, double offset, TensorView products);
+void row_products(Compute, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor, double offset);
 void norm_weight_grad(Compute, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                       TensorView rstd, Accumulate);
 

@@ -35,6 +35,18 @@ TEST_F(KernelsTest, Norm) {
     const DType wide = accumulator(dtype);
     const auto x = random(dtype, {n, c}, -2, 3), gain = random(dtype, {c}), bias = random(dtype, {c});
     const auto dy = random(dtype, {n, c}), mean = random(wide, {n}), rstd = random(wide, {n}, 0.5, 2);
+    expect_as_on_the_cpu({.name = text("parts of an RMS norm's rows", dtype, n, c, accumulate),
+                          .in = {x, gain, dy, rstd, mean},
+                          .out = {Tensor(dtype, {n, c}), Tensor(wide, {n}), start(dtype, {n, c}, accumulate), Tensor(wide, {n}),
+                                  Tensor(wide, {n})},
+                          .run =
+                              [=](Math& m, Stream& s, const auto& in, const auto& out) {
+                                m.norm(s, out[0], {}, out[1], in[0], in[1], {}, 1e-5, 1, in[3]);
+                                m.norm_input_grad(s, out[2], in[2], in[0], in[1], {}, in[3], accumulate, 1, in[4]);
+                                m.row_products(s, out[3], in[2], in[0], in[1], 0.5, 1);
+                                m.row_products(s, out[4], in[0], in[0], {}, 2);
+                              },
+                          .tolerance = near(dtype)});
     for (const auto& [rms, offset] : {std::pair{false, 0.0}, {true, 0.0}, {true, 1.0}}) {
       const std::string kind = rms ? "RMS norm" : "layer norm";
       expect_as_on_the_cpu({.name = text(kind.c_str(), dtype, n, c, Accumulate::no),

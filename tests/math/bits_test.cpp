@@ -56,6 +56,9 @@ void all_others(Outputs& o, DType dtype) {
   math.norm(s, y, mean, rstd, x, gain, gain, 1e-5);
   math.norm_input_grad(s, dx, dy, x, gain, mean, rstd, Accumulate::no);
   math.norm_weight_grad(s, dgain, dbias, dy, x, mean, rstd, Accumulate::no);
+  auto sums = out(wide, {n});
+  math.row_products(s, sums, dy, x, gain, 0.5, 1);
+  keep("row_products", sums);
   math.bias_grad(s, db, dy, Accumulate::no);
   keep("norm", y), keep("mean", mean), keep("rstd", rstd), keep("norm dx", dx);
   keep("dgain", dgain), keep("dbias", dbias), keep("bias_grad", db);

@@ -24,8 +24,12 @@ std::string run(const cpu::KernelsOf<T, float>& k, const Tensor& x_, const Tenso
   std::vector<T> out(static_cast<std::size_t>(n)), more(static_cast<std::size_t>(n));
   std::vector<float> statistics(2), sums(64);
   std::vector<double> scalars;
-  k.norm_row(out.data(), &statistics[0], &statistics[1], x, y, y, n, 1e-5, 1.0F), keep(out), keep(statistics);
-  k.norm_input_grad_row(out.data(), x, y, x, &statistics[0], statistics[1], n, false, 1.0F), keep(out);
+  k.norm_row(out.data(), &statistics[0], &statistics[1], x, y, y, n, 1e-5, 1.0F, nullptr), keep(out), keep(statistics);
+  k.norm_input_grad_row(out.data(), x, y, x, &statistics[0], statistics[1], n, false, 1.0F, nullptr), keep(out);
+  const float square = 1.5F;
+  k.norm_row(out.data(), nullptr, &statistics[1], x, y, nullptr, n, 1e-5, 1.0F, &square), keep(out), keep(statistics);
+  k.norm_input_grad_row(out.data(), x, y, x, nullptr, statistics[1], n, false, 1.0F, &square), keep(out);
+  for (const T* const gain : {x, static_cast<const T*>(nullptr)}) scalars.push_back(k.row_product(x, y, gain, n, 1.0F));
   k.gelu(out.data(), x, n), keep(out);
   k.gelu_grad(out.data(), y, x, n), keep(out);
   k.swiglu(out.data(), x, y, n), keep(out);

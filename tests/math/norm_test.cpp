@@ -88,6 +88,49 @@ TEST_F(NormTest, AnOffsetIsAddedToTheWeights) {
   }
 }
 
+// Rows in parts, of which each adds its share to the means of whole rows: results and gradients of x are those of whole rows.
+TEST_F(NormTest, PartsOfRowsEqualWholeRows) {
+  for (const auto dtype : kDtypes)
+    for (const double offset : {0.0, 1.0}) {
+      const DType wide = accumulator(dtype);
+      const std::int64_t n = 13, c = 77;
+      const auto x = random(dtype, {n, c}, -2, 3), gain = random(dtype, {c}), dy = random(dtype, {n, c});
+      const auto whole = run(x, gain, gain, n, true, offset);
+      Tensor dx(dtype, {n, c}), squares(wide, {n}), products(wide, {n}), sums(wide, {n});
+      math.norm_input_grad(stream, dx, dy, x, gain, {}, whole.rstd, Accumulate::no, offset);
+      machine.sync();
+      const std::vector<std::pair<std::int64_t, std::int64_t>> parts{{0, 24}, {24, 8}, {32, 45}};
+      const auto columns = [&](const Tensor& of, std::int64_t first, std::int64_t count) {
+        const auto rows = of.size() / c;
+        Tensor some(dtype, rows == 1 ? Shape{count} : Shape{rows, count});
+        for (std::int64_t i = 0; i < rows * count; ++i) some.set(i, of.get(i / count * c + first + i % count));
+        return some;
+      };
+      for (std::int64_t i = 0; i < n; ++i) squares.set(i, 0), products.set(i, 0);
+      const auto add_to = [&](Tensor& all) {
+        machine.sync();
+        for (std::int64_t i = 0; i < n; ++i) all.set(i, all.get(i) + sums.get(i));
+      };
+      for (const auto& [first, count] : parts) {
+        const auto of_x = columns(x, first, count), of_dy = columns(dy, first, count), of_gain = columns(gain, first, count);
+        math.row_products(stream, sums, of_x, of_x, {}, 1.0 / c);
+        add_to(squares);
+        math.row_products(stream, sums, of_dy, of_x, of_gain, 1.0 / c, offset);
+        add_to(products);
+      }
+      for (const auto& [first, count] : parts) {
+        const auto of_x = columns(x, first, count), of_dy = columns(dy, first, count), of_gain = columns(gain, first, count);
+        Tensor y(dtype, {n, count}), rstd(wide, {n}), of_dx(dtype, {n, count});
+        math.norm(stream, y, {}, rstd, of_x, of_gain, {}, kEps, offset, squares);
+        math.norm_input_grad(stream, of_dx, of_dy, of_x, of_gain, {}, rstd, Accumulate::no, offset, products);
+        machine.sync();
+        expect_near(y, columns(whole.y, first, count).values(), tolerance(dtype), "y");
+        expect_near(rstd, whole.rstd.values(), tolerance(wide), "rstd");
+        expect_near(of_dx, columns(dx, first, count).values(), tolerance(dtype), "dx");
+      }
+    }
+}
+
 // The narrow gradients against the fp64 ones of the same values.
 TEST_F(NormTest, NarrowGradientsEqualWideOnes) {
   for (const auto dtype : {DType::fp32, DType::bf16, DType::fp16}) {

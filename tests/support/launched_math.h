@@ -42,15 +42,21 @@ class LaunchedMath final : public Math {
            [=, this](Stream& here, const Reach& at) { math_->bias_grad(here, at(db), at(dy), accumulate); });
   }
   void norm(Stream& s, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps, double offset) override {
-    launch(s, "norm", {y, mean, rstd}, {x, gain, bias}, [=, this](Stream& here, const Reach& at) {
-      math_->norm(here, at(y), at(mean), at(rstd), at(x), at(gain), at(bias), eps, offset);
+            double eps, double offset, TensorView squares) override {
+    launch(s, "norm", {y, mean, rstd}, {x, gain, bias, squares}, [=, this](Stream& here, const Reach& at) {
+      math_->norm(here, at(y), at(mean), at(rstd), at(x), at(gain), at(bias), eps, offset, at(squares));
     });
   }
   void norm_input_grad(Stream& s, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
-                       Accumulate accumulate, double offset) override {
-    launch(s, "norm_input_grad", {dx}, {dy, x, gain, mean, rstd}, [=, this](Stream& here, const Reach& at) {
-      math_->norm_input_grad(here, at(dx), at(dy), at(x), at(gain), at(mean), at(rstd), accumulate, offset);
+                       Accumulate accumulate, double offset, TensorView products) override {
+    launch(s, "norm_input_grad", {dx}, {dy, x, gain, mean, rstd, products}, [=, this](Stream& here, const Reach& at) {
+      math_->norm_input_grad(here, at(dx), at(dy), at(x), at(gain), at(mean), at(rstd), accumulate, offset, at(products));
+    });
+  }
+  void row_products(Stream& s, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                    double offset) override {
+    launch(s, "row_products", {sums}, {a, b, gain}, [=, this](Stream& here, const Reach& at) {
+      math_->row_products(here, at(sums), at(a), at(b), at(gain), factor, offset);
     });
   }
   void norm_weight_grad(Stream& s, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,

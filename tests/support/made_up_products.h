@@ -41,12 +41,16 @@ class MadeUpProducts final : public Math {
 
   void bias_grad(Stream& s, TensorView db, TensorView dy, Accumulate a) override { math_->bias_grad(s, db, dy, a); }
   void norm(Stream& s, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps, double offset) override {
-    math_->norm(s, y, mean, rstd, x, gain, bias, eps, offset);
+            double eps, double offset, TensorView squares) override {
+    math_->norm(s, y, mean, rstd, x, gain, bias, eps, offset, squares);
   }
   void norm_input_grad(Stream& s, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
-                       Accumulate a, double offset) override {
-    math_->norm_input_grad(s, dx, dy, x, gain, mean, rstd, a, offset);
+                       Accumulate a, double offset, TensorView products) override {
+    math_->norm_input_grad(s, dx, dy, x, gain, mean, rstd, a, offset, products);
+  }
+  void row_products(Stream& s, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                    double offset) override {
+    math_->row_products(s, sums, a, b, gain, factor, offset);
   }
   void norm_weight_grad(Stream& s, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                         TensorView rstd, Accumulate a) override {

@@ -5,7 +5,7 @@ namespace terrace::cpu {
 namespace {
 
 template <class T, class A = Acc<T>>
-void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, i64 c, double eps, A offset) {
+void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, i64 c, double eps, A offset, const A* square) {
   const A count = static_cast<A>(c);
   A m = 0;
   if (mean) {
@@ -14,13 +14,14 @@ void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, 
         count;
     *mean = m;
   }
-  const A variance = sum_over<A>(
-                         c,
-                         [&](i64 i, auto w) __attribute__((always_inline)) {
-                           const Vec<A> d = load(x + i, w) - m;
-                           return d * d;
-                         }) /
-                     count;
+  const A variance = square ? *square
+                            : sum_over<A>(
+                                  c,
+                                  [&](i64 i, auto w) __attribute__((always_inline)) {
+                                    const Vec<A> d = load(x + i, w) - m;
+                                    return d * d;
+                                  }) /
+                                  count;
   const A scaled = variance + static_cast<A>(eps);
   A root;
   if constexpr (sizeof(A) == 8)
@@ -43,7 +44,7 @@ void norm_row(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, 
 
 template <class T, class A = Acc<T>>
 void norm_input_grad_row(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, i64 c, bool accumulate,
-                         A offset) {
+                         A offset, const A* product) {
   const A count = static_cast<A>(c);
   const A m = mean ? *mean : A(0);
   const A g_mean =
@@ -52,16 +53,29 @@ void norm_input_grad_row(T* dx, const T* dy, const T* x, const T* gain, const A*
                  count
            : A(0);
   const A gx_mean =
-      sum_over<A>(
-          c, [&](i64 i, auto w) __attribute__((
-                 always_inline)) { return load(dy + i, w) * (load(gain + i, w) + offset) * ((load(x + i, w) - m) * rstd); }) /
-      count;
+      product ? *product * rstd
+              : sum_over<A>(
+                    c,
+                    [&](i64 i, auto w) __attribute__((always_inline)) {
+                      return load(dy + i, w) * (load(gain + i, w) + offset) * ((load(x + i, w) - m) * rstd);
+                    }) /
+                    count;
   sweep<Vector<A>::lanes>(
       c, [&](i64 i, auto w) __attribute__((always_inline)) {
         const Vec<A> normed = (load(x + i, w) - m) * rstd;
         const Vec<A> d = (load(dy + i, w) * (load(gain + i, w) + offset) - g_mean - normed * gx_mean) * rstd;
         store(dx + i, accumulate ? load(dx + i, w) + d : d, w);
       });
+}
+
+template <class T, class A = Acc<T>>
+A row_product(const T* a, const T* b, const T* gain, i64 c, A offset) {
+  if (!gain)
+    return sum_over<A>(
+        c, [&](i64 i, auto w) __attribute__((always_inline)) { return load(a + i, w) * load(b + i, w); });
+  return sum_over<A>(
+      c, [&](i64 i, auto w)
+             __attribute__((always_inline)) { return load(a + i, w) * (load(gain + i, w) + offset) * load(b + i, w); });
 }
 
 // f(row, column, width, totals) adds one vector; blocks of rows are summed alone, then folded in order.

@@ -12,6 +12,7 @@ struct NormArgs {
   T* y;
   Acc<T>*mean, *rstd;  // mean null: RMSNorm
   const T *x, *gain, *bias;
+  const Acc<T>* squares;  // null: the rows are whole
   std::int64_t columns;
   Acc<T> eps, offset;
   bool whole;  // all rows are aligned to 16 bytes
@@ -41,17 +42,23 @@ struct NormRows {
       });
       m = block_sum(lane, sum, room) / count;
     }
-    A squares = 0;
-    for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
-      A v[W];
-      load(v, x + i, left, a.whole);
-      TERRACE_UNROLL
-      for (int k = 0; k < W; ++k) {
-        const A d = k < left ? v[k] - m : A(0);
-        squares += d * d;
-      }
-    });
-    const A r = A(1) / std::sqrt(block_sum(lane, squares, room) / count + a.eps);
+    A variance = 0;
+    if (a.squares) {
+      variance = a.squares[row];
+    } else {
+      A squares = 0;
+      for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
+        A v[W];
+        load(v, x + i, left, a.whole);
+        TERRACE_UNROLL
+        for (int k = 0; k < W; ++k) {
+          const A d = k < left ? v[k] - m : A(0);
+          squares += d * d;
+        }
+      });
+      variance = block_sum(lane, squares, room) / count;
+    }
+    const A r = A(1) / std::sqrt(variance + a.eps);
     if (lane.thread() == 0) {
       if (a.mean) a.mean[row] = m;
       a.rstd[row] = r;
@@ -75,7 +82,7 @@ template <class T>
 struct NormGradArgs {
   T* dx;
   const T *dy, *x, *gain;
-  const Acc<T>*mean, *rstd;
+  const Acc<T>*mean, *rstd, *products;  // products null: the rows are whole
   std::int64_t columns;
   Acc<T> offset;
   bool accumulate, whole;
@@ -93,21 +100,26 @@ struct NormGradRows {
     const std::int64_t row = lane.block_x(), begin = row * a.columns;
     const A count = static_cast<A>(a.columns), r = a.rstd[row];
     const A m = a.mean ? a.mean[row] : A(0);
-    A g_sum = 0, gn_sum = 0;
-    for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
-      A d[W], v[W], g[W];
-      load(d, a.dy + begin + i, left, a.whole);
-      load(v, a.x + begin + i, left, a.whole);
-      load(g, a.gain + i, left, a.whole);
-      TERRACE_UNROLL
-      for (int k = 0; k < W; ++k) {
-        const A product = d[k] * (g[k] + a.offset);  // d is zero behind the end, and with it all sums
-        g_sum += product;
-        gn_sum += product * ((v[k] - m) * r);
-      }
-    });
-    const A g_mean = a.mean ? block_sum(lane, g_sum, room) / count : A(0);
-    const A gn_mean = block_sum(lane, gn_sum, room) / count;
+    A g_mean = 0, gn_mean = 0;
+    if (a.products) {
+      gn_mean = a.products[row] * r;
+    } else {
+      A g_sum = 0, gn_sum = 0;
+      for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
+        A d[W], v[W], g[W];
+        load(d, a.dy + begin + i, left, a.whole);
+        load(v, a.x + begin + i, left, a.whole);
+        load(g, a.gain + i, left, a.whole);
+        TERRACE_UNROLL
+        for (int k = 0; k < W; ++k) {
+          const A product = d[k] * (g[k] + a.offset);  // d is zero behind the end, and with it all sums
+          g_sum += product;
+          gn_sum += product * ((v[k] - m) * r);
+        }
+      });
+      if (a.mean) g_mean = block_sum(lane, g_sum, room) / count;
+      gn_mean = block_sum(lane, gn_sum, room) / count;
+    }
     for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
       A d[W], v[W], g[W];
       load(d, a.dy + begin + i, left, a.whole);

@@ -42,15 +42,23 @@ class KernelMath final : public Math {
   }
 
   void norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-            double eps, double offset) override {
-    math_arguments::check_norm(y, mean, rstd, x, gain, bias);
-    enqueue("norm", stream, [=](const auto& launcher) { ops::norm(launcher, y, mean, rstd, x, gain, bias, eps, offset); });
+            double eps, double offset, TensorView squares) override {
+    math_arguments::check_norm(y, mean, rstd, x, gain, bias, squares);
+    enqueue("norm", stream,
+            [=](const auto& launcher) { ops::norm(launcher, y, mean, rstd, x, gain, bias, eps, offset, squares); });
   }
   void norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                       TensorView rstd, Accumulate accumulate, double offset) override {
-    math_arguments::check_norm_input_grad(dx, dy, x, gain, mean, rstd);
-    enqueue("norm_input_grad", stream,
-            [=](const auto& launcher) { ops::norm_input_grad(launcher, dx, dy, x, gain, mean, rstd, accumulate, offset); });
+                       TensorView rstd, Accumulate accumulate, double offset, TensorView products) override {
+    math_arguments::check_norm_input_grad(dx, dy, x, gain, mean, rstd, products);
+    enqueue("norm_input_grad", stream, [=](const auto& launcher) {
+      ops::norm_input_grad(launcher, dx, dy, x, gain, mean, rstd, accumulate, offset, products);
+    });
+  }
+  void row_products(Stream& stream, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                    double offset) override {
+    math_arguments::check_row_products(sums, a, b, gain);
+    enqueue("row_products", stream,
+            [=](const auto& launcher) { ops::row_products(launcher, sums, a, b, gain, factor, offset); });
   }
   void norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                         TensorView rstd, Accumulate accumulate) override {

@@ -3,8 +3,9 @@
 
 namespace terrace::cuda::ops {
 
-template void norm(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double, double);
+template void norm(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double, double,
+                   TensorView);
 template void norm_input_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
-                              Accumulate, double);
+                              Accumulate, double, TensorView);
 
 }  // namespace terrace::cuda::ops

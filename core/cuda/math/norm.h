@@ -9,7 +9,7 @@ namespace terrace::cuda::ops {
 
 template <class Launcher>
 void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain,
-          TensorView bias, double eps, double offset) {
+          TensorView bias, double eps, double offset, TensorView squares) {
   with_type(y.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(y);
@@ -20,6 +20,7 @@ void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rs
                                                    .x = data<T>(x),
                                                    .gain = data<T>(gain),
                                                    .bias = data<T>(bias),
+                                                   .squares = data<A>(squares),
                                                    .columns = c,
                                                    .eps = static_cast<A>(eps),
                                                    .offset = static_cast<A>(offset),
@@ -29,7 +30,7 @@ void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rs
 
 template <class Launcher>
 void norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                     TensorView rstd, Accumulate accumulate, double offset) {
+                     TensorView rstd, Accumulate accumulate, double offset, TensorView products) {
   with_type(dx.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(dx);
@@ -40,6 +41,7 @@ void norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, Ten
                                                            .gain = data<T>(gain),
                                                            .mean = data<A>(mean),
                                                            .rstd = data<A>(rstd),
+                                                           .products = data<A>(products),
                                                            .columns = c,
                                                            .offset = static_cast<A>(offset),
                                                            .accumulate = accumulate == Accumulate::yes,

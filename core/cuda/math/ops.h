@@ -15,10 +15,12 @@ template <class Launcher>
 void bias_grad(const Launcher&, TensorView db, TensorView dy, Accumulate);
 template <class Launcher>
 void norm(const Launcher&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-          double eps, double offset);
+          double eps, double offset, TensorView squares);
 template <class Launcher>
 void norm_input_grad(const Launcher&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                     TensorView rstd, Accumulate, double offset);
+                     TensorView rstd, Accumulate, double offset, TensorView products);
+template <class Launcher>
+void row_products(const Launcher&, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor, double offset);
 template <class Launcher>
 void norm_weight_grad(const Launcher&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                       TensorView rstd, Accumulate);

@@ -1,6 +1,7 @@
-// fp64 sums (ops.h).
+// Sums in fp64, and over rows (ops.h).
 #pragma once
 
+#include <terrace/core/cuda/kernels/row_products.h>
 #include <terrace/core/cuda/kernels/sums.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
@@ -38,6 +39,24 @@ void sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accu
 template <class Launcher>
 void sum_of_squares(const Launcher& launcher, TensorView out, TensorView x, std::int64_t first) {
   with_type(x.dtype, [&]<class T>() { sum_parts<true>(launcher, data<double>(out), data<T>(x), x.elements(), first); });
+}
+
+template <class Launcher>
+void row_products(const Launcher& launcher, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                  double offset) {
+  with_type(a.dtype, [&]<class T>() {
+    using A = Acc<T>;
+    const std::int64_t c = columns_of(a);
+    launcher.template run<RowProducts<T>>(row_shape<RowProducts<T>, T>(rows_of(a), c),
+                                          RowProductsArgs<T>{.sums = data<A>(sums),
+                                                             .a = data<T>(a),
+                                                             .b = data<T>(b),
+                                                             .gain = data<T>(gain),
+                                                             .columns = c,
+                                                             .factor = static_cast<A>(factor),
+                                                             .offset = static_cast<A>(offset),
+                                                             .whole = whole_words(c, {a, b, gain})});
+  });
 }
 
 }  // namespace terrace::cuda::ops
