@@ -31,6 +31,7 @@ class SlowProducts final : public Layer {
   [[nodiscard]] std::vector<ParamSpec> params() const override { return inner_->params(); }
   [[nodiscard]] bool keeps_input() const override { return inner_->keeps_input(); }
   [[nodiscard]] bool on_shares() const override { return inner_->on_shares(); }
+  [[nodiscard]] bool adds_up() const override { return inner_->adds_up(); }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override { return inner_->saved(shape); }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override { return inner_->carried(shape); }
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override {

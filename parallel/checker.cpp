@@ -329,8 +329,9 @@ class StepChecker {
         part_[i] = false;
       } else if (part_[i] && needs_content(use.access) && !(writes(use.access) && goes_on)) {
         fail(a, map_.describe(use.chunk) + " is only this rank's part");
-      } else if (computes && writes(use.access) && !map_.model().layers[a.layer]->on_shares()) {
-        part_[i] = true;
+      } else if (computes && writes(use.access)) {
+        const auto& layer = *map_.model().layers[a.layer];
+        part_[i] = !layer.on_shares() && !(layer.adds_up() && role == Role::input);
       }
     }
   }

@@ -284,7 +284,7 @@ std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const bool is_root = map.mesh().index(map.rank(), c.members.axes) == c.peer;
   if (c.operation == Operation::broadcast) (is_root ? c.to : c.from) = {};
   if (c.operation == Operation::reduce && !is_root) c.to = {};
-  if (c.operation == Operation::reduce || c.operation == Operation::reduce_scatter) {
+  if (c.operation == Operation::reduce || c.operation == Operation::reduce_scatter || c.operation == Operation::all_reduce) {
     c.reduction = Reduction::sum(dtype);
     c.dtype = dtype;
   }

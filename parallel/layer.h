@@ -7,8 +7,9 @@
 // A call of a layer (its forward, say) is one phase or several (phase.h). The engine leases at once what one phase uses, so the
 // smallest legal device budget is that of the largest phase, not of the largest layer.
 //
-// A model may be split over ranks (tensor_parallel.h). Then y, dx and the gradients of parameters that several ranks hold are
-// this rank's part of a sum over the ranks, and so is the loss; x, dy and the gradients of a rank's own part are whole.
+// A model may be split over ranks (tensor_parallel.h). Then y (unless the layer adds_up()), dx and the gradients of parameters
+// that several ranks hold are this rank's part of a sum over the ranks, and so is the loss; x, dy and the gradients of a rank's
+// own part are whole.
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
 // Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream. A forward of a layer
@@ -117,6 +118,8 @@ class Layer {
   // With sequence parallelism: whether it reads and writes this rank's rows only, of x, y and their gradients. Then it
   // exchanges within its calls, and the engine neither assembles nor adds anything for it.
   [[nodiscard]] virtual bool on_shares() const { return false; }
+  // On tensor ranks: whether its y is whole, because it adds up the ranks' parts itself. Its dx is a part nevertheless.
+  [[nodiscard]] virtual bool adds_up() const { return false; }
   // Tensors that the forward saves for the backward, in addition to x.
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.

@@ -43,8 +43,8 @@ struct PhaseTensor {
   Of of;
 };
 
-// A phase that exchanges instead of computing: a collective of these ranks, from one tensor of the layer into another. Sums are
-// made in the order of ranks, in the dtype of `from`.
+// A phase that exchanges instead of computing: a collective of these ranks, from one tensor of the layer into another; an
+// all-reduce of a saved or carried tensor may be in place. Sums are made in the order of ranks, in the dtype of `from`.
 struct PhaseExchange {
   Members members;
   PhaseTensor from = {}, to = {};

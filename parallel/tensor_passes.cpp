@@ -18,7 +18,8 @@ class TensorExchanges {
  private:
   void add(const Action& a) {
     const bool last = a.layer + 1 == map_.layers(), sequence = map_.buffers().makes_whole(a.layer);
-    if (map_.model().layers[a.layer]->on_shares()) {
+    const auto& layer = *map_.model().layers[a.layer];
+    if (layer.on_shares()) {
       out_.actions.push_back(a);
       return;
     }
@@ -30,7 +31,8 @@ class TensorExchanges {
       exchange(Op::assemble, Payload::survey, a, a.layer);
     }
     out_.actions.push_back(a);
-    if ((a.op == Op::forward || a.op == Op::evaluate) && !last) exchange(Op::combine, Payload::activation, a, a.layer + 1);
+    if ((a.op == Op::forward || a.op == Op::evaluate) && !last && !layer.adds_up())
+      exchange(Op::combine, Payload::activation, a, a.layer + 1);
     const bool has_dx = is_backward(a.op) && a.op != Op::backward_weight && a.layer > map_.layout().first_trained();
     if (has_dx) exchange(Op::combine, Payload::gradient, a, a.layer);
   }

@@ -5,13 +5,6 @@
 #include <utility>
 
 namespace terrace::layers {
-namespace {
-
-// Phases: of a forward, and of a backward. Those of the middle come behind the first one and move the later ones.
-enum Forward : std::uint32_t { kInForward, kOutForward };
-enum Backward : std::uint32_t { kOutInput, kInInput, kOutWeight, kInWeight };
-
-}  // namespace
 
 // In tiles the biases, which are small, are declared apart from the matrices.
 ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
@@ -53,8 +46,8 @@ std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
   auto all = saved_of_middle(shape);
   std::ranges::copy(query_key_norm_.saved(shape.tokens()), std::back_inserter(all));
   if (!result_norm_) return all;
-  all.push_back({"input of the norm of the result", config_.dtype, {shape.tokens(), config_.hidden}});
-  all.push_back(result_norm_.statistics(shape.tokens()));
+  all.push_back({"input of the norm of the result", config_.dtype, {rows_of(shape), config_.hidden}});
+  all.push_back(result_norm_.statistics(rows_of(shape)));
   return all;
 }
 
@@ -66,10 +59,8 @@ ResidualBranch::SavedOfNorms ResidualBranch::saved_of_norms(const LayerTensors& 
   return some;
 }
 
-ResidualBranch::CarriedOfNorms ResidualBranch::carried_of_norms(const LayerTensors& t) const {
-  const std::size_t result = result_norm_ ? 1 : 0, query_key = query_key_norm_.carried(1).size();
-  const auto end = t.carried.size();
-  return {t.carried.subspan(end - result - query_key, query_key), result_norm_ ? t.carried[end - 1] : TensorView{}};
+std::span<const TensorView> ResidualBranch::carried_of_query_key(const LayerTensors& t) const {
+  return t.carried.subspan(on_shares() ? kDout + 1 : kDout, query_key_norm_.carried(1).size());
 }
 
 std::vector<TensorSpec> ResidualBranch::saved_of_middle(BatchShape shape) const {
@@ -81,12 +72,19 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
                               {"gradient of norm's result", config_.dtype, {rows_of(shape), config_.hidden}}};
   if (on_shares()) all.push_back({"gradient of the result", config_.dtype, {shape.tokens(), config_.hidden}});
   std::ranges::copy(query_key_norm_.carried(shape.tokens()), std::back_inserter(all));
-  if (result_norm_) all.push_back({"gradient of the norm's input", config_.dtype, {shape.tokens(), config_.hidden}});
+  if (result_norm_ && !on_shares())
+    all.push_back({"gradient of the norm's input", config_.dtype, {shape.tokens(), config_.hidden}});
   return all;
 }
 
 std::vector<TensorSpec> ResidualBranch::work(LayerCall call, BatchShape shape) const {
-  return is_described() ? described(call, shape).work() : middle_work(call, shape);
+  if (is_described()) return described(call, shape).work();
+  auto all = middle_work(call, shape);
+  if (!norms_across() || (call != LayerCall::forward && call != LayerCall::backward)) return all;
+  all.insert(all.end(), 2, query_key_norm_.sums(shape.tokens()));
+  if (const auto bytes = in_result_bytes(shape.tokens()); call == LayerCall::forward && bytes != 0)
+    all.push_back({in_result_, config_.dtype, {static_cast<std::int64_t>(bytes / size_of(config_.dtype))}});
+  return all;
 }
 
 double ResidualBranch::middle_flops(BatchShape shape) const {
@@ -131,7 +129,7 @@ std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
   const auto n = shape.tokens();
   const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
   return std::max({std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n), middle_bytes(n) + out_adapters_.bytes(n),
-                   recomputed + std::max(result_norm_bytes(n) + out_adapters_.bytes(n), out_adapters_.gradient_bytes(n)),
+                   recomputed + std::max(out_adapters_.bytes(n), out_adapters_.gradient_bytes(n)),
                    std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)), bytes_of<InWeight>(*this, n),
                    tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
 }
@@ -140,22 +138,31 @@ std::uint64_t ResidualBranch::query_key_bytes(std::int64_t rows) const {
   return query_key_norm_ ? round_up(query_key_norm_.scratch(rows).bytes(), ScratchArena::kAlignBytes) : 0;
 }
 
-std::uint64_t ResidualBranch::result_norm_bytes(std::int64_t rows) const {
-  if (!result_norm_) return 0;
-  return round_up(TensorSpec{"", config_.dtype, {rows, config_.hidden}}.bytes(), ScratchArena::kAlignBytes);
+PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) const {
+  const auto elements = query_key_norm_.sums(shape.tokens()).shape.elements();
+  return {.members = kTensorRanks,
+          .from = sums.here,
+          .to = sums.all,
+          .sent = {elements},
+          .received = {elements},
+          .operation = Operation::all_reduce};
 }
 
-void ResidualBranch::norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena) const {
+void ResidualBranch::norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
+                                    TensorView sums) const {
   if (!query_key_norm_) return;
+  const auto norms = saved_of_norms(t).query_key;
+  if (!norms_across()) query_key_norm_.take(ctx, result, norms, {});
   const auto room = query_key_norm_.scratch(ctx.shape.tokens());
-  query_key_norm_.forward(ctx, t.weights, result, saved_of_norms(t).query_key, arena.take(room.dtype, room.shape));
+  query_key_norm_.forward(ctx, t.weights, result, norms, arena.take(room.dtype, room.shape), sums);
 }
 
-void ResidualBranch::norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const {
+void ResidualBranch::norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena, TensorView sums) const {
   if (!query_key_norm_) return;
+  const auto norms = saved_of_norms(t).query_key, carried = carried_of_query_key(t);
+  if (!norms_across()) query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], norms, carried, {});
   const auto room = query_key_norm_.scratch(ctx.shape.tokens());
-  query_key_norm_.input_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_norms(t).query_key,
-                             arena.take(room.dtype, room.shape));
+  query_key_norm_.input_grad(ctx, t.weights, t.carried[kDin], norms, carried, arena.take(room.dtype, room.shape), sums);
 }
 
 void ResidualBranch::norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv,
@@ -164,7 +171,8 @@ void ResidualBranch::norm_position(LayerContext& ctx, std::span<const TensorView
   std::vector<TensorView> saved;
   for (const auto& spec : query_key_norm_.saved(1)) saved.push_back(arena.take(spec.dtype, spec.shape));
   const auto room = query_key_norm_.scratch(1);
-  query_key_norm_.forward(ctx, weights, qkv, saved, arena.take(room.dtype, room.shape));
+  query_key_norm_.take(ctx, qkv, saved, {});
+  query_key_norm_.forward(ctx, weights, qkv, saved, arena.take(room.dtype, room.shape), {});
 }
 
 std::uint64_t ResidualBranch::norm_position_bytes() const {
@@ -181,9 +189,9 @@ void ResidualBranch::add_position(LayerContext& ctx, std::span<const TensorView>
 }
 
 std::uint64_t ResidualBranch::add_position_bytes() const {
-  const auto norm =
-      result_norm_ ? 2 * result_norm_bytes(1) + round_up(norm_.statistics(1).bytes(), ScratchArena::kAlignBytes) : 0;
-  return norm + out_adapters_.bytes(1);
+  ScratchArena arena;
+  if (result_norm_) static_cast<void>(arena.take(config_.dtype, {1, config_.hidden})), take_statistics(arena, 1);
+  return arena.peak_bytes() + out_adapters_.bytes(1);
 }
 
 // The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
@@ -196,21 +204,28 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
   const bool has_result_norm{result_norm_};
   auto all = middle_phases(call, shape);
   const bool at_once = all.empty();
-  std::vector<PhaseWork> first_work;
-  for (const auto tensor : begins_middle(call)) first_work.push_back({tensor, Access::overwrite});
   if (call == LayerCall::forward) {
-    all.insert(all.begin(), {.weights = in_params,
-                             .x = true,
-                             .saved = Access::overwrite,
-                             .work = first_work,
-                             .scratch_bytes = std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n),
-                             .flops = at_once ? in + between : in});
-    all.push_back({.weights = out_params,
-                   .x = true,
-                   .y = Access::overwrite,
+    const auto first = in_at_once(shape, at_once);
+    all.insert(all.begin(), first.begin(), first.end());
+    all.push_back({.weights = adds_up() ? params_of(out_, out_adapters_) : out_params,
+                   .x = !adds_up(),
+                   .y = adds_up() ? std::nullopt : std::optional(Access::overwrite),
                    .saved = has_result_norm ? Access::update : Access::read,
-                   .scratch_bytes = recomputed + result_norm_bytes(n) + out_adapters_.bytes(n),
+                   .scratch_bytes = recomputed + out_adapters_.bytes(n),
                    .flops = out});
+    if (!adds_up()) return all;
+    const PhaseTensor result(static_cast<std::uint32_t>(saved(shape).size()) - 2, PhaseTensor::Of::saved);
+    const std::vector elements{n * config_.hidden};
+    all.push_back({.saved = Access::update,
+                   .scratch_bytes = 0,
+                   .exchange = PhaseExchange{.members = kTensorRanks,
+                                             .from = result,
+                                             .to = result,
+                                             .sent = elements,
+                                             .received = elements,
+                                             .operation = Operation::all_reduce}});
+    all.push_back(
+        {.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0});
     return all;
   }
   if (call != LayerCall::backward) return {};
@@ -222,9 +237,19 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                            .dy = true,
                            .saved = Access::read,
                            .carried = at_once || has_result_norm ? std::optional(Access::overwrite) : std::nullopt,
-                           .work = first_work,
+                           .work = GridCall::uses({}, begins_middle(call)),
                            .scratch_bytes = middle_bytes(n) + out_adapters_.bytes(n),
                            .flops = at_once ? out + 2 * between : out});
+  const auto sums = norm_sums(call, shape);
+  if (norms_across()) {
+    all.push_back({.half = Half::input,
+                   .weights = params_of(query_key_norm_),
+                   .saved = Access::read,
+                   .carried = Access::update,
+                   .work = GridCall::uses({}, {sums.here}),
+                   .scratch_bytes = 0});
+    all.push_back({.half = Half::input, .scratch_bytes = 0, .exchange = sum_of(sums, shape)});
+  }
   all.push_back({.half = Half::input,
                  .weights = in_params,
                  .x = true,
@@ -232,6 +257,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                  .dx = Access::overwrite,
                  .saved = Access::read,
                  .carried = Access::update,
+                 .work = GridCall::uses(norms_across() ? std::vector{sums.all} : std::vector<std::uint32_t>{}, {}),
                  .scratch_bytes = std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
                  .flops = in});
   all.push_back({.half = Half::weight,
@@ -251,6 +277,37 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                  .scratch_bytes = bytes_of<InWeight>(*this, n),
                  .flops = in});
   return all;
+}
+
+// Up to the middle. Norms that go across ranks wait for a sum.
+std::vector<Phase> ResidualBranch::in_at_once(BatchShape shape, bool at_once) const {
+  const auto n = shape.tokens();
+  const double in = product_flops(n, in_.outputs()), between = at_once ? middle_flops(shape) : 0;
+  const auto begun = begins_middle(LayerCall::forward);
+  if (!norms_across())
+    return {{.weights = params_of(norm_, query_key_norm_, in_, in_adapters_),
+             .x = true,
+             .saved = Access::overwrite,
+             .work = GridCall::uses({}, begun),
+             .scratch_bytes = std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n),
+             .flops = in + between}};
+  const auto sums = norm_sums(LayerCall::forward, shape);
+  Phase product{.weights = params_of(norm_, in_, in_adapters_),
+                .x = true,
+                .saved = Access::overwrite,
+                .work = GridCall::uses({}, {sums.here}),
+                .scratch_bytes = in_bytes(n),
+                .flops = in},
+      norms{.weights = params_of(query_key_norm_),
+            .saved = Access::update,
+            .work = GridCall::uses({sums.all}, begun),
+            .scratch_bytes = query_key_bytes(n),
+            .flops = between};
+  if (in_result_bytes(n) != 0) {
+    product.work.push_back({sums.all + 1, Access::overwrite});
+    norms.work.push_back({sums.all + 1, Access::update});
+  }
+  return {product, {.scratch_bytes = 0, .exchange = sum_of(sums, shape)}, norms};
 }
 
 void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
@@ -273,90 +330,132 @@ void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weig
     const Accumulate how = begin_residual(ctx, y, x);
     return run_out_product(ctx, weights, y, middle, how, arena);
   }
-  // The sum over tensor ranks would stand before the norm: there is one such rank.
-  const auto normed = arena.take(config_.dtype, result.shape);
   run_out_product(ctx, weights, result, middle, Accumulate::no, arena);
-  result_norm_.forward(ctx, weights, normed, result, statistics);
-  ctx.math.add(ctx.stream, y, x, normed);
+  if (!adds_up()) add_normed(ctx, weights, y, x, result, statistics);
+}
+
+void ResidualBranch::add_normed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
+                                TensorView result, TensorView statistics) const {
+  result_norm_.forward(ctx, weights, y, result, statistics);
+  ctx.math.add(ctx.stream, y, x, y);
+}
+
+void ResidualBranch::norm_result_grad(LayerContext& ctx, const LayerTensors& t, TensorView dresult,
+                                      std::int64_t first_row) const {
+  const auto norms = saved_of_norms(t);
+  const auto rows = dresult.shape[0];
+  result_norm_.input_grad(ctx, t.weights, dresult, row_slice(t.dy, first_row, rows), row_slice(norms.result, first_row, rows),
+                          NormStatistics(norms.result_statistics).rows(first_row, rows), Accumulate::no);
+}
+
+// Of whole rows, which all tensor ranks have, one rank makes it: the others' parts are zero.
+void ResidualBranch::norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const {
+  if (!result_norm_) return;
+  const auto norms = saved_of_norms(t);
+  if (on_shares() || config_.tensor.leads())
+    return result_norm_.weight_grad(ctx, t.gradients, t.dy, norms.result, norms.result_statistics, t.accumulate);
+  for (const auto& p : params_of(result_norm_))
+    if (const auto& gradient = t.gradients[p.param]; t.accumulate == Accumulate::no && !gradient.empty())
+      ctx.math.zero(ctx.stream, gradient);
 }
 
 void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
   check_forward(ctx, t, {});
   if (is_described()) return described(LayerCall::forward, ctx.shape).run(ctx, t, Half::both);
-  const auto between = middles(LayerCall::forward, ctx.shape);
-  if (ctx.runs(kInForward)) {
+  std::uint32_t number = 0;
+  const auto runs = [&] { return ctx.runs(number++); };
+  const auto norms = saved_of_norms(t);
+  const auto sums = norm_sums(LayerCall::forward, ctx.shape);
+  const auto result_in = [&](ScratchArena& arena) {
+    if (!norms_across() || in_result_bytes(1) == 0) return in_result(t, ctx.shape.tokens(), arena);
+    ScratchArena room(t.work[sums.all + 1]);
+    return in_result(t, ctx.shape.tokens(), room);
+  };
+  if (runs()) {
     ScratchArena arena(ctx.scratch);
-    const TensorView result = in_result(t, ctx.shape.tokens(), arena);
+    const TensorView result = result_in(arena);
     run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], arena);
-    norm_in_result(ctx, t, result, arena);
-    save_middle(ctx, t, result);
+    if (norms_across())
+      take_in_result(ctx, t, result, sums);
+    else
+      norm_in_result(ctx, t, result, arena), save_middle(ctx, t, result);
   }
-  run_middles(ctx, t, LayerCall::forward, between);
-  if (ctx.runs(kOutForward + between)) {
+  if (norms_across()) {
+    ++number;  // the sum
+    ScratchArena arena(ctx.scratch);
+    if (runs()) {
+      const TensorView result = result_in(arena);
+      norm_in_result(ctx, t, result, arena, t.work[sums.all]);
+      save_middle(ctx, t, result);
+    }
+  }
+  for (std::uint32_t m = 0; m < middles(LayerCall::forward, ctx.shape); ++m)
+    if (runs()) run_middle(ctx, t, LayerCall::forward, m);
+  if (runs()) {
     ScratchArena arena(ctx.scratch);
     const auto middle_result = middle(ctx, t, arena);
-    const auto norms = saved_of_norms(t);
     run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
   }
-}
-
-void ResidualBranch::run_middles(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t count) const {
-  for (std::uint32_t m = 0; m < count; ++m)
-    if (ctx.runs(1 + m)) run_middle(ctx, t, call, m);
+  if (!adds_up()) return;
+  ++number;  // the sum
+  if (runs()) add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
 }
 
 void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   check_backward(ctx, t, half, {});
   if (is_described()) return described(LayerCall::backward, ctx.shape).run(ctx, t, half);
-  if (has(half, Half::input)) input_half(ctx, t);
-  if (has(half, Half::weight)) weight_half(ctx, t);
+  std::uint32_t number = 0;
+  const auto runs = [&](Half of) { return ctx.runs(number++) && has(half, of); };
+  if (runs(Half::input)) out_input(ctx, t);
+  for (std::uint32_t m = 0; m < middles(LayerCall::backward, ctx.shape); ++m)
+    if (runs(Half::input)) run_middle(ctx, t, LayerCall::backward, m);
+  if (norms_across()) {
+    if (runs(Half::input)) take_in_result_grad(ctx, t, norm_sums(LayerCall::backward, ctx.shape));
+    ++number;  // the sum
+  }
+  if (runs(Half::input)) in_input(ctx, t);
+  if (runs(Half::weight)) out_weight(ctx, t);
+  if (runs(Half::weight)) in_weight(ctx, t);
 }
 
-void ResidualBranch::input_half(LayerContext& ctx, const LayerTensors& t) const {
+void ResidualBranch::out_input(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const TensorView gradient = take_middle(arena, ctx.shape.tokens());
+  if (result_norm_) norm_result_grad(ctx, t, dresult(t), 0);
+  out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
+  out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, ctx.shape.tokens()), gradient, dresult(t));
+  middle_grad(ctx, t, t.carried[kDin], gradient);
+}
+
+void ResidualBranch::in_input(LayerContext& ctx, const LayerTensors& t) const {
   const TensorView din = t.carried[kDin], dnormed = t.carried[kDnormed];
-  if (ctx.runs(kOutInput)) {
-    ScratchArena arena(ctx.scratch);
-    const TensorView gradient = take_middle(arena, ctx.shape.tokens());
-    if (const auto norms = saved_of_norms(t); result_norm_)
-      result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, norms.result, norms.result_statistics, Accumulate::no);
-    out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
-    out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, ctx.shape.tokens()), gradient, dresult(t));
-    middle_grad(ctx, t, din, gradient);
-  }
-  const auto between = middles(LayerCall::backward, ctx.shape);
-  run_middles(ctx, t, LayerCall::backward, between);
-  if (ctx.runs(kInInput + between)) {
-    ScratchArena arena(ctx.scratch);
-    norm_in_result_grad(ctx, t, arena);
-    const InInput scratch(*this, arena, ctx.shape.tokens());
-    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
-    in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
-    const Accumulate how = begin_residual(ctx, t.dx, t.dy);
-    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
-  }
+  ScratchArena arena(ctx.scratch);
+  norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[norm_sums(LayerCall::backward, ctx.shape).all] : TensorView{});
+  const InInput scratch(*this, arena, ctx.shape.tokens());
+  in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
+  in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
+  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
 }
 
-void ResidualBranch::weight_half(LayerContext& ctx, const LayerTensors& t) const {
-  const auto between = middles(LayerCall::backward, ctx.shape);
-  if (ctx.runs(kOutWeight + between)) {
-    ScratchArena arena(ctx.scratch);
-    const auto middle_result = middle(ctx, t, arena);
-    out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle_result, t.accumulate);
-    out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, ctx.shape.tokens()), dresult(t),
-                              middle_result, t.accumulate);
-    if (const auto norms = saved_of_norms(t); result_norm_)
-      result_norm_.weight_grad(ctx, t.gradients, t.dy, norms.result, norms.result_statistics, t.accumulate);
-  }
-  if (ctx.runs(kInWeight + between)) {
-    ScratchArena arena(ctx.scratch);
-    const InWeight scratch(*this, arena, ctx.shape.tokens());
-    norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
-    in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
-    in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
-    norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
-    if (query_key_norm_)
-      query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key, t.accumulate);
-  }
+void ResidualBranch::out_weight(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const auto middle_result = middle(ctx, t, arena);
+  out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle_result, t.accumulate);
+  out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, ctx.shape.tokens()), dresult(t),
+                            middle_result, t.accumulate);
+  norm_result_weight_grad(ctx, t);
+}
+
+void ResidualBranch::in_weight(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const InWeight scratch(*this, arena, ctx.shape.tokens());
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+  in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
+  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+  if (query_key_norm_)
+    query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
 }
 
 }  // namespace terrace::layers

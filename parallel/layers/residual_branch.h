@@ -1,11 +1,11 @@
 // y = x + out(middle(in(norm(x)))): half of a transformer block, where `in` and `out` are products with weights. A layer of
 // this kind says what is between the two products; the rest of a call is here. Some transformers have norms of q and k behind
-// `in`, and one of the result of `out`.
+// `in`, and one of the result of `out`, which tensor ranks add up before.
 //
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
-// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. With pieces the branch exchanges
-// rows itself, beside its products (residual_pieces.cpp); in tiles it needs a tile of one matrix at a time
-// (residual_tiles.cpp). Either product may have adapters (low_rank.h).
+// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. The branch exchanges rows itself
+// with pieces, beside its products, and with sequence parallelism if a norm needs whole results (residual_pieces.cpp); in tiles
+// it needs a tile of one matrix at a time (residual_tiles.cpp). Either product may have adapters (low_rank.h).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -26,7 +26,8 @@ namespace terrace::layers {
 class ResidualBranch : public TransformerLayer {
  public:
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const final;
-  [[nodiscard]] bool on_shares() const final { return config_.tensor.pieces > 1; }
+  [[nodiscard]] bool on_shares() const final { return config_.tensor.pieces > 1 || (config_.tensor.sequence && result_norm_); }
+  [[nodiscard]] bool adds_up() const final { return config_.tensor.ranks > 1 && !on_shares() && result_norm_; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const final;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
@@ -114,17 +115,34 @@ class ResidualBranch : public TransformerLayer {
     std::span<const TensorView> query_key;
     TensorView result, result_statistics;
   };
-  struct CarriedOfNorms {
-    std::span<const TensorView> query_key;
-    TensorView dresult;
-  };
   [[nodiscard]] SavedOfNorms saved_of_norms(const LayerTensors& t) const;
-  [[nodiscard]] CarriedOfNorms carried_of_norms(const LayerTensors& t) const;
-  // The norms of q and k, in scratch that the phase has no other use for then.
-  void norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena) const;
-  void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena) const;
+  [[nodiscard]] std::span<const TensorView> carried_of_query_key(const LayerTensors& t) const;
+  // The norms of q and k, in scratch that the phase has no other use for then. `sums`: of all ranks, if norms go across them;
+  // then what take_in_result() did is done already.
+  void norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
+                      TensorView sums = {}) const;
+  void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena, TensorView sums = {}) const;
+  // Norms of q and k that go across ranks: the working tensors with this rank's part of their sums, and with the sums.
+  struct NormSums {
+    std::uint32_t here = 0, all = 0;
+  };
+  [[nodiscard]] bool norms_across() const { return query_key_norm_.across(); }
+  [[nodiscard]] PhaseExchange sum_of(const NormSums& sums, BatchShape shape) const;
+  void take_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, const NormSums& sums) const {
+    query_key_norm_.take(ctx, result, saved_of_norms(t).query_key, t.work[sums.here]);
+  }
+  void take_in_result_grad(LayerContext& ctx, const LayerTensors& t, const NormSums& sums) const {
+    query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_query_key(t),
+                              t.work[sums.here]);
+  }
+  // Of a call that is not described: behind its middle's working tensors; and behind these the result of `in`, if it is not
+  // saved where the product leaves it.
+  [[nodiscard]] NormSums norm_sums(LayerCall call, BatchShape shape) const {
+    if (!norms_across()) return {};
+    const auto first = static_cast<std::uint32_t>(middle_work(call, shape).size());
+    return {first, first + 1};
+  }
   [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
-  [[nodiscard]] std::uint64_t result_norm_bytes(std::int64_t rows) const;
   [[nodiscard]] std::vector<PhaseParam> norm_params() const { return params_of(norm_, query_key_norm_); }
   // `out` and its adapters.
   void run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
@@ -132,8 +150,15 @@ class ResidualBranch : public TransformerLayer {
   // The norm of the result has an input and statistics, which are kept where these say.
   void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
                TensorView result, TensorView statistics, ScratchArena arena) const;
-  // The gradient of the result of `out`: dy itself without a norm of the result.
-  [[nodiscard]] TensorView dresult(const LayerTensors& t) const { return result_norm_ ? carried_of_norms(t).dresult : t.dy; }
+  void add_normed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, TensorView result,
+                  TensorView statistics) const;
+  // The gradient of all rows of the result of `out`: dy itself without a norm of the result.
+  [[nodiscard]] TensorView dresult(const LayerTensors& t) const {
+    return on_shares() ? t.carried[kDout] : result_norm_ ? t.carried.back() : t.dy;
+  }
+  // That of some of dy's rows; and the gradient of the norm's weights.
+  void norm_result_grad(LayerContext& ctx, const LayerTensors& t, TensorView dresult, std::int64_t first_row) const;
+  void norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const;
   // The scratch of a phase.
   struct In {
     In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
@@ -155,7 +180,6 @@ class ResidualBranch : public TransformerLayer {
 
   std::optional<std::uint32_t> declare_bias(const std::string& prefix, const ProjectionParts& parts,
                                             const std::vector<std::int64_t>& widths, std::uint32_t ways);
-  void run_middles(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t count) const;
   [[nodiscard]] std::uint32_t middles(LayerCall call, BatchShape shape) const {
     return static_cast<std::uint32_t>(middle_phases(call, shape).size());
   }
@@ -165,8 +189,11 @@ class ResidualBranch : public TransformerLayer {
   }
   [[nodiscard]] double middle_flops(BatchShape shape) const;
   [[nodiscard]] std::vector<Phase> phases_at_once(LayerCall call, BatchShape shape) const;
-  void input_half(LayerContext& ctx, const LayerTensors& t) const;
-  void weight_half(LayerContext& ctx, const LayerTensors& t) const;
+  [[nodiscard]] std::vector<Phase> in_at_once(BatchShape shape, bool at_once) const;
+  void out_input(LayerContext& ctx, const LayerTensors& t) const;
+  void in_input(LayerContext& ctx, const LayerTensors& t) const;
+  void out_weight(LayerContext& ctx, const LayerTensors& t) const;
+  void in_weight(LayerContext& ctx, const LayerTensors& t) const;
 
   // In pieces or in tiles: the same calls, described.
   [[nodiscard]] bool is_described() const { return on_shares() || in_tiles(); }
@@ -177,6 +204,7 @@ class ResidualBranch : public TransformerLayer {
   void cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows, const NormStatistics& statistics) const;
   void forward_in_pieces(GridCall& call, BatchShape shape) const;
   void in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
+  [[nodiscard]] NormSums add_norm_sums(GridCall& call, BatchShape shape) const;
   void out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
   void backward_in_pieces(GridCall& call, BatchShape shape) const;
   void out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;

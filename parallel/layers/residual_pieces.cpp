@@ -1,9 +1,11 @@
 // A residual branch whose exchanges run beside its products, piece by piece (row_pieces.h). Its norms, residuals and their
-// gradients are made of this rank's share of the rows, and what is between the two products of all rows, as without pieces.
+// gradients are made of this rank's share of the rows, and what is between the two products of all rows, as without pieces. A
+// norm of the result needs these sums, so such a branch does so with one piece, too.
 //
-//   forward    norm │ gather 0 │ gather 1 │ in 0 │ gather 2 │ in 1 │ … │ middle │ out 0 │ add 0 │ out 1 │ add 1 │ … │ residual
-//   backward   cut dy │ gathers beside out's dx │ middle's gradient │ norm again │ in's dx 0 │ add 0 │ … │ gathers of x
-//              │ out's dW │ norm's gradient, residual │ in's dW
+//   forward    norm │ gather 0 │ gather 1 │ in 0 │ gather 2 │ in 1 │ … │ middle │ out 0 │ add 0 │ out 1 │ add 1 │ …
+//              │ norm of the result, residual
+//   backward   cut dy, or the result's gradient │ gathers beside out's dx │ middle's gradient │ norm again │ in's dx 0 │ add 0
+//              │ … │ gathers of x │ out's dW │ norm's gradient, residual │ in's dW
 //
 // Two exchanges of a forward and one of a backward have no product to run beside: the first gathers and the last sum.
 #include <algorithm>
@@ -71,30 +73,49 @@ void ResidualBranch::forward_in_pieces(GridCall& call, BatchShape shape) const {
   in_in_pieces(call, shape, rows);
   add_middle(call, LayerCall::forward, shape);
   out_in_pieces(call, shape, rows);
-  call.compute({.x = true, .y = Access::overwrite, .work = GridCall::uses(rows.own_rooms(), {}), .scratch_bytes = 0},
-               [=](LayerContext& ctx, const LayerTensors& t) {
-                 ctx.math.convert(ctx.stream, t.y, t.x);
-                 rows.each_own(t, t.y, [&](const TensorView& sum, const TensorView& y) {
-                   ctx.math.convert(ctx.stream, y, sum, Accumulate::yes);
-                 });
-               });
+  Phase end{.weights = params_of(result_norm_),
+            .x = true,
+            .y = Access::overwrite,
+            .work = GridCall::uses(rows.own_rooms(), {}),
+            .scratch_bytes = 0};
+  if (result_norm_) end.saved = Access::update;
+  call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    const auto take = [&](const TensorView& to, Accumulate how) {
+      rows.each_own(t, to, [&](const TensorView& sum, const TensorView& at) { ctx.math.convert(ctx.stream, at, sum, how); });
+    };
+    if (const auto norms = saved_of_norms(t); result_norm_) {
+      take(norms.result, Accumulate::no);
+      return add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
+    }
+    ctx.math.convert(ctx.stream, t.y, t.x);
+    take(t.y, Accumulate::yes);
+  });
+}
+
+ResidualBranch::NormSums ResidualBranch::add_norm_sums(GridCall& call, BatchShape shape) const {
+  const auto [name, dtype, numbers] = query_key_norm_.sums(shape.tokens());
+  NormSums sums{.here = call.room(name + ", this rank's part", dtype), .all = call.room(name, dtype)};
+  for (const auto room : {sums.here, sums.all}) call.reserve(room, norms_across() ? numbers.elements() : 0);
+  return sums;
 }
 
 void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const bool has_room = in_result_bytes(n) != 0;  // it is not saved where the product leaves it
   const auto room = lasting(call, in_result_, in_result_bytes(n));
+  const auto sums = add_norm_sums(call, shape);
+  const double between = middles(LayerCall::forward, shape) == 0 ? middle_flops(shape) : 0;
   rows.gather(call, Half::both, 0);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
-    const bool last = i + 1 == rows.count();
+    const bool last = i + 1 == rows.count(), ends = last && !norms_across(), takes = last && norms_across();
     if (!last) rows.gather(call, Half::both, i + 1);
-    Phase phase{.weights = last ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
+    Phase phase{.weights = ends ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
                 .saved = Access::update,
-                .work = GridCall::uses({rows.all(i)}, last ? begins_middle(LayerCall::forward) : kNone),
-                .scratch_bytes = std::max(bytes_of<InInput>(*this, n), last ? query_key_bytes(n) : 0),
-                .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
+                .work = GridCall::uses({rows.all(i)}, ends ? begins_middle(LayerCall::forward) : kNone),
+                .scratch_bytes = std::max(bytes_of<InInput>(*this, n), ends ? query_key_bytes(n) : 0),
+                .flops = product_flops(n, in_.outputs()) * rows.fraction(i) + (ends ? between : 0)};
     if (has_room) phase.work.push_back({room, of_piece(i)});
-    if (last && middles(LayerCall::forward, shape) == 0) phase.flops += middle_flops(shape);
+    if (takes) phase.work.push_back({sums.here, Access::overwrite});
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch), of_room(t.work[room]);
       const InInput scratch(*this, arena, n);
@@ -105,11 +126,26 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
         in_.forward(ctx, weights, y, x);
         in_adapters_.forward(ctx, t.weights, scratch.adapters, y, x);
       });
-      if (!last) return;
+      if (takes) take_in_result(ctx, t, result, sums);
+      if (!ends) return;
       norm_in_result(ctx, t, result, ScratchArena(ctx.scratch));
       save_middle(ctx, t, result);
     });
   }
+  if (!norms_across()) return;
+  call.exchange(Half::both, sum_of(sums, shape));
+  Phase end{.weights = params_of(query_key_norm_),
+            .saved = Access::update,
+            .work = GridCall::uses({sums.all}, begins_middle(LayerCall::forward)),
+            .scratch_bytes = query_key_bytes(n),
+            .flops = between};
+  if (has_room) end.work.push_back({room, Access::update});
+  call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena of_room(t.work[room]);
+    const auto result = in_result(t, n, of_room);
+    norm_in_result(ctx, t, result, ScratchArena(ctx.scratch), t.work[sums.all]);
+    save_middle(ctx, t, result);
+  });
 }
 
 void ResidualBranch::out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
@@ -148,7 +184,7 @@ void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const Ro
   });
 }
 
-// Of dy, which the weight half needs whole.
+// Of dy, or of the gradient of the result's norm, which the weight half needs whole.
 void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
@@ -158,11 +194,19 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
   const double out = product_flops(n, out_.inputs());
   const double between = middles(LayerCall::backward, shape) == 0 ? 2 * middle_flops(shape) : 0;
 
-  call.compute({.half = half, .dy = true, .work = GridCall::uses({}, rows.own_rooms()), .scratch_bytes = 0},
-               [=](LayerContext& ctx, const LayerTensors& t) {
-                 rows.each_own(t, t.dy,
-                               [&](const TensorView& own, const TensorView& dy) { ctx.math.convert(ctx.stream, own, dy); });
-               });
+  Phase cut{.half = half,
+            .weights = params_of(result_norm_),
+            .dy = true,
+            .work = GridCall::uses({}, rows.own_rooms()),
+            .scratch_bytes = 0};
+  if (result_norm_) cut.saved = Access::read;
+  call.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    std::int64_t first = 0;
+    rows.each_own(t, t.dy, [&](const TensorView& own, const TensorView& dy) {
+      result_norm_ ? norm_result_grad(ctx, t, own, first) : ctx.math.convert(ctx.stream, own, dy);
+      first += own.shape[0];
+    });
+  });
   rows.gather(call, half, 0);
   for (std::uint32_t i = 0; i <= last; ++i) {
     if (i < last) rows.gather(call, half, i + 1);
@@ -192,6 +236,17 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
 
 void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
+  const auto sums = add_norm_sums(call, shape);
+  if (norms_across()) {
+    call.compute({.half = Half::input,
+                  .weights = params_of(query_key_norm_),
+                  .saved = Access::read,
+                  .carried = Access::update,
+                  .work = GridCall::uses({}, {sums.here}),
+                  .scratch_bytes = 0},
+                 [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
+    call.exchange(Half::input, sum_of(sums, shape));
+  }
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool norms = i == 0 && query_key_norm_;
     Phase phase{.half = Half::input,
@@ -202,9 +257,10 @@ void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const 
                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), norms ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
     keep_last(phase, rows, i);
+    if (norms && norms_across()) phase.work.push_back({sums.all, Access::read});
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
-      if (norms) norm_in_result_grad(ctx, t, arena);
+      if (norms) norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[sums.all] : TensorView{});
       const InInput scratch(*this, arena, n);
       const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
       rows.each_rank(t, i, [&](const TensorView& dnormed, std::int64_t at) {
@@ -246,7 +302,8 @@ void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const R
   const auto n = shape.tokens();
   Phase out_weight{.half = Half::weight,
                    .weights = params_of(out_adapters_),
-                   .gradients = params_of(out_, out_adapters_),
+                   .gradients = params_of(out_, result_norm_, out_adapters_),
+                   .dy = bool{result_norm_},
                    .saved = Access::read,
                    .carried = Access::read,
                    .scratch_bytes = (saves_middle() ? 0 : middle_bytes(n)) + out_adapters_.gradient_bytes(n),
@@ -258,6 +315,7 @@ void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const R
     out_.weight_grad(ctx, t.gradients, {}, t.carried[kDout], x, t.accumulate);
     out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, n), t.carried[kDout], x,
                               t.accumulate);
+    norm_result_weight_grad(ctx, t);
   });
 }
 
@@ -282,30 +340,29 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
 
 void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
-  call.compute({.half = Half::weight,
-                .weights = params_of(in_adapters_),
-                .gradients = params_of(norm_, query_key_norm_, in_, in_adapters_),
-                .x = true,
-                .saved = Access::read,
-                .carried = Access::read,
-                .work = GridCall::uses(x_rows.all_rooms(), {}),
-                .scratch_bytes = bytes_of<InWeight>(*this, n),
-                .flops = product_flops(n, in_.outputs())},
-               [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 ScratchArena arena(ctx.scratch);
-                 const InWeight scratch(*this, arena, n);
-                 for (std::uint32_t i = 0; i < x_rows.count(); ++i)
-                   x_rows.each_rank(t, i, [&](const TensorView& x, std::int64_t at) {
-                     ctx.math.convert(ctx.stream, row_slice(scratch.normed, at, x.shape[0]), x);
-                   });
-                 in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
-                 in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed,
-                                          t.accumulate);
-                 norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
-                 if (query_key_norm_)
-                   query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_norms(t).query_key,
-                                               t.accumulate);
-               });
+  call.compute(
+      {.half = Half::weight,
+       .weights = params_of(in_adapters_),
+       .gradients = params_of(norm_, query_key_norm_, in_, in_adapters_),
+       .x = true,
+       .saved = Access::read,
+       .carried = Access::read,
+       .work = GridCall::uses(x_rows.all_rooms(), {}),
+       .scratch_bytes = bytes_of<InWeight>(*this, n),
+       .flops = product_flops(n, in_.outputs())},
+      [=, this](LayerContext& ctx, const LayerTensors& t) {
+        ScratchArena arena(ctx.scratch);
+        const InWeight scratch(*this, arena, n);
+        for (std::uint32_t i = 0; i < x_rows.count(); ++i)
+          x_rows.each_rank(t, i, [&](const TensorView& x, std::int64_t at) {
+            ctx.math.convert(ctx.stream, row_slice(scratch.normed, at, x.shape[0]), x);
+          });
+        in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+        in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
+        norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+        if (query_key_norm_)
+          query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
+      });
 }
 
 }  // namespace terrace::layers

@@ -43,11 +43,12 @@ class RowPieces {
       use(GridCall::view(t, own_[i], {rows, width_}), row_slice(share, begin, rows));
     }
   }
-  // use(rows of one rank in the piece, where they begin in the whole activation).
+  // use(rows of one rank in the piece, or of several that lie together, where they begin in the whole activation).
   template <class Use>
   void each_rank(const LayerTensors& t, std::uint32_t piece, Use&& use) const {
     const auto [begin, rows] = of_share(piece);
     const auto everyones = GridCall::view(t, all(piece), {rows * ranks_, width_});
+    if (count_ == 1) return use(everyones, 0);  // the shares are one run
     for (std::int64_t r = 0; r < ranks_; ++r) use(row_slice(everyones, r * rows, rows), r * rows_ + begin);
   }
 

@@ -105,23 +105,24 @@ void check_grid(const Transformer& config) {
   demand("ffn", config.ffn, side * side);
 }
 
-// Norms of sums over tensor ranks, or of what tiles have a part of.
+// Norms of what tiles have a part of.
 void check_norms(const Transformer& config) {
   const auto& names = config.names;
   if ((config.query_key_norms != QueryKeyNorms::none) != !names.q_norm.empty() || names.q_norm.empty() != names.k_norm.empty())
     refuse("norms of q and k need a name each");
   if (names.attention_result_norm.empty() != names.mlp_result_norm.empty())
     refuse("both halves of a block have a norm of their result, or neither");
-  if (config.tensor.ranks > 1 && config.query_key_norms == QueryKeyNorms::whole)
-    refuse(fmt::format("{} has norms of all heads of q and k together, of which tensor ranks have a part: give 1 tensor rank",
-                       config.name));
+  if (config.tensor.ranks > 1 && config.query_key_norms == QueryKeyNorms::whole && config.attention_tiles > 1)
+    refuse(fmt::format(
+        "{} has norms of all heads of q and k together, which tensor ranks do not have beside tiles of an attention "
+        "yet: attention_tiles must be 1",
+        config.name));
   if (!has_result_norms(config)) return;
   const auto demand_one = [&](const char* field, std::int64_t value) {
     if (value == 1) return;
     refuse(fmt::format("{} has norms of its blocks' results, which need the whole result: {} must be 1, not {}", config.name,
                        field, value));
   };
-  demand_one("tensor ranks", config.tensor.ranks);
   demand_one("mlp_tiles", config.mlp_tiles);
   demand_one("mlp_row_tiles", config.mlp_row_tiles);
   demand_one("attention_tiles", config.attention_tiles);

@@ -17,12 +17,14 @@ namespace {
 
 #ifdef TERRACE_MPIRUN
 
+enum Models : std::uint8_t { kLlama, kExperts, kNorms };  // kNorms: of sums over tensor ranks
+
 struct Composition {
   const char* name;
   int ranks;
   Words words;
   int data_ranks = 1;  // that share the micro-batches
-  bool experts = false;
+  Models model = kLlama;
 };
 
 std::vector<Composition> compositions() {
@@ -30,14 +32,16 @@ std::vector<Composition> compositions() {
       {"dp2_pp2_tp2", 8, {"--dp", "2", "--pp", "2", "--tp", "2"}, 2},
       {"dp2_tp4", 8, {"--dp", "2", "--tp", "4", "--sp"}, 2},
       {"dp2_tp4_pieces", 8, {"--dp", "2", "--tp", "4", "--sp", "--tp-overlap", "3"}, 2},
+      {"dp2_tp4_norms", 8, {"--dp", "2", "--tp", "4"}, 2, kNorms},
+      {"pp2_tp4_norms", 8, {"--pp", "2", "--tp", "4", "--sp"}, 1, kNorms},
       {"pp4_tp2", 8, {"--pp", "4", "--tp", "2", "--sp"}},
       {"tp4_2d", 4, {"--tp", "4", "--tp-mode", "2d"}},
       {"tp8_2_5d", 8, {"--tp", "8", "--tp-mode", "2.5d", "--tp-depth", "2"}},
       {"tp8_3d", 8, {"--tp", "8", "--tp-mode", "3d"}},
       {"cp4_dp2", 8, {"--cp", "4", "--dp", "2"}, 2},
       {"cp4_ring_dp2", 8, {"--cp", "4", "--cp-mode", "ring", "--dp", "2"}, 2},
-      {"ep4_dp2", 8, {"--ep", "4", "--dp", "2"}, 8, true},
-      {"ep2_pp2_tp2", 8, {"--ep", "2", "--pp", "2", "--tp", "2"}, 2, true},
+      {"ep4_dp2", 8, {"--ep", "4", "--dp", "2"}, 8, kExperts},
+      {"ep2_pp2_tp2", 8, {"--ep", "2", "--pp", "2", "--tp", "2"}, 2, kExperts},
   };
 }
 
@@ -49,12 +53,13 @@ struct Serial {
   Words words;
 };
 
-Serial serial(bool experts) {
+Serial serial(Models kind) {
   const auto model = long_form() ? Words{"--layers", "6", "--hidden", "384", "--heads", "12", "--seq-len", "256"}
                                  : Words{"--layers", "2", "--hidden", "128", "--heads", "4", "--ffn", "256", "--seq-len", "32"};
-  const auto common = model + Words{"--model", "llama", "--vocab", "263",  "--lr",     "1e-3",
-                                    "--steps", "3",     "--dtype", "fp64", "--recipe", "fp32"};
-  if (!experts) return {.run = "one", .micro_batches = 4, .words = common + Words{"--batch-size", "4"}};
+  const auto common = model + Words{"--vocab", "263",  "--lr",     "1e-3", "--steps", "3",
+                                    "--dtype", "fp64", "--recipe", "fp32", "--model", kind == kNorms ? "olmo2" : "llama"};
+  if (kind != kExperts)
+    return {.run = kind == kNorms ? "one-norms" : "one", .micro_batches = 4, .words = common + Words{"--batch-size", "4"}};
   return {.run = "one-experts",
           .micro_batches = 8,
           .words = common + Words{"--batch-size", "2", "--experts", "4", "--experts-per-token", "2"}};
@@ -90,7 +95,7 @@ TEST_F(Compositions, TrainWhatOneRankTrainsAsProcessesWithStatesOnDisk) {
   const auto with = [&](const Serial& of, int data_ranks, const Words& more) {
     return of.words + Words{"--grad-accumulation", std::to_string(of.micro_batches / data_ranks)} + more;
   };
-  std::array ones{serial(false), serial(true)};
+  std::array ones{serial(kLlama), serial(kExperts), serial(kNorms)};
   for (auto& one : ones) {
     const auto trained = train(with(one, 1, {"--out-dir", one.run}));
     ASSERT_EQ(0, trained.exit) << trained.described;
@@ -100,7 +105,7 @@ TEST_F(Compositions, TrainWhatOneRankTrainsAsProcessesWithStatesOnDisk) {
   for (const auto& c : compositions())
     for (const auto* const zero : {"1", "3"}) {
       if (!chosen()) continue;
-      const auto& one = ones.at(c.experts ? 1 : 0);
+      const auto& one = ones.at(c.model);
       const auto run = fmt::format("{}-zero{}", c.name, zero);
       SCOPED_TRACE(run);
       const auto words = with(one, c.data_ranks, c.words + Words{"--zero", zero});

@@ -28,9 +28,10 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
   for (const auto& [family, trained] : {std::pair<std::string, Words>{"llama", {"--tp", "2", "--sp", "--untied"}},
                                         {"gemma", {"--tp", "2", "--head-dim", "24"}},
                                         {"gemma2", {"--dp", "2", "--zero", "3", "--window", "7,0", "--query-scalar", "24"}},
-                                        {"gemma3", {"--pp", "2", "--window", "5,0", "--logit-cap", "2"}},
+                                        {"gemma3", {"--tp", "2", "--pp", "2", "--window", "5,0", "--logit-cap", "2"}},
                                         {"gpt2", {"--dp", "2", "--zero", "3", "--nvme-path", "."}},
                                         {"mistral", {"--pp", "2", "--window", "7", "--kv-heads", "2"}},
+                                        {"olmo2", {"--tp", "4", "--sp", "--kv-heads", "2"}},
                                         {"phi3", {"--pp", "2", "--rope-fraction", "0.5"}},
                                         {"qwen2", {"--tp", "4", "--kv-heads", "2", "--vocab-tiles", "2", "--mlp-tiles", "2"}},
                                         {"qwen3", {"--tp", "2", "--head-dim", "24", "--kv-heads", "2"}}}) {

@@ -36,7 +36,8 @@ class AdapterRanks : public TensorRuns {};
 
 // Results in tensors of their own and together in one, stored either way; of two key-value heads on four ranks each is on two.
 TEST_F(AdapterRanks, OfTensorParallelismEqualOneRank) {
-  for (const auto& config : {adapted(llama()), adapted(gpt2()), adapted(of_family("phi3")), adapted(of_family("qwen3"), "k,o")})
+  for (const auto& config : {adapted(llama()), adapted(gpt2()), adapted(of_family("phi3")), adapted(of_family("qwen3"), "k,o"),
+                             adapted(with_norms("gemma3")), adapted(with_norms("olmo2"))})
     for (const std::uint32_t ranks : {2U, 4U}) {
       TensorRun o{.config = config, .tensor_ranks = ranks, .sequence = ranks == 4};
       expect_serial(o, kFp64);
@@ -110,11 +111,14 @@ TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
     const auto below = [&](std::uint64_t n) { return random_below(kSeed, run, at++, n); };
     const auto degree = [&](std::uint32_t most) { return static_cast<std::uint32_t>(1 + below(most)); };
     const auto one_in = [&](std::uint64_t n) { return below(n) == 0; };
-    auto config = one_in(2) ? llama() : gpt2();
+    auto config = one_in(2) ? llama() : one_in(2) ? gpt2() : with_norms(one_in(2) ? "gemma3" : "olmo2");
+    config.head_size = 0;
+    const bool norms_results = !(*config.family.get().tensors.attention_result_norm).empty();
     config.hidden = 48, config.ffn = 72, config.heads = 12;  // which two, three and four ranks divide
-    config.kv_heads = std::string_view(*config.family.get().name) == "llama" ? (one_in(2) ? 3 : 6) : 0;
+    config.kv_heads = std::string_view(*config.family.get().name) != "gpt2" ? (one_in(2) ? 3 : 6) : 0;
     config.tied = one_in(2);
-    if (one_in(2)) config.experts = {.count = 12, .chosen = 3, .shared = one_in(3) ? 1 : 0, .balance_loss = 0.05};
+    if (!norms_results && one_in(2))
+      config.experts = {.count = 12, .chosen = 3, .shared = one_in(3) ? 1 : 0, .balance_loss = 0.05};
     const char* const kTargets[] = {"all", "q,k,v", "o", "gate,up", "down", "q,k,v,o", "up,down"};
     const std::string targets = kTargets[below(7)];
     const bool has_gate = layers::up_results(*config.family.get().activation) == 2;
@@ -218,9 +222,13 @@ TEST_F(AdapterRanks, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
 
 // Whole layers and parts of them; on expert ranks a layer of a mixture. What trains is clipped as on one rank.
 TEST_F(AdapterRanks, FrozenParametersEqualThoseOfOneRank) {
-  for (const auto* const freeze : {"embedding,layers.0.mlp*,layers.1.attention", "layers.1.*", "*norm*,o_proj.weight"})
+  for (const auto& [config, freeze] : {std::pair{llama(), "embedding,layers.0.mlp*,layers.1.attention"},
+                                       {llama(), "layers.1.*"},
+                                       {llama(), "*norm*,o_proj.weight"},
+                                       {with_norms("olmo2"), "*norm*,o_proj.weight"},
+                                       {with_norms("olmo2"), "*_proj.weight"}})
     for (const std::uint32_t zero : {0U, 1U, 3U}) {
-      TensorRun o{.config = llama(), .tensor_ranks = 2, .sequence = zero != 0, .pieces = zero == 3 ? 2U : 1U};
+      TensorRun o{.config = config, .tensor_ranks = 2, .sequence = zero != 0, .pieces = zero == 3 ? 2U : 1U};
       o.freeze = freeze;
       o.data = {.ranks = 2, .zero = zero};
       expect_serial(o, kFp64);

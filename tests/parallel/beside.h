@@ -72,6 +72,7 @@ class Watched final : public Layer {
   std::vector<ParamSpec> params() const override { return inner_->params(); }
   bool keeps_input() const override { return inner_->keeps_input(); }
   bool on_shares() const override { return inner_->on_shares(); }
+  bool adds_up() const override { return inner_->adds_up(); }
   std::vector<TensorSpec> saved(BatchShape shape) const override { return inner_->saved(shape); }
   std::vector<TensorSpec> carried(BatchShape shape) const override { return inner_->carried(shape); }
   std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override { return inner_->work(call, shape); }

@@ -36,7 +36,7 @@ class TensorPieces : public TensorRuns {};
 // 48 rows on 2, 3 and 4 ranks: shares of 24, 16 and 12, which 5 and 7 pieces do not divide.
 TEST_F(TensorPieces, TrainWhatOneRankTrains) {
   OneIn chosen(3);
-  for (const auto& config : {divisible(gpt2()), divisible(llama())})
+  for (const auto& config : {divisible(gpt2()), divisible(llama()), divisible(with_norms("olmo2"))})
     for (const std::uint32_t ranks : {2U, 3U, 4U})
       for (const std::uint32_t pieces : {2U, 5U, 12U}) {
         if (!chosen()) continue;

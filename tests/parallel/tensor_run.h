@@ -303,6 +303,18 @@ inline lm::ModelConfig llama() {
           .dtype = DType::fp64};
 }
 
+// Norms of q and k or of the blocks' results, and heads of a width of their own.
+inline lm::ModelConfig with_norms(const char* family) {
+  auto config = llama();
+  config.family = lm::family_named(family);
+  config.head_size = 12;
+  if (std::string_view(family).starts_with("gemma")) {  // of two blocks one has a window, where that is as usual
+    config.window = layers::Windows({5, 0});
+    config.query_scalar = 7;
+  }
+  return config;
+}
+
 inline double largest(const std::vector<double>& values) {
   double most = 0;
   for (const double v : values) most = std::max(most, std::abs(v));

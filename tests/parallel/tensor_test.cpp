@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/parallel/exchange.h>
+
 #include "tensor_run.h"
 
 namespace terrace::test {
@@ -66,6 +68,44 @@ TEST_F(TensorTest, CapsAndScalesEqualTheSerialModel) {
   }
 }
 
+// Norms of results are of sums over ranks; those of all heads of q and k of rows of which ranks have a part, and of two
+// key-value heads on four ranks each is on two.
+TEST_F(TensorTest, NormsOfSumsEqualTheSerialModel) {
+  for (const auto* const family : {"gemma2", "gemma3", "olmo2"})
+    for (const std::uint32_t ranks : {2U, 4U})
+      for (const bool sequence : {false, true}) {
+        TensorRun o{.config = with_norms(family), .tensor_ranks = ranks, .sequence = sequence};
+        expect_serial(o, kFp64);
+        o.recompute = true;
+        o.pieces = sequence && ranks == 2 ? 3 : 1;
+        o.config.vocab_tiles = ranks;
+        expect_serial(o, kFp64);
+        o.config.dtype = DType::fp32;
+        expect_serial(o, kFp32);
+        if (HasFailure()) return;
+      }
+  TensorRun odd{.config = with_norms("olmo2"), .tensor_ranks = 3, .batch = {3, 16}};
+  odd.config.heads = 6;
+  for (const std::int64_t kv_heads : {6, 1}) {
+    odd.config.kv_heads = kv_heads;
+    odd.sequence = kv_heads == 1;
+    expect_serial(odd, kFp64);
+  }
+}
+
+// Norms of all heads of q and k beside heads that are dealt out among context ranks, whose product of q, k and v is not saved.
+TEST_F(TensorTest, NormsOfSumsComposeWithContextRanks) {
+  for (const auto* const family : {"gemma3", "olmo2"})
+    for (const std::uint32_t ring : {1U, 2U})
+      for (const std::uint32_t pieces : {0U, 1U, 2U}) {
+        TensorRun o{.config = with_norms(family), .tensor_ranks = 2, .sequence = pieces > 0, .context = 2};
+        o.pieces = std::max(1U, pieces);
+        o.config.context.ring = ring;
+        o.recompute = pieces == 1;
+        expect_serial(o, kFp64);
+      }
+}
+
 TEST_F(TensorTest, DegreesNeedNotBePowersOfTwo) {
   auto config = llama();
   config.heads = config.kv_heads = 6;
@@ -91,7 +131,7 @@ TEST_F(TensorTest, AVocabularyIsSplitWhereverItEnds) {
 
 TEST_F(TensorTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk) {
   OneIn chosen(3);
-  for (const auto& config : {gpt2(), llama()})
+  for (const auto& config : {gpt2(), llama(), with_norms("gemma3"), with_norms("olmo2")})
     for (const auto& [data, schedule] : {std::pair{2U, ""}, {1U, "1f1b"}, {2U, "1f1b"}})
       for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
         if (!chosen()) continue;
@@ -105,11 +145,14 @@ TEST_F(TensorTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk) {
 }
 
 TEST_F(TensorTest, EverySynchronousOrderOfAPipelineComposes) {
-  for (const auto* const schedule : {"gpipe", "zb-h1", "layerwise"}) {
-    TensorRun o{.config = llama(), .tensor_ranks = 2, .sequence = true, .micro_batches = 4, .schedule = schedule};
-    if (std::string_view(schedule) == "layerwise") o.micro_batches = 1;
-    expect_serial(o, kFp64);
-  }
+  for (const auto* const schedule : {"gpipe", "zb-h1", "layerwise"})
+    for (const auto& config : {llama(), with_norms("olmo2")}) {
+      TensorRun o{.config = config, .tensor_ranks = 2, .sequence = true, .micro_batches = 4, .schedule = schedule};
+      if (std::string_view(schedule) == "layerwise") o.micro_batches = 1;
+      expect_serial(o, kFp64);
+      o.sequence = false;
+      expect_serial(o, kFp64);
+    }
 }
 
 // What only moves bytes changes no bit on the same mesh.
@@ -165,12 +208,23 @@ TEST_F(TensorTest, BudgetsOrdersAndStagesChangeNoBit) {
   }
 }
 
+// With sequence parallelism the gradients of such branches' norms are of a rank's rows first: other bits than without.
+TEST_F(TensorTest, BudgetsAndOrdersChangeNoBitOfNormsOfSums) {
+  for (const auto* const family : {"gemma2", "olmo2"})
+    for (const bool sequence : {false, true}) {
+      TensorRun o{.config = with_norms(family), .tensor_ranks = 4, .sequence = sequence, .micro_batches = 3};
+      o.config.dtype = DType::fp32;
+      expect_no_bit_changes_in_little_memory(o);
+    }
+}
+
 TEST_F(TensorTest, RanksOfABf16RunAgree) {
-  for (const auto* const recipe : {"bf16", "split", "stochastic"}) {
-    TensorRun o{.config = gpt2(), .tensor_ranks = 2, .sequence = true, .recipe = recipe};
-    o.config.dtype = DType::bf16;
-    expect_serial(o, 3e-2);
-  }
+  for (const auto* const recipe : {"bf16", "split", "stochastic"})
+    for (const auto& config : {gpt2(), with_norms("olmo2")}) {
+      TensorRun o{.config = config, .tensor_ranks = 2, .sequence = true, .recipe = recipe};
+      o.config.dtype = DType::bf16;
+      expect_serial(o, 3e-2);
+    }
 }
 
 TEST_F(TensorTest, GroupsOfParametersAreClippedAsOnOneRank) {
@@ -206,8 +260,53 @@ TEST_F(TensorTest, TheLedgerIsTheFormula) {
   }
 }
 
+// With a norm of its result a branch sums that itself: the ranks exchange as much in a forward, and the sum again in a
+// recomputation, which needs it. Norms of all heads of q and k sum two numbers a token in a forward, and two in a backward.
+TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
+  const std::uint64_t n = 2, m = 3, ranks = 2, tokens = 32, width = 48, number = sizeof(double);
+  for (const auto* const family : {"gemma3", "olmo2"})
+    for (const bool sequence : {false, true})
+      for (const bool recompute : {false, true}) {
+        const bool whole = std::string_view(family) == "olmo2";
+        TensorRun o{.config = with_norms(family), .tensor_ranks = ranks, .sequence = sequence, .micro_batches = m};
+        o.config.tied = true;
+        o.recompute = recompute;
+        o.before_use = false;
+        o.chunk_elements = 1 << 20;  // a layer is one chunk
+        o.store = new_store();
+        const auto common = plan_of(o);
+        const auto model = model_of(config_of(o, 0));
+        const StepMap map(model, common.stages.front().map);
+        std::map<Operation, double> planned;
+        for (const auto& action : common.stages.front().programs.steady.actions)
+          for (const auto& exchange : exchanges_of(map, action)) planned[exchange.operation] += link_bytes({}, exchange).within;
+        const std::uint64_t activation = tokens * width * number, heads = whole ? m * n * (recompute ? 3 : 2) : 0;
+        // Of all ranks: the head's norm; of a block, two norms of results and two before them, and one each of q and of k.
+        const std::uint64_t held = 1 + n * (whole ? 2 : 6),
+                            held_bytes = (width + n * (whole ? 2 * width : 4 * width + 2 * 12)) * number;
+        const std::uint64_t of_branches = m * n * (recompute && !sequence ? 6 : 4) + (recompute && sequence ? m * n * 2 : 0);
+        for (const auto& rank : run_all(o)) {
+          const auto reduced = rank.step.of("tp", Operation::all_reduce),
+                     scattered = rank.step.of("tp", Operation::reduce_scatter),
+                     gathered = rank.step.of("tp", Operation::all_gather);
+          const auto sums = of_branches + 2 * m;  // and of the embedding and the head
+          EXPECT_EQ(held + heads + (sequence ? 0 : sums), reduced.calls) << family;
+          EXPECT_EQ(held_bytes + heads * 2 * tokens * number + (sequence ? 0 : sums * activation), reduced.payload_bytes)
+              << family;
+          EXPECT_EQ(sequence ? sums : 0, scattered.calls) << family;
+          EXPECT_EQ(sequence ? sums * activation : 0, scattered.payload_bytes) << family;
+          const auto gathers = sequence ? m * n * (recompute ? 8 : 6) + 2 * m : 0;
+          EXPECT_EQ(gathers + m, gathered.calls) << family;
+          EXPECT_EQ(gathers * activation + m * ranks * tokens * number, gathered.payload_bytes) << family;
+          EXPECT_EQ(planned[Operation::all_reduce], static_cast<double>(reduced.sent_bytes)) << family;
+          EXPECT_EQ(planned[Operation::all_gather], static_cast<double>(gathered.sent_bytes)) << family;
+          EXPECT_EQ(planned[Operation::reduce_scatter], static_cast<double>(scattered.sent_bytes)) << family;
+        }
+      }
+}
+
 TEST_F(TensorTest, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
-  for (const auto& config : {gpt2(), llama()}) {
+  for (const auto& config : {gpt2(), llama(), with_norms("olmo2")}) {
     TensorRun o{.config = config, .tensor_ranks = 2, .data = {.ranks = 2, .zero = 1}, .steps = 4};
     o.store = new_store();
     const auto whole = run_all(o).front();
@@ -266,13 +365,8 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
                 HasSubstr(fmt::format("do not divide heads ({})", heads)));
   EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
-  EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"); }),
-              HasSubstr("olmo2 has norms of all heads of q and k together, of which tensor ranks have a part"));
-  EXPECT_THAT(
-      why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"), o.tensor_ranks = 1, o.config.mlp_tiles = 2; }),
-      HasSubstr("norms of its blocks' results, which need the whole result: mlp_tiles must be 1, not 2"));
-  EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("gemma3"); }),
-              HasSubstr("gemma3 has norms of its blocks' results, which need the whole result: tensor ranks must be 1, not"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"), o.config.mlp_tiles = 2; }),
+              HasSubstr("norms of its blocks' results, which need the whole result: mlp_tiles must be 1, not 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
   EXPECT_THAT(why([](TensorRun& o) { o.optimizer = "muon"; }), HasSubstr("whole matrices"));
