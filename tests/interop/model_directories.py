@@ -95,6 +95,16 @@ FAMILIES = {
 }  # fmt: skip
 
 
+# The ranks of terrace's runs.
+RANKS = {
+    "gemma2, tensor ranks": ["--tp", 2],
+    "gemma3, tensor ranks": ["--tp", 4, "--sp"],
+    "olmo2, tensor ranks": ["--tp", 4],
+    "olmo2, tensor ranks and pieces": ["--tp", 2, "--sp", "--tp-overlap", 2],
+}
+FAMILIES |= {name: FAMILIES[name.split(",")[0]] for name in RANKS}
+
+
 def random_weights(model, seed):
     """Norms and biases too: one that is forgotten must show. Gemma's norms add 1 to their weights themselves."""
     gain = 0.0 if model.config.model_type.startswith("gemma") else 1.0
@@ -160,7 +170,8 @@ def compare(program, folder, name, config):
     inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
 
     common = ["--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
-              "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited"]  # fmt: skip
+              "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited",
+              *RANKS.get(name, [])]  # fmt: skip
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--out-dir", "still")
     terrace(program, folder, "ckpt", "export", "still", "still-model")
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", LONG, "--min-lr", LONG, "--optimizer", "sgd", "--momentum", 0,
