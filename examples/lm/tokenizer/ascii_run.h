@@ -63,4 +63,16 @@ inline const char* ascii_capitals_end(const char* at, const char* end) { return 
 inline const char* ascii_small_letters_end(const char* at, const char* end) { return run_between(at, end, 0, 'a', 'z'); }
 inline const char* ascii_letters_end(const char* at, const char* end) { return run_between(at, end, 0x20, 'a', 'z'); }
 
+// Of the next sixteen bytes, how many are capitals and how many behind them are small letters. If fewer are left, as if all
+// were capitals.
+struct AsciiWord {
+  std::ptrdiff_t capitals, small;
+};
+inline AsciiWord ascii_capitals_and_small_letters(const char* at, const char* end) {
+  if (end - at < kRunStep) return {kRunStep, 0};
+  const auto capitals = __builtin_ctz(~bytes_between(at, 0, 'A', 'Z'));
+  const auto small = __builtin_ctz(~(bytes_between(at, 0, 'a', 'z') >> static_cast<unsigned>(capitals)));
+  return {capitals, small};
+}
+
 }  // namespace terrace::lm

@@ -56,11 +56,13 @@ class Words {
   template <class AsciiEnd, class Belongs>
   [[nodiscard]] const char* run(const char* at, const AsciiEnd& ascii_end, const Belongs& belongs) const {
     for (;;) {
+      while (!is_ascii_or_end(at)) {
+        const auto c = of(at);
+        if (!belongs(c.kind)) return at;
+        at += c.bytes;
+      }
       at = ascii_end(at, end_);
       if (is_ascii_or_end(at)) return at;
-      const auto c = of(at);
-      if (!belongs(c.kind)) return at;
-      at += c.bytes;
     }
   }
   [[nodiscard]] const char* letters(const char* at) const { return run(at, ascii_letters_end, is_letter); }
@@ -163,9 +165,14 @@ class Words {
 
   // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `at`, or nullptr. In `upper_end`, the end of the first run.
   [[nodiscard]] const char* lower_word(const char* at, const char*& upper_end) const {
+    const auto [capitals, small] = ascii_capitals_and_small_letters(at, end_);
+    if (capitals + small < kRunStep && is_ascii_or_end(at + capitals + small)) {  // most words
+      upper_end = at + capitals;
+      return small > 0 ? upper_end + small : nullptr;
+    }
     const char* last = nullptr;  // the end of the last character of the first run that may stand in the second one
     for (;;) {
-      at = ascii_capitals_end(at, end_);
+      if (is_ascii_or_end(at)) at = ascii_capitals_end(at, end_);
       if (is_ascii_or_end(at)) break;
       const auto c = of(at);
       if (!starts_words(c.kind)) break;
