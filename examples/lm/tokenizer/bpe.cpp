@@ -13,8 +13,6 @@
 namespace terrace::lm {
 namespace {
 
-constexpr std::size_t kFew = 48;  // symbols up to which looking for the lowest rank anew is faster than a heap
-
 // Ids far above the number of tokens would need memory for nothing.
 std::size_t most_ids(std::size_t tokens) { return 8 * tokens + 65536; }
 
@@ -49,11 +47,13 @@ Bpe::Bpe(const BpeParts& parts)
     bytes = bytes_of_spelling(spelling, byte_level_);
     if (ignore_merges_ && (!byte_level_ || bytes_of_letters(spelling))) words_.insert(*bytes, id);
   }
+  all_bytes_ = byte_level_;
   for (unsigned byte = 0; byte < 256; ++byte) {
-    of_byte_[byte] = id_of(letters_of_bytes(std::string(1, static_cast<char>(byte))));
+    const auto id = id_of(letters_of_bytes(std::string(1, static_cast<char>(byte))));
+    all_bytes_ = all_bytes_ && id;
+    of_byte_[byte] = id.value_or(0);
     fallback_[byte] = id_of(fmt::format("<0x{:02X}>", byte));
   }
-  all_bytes_ = std::ranges::all_of(of_byte_, [](const auto& id) { return id.has_value(); });
   if (parts.unknown) {
     unknown_ = id_of(*parts.unknown);
     if (!unknown_)
@@ -88,25 +88,73 @@ std::string Bpe::decoded(TokenId id) const {
   return bytes_of_id_[id].value_or("");
 }
 
+std::optional<TokenId> Bpe::token_of(std::string_view word, std::uint64_t hash) const {
+  return words_.find(hash, [&](TokenId id) { return *bytes_of_id_[id] == word; });
+}
+
 void Bpe::encode_word(std::string_view word, MergeScratch& scratch) const {
-  scratch.ids.clear();
+  auto& ids = scratch.ids;
+  ids.clear();
   if (ignore_merges_) {
-    if (const auto token = words_.find(word, [&](TokenId id) { return *bytes_of_id_[id] == word; })) {
-      scratch.ids.push_back(*token);
+    if (const auto token = token_of(word, WordTable::hash_of(word))) {
+      ids.push_back(*token);
       return;
     }
   }
-  split(word, scratch.ids);
-  if (scratch.ids.size() <= kFew) {
-    merge_few(scratch);
+  if (all_bytes_) {
+    ids.resize(word.size());
+    ids.resize(split(word, ids.data()));
   } else {
-    merge_many(scratch);
+    split_characters(word, ids);
+  }
+  if (ids.size() > kFewSymbols) return merge_many(scratch);
+  auto& few = scratch.few;
+  few.count = ids.size();
+  std::ranges::copy(ids, few.ids.begin());
+  look_up_pairs(few);
+  while (merge_one(few)) {
+  }
+  ids.assign(few.tokens().begin(), few.tokens().end());
+}
+
+void Bpe::encode_words(std::span<ShortWord> words) const {
+  std::array<std::uint64_t, kMostWords> hashes{};
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    auto& [word, count, ids, pairs, made, place, place_before] = words[i];
+    if (ignore_merges_) {
+      hashes[i] = WordTable::hash_of(word);
+      words_.prefetch(hashes[i]);
+    }
+    count = split(word, ids.data());
+    for (std::size_t pair = 0; pair + 1 < count; ++pair) merges_.prefetch(merges_.first_place(ids[pair], ids[pair + 1]));
+  }
+  std::array<ShortWord*, kMostWords> unfinished{};
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    auto& word = words[i];
+    if (const auto token = ignore_merges_ ? token_of(word.word, hashes[i]) : std::nullopt) {
+      word.ids[0] = *token;
+      word.count = 1;
+    } else {
+      look_up_pairs(word);
+      unfinished[left++] = &word;
+    }
+  }
+  while (left > 0) {
+    for (std::size_t i = 0; i < left;) {
+      if (merge_one(*unfinished[i])) {
+        ++i;
+      } else {
+        unfinished[i] = unfinished[--left];
+      }
+    }
   }
 }
 
-void Bpe::split(std::string_view word, std::vector<TokenId>& ids) const {
-  if (!byte_level_ || !all_bytes_) return split_characters(word, ids);
-  for (const char byte : word) ids.push_back(*of_byte_[static_cast<unsigned char>(byte)]);
+// The tokens of its bytes; returns how many.
+std::size_t Bpe::split(std::string_view word, TokenId* const out) const {
+  std::ranges::transform(word, out, [&](char byte) { return of_byte_[static_cast<unsigned char>(byte)]; });
+  return word.size();
 }
 
 // As Hugging Face's library does it: byte by byte or character by character, with the unknown token, or with nothing at all,
@@ -135,27 +183,32 @@ void Bpe::split_characters(std::string_view word, std::vector<TokenId>& ids) con
   }
 }
 
-void Bpe::merge_few(MergeScratch& scratch) const {
-  auto& ids = scratch.ids;
-  std::array<Merge, kFew> pairs;  // of each symbol and the next one
-  auto count = ids.size();
-  const auto look_up = [&](std::size_t i) { pairs[i] = i + 1 < count ? merges_.find(ids[i], ids[i + 1]) : Merge{}; };
-  for (std::size_t i = 0; i < count; ++i) look_up(i);
-  while (count > 1) {
-    auto lowest = std::uint64_t{kNoRank} << 32U;  // rank and place in one number: a minimum without branches
-    for (std::size_t i = 0; i + 1 < count; ++i) lowest = std::min(lowest, std::uint64_t{pairs[i].rank} << 32U | i);
-    if (lowest >> 32U == kNoRank) break;
-    const auto best = static_cast<std::size_t>(lowest & 0xffffffffU);
-    ids[best] = pairs[best].id;
-    --count;
-    for (std::size_t i = best + 1; i < count; ++i) {
-      ids[i] = ids[i + 1];
-      pairs[i] = pairs[i + 1];
-    }
-    look_up(best);
-    if (best > 0) look_up(best - 1);
+void Bpe::look_up_pairs(ShortWord& word) const {
+  const auto& ids = word.ids;
+  for (std::size_t i = 0; i + 1 < word.count; ++i) word.pairs[i] = merges_.find(ids[i], ids[i + 1]);
+  word.made = kFewSymbols;
+}
+
+// The merge of the lowest rank; false if there is none. The merges of what it makes are looked up by the next call.
+bool Bpe::merge_one(ShortWord& word) const {
+  auto& [bytes, count, ids, pairs, made, place, place_before] = word;
+  if (made < kFewSymbols) {
+    if (made + 1 < count) pairs[made] = merges_.at(place, ids[made], ids[made + 1]);
+    if (made > 0) pairs[made - 1] = merges_.at(place_before, ids[made - 1], ids[made]);
   }
-  ids.resize(count);
+  auto lowest = std::uint64_t{kNoRank} << 32U;  // rank and place in one number: a minimum without branches
+  for (std::size_t i = 0; i + 1 < count; ++i) lowest = std::min(lowest, std::uint64_t{pairs[i].rank} << 32U | i);
+  if (lowest >> 32U == kNoRank) return false;
+  made = static_cast<std::size_t>(lowest & 0xffffffffU);
+  ids[made] = pairs[made].id;
+  --count;
+  for (std::size_t i = made + 1; i < count; ++i) {
+    ids[i] = ids[i + 1];
+    pairs[i] = pairs[i + 1];
+  }
+  if (made + 1 < count) merges_.prefetch(place = merges_.first_place(ids[made], ids[made + 1]));
+  if (made > 0) merges_.prefetch(place_before = merges_.first_place(ids[made - 1], ids[made]));
+  return true;
 }
 
 // A heap of (rank, place). An entry is out of date if the pair at its place has another rank by now.

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -30,12 +31,27 @@ struct BpeParts {
   std::optional<std::string> unknown;
 };
 
+inline constexpr std::size_t kFewSymbols = 48;  // up to which looking for the lowest rank anew is faster than a heap
+
+// A word of at most so many bytes, or symbols, and its tokens so far.
+struct ShortWord {
+  std::string_view word;
+  std::size_t count = 0;
+  std::array<TokenId, kFewSymbols> ids;
+  std::array<Merge, kFewSymbols> pairs;  // of each token and the next one
+  // Which token the last merge made, and where its merges with the next one and with the one before it are to be looked up.
+  std::size_t made = kFewSymbols, place = 0, place_before = 0;
+
+  [[nodiscard]] std::span<const TokenId> tokens() const { return {ids.data(), count}; }
+};
+
 // What encode_word() computes in; it is kept from word to word because it allocates.
 struct MergeScratch {
   std::vector<TokenId> ids;
   std::vector<std::uint32_t> ranks, previous, next;
   std::vector<TokenId> merged;
   std::vector<std::uint64_t> heap;
+  ShortWord few;
 };
 
 class Bpe {
@@ -44,6 +60,11 @@ class Bpe {
 
   // The tokens of the word are in scratch.ids afterwards.
   void encode_word(std::string_view word, MergeScratch& scratch) const;
+  // The same of several words, in turns: while the memory of one word's next merges is on its way, the others go on.
+  // At most kMostWords; requires encodes_words().
+  static constexpr std::size_t kMostWords = 16;
+  void encode_words(std::span<ShortWord> words) const;
+  [[nodiscard]] bool encodes_words() const { return all_bytes_; }
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;  // spelled as in the file
   [[nodiscard]] std::size_t ids() const { return bytes_of_id_.size(); }      // the largest id + 1
   [[nodiscard]] std::size_t tokens() const { return ids_.size(); }
@@ -60,9 +81,11 @@ class Bpe {
   };
   using Ids = std::unordered_map<std::string, TokenId, Hash, std::equal_to<>>;
 
-  void split(std::string_view word, std::vector<TokenId>& ids) const;
+  [[nodiscard]] std::size_t split(std::string_view word, TokenId* out) const;
+  [[nodiscard]] std::optional<TokenId> token_of(std::string_view word, std::uint64_t hash) const;
   void split_characters(std::string_view word, std::vector<TokenId>& ids) const;
-  void merge_few(MergeScratch& scratch) const;
+  void look_up_pairs(ShortWord& word) const;
+  [[nodiscard]] bool merge_one(ShortWord& word) const;
   void merge_many(MergeScratch& scratch) const;
   void add_merges(const BpeParts& parts);
 
@@ -71,7 +94,8 @@ class Bpe {
   Ids ids_;          // by spelling
   WordTable words_;  // for ignore_merges_
   std::vector<std::optional<std::string>> bytes_of_id_;
-  std::array<std::optional<TokenId>, 256> of_byte_{}, fallback_{};
+  std::array<std::optional<TokenId>, 256> fallback_{};
+  std::array<TokenId, 256> of_byte_{};  // if all_bytes_
   bool all_bytes_ = false;
   MergeTable merges_;
 };

@@ -1,7 +1,6 @@
 // A tokenizer.json: added tokens are found, the rest is normalised and cut into words, and each word becomes its tokens
 // (bpe.h).
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -12,8 +11,7 @@
 #include <terrace/examples/lm/tokenizer/normalize.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
-#include <terrace/examples/lm/tokenizer/word_cache.h>
-#include <terrace/examples/lm/tokenizer/words.h>
+#include <terrace/examples/lm/tokenizer/word_encoder.h>
 
 namespace terrace::lm {
 namespace {
@@ -49,35 +47,7 @@ BpeParts bpe_parts(const TokenizerFile& file, bool byte_level) {
 }
 
 struct JsonState final : TokenizerModel::State {
-  WordCache cache;
-  MergeScratch scratch;
-
-  // The tokens of one word of a text that ends at `end`.
-  void encode_word(const Bpe& bpe, std::string_view word, const char* end, TokenBuffer& out) {
-    if (word.size() <= WordCache::kShortBytes) {
-      const auto key = WordCache::key_of(word.data(), word.size(), end);
-      const auto& place = cache.place(key);
-      if (place.key == key) {
-        std::memcpy(out.reserve(place.ids.size()), place.ids.data(), sizeof place.ids);
-        out.written(place.count);
-        return;
-      }
-    }
-    encode_rare_word(bpe, word, end, out);
-  }
-
- private:
-  [[gnu::noinline]] void encode_rare_word(const Bpe& bpe, std::string_view word, const char* end, TokenBuffer& out) {
-    if (const auto known = cache.find_long(word); !known.empty()) return out.append(known);
-    bpe.encode_word(word, scratch);
-    out.append(scratch.ids);
-    if (word.size() > WordCache::kShortBytes || scratch.ids.size() > WordCache::kShortTokens)
-      return cache.insert_long(word, scratch.ids);
-    const auto key = WordCache::key_of(word.data(), word.size(), end);
-    auto& place = cache.place(key);
-    place = {.key = key, .ids = {}, .count = static_cast<std::uint32_t>(scratch.ids.size())};
-    std::ranges::copy(scratch.ids, place.ids.begin());
-  }
+  WordEncoder words;
 };
 
 class JsonModel final : public TokenizerModel {
@@ -157,24 +127,11 @@ class JsonModel final : public TokenizerModel {
   void encode_part(std::string_view part, bool finds_added, Place place, JsonState& state, TokenBuffer& out) const;
   void encode_words(std::string_view part, Place place, JsonState& state, TokenBuffer& out) const;
   void cut_words(std::string_view part, std::size_t step, JsonState& state, TokenBuffer& out) const;
-  template <Pattern kPattern>
-  void encode_known(std::string_view part, JsonState& state, TokenBuffer& out) const;
 };
-
-template <Pattern kPattern>
-void JsonModel::encode_known(std::string_view part, JsonState& state, TokenBuffer& out) const {
-  const char* const end = part.data() + part.size();
-  const Words words(end);
-  for (const char* at = part.data(); at < end;) {
-    const char* const stop = words.next<kPattern>(at);
-    state.encode_word(bpe, {at, static_cast<std::size_t>(stop - at)}, end, out);
-    at = stop;
-  }
-}
 
 void JsonModel::cut_words(std::string_view part, std::size_t step, JsonState& state, TokenBuffer& out) const {
   if (step == pre_tokenizer.steps.size()) {
-    if (!part.empty()) state.encode_word(bpe, part, part.data() + part.size(), out);
+    if (!part.empty()) state.words.encode_word(bpe, part, part.data() + part.size(), out);
     return;
   }
   const auto next = [&](std::string_view word) { cut_words(word, step + 1, state, out); };
@@ -200,7 +157,7 @@ void JsonModel::encode_words(std::string_view part, Place place, JsonState& stat
   }
   const auto& steps = pre_tokenizer.steps;
   if (steps.size() != 1 || !std::holds_alternative<Pattern>(steps[0])) return cut_words(part, 0, state, out);
-  with_pattern(std::get<Pattern>(steps[0]), [&]<Pattern kPattern>() { encode_known<kPattern>(part, state, out); });
+  with_pattern(std::get<Pattern>(steps[0]), [&]<Pattern kPattern>() { state.words.encode<kPattern>(bpe, part, out); });
 }
 
 void JsonModel::encode_part(std::string_view part, bool finds_added, Place place, JsonState& state, TokenBuffer& out) const {

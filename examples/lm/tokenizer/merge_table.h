@@ -21,20 +21,28 @@ struct Merge {
 class MergeTable {
  public:
   explicit MergeTable(std::size_t merges = 0)
-      : entries_(std::bit_ceil(2 * merges + 2)),
-        shift_(64 - std::countr_zero(entries_.size())),
-        may_merge_(entries_.size() * kBitsOfEntry / 64 + 1) {}
+      : places_(std::bit_ceil(2 * merges + 2)),
+        shift_(64 - std::countr_zero(places_)),
+        entries_(places_ + 1),
+        may_merge_(places_ * kBitsOfPlace / 64 + 1) {}
 
   // A later merge of the same two takes the place of the earlier one.
   void insert(TokenId left, TokenId right, Merge merge) {
     const auto of = key(left, right);
-    entries_[place(of)] = {of, merge};
+    entries_[found(hash(of) >> static_cast<unsigned>(shift_), of)] = {of, merge};
     may_merge_[bit(of) / 64] |= std::uint64_t{1} << bit(of) % 64;
   }
-  [[nodiscard]] Merge find(TokenId left, TokenId right) const {
+  [[nodiscard]] Merge find(TokenId left, TokenId right) const { return at(first_place(left, right), left, right); }
+
+  // find() in two steps: where the merge is looked up, so that the line of memory can come before at() needs it.
+  [[nodiscard]] std::size_t first_place(TokenId left, TokenId right) const {
     const auto of = key(left, right);
-    if ((may_merge_[bit(of) / 64] >> bit(of) % 64 & 1U) == 0) return {};
-    return entries_[place(of)].merge;
+    const bool may_merge = (may_merge_[bit(of) / 64] >> bit(of) % 64 & 1U) != 0;
+    return may_merge ? hash(of) >> static_cast<unsigned>(shift_) : places_;
+  }
+  void prefetch(std::size_t first_place) const { __builtin_prefetch(&entries_[first_place]); }
+  [[nodiscard]] Merge at(std::size_t first_place, TokenId left, TokenId right) const {
+    return entries_[found(first_place, key(left, right))].merge;
   }
 
  private:
@@ -45,19 +53,19 @@ class MergeTable {
   static std::uint64_t key(TokenId left, TokenId right) { return std::uint64_t{left} << 32U | right; }
   static std::uint64_t hash(std::uint64_t key) { return key * 0x9e3779b97f4a7c15U; }
   [[nodiscard]] std::size_t bit(std::uint64_t of) const { return hash(of) >> static_cast<unsigned>(shift_ - kBitShift); }
-  // Of the key, or of the empty entry in which it would stand.
-  [[nodiscard]] std::size_t place(std::uint64_t of) const {
-    std::size_t at = hash(of) >> static_cast<unsigned>(shift_);
-    while (entries_[at].key != of && entries_[at].merge.rank != kNoRank) at = (at + 1) & (entries_.size() - 1);
+  // The place of the key, or of the empty entry in which it would stand.
+  [[nodiscard]] std::size_t found(std::size_t at, std::uint64_t of) const {
+    while (entries_[at].key != of && entries_[at].merge.rank != kNoRank) at = (at + 1) & (places_ - 1);
     return at;
   }
-  // One bit of eight for each entry tells of most pairs that they do not merge; all bits are in a nearer cache than the
+  // One bit of eight for each place tells of most pairs that they do not merge; all bits are in a nearer cache than the
   // entries.
   static constexpr int kBitShift = 3;
-  static constexpr std::size_t kBitsOfEntry = std::size_t{1} << kBitShift;
+  static constexpr std::size_t kBitsOfPlace = std::size_t{1} << kBitShift;
 
-  std::vector<Entry> entries_;
+  std::size_t places_;
   int shift_;
+  std::vector<Entry> entries_;  // and behind them one that stays empty, for pairs that do not merge
   std::vector<std::uint64_t> may_merge_;
 };
 

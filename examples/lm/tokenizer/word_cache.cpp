@@ -16,13 +16,20 @@ std::size_t WordCache::place_long(std::string_view word, std::uint64_t hash) con
   }
 }
 
-std::span<const TokenId> WordCache::find_long(std::string_view word) const {
+std::uint64_t WordCache::prefetch_long(std::string_view word) const {
+  if (word.size() > kMostLongBytes) return 0;
+  const auto hash = XXH3_64bits(word.data(), word.size());
+  __builtin_prefetch(&long_[hash >> (64U - kLongBits)]);
+  return hash;
+}
+
+std::span<const TokenId> WordCache::find_long(std::string_view word, std::uint64_t hash) const {
   if (word.size() > kMostLongBytes) return {};
-  const auto& entry = long_[place_long(word, XXH3_64bits(word.data(), word.size()))];
+  const auto& entry = long_[place_long(word, hash)];
   return std::span(ids_).subspan(entry.first_id, entry.count);
 }
 
-void WordCache::insert_long(std::string_view word, std::span<const TokenId> ids) {
+void WordCache::insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids) {
   if (word.size() > kMostLongBytes || ids.empty()) return;
   if (long_count_ * 2 >= long_.size() || bytes_.size() + word.size() > kMostLongSum) {
     long_.assign(long_.size(), {});
@@ -30,7 +37,6 @@ void WordCache::insert_long(std::string_view word, std::span<const TokenId> ids)
     ids_.clear();
     long_count_ = 0;
   }
-  const auto hash = XXH3_64bits(word.data(), word.size());
   long_[place_long(word, hash)] = {.hash = hash,
                                    .first_byte = static_cast<std::uint32_t>(bytes_.size()),
                                    .bytes = static_cast<std::uint32_t>(word.size()),

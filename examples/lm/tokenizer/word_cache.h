@@ -1,6 +1,6 @@
 // The tokens of words that were seen before: most words of a text are repetitions.
 //
-// Two tables of fixed size. Words of at most 15 bytes with at most three tokens have a place each that their hash says, and a
+// Two tables of fixed size. Words of at most 15 bytes with at most eleven tokens have a place each that their hash says, and a
 // new one takes the place of the old one. Longer ones have places in a table that is emptied when it is full.
 //
 // Owner: one encoding thread; several tokenizers must not share it. Threads: the owner's. Errors: std::bad_alloc.
@@ -19,7 +19,7 @@ namespace terrace::lm {
 
 class WordCache {
  public:
-  static constexpr std::size_t kShortBytes = 15, kShortTokens = 3;
+  static constexpr std::size_t kShortBytes = 15, kShortTokens = 11, kFewTokens = 4;
 
   WordCache();
 
@@ -28,12 +28,12 @@ class WordCache {
     std::uint64_t low = 0, high = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
-  struct Short {
+  struct alignas(64) Short {  // one line of the processor's cache
     Key key;
     std::array<TokenId, kShortTokens> ids;
     std::uint32_t count;
   };
-  static_assert(sizeof(Short) == 32);
+  static_assert(sizeof(Short) == 64);
 
   // `end`: of the text in which the word stands, so that whole words of the machine can be read.
   static Key key_of(const char* word, std::size_t bytes, const char* end) {
@@ -58,9 +58,11 @@ class WordCache {
     return short_[(hash * 0xbf58476d1ce4e5b9U) >> (64U - kShortBits)];
   }
 
+  // The hash of a long word, whose place is on its way afterwards.
+  [[nodiscard]] std::uint64_t prefetch_long(std::string_view word) const;
   // Empty if the word is not there: no word that is kept has no tokens. Valid until the next insert().
-  [[nodiscard]] std::span<const TokenId> find_long(std::string_view word) const;
-  void insert_long(std::string_view word, std::span<const TokenId> ids);
+  [[nodiscard]] std::span<const TokenId> find_long(std::string_view word, std::uint64_t hash) const;
+  void insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids);
 
  private:
   static constexpr unsigned kShortBits = 15, kLongBits = 15;

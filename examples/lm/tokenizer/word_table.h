@@ -29,11 +29,12 @@ class WordTable {
     entries_[at] = {.tag = tag_of(hash), .used = true, .id = id};
   }
 
+  static std::uint64_t hash_of(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
+  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&entries_[first_place(hash)]); }
   // is_word(id): whether the token has the bytes of the word. Most words that are none end at an empty place, so nothing is
   // compared.
   template <class IsWord>
-  [[nodiscard]] std::optional<TokenId> find(std::string_view word, const IsWord& is_word) const {
-    const auto hash = hash_of(word);
+  [[nodiscard]] std::optional<TokenId> find(std::uint64_t hash, const IsWord& is_word) const {
     for (auto at = first_place(hash); entries_[at].used; at = next_place(at))
       if (entries_[at].tag == tag_of(hash) && is_word(entries_[at].id)) return entries_[at].id;
     return std::nullopt;
@@ -46,7 +47,6 @@ class WordTable {
     TokenId id = 0;
   };
   static_assert(sizeof(Entry) == 8);
-  static std::uint64_t hash_of(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
   static std::uint32_t tag_of(std::uint64_t hash) { return static_cast<std::uint32_t>(hash >> 33U); }
   [[nodiscard]] std::size_t first_place(std::uint64_t hash) const { return hash & (entries_.size() - 1); }
   [[nodiscard]] std::size_t next_place(std::size_t at) const { return (at + 1) & (entries_.size() - 1); }
