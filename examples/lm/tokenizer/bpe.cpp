@@ -64,6 +64,7 @@ Bpe::Bpe(const BpeParts& parts)
 
 void Bpe::add_merges(const BpeParts& parts) {
   std::uint32_t rank = 0;
+  std::vector<CharacterTokens::KnownMerge> known;
   for (const auto& [left, right] : parts.merges) {
     const auto first = id_of(left), second = id_of(right), both = id_of(left + right);
     if (!first || !second || !both)
@@ -73,8 +74,15 @@ void Bpe::add_merges(const BpeParts& parts) {
                                 : !second ? right
                                           : left + right)),
           Exit::corrupt);
+    if (const auto& before = *bytes_of_id_[*first], &after = *bytes_of_id_[*second]; !before.empty() && !after.empty())
+      known.push_back({.left = *first,
+                       .right = *second,
+                       .rank = rank,
+                       .last_of_left = static_cast<unsigned char>(before.back()),
+                       .first_of_right = static_cast<unsigned char>(after.front())});
     merges_.insert(*first, *second, {rank++, *both});
   }
+  if (all_bytes_) characters_ = CharacterTokens(merges_, known, bytes_of_id_.size(), of_byte_);
 }
 
 std::optional<TokenId> Bpe::id_of(std::string_view token) const {
@@ -151,10 +159,27 @@ void Bpe::encode_words(std::span<ShortWord> words) const {
   }
 }
 
-// The tokens of its bytes; returns how many.
+// The tokens with which the merging of a word begins: at most as many as bytes.
 std::size_t Bpe::split(std::string_view word, TokenId* const out) const {
-  std::ranges::transform(word, out, [&](char byte) { return of_byte_[static_cast<unsigned char>(byte)]; });
-  return word.size();
+  const char* const end = word.data() + word.size();
+  const auto byte_at = [](const char* at) { return static_cast<unsigned char>(*at); };
+  auto* to = out;
+  for (const char* at = word.data(); at < end;) {
+    const auto c = character_at(at, end);
+    const char* const next = at + c.bytes;
+    if (c.bytes > 1) {
+      const auto& tokens = characters_.find(c.code);
+      const bool may_begin = at == word.data() || (tokens.not_after & CharacterTokens::before(byte_at(at - 1))) == 0;
+      const bool may_end = next == end || (tokens.not_before & CharacterTokens::after(byte_at(next))) == 0;
+      if (tokens.first != CharacterTokens::kNone && may_begin && may_end) {
+        *to++ = tokens.first;
+        if (tokens.second != CharacterTokens::kNone) *to++ = tokens.second;
+        at = next;
+      }
+    }
+    while (at < next) *to++ = of_byte_[byte_at(at++)];
+  }
+  return static_cast<std::size_t>(to - out);
 }
 
 // As Hugging Face's library does it: byte by byte or character by character, with the unknown token, or with nothing at all,

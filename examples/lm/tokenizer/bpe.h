@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/examples/lm/tokenizer/character_tokens.h>
 #include <terrace/examples/lm/tokenizer/merge_table.h>
 #include <terrace/examples/lm/tokenizer/token_id.h>
 #include <terrace/examples/lm/tokenizer/word_table.h>
@@ -98,6 +99,7 @@ class Bpe {
   std::array<TokenId, 256> of_byte_{};  // if all_bytes_
   bool all_bytes_ = false;
   MergeTable merges_;
+  CharacterTokens characters_;
 };
 
 }  // namespace terrace::lm

@@ -2,6 +2,7 @@
 // tests/interop/compare_with_tokenizers.py compares with the libraries of others.
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,46 @@ TEST(Tokenizer, EncodesAsTheDefinitionSaysAndDecodes) {
       ASSERT_EQ(plainly_encoded(json, text), ids) << "seed " << seed << ", text " << i;
       ASSERT_EQ(ids, tokenizer.encode(text));
       ASSERT_EQ(text, tokenizer.decode(ids));
+    }
+  }
+}
+
+// Merges within, across and beside characters of several bytes, in orders that a trainer would not give them, too.
+TEST(Tokenizer, CharactersOfSeveralBytesMergeAsTheDefinitionSays) {
+  const std::vector<std::string> characters{" ",      "a",          "\u00e9",     "\u00ea", "\u4e2d", "\u4e2e",
+                                            "\u4ead", "\U0001f600", "\U0001f601", "\x98",   "\xe4"};
+  for (unsigned seed = 1; seed <= 300; ++seed) {
+    std::mt19937 random(seed);
+    const auto drawn = [&](std::size_t most) {
+      std::string text;
+      for (auto count = 1 + random() % most; count > 0; --count) text += characters[random() % characters.size()];
+      return text;
+    };
+    auto json = drawn_file(seed, 0, "");
+    auto& model = json["model"];
+    const auto token_of = [&](TokenId id) {
+      for (const auto& [token, number] : model["vocab"].items())
+        if (number == id) return token;
+      return std::string();
+    };
+    std::set<std::pair<std::string, std::string>> known;
+    for (auto merges = random() % 40; merges > 0; --merges) {  // neighbours in the tokens of a text
+      const auto ids = plainly_encoded(json, drawn(4));
+      if (ids.size() < 2) continue;
+      const auto at = random() % (ids.size() - 1);
+      const auto left = token_of(ids[at]), right = token_of(ids[at + 1]);
+      if (!known.emplace(left, right).second) continue;  // of two words
+      if (!model["vocab"].contains(left + right)) model["vocab"][left + right] = model["vocab"].size();
+      model["merges"].push_back({left, right});
+    }
+    auto& merges = model["merges"];
+    for (auto swaps = seed % 3 * merges.size() / 8; swaps > 0; --swaps)
+      std::swap(merges[random() % merges.size()], merges[random() % merges.size()]);
+    const auto tokenizer = made(json);
+    for (int i = 0; i < 30; ++i) {
+      const auto text = drawn(6);
+      ASSERT_EQ(plainly_encoded(json, text), tokenizer.encode(text))
+          << "seed " << seed << ", \"" << text << "\" of " << json["model"]["merges"];
     }
   }
 }
