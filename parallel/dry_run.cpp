@@ -130,6 +130,7 @@ class LifeWalk {
     if (results_s_ > 0) {
       times.seconds += results_s_;
       times.stall_s[std::string(name_of(Lane::communication))] += results_s_;
+      times.end_s += results_s_;
     }
     count(times, whole && number > 1);
   }

@@ -68,6 +68,8 @@ void SimulatedTimes::add(const SimulatedTimes& other) {
   seconds += other.seconds;
   compute_seconds += other.compute_seconds;
   for (const auto& [cause, s] : other.stall_s) stall_s[cause] += s;
+  begin_s += other.begin_s;
+  end_s += other.end_s;
   for (std::size_t i = 0; i < kLanes; ++i) busy_s[i] += other.busy_s[i];
   communicated.seconds += other.communicated.seconds;
   communicated.hidden_s += other.communicated.hidden_s;
@@ -77,6 +79,8 @@ void SimulatedTimes::divide(double by) {
   seconds /= by;
   compute_seconds /= by;
   for (auto& [cause, s] : stall_s) s /= by;
+  begin_s /= by;
+  end_s /= by;
   for (auto& s : busy_s) s /= by;
   communicated.seconds /= by;
   communicated.hidden_s /= by;
@@ -177,6 +181,7 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
   d.waited_for = waited;
   // Host work beside the device does not count until the device waits for it.
   if (lane == Lane::compute) times_.compute_seconds += seconds;
+  if (lane == Lane::compute && !std::exchange(computes_, true)) times_.begin_s = d.start - free_at;
   if (lane == Lane::compute && d.start > free_at && waited != lane) {
     // The part of the wait before an upload could start is caused by the lane that the upload waited for.
     double stall = d.start - free_at;
@@ -243,10 +248,11 @@ SimulatedTimes Simulator::finish_step(double not_before) {
   // At the end the device waits for the updates after its last action.
   const auto& device = done_[index(Lane::compute)];
   const double idle = computed() - std::max(step_begin_, device.empty() ? 0 : device.back().end);
-  if (idle > 0) times_.stall_s[std::string(name_of(Lane::update))] += idle;
+  if (idle > 0) times_.stall_s[std::string(name_of(Lane::update))] += times_.end_s = idle;
   const double end = std::max(computed(), not_before);
   auto out = std::move(times_);
   times_ = {};
+  computes_ = false;
   out.communicated = overlap_.take();
   out.seconds = end - step_begin_;
   step_begin_ = end;
@@ -257,6 +263,7 @@ double Simulator::finish_writes() {
   const auto& writes = done_[index(Lane::write)];
   const double end = std::max(computed(), writes.empty() ? 0 : writes.back().end);
   times_ = {};
+  computes_ = false;
   static_cast<void>(overlap_.take());
   return end - std::exchange(step_begin_, end);
 }

@@ -61,6 +61,8 @@ struct SimulatedTimes {
   double seconds = 0;                     // since the last finish_step()
   double compute_seconds = 0;             // the compute lane's own work
   std::map<std::string, double> stall_s;  // by cause: "read", "upload", "write", "download"
+  // Of the stalls: before the step's first action on the compute lane, and after its last one. Nothing computes beside them.
+  double begin_s = 0, end_s = 0;
   std::array<double, kLanes> busy_s{};
   Communicated communicated = {};
   void add(const SimulatedTimes& other);
@@ -115,6 +117,7 @@ class Simulator : public Sink {
   // [self][other]: how many of other's operations ended before the one of self at hand
   std::array<std::array<std::size_t, kLanes>, kLanes> passed_{};
   double step_begin_ = 0, not_before_ = 0;
+  bool computes_ = false;  // the step has had an action on the compute lane
   SimulatedTimes times_;
   OverlapMeter overlap_;
 };

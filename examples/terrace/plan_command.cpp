@@ -129,6 +129,9 @@ Exit plan_command(const CommandLine& given) {
   fmt::print("step time {:.3f} s, of which compute {:.3f} s, the least possible; bound by {}{}\n", p.times.seconds, p.floor_s,
              p.binding, p.link.empty() ? "" : fmt::format(" ({})", p.link));
   for (const auto& [cause, seconds] : p.times.stall_s) fmt::print("  stall by {}: {:.3f} s\n", cause, seconds);
+  if (!p.times.stall_s.empty())
+    fmt::print("  of these, {:.3f} s before the step's first action and {:.3f} s after its last one\n", p.times.begin_s,
+               p.times.end_s);
   if (config.ranks() > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.average.every != 0) fmt::print("{}", average_line(p));
   if (p.commits != 0) fmt::print("{}", commit_line(config, p));

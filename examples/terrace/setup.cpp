@@ -371,6 +371,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   j["walked"] = {{"steps", p.step_traffic.size() * together}, {"bytes", bytes(all)}};
   j["stall_s"] = nlohmann::json::object();
   for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = of_step(seconds);
+  j["exposed_s"] = {{"begin", of_step(p.times.begin_s)}, {"end", of_step(p.times.end_s)}};
   if (p.times.communicated.seconds > 0)
     j["communication"] = {{"seconds", of_step(p.times.communicated.seconds)},
                           {"hidden_s", of_step(p.times.communicated.hidden_s)}};

@@ -55,6 +55,37 @@ TEST(Simulator, AWaitForACopyIsAStallOfItsLane) {
   const auto times = simulator.finish_step();
   EXPECT_DOUBLE_EQ(times.seconds, 2);
   EXPECT_DOUBLE_EQ(times.stall_s.at("upload"), 1);
+  EXPECT_DOUBLE_EQ(times.begin_s, 1);
+  EXPECT_DOUBLE_EQ(times.end_s, 0);
+}
+
+// An update that was deferred to the step's begin is waited for before it; an upload between two actions is neither's.
+TEST(Simulator, WaitsAtAStepsEndsAreToldFromThoseBetween) {
+  MachineProfile profile;
+  profile.memory_copy = 4096;
+  const OneSecond costs;
+  Simulator simulator(costs, profile);
+  for (std::uint64_t step = 0; step < 2; ++step) {
+    const auto after = [&](Lane lane, std::uint64_t number) {
+      return Residency::Granted{.offsets = {}, .after = Clock::after(lane, number)};
+    };
+    const auto first = 2 * step + 1, second = first + 1;
+    simulator.compute({.op = Op::update}, {}, {}, Lane::update, first);
+    simulator.compute({}, {}, after(Lane::update, first), Lane::compute, first);
+    simulator.move(upload(step + 1, Clock::after(Lane::compute, first)));
+    simulator.compute({}, {}, after(Lane::upload, step + 1), Lane::compute, second);
+    simulator.compute({.op = Op::update}, {}, after(Lane::compute, second), Lane::update, second);
+    auto times = simulator.finish_step();
+    EXPECT_DOUBLE_EQ(times.seconds, 5);
+    EXPECT_DOUBLE_EQ(times.begin_s, 1);
+    EXPECT_DOUBLE_EQ(times.end_s, 1);
+    EXPECT_DOUBLE_EQ(times.stall_s.at("update"), 2);
+    EXPECT_DOUBLE_EQ(times.stall_s.at("upload"), 1);
+    times.add(times);
+    times.divide(4);
+    EXPECT_DOUBLE_EQ(times.begin_s, 0.5);
+    EXPECT_DOUBLE_EQ(times.end_s, 0.5);
+  }
 }
 
 TEST(Simulator, UpdatesBehindTheLastActionAreAStallOfTheirs) {
@@ -68,6 +99,7 @@ TEST(Simulator, UpdatesBehindTheLastActionAreAStallOfTheirs) {
   const auto times = simulator.finish_step();
   EXPECT_DOUBLE_EQ(times.seconds, 3);
   EXPECT_DOUBLE_EQ(times.stall_s.at("update"), 2);
+  EXPECT_DOUBLE_EQ(times.end_s, 2);
   simulator.compute({.op = Op::update}, {}, {}, Lane::update, 3);  // beside the next step's
   simulator.compute({}, {}, {}, Lane::compute, 2);
   EXPECT_TRUE(simulator.finish_step().stall_s.empty());
