@@ -61,6 +61,7 @@ struct Launcher {
                             .arguments = &words,
                             .argument_bytes = sizeof words};
     if (const int code = runtime.launch(launch, on)) throw CudaError(runtime, code, operation, "cudaLaunchKernel");
+    if (launched != nullptr && *launched) (*launched)(operation);
   }
   [[nodiscard]] CudaStreamHandle stream() const { return on; }
   [[nodiscard]] std::size_t shared_bytes() const {
@@ -72,6 +73,7 @@ struct Launcher {
   const char* operation;
   CudaStreamHandle on;
   cuda::Workspace workspace;
+  const std::function<void(const char*)>* launched = nullptr;
 };
 
 #ifdef TERRACE_CUBLASLT
@@ -115,6 +117,7 @@ class Backend {
   Backend(CudaRuntime& runtime, Device& device, ThreadPool& pool, const EmulatedGpu& gpu)
       : runtime_(runtime),
         device_(device),
+        launched_(gpu.launched),
         products_(runtime, pool, gpu),
         warpgroups_(gpu.warpgroups),
         issued_(gpu.issued_by_warpgroups),
@@ -125,11 +128,12 @@ class Backend {
         cudnn_(gpu.cudnn) {}
 
   Launcher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
-    return {runtime_, operation, stream, workspace};
+    return {runtime_, operation, stream, workspace, &launched_};
   }
   void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     products_.matmul(stream, workspace, c, a, ta, b, tb, bias, accumulate);
+    if (launched_) launched_("matmul");
   }
   void attention(const Launcher& launcher, const AttentionShape& shape, TensorView out, TensorView lse, TensorView qkv) {
     cuda::issue_chosen(attention_, place_of(launcher), shape, out, lse, qkv, by_warps(launcher), by_warpgroups(launcher));
@@ -175,6 +179,7 @@ class Backend {
 
   CudaRuntime& runtime_;
   Device& device_;
+  const std::function<void(const char*)> launched_;
   Products products_;
   const Warpgroups warpgroups_;
   std::atomic<int>* const issued_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,8 @@ struct EmulatedGpu {
   Warpgroups warpgroups = Warpgroups::right;
   std::string kernel = {};                           // forced, as by TERRACE_ATTENTION_KERNEL
   std::atomic<int>* issued_by_warpgroups = nullptr;  // counts calls of their kernels; null: not counted
+  // Told of each kernel that is launched, by its operation of core/math.h, and of each product ("matmul").
+  std::function<void(const char* operation)> launched = {};
   std::string algorithms = {}, machine_algorithms = {};
   std::size_t shared_bytes = 227 * 1024;  // of a block
   // A made-up cuDNN computes where it is called, on the issuing thread, and so reaches all memory of the test.

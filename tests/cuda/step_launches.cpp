@@ -1,0 +1,183 @@
+#include "step_launches.h"
+
+#include <numeric>
+#include <ranges>
+#include <stdexcept>
+#include <vector>
+
+#include <terrace/core/cuda/attention_choice.h>
+#include <terrace/core/cuda/device.h>
+#include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
+#include <terrace/core/cuda/math/activation.h>
+#include <terrace/core/cuda/math/attention.h>
+#include <terrace/core/cuda/math/attention_block.h>
+#include <terrace/core/cuda/math/column_sums.h>
+#include <terrace/core/cuda/math/cross_entropy.h>
+#include <terrace/core/cuda/math/elementwise.h>
+#include <terrace/core/cuda/math/embed.h>
+#include <terrace/core/cuda/math/kernel_math.h>
+#include <terrace/core/cuda/math/norm.h>
+#include <terrace/core/cuda/math/packing.h>
+#include <terrace/core/cuda/math/rotary.h>
+#include <terrace/core/cuda/math/routing.h>
+#include <terrace/core/cuda/math/score_rows.h>
+#include <terrace/core/cuda/math/sums.h>
+#include <terrace/core/units.h>
+#include <terrace/memory/eviction.h>
+#include <terrace/optimizers/cuda/cuda_optimizer.h>
+#include <terrace/optimizers/cuda/update_launch.h>
+#include <terrace/parallel/compute.h>
+#include <terrace/parallel/walk.h>
+#include <terrace/tests/support/fake_cuda.h>
+
+namespace terrace::test {
+namespace {
+
+// Where the device's tier begins: far from all memory of this process, and aligned as an arena is.
+std::byte* const kNowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 50U);
+
+struct CountingLauncher {
+  template <class Kernel, class Args>
+  void run(const cuda::LaunchShape&, const Args&) const {
+    ++counts.kernels[operation];
+  }
+  [[nodiscard]] CudaStreamHandle stream() const { return on; }
+  [[nodiscard]] static std::size_t shared_bytes() { return 227 * kKiB; }
+  StepLaunches& counts;
+  const char* operation;
+  CudaStreamHandle on;
+  cuda::Workspace workspace;
+};
+
+class CountingBackend {
+ public:
+  CountingBackend(StepLaunches& counts, bool warpgroups) : counts_(counts), warpgroups_(warpgroups) {}
+
+  CountingLauncher launcher(const char* operation, CudaStreamHandle stream, const cuda::Workspace& workspace) {
+    return {counts_, operation, stream, workspace};
+  }
+  void matmul(Stream& stream, const cuda::Workspace&, MatrixView, MatrixView, Transpose, MatrixView, Transpose, TensorView bias,
+              Accumulate) {
+    if (!bias.empty()) throw std::logic_error("count_launches: a product with a bias");
+    cuda_stream(stream).launch([this](CudaStreamHandle) { ++counts_.products; });
+  }
+  void attention(const CountingLauncher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
+    if (warpgroups_ && cuda::warpgroups_serve(qkv.dtype, s)) return cuda::attention_of_warpgroups(launcher, s, out, lse, qkv);
+    cuda::ops::attention(launcher, s, out, lse, qkv);
+  }
+  void attention_grad(const CountingLauncher& launcher, const AttentionShape& s, TensorView dqkv, TensorView dout,
+                      TensorView out, TensorView lse, TensorView qkv) {
+    if (warpgroups_ && cuda::warpgroups_serve(qkv.dtype, s))
+      return cuda::attention_grad_of_warpgroups(launcher, s, dqkv, dout, out, lse, qkv);
+    cuda::ops::attention_grad(launcher, s, dqkv, dout, out, lse, qkv);
+  }
+  [[nodiscard]] static std::string algorithms() { return {}; }
+
+ private:
+  StepLaunches& counts_;
+  const bool warpgroups_;
+};
+
+// Does what the executor and the mover do with their streams; the step itself is the walk's.
+class CountingSink final : public Sink {
+ public:
+  CountingSink(const StepMap& map, Device& device, const Optimizer& optimizer, StepLaunches& counts)
+      : map_(map),
+        counts_(counts),
+        stream_(device.make_stream("compute")),
+        compute_({.device = &device, .streams = streams_of(*stream_), .map = &map, .optimizer = &optimizer}),
+        tokens_(static_cast<std::size_t>(map.options().shape.batch.tokens()) * map.micro_batches()) {}
+
+  void begin() { compute_.begin(input_ = {.tokens = tokens_, .targets = tokens_}); }
+  void end() {
+    compute_.share_results(Compute::Share::step);
+    stream_->synchronize();
+  }
+  bool issues = false;  // else actions are passed over
+
+  void move(const Move& move) override {
+    const auto lane = lane_of(move.from, move.to);
+    if (!issues || (lane != Lane::upload && lane != Lane::download)) return;
+    note_waits(lane, move.after);
+    counts_.copies += ceil_div(move.bytes, std::uint64_t{CudaPieces{}.copy_bytes});
+    ++counts_.events;
+  }
+  void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
+               std::uint64_t) override {
+    if (!issues) return;
+    note_waits(lane, granted.after);
+    if (lane != Lane::compute) return;
+    const auto mark = [&] { stream_->then([](const std::exception_ptr&) {}); };
+    mark();
+    mark();
+    compute_.enqueue(action, uses, granted.offsets, kNowhere);
+    mark();
+  }
+
+ private:
+  static std::array<Stream*, kLanes> streams_of(Stream& compute) {
+    std::array<Stream*, kLanes> streams{};
+    streams[index(Lane::compute)] = &compute;
+    return streams;
+  }
+  void note_waits(Lane own, const Clock& after) {
+    for (std::size_t i = 0; i < kLanes; ++i) counts_.waits += i != index(own) && after.at[i] != 0 ? 1 : 0;
+  }
+
+  const StepMap& map_;
+  StepLaunches& counts_;
+  const std::unique_ptr<Stream> stream_;
+  StepInput input_;
+  Compute compute_;
+  const std::vector<std::int32_t> tokens_;
+};
+
+}  // namespace
+
+std::uint64_t StepLaunches::launches() const {
+  const auto numbers = kernels | std::views::values;
+  return std::accumulate(numbers.begin(), numbers.end(), products);
+}
+
+StepLaunches count_launches(const Model& model, const Plan& plan, const std::string& optimizer_name, bool warpgroups) {
+  StepLaunches counts;
+  ThreadPool pool(1);
+  const auto fake = std::make_shared<FakeCuda>(FakeCuda::Options{.pageable_copies = true});
+  const auto device = make_device_on(fake, pool, {}, [&](CudaRuntime&, Device& made) {
+    return std::make_unique<cuda::KernelMath<CountingBackend>>(made, counts, warpgroups);
+  });
+  const auto optimizer = make_cuda_optimizer(
+      optimizer_name, {},
+      [&](CudaStreamHandle stream, std::string_view name, const OptimizerSettings& settings, const UpdateStep& step,
+          const ChunkUpdate& chunk) {
+        cuda::launch_update(CountingLauncher{counts, "update", stream, {}}, {}, name, settings, step, chunk);
+      });
+
+  const StepMap map(model, plan.map);
+  if (map.mesh().size() != 1) throw std::logic_error("count_launches: several ranks");
+  Belady policy;
+  Residency residency(plan.capacity, policy, plan.generations);
+  map.chunks().add_to(residency);
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
+    if (map.committed(ChunkId(c))) residency.reserve_on_disk(ChunkId(c));
+  Walk walk(map, residency, policy);
+  CountingSink sink(map, *device, *optimizer, counts);
+
+  const auto& programs = plan.programs;
+  walk.run(programs.fill, sink);
+  walk.run(programs.updates_before_use ? programs.first : programs.steady, sink);
+  walk.run(programs.steady, sink);
+  sink.begin();
+  sink.end();
+  counts = {};
+  const auto copies = fake->count(FakeCuda::Call::copy_async), events = fake->count(FakeCuda::Call::record_event);
+  sink.issues = true;
+  sink.begin();
+  walk.run(programs.steady, sink);
+  sink.end();
+  counts.copies += fake->count(FakeCuda::Call::copy_async) - copies;
+  counts.events += fake->count(FakeCuda::Call::record_event) - events;
+  return counts;
+}
+
+}  // namespace terrace::test

@@ -1,0 +1,194 @@
+// How many launches a step has: as many as are counted are made by a run on the emulated GPU, and those of Llama 8B are
+// counted.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <tuple>
+
+#include <terrace/core/cuda/stream.h>
+#include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/choose_tiles.h>
+#include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/setup.h>
+#include <terrace/optimizers/cuda/cuda_optimizer.h>
+#include <terrace/parallel/engine.h>
+#include <terrace/tests/support/emulated_updates.h>
+#include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/folder_test.h>
+
+#include "emulated_gpu.h"
+#include "step_launches.h"
+
+namespace terrace::test {
+namespace {
+
+struct Planned {
+  explicit Planned(const cli::RunConfig& given)
+      : config(cli::with_chosen_tiles(given)),
+        model(lm::make_model(cli::model_config(config))),
+        plan(cli::make_plan(config, model, cli::plan_request(config), cli::machine_profile(config))) {}
+  [[nodiscard]] StepLaunches count(bool warpgroups = false) const {
+    return count_launches(model, plan, config.optimizer, warpgroups);
+  }
+  const cli::RunConfig config;
+  const Model model;
+  const Plan plan;
+};
+
+class StepLaunchesTest : public FolderTest {
+ protected:
+  // Small, with grouped queries, odd numbers of rows, and two micro-batches.
+  [[nodiscard]] cli::RunConfig small() const {
+    cli::RunConfig c;
+    c.layers = 2, c.hidden = 64, c.heads = 2, c.kv_heads = 1, c.ffn = 96, c.vocab = 259, c.seq_len = 33;
+    c.untied = true;
+    c.batch_size = 2, c.grad_accumulation = 2, c.steps = 3, c.eval_batches = 0;
+    c.dtype = "bf16", c.recipe = "split";
+    c.device = "cuda:0", c.assumed_costs = true, c.threads = 1;
+    c.device_memory = c.host_memory = "unlimited";
+    c.head_rows = 20;
+    c.machine_profile = profile();
+    return c;
+  }
+  // The rates that docs/gpu.md assumes for an H200.
+  [[nodiscard]] std::string profile() const {
+    const MachineProfile h200{.disk_read = 2e9,
+                              .disk_write = 1.2e9,
+                              .disk_both = 2.4e9,
+                              .memory_copy = 20e9,
+                              .memory_stream = 120e9,
+                              .matmul_fp32 = 60e12,
+                              .matmul_bf16 = 630e12,
+                              .matmul_fp64 = 30e12,
+                              .device = "cuda:0",
+                              .device_stream = 4e12,
+                              .upload = 53e9,
+                              .download = 53e9,
+                              .links = {},
+                              .measured_at = "assumed"};
+    const auto file = folder_ / "h200.json";
+    save_profile(h200, file);
+    return file;
+  }
+  // Of the last of three steps.
+  [[nodiscard]] StepLaunches run(const Planned& planned) const {
+    ThreadPool pool(1);
+    StepLaunches counts;
+    std::mutex mutex;
+    const auto count = [&](const std::string& operation) {
+      const std::lock_guard lock(mutex);
+      ++(operation == "matmul" ? counts.products : counts.kernels[operation]);
+    };
+    const auto device = make_emulated_gpu(pool, {.kernel = "warps", .launched = count});
+    const auto any = device->make_stream("any");
+    const auto fake = std::dynamic_pointer_cast<FakeCuda>(cuda_stream(*any).runtime());
+    std::atomic<int> updates = 0;
+    const auto optimizer = make_cuda_optimizer(
+        planned.config.optimizer, {},
+        [&, issue = emulated_updates(fake, updates)](CudaStreamHandle stream, std::string_view name, const auto& settings,
+                                                     const UpdateStep& step, const ChunkUpdate& chunk) {
+          count("update");
+          issue(stream, name, settings, step, chunk);
+        });
+    Engine engine(
+        planned.model, planned.plan,
+        {.device = device.get(), .store = {.paths = {folder_ / "store"}, .durable = false}, .optimizer = optimizer.get()});
+    engine.fill([](const ParamSpec&, std::uint64_t, TensorView range) {
+      for (std::int64_t i = 0; i < range.elements(); ++i) range.as<float>()[i] = 0.01F * static_cast<float>(i % 7);
+    });
+    std::vector<std::int32_t> tokens(static_cast<std::size_t>(planned.plan.map.shape.batch.tokens()) *
+                                     planned.plan.map.shape.micro_batches);
+    std::iota(tokens.begin(), tokens.end(), 0);
+    const UpdateStep update{.step = 1, .learning_rate = 1e-3};
+    for (int step = 0; step < 3; ++step) {
+      counts = {};
+      const auto copies = fake->count(FakeCuda::Call::copy_async), events = fake->count(FakeCuda::Call::record_event);
+      engine.step({.tokens = tokens, .targets = tokens, .update = update});
+      counts.copies = fake->count(FakeCuda::Call::copy_async) - copies;
+      counts.events = fake->count(FakeCuda::Call::record_event) - events;
+      if (planned.plan.programs.updates_before_use) engine.set_pending(update);
+    }
+    return counts;
+  }
+  // Of an untied Llama without biases, in one formula.
+  [[nodiscard]] static std::uint64_t by_formula(const Planned& planned) {
+    const auto& c = planned.config;
+    const auto rows = c.batch_size * c.seq_len;
+    const auto blocks = static_cast<std::uint64_t>(c.layers), micro_batches = static_cast<std::uint64_t>(c.grad_accumulation),
+               slices = static_cast<std::uint64_t>((rows + c.head_rows - 1) / c.head_rows);
+    const std::uint64_t tensors = 9 * blocks + 3, again = c.recompute == "layer" ? 6 : 0;
+    const auto updates =
+        c.update == "host" ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
+    return micro_batches * (blocks * (35 + again) + 5 * slices + 9) + tensors + static_cast<std::uint64_t>(updates);
+  }
+  void expect_counted(const cli::RunConfig& config, bool moves) const {
+    const Planned planned(config);
+    ASSERT_TRUE(planned.plan.fits) << planned.plan.refusal.why;
+    const auto counted = planned.count();
+    const auto made = run(planned);
+    EXPECT_EQ(counted.kernels, made.kernels);
+    EXPECT_EQ(counted.products, made.products);
+    EXPECT_EQ(counted.copies, made.copies);
+    EXPECT_EQ(counted.events, made.events);
+    EXPECT_EQ(counted.copies > 2, moves) << "more than tokens and squares";
+    EXPECT_EQ(counted.launches(), by_formula(planned));
+  }
+};
+
+TEST_F(StepLaunchesTest, OfAResidentRunAreAsCounted) {
+  auto c = small();
+  c.update = "device";
+  expect_counted(c, false);
+}
+
+TEST_F(StepLaunchesTest, OfARunThatUpdatesOnTheHostAreAsCounted) {
+  auto c = small();
+  c.update = "host";
+  expect_counted(c, true);
+}
+
+TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
+  auto c = small();
+  c.update = "host", c.order = "vertical", c.recompute = "layer", c.activations = "offload", c.grad_clip = 0;
+  c.device_memory = "300KiB";
+  expect_counted(c, true);
+}
+
+// Llama 8B, 65,536 tokens a step: the figures of docs/gpu.md. Choices are those that `terrace plan` makes there.
+TEST_F(StepLaunchesTest, OfLlama8B) {
+  cli::RunConfig resident;
+  resident.layers = 32, resident.hidden = 4096, resident.heads = 32, resident.kv_heads = 8, resident.ffn = 14336;
+  resident.vocab = 128256, resident.seq_len = 4096, resident.untied = true;
+  resident.batch_size = 1, resident.grad_accumulation = 16;
+  resident.dtype = "bf16", resident.recipe = "split";
+  resident.device = "cuda:0", resident.assumed_costs = true, resident.machine_profile = profile();
+  resident.device_memory = "135GiB", resident.host_memory = "180GiB";
+  resident.order = "horizontal", resident.recompute = "none", resident.activations = "keep", resident.update = "device";
+  resident.prefetch_depth = "2";
+  auto offloaded = resident;
+  offloaded.device_memory = "24GiB";
+  offloaded.order = "vertical", offloaded.recompute = "layer", offloaded.activations = "58", offloaded.update = "host";
+  offloaded.prefetch_depth = "4";
+
+  for (const auto& [c, before, now] : {std::tuple{resident, 23785U, 21305U}, std::tuple{offloaded, 23987U, 21507U}})
+    for (const auto& [rows, warpgroups, launches] : {std::tuple{128, false, before}, std::tuple{4096, true, now}}) {
+      auto config = c;
+      config.head_rows = rows;
+      const Planned planned(config);
+      ASSERT_TRUE(planned.plan.fits) << planned.plan.refusal.why;
+      const auto n = planned.count(warpgroups);
+      fmt::print("{} of device memory, {} rows of the head, attention by {}: {} launches\n", config.device_memory, rows,
+                 warpgroups ? "warpgroups" : "warps", n.launches());
+      for (const auto& [operation, count] : n.kernels) fmt::print("  {:>7} {}\n", count, operation);
+      fmt::print("  {:>7} products\n  {:>7} copies\n  {:>7} events\n  {:>7} waits\n", n.products, n.copies, n.events, n.waits);
+      EXPECT_EQ(n.launches(), launches);
+      EXPECT_EQ(n.launches(), by_formula(planned));
+    }
+}
+
+}  // namespace
+}  // namespace terrace::test
