@@ -10,8 +10,10 @@ cuobjdump=$1 rule=$2 arch=$3
 shift 3
 files=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do files+=("$1"); shift; done
-if ! [ -x "$cuobjdump" ]; then
-  echo "skipped: there is no cuobjdump (CUDA's toolkit has one, and the Python package nvidia-cuda-cuobjdump; -DTERRACE_CUOBJDUMP=PATH)"
+PATH=$(dirname "$cuobjdump"):$PATH
+if ! [ -x "$cuobjdump" ] || ! command -v nvdisasm >/dev/null; then
+  echo "skipped: there is no cuobjdump with its nvdisasm (CUDA's toolkit has them, and the Python packages nvidia-cuda-cuobjdump"
+  echo "and nvidia-cuda-nvdisasm, in one folder; -DTERRACE_CUOBJDUMP=PATH)"
   exit 77
 fi
 [ $# -gt 0 ] && "${@:2}"
