@@ -55,7 +55,10 @@ ResidualBranch::SavedOfNorms ResidualBranch::saved_of_norms(const LayerTensors& 
   const std::size_t result = result_norm_ ? 2 : 0, query_key = query_key_norm_.saved(1).size();
   const auto end = t.saved.size();
   SavedOfNorms some{t.saved.subspan(end - result - query_key, query_key), {}, {}};
-  if (result_norm_) some.result = t.saved[end - 2], some.result_statistics = t.saved[end - 1];
+  if (result_norm_) {
+    some.result = t.saved[end - 2];
+    some.result_statistics = t.saved[end - 1];
+  }
   return some;
 }
 
@@ -190,7 +193,10 @@ void ResidualBranch::add_position(LayerContext& ctx, std::span<const TensorView>
 
 std::uint64_t ResidualBranch::add_position_bytes() const {
   ScratchArena arena;
-  if (result_norm_) static_cast<void>(arena.take(config_.dtype, {1, config_.hidden})), take_statistics(arena, 1);
+  if (result_norm_) {
+    static_cast<void>(arena.take(config_.dtype, {1, config_.hidden}));
+    static_cast<void>(take_statistics(arena, 1));
+  }
   return arena.peak_bytes() + out_adapters_.bytes(1);
 }
 
@@ -375,10 +381,12 @@ void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
     ScratchArena arena(ctx.scratch);
     const TensorView result = result_in(arena);
     run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], arena);
-    if (norms_across())
+    if (norms_across()) {
       take_in_result(ctx, t, result, sums);
-    else
-      norm_in_result(ctx, t, result, arena), save_middle(ctx, t, result);
+    } else {
+      norm_in_result(ctx, t, result, arena);
+      save_middle(ctx, t, result);
+    }
   }
   if (norms_across()) {
     ++number;  // the sum

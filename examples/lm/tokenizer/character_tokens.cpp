@@ -44,7 +44,10 @@ class Reduction {
       Merge best;
       std::size_t at = 0;
       for (std::size_t i = 0; i + 1 < count; ++i)
-        if (const auto merge = table_.find(symbols[i].id, symbols[i + 1].id); merge.rank < best.rank) best = merge, at = i;
+        if (const auto merge = table_.find(symbols[i].id, symbols[i + 1].id); merge.rank < best.rank) {
+          best = merge;
+          at = i;
+        }
       if (best.rank == kNoRank) break;
       if (last && best.rank <= *last) return std::nullopt;
       last = best.rank;
