@@ -1,7 +1,5 @@
 #include "step_launches.h"
 
-#include <numeric>
-#include <ranges>
 #include <stdexcept>
 #include <vector>
 
@@ -135,8 +133,9 @@ class CountingSink final : public Sink {
 }  // namespace
 
 std::uint64_t StepLaunches::launches() const {
-  const auto numbers = kernels | std::views::values;
-  return std::accumulate(numbers.begin(), numbers.end(), products);
+  auto all = products;
+  for (const auto& [operation, count] : kernels) all += count;
+  return all;
 }
 
 StepLaunches count_launches(const Model& model, const Plan& plan, const std::string& optimizer_name, bool warpgroups) {
