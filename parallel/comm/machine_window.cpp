@@ -250,14 +250,19 @@ std::chrono::nanoseconds MachineWindow::stopped_for(std::size_t member) {
   return time;
 }
 
-void MachineWindow::check(int member, std::uint64_t number, Clock::time_point since) {
+bool MachineWindow::has_left(int member) const {
+  const auto r = static_cast<std::size_t>(std::ranges::find(members_, member) - members_.begin());
+  return r < members_.size() && controls_[r]->left;
+}
+
+void MachineWindow::check(int member, bool left, std::uint64_t number, Clock::time_point since) {
   const auto r = static_cast<std::size_t>(std::ranges::find(members_, member) - members_.begin());
   const int me = members_[rank_];
-  if (!failed() && r < members_.size()) {
+  if (!failed() && left) {
+    fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", member, me, number));
+  } else if (!failed() && r < members_.size()) {
     const auto& other = *controls_[r];
-    if (other.left) {
-      fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", member, me, number));
-    } else if (sees_processes_ && kill(other.process, 0) != 0 && errno == ESRCH) {
+    if (sees_processes_ && kill(other.process, 0) != 0 && errno == ESRCH) {
       group_->process_died = true;
       fail(fmt::format("rank {} (process {}) died, and rank {} waits for it in its call {}", member, other.process.load(), me,
                        number));
@@ -303,7 +308,8 @@ void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std:
       group_->sleepers.fetch_add(1);
       if (!ready() && !failed()) futex_wait(group_->bell, bell, kLook);
       group_->sleepers.fetch_sub(1);
-      if (!ready()) check(members_[r], number_, wait.since());
+      const bool left = controls_[r]->left;  // read first: a rank makes ready what it will, and then leaves
+      if (!ready()) check(members_[r], left, number_, wait.since());
     }
   }
 }

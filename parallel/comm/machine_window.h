@@ -50,7 +50,9 @@ class MachineWindow {
   void end(std::uint64_t number);
   // Checks a wait for the member `rank` that began at `since`: throws if any rank failed, if `rank` left or died, if its
   // process has been stopped (SIGSTOP, a debugger) for the time limit, or if a call that is not patient waited too long.
-  void check(int rank, std::uint64_t number, std::chrono::steady_clock::time_point since);
+  // `left`: whether it had left before the caller looked, for the last time, for what it waits for.
+  void check(int rank, bool left, std::uint64_t number, std::chrono::steady_clock::time_point since);
+  [[nodiscard]] bool has_left(int rank) const;  // of this machine
   // `on_another_machine`: the text is the failure() of ranks there.
   void fail(const std::string& why, bool on_another_machine = false) noexcept;
   // Tells the others that this rank leaves. True if all ranks do so within a short time: then collective clean-up cannot hang.

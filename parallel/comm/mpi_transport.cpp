@@ -196,14 +196,14 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
       spin < kSpins ? static_cast<void>(sched_yield()) : std::this_thread::sleep_for(50us);
       if (Clock::now() - looked < kLook) continue;
       looked = Clock::now();
+      const bool left = has_left(peers[i]);
+      // It has finished its part of the call; on busy cores, MPI's last message from it may come late.
+      for (const auto until = Clock::now() + kLastWord; left && !done && Clock::now() < until; std::this_thread::sleep_for(1ms))
+        MPI_Test(&requests[i], &done, &status);
+      if (done) break;
       try {
-        hear_other_machines(peers[i], number);
-        window_->check(peers[i], number, wait.since() + grace);
+        window_->check(peers[i], left, number, wait.since() + grace);
       } catch (const Error&) {
-        // A rank that left has finished its part of the call; on busy cores, MPI's last message from it may come late.
-        for (const auto until = Clock::now() + kLastWord; !done && Clock::now() < until; std::this_thread::sleep_for(1ms))
-          MPI_Test(&requests[i], &done, &status);
-        if (done) break;
         cancel(requests);
         throw;
       }
@@ -229,7 +229,7 @@ void MpiTransport::cancel(std::vector<MPI_Request>& requests) {
 // ---- failures ----------------------------------------------------------------------------------------------------------
 
 void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
-  hear_other_machines(-1, number);
+  hear_other_machines();
   if (!window_->failed() && Clock::now() - since > options_.time_limit) {
     window_->fail(fmt::format("rank {} waited {} s for the bytes of its call {}", rank_,
                               std::chrono::duration<double>(options_.time_limit).count(), number));
@@ -264,7 +264,7 @@ void MpiTransport::tell_other_machines(int tag) noexcept try {
 } catch (const std::exception&) {
 }
 
-void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
+void MpiTransport::hear_other_machines() {
   if (one_machine()) return;
   const std::lock_guard lock(hearing_);
   // A rank tells the reason before it leaves: so the reason is there if its leave is.
@@ -280,9 +280,12 @@ void MpiTransport::hear_other_machines(int peer, std::uint64_t number) {
       if (tag == kLeftTag) gone_.insert(status.MPI_SOURCE);
     }
   }
-  if (gone_.contains(peer)) {
-    window_->fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", peer, rank_, number));
-  }
+}
+
+bool MpiTransport::has_left(int peer) {
+  hear_other_machines();
+  const std::lock_guard lock(hearing_);
+  return gone_.contains(peer) || window_->has_left(peer);
 }
 
 void MpiTransport::leave() noexcept {

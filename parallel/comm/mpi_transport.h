@@ -53,7 +53,8 @@ class MpiTransport final : public Transport {
   static void cancel(std::vector<MPI_Request>& requests);
   [[nodiscard]] bool one_machine() const { return static_cast<int>(neighbours_.size()) == size_; }
   void tell_other_machines(int tag) noexcept;
-  void hear_other_machines(int peer, std::uint64_t number);
+  void hear_other_machines();
+  [[nodiscard]] bool has_left(int peer);
 
   // Between machines: mpi_far.cpp.
   void far(const Call& call, std::uint64_t number);
