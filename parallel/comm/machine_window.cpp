@@ -250,13 +250,17 @@ std::chrono::nanoseconds MachineWindow::stopped_for(std::size_t member) {
   return time;
 }
 
+std::size_t MachineWindow::place_of(int member) const {
+  return static_cast<std::size_t>(std::ranges::find(members_, member) - members_.begin());
+}
+
 bool MachineWindow::has_left(int member) const {
-  const auto r = static_cast<std::size_t>(std::ranges::find(members_, member) - members_.begin());
+  const auto r = place_of(member);
   return r < members_.size() && controls_[r]->left;
 }
 
 void MachineWindow::check(int member, bool left, std::uint64_t number, Clock::time_point since) {
-  const auto r = static_cast<std::size_t>(std::ranges::find(members_, member) - members_.begin());
+  const auto r = place_of(member);
   const int me = members_[rank_];
   if (!failed() && left) {
     fail(fmt::format("rank {} has left, and rank {} waits for it in its call {}", member, me, number));

@@ -75,6 +75,7 @@ class MachineWindow {
   static constexpr std::size_t kLine = 64;  // of the cache
 
   // machine_window.cpp: memory, waiting, failures.
+  [[nodiscard]] std::size_t place_of(int member) const;  // the number of members if it is none
   void run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle, const Piece& read);
   void wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value);
   void advance(std::atomic<std::uint64_t>& progress, std::uint64_t value);

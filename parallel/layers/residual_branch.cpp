@@ -151,6 +151,16 @@ PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) con
           .operation = Operation::all_reduce};
 }
 
+// take_in_result_grad()
+Phase ResidualBranch::in_result_grad_phase(const NormSums& sums) const {
+  return {.half = Half::input,
+          .weights = params_of(query_key_norm_),
+          .saved = Access::read,
+          .carried = Access::update,
+          .work = GridCall::uses({}, {sums.here}),
+          .scratch_bytes = 0};
+}
+
 void ResidualBranch::norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
                                     TensorView sums) const {
   if (!query_key_norm_) return;
@@ -248,12 +258,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                            .flops = at_once ? out + 2 * between : out});
   const auto sums = norm_sums(call, shape);
   if (norms_across()) {
-    all.push_back({.half = Half::input,
-                   .weights = params_of(query_key_norm_),
-                   .saved = Access::read,
-                   .carried = Access::update,
-                   .work = GridCall::uses({}, {sums.here}),
-                   .scratch_bytes = 0});
+    all.push_back(in_result_grad_phase(sums));
     all.push_back({.half = Half::input, .scratch_bytes = 0, .exchange = sum_of(sums, shape)});
   }
   all.push_back({.half = Half::input,

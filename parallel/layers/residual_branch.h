@@ -128,6 +128,7 @@ class ResidualBranch : public TransformerLayer {
   };
   [[nodiscard]] bool norms_across() const { return query_key_norm_.across(); }
   [[nodiscard]] PhaseExchange sum_of(const NormSums& sums, BatchShape shape) const;
+  [[nodiscard]] Phase in_result_grad_phase(const NormSums& sums) const;
   void take_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, const NormSums& sums) const {
     query_key_norm_.take(ctx, result, saved_of_norms(t).query_key, t.work[sums.here]);
   }

@@ -238,12 +238,7 @@ void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const 
   const auto n = shape.tokens();
   const auto sums = add_norm_sums(call, shape);
   if (norms_across()) {
-    call.compute({.half = Half::input,
-                  .weights = params_of(query_key_norm_),
-                  .saved = Access::read,
-                  .carried = Access::update,
-                  .work = GridCall::uses({}, {sums.here}),
-                  .scratch_bytes = 0},
+    call.compute(in_result_grad_phase(sums),
                  [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
     call.exchange(Half::input, sum_of(sums, shape));
   }

@@ -31,6 +31,12 @@ class TokenizeProgram : public Cli {
   [[nodiscard]] Words tokenize(const std::string& out, const Words& more = {}) const {
     return Words{"tokenize", "text.txt", "--tokenizer", "tokenizer.json", "--out", out} + more;
   }
+  void stop_in_parts() const {
+    Child child(launch(tokenize("parts")));
+    wait_for_output("parts");
+    child.send(SIGTERM);
+    EXPECT_EQ(75, child.wait().exit);
+  }
 };
 
 TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
@@ -81,10 +87,7 @@ TEST_F(TokenizeProgram, GenerationFollowsItsSettingsAndStopsAtAToken) {
 TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
   repeat_text();
   ASSERT_EQ(0, terrace(tokenize("whole")).exit);
-  Child child(launch(tokenize("parts")));
-  wait_for_output("parts");
-  child.send(SIGTERM);
-  EXPECT_EQ(75, child.wait().exit);
+  stop_in_parts();
   EXPECT_TRUE(fs::exists(at("parts.progress")));
   expect_refusal(terrace(tokenize("parts", {"--separator", "none"})), 2, {"parts.progress"});
   ASSERT_EQ(0, terrace(tokenize("parts")).exit);
@@ -94,10 +97,7 @@ TEST_F(TokenizeProgram, GoesOnAfterASignalWithTheSameBytes) {
 
 TEST_F(TokenizeProgram, AnInputThatChangedMeanwhileIsAnotherOne) {
   repeat_text();
-  Child child(launch(tokenize("parts")));
-  wait_for_output("parts");
-  child.send(SIGTERM);
-  ASSERT_EQ(75, child.wait().exit);
+  stop_in_parts();
   auto text = scratch_.read("text.txt");
   text.front() = text.front() == 'x' ? 'y' : 'x';  // as many bytes
   scratch_.write("text.txt", text);
