@@ -54,6 +54,7 @@ class Setting:
         self.folder = pathlib.Path(options.folder).resolve()
         self.tests = pathlib.Path(options.tests).resolve() if options.tests else self.folder / "tests"
         self.scratch = pathlib.Path(options.scratch).resolve()
+        self.scratch.mkdir(parents=True, exist_ok=True)
         self.disk = pathlib.Path(options.disk).resolve() if options.disk else None
         path = ":".join(cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p])
         # The machine profile outlives a call, so that the next one plans with it.

@@ -279,6 +279,14 @@ class Rehearsal(unittest.TestCase):
             self.assertEqual(states[name]["state"], "done", states[name])
         return states
 
+    def test_a_stage_alone_makes_its_scratch_folder(self):
+        disk, out = FOLDER / "disk-elsewhere", FOLDER / "alone.json"
+        done = subprocess.run([ROOT / "bench/gpu.sh", "speed", "--small", "--device", "cpu", "--folder", BUILD, "--scratch", FOLDER / "made" / "here",
+                               "--disk", disk, "--out", out, "--only", "1B resident", "--patience", os.environ.get("TERRACE_PATIENCE", "5")],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
+        self.assertEqual([s["state"] for s in json.loads(out.read_text())["stages"]], ["done"])
+
     def test_speed(self):
         states = self.rehearse("speed", ["bits", "kernels", "1B resident", "8B resident", "8B, 24 GiB, 32k tokens", "8B, 64 GiB, 128k tokens, clipped"])
         for ways in states["bits"]["result"].values():
