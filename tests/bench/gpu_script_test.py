@@ -267,25 +267,25 @@ class Rehearsal(unittest.TestCase):
     """Every stage on the CPU device: done, or skipped because this machine lacks something, and never failed. The calls have one scratch
     folder, as on a GPU: only the first one measures the machine."""
 
-    def rehearse(self, call, must):
+    def states(self, call, *words):
+        """The stages of a call that ends well, by name."""
         out = FOLDER / f"{call}.json"
         done = subprocess.run([ROOT / "bench/gpu.sh", call, "--small", "--device", "cpu", "--folder", BUILD, "--tests", BUILD / "tests",
-                               "--scratch", FOLDER / "scratch", "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "5")], capture_output=True, text=True, check=False)
+                               "--out", out, "--patience", os.environ.get("TERRACE_PATIENCE", "5"), *words], capture_output=True, text=True, check=False)
         record = json.loads(out.read_text())
         self.assertEqual(done.returncode, 0, json.dumps(record, indent=1)[-6000:] + done.stderr)
-        states = {s["name"]: s for s in record["stages"]}
+        return {s["name"]: s for s in record["stages"]}
+
+    def rehearse(self, call, must):
+        states = self.states(call, "--scratch", FOLDER / "scratch")
         self.assertEqual({n for n, s in states.items() if s["state"] not in ("done", "skipped")}, set())
         for name in must:
             self.assertEqual(states[name]["state"], "done", states[name])
         return states
 
     def test_a_stage_alone_makes_its_scratch_folder(self):
-        disk, out = FOLDER / "disk-elsewhere", FOLDER / "alone.json"
-        done = subprocess.run([ROOT / "bench/gpu.sh", "speed", "--small", "--device", "cpu", "--folder", BUILD, "--scratch", FOLDER / "made" / "here",
-                               "--disk", disk, "--out", out, "--only", "1B resident", "--patience", os.environ.get("TERRACE_PATIENCE", "5")],
-                              capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-        self.assertEqual([s["state"] for s in json.loads(out.read_text())["stages"]], ["done"])
+        states = self.states("speed", "--only", "1B resident", "--scratch", FOLDER / "made/here", "--disk", FOLDER / "disk-elsewhere")
+        self.assertEqual({name: s["state"] for name, s in states.items()}, {"1B resident": "done"})
 
     def test_speed(self):
         states = self.rehearse("speed", ["bits", "kernels", "1B resident", "8B resident", "8B, 24 GiB, 32k tokens", "8B, 64 GiB, 128k tokens, clipped"])
