@@ -31,7 +31,7 @@ Packed pack(const Wide& x) {
 
 Wide unpack(const Packed& packed) {
   Wide x;
-  for (std::size_t i = 0; i < kElements; ++i) x[i] = static_cast<float>(packed.codes[i]) * packed.scale;
+  for (std::size_t i = 0; i < kElements; ++i) x[i] = block8_value(packed.codes[i], packed.scale);
   return x;
 }
 

@@ -40,6 +40,10 @@ constexpr std::int8_t block8_code(float x, float factor) {
   constexpr float kToNearest = 0x1.8p23F;  // adding and subtracting it rounds to an integer, ties to even
   return static_cast<std::int8_t>(static_cast<std::int32_t>((x * factor + kToNearest) - kToNearest));
 }
+// The number of a code. A NaN is handed on as it is: a product would have the processor's own, and a GPU's another one.
+constexpr float block8_value(std::int8_t code, float scale) {
+  return scale != scale ? scale : static_cast<float>(code) * scale;
+}
 
 // fp32 and bf16. `to` may begin where `from` begins, and must not overlap it otherwise.
 void pack_block8(std::byte* to, DType dtype, const std::byte* from, std::int64_t blocks);

@@ -111,7 +111,8 @@ class Math {
   // c[M,N] (+)= op(a) · op(b) (+ bias[N], when not empty). op(a) is [M,K], op(b) is [K,N]; a transposed operand is stored
   // transposed: ta=yes means a is stored [K,M], tb=yes means b is stored [N,K]. c may be fp32 when a, b and bias are bf16 or
   // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened. The order is (c + product) + bias, in the dtype
-  // of sums, rounded to c's once. With a bias c has no gaps.
+  // of sums, rounded to c's once. Where a library multiplies (algorithms()), c + product may be rounded to c's dtype before the
+  // bias is added, as cuBLASLt does with some. With a bias c has no gaps.
   virtual void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
                       Accumulate accumulate = Accumulate::no) = 0;
   // db[C] (+)= sum over rows of dy[N,C].

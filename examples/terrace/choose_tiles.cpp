@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <span>
 #include <vector>
 
@@ -112,16 +113,22 @@ bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open)
   return false;
 }
 
-// A GPU's products are at full speed from some hundred rows on, and each slice of rows reads and writes the gradient of the
-// whole table: as many rows as a micro-batch has, if their scratch is a small part of the device.
-std::int64_t usual_head_rows(RunConfig c, std::uint64_t budget) {
-  constexpr std::int64_t kMost = 4096, kLeast = 512;
-  const BatchShape shape{c.batch_size, c.seq_len / c.cp};
-  for (c.head_rows = kMost; c.head_rows >= kLeast; c.head_rows /= 2) {
-    if (c.head_rows / 2 >= rows_of(c) && c.head_rows > kLeast) continue;
-    if (lm::make_model(model_config(c)).layers.back()->scratch_bytes(shape) <= budget / 8) return c.head_rows;
-  }
-  return 0;
+// Each slice of rows reads and writes the gradient of the whole table, and a GPU's products are at full speed from some hundred
+// rows on. Other slices are other products, which a library sums otherwise: so a budget decides only where it must.
+constexpr std::int64_t kMostHeadRows = 4096, kFastHeadRows = 512, kLeastHeadRows = 64;
+
+// As many as a micro-batch has.
+std::int64_t most_head_rows(const RunConfig& c) {
+  const auto rows = std::bit_ceil(static_cast<std::uint64_t>(rows_of(c)));
+  return std::clamp(static_cast<std::int64_t>(rows), kFastHeadRows, kMostHeadRows);
+}
+// False: fewer do not help, or would be fewer than `least`.
+bool halve_head_rows(RunConfig& c, std::int64_t least, std::uint64_t largest_phase_bytes) {
+  auto fewer = c;
+  fewer.head_rows /= 2;
+  if (fewer.head_rows < least || largest_phase(fewer).bytes >= largest_phase_bytes) return false;
+  c = fewer;
+  return true;
 }
 
 }  // namespace
@@ -131,18 +138,21 @@ RunConfig with_chosen_tiles(RunConfig c) {
   for (const auto& tiles : kTiles)
     if (c.*tiles.number == 0) open.push_back(&tiles);
   const auto resumed = run_resumed(c);
-  const bool chooses_rows = c.head_rows == 0 && c.device != "cpu";
-  if (open.empty() && !chooses_rows) return c;
+  const bool no_rows = c.head_rows == 0 && c.device != "cpu";
+  if (open.empty() && !no_rows) return c;
   RunConfig then;
   if (!resumed.empty()) apply_file(then, resumed / kConfigFile);
   for (const auto* const tiles : open) c.*tiles->number = std::max<std::int64_t>(1, then.*tiles->number);
+  // A run that goes on keeps its own.
+  const bool chooses_rows = no_rows && resumed.empty();
+  if (no_rows) c.head_rows = chooses_rows ? most_head_rows(c) : then.head_rows;
   // A plan needs a little more than its largest phase.
   const auto budget = budgets(c).device / 20 * 19;
-  // A run that goes on keeps its own.
-  if (chooses_rows) c.head_rows = resumed.empty() ? usual_head_rows(c, budget) : then.head_rows;
-  while (!open.empty()) {
+  while (chooses_rows || !open.empty()) {
     const auto [bytes, of] = largest_phase(c);
-    if (bytes <= budget || !add_tiles(c, of, open)) break;
+    if (bytes <= budget) break;
+    const auto halve = [&, most = bytes](std::int64_t least) { return chooses_rows && halve_head_rows(c, least, most); };
+    if (!halve(kFastHeadRows) && !add_tiles(c, of, open) && !halve(kLeastHeadRows)) break;
   }
   return c;
 }

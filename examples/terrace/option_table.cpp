@@ -133,7 +133,8 @@ std::vector<Option> make_table() {
           "head computes its logits twice; 0: as few as fit"),
       number("model", "head-rows", &C::head_rows, {0, static_cast<double>(layers::kMostHeadRows)}, kSame,
              "rows of a micro-batch whose logits the output head makes at a time; more of them use the table of the vocabulary "
-             "less often, and need more device memory; 0: on the CPU those of 64 MiB, on a GPU up to 4096, as fit"),
+             "less often, and need more device memory; 0: on the CPU those of 64 MiB, on a GPU 4096, or fewer if these do not "
+             "fit"),
       number("model", "mlp-tiles", &C::mlp_tiles, {0, 65536}, kSame,
              "parts of each feed-forward layer's inner features that are used one after the other; a device budget must hold "
              "one of them, and the first product is computed twice; 0: as few as fit"),

@@ -16,13 +16,38 @@ cli::RunConfig with_vocabulary(const char* device, const char* memory) {
 std::int64_t rows(const cli::RunConfig& c) { return cli::with_chosen_tiles(c).head_rows; }
 
 // Of 4,096 rows the logits are 1,002 MiB.
-TEST(HeadRows, AreAsManyAsTakeAnEighthOfAGpu) {
+TEST(HeadRows, AreFewerOnlyWhereTheyWouldNotFit) {
   EXPECT_EQ(4096, rows(with_vocabulary("cuda:0", "80GiB")));
-  EXPECT_EQ(4096, rows(with_vocabulary("cuda:0", "9GiB")));
-  EXPECT_EQ(2048, rows(with_vocabulary("cuda:0", "8GiB")));
-  EXPECT_EQ(512, rows(with_vocabulary("cuda:0", "1.5GiB")));
-  EXPECT_EQ(0, rows(with_vocabulary("cuda:0", "1GiB"))) << "then those of 64 MiB";
-  EXPECT_EQ(0, rows(with_vocabulary("cpu", "80GiB")));
+  EXPECT_EQ(4096, rows(with_vocabulary("cuda:0", "1.5GiB")));
+  EXPECT_EQ(2048, rows(with_vocabulary("cuda:0", "900MiB")));
+  EXPECT_EQ(1024, rows(with_vocabulary("cuda:0", "450MiB")));
+  EXPECT_EQ(512, rows(with_vocabulary("cuda:0", "250MiB")));
+  EXPECT_EQ(64, rows(with_vocabulary("cuda:0", "10MiB"))) << "which do not fit, either";
+  EXPECT_EQ(0, rows(with_vocabulary("cpu", "80GiB"))) << "then those of 64 MiB";
+}
+
+// Slices of 512 rows come before a vocabulary in tiles, which computes logits twice; smaller ones after all tiles.
+TEST(HeadRows, AreHalvedBeforeTheVocabularyIsInTiles) {
+  const auto chosen = [](const char* memory, std::int64_t vocab_tiles) {
+    auto c = with_vocabulary("cuda:0", memory);
+    c.vocab_tiles = vocab_tiles;
+    c = cli::with_chosen_tiles(c);
+    return std::pair{c.head_rows, c.vocab_tiles};
+  };
+  EXPECT_EQ(std::pair(std::int64_t{512}, std::int64_t{1}), chosen("250MiB", 0));
+  EXPECT_EQ(std::pair(std::int64_t{512}, std::int64_t{2}), chosen("120MiB", 0));
+  EXPECT_EQ(std::pair(std::int64_t{256}, std::int64_t{1}), chosen("120MiB", 1));
+}
+
+// On an H100 a limit of 16 MiB changed bits, for it made slices of 512 and 18 of the rows.
+TEST(HeadRows, OfASmallModelAreThoseOfNoBudget) {
+  cli::RunConfig c;
+  c.layers = 2, c.hidden = 256, c.heads = 2, c.kv_heads = 1, c.ffn = 320, c.vocab = 509, c.seq_len = 521, c.batch_size = 2;
+  c.device = "cuda:0";
+  for (const auto* const memory : {"80GiB", "16MiB", "7MiB"}) {
+    c.device_memory = memory;
+    EXPECT_EQ(2048, rows(c)) << memory;
+  }
 }
 
 TEST(HeadRows, AreNotMoreThanAMicroBatchHasAndStayAsTheyAreGiven) {

@@ -50,13 +50,6 @@ class DocumentsLayers : public testing::Test {
     for (auto& value : values) value = draw(generator_);
     return values;
   }
-  void expect_near(const Values& expected, const Values& found, double tolerance, const std::string& what) {
-    ASSERT_EQ(expected.size(), found.size()) << what;
-    double most = 1;
-    for (const double value : expected) most = std::max(most, std::abs(value));
-    for (std::size_t i = 0; i < expected.size(); ++i)
-      ASSERT_NEAR(expected[i], found[i], tolerance * most) << what << ", element " << i;
-  }
   void expect_documents_alone(const lm::ModelConfig& config, std::size_t number);
 
   Machine machine_;

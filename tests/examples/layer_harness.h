@@ -89,6 +89,15 @@ inline void set(const TensorView& there, const Values& v) {
   put_bytes(there.data, bytes.data(), bytes.size());
 }
 
+// Within `tolerance` of the largest value, or of 1.
+inline void expect_near(const Values& expected, const Values& found, double tolerance, const std::string& what) {
+  ASSERT_EQ(expected.size(), found.size()) << what;
+  double most = 1;
+  for (const double value : expected) most = std::max(most, std::abs(value));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(expected[i], found[i], tolerance * most) << what << ", element " << i;
+}
+
 struct Machine {
   Machine() : pool(2), device(make_test_device(pool)), stream(device->make_stream("test")) {}
   ThreadPool pool;

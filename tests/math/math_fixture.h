@@ -110,9 +110,6 @@ inline void expect_near(const Tensor& got, const std::vector<double>& want, doub
   }
 }
 
-// Whether a library chose how the products so far were summed. Then operands' alignment decides with it.
-inline bool products_by_library(const Math& math) { return math.algorithms().find("matmul ") != std::string::npos; }
-
 // A device of its own for each number of threads.
 struct Machine {
   explicit Machine(int threads = 2)

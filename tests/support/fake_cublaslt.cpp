@@ -170,9 +170,17 @@ std::uint64_t alignment_of(const Matrix& m, std::uint64_t buffer) {
 
 // ---- the kernel ----
 
-constexpr std::array<std::string_view, 6> kEpilogues = {
-    "", "no_bias", "bias_twice", "bias_by_columns", "rounds_before_bias", "forgets_c"};
-enum class Epilogue : std::uint8_t { right, no_bias, bias_twice, bias_by_columns, rounds_before_bias, forgets_c };
+constexpr std::array<std::string_view, 7> kEpilogues = {
+    "", "no_bias", "bias_twice", "bias_by_columns", "forgets_c", "rounds_before_bias", "starts_from_c"};
+enum class Epilogue : std::uint8_t {
+  right,
+  no_bias,
+  bias_twice,
+  bias_by_columns,
+  forgets_c,
+  rounds_before_bias,
+  starts_from_c
+};
 Epilogue planted_epilogue() {
   const char* const name = std::getenv("TERRACE_FAKE_EPILOGUE");
   const auto* const at = std::ranges::find(kEpilogues, name ? name : "");
@@ -245,8 +253,12 @@ void compute(const Work& w) {
   const auto parts = static_cast<std::int64_t>(w.parts);
   std::vector<Number> whole(size(p.m)), part(size(p.m));
   for (std::int64_t j = 0; j < p.n; ++j) {
+    const auto added = [&](std::int64_t i) {
+      return static_cast<Number>(w.beta) * load<Number>(p.c.type, w.c, j * p.c.stride + i);
+    };
+    const bool adds = w.beta != 0 && epilogue != Epilogue::forgets_c, adds_first = epilogue == Epilogue::starts_from_c;
     for (std::int64_t s = 0; s < parts; ++s) {
-      std::ranges::fill(part, Number{0});
+      for (std::int64_t i = 0; i < p.m; ++i) part[size(i)] = adds && adds_first && s == 0 ? added(i) : Number{0};
       for (std::int64_t l = p.k * s / parts; l < p.k * (s + 1) / parts; ++l) {
         const Number by = b[size(j * p.k + l)];
         const Number* const row = a.data() + l * p.m;
@@ -256,8 +268,7 @@ void compute(const Work& w) {
     }
     for (std::int64_t i = 0; i < p.m; ++i) {
       Number x = static_cast<Number>(w.alpha) * whole[size(i)];
-      if (w.beta != 0 && epilogue != Epilogue::forgets_c)
-        x = static_cast<Number>(w.beta) * load<Number>(p.c.type, w.c, j * p.c.stride + i) + x;
+      if (adds && !adds_first) x = added(i) + x;
       if (p.bias && epilogue != Epilogue::no_bias) {
         const auto bias = load<Number>(p.bias_type, w.bias, epilogue == Epilogue::bias_by_columns ? j % p.m : i);
         if (epilogue == Epilogue::rounds_before_bias) x = rounded_to(p.d.type, x);

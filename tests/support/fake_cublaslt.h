@@ -12,8 +12,8 @@
 //   for
 //     good: the heuristic takes its alignment from its address, as the real one does;
 //   - the needed workspace is overwritten; C is not read if beta is 0.
-// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|rounds_before_bias|forgets_c makes it wrong, to show that tests find
-// it.
+// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c makes it wrong, to show that tests find it; with
+// rounds_before_bias or starts_from_c it is another library, whose roundings the real one has in some of its kernels.
 //
 // Owner: the program. Threads: any; calls belong to the GPU of their thread (On).
 #pragma once

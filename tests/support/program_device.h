@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <terrace/core/device.h>
+#include <terrace/core/math.h>
 #include <terrace/core/thread_pool.h>
 
 namespace terrace::test {
@@ -31,5 +32,8 @@ class TestBytes {
   };
   std::vector<Line> lines_;
 };
+
+// Whether a library chose how the products so far were summed. Then operands' alignment decides with it.
+inline bool products_by_library(const Math& math) { return math.algorithms().find("matmul ") != std::string::npos; }
 
 }  // namespace terrace::test

@@ -43,7 +43,7 @@ struct UnpackBlock8 {
     const auto scale = std::bit_cast<float>(*from);
     const auto code = reinterpret_cast<const std::int8_t*>(from + 1)[lane.thread()];
     lane.sync();
-    a.numbers[block * kBlock8Elements + lane.thread()] = narrow<T>(static_cast<float>(code) * scale);
+    a.numbers[block * kBlock8Elements + lane.thread()] = narrow<T>(block8_value(code, scale));
   }
 };
 
