@@ -31,6 +31,8 @@ Bpe::Bpe(const BpeParts& parts)
       fuse_unknown_(parts.fuse_unknown),
       words_(parts.ignore_merges ? parts.vocabulary.size() : 0),
       merges_(parts.merges.size()) {
+  if (parts.merges.size() >= kNoRank)
+    throw Error(fmt::format("{} merges are too many; at most {} are supported", parts.merges.size(), kNoRank - 1), Exit::usage);
   ids_.reserve(parts.vocabulary.size());
   for (const auto& [spelling, id] : parts.vocabulary) {
     if (id >= most_ids(parts.vocabulary.size()))
@@ -115,42 +117,44 @@ void Bpe::encode_word(std::string_view word, MergeScratch& scratch) const {
   } else {
     split_characters(word, ids);
   }
-  if (ids.size() > kFewSymbols) return merge_many(scratch);
+  if (ids.size() > ShortWord::kMost) return merge_many(scratch);
   auto& few = scratch.few;
-  few.count = ids.size();
-  std::ranges::copy(ids, few.ids.begin());
-  look_up_pairs(few);
-  while (merge_one(few)) {
+  std::ranges::copy(ids, few.ids());
+  few.begin(ids.size(), merges_);
+  few.look_up(merges_);
+  while (few.merge_one(merges_)) {
   }
-  ids.assign(few.tokens().begin(), few.tokens().end());
+  const auto tokens = few.tokens();
+  ids.assign(tokens.begin(), tokens.end());
 }
 
 void Bpe::encode_words(std::span<ShortWord> words) const {
-  std::array<std::uint64_t, kMostWords> hashes{};
+  std::array<std::uint64_t, kMostWords> hashes;
   for (std::size_t i = 0; i < words.size(); ++i) {
-    auto& [word, count, ids, pairs, made, place, place_before] = words[i];
+    auto& word = words[i];
     if (ignore_merges_) {
-      hashes[i] = WordTable::hash_of(word);
+      hashes[i] = WordTable::hash_of(word.word);
       words_.prefetch(hashes[i]);
     }
-    count = split(word, ids.data());
-    for (std::size_t pair = 0; pair + 1 < count; ++pair) merges_.prefetch(merges_.first_place(ids[pair], ids[pair + 1]));
+    word.begin(split(word.word, word.ids()), merges_);
   }
-  std::array<ShortWord*, kMostWords> unfinished{};
+  if (ignore_merges_)
+    for (const auto hash : std::span(hashes).first(words.size()))
+      if (const auto token = words_.first_of(hash)) __builtin_prefetch(&bytes_of_id_[*token]);
+  std::array<ShortWord*, kMostWords> unfinished;
   std::size_t left = 0;
   for (std::size_t i = 0; i < words.size(); ++i) {
     auto& word = words[i];
     if (const auto token = ignore_merges_ ? token_of(word.word, hashes[i]) : std::nullopt) {
-      word.ids[0] = *token;
-      word.count = 1;
+      word.set_token(*token);
     } else {
-      look_up_pairs(word);
+      word.look_up(merges_);
       unfinished[left++] = &word;
     }
   }
   while (left > 0) {
     for (std::size_t i = 0; i < left;) {
-      if (merge_one(*unfinished[i])) {
+      if (unfinished[i]->merge_one(merges_)) {
         ++i;
       } else {
         unfinished[i] = unfinished[--left];
@@ -206,34 +210,6 @@ void Bpe::split_characters(std::string_view word, std::vector<TokenId>& ids) con
       after_unknown = true;
     }
   }
-}
-
-void Bpe::look_up_pairs(ShortWord& word) const {
-  const auto& ids = word.ids;
-  for (std::size_t i = 0; i + 1 < word.count; ++i) word.pairs[i] = merges_.find(ids[i], ids[i + 1]);
-  word.made = kFewSymbols;
-}
-
-// The merge of the lowest rank; false if there is none. The merges of what it makes are looked up by the next call.
-bool Bpe::merge_one(ShortWord& word) const {
-  auto& [bytes, count, ids, pairs, made, place, place_before] = word;
-  if (made < kFewSymbols) {
-    if (made + 1 < count) pairs[made] = merges_.at(place, ids[made], ids[made + 1]);
-    if (made > 0) pairs[made - 1] = merges_.at(place_before, ids[made - 1], ids[made]);
-  }
-  auto lowest = std::uint64_t{kNoRank} << 32U;  // rank and place in one number: a minimum without branches
-  for (std::size_t i = 0; i + 1 < count; ++i) lowest = std::min(lowest, std::uint64_t{pairs[i].rank} << 32U | i);
-  if (lowest >> 32U == kNoRank) return false;
-  made = static_cast<std::size_t>(lowest & 0xffffffffU);
-  ids[made] = pairs[made].id;
-  --count;
-  for (std::size_t i = made + 1; i < count; ++i) {
-    ids[i] = ids[i + 1];
-    pairs[i] = pairs[i + 1];
-  }
-  if (made + 1 < count) merges_.prefetch(place = merges_.first_place(ids[made], ids[made + 1]));
-  if (made > 0) merges_.prefetch(place_before = merges_.first_place(ids[made - 1], ids[made]));
-  return true;
 }
 
 // A heap of (rank, place). An entry is out of date if the pair at its place has another rank by now.

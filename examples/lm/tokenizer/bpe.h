@@ -17,6 +17,7 @@
 
 #include <terrace/examples/lm/tokenizer/character_tokens.h>
 #include <terrace/examples/lm/tokenizer/merge_table.h>
+#include <terrace/examples/lm/tokenizer/short_word.h>
 #include <terrace/examples/lm/tokenizer/token_id.h>
 #include <terrace/examples/lm/tokenizer/word_table.h>
 
@@ -30,20 +31,6 @@ struct BpeParts {
   bool ignore_merges = false;  // a word that is a token is not made of merges
   bool fuse_unknown = false;   // neighbouring unknown characters are one unknown token
   std::optional<std::string> unknown;
-};
-
-inline constexpr std::size_t kFewSymbols = 48;  // up to which looking for the lowest rank anew is faster than a heap
-
-// A word of at most so many bytes, or symbols, and its tokens so far.
-struct ShortWord {
-  std::string_view word;
-  std::size_t count = 0;
-  std::array<TokenId, kFewSymbols> ids;
-  std::array<Merge, kFewSymbols> pairs;  // of each token and the next one
-  // Which token the last merge made, and where its merges with the next one and with the one before it are to be looked up.
-  std::size_t made = kFewSymbols, place = 0, place_before = 0;
-
-  [[nodiscard]] std::span<const TokenId> tokens() const { return {ids.data(), count}; }
 };
 
 // What encode_word() computes in; it is kept from word to word because it allocates.
@@ -85,8 +72,6 @@ class Bpe {
   [[nodiscard]] std::size_t split(std::string_view word, TokenId* out) const;
   [[nodiscard]] std::optional<TokenId> token_of(std::string_view word, std::uint64_t hash) const;
   void split_characters(std::string_view word, std::vector<TokenId>& ids) const;
-  void look_up_pairs(ShortWord& word) const;
-  [[nodiscard]] bool merge_one(ShortWord& word) const;
   void merge_many(MergeScratch& scratch) const;
   void add_merges(const BpeParts& parts);
 

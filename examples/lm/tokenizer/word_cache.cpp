@@ -4,8 +4,7 @@
 
 namespace terrace::lm {
 
-WordCache::WordCache()
-    : short_(std::size_t{1} << kShortBits, Short{.key = {}, .ids = {}, .count = 0}), long_(std::size_t{1} << kLongBits) {}
+WordCache::WordCache() : short_(std::size_t{1} << kShortBits), long_(std::size_t{1} << kLongBits) {}
 
 std::size_t WordCache::place_long(std::string_view word, std::uint64_t hash) const {
   auto at = static_cast<std::size_t>(hash >> (64U - kLongBits));
@@ -29,8 +28,8 @@ std::span<const TokenId> WordCache::find_long(std::string_view word, std::uint64
   return std::span(ids_).subspan(entry.first_id, entry.count);
 }
 
-void WordCache::insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids) {
-  if (word.size() > kMostLongBytes || ids.empty()) return;
+bool WordCache::insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids) {
+  if (word.size() > kMostLongBytes || ids.empty()) return false;
   if (long_count_ * 2 >= long_.size() || bytes_.size() + word.size() > kMostLongSum) {
     long_.assign(long_.size(), {});
     bytes_.clear();
@@ -45,6 +44,7 @@ void WordCache::insert_long(std::string_view word, std::uint64_t hash, std::span
   ++long_count_;
   bytes_.insert(bytes_.end(), word.begin(), word.end());
   ids_.insert(ids_.end(), ids.begin(), ids.end());
+  return true;
 }
 
 }  // namespace terrace::lm

@@ -1,7 +1,8 @@
 // The tokens of words that were seen before: most words of a text are repetitions.
 //
-// Two tables of fixed size. Words of at most 15 bytes with at most eleven tokens have a place each that their hash says, and a
-// new one takes the place of the old one. Longer ones have places in a table that is emptied when it is full.
+// Two tables of fixed size. Words of at most 15 bytes with at most four tokens have a place each that their hash says, and a
+// new one takes the place of the old one: two of them fill a line of the processor's cache. Longer words have places in a table
+// that is emptied when it is full.
 //
 // Owner: one encoding thread; several tokenizers must not share it. Threads: the owner's. Errors: std::bad_alloc.
 #pragma once
@@ -19,7 +20,7 @@ namespace terrace::lm {
 
 class WordCache {
  public:
-  static constexpr std::size_t kShortBytes = 15, kShortTokens = 11, kFewTokens = 4;
+  static constexpr std::size_t kShortBytes = 15, kShortTokens = 4;
 
   WordCache();
 
@@ -28,12 +29,27 @@ class WordCache {
     std::uint64_t low = 0, high = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
-  struct alignas(64) Short {  // one line of the processor's cache
-    Key key;
-    std::array<TokenId, kShortTokens> ids;
-    std::uint32_t count;
+  class alignas(32) Short {
+   public:
+    // At most kShortTokens.
+    void set(const Key& key, std::span<const TokenId> ids) {
+      key_ = {key.low, key.high | std::uint64_t{ids.size()} << kCountShift};
+      std::memcpy(ids_.data(), ids.data(), ids.size_bytes());
+    }
+    [[nodiscard]] bool holds(const Key& key) const {
+      return ((key_.low ^ key.low) | (key_.high ^ key.high) << (64U - kCountShift)) == 0;
+    }
+    // Of the word that it holds.
+    void append_to(TokenBuffer& out) const {
+      std::memcpy(out.reserve(ids_.size()), ids_.data(), sizeof ids_);
+      out.written(key_.high >> kCountShift);
+    }
+
+   private:
+    static constexpr unsigned kCountShift = 60;  // a word's length leaves four bits of the last byte
+    Key key_;
+    std::array<TokenId, kShortTokens> ids_{};
   };
-  static_assert(sizeof(Short) == 64);
 
   // `end`: of the text in which the word stands, so that whole words of the machine can be read.
   static Key key_of(const char* word, std::size_t bytes, const char* end) {
@@ -51,21 +67,21 @@ class WordCache {
     key.high |= std::uint64_t{bytes} << 56U;
     return key;
   }
-  // The place of a key; it holds the word if its key is the same.
+  // The only place that may hold the key.
   Short& place(const Key& key) {
-    std::uint64_t hash = (key.low ^ key.high * 0x9fb21c651e98df25U) * 0x9e3779b97f4a7c15U;
-    hash ^= hash >> 29U;
-    return short_[(hash * 0xbf58476d1ce4e5b9U) >> (64U - kShortBits)];
+    const std::uint64_t hash = (key.low ^ key.high * 0x9fb21c651e98df25U) * 0x9e3779b97f4a7c15U;
+    return short_[hash >> (64U - kShortBits)];
   }
 
   // The hash of a long word, whose place is on its way afterwards.
   [[nodiscard]] std::uint64_t prefetch_long(std::string_view word) const;
   // Empty if the word is not there: no word that is kept has no tokens. Valid until the next insert().
   [[nodiscard]] std::span<const TokenId> find_long(std::string_view word, std::uint64_t hash) const;
-  void insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids);
+  // False: it is too long, or has no tokens.
+  bool insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids);
 
  private:
-  static constexpr unsigned kShortBits = 15, kLongBits = 15;
+  static constexpr unsigned kShortBits = 17, kLongBits = 15;
   static constexpr std::size_t kMostLongBytes = 1024;                // of a word
   static constexpr std::size_t kMostLongSum = std::size_t{2} << 20;  // bytes of all of them, and half as many tokens
 

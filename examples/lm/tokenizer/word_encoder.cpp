@@ -4,17 +4,24 @@
 
 namespace terrace::lm {
 
-void WordEncoder::merge_unknown(const Bpe& bpe, std::span<const Word> block) {
-  std::array<const Word*, Bpe::kMostWords> of;
+void WordEncoder::merge_unknown(const Bpe& bpe, std::span<Word> block) {
+  std::array<Word*, Bpe::kMostWords> of;
   std::size_t count = 0;
   const auto merge = [&] {
     bpe.encode_words(std::span(unknown_).first(count));
-    for (std::size_t i = 0; i < count; ++i) keep(*of[i], unknown_[i].tokens());
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto ids = unknown_[i].tokens();
+      if (keep(*of[i], ids)) continue;
+      of[i]->first = static_cast<std::uint32_t>(merged_.size());
+      of[i]->count = static_cast<std::uint32_t>(ids.size());
+      merged_.append(ids);
+    }
     count = 0;
   };
-  for (const auto& word : block) {
-    const bool is_known = word.place != nullptr ? word.place->key == word.key : !cache_.find_long(word.text, word.hash).empty();
-    if (is_known || word.text.size() > kFewSymbols) continue;
+  merged_.clear();
+  for (auto& word : block) {
+    const bool is_known = word.place != nullptr ? word.place->holds(word.key) : !cache_.find_long(word.text, word.hash).empty();
+    if (is_known || word.text.size() > ShortWord::kMost) continue;
     unknown_[count].word = word.text;
     of[count++] = &word;
     if (count == of.size()) merge();
@@ -23,6 +30,7 @@ void WordEncoder::merge_unknown(const Bpe& bpe, std::span<const Word> block) {
 }
 
 void WordEncoder::append_rare(const Bpe& bpe, const Word& word, TokenBuffer& out) {
+  if (word.count > 0) return out.append(merged_.view().subspan(word.first, word.count));
   if (word.place == nullptr)
     if (const auto known = cache_.find_long(word.text, word.hash); !known.empty()) return out.append(known);
   bpe.encode_word(word.text, scratch_);
@@ -30,11 +38,11 @@ void WordEncoder::append_rare(const Bpe& bpe, const Word& word, TokenBuffer& out
   keep(word, scratch_.ids);
 }
 
-void WordEncoder::keep(const Word& word, std::span<const TokenId> ids) {
+bool WordEncoder::keep(const Word& word, std::span<const TokenId> ids) {
   if (word.place == nullptr) return cache_.insert_long(word.text, word.hash, ids);
-  if (ids.size() > WordCache::kShortTokens) return;
-  *word.place = {.key = word.key, .ids = {}, .count = static_cast<std::uint32_t>(ids.size())};
-  std::ranges::copy(ids, word.place->ids.begin());
+  const bool keeps = ids.size() <= WordCache::kShortTokens;
+  if (keeps) word.place->set(word.key, ids);
+  return keeps;
 }
 
 }  // namespace terrace::lm

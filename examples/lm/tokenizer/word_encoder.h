@@ -25,8 +25,9 @@ class WordEncoder {
     append(bpe, located(word, end), out);
   }
 
+  // Compiled apart: within its caller, the compiler leaves calls in the loop.
   template <Pattern kPattern>
-  void encode(const Bpe& bpe, std::string_view text, TokenBuffer& out) {
+  [[gnu::noinline]] void encode(const Bpe& bpe, std::string_view text, TokenBuffer& out) {
     const char* const end = text.data() + text.size();
     const Words words(end);
     for (const char* at = text.data(); at < end;) {
@@ -48,6 +49,8 @@ class WordEncoder {
     WordCache::Key key;                 // of a short one
     WordCache::Short* place = nullptr;  // nullptr for a long one
     std::uint64_t hash = 0;             // of a long one
+    // Its tokens in merged_, if the cache does not keep them.
+    std::uint32_t first = 0, count = 0;
   };
   static constexpr std::size_t kBlock = 128;
 
@@ -61,25 +64,20 @@ class WordEncoder {
   }
 
   void append(const Bpe& bpe, const Word& word, TokenBuffer& out) {
-    if (word.place != nullptr && word.place->key == word.key) {
-      const auto& ids = word.place->ids;
-      TokenId* const to = out.reserve(ids.size());
-      std::memcpy(to, ids.data(), WordCache::kFewTokens * sizeof(TokenId));
-      if (word.place->count > WordCache::kFewTokens) std::memcpy(to, ids.data(), sizeof ids);
-      out.written(word.place->count);
-      return;
-    }
+    if (word.place != nullptr && word.place->holds(word.key)) return word.place->append_to(out);
     append_rare(bpe, word, out);
   }
   void append_rare(const Bpe& bpe, const Word& word, TokenBuffer& out);
   // Puts the tokens of words that the cache does not have into it.
-  void merge_unknown(const Bpe& bpe, std::span<const Word> block);
-  void keep(const Word& word, std::span<const TokenId> ids);
+  void merge_unknown(const Bpe& bpe, std::span<Word> block);
+  // False: it is none of those that the cache keeps.
+  bool keep(const Word& word, std::span<const TokenId> ids);
 
   WordCache cache_;
   MergeScratch scratch_;
   std::array<Word, kBlock> block_;
   std::array<ShortWord, Bpe::kMostWords> unknown_;
+  TokenBuffer merged_;  // of the words of a block
 };
 
 }  // namespace terrace::lm

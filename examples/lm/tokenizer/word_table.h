@@ -31,6 +31,10 @@ class WordTable {
 
   static std::uint64_t hash_of(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&entries_[first_place(hash)]); }
+  // The token that find() compares first, if any.
+  [[nodiscard]] std::optional<TokenId> first_of(std::uint64_t hash) const {
+    return find(hash, [](TokenId) { return true; });
+  }
   // is_word(id): whether the token has the bytes of the word. Most words that are none end at an empty place, so nothing is
   // compared.
   template <class IsWord>
