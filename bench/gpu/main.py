@@ -29,7 +29,8 @@ def kernels(s, deadline):
     """The device contract and every kernel on the real GPU; a rehearsal without one lists the kernels' tests."""
     on_gpu = s.device != "cpu"
     words = {name: [] if on_gpu else ["--gtest_list_tests"] for name in ("gpu_math_test", "gpu_kernels_test", "gpu_layers_test")}
-    return run_programs(s, deadline, {"core_devices_test": [f"--gtest_filter=*/{'gpu' if on_gpu else 'cpu'}"], **words})
+    return run_programs(s, deadline, {"core_devices_test": [f"--gtest_filter=*/{'gpu' if on_gpu else 'cpu'}"], **words},
+                        {"gpu_math_test": 2, "gpu_layers_test": 6} if on_gpu else {})
 
 
 # Head sizes that the tensor cores' attention takes, grouped queries, and a sequence of no round length.

@@ -1,33 +1,39 @@
-"""GoogleTest programs, one after another: each runs whatever became of those before it, and the stage fails at the end.
+"""GoogleTest programs, one after another, large ones in parts at the same time: each runs whatever became of those before it, and
+the stage fails at the end.
 
 A program that hangs costs its share of the time and no more, and one that is missing is a failure: it should have been shown.
 """
 
 import json
+import pathlib
 
 from stages import Deadline, Failed, Skipped, run
 
+SHARDS = pathlib.Path(__file__).with_name("shards.sh")
 MESSAGE = 1500  # characters of each failed test that stand in the record; its program's log has all
 
 
-def outcome(report):
-    """What a program's JSON report says: how many tests ran, and the messages of those that failed."""
-    suites = [test for suite in report["testsuites"] for test in suite["testsuite"]]
+def outcome(reports):
+    """What a program's JSON reports say: how many tests ran, and the messages of those that failed."""
+    suites = [test for report in reports for suite in report["testsuites"] for test in suite["testsuite"]]
     ran = [test for test in suites if test.get("result") != "SUPPRESSED" and test.get("status") == "RUN"]
     failed = {f"{t['classname']}.{t['name']}": "\n".join(f["failure"] for f in t["failures"])[:MESSAGE] for t in ran if t.get("failures")}
     skipped = sum(t.get("result") == "SKIPPED" for t in ran)
     return {"ran": len(ran) - skipped, "skipped": skipped, "failed": failed}
 
 
-def run_programs(s, deadline, wanted):
-    """`wanted`: name of a program -> its arguments. Returns what each found; raises Failed if anything failed, was missing or hung."""
+def run_programs(s, deadline, wanted, parts={}):
+    """`wanted`: name of a program -> its arguments; `parts`: -> in how many it runs, else in one. Returns what each found; raises Failed
+    if anything failed, was missing or hung."""
     found, bad = {}, []
     for position, (name, words) in enumerate(wanted.items()):
         share = Deadline(deadline.left() / (len(wanted) - position))
         report = s.scratch / f"{name}.json"
-        report.unlink(missing_ok=True)
+        reports = [report.with_name(f"{report.name}.{part}") for part in range(parts.get(name, 1))]
+        for each in reports:
+            each.unlink(missing_ok=True)
         try:
-            run([s.test(name), *words, f"--gtest_output=json:{report}"], share, s.environment, s.logs)
+            run([SHARDS, len(reports), report, s.test(name), *words], share, s.environment, s.logs, name)
             found[name] = {}
         except Skipped as why:
             if s.elsewhere:
@@ -35,9 +41,9 @@ def run_programs(s, deadline, wanted):
             found[name] = {"missing": str(why)}
         except Failed as why:
             found[name] = {"error": str(why)[-2000:]}
-        # A program that crashed or was ended wrote no report.
-        if report.exists() and report.stat().st_size:
-            found[name] |= outcome(json.loads(report.read_text()))
+        # A part that crashed or was ended wrote no report.
+        if written := [json.loads(each.read_text()) for each in reports if each.exists() and each.stat().st_size]:
+            found[name] |= outcome(written)
         if "missing" in found[name] or "error" in found[name] or found[name].get("failed"):
             bad.append(name)
         deadline.keep(found)

@@ -91,18 +91,19 @@ class Logs:
         self.folder = pathlib.Path(folder)
         self.count = 0
 
-    def next(self, command):
+    def next(self, name):
         self.folder.mkdir(parents=True, exist_ok=True)
         self.count += 1
-        return self.folder / f"{self.count:03}-{pathlib.Path(command[0]).name}.txt"
+        return self.folder / f"{self.count:03}-{name}.txt"
 
 
-def run(command, deadline, environment=None, logs=None):
-    """Standard output of a command, which is ended with all its children at the deadline. `logs` keeps its whole output."""
+def run(command, deadline, environment=None, logs=None, name=None):
+    """Standard output of a command, which is ended with all its children at the deadline. `logs` keeps its whole output, under the
+    program's name or another one."""
     command = [str(word) for word in command]
     with contextlib.ExitStack() as files:
         if logs:
-            log = logs.next(command)
+            log = logs.next(name or pathlib.Path(command[0]).name)
             out, err = (files.enter_context(open(log.with_suffix(suffix), "w+", errors="replace")) for suffix in (".txt", ".err"))
         else:
             out, err = (files.enter_context(tempfile.TemporaryFile("w+", errors="replace")) for _ in range(2))

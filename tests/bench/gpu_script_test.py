@@ -126,7 +126,7 @@ echo %(said)s; echo %(said)s on the other stream >&2
         with self.assertRaisesRegex(stages.Failed, "fails, crashes, hangs, missing"):
             programs.run_programs(self.s, stages.Deadline(8, kept.update), {n: [] for n in ("fails", "crashes", "hangs", "missing", "good")})
         self.assertEqual(kept["fails"]["failed"], {"Suite.Here": "1 is not 2"})
-        self.assertIn("ended with -11", kept["crashes"]["error"])
+        self.assertIn("ended with 139", kept["crashes"]["error"])
         self.assertIn("ended at its deadline", kept["hangs"]["error"])
         self.assertIn("is not in", kept["missing"]["missing"])
         self.assertEqual(kept["good"], {"ran": 1, "skipped": 1, "failed": {}})
@@ -138,6 +138,21 @@ echo %(said)s; echo %(said)s on the other stream >&2
         self.add("good")
         found = programs.run_programs(self.s, stages.Deadline(8), {"good": []})
         self.assertEqual(found, {"good": {"ran": 2, "skipped": 0, "failed": {}}})
+
+    def test_in_parts_at_once_are_counted_together(self):
+        here = f"touch {self.tests}/part-$GTEST_SHARD_INDEX; for part in 0 1 2; do until [ -e {self.tests}/part-$part ]; do sleep 0.1; done; done"
+        self.add("parts", then=f"test $GTEST_TOTAL_SHARDS = 3 || exit 1; {here}; exit $((GTEST_SHARD_INDEX == 1 ? 7 : 0))")
+        kept = {}
+        with self.assertRaisesRegex(stages.Failed, "ended with 7"):
+            programs.run_programs(self.s, stages.Deadline(20, kept.update), {"parts": []}, {"parts": 3})
+        self.assertEqual(kept["parts"]["ran"], 6)
+
+    def test_all_parts_end_at_the_deadline(self):
+        self.add("sleeps", writes=0, then=f"sleep 4; touch {self.tests / 'went-on'}")
+        with self.assertRaisesRegex(stages.Failed, "ended at its deadline"):
+            programs.run_programs(self.s, stages.Deadline(1), {"sleeps": []}, {"sleeps": 2})
+        time.sleep(4)
+        self.assertFalse((self.tests / "went-on").exists())
 
 
 class Kept(unittest.TestCase):
