@@ -71,11 +71,10 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : sto
     }
   }
   if (chunks_.empty())
-    throw Error(
-        fmt::format("the stores of the run hold no chunks: {} is missing\n  bring it back, or start a new run in another "
-                    "`out-dir`",
-                    missing_.empty() ? "the committed state" : missing_.front()),
-        Exit::corrupt);
+    throw Error(fmt::format("the stores of the run hold no chunks: {} is missing\n  wait for the first commit if the run has "
+                            "just begun; else bring it back, or start a new run in another `out-dir`",
+                            missing_.empty() ? "the committed state" : missing_.front()),
+                Exit::corrupt);
 }
 
 bool CommittedState::knows(Kind kind) const {

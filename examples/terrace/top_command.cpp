@@ -2,6 +2,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
@@ -53,8 +54,11 @@ Exit top_command(const CommandLine& line) {
   std::vector<RunWatcher> watchers;
   for (const auto& run : line.positional) watchers.emplace_back(run);
   if (line.once || !output_is_terminal()) {
-    for (const auto& text : top_frame(look_at(watchers), {})) say(stdout, text + "\n");
-    return Exit::ok;
+    const auto runs = look_at(watchers);
+    for (const auto& text : top_frame(runs, {})) say(stdout, text + "\n");
+    // On a screen it may still come.
+    const bool all_there = std::ranges::none_of(runs, [](const auto& r) { return r.state == RunStatus::State::not_there; });
+    return all_there ? Exit::ok : Exit::usage;
   }
   const char* const kind = std::getenv("TERM");
   const bool color = !std::getenv("NO_COLOR") && kind && std::string_view(kind) != "dumb";

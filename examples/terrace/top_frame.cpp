@@ -122,8 +122,9 @@ void progress(Frame& frame, const RunStatus& run) {
   const auto done = run.recent.back().step;
   const double step_s = typical_step_time(run.recent);
   std::vector<std::string> parts{run.last_step == 0 ? fmt::format("{}", done) : fmt::format("{}/{}", done, run.last_step)};
-  if (run.last_step > 0)
-    parts.push_back(fmt::format("{:.1f} %", 100 * static_cast<double>(done) / static_cast<double>(run.last_step)));
+  if (run.last_step > 0)  // fewer than were done, if the run was resumed with fewer
+    parts.push_back(
+        fmt::format("{:.1f} %", std::min(100.0, 100 * static_cast<double>(done) / static_cast<double>(run.last_step))));
   if (run.state == RunStatus::State::running && run.last_step > done)
     parts.push_back(fmt::format("{} left", format_duration(step_s * static_cast<double>(run.last_step - done))));
   parts.push_back(fmt::format("{} a step", format_duration(step_s)));

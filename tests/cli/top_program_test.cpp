@@ -51,8 +51,9 @@ TEST_F(Top, CtrlCEndsItAndRestoresTheTerminal) {
 
 TEST_F(Top, WithoutATerminalItPrintsOneFrame) {
   ASSERT_EQ(0, train({"--out-dir", "run", "--steps", "4"}).exit);
+  EXPECT_EQ(0, terrace({"top", "run"}).exit);
   const auto outcome = terrace({"top", "run", "nothing"});
-  EXPECT_EQ(0, outcome.exit) << outcome.described;
+  EXPECT_EQ(2, outcome.exit) << outcome.described;
   EXPECT_THAT(outcome.out, AllOf(testing::StartsWith("run  finished\nstep      4/4  100.0 %"), HasSubstr("after step 4"),
                                  HasSubstr("\nnothing  no such directory\n"), Not(HasSubstr("\x1b"))));
 }

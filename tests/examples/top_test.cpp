@@ -75,6 +75,13 @@ TEST(TopFrame, IsExactlyThisText) {
             "commit    after step 50  25.0s ago  1.00 % of the time\n");
 }
 
+TEST(TopFrame, ARunResumedWithFewerStepsIsDone) {
+  auto run = running();
+  run.last_step = 7;
+  const RunStatus runs[] = {run};
+  EXPECT_THAT(text_of(top_frame(runs, {.columns = 80})), HasSubstr("\nstep      100/7  100.0 %  500ms a step"));
+}
+
 TEST(TopFrame, NoLineIsWiderThanTheTerminalNorAreThereMoreThanItHas) {
   auto other = running();
   other.name = std::string(200, 'x');
