@@ -7,6 +7,7 @@
 // Owner: one encoding thread; several tokenizers must not share it. Threads: the owner's. Errors: std::bad_alloc.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -34,7 +35,7 @@ class WordCache {
     // At most kShortTokens.
     void set(const Key& key, std::span<const TokenId> ids) {
       key_ = {key.low, key.high | std::uint64_t{ids.size()} << kCountShift};
-      std::memcpy(ids_.data(), ids.data(), ids.size_bytes());
+      std::ranges::copy(ids, ids_.begin());
     }
     [[nodiscard]] bool holds(const Key& key) const {
       return ((key_.low ^ key.low) | (key_.high ^ key.high) << (64U - kCountShift)) == 0;
