@@ -7,7 +7,6 @@
 #pragma once
 
 #include <array>
-#include <cstring>
 #include <span>
 #include <string_view>
 
