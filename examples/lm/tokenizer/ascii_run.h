@@ -29,29 +29,52 @@ inline constexpr std::array<CharClass, 128> kAsciiClasses = [] {
 
 inline constexpr std::ptrdiff_t kRunStep = 16;
 
+// Sixteen bytes; what is said of them is a bit for each byte.
+class AsciiStep {
+ public:
 #if defined(__SSE2__)
-// Of sixteen bytes, those that stand between `low` and `high` after `fold` is set in them.
-inline unsigned bytes_between(const char* at, char fold, char low, char high) {
-  const __m128i bytes = _mm_or_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)), _mm_set1_epi8(fold));
-  const __m128i inside = _mm_and_si128(_mm_cmpgt_epi8(bytes, _mm_set1_epi8(static_cast<char>(low - 1))),
-                                       _mm_cmplt_epi8(bytes, _mm_set1_epi8(static_cast<char>(high + 1))));
-  return static_cast<unsigned>(_mm_movemask_epi8(inside));
-}
-#else
-inline unsigned bytes_between(const char* at, char fold, char low, char high) {
-  unsigned inside = 0;
-  for (unsigned i = 0; i < kRunStep; ++i) {
-    const auto byte = static_cast<signed char>(at[i] | fold);
-    inside |= (byte >= low && byte <= high ? 1U : 0U) << i;
+  // With `fold` set in each byte.
+  explicit AsciiStep(const char* at, char fold = 0)
+      : bytes_(_mm_or_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)), _mm_set1_epi8(fold))) {}
+
+  [[nodiscard]] unsigned between(char low, char high) const {
+    return bits(_mm_and_si128(_mm_cmpgt_epi8(bytes_, _mm_set1_epi8(static_cast<char>(low - 1))),
+                              _mm_cmplt_epi8(bytes_, _mm_set1_epi8(static_cast<char>(high + 1)))));
   }
-  return inside;
-}
+  [[nodiscard]] unsigned equal(char byte) const { return bits(_mm_cmpeq_epi8(bytes_, _mm_set1_epi8(byte))); }
+  [[nodiscard]] unsigned beyond_ascii() const { return bits(bytes_); }
+
+ private:
+  static unsigned bits(__m128i highest) { return static_cast<unsigned>(_mm_movemask_epi8(highest)); }
+  __m128i bytes_;
+#else
+  explicit AsciiStep(const char* at, char fold = 0) {
+    for (unsigned i = 0; i < kRunStep; ++i) bytes_[i] = static_cast<signed char>(at[i] | fold);
+  }
+
+  [[nodiscard]] unsigned between(char low, char high) const {
+    return bits([=](signed char byte) { return byte >= low && byte <= high; });
+  }
+  [[nodiscard]] unsigned equal(char byte) const { return between(byte, byte); }
+  [[nodiscard]] unsigned beyond_ascii() const {
+    return bits([](signed char byte) { return byte < 0; });
+  }
+
+ private:
+  template <class Is>
+  [[nodiscard]] unsigned bits(const Is& is) const {
+    unsigned bits = 0;
+    for (unsigned i = 0; i < kRunStep; ++i) bits |= (is(bytes_[i]) ? 1U : 0U) << i;
+    return bits;
+  }
+  std::array<signed char, kRunStep> bytes_;
 #endif
+};
 
 // The first byte from `at` on that is not between `low` and `high`, with `fold` set.
 inline const char* run_between(const char* at, const char* end, char fold, char low, char high) {
   while (end - at >= kRunStep) {
-    const unsigned outside = ~bytes_between(at, fold, low, high);
+    const unsigned outside = ~AsciiStep(at, fold).between(low, high);
     const auto run = __builtin_ctz(outside);  // at most 16: the bits above are set
     at += run;
     if (run < kRunStep) return at;
@@ -70,8 +93,9 @@ struct AsciiWord {
 };
 inline AsciiWord ascii_capitals_and_small_letters(const char* at, const char* end) {
   if (end - at < kRunStep) return {kRunStep, 0};
-  const auto capitals = __builtin_ctz(~bytes_between(at, 0, 'A', 'Z'));
-  const auto small = __builtin_ctz(~(bytes_between(at, 0, 'a', 'z') >> static_cast<unsigned>(capitals)));
+  const AsciiStep step(at);
+  const auto capitals = __builtin_ctz(~step.between('A', 'Z'));
+  const auto small = __builtin_ctz(~(step.between('a', 'z') >> static_cast<unsigned>(capitals)));
   return {capitals, small};
 }
 

@@ -54,11 +54,9 @@ void each_word(Pattern pattern, std::string_view text, const std::function<void(
   with_pattern(pattern, [&]<Pattern kPattern>() {
     const char* const end = text.data() + text.size();
     const Words words(end);
-    for (const char* at = text.data(); at < end;) {
-      const char* const stop = words.next<kPattern>(at);
-      take({at, static_cast<std::size_t>(stop - at)});
-      at = stop;
-    }
+    for (const char* at = text.data(); at < end;)
+      at = words.some<kPattern>(
+          at, [&](const char* begin, const char* stop) { take({begin, static_cast<std::size_t>(stop - begin)}); });
   });
 }
 

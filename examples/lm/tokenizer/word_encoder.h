@@ -31,11 +31,10 @@ class WordEncoder {
     const Words words(end);
     for (const char* at = text.data(); at < end;) {
       std::size_t count = 0;
-      for (; at < end && count < kBlock; ++count) {
-        const char* const stop = words.next<kPattern>(at);
-        block_[count] = located({at, static_cast<std::size_t>(stop - at)}, end);
-        at = stop;
-      }
+      while (at < end && count < kBlock)
+        at = words.some<kPattern>(at, [&](const char* begin, const char* stop) {
+          block_[count++] = located({begin, static_cast<std::size_t>(stop - begin)}, end);
+        });
       const auto block = std::span(block_).first(count);
       if (bpe.encodes_words()) merge_unknown(bpe, block);
       for (const auto& word : block) append(bpe, word, out);
@@ -74,7 +73,7 @@ class WordEncoder {
 
   WordCache cache_;
   MergeScratch scratch_;
-  std::array<Word, kBlock> block_;
+  std::array<Word, kBlock + Words::kMostAtOnce> block_;
   std::array<ShortWord, Bpe::kMostWords> unknown_;
   TokenBuffer merged_;  // of the words of a block
 };

@@ -1,14 +1,17 @@
-// The known patterns, written by hand: each call of next_word() matches one alternative after the other as a regular expression
-// with backtracking does.
+// The known patterns, written by hand. next() matches one alternative after the other as a regular expression with backtracking
+// does; some() finds most words 64 bytes at a time (word_starts.h).
 //
 // In a header, because the loop over words is the hot loop of encoding. Threads: any. Errors: none.
 #pragma once
 
+#include <bit>
+#include <cstddef>
 #include <string_view>
 
 #include <terrace/examples/lm/tokenizer/ascii_run.h>
 #include <terrace/examples/lm/tokenizer/pattern.h>
 #include <terrace/examples/lm/tokenizer/unicode.h>
+#include <terrace/examples/lm/tokenizer/word_starts.h>
 
 namespace terrace::lm {
 
@@ -26,6 +29,31 @@ class Words {
     if constexpr (kPattern == Pattern::gpt2) return next_gpt2(at);
     if constexpr (kPattern == Pattern::o200k) return next_o200k(at);
     return next_llama3<kPattern>(at);
+  }
+
+  // Calls take(begin, end) for at least one and at most kMostAtOnce words from `at` on. Returns the end of the last one.
+  static constexpr std::size_t kMostAtOnce = kBlockBytes;
+  template <Pattern kPattern, class Take>
+  const char* some(const char* at, const Take& take) const {
+    if (end_ - at >= kBlockBytes) {
+      const auto contraction_end = [&](int i) {
+        const char* const stop = contraction<kPattern != Pattern::gpt2>(at + i);
+        return stop == nullptr ? 0U : static_cast<unsigned>(stop - at);
+      };
+      const auto starts = word_starts<kPattern>(BlockClasses(at, end_, table_), contraction_end);
+      if (auto ends = starts & (starts - 1); ends != 0) {
+        const char* begin = at;
+        for (; ends != 0; ends &= ends - 1) {
+          const char* const stop = at + std::countr_zero(ends);
+          take(begin, stop);
+          begin = stop;
+        }
+        return begin;
+      }
+    }
+    const char* const stop = next<kPattern>(at);
+    take(at, stop);
+    return stop;
   }
 
  private:

@@ -10,6 +10,7 @@
 #include <terrace/examples/lm/tokenizer/pattern.h>
 #include <terrace/examples/lm/tokenizer/regex.h>
 #include <terrace/examples/lm/tokenizer/unicode.h>
+#include <terrace/examples/lm/tokenizer/words.h>
 
 namespace terrace::lm {
 namespace {
@@ -19,6 +20,18 @@ constexpr Pattern kAll[] = {Pattern::gpt2, Pattern::llama3, Pattern::qwen2, Patt
 std::vector<std::string> words_of(Pattern pattern, std::string_view text) {
   std::vector<std::string> words;
   each_word(pattern, text, [&](std::string_view word) { words.emplace_back(word); });
+  return words;
+}
+
+std::vector<std::string> words_one_by_one(Pattern pattern, const std::string& text) {
+  std::vector<std::string> words;
+  with_pattern(pattern, [&]<Pattern kPattern>() {
+    const char* const end = text.data() + text.size();
+    for (const char *at = text.data(), *stop; at < end; at = stop) {
+      stop = Words(end).next<kPattern>(at);
+      words.emplace_back(at, stop);
+    }
+  });
   return words;
 }
 
@@ -45,6 +58,7 @@ TEST_P(AgainstPcre2, AllShortTexts) {
     std::string text;
     for (const auto digit : digits) text += symbols[digit];
     ASSERT_NO_FATAL_FAILURE(expect_same(text));
+    ASSERT_NO_FATAL_FAILURE(expect_same(text + std::string(kBlockBytes, 'z')));  // within a block of word_starts.h
     std::size_t place = 0;
     while (place < digits.size() && ++digits[place] == symbols.size()) digits[place++] = 0;
     if (place == digits.size()) digits.assign(digits.size() + 1, 0);
@@ -121,14 +135,15 @@ TEST_P(EveryPattern, IsKnownByItsText) { EXPECT_EQ(GetParam(), known_pattern(tex
 TEST_P(EveryPattern, WordsAreTheTextAlsoOfInvalidBytes) {
   std::mt19937 random(7);
   for (int i = 0; i < 2000; ++i) {
-    std::string text(random() % 80, '\0');
+    std::string text(random() % 300, '\0');
     for (auto& byte : text) byte = random() % 3 == 0 ? static_cast<char>(random()) : " ab'\n1\xc3\xa9\xf0"[random() % 9];
     std::string joined;
-    each_word(GetParam(), text, [&](std::string_view word) {
+    for (const auto& word : words_of(GetParam(), text)) {
       EXPECT_FALSE(word.empty());
       joined += word;
-    });
+    }
     ASSERT_EQ(text, joined);
+    ASSERT_EQ(words_one_by_one(GetParam(), text), words_of(GetParam(), text)) << "of \"" << text << "\"";
   }
 }
 
