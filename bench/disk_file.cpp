@@ -2,13 +2,18 @@
 
 #include <fcntl.h>
 #include <linux/stat.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <fstream>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -49,6 +54,14 @@ std::uint64_t direct_alignment(int descriptor) {
   return kPageBytes;
 }
 
+// Whether requests to the disk are under way; false where the system does not tell.
+bool has_work(dev_t device) {
+  std::ifstream in_flight(fmt::format("/sys/dev/block/{}:{}/inflight", major(device), minor(device)));
+  std::uint64_t reads = 0, writes = 0;
+  in_flight >> reads >> writes;
+  return reads + writes > 0;
+}
+
 }  // namespace
 
 void demand_directory(const fs::path& path) {
@@ -72,7 +85,16 @@ void demand_directory(const fs::path& path) {
 
 void settle(const fs::path& folder) {
   const FileHandle opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened || ::syncfs(opened.get()) != 0) fail(folder, "syncfs", errno);
+  struct stat info {};
+  if (!opened || ::syncfs(opened.get()) != 0 || ::fstat(opened.get(), &info) != 0) fail(folder, "syncfs", errno);
+  using namespace std::chrono_literals;
+  constexpr std::chrono::milliseconds kQuiet = 100ms, kMost = 20s;
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto now = begin, quiet_since = begin; now - quiet_since < kQuiet && now - begin < kMost;
+       now = std::chrono::steady_clock::now()) {
+    if (has_work(info.st_dev)) quiet_since = now;
+    std::this_thread::sleep_for(2ms);
+  }
 }
 
 DiskFile::DiskFile(const fs::path& directory, std::uint64_t bytes) : bytes_(bytes) {

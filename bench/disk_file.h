@@ -16,7 +16,8 @@ namespace terrace::bench {
 void demand_directory(const std::filesystem::path& path);
 
 // Waits until the disk has done what removing files left to do: their space is given back to the disk with the file system's
-// next commit, seconds later, and would take that time from whatever is timed then.
+// next commit, and in the background after it, and would take that time from whatever is timed then. So this commits, and then
+// waits until the disk has had nothing to do for 100 ms; 20 s at most, because others may use the disk.
 void settle(const std::filesystem::path& folder);
 
 class DiskFile {

@@ -82,16 +82,25 @@ class IoBacklog {
   std::array<int, kPriorities> passed_over_{};  // how many others have started since a queue's first request began to wait
 };
 
-// The requests that the device has: at most `depth` requests and `bytes` bytes, but two requests are always allowed.
+// The requests that the device has: at most `depth` requests and `bytes` bytes, but two requests are always allowed. While
+// nothing but writes has come for long, as when a model is loaded, no read can become urgent behind them, and the window is
+// wider: a disk that others read at the same time gives each of them its part of what is queued.
 class IoWindow {
  public:
+  static constexpr std::uint64_t kWideBytes = 32 * kMiB, kOnlyWritesBytes = 256 * kMiB;
+
   IoWindow(std::uint32_t depth, std::uint64_t bytes) : depth_(depth), window_bytes_(bytes) {}
-  [[nodiscard]] bool room() const { return requests_ < depth_ && (requests_ < 2 || bytes_ < window_bytes_); }
+  [[nodiscard]] bool room() const {
+    const auto most_bytes = written_bytes_ < kOnlyWritesBytes ? window_bytes_ : std::max(window_bytes_, kWideBytes);
+    return requests_ < depth_ && (requests_ < 2 || bytes_ < most_bytes);
+  }
   [[nodiscard]] std::uint32_t requests() const { return requests_; }
   // Both count the request's remaining bytes; its progress must not change between the two calls.
   void start(const IoRequest& request) {
+    const auto bytes = request.bytes - request.moved_bytes;
     ++requests_;
-    bytes_ += request.bytes - request.moved_bytes;
+    bytes_ += bytes;
+    written_bytes_ = request.op == IoRequest::Op::read ? 0 : written_bytes_ + bytes;
   }
   void end(const IoRequest& request) {
     --requests_;
@@ -101,6 +110,7 @@ class IoWindow {
  private:
   std::uint32_t depth_, requests_ = 0;
   std::uint64_t window_bytes_, bytes_ = 0;
+  std::uint64_t written_bytes_ = 0;  // since the last read
 };
 
 // The pause after EAGAIN: doubles each time, until the device accepts a request again.

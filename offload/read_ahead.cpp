@@ -19,9 +19,10 @@
 namespace terrace {
 namespace {
 
-// Large enough for a drive's full rate; together they hold what a drive needs at once, and as much again for the readers.
+// Large enough for a drive's full rate; together they hold what a drive that is written at the same time needs at once, and as
+// much again for the readers.
 constexpr std::uint64_t kBlockBytes = kMiB;
-constexpr std::size_t kBlocks = 16;
+constexpr std::size_t kBlocks = 32;
 
 }  // namespace
 

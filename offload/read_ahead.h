@@ -1,4 +1,4 @@
-// Ranges of files, read past the page cache before they are asked for: several requests in flight, through a ring of 16 MiB.
+// Ranges of files, read past the page cache before they are asked for: several requests in flight, through a ring of 32 MiB.
 //
 // The caller announces ranges in the order in which it will read them, and then reads each of their bytes once. Ranges that
 // were not announced, that could not be read, or that end in the last page of a file are left to the caller, whose own call

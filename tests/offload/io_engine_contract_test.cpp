@@ -319,6 +319,28 @@ TEST(IoWindow, HoldsSoManyBytesButTwoRequestsAtLeast) {
   EXPECT_EQ(8U, window.requests());
 }
 
+TEST(IoWindow, IsWiderAfterManyWritesUntilTheNextRead) {
+  IoRequest read, write;
+  write.op = IoRequest::Op::write;
+  read.bytes = write.bytes = 2 * kMiB;
+  IoWindow window(64, 4 * kMiB);
+  const auto most_requests = [&] {
+    auto held = window;
+    while (held.room()) held.start(write);
+    return held.requests();
+  };
+  for (std::uint64_t written = 0; written < IoWindow::kOnlyWritesBytes; written += write.bytes) {
+    if (written + 4 * kMiB < IoWindow::kOnlyWritesBytes) {
+      EXPECT_EQ(2U, most_requests()) << "after " << written << " bytes";
+    }
+    window.start(write);
+    window.end(write);
+  }
+  EXPECT_EQ(IoWindow::kWideBytes / write.bytes, most_requests());
+  window.start(read);
+  EXPECT_EQ(2U, most_requests());
+}
+
 TEST(Backoff, PausesGrowUntilSomethingIsTaken) {
   Backoff backoff;
   EXPECT_FALSE(backoff.active());
