@@ -55,8 +55,9 @@ void each_word(Pattern pattern, std::string_view text, const std::function<void(
     const char* const end = text.data() + text.size();
     const Words words(end);
     for (const char* at = text.data(); at < end;)
-      at = words.some<kPattern>(
-          at, [&](const char* begin, const char* stop) { take({begin, static_cast<std::size_t>(stop - begin)}); });
+      at = words.some<kPattern>(at, [&](const char* begin, const char* stop) {
+        take({begin, static_cast<std::size_t>(stop - begin)});
+      });
   });
 }
 
