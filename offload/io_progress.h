@@ -83,8 +83,8 @@ class IoBacklog {
 };
 
 // The requests that the device has: at most `depth` requests and `bytes` bytes, but two requests are always allowed. While
-// nothing but writes has come for long, as when a model is loaded, no read can become urgent behind them, and the window is
-// wider: a disk that others read at the same time gives each of them its part of what is queued.
+// nothing but writes has come for long, as when a model is loaded, the window is wider: a disk that others read at the same
+// time gives each of them its part of what is queued, and the next read waits behind so many bytes only once.
 class IoWindow {
  public:
   static constexpr std::uint64_t kWideBytes = 32 * kMiB, kOnlyWritesBytes = 256 * kMiB;
