@@ -90,13 +90,13 @@ class LayerSubject final : public UpdateSubject {
   LayerSubject(MemoryResource& memory, ThreadPool& pool, const Optimizer& optimizer, const Recipe& recipe,
                std::int64_t elements)
       : device_(make_cpu_device(pool)),
-        stream_(device_->make_stream("updates")),
         optimizer_(optimizer),
         tensors_(matrices(elements)),
         needs_(
             optimizer.layer_unit()->needs({.arithmetic = DType::fp32, .run_elements = this->elements(), .tensors = tensors_})),
         arrays_(memory, pool, recipe, this->elements(), needs_.packed_numbers),
-        scratch_(memory.allocate(std::max<std::uint64_t>(kPageBytes, round_up(needs_.scratch_bytes, kPageBytes)))) {
+        scratch_(memory.allocate(std::max<std::uint64_t>(kPageBytes, round_up(needs_.scratch_bytes, kPageBytes)))),
+        stream_(device_->make_stream("updates")) {
     update(kFirst);
   }
   [[nodiscard]] std::int64_t elements() const override { return static_cast<std::int64_t>(tensors_.size()) * kSide * kSide; }
@@ -117,12 +117,12 @@ class LayerSubject final : public UpdateSubject {
   }
 
   std::unique_ptr<Device> device_;
-  std::unique_ptr<Stream> stream_;
   const Optimizer& optimizer_;
   std::vector<UpdateTensor> tensors_;
   LayerNeeds needs_;
   Arrays arrays_;
   Slab scratch_;
+  std::unique_ptr<Stream> stream_;  // last: an update that failed may still run
 };
 
 }  // namespace

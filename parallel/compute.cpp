@@ -11,10 +11,7 @@ namespace terrace {
 Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host_memory()) {
   const auto& map = *parts_.map;
   auto* const apart = parts_.device->computes_on_host() ? nullptr : &parts_.device->memory();
-  for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) {
-    squares_.emplace_back(map.layout(), memory_, apart);
-    squares_.back().clear(parts_.device->math(), stream_on(Lane::compute));
-  }
+  for (std::uint32_t u = 0; u < map.rounds().updates(); ++u) squares_.emplace_back(map.layout(), memory_, apart);
   const std::size_t losses = std::size_t{map.micro_batches()} * map.data().with_sequences();
   const auto tokens = std::size_t{map.micro_batches()} * static_cast<std::size_t>(map.options().shape.batch.tokens());
   std::size_t reports = 0;
@@ -35,6 +32,17 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   if (apart) ids_apart_ = apart->allocate(round_up(2 * tokens * sizeof(std::int32_t), kPageBytes));
 }
 
+// What a program that failed has left in the streams still uses our memory.
+Compute::~Compute() {
+  for (auto* const stream : parts_.streams) {
+    if (!stream) continue;
+    try {
+      stream->synchronize();
+    } catch (...) {  // who waits for the stream has been told
+    }
+  }
+}
+
 void Compute::begin(const StepInput& input) {
   const auto take = [](std::span<const std::int32_t> from, std::span<std::int32_t> to) {
     if (from.size() > to.size()) throw std::logic_error("Compute: more tokens than the program has micro-batches for");
@@ -50,8 +58,8 @@ void Compute::begin(const StepInput& input) {
   std::ranges::fill(losses_, 0.0);
   std::ranges::fill(router_, 0.0);
   verdicts_.assign(squares_.size(), {});
-  if (!squares_of(*parts_.map)) return;
-  for (auto& squares : squares_) squares.clear(parts_.device->math(), stream_on(Lane::compute));  // other ranks' are added
+  // Not every block is written: of frozen tensors none is, and other ranks' are added to zeros.
+  for (auto& squares : squares_) squares.clear(parts_.device->math(), stream_on(Lane::compute));
 }
 
 void Compute::upload_ids(const StepInput& input) {

@@ -83,7 +83,11 @@ class Compute {
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
-  explicit Compute(const Parts& parts);
+  explicit Compute(const Parts& parts);  // gives the streams no work, so that it can fail at any point
+  // Waits until the streams have finished; nothing that they wait for may still be to come.
+  ~Compute();
+  Compute(const Compute&) = delete;
+  Compute& operator=(const Compute&) = delete;
 
   // Starts a program; nothing of the last program may still run. `input` must live until the streams have finished the program.
   void begin(const StepInput& input);

@@ -123,8 +123,8 @@ class Uploads {
   }
   const StepMap& map_;
   double share_;
-  std::unique_ptr<Stream> stream_;
   Slab source_;
+  std::unique_ptr<Stream> stream_;  // last: what it still runs when we end uses the above
 };
 
 // The mean of the middle half: the cost of an action in the long run, without disturbances by other work of the machine.

@@ -473,5 +473,23 @@ TEST_F(CudaEngine, AnErrorOfAnyCudaCallEndsTheRunAndNamesIt) {
   }
 }
 
+// Nothing may still run on memory that is given back because there was not enough of it for the rest.
+TEST_F(CudaEngine, WithoutMemoryForAllOfItAnEngineGivesTheDeviceNoWork) {
+  auto o = options(DType::fp32);
+  o.steps = 1;
+  const auto whole = make_fake(0);
+  toy::run(on_fake(o, whole));
+  const auto allocations = whole->count(FakeCuda::Call::allocate);
+  ASSERT_GE(allocations, 3U);
+  for (std::uint64_t at = 0; at < allocations; ++at) {
+    SCOPED_TRACE(testing::Message() << "allocation " << at << " of " << allocations);
+    const auto fake = make_fake(0);
+    fake->fail(FakeCuda::Call::allocate, {.at = at, .code = 2});
+    EXPECT_ANY_THROW(toy::run(on_fake(o, fake)));
+    EXPECT_EQ(0U, fake->count(FakeCuda::Call::launch));
+    EXPECT_EQ("", fake->leaks());
+  }
+}
+
 }  // namespace
 }  // namespace terrace
