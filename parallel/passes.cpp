@@ -225,7 +225,26 @@ void add_update(Program& program, const StepMap& map, const Action& update) {
     program.actions.push_back({.op = Op::gather, .layer = layer, .chunk = g});
 }
 
-Program with_updates(Program program, const StepMap& map, Updates updates) {
+namespace {
+
+// Of each action, and where each stage begins: a stage is one layer action with the chunk actions before it.
+struct Stages {
+  std::vector<std::size_t> of, begin{0};
+};
+Stages stages_of(const std::vector<Action>& actions) {
+  Stages stages;
+  stages.of.reserve(actions.size());
+  const bool only_chunks = std::ranges::all_of(actions, [](const Action& a) { return is_chunk_action(a.op); });
+  for (const auto& a : actions) {
+    stages.of.push_back(stages.begin.size() - 1);
+    if (only_chunks || !(is_chunk_action(a.op) || is_placement(a.op))) stages.begin.push_back(stages.of.size());
+  }
+  return stages;
+}
+
+}  // namespace
+
+Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead) {
   if (updates == Updates::none) return program;
   Program out{program.layers, program.micro_batches, {}};
   std::vector<std::uint32_t> updated(program.layers, 0);  // groups
@@ -239,17 +258,20 @@ Program with_updates(Program program, const StepMap& map, Updates updates) {
     for (std::uint32_t l = 0; l < program.layers; ++l)
       if (map.copies(l)) add_updates(l);
   };
+  const auto add_before = [&](const Action& use) {
+    if (is_message(use.op) || is_between_tensor_ranks(use.op)) return;  // exchanges of activations do not use weights
+    if (use.op != Op::gather) return add_updates(use.layer);
+    if (use.chunk == updated[use.layer] && use.chunk < map.updates_of(use.layer))
+      add_update(use.layer);  // the next group is updated while this one is gathered
+  };
   if (updates == Updates::before_use) add_copies();  // early, so that the other rank need not wait for them
-  for (const auto& a : program.actions) {
-    if (updates == Updates::before_use) {
-      if (is_message(a.op) || is_between_tensor_ranks(a.op)) {
-        // exchanges of activations do not use weights
-      } else if (a.op != Op::gather) {
-        add_updates(a.layer);
-      } else if (a.chunk == updated[a.layer] && a.chunk < map.updates_of(a.layer)) {
-        add_update(a.layer);  // the next group is updated while this one is gathered
-      }
-    }
+  const auto stages = ahead > 0 ? stages_of(program.actions) : Stages{};
+  std::size_t soon = 0;  // the first action whose layer may still have to be updated
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const auto& a = program.actions[i];
+    const auto is_near = [&](std::size_t use) { return use <= i || (ahead > 0 && stages.of[use] <= stages.of[i] + ahead); };
+    for (; updates == Updates::before_use && soon < program.actions.size() && is_near(soon); ++soon)
+      add_before(program.actions[soon]);
     out.actions.push_back(a);
     if (updates != Updates::in_backward || a.op != Op::norm) continue;
     if (a.update != 0) updated[a.layer] = 0;
@@ -267,20 +289,10 @@ constexpr std::uint32_t kPlacesAhead = 4;
 Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth) {
   if (depth == 0) return program;
   const auto& actions = program.actions;
-  // Stages: one layer action each, with the chunk actions before it.
-  std::vector<std::size_t> stage_of(actions.size()), stage_begin{0};
-  const bool only_chunks = std::ranges::all_of(actions, [](const Action& a) { return is_chunk_action(a.op); });
-  std::size_t stage = 0;
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    stage_of[i] = stage;
-    if (only_chunks || !(is_chunk_action(actions[i].op) || is_placement(actions[i].op))) {
-      ++stage;
-      stage_begin.push_back(i + 1);
-    }
-  }
+  const auto stages = stages_of(actions);
   // With several ranks, a collective may still use a place that is reserved early.
   const bool alone = map.data().all() == 1 && map.pipeline().ranks == 1 && map.parts().ranks() == 1;
-  const auto ahead = [&](std::size_t of, std::size_t distance) { return stage_begin[of - std::min(of, distance)]; };
+  const auto ahead = [&](std::size_t of, std::size_t distance) { return stages.begin[of - std::min(of, distance)]; };
   // Where each prefetch goes: `depth` stages ahead (at most four if it only reserves a place on the device), but after the last
   // write of the chunk and after its last use on that tier. [chunk]: the first position after them; 0: none.
   std::vector<std::size_t> after_write(map.chunks().size());
@@ -294,7 +306,7 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
   for (std::size_t i = 0; i < actions.size(); ++i) {
     const auto tier = map.places().tier_of(actions[i]);
     const auto uses = map.uses(actions[i]);
-    const auto earliest = ahead(stage_of[i], depth), earliest_place = ahead(stage_of[i], std::min(depth, kPlacesAhead));
+    const auto earliest = ahead(stages.of[i], depth), earliest_place = ahead(stages.of[i], std::min(depth, kPlacesAhead));
     const bool may_need_nothing = has_phases(actions[i].op) && map.phases().is_optional(actions[i]);
     for (const auto& use : uses) {
       if (may_need_nothing) break;

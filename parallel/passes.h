@@ -40,12 +40,13 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
 // Adds one update with its preparation and exchange before it, and its messages and gathers after it.
 void add_update(Program& program, const StepMap& map, const Action& update);
 // Where with_updates() places updates. in_backward: a layer's chunks are updated right after its norm. before_use (deferred):
-// the step starts with the update that the previous step left pending, each layer's chunks just before the layer's first use.
+// the step starts with the update that the previous step left pending, each layer's chunks `ahead` layer actions before the
+// layer's first use (of a program with gathers: just before it).
 // none: the first step of such a run. all: the pending update alone, after the program's other actions. after_verdict: see
 // asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a copy of the weights on
 // another rank of the pipeline is updated by a message.
 enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
-Program with_updates(Program program, const StepMap& map, Updates updates);
+Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead = 0);
 // Adds prefetches `depth` layer actions ahead (a layer's chunk updates count as one with the action beside them), never before
 // the last action that writes the chunk, never twice between two uses. A chunk that an action overwrites on the device only
 // gets a place reserved, at most four layer actions ahead. Depth 0: no prefetches; chunks are fetched, and others evicted, when

@@ -114,7 +114,9 @@ class ProgramWriter {
     // The gradient of a tied tensor arrives before ranks with other parts add theirs.
     step = with_gathers(with_unions(with_tied_gradients(with_norms(step, map_), map_), map_), map_, gather_ahead_);
     const auto with = [&](Updates updates) {
-      const auto p = with_phases(with_updates(step, map_, updates), map_);
+      // Before their use updates are counted in phases, as prefetches are; in the backward they follow all phases of a norm.
+      const auto p = updates == Updates::before_use ? with_updates(with_phases(step, map_), map_, updates, update_ahead())
+                                                    : with_phases(with_updates(step, map_, updates), map_);
       check_step(p, map_, updates);
       return finish(p);
     };
@@ -124,6 +126,12 @@ class ProgramWriter {
     out.steady = with(before_use ? Updates::before_use : Updates::in_backward);
     if (before_use) out.drain = finish(with_updates({layers(), 0, {}}, map_, Updates::all));
     return out;
+  }
+
+  // Frozen weights are prefetched whatever is updated. What an update writes just before its use would then be sent to the
+  // device behind those of later layers, and wait for their reads. Without frozen weights nothing overtakes an update.
+  [[nodiscard]] std::uint32_t update_ahead() const {
+    return map_.layout().has_frozen() && !map_.data().gathers_before_use() ? depth_ : 0;
   }
 
   // Updates are made within the step, so that it has no first one and leaves none pending.

@@ -126,6 +126,46 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
   }
 }
 
+// What an update writes goes to the device on the lane of the prefetches. Those of frozen weights do not wait for updates, so
+// that the updates must not come last.
+TEST_F(Freeze, UpdatesStandAsFarAheadAsThePrefetchesOfFrozenWeights) {
+  auto o = options();
+  o.before_use = true;
+  for (const bool frozen : {false, true})
+    for (const std::uint32_t depth : {0U, 2U}) {
+      SCOPED_TRACE(testing::Message() << (frozen ? "frozen" : "all trained") << ", depth " << depth);
+      o.freeze = frozen ? kFrozen : "";
+      o.depth = depth;
+      o.store = folder_ / "store";
+      std::filesystem::remove_all(o.store);
+      toy::Training t(o);
+      const auto& actions = t.planned.programs.steady.actions;
+      for (const std::uint32_t layer : {2U, 5U}) {
+        const auto is_update = [&](const Action& a) { return a.op == Op::update && a.layer == layer; };
+        const auto is_use = [&](const Action& a) { return a.op == Op::forward && a.layer == layer; };
+        const auto update = std::ranges::find_if(actions, is_update), use = std::ranges::find_if(actions, is_use);
+        ASSERT_LT(update, use);
+        EXPECT_EQ(std::count_if(update, use, [](const Action& a) { return a.op == Op::forward; }), frozen ? depth : 0);
+      }
+    }
+}
+
+// The bits are those of a run that moves nothing, wherever updates stand and run, while the disk holds the frozen weights.
+TEST_F(Freeze, DeferredUpdatesGiveTheSameBitsAtEveryDepth) {
+  auto o = options();
+  o.before_use = true;
+  o.freeze = kFrozen;
+  const auto reference = run(o, "unlimited");
+  o.disk_tier = true;
+  o.budget = {reference.planned.smallest_bytes[Tier::device] + 128 * kKiB, 192 * kKiB, 256 * kMiB};
+  for (const std::uint32_t depth : {0U, 1U, 4U, 8U})
+    for (const auto update : {Tier::host, Tier::device}) {
+      o.depth = depth;
+      o.update = update;
+      EXPECT_GT(expect_same_within(o, reference, fmt::format("depth {}, updates on {}", depth, name_of(update))), 0U);
+    }
+}
+
 // On disk, frozen weights are written once, by the first commit or before it, and then only read: a second commit names the
 // same places, though a chunk that is written again gets another one.
 TEST_F(Freeze, TheDiskIsNeverWrittenAgainForFrozenWeights) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <terrace/core/error.h>
+#include <terrace/parallel/checker.h>
 #include <terrace/parallel/orders.h>
 #include <terrace/parallel/passes.h>
 #include <terrace/tests/support/toy_model.h>
@@ -70,6 +71,32 @@ TEST(Prefetches, WantAPlaceForWhatIsOverwrittenAFewActionsAheadOnOneRankAlone) {
     EXPECT_EQ(std::ranges::count(distances, std::min(depth, 4U)) > 0, depth > 0) << depth;
     EXPECT_TRUE(places_ahead(StepMap(model, {.shape = {{2, 16}, 3}, .data = {.ranks = 2}}), depth).empty());
   }
+}
+
+// How many layer actions lie between the update of each layer's first chunks and the layer's first use.
+std::vector<std::size_t> updates_ahead(const Program& step, std::uint32_t layers) {
+  std::vector<std::size_t> distances;
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    const auto update = std::ranges::find_if(step.actions, [&](const Action& a) { return a.op == Op::update && a.layer == l; });
+    const auto use = std::ranges::find_if(step.actions, [&](const Action& a) { return a.op != Op::update && a.layer == l; });
+    if (update >= use) return {};
+    distances.push_back(static_cast<std::size_t>(
+        std::count_if(update, use, [](const Action& a) { return !is_chunk_action(a.op) && !is_placement(a.op); })));
+  }
+  return distances;
+}
+
+TEST(Updates, StandSoManyActionsBeforeTheFirstUse) {
+  const auto model = toy::make_model({.tied = false});
+  const StepMap map(model, {.shape = {{2, 16}, 1}});
+  const auto order = with_norms(horizontal(map.layers(), 1), map);
+  ASSERT_EQ(map.layers(), 5U);
+  using Distances = std::vector<std::size_t>;
+  EXPECT_EQ(updates_ahead(with_updates(order, map, Updates::before_use), 5), (Distances{0, 0, 0, 0, 0}));
+  EXPECT_EQ(updates_ahead(with_updates(order, map, Updates::before_use, 2), 5), (Distances{0, 1, 2, 2, 2}));
+  EXPECT_EQ(updates_ahead(with_updates(order, map, Updates::before_use, 9), 5), (Distances{0, 1, 2, 3, 4}));
+  for (const std::uint32_t ahead : {0U, 2U, 9U})
+    check_step(with_updates(order, map, Updates::before_use, ahead), map, Updates::before_use);
 }
 
 TEST(Orders, BackwardsAscendInEveryOrder) {
