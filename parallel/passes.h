@@ -41,7 +41,7 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
 void add_update(Program& program, const StepMap& map, const Action& update);
 // Where with_updates() places updates. in_backward: a layer's chunks are updated right after its norm. before_use (deferred):
 // the step starts with the update that the previous step left pending, each layer's chunks `ahead` layer actions before the
-// layer's first use (of a program with gathers: just before it).
+// layer's first use (0 for a program with gathers).
 // none: the first step of such a run. all: the pending update alone, after the program's other actions. after_verdict: see
 // asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a copy of the weights on
 // another rank of the pipeline is updated by a message.

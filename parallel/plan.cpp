@@ -23,8 +23,8 @@ namespace {
 constexpr std::uint32_t kTriedRanks = 8;
 // The whole life of the chosen plan is walked if it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
-
 constexpr double kSlowDisk = 0.8;  // of its median rate; disks have been seen to spread by 14 to 31 % within seconds
+
 // A refused model with more chunks is not walked again and again in search of a budget that fits.
 constexpr std::uint32_t kSearchedChunks = 200'000;
 
