@@ -10,6 +10,7 @@
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
+#include <terrace/parallel/distances.h>
 #include <terrace/parallel/dry_run.h>
 #include <terrace/parallel/program_bytes.h>
 #include <terrace/parallel/programs.h>
@@ -84,6 +85,7 @@ class Search {
     StepChoice choice;
     UpdatePlace update;
     std::uint32_t depth = 0;
+    bool slower_disk = false;
     friend bool operator==(const Setting&, const Setting&) = default;
   };
   struct Simulated {
@@ -114,8 +116,8 @@ class Search {
   }
 
   // Each once.
-  Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) {
-    const Setting setting{c, update, depth};
+  Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) { return simulate({c, update, depth}); }
+  Timed simulate(const Setting& setting) {
     simulate_ahead({setting});
     return std::ranges::find(simulated_, setting, &Simulated::setting)->timed;
   }
@@ -126,13 +128,14 @@ class Search {
       if (std::ranges::find(simulated_, s, &Simulated::setting) == simulated_.end()) simulated_.push_back({s, {}});
     const auto walk_one = [&](std::int64_t i) {
       auto& [s, timed] = simulated_[begin + static_cast<std::size_t>(i)];
-      timed = walk(s.choice, s.update, s.depth);
+      timed = walk(s.choice, s.update, s.depth, s.slower_disk ? slower_disk_ : profile_);
     };
     const auto count = static_cast<std::int64_t>(simulated_.size() - begin);
     if (pool_) return pool_->parallel_for(count, walk_one);
     for (std::int64_t i = 0; i < count; ++i) walk_one(i);
   }
-  [[nodiscard]] Timed walk(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) const {
+  [[nodiscard]] Timed walk(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth,
+                           const MachineProfile& profile) const {
     auto request = with_choice(request_, {c, depth});
     request.evaluate_every = request.evaluate_batches = request.commit_every = request.steps = 0;
     auto budget = request.budget;
@@ -142,7 +145,7 @@ class Search {
     const auto ahead = request.gather_ahead != kAutoDepth ? request.gather_ahead : request.data.gathers_before_use() ? 1 : 0;
     try {
       const auto programs = write_programs(map, request, depth, ahead);
-      const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile_,
+      const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile,
                                {.most_steps = kTriedSteps, .steps_only = true});
       return {run.times.seconds, !moves_state(map, programs.steady, run.steps.back()),
               run.times.compute_seconds > kWorthwhile * run.times.seconds, bound_by_compute(run.times)};
@@ -287,12 +290,13 @@ class Search {
   [[nodiscard]] std::uint32_t best_depth(const StepChoice& c) {
     if (request_.prefetch_depth != kAutoDepth) return request_.prefetch_depth;
     std::uint32_t best = 1;
-    const auto shallow = simulate(c, place_, best);
+    const bool slower = request_.disk_tier;
+    const auto shallow = simulate({c, place_, best, slower});
     auto least = shallow.seconds;
     if (least && shallow.bound_by_compute) return best;  // it is the same at every depth
-    simulate_ahead({{c, place_, 2}, {c, place_, 4}, {c, place_, 8}});
+    simulate_ahead({{c, place_, 2, slower}, {c, place_, 4, slower}, {c, place_, 8, slower}});
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
-      const auto seconds = simulate(c, place_, depth).seconds;
+      const auto seconds = simulate({c, place_, depth, slower}).seconds;
       // A greater depth must be worth its room.
       if (seconds && (!least || *seconds < *least * kWorthADepth)) least = seconds, best = depth;
     }
@@ -302,6 +306,7 @@ class Search {
   const Model& model_;
   const PlanRequest& request_;
   const MachineProfile& profile_;
+  const MachineProfile slower_disk_ = with_slower_disk(profile_);
   ThreadPool* pool_;
   std::uint32_t layers_;
   Count recompute_ = request_.activations.empty() ? request_.recompute : 0,

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/core/machine.h>
 #include <terrace/memory/residency.h>
 #include <terrace/parallel/plan_request.h>
 #include <terrace/parallel/programs.h>
@@ -21,6 +22,10 @@ struct Distances {
   std::uint32_t gather = 0;    // PlanRequest::gather_ahead
   friend bool operator==(const Distances&, const Distances&) = default;
 };
+
+// On which distances are compared: a disk's rate changes from moment to moment, and a distance that just suffices at its median
+// would wait at its slower ones.
+MachineProfile with_slower_disk(MachineProfile profile);
 
 // Those that the request allows. The first ones need the least memory.
 std::vector<Distances> distances_of(const PlanRequest& request);

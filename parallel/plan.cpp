@@ -23,7 +23,6 @@ namespace {
 constexpr std::uint32_t kTriedRanks = 8;
 // The whole life of the chosen plan is walked if it has no more actions than this, which takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
-constexpr double kSlowDisk = 0.8;  // of its median rate; disks have been seen to spread by 14 to 31 % within seconds
 
 // A refused model with more chunks is not walked again and again in search of a budget that fits.
 constexpr std::uint32_t kSearchedChunks = 200'000;
@@ -247,12 +246,10 @@ class Planner {
   }
 
   // The fastest distances over a short life, if the whole life fits too. `first`: the times of the short life at the smallest
-  // ones. A disk's rate changes from moment to moment, and a distance that just suffices at its median would wait at its slower
-  // ones: they are compared on a slower disk.
+  // ones.
   void choose_depth(Plan& p, const StepMap& map, const CostModel& costs, const SimulatedTimes& first) const {
     const auto all = distances_of(request_);
-    auto slower = profile_;
-    for (auto* const rate : {&slower.disk_read, &slower.disk_write, &slower.disk_both}) *rate *= kSlowDisk;
+    const auto slower = with_slower_disk(profile_);
     const auto attempt = [&](const Distances& at) -> DistanceSearch::Candidate {
       auto programs = write_programs(map, request_, at.prefetch, at.gather);
       double seconds = 0;  // a single candidate need not be compared
