@@ -269,7 +269,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
   std::size_t soon = 0;  // the first action whose layer may still have to be updated
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
     const auto& a = program.actions[i];
-    const auto is_near = [&](std::size_t use) { return use <= i || (ahead > 0 && stages.of[use] <= stages.of[i] + ahead); };
+    const auto is_near = [&](std::size_t use) { return ahead > 0 ? stages.of[use] <= stages.of[i] + ahead : use <= i; };
     for (; updates == Updates::before_use && soon < program.actions.size() && is_near(soon); ++soon)
       add_before(program.actions[soon]);
     out.actions.push_back(a);

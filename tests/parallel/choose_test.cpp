@@ -5,6 +5,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/parallel/choose.h>
+#include <terrace/parallel/distances.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/tests/support/toy_run.h>
 
@@ -47,6 +48,34 @@ TEST_F(Choosing, WhatFitsIntoTheDeviceIsLeftPlain) {
   EXPECT_EQ(p.choice, StepChoice{});
   EXPECT_EQ(recomputing(p.map.activations) + offloading(p.map.activations), 0U);
   EXPECT_TRUE(p.tried.empty());
+}
+
+// Whether the order is open or not. At these rates the fastest depth on the disk itself is another one.
+TEST_F(Choosing, TheDepthIsTheFastestOnASlowerDisk) {
+  tighten();
+  request.disk_tier = true;
+  request.budget.host = 8 * kMiB, request.budget.disk = kGiB;
+  MachineProfile cpu;
+  cpu.matmul_fp32 = 4e11, cpu.memory_stream = 1e11, cpu.memory_copy = 4e10;
+  auto fast = gpu();
+  fast.memory_stream = 1e11;
+  const auto expect_fastest = [&](const PlanRequest& asked, MachineProfile profile, double disk) {
+    SCOPED_TRACE(testing::Message() << profile.device << ", disk " << disk);
+    profile.disk_read = profile.disk_write = disk;
+    profile.disk_both = 1.5 * disk;
+    const auto chosen = plan(model, asked, profile);
+    ASSERT_TRUE(chosen.fits) << chosen.refusal.why;
+    const auto seconds = [&](std::uint32_t depth) {
+      return plan(model, with_choice(asked, {chosen.choice, depth, chosen.map.update}), with_slower_disk(profile))
+          .times.seconds;
+    };
+    std::uint32_t fastest = 1;
+    for (const std::uint32_t depth : {2U, 4U, 8U})
+      if (seconds(depth) < 0.995 * seconds(fastest)) fastest = depth;
+    EXPECT_EQ(chosen.prefetch_depth, fastest);
+  };
+  for (const double disk : {12.2e9, 23.8e9}) expect_fastest(request, fast, disk);
+  expect_fastest(forced(Order::horizontal, 0, 0, 0), cpu, 1.526e9);
 }
 
 TEST_F(Choosing, IsNoSlowerThanAnythingThatCanBeForced) {
