@@ -9,13 +9,18 @@ terrace_packages=(
 
 say() { printf '\n== %s\n' "$*"; }
 
-# timed NAME COMMAND…: runs it and says how long it took.
+# timed NAME COMMAND…: runs it and says how long it took, in the file TERRACE_TIMES, too, if that names one. Exit code 77 is a skip.
 timed() {
   local name=$1 begin=$SECONDS
   shift
   say "$name"
-  "$@" || { local status=$?; printf '== %s failed after %d s (exit %d)\n' "$name" $((SECONDS - begin)) "$status" >&2; return "$status"; }
+  "$@" || {
+    local status=$?
+    [ "$status" = 77 ] || printf '== %s failed after %d s (exit %d)\n' "$name" $((SECONDS - begin)) "$status" >&2
+    return "$status"
+  }
   printf '== %s: %d s\n' "$name" $((SECONDS - begin))
+  [ -z "${TERRACE_TIMES:-}" ] || printf '%6d s  %s\n' $((SECONDS - begin)) "$name" >>"$TERRACE_TIMES"
 }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }

@@ -7,22 +7,35 @@ demand_bare_root() {
   unshare --mount true 2>/dev/null || skip 'mount namespaces are not permitted'
 }
 
-# make_bare_root SUITE PACKAGES: in $scratch/root, which is removed when the script ends.
+# make_bare_root SUITE: a copy in $scratch/root, which is removed when the script ends, of a system that is made once a build folder.
 make_bare_root() {
+  local made=build/bare/$1
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/terrace-bare-XXXXXX")
   trap 'rm -rf --one-file-system "$scratch"' EXIT
   root=$scratch/root
-  timed "debootstrap $1" debootstrap --variant=minbase --include="$2" "$1" "$root" >"$scratch/log" 2>&1 ||
-    { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
-  tail -1 "$scratch/log"
+  if [ ! -d "$made" ]; then
+    rm -rf --one-file-system "$made.new" && mkdir -p build/bare
+    timed "debootstrap $1" debootstrap --variant=minbase --include=ca-certificates "$1" "$made.new" >"$scratch/log" 2>&1 ||
+      { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
+    tail -1 "$scratch/log"
+    mv "$made.new" "$made"
+  fi
+  cp -a "$made" "$root"
+  cp /etc/resolv.conf "$root/etc/"
 }
 
-# Runs /srv/steps.sh there. The mounts live in a namespace of their own and vanish with it.
+# Runs /srv/steps.sh there, with this machine's ccache. The mounts live in a namespace of their own and vanish with it.
 run_steps_in_bare_root() {
+  local cache=''
+  if command -v ccache >/dev/null; then
+    cache=$(ccache --get-config cache_dir)
+    mkdir -p "$cache" "$root/srv/ccache"
+  fi
   unshare --mount bash -c '
     set -e
     mount --make-rprivate /
     mount -t proc proc "$1/proc"; mount --rbind /sys "$1/sys"; mount --rbind /dev "$1/dev"
+    [ -z "$2" ] || mount --bind "$2" "$1/srv/ccache"
     exec env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv TERM=dumb LANG=C.UTF-8 \
-      chroot "$1" /bin/bash /srv/steps.sh' steps "$root" </dev/null
+      CCACHE_DIR=/srv/ccache chroot "$1" /bin/bash /srv/steps.sh' steps "$root" "$cache" </dev/null
 }

@@ -35,10 +35,12 @@ echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long)
 "$clang" "${flags[@]}" -fsanitize=fuzzer "$build/probe.cpp" -o "$build/probe" 2>/dev/null ||
   { echo "skipped: $clang comes without libFuzzer (apt-get install clang)"; exit 77; }
 
+launcher=
+! command -v ccache >/dev/null || launcher="env CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 ccache "
 # What parses is little, and has to be instrumented: it is compiled here rather than linked. Fuzzers share what they have in
 # common; what a source needs for other uses than parsing is left out by the linker.
 rules="rule compile
-  command = $clang ${flags[*]} -fsanitize=fuzzer-no-link -MD -MF \$out.d -c \$in -o \$out
+  command = $launcher$clang ${flags[*]} -fsanitize=fuzzer-no-link -MD -MF \$out.d -c \$in -o \$out
   depfile = \$out.d
   deps = gcc
 rule link

@@ -3,7 +3,7 @@
 # Python 3 and nothing else of what terrace is built with, on the tests' fake driver and CUDA module. All three calls of bench/gpu.sh
 # run, and then the first once more with a test program that fails, one that hangs and one that is missing.
 #   tests/rehearsal.sh [BUILD-FOLDER]      build/release by default; what the folder needs is built there
-# Skipped, visibly, where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
+# Exit code 77 and the reason where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -14,12 +14,12 @@ case $build in
   -h | --help) sed -n '2,6p' "$0"; exit 0 ;;
   -*) echo "tests/rehearsal.sh: unknown argument '$build' (see --help)" >&2; exit 2 ;;
 esac
-skip() { echo "skipped: the acceptance cannot be rehearsed here: $1"; exit 0; }
+skip() { echo "skipped: the acceptance cannot be rehearsed here: $1"; exit 77; }
 demand_bare_root
 command -v python3 >/dev/null || skip 'there is no python3'
 [ -e "$build/CMakeCache.txt" ] || { echo "rehearsal.sh: $build has no build; run tests/run.sh first" >&2; exit 2; }
 
-make_bare_root bookworm python3
+make_bare_root bookworm
 programs=(core_devices_test gpu_math_test gpu_kernels_test gpu_layers_test)
 timed 'build' cmake --build "$build" --target terrace_program terrace_fake_driver terrace_fake_cuda_module "${programs[@]}" -- --quiet
 for component in folder folder-tests; do
@@ -29,10 +29,13 @@ done
 mkdir -p "$root/srv/fakes"
 tar -czf "$root/srv/terrace.tar.gz" -C "$scratch" folder
 tar -c bench/gpu bench/gpu.sh | tar -x -C "$root/srv"
+cp cmake/packages.sh "$root/srv"
 cp "$build"/tests/support/fake_cuda/{libcuda.so.1,terrace_cuda13.so} "$root/srv/fakes"
 cat >"$root/srv/steps.sh" <<'END'
 set -uo pipefail
 cd /srv
+source packages.sh
+install_packages python3
 ! ldconfig -p | grep -E 'lib(uring|numa|tbb|mpi|gtest|gmock|dnnl|fmt|sentencepiece|cuda|nccl)\.so' || exit 1
 export LD_LIBRARY_PATH=/srv/fakes TERRACE_MODULE_PATH=/srv/fakes
 # acceptance CALL OUT PATIENCE: as docs/gpu.md says for another machine.

@@ -27,8 +27,8 @@ done
 # Open MPI refuses root unless told otherwise.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}"
+[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" ccache
 timed 'configure' cmake --preset "$preset" "${configure[@]}"
 timed 'build' cmake --build --preset "$preset"
-timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 --output-log "build/$preset/tests.log" \
-  "${selection[@]}" "$@"
+timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" --output-log "build/$preset/tests.log" \
+  --output-junit tests.xml "${selection[@]}" "$@"

@@ -51,5 +51,5 @@ for preset in "${presets[@]}"; do
   fi
   timed "configure ($preset)" cmake --preset "$preset" "${configure[@]}"
   timed "build ($preset)" cmake --build --preset "$preset" --target "${targets[@]}"
-  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j 2 -LE "${left_out_labels[$preset]}" -E "${left_out_names[$preset]}" "${selection[@]}" "$@"
+  timed "tests ($preset)" ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" -LE "${left_out_labels[$preset]}" -E "${left_out_names[$preset]}" "${selection[@]}" "$@"
 done
