@@ -121,11 +121,12 @@ function(terrace_precompile_test target)
   target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
 
-# terrace_test(NAME SOURCES … LINK … [SLOW] [COMPUTES] [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program. Each TEST is one ctest entry
-# with the label NAME.quick, or NAME.slow for a program of more than twenty seconds (`ctest -L NAME` finds both). A skip is shown as
-# a skip. For sources that several programs share, PREFIX comes before the entries' names, and FILTER is as --gtest_filter.
+# terrace_test(NAME SOURCES … LINK … [SLOW] [COMPUTES] [GPU] [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program. Each TEST is one
+# ctest entry with the label NAME.quick, or NAME.slow for a program of more than twenty seconds (`ctest -L NAME` finds both). A skip is
+# shown as a skip. For sources that several programs share, PREFIX comes before the entries' names, and FILTER is as --gtest_filter.
+# GPU: tests that can only run on one.
 function(terrace_test name)
-  cmake_parse_arguments(ARG "SLOW;COMPUTES" "TIMEOUT;PREFIX;FILTER" "SOURCES;LINK" ${ARGN})
+  cmake_parse_arguments(ARG "SLOW;COMPUTES;GPU" "TIMEOUT;PREFIX;FILTER" "SOURCES;LINK" ${ARGN})
   set(speed quick)
   if(ARG_SLOW)
     set(speed slow)
@@ -139,5 +140,20 @@ function(terrace_test name)
     set(TERRACE_TESTS_COMPUTE ON)
   endif()
   terrace_precompile_test(${name})
-  gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" TEST_FILTER "${ARG_FILTER}" PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name}.${speed} DISCOVERY_TIMEOUT 120)
+  set_property(TARGET ${name} PROPERTY TERRACE_LABEL ${name}.${speed})
+  if(ARG_GPU AND NOT EXISTS /dev/nvidiactl)
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: no GPU was here when this build was configured")
+    set_tests_properties(${name} PROPERTIES LABELS ${name}.${speed} SKIP_REGULAR_EXPRESSION skipped)
+  else()
+    gtest_discover_tests(${name} TEST_PREFIX "${ARG_PREFIX}" TEST_FILTER "${ARG_FILTER}"
+      PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS ${name}.${speed} DISCOVERY_TIMEOUT 120)
+  endif()
+endfunction()
+
+# terrace_test_suite(NAME PROGRAM FILTER): tests of so many parameters that all of them are one ctest entry, in one process. None of
+# them may skip, because that would not be seen.
+function(terrace_test_suite name program filter)
+  add_test(NAME ${name} COMMAND ${program} --gtest_brief=1 --gtest_filter=${filter})
+  get_property(label TARGET ${program} PROPERTY TERRACE_LABEL)
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 600 FAIL_REGULAR_EXPRESSION "  SKIPPED ")
 endfunction()

@@ -31,12 +31,15 @@ if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
   status=1
 fi
 
-# docs/parallelism.md names the test that proves each row.
-while IFS=. read -r suite test; do
-  grep -rqE "TEST(_F|_P)?\\($suite, $test\\)" tests --include='*.cpp' && continue
-  echo "error: docs/parallelism.md names $suite.$test, which is no test" >&2
+# What the pages name as a test is one: Suite.Test, and the names of programs and of their sources.
+while IFS=: read -r page name; do
+  case $name in
+    *.*) grep -rqE "TEST(_F|_P)?\\(${name%.*}, ${name#*.}\\)" tests --include='*.cpp' && continue ;;
+    *) grep -rqE "(terrace_test\\(|NAME )$name\\b" tests --include=CMakeLists.txt || [ -n "$(git ls-files "*/$name.cpp")" ] && continue ;;
+  esac
+  echo "error: $page names $name, which is no test" >&2
   status=1
-done < <(grep -oE '`[A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+`' docs/parallelism.md | tr -d '`' | sort -u)
+done < <(grep -oE '`([A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+|[a-z0-9_]+_test)`' README.md docs/*.md | tr -d '`' | sort -u)
 
 if command -v python3 >/dev/null; then
   python3 -B tests/tour_excerpts.py || status=1
