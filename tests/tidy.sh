@@ -21,13 +21,26 @@ if ! command -v clang-tidy >/dev/null; then
 fi
 # Configured only, never built: without the headers that g++ precompiles and the flags that only g++ knows. What this build does
 # not compile (another pool, no CUDA) is left out.
-build=build/tidy folders='core|memory|offload|optimizers|parallel'
-configure=() filter=() here="($build/)?($folders)/"
-[ "$all" = 0 ] || configure=(-DTERRACE_UNITY=OFF) here=''
+export build=build/tidy files="^$PWD/(build/tidy/)?(core|memory|offload|optimizers|parallel)/.*\.(cpp|cxx)$"
 # The files of a unit are included by it, so they count as headers.
-[ "$all" = 1 ] || filter=("--header-filter=/($folders)/")
+export headers='/(core|memory|offload|optimizers|parallel)/'
+configure=()
+[ "$all" = 0 ] || { configure=(-DTERRACE_UNITY=OFF) headers='' files="^$PWD/.*\.(cpp|cxx)$"; }
 rm -rf "$build"
-cmake --preset release -B "$build" -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "${configure[@]}" >/dev/null
+cmake --preset release -B "$build" -DTERRACE_CCACHE=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "${configure[@]}" >/dev/null
 sed -i 's/ -fsched-pressure//g' "$build/compile_commands.json"
-sed -n 's/^  "file": "\(.*\)",\?$/\1/p' "$build/compile_commands.json" | grep -E "^$PWD/$here.*\.(cpp|cxx)$" | sort -u |
-  xargs -P "$(nproc)" -n 1 clang-tidy --quiet -p "$build" "${filter[@]}" 2> >(grep -v 'warnings\? generated' >&2)
+
+# tidy COMMAND FILE: unless what the compiler would see passed with the same rules before, here or in another checkout.
+tidy() {
+  [[ $2 =~ $files ]] || return 0
+  local seen
+  seen=$(cd "$build" && { echo "$rules $1"; eval "${1% -o *} -E -C '$2'"; } | sed "s|${PWD%/"$build"}/||g" | sha256sum)
+  [ ! -e "$passed/${seen%% *}" ] || return 0
+  clang-tidy --quiet -p "$build" ${headers:+"--header-filter=$headers"} "$2" && touch "$passed/${seen%% *}"
+}
+export passed=${XDG_CACHE_HOME:-$HOME/.cache}/terrace/tidy rules
+rules="$headers $(clang-tidy --version) $(cat .clang-tidy)"
+mkdir -p "$passed"
+export -f tidy
+sed -n 's/^  "\(command\|file\)": "\(.*\)",\{0,1\}$/\2/p' "$build/compile_commands.json" | sed 's/\\\(.\)/\1/g' |
+  xargs -d '\n' -P "$(nproc)" -n 2 bash -c 'tidy "$@"' tidy 2> >(grep -v 'warnings\? generated' >&2)
