@@ -148,7 +148,7 @@ void Meshes::check_case(std::uint64_t seed, std::uint64_t number) {
 
 TEST_F(Meshes, TrainWhatOneRankTrains) {
   const auto seed = number_from_environment("TERRACE_MESHES_SEED", 5),
-             lines = number_from_environment("TERRACE_MESHES_LINES", 200);
+             lines = number_from_environment("TERRACE_MESHES_LINES", 100);
   constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
   const auto only = number_from_environment("TERRACE_MESHES_ONLY", kAll);
   std::uint64_t number = only == kAll ? 0 : only;
