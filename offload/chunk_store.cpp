@@ -30,6 +30,7 @@ class ExtentStore final : public ChunkStore {
   static std::unique_ptr<ExtentStore> make_fresh(const Options& options) {
     std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::fresh));
     store->commits_.remove_all();
+    store->files_.make_data();
     store->files_.reserve(options.capacity_bytes, store->files_.fresh_stripes());
     return store;
   }

@@ -254,6 +254,7 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
     int rename(int d, const std::string& a, const std::string& b) override { return note(kernel_->rename(d, a, b), b, a); }
     int remove(int d, const std::string& n) override { return note(kernel_->remove(d, n), "", n); }
     int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+    int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
     std::size_t most_indices = 0;
 
    private:
@@ -397,27 +398,29 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
   // The last sync of a commit fails, when all else of it was done.
   class FailingSync final : public FileOps {
    public:
-    explicit FailingSync(int at) : left_(at) {}
     int create(int d, const std::string& n) override { return kernel_->create(d, n); }
     std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
     std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
-    int sync(int f) override { return left_-- == 0 ? -EIO : kernel_->sync(f); }
+    int sync(int f) override { return left-- == 0 ? -EIO : kernel_->sync(f); }
+    int left = -1;
     int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
     int remove(int d, const std::string& n) override { return kernel_->remove(d, n); }
     int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+    int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
 
    private:
     std::shared_ptr<FileOps> kernel_ = make_file_ops();
-    int left_;
   };
   auto o = options();
   o.deadline = {};
-  o.file_ops = std::make_shared<FailingSync>(7 + 6);  // a commit syncs seven times: the last sync of the second one
+  const auto files = std::make_shared<FailingSync>();
+  o.file_ops = files;
   {
     const auto store = ChunkStore::create(o);
     write(*store, 0, 1);
     store->commit(1, "");
     write(*store, 0, 2);
+    files->left = 6;  // a commit syncs seven times
     EXPECT_THROW(store->commit(2, ""), Error);
     // Commit 2 is on disk. Its bytes must not be written over as those of a commit that never was.
     EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);
