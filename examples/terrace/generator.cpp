@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
@@ -65,6 +68,8 @@ CommittedRun committed_run(RunConfig config, const std::string& run) {
   return source;
 }
 
+bool can_be_written(const std::filesystem::path& folder) { return ::access(folder.c_str(), W_OK | X_OK) == 0; }
+
 PlanRequest request_of(CommittedRun& source, std::int64_t positions) {
   PlanRequest request{.shape = {.batch = {1, 1}, .micro_batches = 1},
                       .budget = budgets(source.config),
@@ -79,11 +84,12 @@ PlanRequest request_of(CommittedRun& source, std::int64_t positions) {
     request.commits = false;
     request.generations = 1;
     store.temporary = true;
+    store.name += fmt::format("-reader{}", ::getpid());
+    if (!std::ranges::all_of(store.paths, can_be_written)) store.paths = {std::filesystem::temp_directory_path()};
   } else {
     set_optimizer(request, source.config);
     request.generations = store.generations;
-    // Otherwise what exceeds the memory is written to the store's own disk, beside the committed bytes.
-    store.read_only = ::access((store.paths.front() / store.name).c_str(), W_OK) != 0;
+    store.read_only = store.scratch = true;
   }
   return request;
 }
