@@ -60,10 +60,10 @@ namespace {
 CommittedRun committed_run(RunConfig config, const std::string& run) {
   demand_device(config);
   CommittedRun source;  // no list of its members: if one of them throws, g++ 12 destroys some that were not made
-  source.store = store_of_run(run);
+  source.ranks = stores_of_run(run, config.nvme_path);
+  source.store = source.ranks.front();
   source.in_parts = is_in_parts(config);
   demand_settings_of_run(run, config);
-  source.ranks = stores_of_ranks(source.store, static_cast<std::size_t>(config.ranks()));
   source.config = on_one_rank(std::move(config));
   return source;
 }
