@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -19,6 +18,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/files.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/units.h>
 
 namespace terrace::bench {
@@ -26,21 +26,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr mode_t kFileMode = 0600;
-
 [[noreturn]] void fail(const fs::path& directory, const std::string& what, int error_number) {
   throw Error(fmt::format("{}: {}: {}\n  give another directory, or repair this one (terrace doctor --nvme-path {})",
                           directory.string(), what, describe_errno(error_number), directory.string()));
-}
-
-// Without a name from the beginning; where the file system knows no such files, without one from the next call on.
-int make_nameless(const fs::path& directory, int flags) {
-  const int made = ::open(directory.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC | flags, kFileMode);
-  if (made >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT)) return made;
-  auto name = (directory / "terrace-bench-XXXXXX").string();
-  const int named = ::mkostemp(name.data(), O_CLOEXEC | flags);
-  if (named >= 0) ::unlink(name.c_str());
-  return named;
 }
 
 // What the kernel demands of direct I/O on this file; a page where it does not tell.
@@ -112,12 +100,12 @@ DiskFile::DiskFile(const fs::path& directory, std::uint64_t bytes) : bytes_(byte
 DiskFile::~DiskFile() { ::close(descriptor_); }
 
 void DiskFile::open(const fs::path& directory) {
-  descriptor_ = make_nameless(directory, O_DIRECT);
-  if (descriptor_ < 0 && errno == EINVAL) {
+  descriptor_ = create_nameless(directory, O_DIRECT);
+  if (descriptor_ == -EINVAL) {
     direct_ = false;
-    descriptor_ = make_nameless(directory, 0);
+    descriptor_ = create_nameless(directory);
   }
-  if (descriptor_ < 0) fail(directory, "no file can be created", errno);
+  if (descriptor_ < 0) fail(directory, "no file can be created", -descriptor_);
 }
 
 void DiskFile::reserve(const fs::path& directory) const {

@@ -10,9 +10,11 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/offload/commit_files.h>
+#include <terrace/offload/direct_io.h>
 #include <terrace/offload/extent_files.h>
 
 namespace terrace {
@@ -25,11 +27,29 @@ namespace {
 
 bool is_state(Kind kind) { return kind != Kind::gradient && kind != Kind::activation; }
 
+// Offsets of the scratch file begin here, beyond every store.
+constexpr std::uint64_t kScratch = 1ULL << 61;
+
+bool is_of(const Commit& commit, const std::vector<std::string>& run_ids) {
+  return run_ids.empty() || std::ranges::find(run_ids, commit.run_id) != run_ids.end();
+}
+
+[[noreturn]] void refuse_store_of_another(const ChunkStore::Options& options, const Commit& commit) {
+  const auto named = [](const std::string& id) { return id.empty() ? "no id" : "the id " + id; };
+  throw Error(fmt::format("{} is the store of another run: commit {} (step {}) was made by a run with {}, and this one has {}\n"
+                          "  give this run a store of its own, or go back to an exported checkpoint",
+                          (options.paths.front() / options.name).string(), commit.number, commit.step, named(commit.run_id),
+                          named(options.run_ids.front())),
+              Exit::corrupt);
+}
+
 class ExtentStore final : public ChunkStore {
  public:
   static std::unique_ptr<ExtentStore> make_fresh(const Options& options) {
     std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::fresh));
+    if (const auto other = commit_of_another(options)) refuse_store_of_another(options, *other);
     store->commits_.remove_all();
+    store->files_.make_data();
     store->files_.reserve(options.capacity_bytes, store->files_.fresh_stripes());
     return store;
   }
@@ -37,6 +57,7 @@ class ExtentStore final : public ChunkStore {
   static std::unique_ptr<ExtentStore> open_existing(const Options& options) {
     std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::existing));
     store->load();
+    if (options.read_only && options.scratch) store->open_scratch();
     return store;
   }
 
@@ -65,16 +86,18 @@ class ExtentStore final : public ChunkStore {
 
   std::uint64_t place_write(ChunkId chunk, std::uint64_t place_offset, std::uint64_t bytes) override {
     const std::lock_guard lock(mutex_);
-    begin_to_write();
     Entry& entry = entry_of(chunk);
+    const bool state = is_state(entry.description.kind);
+    if (state || !scratch_) begin_to_write();
     if (bytes != entry.description.bytes) {
       throw std::logic_error(
           fmt::format("ChunkStore: chunk {} has {} bytes, not {}", index(chunk), entry.description.bytes, bytes));
     }
-    if (!is_state(entry.description.kind)) {
-      forget_passing(place_offset, bytes);
-      passing_[place_offset] = {chunk, bytes, {place_offset, 0, false}};
-      return place_offset;
+    if (!state) {
+      const auto offset = passing_offset(place_offset);
+      forget_passing(offset, bytes);
+      passing_[offset] = {chunk, bytes, {offset, 0, false}};
+      return offset;
     }
     if (committing_) throw std::logic_error(fmt::format("ChunkStore: chunk {} is written during a commit", index(chunk)));
     // Copy-on-write: never overwrites the bytes of the last commit.
@@ -99,16 +122,15 @@ class ExtentStore final : public ChunkStore {
   std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) override {
     const std::lock_guard lock(mutex_);
     const Entry& entry = entry_of(chunk);
-    auto offset = place_offset;
-    if (is_state(entry.description.kind)) {  // the last bytes written, in whichever generation
-      const auto& last = entry.written ? entry.written : entry.committed;
-      if (last) offset = last->offset;
-    }
+    const bool state = is_state(entry.description.kind);
+    auto offset = state ? place_offset : passing_offset(place_offset);
+    // The last bytes written, in whichever generation.
+    if (const auto& last = entry.written ? entry.written : entry.committed; state && last) offset = last->offset;
     const Version* const version = find(chunk, offset);
     if (!version || !version->complete) {
       throw std::logic_error(fmt::format("ChunkStore: chunk {} has no complete bytes at {}", index(chunk), offset));
     }
-    if (offset < place_offset || offset >= place_offset + entry.description.bytes * options_.generations) {
+    if (state && (offset < place_offset || offset >= place_offset + entry.description.bytes * options_.generations)) {
       throw std::logic_error(fmt::format("ChunkStore: chunk {} is at {}, not at {}", index(chunk), offset, place_offset));
     }
     return offset;
@@ -129,11 +151,19 @@ class ExtentStore final : public ChunkStore {
   }
 
   std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const override {
-    return files_.stripes().pieces(offset, bytes);
+    if (offset < kScratch) return files_.stripes().pieces(offset, bytes);
+    return {{static_cast<int>(files_.descriptors().size()), offset - kScratch, bytes, 0}};
   }
-  std::vector<int> descriptors() const override { return files_.descriptors(); }
+  std::vector<int> descriptors() const override {
+    auto all = files_.descriptors();
+    if (scratch_) all.push_back(scratch_.get());
+    return all;
+  }
 
   std::string describe_place(ChunkId, std::uint64_t offset) const override {
+    if (offset >= kScratch)
+      return fmt::format("disk tier, a file without a name in {}, offset {}", options_.paths.front().string(),
+                         offset - kScratch);
     const auto piece = files_.stripes().pieces(offset, kPageBytes).front();
     return fmt::format("disk tier, file {}, offset {}", files_.data_path(piece.file).string(), piece.offset);
   }
@@ -145,18 +175,19 @@ class ExtentStore final : public ChunkStore {
     begin_to_write();
     const std::uint64_t number = last_ ? last_->number + 1 : 1;
     const StoreIndex index = next_index(number);
+    const Commit next{number, step, payload, options_.run_ids.empty() ? "" : options_.run_ids.front()};
     committing_ = true;
     lock.unlock();  // the run goes on beside the syncs
     std::exception_ptr failure;
     try {
-      commits_.publish(index, {number, step, payload}, options_.durable);
+      commits_.publish(index, next, options_.durable);
     } catch (...) {
       failure = std::current_exception();
     }
     lock.lock();
     committing_ = false;
     if (failure) fail_commit(number, step, failure);
-    last_ = {number, step, payload};
+    last_ = next;
     taken_back_ = false;
     for (auto& [id, entry] : entries_) {
       if (entry.written) entry.committed = std::exchange(entry.written, std::nullopt);
@@ -166,6 +197,11 @@ class ExtentStore final : public ChunkStore {
   std::optional<Commit> last_commit() const override {
     const std::lock_guard lock(mutex_);
     return last_;
+  }
+
+  void set_run_id(std::string id) override {
+    const std::lock_guard lock(mutex_);
+    options_.run_ids = {std::move(id)};
   }
 
   std::vector<StoredChunk> committed() const override {
@@ -192,7 +228,7 @@ class ExtentStore final : public ChunkStore {
   }
   std::uint64_t allocated_bytes() const override { return files_.allocated_bytes(); }
   std::uint64_t free_bytes(std::uint64_t offset) const override {
-    return files_.free_bytes(files_.stripes().pieces(offset, kPageBytes).front().file);
+    return files_.free_bytes(offset < kScratch ? files_.stripes().pieces(offset, kPageBytes).front().file : 0);
   }
 
  private:
@@ -232,6 +268,18 @@ class ExtentStore final : public ChunkStore {
     return found != passing_.end() && found->second.chunk == chunk ? &found->second.version : nullptr;
   }
 
+  [[nodiscard]] std::uint64_t passing_offset(std::uint64_t place_offset) const {
+    return scratch_ ? kScratch + place_offset : place_offset;
+  }
+
+  // Where no file can be made, nothing can be written: then only what needs it fails.
+  void open_scratch() {
+    const FileHandle made(create_nameless(options_.paths.front()));
+    if (!made) return;
+    static_cast<void>(make_file_ops()->switch_off_copy_on_write(made.get()));
+    scratch_ = open_again_direct(made.get());
+  }
+
   // Forgets the chunks in this range, which is being overwritten.
   void forget_passing(std::uint64_t offset, std::uint64_t bytes) {
     auto at = passing_.lower_bound(offset);
@@ -260,10 +308,10 @@ class ExtentStore final : public ChunkStore {
   // failed sync a second one may succeed without having written anything.
   void begin_to_write() {
     if (options_.read_only)
-      throw Error(
-          fmt::format("{} cannot be written: it was opened for reading\n  make it writable, or raise the budgets so that "
-                      "nothing has to be written",
-                      (options_.paths.front() / options_.name).string()));
+      throw Error(fmt::format(
+          "{} was opened for reading, and no file can be made beside it\n  make {} writable, or raise the budgets so "
+          "that nothing has to be written",
+          (options_.paths.front() / options_.name).string(), options_.paths.front().string()));
     if (commit_error_) throw Error(*commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);
@@ -293,6 +341,7 @@ class ExtentStore final : public ChunkStore {
   // An older commit is used only after all its bytes have been verified, because its places may have been overwritten since.
   void load() {
     const auto found = commits_.newest(options_.not_after_step);
+    if (!is_of(found.record.commit, options_.run_ids)) refuse_store_of_another(options_, found.record.commit);
     adopt(found.record, found.index);
     damage_ = found.damage.substr(std::min<std::size_t>(found.damage.size(), 3));  // without the first line's indent
     if (found.newer_damaged) {
@@ -350,6 +399,7 @@ class ExtentStore final : public ChunkStore {
 
   Options options_;
   ExtentFiles files_;
+  FileHandle scratch_;  // none: chunks of no commit are in the store's files, too
   CommitFiles commits_{files_};
   std::string damage_;
   mutable std::mutex mutex_;
@@ -370,6 +420,12 @@ std::unique_ptr<ChunkStore> ChunkStore::open(const Options& options) { return Ex
 bool ChunkStore::has_commit(const Options& options) {
   if (options.paths.empty()) return false;
   return CommitFiles::any(options.paths.front() / options.name);
+}
+
+std::optional<Commit> ChunkStore::commit_of_another(const Options& options) {
+  if (options.run_ids.empty() || options.temporary || options.paths.empty()) return std::nullopt;
+  auto newest = CommitFiles::newest_record(options.paths.front() / options.name);
+  return newest && !is_of(*newest, options.run_ids) ? newest : std::nullopt;
 }
 
 bool ChunkStore::had_commit(const Options& options) {

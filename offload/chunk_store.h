@@ -14,7 +14,9 @@
 // Owner:   main; must outlive the mover.
 // Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write of a state chunk is in flight.
 //          Until it returns, none may begin: both generations are needed. Reads, gradients and activations go on beside it.
-// Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written;
+// Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written, and for
+// a
+//          store of another run;
 //          Error(Exit::does_not_fit) if the disk has too little room; Error(Exit::runtime) with path and errno
 //          otherwise; a store in use by another process is refused, and one of another version with Error(Exit::usage). After a
 //          failed commit nothing more can be written: only opening the store again shows which of the two commits is on disk.
@@ -65,7 +67,8 @@ struct StoredChunk {
 struct Commit {
   std::uint64_t number = 0;  // counts up
   std::uint64_t step = 0;
-  std::string payload;  // the trainer's own JSON: configuration fingerprint, data position, …
+  std::string payload;      // the trainer's own JSON: configuration fingerprint, data position, …
+  std::string run_id = {};  // of the run that made it; empty: it had none
 };
 
 class ChunkStore {
@@ -82,12 +85,17 @@ class ChunkStore {
     std::uint32_t generations = 2;
     // Opens no commit after this step: ranks whose last commits differ resume from the last commit that all of them have.
     std::uint64_t not_after_step = ~0ULL;
+    // Whose store it is. A store whose last commit has none of these ids is neither opened nor replaced; the first one is
+    // written into commits. An empty text is the id of commits without one. No ids: nothing is compared.
+    std::vector<std::string> run_ids = {};
     bool read_only = false;  // of an existing store: changes nothing on the disk, which may be mounted read-only
+    // With read_only: gradients and activations, which no commit has, are written to a file without a name in the first path.
+    bool scratch = false;
     bool temporary = false;  // leaves no data behind, even after a crash; it cannot be committed or opened again
     std::chrono::nanoseconds deadline = kIoDeadline;  // for every call on its files; 0: none
     std::shared_ptr<FileOps> file_ops = {};           // null: the kernel's; tests inject faults here
   };
-  // Fresh: removes a store of that name if no process uses it.
+  // Fresh: removes a store of that name if no process uses it and its commits are of `run_ids`.
   static std::unique_ptr<ChunkStore> create(const Options& options);
   // Existing: reads the last valid commit. Several processes may have it open with read_only, and none that writes meanwhile;
   // `capacity_bytes` may grow (0: unchanged). Without a commit: Error(Exit::corrupt).
@@ -95,6 +103,8 @@ class ChunkStore {
   static bool has_commit(const Options& options);
   // Whether any file of a complete commit is left, also where its record is lost.
   static bool had_commit(const Options& options);
+  // The last commit, if it is of none of `run_ids`. A record that is damaged or cannot be read does not count.
+  static std::optional<Commit> commit_of_another(const Options& options);
   virtual ~ChunkStore() = default;
 
   // Called before the chunk's first write. A chunk that is already committed keeps its bytes if the descriptions agree; a store
@@ -122,6 +132,7 @@ class ChunkStore {
 
   virtual void commit(std::uint64_t step, const std::string& payload) = 0;
   [[nodiscard]] virtual std::optional<Commit> last_commit() const = 0;
+  virtual void set_run_id(std::string id) = 0;  // for the commits from now on
   // The damaged records and indices found when the store was opened, one per line; empty: none.
   [[nodiscard]] virtual std::string damage() const = 0;
   [[nodiscard]] virtual std::vector<StoredChunk> committed() const = 0;

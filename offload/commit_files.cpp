@@ -11,6 +11,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
+#include <terrace/core/text_file.h>
 
 namespace terrace {
 namespace {
@@ -251,6 +252,17 @@ void CommitFiles::remove_all() const {
   std::ranges::sort(names);
   for (const auto& name : names)
     if (is_of_a_commit(name)) files_.remove_small(name);
+}
+
+std::optional<Commit> CommitFiles::newest_record(const std::filesystem::path& directory) {
+  std::optional<Commit> newest;
+  for (const auto slot : kSlots)
+    for (const auto& name : copies_of(record_name(slot))) try {
+        auto record = parse_record(read_text_file(directory / name));
+        if (record && (!newest || record->commit.number > newest->number)) newest = std::move(record->commit);
+      } catch (const Error&) {  // it is missing, or cannot be read
+      }
+  return newest;
 }
 
 bool CommitFiles::only_the_first(const std::filesystem::path& directory) {

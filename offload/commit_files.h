@@ -52,6 +52,8 @@ class CommitFiles {
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
   // Whether there is an index other than the first, which a commit that was never finished may leave.
   [[nodiscard]] static bool later_index(const std::filesystem::path& directory);
+  // That of the newest record which can be read, whether or not its index can.
+  [[nodiscard]] static std::optional<Commit> newest_record(const std::filesystem::path& directory);
   // Whether the store has committed exactly once.
   [[nodiscard]] static bool only_the_first(const std::filesystem::path& directory);
 

@@ -1,13 +1,13 @@
 #include <terrace/offload/dead_stores.h>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
 #include <system_error>
 
+#include <terrace/core/file_lock.h>
 #include <terrace/offload/extent_files.h>
 
 namespace terrace {
@@ -18,7 +18,7 @@ void remove_if_dead(const std::filesystem::path& folder) {
   struct stat info {};
   if (!directory || ::fstat(directory.get(), &info) != 0 || info.st_uid != ::geteuid()) return;
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  if (lock && try_lock(lock.get(), LOCK_EX) != Locked::yes) return;  // without locks, it may be alive
   // Without a lock file, its owner died before it made one, or is about to make one: then the owner makes the folder again, and
   // the files in it are the owner's.
   if (lock)

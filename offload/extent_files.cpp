@@ -1,7 +1,6 @@
 #include <terrace/offload/extent_files.h>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -16,6 +15,8 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/file_lock.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/offload/dead_stores.h>
@@ -102,8 +103,9 @@ ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
     Place& place = places_.emplace_back();
     while (!open_directory(place, path, mode) || !lock_directory(place, mode)) {
     }
-    open_data(place, mode);
   }
+  if (mode == Mode::existing)
+    for (auto& place : places_) open_data(place, options_.read_only ? O_RDONLY : O_RDWR);
 }
 
 ExtentFiles::~ExtentFiles() {
@@ -134,7 +136,8 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
   if (options_.read_only) return true;
   if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
-  if ((info.st_mode & 077) != 0 && ::fchmod(place.directory_handle.get(), kStoreDirectoryMode) != 0) {
+  constexpr mode_t kTooMuch = 0777 & ~kStoreDirectoryMode;  // the rest is the user's: less, or a group that files inherit
+  if ((info.st_mode & kTooMuch) != 0 && ::fchmod(place.directory_handle.get(), info.st_mode & 07777 & ~kTooMuch) != 0) {
     fail(place.directory, "chmod", errno);
   }
   return true;
@@ -170,12 +173,13 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
     if (!place.lock && errno == ENOENT && options_.read_only) return true;
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
-    if (::flock(place.lock.get(), (options_.read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
-      if (errno == EWOULDBLOCK && options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
+    const auto locked = try_lock(place.lock.get(), options_.read_only ? LOCK_SH : LOCK_EX);
+    if (locked == Locked::impossible) warn_without_locks(place.directory / kLockName);
+    if (locked == Locked::by_another) {
+      if (options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
       }
-      if (errno != EWOULDBLOCK) fail(place.directory / kLockName, "flock", errno);
       throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it{}", place.directory.string(),
                               mode == Mode::fresh ? ", or give another `nvme-path`" : ""));
     }
@@ -188,13 +192,20 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
   }
 }
 
-void ExtentFiles::open_data(Place& place, Mode mode) const {
-  const int directory = place.directory_handle.get();
-  int flags = options_.read_only ? O_RDONLY : O_RDWR;
-  if (mode == Mode::fresh) {
+void ExtentFiles::make_data() {
+  for (auto& place : places_) {
+    const int directory = place.directory_handle.get();
     if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
-    flags |= O_CREAT | O_EXCL;
+    open_data(place, O_RDWR | O_CREAT | O_EXCL);
+    warn_when_no_disk(place.directory);
+    // Without a name its space is freed even if this process is killed.
+    if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
   }
+  if (options_.durable && !options_.temporary) sync_new_names();
+}
+
+void ExtentFiles::open_data(Place& place, int flags) const {
+  const int directory = place.directory_handle.get();
   place.data = open_file(directory, place.directory / kDataName, flags | O_DIRECT);
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
@@ -204,9 +215,20 @@ void ExtentFiles::open_data(Place& place, Mode mode) const {
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "the file is missing");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
-  if (mode == Mode::fresh) warn_when_no_disk(place.directory);
-  // Without a name its space is freed even if this process is killed.
-  if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
+  if (options_.read_only) return;
+  if (const int result = ops_->switch_off_copy_on_write(place.data.get()); result < 0)
+    warn(
+        fmt::format("{} has copy-on-write, which cannot be switched off there: {}; btrfs then writes through the page cache, "
+                    "which uses host memory and costs time",
+                    (place.directory / kDataName).string(), describe_errno(-result)));
+}
+
+// The commits sync what comes into the folder later.
+void ExtentFiles::sync_new_names() const {
+  for (const auto& place : places_)
+    for (const auto& folder : with_folders_above(place.directory))
+      if (const int result = ops_->sync(folder.get()); result < 0 && result != -EINVAL)  // which some folders cannot be
+        fail(place.directory, "the new folder could not be synced", -result);
 }
 
 Stripes ExtentFiles::fresh_stripes() const {

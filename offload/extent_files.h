@@ -20,12 +20,16 @@ namespace terrace {
 
 class ExtentFiles {
  public:
+  // Locks the directories of all paths. The files of an existing store are opened, too; a fresh one has none before
+  // make_data().
   enum class Mode { fresh, existing };
   ExtentFiles(const ChunkStore::Options& options, Mode mode);
   ~ExtentFiles();
   ExtentFiles(const ExtentFiles&) = delete;
   ExtentFiles& operator=(const ExtentFiles&) = delete;
 
+  // Replaces the data files of an earlier store by empty ones.
+  void make_data();
   // The store sets both: a fresh store from its options, an existing one from its index.
   void reserve(std::uint64_t capacity_bytes, Stripes stripes);
   [[nodiscard]] Stripes fresh_stripes() const;  // measures the speed of several paths if the store is large
@@ -57,7 +61,8 @@ class ExtentFiles {
   bool open_directory(Place& place, const std::filesystem::path& path, Mode mode) const;
   bool lock_directory(Place& place, Mode mode) const;  // false: it was removed meanwhile
   void demand_another(const Place& place) const;
-  void open_data(Place& place, Mode mode) const;
+  void open_data(Place& place, int flags) const;
+  void sync_new_names() const;
   void reserve_file(const Place& place, std::uint64_t bytes) const;
 
   const ChunkStore::Options options_;

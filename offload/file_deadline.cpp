@@ -49,6 +49,9 @@ class FileOpsWithDeadline final : public FileOps {
   int allocate(int file, std::uint64_t bytes) override {
     return number_within(file, [bytes](FileOps& ops, int own) { return ops.allocate(own, bytes); });
   }
+  int switch_off_copy_on_write(int file) override {
+    return number_within(file, [](FileOps& ops, int own) { return ops.switch_off_copy_on_write(own); });
+  }
 
  private:
   using Call = std::function<std::int64_t(FileOps&, int own)>;

@@ -1,7 +1,11 @@
 #include <terrace/offload/file_ops.h>
 
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -42,6 +46,16 @@ class KernelFileOps final : public FileOps {
   }
   int allocate(int file, std::uint64_t bytes) override {
     return retried([&] { return ::fallocate(file, 0, 0, static_cast<off_t>(bytes)); });
+  }
+  int switch_off_copy_on_write(int file) override {
+    struct statfs system {};
+    if (::fstatfs(file, &system) != 0) return -errno;
+    if (system.f_type != BTRFS_SUPER_MAGIC) return 0;
+    unsigned flags = 0;  // of 32 bits, whatever the request's macro says
+    if (const int result = retried([&] { return ::ioctl(file, FS_IOC_GETFLAGS, &flags); }); result < 0) return result;
+    if ((flags & FS_NOCOW_FL) != 0) return 0;
+    flags |= FS_NOCOW_FL;
+    return retried([&] { return ::ioctl(file, FS_IOC_SETFLAGS, &flags); });
   }
 };
 

@@ -26,6 +26,9 @@ class FileOps {
   virtual int rename(int directory, const std::string& from, const std::string& to) = 0;
   virtual int remove(int directory, const std::string& name) = 0;
   virtual int allocate(int file, std::uint64_t bytes) = 0;  // space for all of its first bytes
+  // btrfs writes a file past the page cache only if the file has neither copy-on-write nor checksums, which can be chosen only
+  // while it is empty. 0 if it has none, as on every other file system.
+  virtual int switch_off_copy_on_write(int file) = 0;
 };
 
 // The kernel's calls.
@@ -39,7 +42,7 @@ std::shared_ptr<FileOps> with_deadline(std::shared_ptr<FileOps> inner, std::chro
 // one.
 inline constexpr std::chrono::seconds kIoDeadline{120};
 
-// The modes and flags of all files of a store: other users cannot read the weights, and symbolic links are not followed.
-inline constexpr unsigned kStoreDirectoryMode = 0700, kStoreFileMode = 0600;
+// The modes of all files of a store, of which the umask takes more away: the group may read the weights, other users may not.
+inline constexpr unsigned kStoreDirectoryMode = 0750, kStoreFileMode = 0640;
 
 }  // namespace terrace

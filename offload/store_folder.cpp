@@ -1,7 +1,6 @@
 #include <terrace/offload/store_folder.h>
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/file_lock.h>
 #include <terrace/offload/dead_stores.h>
 #include <terrace/offload/extent_files.h>
 
@@ -58,9 +58,11 @@ void remove_store(const std::filesystem::path& folder) {
                       folder.string(), names.back()),
           Exit::corrupt);
   }
-  const FileHandle lock(::openat(directory.get(), kLockName, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!lock && errno != ENOENT) fail(folder / kLockName, "the lock file could not be opened");
-  if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+  const auto locked = lock ? try_lock(lock.get(), LOCK_EX) : Locked::yes;
+  if (locked == Locked::impossible) warn_without_locks(folder / kLockName);
+  if (locked == Locked::by_another)
     throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()));
   // Records are removed first: data without a record are harmless, a record without its data is not.
   std::ranges::sort(names);

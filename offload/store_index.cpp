@@ -162,11 +162,12 @@ std::optional<StoreIndex> parse_index(const std::string& text) {
 
 // The first line is the checksum of the lines after it.
 std::string write_record(const CommitRecord& record) {
-  const json body = {{"version", kStoreVersion},
-                     {"commit", record.commit.number},
-                     {"step", record.commit.step},
-                     {"index_xxh3", hex(record.index_checksum)},
-                     {"payload", record.commit.payload}};
+  json body = {{"version", kStoreVersion},
+               {"commit", record.commit.number},
+               {"step", record.commit.step},
+               {"index_xxh3", hex(record.index_checksum)},
+               {"payload", record.commit.payload}};
+  if (!record.commit.run_id.empty()) body["run_id"] = record.commit.run_id;
   return with_checksum(body.dump(1) + "\n");
 }
 
@@ -179,7 +180,7 @@ std::optional<CommitRecord> parse_record(const std::string& text) {
     const json body = json::parse(*body_text);
     number_in(body.at("version"), kStoreVersion, kStoreVersionOfRows);
     return CommitRecord{{number_in(body.at("commit"), 1, kMostBytes), number_in(body.at("step"), 0, kMostBytes),
-                         body.at("payload").get<std::string>()},
+                         body.at("payload").get<std::string>(), body.value("run_id", std::string())},
                         from_hex(body.at("index_xxh3").get<std::string>())};
   } catch (const std::exception&) {
     return std::nullopt;

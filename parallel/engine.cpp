@@ -343,6 +343,7 @@ bool Engine::knows_norms() const {
 }
 const StepMap& Engine::map() const { return impl_->map; }
 const ChunkStore* Engine::store() const { return impl_->tiers->store(); }
+void Engine::set_run_id(std::string id) { impl_->tiers->store()->set_run_id(std::move(id)); }
 
 PerTier<std::uint64_t> Engine::peak_bytes() const {
   PerTier<std::uint64_t> peak{};

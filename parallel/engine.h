@@ -88,6 +88,7 @@ class Engine {
 
   [[nodiscard]] const StepMap& map() const;
   [[nodiscard]] const ChunkStore* store() const;                // to read what is committed; null without one
+  void set_run_id(std::string id);                              // of the commits from now on
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;      // reserved in each tier so far
   [[nodiscard]] PerTier<std::uint64_t> reserved_bytes() const;  // now
   [[nodiscard]] Traffic moved() const;                          // counted at completion

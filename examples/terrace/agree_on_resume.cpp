@@ -4,32 +4,77 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <terrace/core/notice.h>
+#include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/offload/commit_files.h>
+#include <terrace/offload/store_index.h>
 
 namespace terrace::cli {
 namespace {
 
-// What a rank can resume from.
+// What can be resumed from a rank's store.
 enum class Committed { no_store, nothing, once, more };
 
-Committed committed(const RunDir& dir, bool something) {
-  const auto home = dir.store.paths.front() / dir.store.name;
-  if (!something) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
+Committed committed(const RunDir& dir, const ChunkStore::Options& store) {
+  const auto home = store.paths.front() / store.name;
+  if (!ChunkStore::has_commit(store)) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
   // If the run reached an end before, all ranks have committed that.
-  const bool may_be_alone = dir.reshard_from.empty() && !dir.has_committed && !std::filesystem::exists(dir.path / kResultFile);
+  const bool may_be_alone = !dir.has_committed && !std::filesystem::exists(dir.path / kResultFile);
   return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
+}
+
+// Of every rank that the run had. If the layout changes, these are not the ranks of now, and the first one looks.
+std::vector<Committed> committed_of_all(const RunDir& dir, Team& team) {
+  const bool others = team.any(team.first() && !dir.reshard_from.empty());
+  std::string mine, all;  // a digit for each store
+  team.together([&] {
+    const auto look = [&](const ChunkStore::Options& store) {
+      mine += static_cast<char>('0' + static_cast<int>(committed(dir, store)));
+    };
+    if (!others) look(dir.store);
+    if (others && team.first()) std::ranges::for_each(dir.reshard_from, look);
+  });
+  if (others) all = team.of_first(std::move(mine));
+  if (!others)
+    for (const double digit : team.each(mine.front())) all += static_cast<char>(digit);
+  std::vector<Committed> of_ranks;
+  for (const char digit : all) of_ranks.push_back(static_cast<Committed>(digit - '0'));
+  return of_ranks;
+}
+
+// The first rank has read or drawn them.
+void agree_on_run_ids(RunDir& dir, Team& team) {
+  std::string text = dir.run_id + "\n";
+  for (const auto& id : dir.store.run_ids) text += id + "\n";
+  auto ids = lines_of(team.of_first(std::move(text)));
+  dir.run_id = ids.front();
+  ids.erase(ids.begin());
+  dir.store.run_ids = ids;
+  for (auto& former : dir.reshard_from) former.run_ids = ids;
+}
+
+std::vector<std::vector<std::string>> paths_of_ranks(const RunDir& dir, Team& team) {
+  std::vector<std::vector<std::string>> all;
+  const auto mine = nlohmann::json(recorded_paths(dir)).dump();
+  const auto hashes = team.each(static_cast<double>(checksum_of_text(mine) >> 11));  // what a double holds
+  if (std::ranges::min(hashes) == std::ranges::max(hashes)) return all;
+  for (const auto& text : team.texts(mine)) all.push_back(nlohmann::json::parse(text).get<std::vector<std::string>>());
+  return all;
 }
 
 }  // namespace
 
 void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
-  const bool mine = team.first() ? dir.resume : !dir.reshard_from.empty() || ChunkStore::has_commit(dir.store);
-  const auto all = team.each(static_cast<double>(committed(dir, mine)));
-  const auto least = static_cast<Committed>(std::ranges::min(all)), most = static_cast<Committed>(std::ranges::max(all));
-  const bool here = static_cast<Committed>(all.front()) >= Committed::once;
+  agree_on_run_ids(dir, team);
+  const auto all = committed_of_all(dir, team);
+  const auto least = std::ranges::min(all), most = std::ranges::max(all);
+  const bool here = all.front() >= Committed::once;
   // A rank died during the first commit of the run. No rank continues before all have a commit, so the run can only start
   // again.
   const bool anew = here && least == Committed::nothing && most == Committed::once;
@@ -38,27 +83,41 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
                      dir.path.string()));
   const bool wanted = here && !anew;
   team.together([&] {
-    if (!here && most == Committed::more && mine && dir.store.generations > 1)
+    if (!team.first()) return;
+    const auto rank_with = [&](auto is) { return static_cast<std::size_t>(std::ranges::find_if(all, is) - all.begin()); };
+    const auto name_of = [&](std::size_t rank) {
+      return dir.reshard_from.empty() ? store_name_of_rank(dir.store.name, rank) : dir.reshard_from[rank].name;
+    };
+    if (!here && most == Committed::more && dir.store.generations > 1) {
+      const auto rank = rank_with([](Committed one) { return one == Committed::more; });
       throw Error(
           fmt::format("rank {} of the run in {} has a commit in its store {}, but rank 0 has none; starting again would "
                       "overwrite it\n  bring the store of rank 0 back; or, to give the run up, remove the stores of all "
                       "ranks (terrace ckpt rm)",
-                      team.rank(), dir.path.string(), dir.store.name),
+                      rank, dir.path.string(), name_of(rank)),
           Exit::corrupt);
-    if (wanted && !mine)
+    }
+    // With another layout, the others may have all parts.
+    if (wanted && least < Committed::once && dir.reshard_from.empty()) {
+      const auto rank = rank_with([](Committed one) { return one < Committed::once; });
       throw Error(
           fmt::format(
               "rank {} of the run in {} has no commit, but rank 0 has one\n  restore its store {}, or start a new run in "
               "another --out-dir",
-              team.rank(), dir.path.string(), dir.store.name),
+              rank, dir.path.string(), name_of(rank)),
           Exit::corrupt);
+    }
   });
   dir.resume = wanted;
-  if (wanted) return;
-  dir.has_committed = false;
-  dir.reshard_from.clear();
-  dir.store = store_options(config);
-  dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(team.rank()));
+  if (!wanted) {
+    dir.has_committed = false;
+    dir.reshard_from.clear();
+    auto ids = std::move(dir.store.run_ids);
+    dir.store = store_options(config);
+    dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(team.rank()));
+    dir.store.run_ids = std::move(ids);
+  }
+  dir.rank_paths = paths_of_ranks(dir, team);
 }
 
 }  // namespace terrace::cli

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <span>
 #include <vector>
 
 #include <terrace/core/error.h>
@@ -11,6 +12,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/export_command.h>
 #include <terrace/examples/terrace/kept_commits.h>
+#include <terrace/examples/terrace/own_store.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/common_commit.h>
@@ -89,8 +91,8 @@ void verify(const Stores& stores, const std::string& missing) {
   fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 
-void list(const std::filesystem::path& run, bool json) {
-  auto stores = stores_of_run(run);
+void list(const std::filesystem::path& run, std::span<const std::filesystem::path> given, bool json) {
+  auto stores = stores_of_run(run, given);
   for (auto& options : stores) options.read_only = true;
   auto all = kept_commits(run);
   const auto last = open_at_common_commit(stores).step;
@@ -106,8 +108,8 @@ void list(const std::filesystem::path& run, bool json) {
 }
 
 // A damaged store is removed too, and one whose rank's folder is missing in between. A store that a live run holds is not.
-void remove_stores(const std::filesystem::path& run) {
-  for (const auto& folder : store_folders_of_run(run)) remove_store(folder);
+void remove_stores(const std::filesystem::path& run, std::span<const std::filesystem::path> given) {
+  for (const auto& folder : store_folders_of_run(run, given)) remove_store(folder);
   remove_kept_commits(run);
   forget_run(run);
 }
@@ -135,11 +137,12 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
   auto own = like;
   own.paths = {to};
   own.read_only = false;
+  own.run_ids = {new_run_id()};
   for (std::size_t r = 0; r < stores.size(); ++r) {
     own.name = store_name_of_rank("store", r);
     copy_store(*stores[r], own);
   }
-  copy_run_files(run, to);  // last, because these files make it a run
+  copy_run_files(run, to, own.run_ids.front());  // last, because these files make it a run
   copying.finish();
 }
 
@@ -148,7 +151,8 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
 Exit ckpt_command(const CommandLine& line) {
   const auto& action = line.positional.at(0);
   const auto& of = line.positional.at(1);
-  const auto run = line.step < 0 ? of : directory_of_commit(of, static_cast<std::uint64_t>(line.step)).string();
+  const auto run =
+      line.step < 0 ? of : directory_of_commit(of, line.config.nvme_path, static_cast<std::uint64_t>(line.step)).string();
   if (action == "rm" && line.step >= 0 && run == of)
     throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
                             "without --step removes all of them",
@@ -159,20 +163,21 @@ Exit ckpt_command(const CommandLine& line) {
     fmt::print("removed the commit after step {} of {}\n", line.step, of);
     return Exit::ok;
   }
-  auto all = stores_of_run(run);
+  const auto& given = line.config.nvme_path;
   if (action == "rm") {
-    remove_stores(run);
+    remove_stores(run, given);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);
     return Exit::ok;
   }
   if (action == "list") {
-    list(run, line.config.json);
+    list(run, given, line.config.json);
     return Exit::ok;
   }
   if (action == "export") {
-    export_model(run, line.positional.at(2), line.merge ? Adapted::merged : Adapted::alone);
+    export_model(run, given, line.positional.at(2), line.merge ? Adapted::merged : Adapted::alone);
     return Exit::ok;
   }
+  auto all = stores_of_run(run, given);
   const auto missing = take_missing(all);
   if (action != "verify" || all.empty()) demand_all(missing);
   for (auto& options : all) options.read_only = true;

@@ -56,7 +56,7 @@ const std::vector<Command>& commands() {
        "RUN..."},
       {"top", "watch runs in a terminal while they train", {}, "RUN..."},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "list, inspect, verify, copy, export or remove the commits of a run", {"json"}, "RUN"},
+      {"ckpt", "list, inspect, verify, copy, export or remove the commits of a run", {"nvme-path", "json"}, "RUN"},
       {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
       {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},

@@ -13,6 +13,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/doctor.h>
+#include <terrace/offload/file_ops.h>
 #include <terrace/offload/file_system.h>
 
 namespace terrace::cli {
@@ -21,11 +22,16 @@ namespace {
 namespace fs = std::filesystem;
 using Status = Finding::Status;
 
-// Writes one page with direct I/O, and removes the file.
-int try_direct_io(const fs::path& folder) {
+struct Tried {
+  int direct = 0, without_copy_on_write = 0;  // 0, or an errno
+};
+
+// As a store does: writes one page with direct I/O. Removes the file.
+Tried try_direct_io(const fs::path& folder) {
   const auto file = folder / fmt::format(".terrace-doctor-{}", ::getpid());
   const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);
-  if (fd < 0) return errno;
+  if (fd < 0) return {.direct = errno};
+  const int refused = -make_file_ops()->switch_off_copy_on_write(fd);
   void* const page = ::operator new (kPageBytes, std::align_val_t{kPageBytes});
   std::memset(page, 0, kPageBytes);
   const auto written = ::pwrite(fd, page, kPageBytes, 0);
@@ -33,7 +39,7 @@ int try_direct_io(const fs::path& folder) {
   ::operator delete (page, std::align_val_t{kPageBytes});
   ::close(fd);
   ::unlink(file.c_str());
-  return error;
+  return {.direct = error, .without_copy_on_write = refused};
 }
 
 }  // namespace
@@ -58,9 +64,17 @@ std::vector<Finding> examine_path(const fs::path& path) {
     out.push_back({little ? Status::warn : Status::ok, name, format_bytes(free_bytes) + " free",
                    little ? "make room there, or give another --nvme-path" : ""});
   }
-  const int direct = try_direct_io(path);
-  if (direct == 0) {
-    out.push_back({Status::ok, name, "direct I/O works", ""});
+  const auto [direct, copying] = try_direct_io(path);
+  if (direct == 0 && copying == 0) {
+    const bool btrfs = file_system_of(path).name == "btrfs";
+    out.push_back({Status::ok, name,
+                   btrfs ? "direct I/O works: a store switches copy-on-write off for its files" : "direct I/O works", ""});
+  } else if (direct == 0) {
+    out.push_back({Status::warn, name,
+                   fmt::format("copy-on-write cannot be switched off: {}; writes then go through the page cache, which takes "
+                               "memory and time outside the budgets",
+                               describe_errno(copying)),
+                   "give a new folder without copy-on-write (chattr +C), or an --nvme-path on ext4 or xfs"});
   } else if (direct == EINVAL || direct == EOPNOTSUPP) {
     out.push_back({Status::warn, name, "direct I/O is not supported: the page cache takes memory and time outside the budgets",
                    "give an --nvme-path on a local disk (ext4 or xfs)"});

@@ -121,11 +121,11 @@ void write_committed_weights(CommittedState& state, const Model& model, DType dt
 
 namespace {
 
-void export_into(const fs::path& run, const fs::path& to, Adapted adapted) {
+void export_into(const fs::path& run, std::span<const fs::path> given, const fs::path& to, Adapted adapted) {
   RunConfig config;
   apply_file(config, run / kConfigFile);
   demand_settings_of_run(run, config);
-  auto stores = stores_of_run(run);
+  auto stores = stores_of_run(run, given);
   for (auto& store : stores) store.read_only = true;
   config.dp = config.pp = config.tp = config.cp = config.ep = config.tp_depth = 1;  // the whole model
   config.sp = false;
@@ -186,8 +186,8 @@ void export_into(const fs::path& run, const fs::path& to, Adapted adapted) {
 
 }  // namespace
 
-void export_model(const fs::path& run, const fs::path& to, Adapted adapted) try {
-  export_into(run, to, adapted);
+void export_model(const fs::path& run, std::span<const fs::path> given, const fs::path& to, Adapted adapted) try {
+  export_into(run, given, to, adapted);
 } catch (const Error& error) {
   const bool advises = std::string_view(error.what()).find('\n') != std::string_view::npos;
   if (advises || error.exit() != Exit::runtime) throw;

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 
 #include <terrace/core/dtype.h>
 #include <terrace/parallel/committed_state.h>
@@ -22,7 +23,9 @@ namespace terrace::cli {
 inline constexpr std::uint64_t kMostFileBytes = 5'000'000'000;  // as the library cuts
 
 enum class Adapted : std::uint8_t { alone, merged };
-void export_model(const std::filesystem::path& run, const std::filesystem::path& to, Adapted adapted = Adapted::alone);
+// `given`: for stores_of_run().
+void export_model(const std::filesystem::path& run, std::span<const std::filesystem::path> given,
+                  const std::filesystem::path& to, Adapted adapted = Adapted::alone);
 
 // The files of weights alone, as layers read them. `model`: what of the state is written.
 void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const std::filesystem::path& to);

@@ -3,7 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/model.h>
@@ -57,13 +60,15 @@ namespace {
 CommittedRun committed_run(RunConfig config, const std::string& run) {
   demand_device(config);
   CommittedRun source;  // no list of its members: if one of them throws, g++ 12 destroys some that were not made
-  source.store = store_of_run(run);
+  source.ranks = stores_of_run(run, config.nvme_path);
+  source.store = source.ranks.front();
   source.in_parts = is_in_parts(config);
   demand_settings_of_run(run, config);
-  source.ranks = stores_of_ranks(source.store, static_cast<std::size_t>(config.ranks()));
   source.config = on_one_rank(std::move(config));
   return source;
 }
+
+bool can_be_written(const std::filesystem::path& folder) { return ::access(folder.c_str(), W_OK | X_OK) == 0; }
 
 PlanRequest request_of(CommittedRun& source, std::int64_t positions) {
   PlanRequest request{.shape = {.batch = {1, 1}, .micro_batches = 1},
@@ -79,11 +84,12 @@ PlanRequest request_of(CommittedRun& source, std::int64_t positions) {
     request.commits = false;
     request.generations = 1;
     store.temporary = true;
+    store.name += fmt::format("-reader{}", ::getpid());
+    if (!std::ranges::all_of(store.paths, can_be_written)) store.paths = {std::filesystem::temp_directory_path()};
   } else {
     set_optimizer(request, source.config);
     request.generations = store.generations;
-    // Otherwise what exceeds the memory is written to the store's own disk, beside the committed bytes.
-    store.read_only = ::access((store.paths.front() / store.name).c_str(), W_OK) != 0;
+    store.read_only = store.scratch = true;
   }
   return request;
 }

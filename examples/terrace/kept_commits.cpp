@@ -134,6 +134,7 @@ void CommitKeeper::copy_last_commit() {
   own.paths = {folder_};
   own.name = store_name_of_rank("store", static_cast<std::size_t>(team_.rank()));
   own.stripe_weights = {};
+  own.run_ids = {dir_.run_id};
   copying_ = std::async(std::launch::async, [&store, own, stop = stop_.get_token()] {
     copy_store(store, own, stop);
     free_gaps(own.paths.front() / own.name / "data", store.committed());
@@ -145,7 +146,7 @@ void CommitKeeper::finish_copy() {
   team_.together([&] { copying_.get(); });
   team_.together([&] {
     if (!team_.first()) return;
-    copy_run_files(dir_.path, folder_);
+    copy_run_files(dir_.path, folder_, dir_.run_id);
     unfinished_->finish();
     unfinished_.reset();
   });
@@ -172,13 +173,13 @@ void CommitKeeper::remove_oldest() const {
     }
 }
 
-fs::path directory_of_commit(const fs::path& run, std::uint64_t step) {
+fs::path directory_of_commit(const fs::path& run, std::span<const fs::path> given, std::uint64_t step) {
   std::string steps;
   for (const auto& kept : kept_commits(run)) {
     if (kept.step == step) return kept.directory;
     steps += fmt::format("{}{}", steps.empty() ? "" : ", ", kept.step);
   }
-  auto stores = stores_of_run(run);
+  auto stores = stores_of_run(run, given);
   for (auto& store : stores) store.read_only = true;
   const auto last = open_at_common_commit(stores).step;
   if (last == step) return run;

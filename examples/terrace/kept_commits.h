@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <future>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <vector>
 
@@ -62,7 +63,8 @@ class CommitKeeper {
 };
 
 // For `terrace ckpt … --step S`: the run itself if its last commit is after that step, or the directory of a kept one.
-std::filesystem::path directory_of_commit(const std::filesystem::path& run, std::uint64_t step);
+std::filesystem::path directory_of_commit(const std::filesystem::path& run, std::span<const std::filesystem::path> given,
+                                          std::uint64_t step);
 void remove_kept_commits(const std::filesystem::path& run);
 
 }  // namespace terrace::cli

@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
+#include <set>
 #include <string_view>
 #include <utility>
 
 #include <terrace/core/error.h>
+#include <terrace/core/file_lock.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
@@ -18,6 +21,7 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/own_store.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
@@ -33,6 +37,9 @@ constexpr const char* kHasCommitted = "has_committed";
 constexpr const char* kComputedWith = "computed_with";
 constexpr const char* kMachines = "machines";
 constexpr const char* kUnitsApart = "units_apart";
+constexpr const char* kRunId = "run_id";
+constexpr const char* kFormerRunIds = "former_run_ids";
+constexpr const char* kRankPaths = "rank_store_paths";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -53,6 +60,11 @@ void write_text(const fs::path& file, const std::string& text) try {
   throw Error(
       fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then continue with --resume auto",
                   file.string(), error.what()));
+}
+
+// Of a new run directory, and of the folders that were made for it.
+void sync_names(const fs::path& dir) try { sync_with_folders_above(dir); } catch (const Error& error) {
+  throw Error(fmt::format("{}\n  check the disk, then continue with --resume auto", error.what()));
 }
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why) {
@@ -127,7 +139,8 @@ std::uint64_t count_in(const nlohmann::json& value, std::uint64_t most, const ch
 
 struct RunFile {
   nlohmann::json fingerprint;
-  ChunkStore::Options store;
+  ChunkStore::Options store;  // of rank 0
+  std::vector<std::vector<fs::path>> rank_paths = {};
   bool has_committed = false;
   std::string computed_with = {};
   std::vector<int> machines;  // not recorded by older versions
@@ -137,6 +150,17 @@ struct RunFile {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
            fingerprint.at("tp").get<std::size_t>() * fingerprint.at("cp").get<std::size_t>() *
            fingerprint.at("ep").get<std::size_t>();
+  }
+  [[nodiscard]] ChunkStore::Options store_of(std::size_t rank, std::span<const fs::path> given) const {
+    auto one = store;
+    one.name = store_name_of_rank(store.name, rank);
+    if (rank < rank_paths.size()) one.paths = rank_paths[rank];
+    return where_it_is(std::move(one), given);
+  }
+  [[nodiscard]] std::vector<ChunkStore::Options> stores(std::span<const fs::path> given) const {
+    std::vector<ChunkStore::Options> all;
+    for (std::size_t rank = 0; rank < ranks(); ++rank) all.push_back(store_of(rank, given));
+    return all;
   }
 };
 RunFile read_run_file(const fs::path& dir) {
@@ -158,10 +182,19 @@ RunFile read_run_file(const fs::path& dir) {
     demand_types_of(defaults, read.fingerprint);
     if (j.contains("generations"))
       read.store.generations = static_cast<std::uint32_t>(count_in(j.at("generations"), 2, "generations"));
+    // Of a version that knew no ids, commits have none.
+    read.store.run_ids = j.value(kFormerRunIds, std::vector<std::string>());
+    read.store.run_ids.insert(read.store.run_ids.begin(), j.value(kRunId, std::string()));
     // A store inside the run directory moves with it.
-    for (const auto& path : j.at("store_paths"))
-      read.store.paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
-    if (read.store.paths.empty()) throw Error("it has no path of a store");
+    const auto paths_in = [&](const nlohmann::json& recorded) {
+      std::vector<fs::path> paths;
+      for (const auto& path : recorded) paths.push_back((fs::absolute(dir) / path.get<std::string>()).lexically_normal());
+      if (paths.empty()) throw Error("it has no path of a store");
+      return paths;
+    };
+    read.store.paths = paths_in(j.at("store_paths"));
+    if (j.contains(kRankPaths))
+      for (const auto& paths : j.at(kRankPaths)) read.rank_paths.push_back(paths_in(paths));
     constexpr std::uint64_t kMostRanks = 1 << 20;
     count_in(read.fingerprint.at("dp"), kMostRanks, "ranks");
     count_in(read.fingerprint.at("pp"), kMostRanks, "ranks");
@@ -249,6 +282,26 @@ bool is_store_of(std::string_view base, std::string_view name) {
   return is_rank_of(name.substr(0, name.size() - rest.size()), name);
 }
 
+// The folders of stores in these paths whose names `wanted` picks, but for those of another run: only the first path of a store
+// tells.
+std::vector<fs::path> own_folders(const std::set<fs::path>& paths, const std::vector<std::string>& run_ids,
+                                  const std::function<bool(const std::string&)>& wanted) {
+  std::vector<fs::path> folders;
+  std::set<std::string> others;
+  for (const auto& path : paths) {
+    std::error_code error;
+    for (const auto& entry : fs::directory_iterator(path, error)) {
+      const auto name = entry.path().filename().string();
+      if (!wanted(name)) continue;
+      folders.push_back(entry.path());
+      if (ChunkStore::commit_of_another({.paths = {path}, .name = name, .run_ids = run_ids})) others.insert(name);
+    }
+  }
+  for (const auto& name : others) warn(fmt::format("the store {} belongs to another run now, and stays", name));
+  std::erase_if(folders, [&](const fs::path& folder) { return others.contains(folder.filename().string()); });
+  return folders;
+}
+
 [[noreturn]] void refuse_unfinished_copy(const fs::path& path) {
   throw Error(fmt::format("{} is an unfinished copy of a run\n  repeat the command terrace ckpt copy, or remove the folder",
                           path.string()),
@@ -262,30 +315,57 @@ void demand_run(const fs::path& path) {
 }
 
 // Sets the stores of the run, or new ones if the layout changes.
-void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
-  dir.store.paths = run.store.paths;
-  dir.store.name = run.store.name;
+void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config, std::size_t rank) {
+  dir.store.paths = run.store_of(rank, config.nvme_path).paths;
+  if (rank >= run.rank_paths.size() && !run.rank_paths.empty() && !config.nvme_path.empty()) dir.store.paths = config.nvme_path;
+  dir.store.name = store_name_of_rank(run.store.name, rank);
+  dir.store.run_ids = run.store.run_ids;
   auto then = run.fingerprint, now = fingerprint(config);
   const auto layout = take_layout(then);
   const bool same = layout == take_layout(now);
   if (same && run.units_apart == units_apart(config)) return;
-  if (same && config.sync_interval > 1)
+  dir.reshard_from = run.stores(config.nvme_path);
+  auto next = LaidOut::of(run.store.name);
+  ++next.number;
+  dir.store.name = store_name_of_rank(next.name(), rank);
+}
+
+// Where each rank has its own weights, the layout must stay.
+void demand_layout(const RunDir& dir, const RunFile& run, const RunConfig& config) {
+  if (dir.reshard_from.empty() || config.sync_interval == 1) return;
+  auto then = run.fingerprint, now = fingerprint(config);
+  const auto layout = take_layout(then);
+  if (layout == take_layout(now))
     throw Error(fmt::format("the run in {} was begun by an older version, which laid its chunks out otherwise, and with "
                             "--sync-interval {} each rank has its own weights, which cannot be laid out anew\n  continue with "
                             "the version that began it",
                             dir.path.string(), config.sync_interval),
                 Exit::usage);
-  if (config.sync_interval > 1)
+  throw Error(
+      fmt::format("--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks "
+                  "cannot change\n  continue with --dp {}",
+                  config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
+      Exit::usage);
+}
+
+// A directory without run.json begins a new run. What has committed under the names of its stores is another's: of a run that
+// was moved away, that lost its run.json, or that has a directory of the same path elsewhere.
+void demand_no_commits(const RunDir& dir, const RunConfig& config) {
+  const auto& path = dir.store.paths.front();
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(path, error)) {
+    auto store = dir.store;
+    store.name = entry.path().filename().string();
+    if (!is_store_of(dir.store.name, store.name) || !ChunkStore::had_commit(store)) continue;
     throw Error(
         fmt::format(
-            "--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks cannot "
-            "change\n  continue with --dp {}",
-            config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
-        Exit::usage);
-  dir.reshard_from = stores_of_ranks(run.store, run.ranks());
-  auto next = LaidOut::of(run.store.name);
-  ++next.number;
-  dir.store.name = next.name();
+            "{} has files of a commit, but the {} of that run is missing in {}: the run was moved, lost the file, or is "
+            "another machine's\n  give another --out-dir; or let terrace ckpt copy give the moved run a store of its "
+            "own, and remove it with terrace ckpt rm; or restore the file; or, to give the commit up and start a new "
+            "run, remove the store",
+            entry.path().string(), kRunFile, dir.path.string()),
+        config.resume == "never" ? Exit::usage : Exit::corrupt);
+  }
 }
 
 // Whether the directory has anything that must not be overwritten. A failed start leaves at most a store without a commit.
@@ -312,13 +392,12 @@ void make_directory(const fs::path& dir) {
                     "link",
                     dir.string()),
         Exit::usage);
-  const bool is_new = fs::create_directories(dir, error);
+  fs::create_directories(dir, error);
   if (error)
     throw Error(
         fmt::format("--out-dir {} cannot be created: {} (errno {})\n  give --out-dir a folder on a file system that can be "
                     "written",
                     dir.string(), error.message(), error.value()));
-  if (is_new) sync_to_disk(fs::absolute(dir).parent_path());
 }
 
 }  // namespace
@@ -328,7 +407,7 @@ void make_directory(const fs::path& dir) {
 FileHandle lock_directory(const fs::path& dir, std::string_view instead) {
   FileHandle handle(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!handle) throw Error(fmt::format("run directory {} cannot be opened: {}", dir.string(), describe_errno(errno)));
-  if (::flock(handle.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+  if (try_lock(handle.get(), LOCK_EX) == Locked::by_another)
     throw Error(fmt::format("{} is in use by another run\n  wait for that run or stop it, or give {}", dir.string(), instead));
   return handle;
 }
@@ -354,9 +433,11 @@ RunDir open_run_dir(RunConfig& config) {
              .lock = {},
              .store = store_options(config),
              .resume = false,
+             .run_id = new_run_id(),
              .reshard_from = {},
              .machines = {},
              .result = {}};
+  dir.store.run_ids = {dir.run_id};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
   if (config.resume == "never" && is_used(dir.path))
@@ -366,27 +447,25 @@ RunDir open_run_dir(RunConfig& config) {
         Exit::usage);
   if (is_unfinished_copy(dir.path)) refuse_unfinished_copy(dir.path);
   if (!fs::exists(dir.path / kRunFile)) {
-    if (config.resume != "never" && ChunkStore::had_commit(dir.store))
-      throw Error(fmt::format("{} has files of a commit of the run in {}, but the {} of that run is missing\n  restore the "
-                              "file; or, to give the "
-                              "commit up and start a new run, remove the store",
-                              (dir.store.paths.front() / dir.store.name).string(), dir.path.string(), kRunFile),
-                  Exit::corrupt);
+    demand_no_commits(dir, config);
     return dir;
   }
 
   const auto run = read_run_file(dir.path);
   dir.has_committed = run.has_committed;
   dir.computed_with = run.computed_with;
-  const auto home = run.store.paths.front() / run.store.name;
+  dir.store.run_ids = run.store.run_ids;
+  const auto first = run.store_of(0, config.nvme_path);
+  const auto home = first.paths.front() / first.name;
   if (!fs::exists(home))
     throw Error(
         fmt::format(
-            "the run in {} has its state in {}, but the directory is missing\n  mount that disk; or, to give the run up, run "
-            "terrace ckpt rm {} and start it again with --resume auto",
+            "the run in {} has its state in {}, but the directory is missing\n  mount that disk, or give the place where it is "
+            "now with --nvme-path; or, to give the run up, run terrace ckpt rm {} and start it again with --resume auto",
             dir.path.string(), home.string(), dir.path.string()),
         Exit::corrupt);
-  if (!ChunkStore::has_commit(run.store)) {  // the run starts again
+  demand_own_store(first, dir.path);
+  if (!ChunkStore::has_commit(first)) {  // the run starts again
     // With one generation, a commit is taken back before its bytes are overwritten.
     if (run.store.generations > 1 && (run.has_committed || fs::exists(dir.path / kResultFile)))
       throw Error(
@@ -401,6 +480,7 @@ RunDir open_run_dir(RunConfig& config) {
           fmt::format("the run in {} had --durability off or none and committed nothing, so it starts again; with --durability "
                       "commit a run can be continued",
                       dir.path.string()));
+    set_stores(dir, run, config, 0);  // agree_on_resume() looks at the other ranks' stores, and makes this a new run
     return dir;
   }
   auto then = run.fingerprint, now = fingerprint(config);
@@ -429,7 +509,8 @@ RunDir open_run_dir(RunConfig& config) {
                 Exit::usage);
   dir.resume = true;
   dir.machines = run.machines;
-  set_stores(dir, run, config);
+  set_stores(dir, run, config, 0);
+  demand_layout(dir, run, config);
   if (fs::exists(dir.path / kResultFile))
     read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
       const bool enough = result.at("steps").get<std::int64_t>() >= config.steps;
@@ -451,7 +532,8 @@ RunDir rank_dir(const RunConfig& config, int rank) {
   if (fs::exists(path / kRunFile)) {
     const auto run = read_run_file(path);
     dir.has_committed = run.has_committed;
-    set_stores(dir, run, config);
+    set_stores(dir, run, config, static_cast<std::size_t>(rank));
+    return dir;
   }
   dir.store.name = store_name_of_rank(dir.store.name, static_cast<std::size_t>(rank));
   return dir;
@@ -469,86 +551,84 @@ void warn_of_other_bits(const RunDir& dir, const RunConfig& config) {
                   dir.path.string(), dir.computed_with, bits_group(config)));
 }
 
-void begin_run(const RunDir& dir, const RunConfig& config) {
-  keep_tokenizer(dir.path, config);
-  write_text(dir.path / kConfigFile, to_toml(config));
-  auto paths = nlohmann::json::array();
+std::vector<std::string> recorded_paths(const RunDir& dir) {
+  std::vector<std::string> paths;
   for (const auto& path : dir.store.paths) {
     std::error_code error;
     paths.push_back(fs::equivalent(path, dir.path, error) ? "." : fs::absolute(path).string());
   }
-  write_run_json(dir.path, {{"version", kRecordVersion},
-                            {"fingerprint", fingerprint(config)},
-                            {"store_paths", paths},
-                            {"store_name", dir.store.name},
-                            {"generations", dir.store.generations},
-                            {kMachines, dir.machines},
-                            {kUnitsApart, units_apart(config)},
-                            {kHasCommitted, dir.resume},
-                            {kComputedWith, bits_group(config)}});
+  return paths;
+}
+
+void begin_run(const RunDir& dir, const RunConfig& config) {
+  sync_names(dir.path);
+  keep_tokenizer(dir.path, config);
+  write_text(dir.path / kConfigFile, to_toml(config));
+  auto former_ids = dir.store.run_ids;
+  std::erase(former_ids, dir.run_id);  // a new run has no others
+  nlohmann::json run{{"version", kRecordVersion},
+                     {"fingerprint", fingerprint(config)},
+                     {"store_paths", recorded_paths(dir)},
+                     {"store_name", dir.store.name},
+                     {"generations", dir.store.generations},
+                     {kMachines, dir.machines},
+                     {kUnitsApart, units_apart(config)},
+                     {kRunId, dir.run_id},
+                     {kFormerRunIds, former_ids},
+                     {kHasCommitted, dir.resume},
+                     {kComputedWith, bits_group(config)}};
+  if (!dir.rank_paths.empty()) run[kRankPaths] = dir.rank_paths;
+  write_run_json(dir.path, run);
   std::error_code error;
   for (const auto* const name : {kResultFile, kUnfinishedCopy}) fs::remove(dir.path / name, error);
 }
 
-void record_first_commit(RunDir& dir) {
-  if (std::exchange(dir.has_committed, true)) return;
+void record_first_commit(const RunDir& dir, const std::optional<std::string>& resumed) {
   auto run = read_run_json(dir.path, [](const nlohmann::json& j) { return j; });
-  run[kHasCommitted] = true;
+  if (dir.store.generations > 1) run[kHasCommitted] = true;  // else the next step takes the commit back
+  auto& former = run[kFormerRunIds] = nlohmann::json::array();
+  if (resumed) former.push_back(*resumed);
   write_run_json(dir.path, run);
 }
 
-void remove_former_stores(const RunDir& dir) {
+void remove_former_stores(const RunDir& dir, std::size_t ranks) {
   const auto now = LaidOut::of(dir.store.name);
-  for (auto former = now; --former.number >= 1;)
-    for (const auto& path : dir.store.paths) {
-      std::error_code error;
-      std::vector<fs::path> dead;
-      for (const auto& entry : fs::directory_iterator(path, error))
-        if (is_rank_of(former.name(), entry.path().filename().string())) dead.push_back(entry.path());
-      for (const auto& store : dead) try {
-          remove_store(store);
-        } catch (const Error& problem) {
-          warn(fmt::format("a store of the former layout stays: {}", problem.what()));
-        }
+  std::set<fs::path> paths(dir.store.paths.begin(), dir.store.paths.end());
+  for (const auto& former : dir.reshard_from) paths.insert(former.paths.begin(), former.paths.end());
+  const auto of_rank = now.name() + std::string(kRankSuffix);
+  const auto is_former = [&](const std::string& name) {
+    const bool of_now = is_rank_of(now.name(), name);
+    const auto rank = of_now && name.starts_with(of_rank) ? std::strtoull(name.c_str() + of_rank.size(), nullptr, 10) : 0;
+    return is_store_of(now.base, name) && !(of_now && rank < ranks);
+  };
+  for (const auto& store : own_folders(paths, dir.store.run_ids, is_former)) try {
+      remove_store(store);
+    } catch (const Error& problem) {
+      warn(fmt::format("a store of the former layout stays: {}", problem.what()));
     }
 }
 
-ChunkStore::Options store_of_run(const fs::path& path) {
+std::vector<ChunkStore::Options> stores_of_run(const fs::path& path, std::span<const fs::path> given) {
   demand_run(path);
-  return read_run_file(path).store;
+  auto stores = read_run_file(path).stores(given);
+  for (const auto& store : stores) demand_own_store(store, path);
+  return stores;
 }
 
-std::vector<ChunkStore::Options> stores_of_run(const fs::path& path) {
-  demand_run(path);
-  const auto run = read_run_file(path);
-  return stores_of_ranks(run.store, run.ranks());
-}
-
-std::vector<fs::path> store_folders_of_run(const fs::path& path) {
+std::vector<fs::path> store_folders_of_run(const fs::path& path, std::span<const fs::path> given) {
   demand_run(path);
   const auto run = read_run_file(path);
   const auto base = LaidOut::of(run.store.name).base;
-  std::vector<fs::path> folders;
-  for (const auto& place : run.store.paths) {
-    std::error_code error;
-    for (const auto& entry : fs::directory_iterator(place, error))
-      if (is_store_of(base, entry.path().filename().string())) folders.push_back(entry.path());
-  }
-  std::ranges::sort(folders);
-  return folders;
-}
-
-std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks) {
-  std::vector<ChunkStore::Options> all(ranks, first);
-  for (std::size_t r = 0; r < ranks; ++r) all[r].name = store_name_of_rank(first.name, r);
-  return all;
+  std::set<fs::path> paths;
+  for (const auto& store : run.stores(given)) paths.insert(store.paths.begin(), store.paths.end());
+  return own_folders(paths, run.store.run_ids, [&](const std::string& name) { return is_store_of(base, name); });
 }
 
 std::string store_name_of_rank(const std::string& name, std::size_t rank) {
   return rank == 0 ? name : fmt::format("{}-rank{}", name, rank);
 }
 
-void copy_run_files(const fs::path& from, const fs::path& to) {
+void copy_run_files(const fs::path& from, const fs::path& to, const std::string& run_id) {
   for (const auto* const name : {kConfigFile, kMetricsFile, kAlgorithmsFile})
     if (fs::exists(from / name)) {
       fs::copy_file(from / name, to / name);
@@ -561,7 +641,9 @@ void copy_run_files(const fs::path& from, const fs::path& to) {
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";
+  run[kRunId] = run_id;
   run[kHasCommitted] = true;
+  for (const auto* const of_the_stores : {kFormerRunIds, kRankPaths}) run.erase(of_the_stores);
   for (const auto* const name : {kRunFileCopy, kRunFile}) write_json(to / name, run);
 }
 

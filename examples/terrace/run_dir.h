@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +30,11 @@ struct RunDir {
   bool resume = false;             // there is a commit to continue from
   bool has_committed = false;      // the run has had a commit of all its ranks: a missing one is lost, and not of the future
   std::string computed_with = {};  // bits_group() of the run's last part; empty: not recorded, or a new run
+  std::string run_id = {};         // of this start (own_store.h); store.run_ids are those until now
   // If the layout changes: the stores of all former ranks, which have the state now. `store` is a new one then.
   std::vector<ChunkStore::Options> reshard_from;
+  // Where each rank has its store, as run.json names it, if ranks were given different paths.
+  std::vector<std::vector<std::string>> rank_paths = {};
   std::vector<int> machines;             // how many ranks are on each; empty: one rank, or not recorded
   std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
 };
@@ -48,23 +52,28 @@ bool has_other_bits(const RunDir& dir, const RunConfig& config);
 void warn_of_other_bits(const RunDir& dir, const RunConfig& config);
 // Writes config.toml, run.json and the tokenizer, and removes an earlier result. Called after all checks.
 void begin_run(const RunDir& dir, const RunConfig& config);
-// Called after the first commit: from now on, a store without a commit is damage.
-void record_first_commit(RunDir& dir);
-// Removes this machine's stores of former layouts. Any rank calls it, after begin_run().
-void remove_former_stores(const RunDir& dir);
-// The store of the run in a directory (generate, ckpt).
-ChunkStore::Options store_of_run(const std::filesystem::path& path);
-// The stores of all ranks, in rank order; some may be on other machines, or lost.
-std::vector<ChunkStore::Options> stores_of_run(const std::filesystem::path& path);
-// The folders of all stores that the run has on this machine, also those of lost ranks and former layouts.
-std::vector<std::filesystem::path> store_folders_of_run(const std::filesystem::path& path);
-// The stores of `ranks` ranks, given that of the first; they may be on other machines.
-std::vector<ChunkStore::Options> stores_of_ranks(const ChunkStore::Options& first, std::size_t ranks);
+// Called after the first commit of this start: from now on, a store without a commit is damage. The stores still have the
+// commit that the run resumed from, with the id `resumed`, and no older ones.
+void record_first_commit(const RunDir& dir, const std::optional<std::string>& resumed);
+// Removes this machine's stores of former layouts, and of ranks beyond the `ranks` of now, which a start that never committed
+// left. Any rank calls it, after begin_run().
+void remove_former_stores(const RunDir& dir, std::size_t ranks);
+// For readers: the stores of all ranks of the run in a directory, in rank order; some may be on other machines, or lost.
+// `given`: an --nvme-path, where stores are looked for that are not where the run has left them.
+std::vector<ChunkStore::Options> stores_of_run(const std::filesystem::path& path,
+                                               std::span<const std::filesystem::path> given = {});
+// The folders of all stores that the run has on this machine, also those of lost ranks and former layouts. Those that another
+// run has now stay, with a warning.
+std::vector<std::filesystem::path> store_folders_of_run(const std::filesystem::path& path,
+                                                        std::span<const std::filesystem::path> given = {});
+// The paths of a rank's store for run.json: "." for the run directory itself.
+std::vector<std::string> recorded_paths(const RunDir& dir);
 std::string store_name_of_rank(const std::string& name, std::size_t rank);
 // For a command that takes the settings from config.toml, which has no checksum: they must be those of run.json.
 void demand_settings_of_run(const std::filesystem::path& path, const RunConfig& config);
-// Copies the settings, tokenizer and metrics of the run `from` to the folder `to`, which has its own store; run.json last.
-void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to);
+// Copies the settings, tokenizer and metrics of the run `from` to the folder `to`, which has its own store, with commits of
+// `run_id`; run.json last.
+void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& run_id);
 // After its store is removed, the directory has no run any more; its metrics and report stay.
 void forget_run(const std::filesystem::path& path);
 

@@ -145,7 +145,7 @@ void RunWatcher::read_configuration(RunStatus& status) const {
 }
 
 void RunWatcher::read_commit(RunStatus& status) const {
-  const auto store = store_of_run(directory_);
+  const auto store = stores_of_run(directory_).front();
   const auto home = store.paths.front() / store.name;
   for (const auto* const name : {"commit.0", "commit.1"}) {
     const auto info = file_info(home / name);

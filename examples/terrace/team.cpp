@@ -44,6 +44,23 @@ void Team::together(const std::function<void()>& work) {
 
 std::vector<double> Team::each(double mine) { return agreement_ ? agreement_->each(mine) : std::vector{mine}; }
 
+// A double holds six bytes exactly.
+std::vector<std::string> Team::texts(const std::string& mine) {
+  constexpr std::size_t kBytes = 6;
+  const auto sizes = each(static_cast<double>(mine.size()));
+  std::vector<std::string> all(sizes.size());
+  for (std::size_t at = 0; static_cast<double>(at) < std::ranges::max(sizes); at += kBytes) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < kBytes && at + i < mine.size(); ++i)
+      bytes |= std::uint64_t{static_cast<unsigned char>(mine[at + i])} << (8 * i);
+    const auto some = each(static_cast<double>(bytes));
+    for (std::size_t r = 0; r < all.size(); ++r)
+      for (std::size_t i = 0; i < kBytes && static_cast<double>(at + i) < sizes[r]; ++i)
+        all[r] += static_cast<char>(static_cast<std::uint64_t>(some[r]) >> (8 * i));
+  }
+  return all;
+}
+
 std::uint64_t Team::least(std::uint64_t mine) {
   if (!agreement_) return mine;
   const auto least = agreement_->min(static_cast<double>(mine));

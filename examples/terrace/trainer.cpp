@@ -164,7 +164,8 @@ class Training {
       if (team_.first()) begin_run(dir_, resolved);
       if (team_.first() && !agreed_.found_schedule().empty()) record(dir_, kScheduleFile, agreed_.found_schedule());
     });
-    if (config_.local_rank == 0) remove_former_stores(dir_);
+    engine_.set_run_id(dir_.run_id);
+    if (config_.local_rank == 0) remove_former_stores(dir_, static_cast<std::size_t>(team_.size()));
     keeper_.begin();
     if (!dir_.resume) engine_.fill(agreed_.first_weights());
     return trainer_of(engine_, trainer_options(config_, data_, team_.agreement()), dir_);
@@ -284,8 +285,12 @@ class Training {
     committed_ = std::exchange(begun_, std::nullopt);
     keeper_.remove_oldest();
     if (committed_ != last_) keeper_.copy_last_commit();
-    if (team_.first() && dir_.store.generations > 1) record_first_commit(dir_);
+    if (team_.first() && !std::exchange(recorded_, true)) record_first_commit(dir_, resumed_id());
     if (noted_ == committed_) note_commit();
+  }
+  [[nodiscard]] std::optional<std::string> resumed_id() const {
+    const auto resumed = engine_.resumed();
+    return resumed ? std::optional(resumed->run_id) : std::nullopt;
   }
   void note_commit() {
     screen_.note(fmt::format("committed after step {}, because of SIGUSR1", *std::exchange(noted_, std::nullopt)));
@@ -392,6 +397,7 @@ class Training {
   double commit_s_ = 0;                               // not shown yet
   // Steps: of this process's last commit, of one that is being written, of the one that SIGUSR1 asked for and is not noted yet.
   std::optional<std::uint64_t> committed_, begun_, noted_;
+  bool recorded_ = false;  // in run.json, that this start has committed
 };
 
 }  // namespace

@@ -28,8 +28,9 @@ bool is_copied_file(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end();
 }
 
+// And what a killed `generate` left there, which gathered the weights of several ranks.
 bool is_copied_store(const std::string& name) {
-  static const std::regex kStore("store(-rank[0-9]+)?");
+  static const std::regex kStore("store(-rank[0-9]+|-reader[0-9]+\\.temporary)?");
   return std::regex_match(name, kStore);
 }
 

@@ -1,6 +1,7 @@
 // What is promised: a path that cannot serve is refused by name, with the reason and the way out; nothing that was there is
 // overwritten, and a start that failed does not have to be cleaned up after.
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -117,6 +118,32 @@ TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
   // Where a kernel refuses direct I/O on tmpfs, that is a second warning, about the page cache.
   EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in memory; give a directory on the disk")) << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
+}
+
+// Where direct I/O is direct only without it.
+TEST_F(BadPath, OnBtrfsAStoreHasNoCopyOnWrite) {
+  fs::create_directory(at("disk"));
+  PrivateMount mount(at("disk"));
+  if (!mount.btrfs(at("image"))) GTEST_SKIP() << "no btrfs can be mounted: " << mount.why();
+  const auto offloaded = train(with(kSmall, {"--nvme-path", "disk"}));
+  ASSERT_EQ(0, offloaded.exit) << offloaded.described;
+  EXPECT_EQ(0U, offloaded.warnings("copy-on-write")) << offloaded.described;
+  const auto data = fs::directory_iterator(at("disk"))->path() / "data";
+  constexpr unsigned long kGetFlags = _IOR('f', 1, long);  // of linux/fs.h, which sys/mount.h contradicts
+  constexpr unsigned kNoCopyOnWrite = 0x00800000;
+  unsigned flags = 0;
+  const int file = ::open(data.c_str(), O_RDONLY);
+  ASSERT_EQ(0, ::ioctl(file, kGetFlags, &flags));
+  ::close(file);
+  EXPECT_NE(0U, flags & kNoCopyOnWrite);
+  EXPECT_THAT(terrace({"doctor", "--nvme-path", "disk"}).out, HasSubstr("a store switches copy-on-write off for its files"));
+  // As a version before left it: a file that is not empty keeps it.
+  fs::rename(data, data.string() + ".cow");
+  fs::copy_file(data.string() + ".cow", data);
+  fs::remove(data.string() + ".cow");
+  const auto warned = train(with(kSmall, {"--nvme-path", "disk", "--resume", "auto", "--steps", "6"}));
+  EXPECT_EQ(0, warned.exit) << warned.described;
+  EXPECT_EQ(1U, warned.warnings("data has copy-on-write, which cannot be switched off there")) << warned.described;
 }
 
 TEST_F(BadPath, AnOverlayAsNvmePathIsWarnedOfAndWorks) {

@@ -217,7 +217,7 @@ TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
       }
       const auto followed = train(words);
       EXPECT_EQ(0, followed.exit) << testing::PrintToString(words) << followed.described;
-      std::filesystem::remove_all(at("run"));
+      for (const auto* const folder : {"run", "disk"}) std::filesystem::remove_all(at(folder));
     }
 }
 

@@ -34,6 +34,11 @@ class PrivateMount {
     return shell("truncate -s " + std::to_string(bytes) + " " + text + " && mkfs.ext4 -q -F -m 0 " + text) &&
            mount_image(image);
   }
+  bool btrfs(const std::filesystem::path& image) {
+    if (!own()) return false;
+    const auto text = "'" + image.string() + "'";
+    return shell("truncate -s 256M " + text + " && mkfs.btrfs -q -f " + text) && mount_image(image);
+  }
   bool mount_image(const std::filesystem::path& image) {
     return mounted_ = shell("mount -o loop '" + image.string() + "' '" + at_.string() + "'");
   }

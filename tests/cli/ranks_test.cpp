@@ -211,6 +211,45 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
   EXPECT_EQ(steps("threads"), steps("same"));
 }
 
+// A disk for each.
+TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
+  const auto apart = [&](const char* steps, const Words& first, const Words& second) {
+    const Words words{"--out-dir", "run", "--steps", steps, "--zero", "1", "--resume", "auto"};
+    return run(one_by_one(tiny("train", words + first), tiny("train", words + second)));
+  };
+  const Words one{"--nvme-path", "one"}, two{"--nvme-path", "two"};
+  const auto whole = train({"--dp", "2", "--zero", "1", "--steps", "8", "--out-dir", "whole"});
+  ASSERT_EQ(0, apart("4", one, two).exit);
+  for (const auto& [steps, first, second] : {std::tuple{"6", one, two}, {"7", Words{}, Words{}}}) {
+    const auto resumed = apart(steps, first, second);
+    ASSERT_EQ(0, resumed.exit) << resumed.described;
+    EXPECT_THAT(resumed.out, HasSubstr("resumed after step"));
+  }
+  for (const auto& words : {Words{"ckpt", "verify", "run"}, Words{"generate", "run", "--prompt", "The", "--max-tokens", "2"},
+                            Words{"ckpt", "copy", "run", "copy"}}) {
+    const auto read = terrace(words);
+    EXPECT_EQ(0, read.exit) << read.described;
+  }
+  // On one rank, then as the copy.
+  for (const auto& [name, more] :
+       {std::pair<std::string, Words>{"run", {"--grad-accumulation", "2"}}, {"copy", {"--dp", "2", "--zero", "1"}}}) {
+    const auto rest = train(Words{"--resume", name, "--steps", "8"} + more);
+    ASSERT_EQ(0, rest.exit) << rest.described;
+    if (name == "copy") {
+      EXPECT_EQ(weights_of(whole), weights_of(rest));
+    }
+  }
+  EXPECT_TRUE(fs::is_empty(at("two"))) << "the store of the former rank is still there";
+  // A run of a version that did not write the paths down goes on with the same ones.
+  ASSERT_EQ(0, train({"--dp", "2", "--zero", "1", "--out-dir", "old", "--nvme-path", "one"}).exit);
+  for (const auto& store : std::vector(fs::directory_iterator(at("one")), fs::directory_iterator()))
+    if (store.path().string().ends_with("-rank1")) fs::rename(store, at("two") / store.path().filename());
+  const Words words{"--out-dir", "old", "--steps", "6", "--zero", "1", "--resume", "auto"};
+  const auto old = run(one_by_one(tiny("train", words + one), tiny("train", words + two)));
+  ASSERT_EQ(0, old.exit) << old.described;
+  EXPECT_THAT(old.out, HasSubstr("resumed after step 4"));
+}
+
 // As on two machines: the run is correct, and which bits it has depends on who computes what.
 TEST_F(Ranks, ProcessorsWithOtherBitsAreNamed) {
   const auto apart = [&](const char* dtype, const std::string& directory) {
@@ -394,6 +433,34 @@ TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
   fs::remove(at("lost/result.json"));
   fs::remove_all(at("lost/store-rank1"));
   expect_refusal(with("lost", "8"), 5, {"rank 1", "has no commit", "store-rank1"});
+}
+
+// There is nothing that they could share out among themselves.
+TEST_F(Ranks, ARunThatNeverCommittedBeginsAgainOnOtherRanks) {
+  const Words more{"--steps", "4", "--lr-schedule", "constant", "--resume", "auto"};
+  const auto whole = train(threads(2, 1, "whole", more));
+  for (const std::string killed : {"before the first commit", "in it"}) {
+    SCOPED_TRACE(killed);
+    const auto run = "killed " + killed;
+    Child child(launch(tiny("train", threads(4, 3, run, {"--steps", "4000", "--lr-schedule", "constant", "--json"}))));
+    child.read_lines(2);
+    child.send(SIGKILL);
+    ASSERT_EQ(SIGKILL, child.wait().signal);
+    if (killed == "in it") {  // some ranks have it
+      ASSERT_EQ(0, train(threads(4, 3, run, more)).exit);
+      fs::remove(at(run) / "result.json");
+      for (const auto* const name : {"commit.1", "index.1.json"}) remove_copies(at(run) / "store-rank2" / name);
+      auto file = json_in(run + "/run.json");
+      file["has_committed"] = false;
+      for (const auto* const name : {"/run.json", "/run.copy.json"}) scratch_.write(run + name, file.dump());
+    }
+    const auto anew = train(threads(2, 1, run, more));
+    ASSERT_EQ(0, anew.exit) << anew.described;
+    EXPECT_EQ(killed == "in it" ? 1U : 0U, anew.warnings("first commit")) << anew.described;
+    EXPECT_EQ(weights_of(whole), weights_of(anew));
+    EXPECT_FALSE(fs::exists(at(run) / "store-rank2")) << "a rank that there is no more";
+    EXPECT_EQ(0, terrace({"ckpt", "verify", run}).exit);
+  }
 }
 
 // A shard that is lost is named, and nothing is touched.

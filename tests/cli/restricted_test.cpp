@@ -78,6 +78,28 @@ TEST_F(Restricted, IoUringThatWasDemandedAndIsForbiddenIsAnError) {
   expect_refusal(outcome, 1, {"TERRACE_IO_ENGINE=uring", "(errno 1)", "unset it"});
 }
 
+// As NFS does without its lock daemon: one warning a command, and each works.
+TEST_F(Restricted, WhereNothingCanBeLockedOneWarningSaysSo) {
+  const auto unlocked = [&](const Words& words) {
+    auto launched = launch(words);
+    launched.in_child = [] { forbid_call(__NR_flock, ENOLCK); };
+    return run(launched);
+  };
+  const Words ranks{"--dp", "2", "--zero", "1", "--resume", "auto"};
+  const auto first = unlocked(tiny("train", ranks));
+  if (first.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+  const auto expect_one = [](const Outcome& outcome) {
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    EXPECT_EQ(1U, outcome.warnings("cannot be locked: No locks available (errno 37)")) << outcome.described;
+  };
+  expect_one(first);
+  for (const auto& words :
+       {tiny("train", ranks + Words{"--steps", "6"}), Words{"ckpt", "verify", "run"}, Words{"ckpt", "copy", "run", "copy"},
+        Words{"generate", "run", "--prompt", "The", "--max-tokens", "2"}, Words{"ckpt", "rm", "run"}})
+    expect_one(unlocked(words));
+  EXPECT_EQ(0, train({"--resume", "copy", "--dp", "2", "--zero", "1", "--steps", "8"}).exit);
+}
+
 TEST_F(Restricted, WithoutLockedMemoryItTrainsAllTheSame) {
   const auto free = train(offloaded_);
   ASSERT_EQ(0, free.exit) << free.described;

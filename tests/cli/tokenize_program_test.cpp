@@ -1,8 +1,12 @@
 // From text to a trained run that generates text: terrace train-tokenizer, tokenize, train, generate.
+#include <sys/syscall.h>
+
+#include <cerrno>
 #include <csignal>
 #include <string>
 
 #include "cli_test.h"
+#include "forbidden_call.h"
 
 namespace terrace::test {
 namespace {
@@ -60,6 +64,21 @@ TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
   expect_refusal(terrace({"generate", "run", "--prompt", "x"}), 2, {"--tokenizer"});
   expect_refusal(train({"--data", "u16", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "none"}), 2,
                  {"header of llm.c"});
+}
+
+// A disk that does not take the names of files is not passed over in silence; nor is a file system without locks.
+TEST_F(TokenizeProgram, TheNameOfTheFileIsSynced) {
+  const auto where = [&](unsigned call, int error_number, const std::string& out) {
+    auto launched = launch(tokenize(out, {"--format", "u16"}));
+    launched.in_child = [=] { forbid_call(call, error_number); };
+    return run(launched);
+  };
+  const auto broken = where(__NR_fsync, EIO, "broken");
+  if (broken.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+  expect_refusal(broken, 1, {"the name of broken could not be written", "Input/output error (errno 5)", "repeat the command"});
+  const auto unlocked = where(__NR_flock, ENOLCK, "unlocked");
+  EXPECT_EQ(0, unlocked.exit) << unlocked.described;
+  EXPECT_EQ(1U, unlocked.warnings("unlocked.partial cannot be locked")) << unlocked.described;
 }
 
 TEST_F(TokenizeProgram, GenerationFollowsItsSettingsAndStopsAtAToken) {

@@ -55,7 +55,8 @@ inline bool check_record(const std::string& text) {
   if (!record) return false;
   const auto again = parse_record(write_record(*record));
   demand(again && again->commit.number == record->commit.number && again->commit.step == record->commit.step &&
-             again->commit.payload == record->commit.payload && again->index_checksum == record->index_checksum,
+             again->commit.payload == record->commit.payload && again->commit.run_id == record->commit.run_id &&
+             again->index_checksum == record->index_checksum,
          "written again, it is another record");
   return true;
 }

@@ -254,6 +254,7 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
     int rename(int d, const std::string& a, const std::string& b) override { return note(kernel_->rename(d, a, b), b, a); }
     int remove(int d, const std::string& n) override { return note(kernel_->remove(d, n), "", n); }
     int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+    int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
     std::size_t most_indices = 0;
 
    private:
@@ -304,6 +305,84 @@ TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
   expect_committed(*ChunkStore::open(options()), {2});
   write(*ChunkStore::open(o), 0, 3);
   expect_committed(*ChunkStore::open(options()), {1});
+}
+
+// Neither opened nor replaced, and no byte of it changes.
+TEST_F(ChunkStoreTest, AStoreOfAnotherRunIsRefused) {
+  const auto with = [&](std::vector<std::string> ids) {
+    auto o = options();
+    o.run_ids = std::move(ids);
+    return o;
+  };
+  {
+    const auto store = ChunkStore::create(with({"first"}));
+    write(*store, 0, 1);
+    store->commit(1, "");
+    store->set_run_id("second");
+    write(*store, 0, 2);
+    store->commit(2, "");
+    EXPECT_EQ("second", store->last_commit()->run_id);
+  }
+  for (const std::vector<std::string>& ids : {std::vector<std::string>{"third"}, {"first"}, {""}}) {
+    SCOPED_TRACE(ids.front());
+    std::string what;
+    EXPECT_EQ(Exit::corrupt, exit_of_open(with(ids), what));
+    EXPECT_THAT(what, HasSubstr("is the store of another run: commit 2 (step 2) was made by a run with the id second"));
+    EXPECT_THROW(ChunkStore::create(with(ids)), Error);
+    EXPECT_EQ("second", ChunkStore::commit_of_another(with(ids))->run_id);
+  }
+  for (const std::vector<std::string>& ids : {std::vector<std::string>{"second"}, {"third", "second"}, {}}) {
+    expect_committed(*ChunkStore::open(with(ids)), {2});
+    EXPECT_FALSE(ChunkStore::commit_of_another(with(ids)));
+  }
+  ChunkStore::create(with({"second"}));
+  EXPECT_FALSE(ChunkStore::has_commit(options())) << "its own, it may replace";
+  const auto unmarked = ChunkStore::create(with({""}));  // as a version without ids
+  write(*unmarked, 0, 1);
+  unmarked->commit(1, "");
+  EXPECT_EQ("", unmarked->last_commit()->run_id);
+  EXPECT_TRUE(ChunkStore::commit_of_another(with({"first"})));
+  EXPECT_FALSE(ChunkStore::commit_of_another(with({"first", ""})));
+}
+
+// What a reader cannot keep in memory goes to a file without a name.
+TEST_F(ChunkStoreTest, AReaderWritesBesideTheStore) {
+  constexpr ChunkId kPassing{7};
+  const auto folder_of = [&] {
+    std::vector<std::pair<std::string, std::filesystem::file_time_type>> all;
+    for (const auto& entry : std::filesystem::directory_iterator(directory_.path() / "nvme0" / "store"))
+      all.emplace_back(entry.path().string(), entry.last_write_time());
+    return all;
+  };
+  {
+    const auto store = ChunkStore::create(options());
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  const auto before = folder_of();
+  auto o = options();
+  o.read_only = o.scratch = true;
+  const auto store = ChunkStore::open(o), other = ChunkStore::open(o);
+  for (auto* const reader : {store.get(), other.get()}) {
+    Pages bytes(kChunkBytes), read(kChunkBytes);
+    fill_random(bytes.span(), reader == store.get() ? 5 : 6);
+    reader->describe({kPassing, Kind::activation, "bytes", kChunkBytes, {}, "keys"});
+    const auto offset = reader->place_write(kPassing, 0, kChunkBytes);  // where chunk 0 lies in the store
+    const auto pieces = reader->pieces(offset, kChunkBytes);
+    ASSERT_EQ(1U, pieces.size());
+    const auto file = reader->descriptors().at(static_cast<std::size_t>(pieces[0].file));
+    ASSERT_EQ(static_cast<ssize_t>(kChunkBytes),
+              ::pwrite(file, bytes.data(), kChunkBytes, static_cast<off_t>(pieces[0].offset)));
+    reader->end_write(kPassing, offset, checksum_of(bytes.span()));
+    EXPECT_EQ(offset, reader->place_read(kPassing, 0));
+    ASSERT_EQ(static_cast<ssize_t>(kChunkBytes), ::pread(file, read.data(), kChunkBytes, static_cast<off_t>(pieces[0].offset)));
+    reader->verify_read(kPassing, offset, read.span());
+    EXPECT_THAT(reader->describe_place(kPassing, offset), HasSubstr("a file without a name in "));
+    expect_read(*reader, 0, 1);
+    EXPECT_THROW(reader->place_write(ChunkId{0}, 0, kChunkBytes), Error);
+  }
+  EXPECT_EQ(before, folder_of());
+  EXPECT_EQ(1, std::distance(std::filesystem::directory_iterator(directory_.path() / "nvme0"), {})) << "only the store";
 }
 
 TEST_F(ChunkStoreTest, NothingCommittedIsCorrupt) {
@@ -397,27 +476,29 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
   // The last sync of a commit fails, when all else of it was done.
   class FailingSync final : public FileOps {
    public:
-    explicit FailingSync(int at) : left_(at) {}
     int create(int d, const std::string& n) override { return kernel_->create(d, n); }
     std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
     std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
-    int sync(int f) override { return left_-- == 0 ? -EIO : kernel_->sync(f); }
+    int sync(int f) override { return left-- == 0 ? -EIO : kernel_->sync(f); }
+    int left = -1;
     int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
     int remove(int d, const std::string& n) override { return kernel_->remove(d, n); }
     int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+    int switch_off_copy_on_write(int f) override { return kernel_->switch_off_copy_on_write(f); }
 
    private:
     std::shared_ptr<FileOps> kernel_ = make_file_ops();
-    int left_;
   };
   auto o = options();
   o.deadline = {};
-  o.file_ops = std::make_shared<FailingSync>(7 + 6);  // a commit syncs seven times: the last sync of the second one
+  const auto files = std::make_shared<FailingSync>();
+  o.file_ops = files;
   {
     const auto store = ChunkStore::create(o);
     write(*store, 0, 1);
     store->commit(1, "");
     write(*store, 0, 2);
+    files->left = 6;  // a commit syncs seven times
     EXPECT_THROW(store->commit(2, ""), Error);
     // Commit 2 is on disk. Its bytes must not be written over as those of a commit that never was.
     EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);

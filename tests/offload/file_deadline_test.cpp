@@ -35,6 +35,7 @@ class Patient final : public FileOps {
   int rename(int, const std::string&, const std::string&) override { return -ENOSYS; }
   int remove(int, const std::string&) override { return -ENOSYS; }
   int allocate(int, std::uint64_t) override { return -ENOSYS; }
+  int switch_off_copy_on_write(int) override { return -ENOSYS; }
 
  private:
   std::shared_future<void> go_on_;

@@ -1,11 +1,16 @@
 // The store's files: who may have them, where they lie, how much space they take.
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
+#include <set>
+
+#include <terrace/core/file_lock.h>
+#include <terrace/core/files.h>
 
 #include "chunk_store_run.h"
 
@@ -112,17 +117,154 @@ TEST_F(StoreFiles, AnotherNumberOfPathsIsRefused) {
   EXPECT_THAT(what, HasSubstr("2 paths"));
 }
 
-TEST_F(StoreFiles, OnlyTheOwnerMayReadIt) {
-  const auto store = ChunkStore::create(options());
-  write(*store, 0, 1);
-  store->commit(1, "");
-  struct stat info {};
-  ASSERT_EQ(0, ::stat((directory_.path() / "nvme0" / "store").c_str(), &info));
-  EXPECT_EQ(0700U, info.st_mode & 07777U);
-  for (const std::string name : {"data", "lock", "commit.1", "commit.1.copy", "index.1.json", "index.1.json.copy"}) {
-    ASSERT_EQ(0, ::stat(file(name).c_str(), &info)) << name;
-    EXPECT_EQ(0600U, info.st_mode & 07777U) << name;
+// Of any umask, others may do nothing; what it leaves to the group, a colleague may read.
+TEST_F(StoreFiles, TheGroupMayReadItAndOthersMayNot) {
+  const auto mode_of = [](const std::filesystem::path& path) {
+    struct stat info {};
+    EXPECT_EQ(0, ::stat(path.c_str(), &info)) << path;
+    return info.st_mode & 07777U;
+  };
+  for (const mode_t mask : {022U, 002U, 077U}) {
+    SCOPED_TRACE(mask);
+    auto o = options();
+    o.name = fmt::format("store{}", mask);
+    const auto before = ::umask(mask);
+    {
+      const auto store = ChunkStore::create(o);
+      write(*store, 0, 1);
+      store->commit(1, "");
+    }
+    ::umask(before);
+    const auto folder = o.paths.front() / o.name;
+    EXPECT_EQ(0750U & ~mask, mode_of(folder));
+    for (const std::string name : {"data", "lock", "commit.1", "commit.1.copy", "index.1.json", "index.1.json.copy"})
+      EXPECT_EQ(0640U & ~mask, mode_of(folder / name)) << name;
+    // A folder that a user has made stricter, or whose files inherit its group, stays so; others are shut out.
+    for (const auto& [mode, then] : {std::pair{02750U, 02750U}, {0700U, 0700U}, {0777U, 0750U}}) {
+      ASSERT_EQ(0, ::chmod(folder.c_str(), mode));
+      expect_committed(*ChunkStore::open(o), {1});
+      EXPECT_EQ(then, mode_of(folder));
+    }
   }
+}
+
+TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
+  constexpr gid_t kGroup = 12345;
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
+  const auto group = ::getegid();
+  ASSERT_EQ(0, ::setegid(kGroup));
+  const auto mask = ::umask(022);
+  {
+    const auto store = ChunkStore::create(options());
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  ::umask(mask);
+  ASSERT_EQ(0, ::setegid(group));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto o = options();
+    o.paths = {"nvme0"};  // the folders above may be closed
+    if (::chdir(directory_.path().c_str()) != 0 || ::setgroups(0, nullptr) != 0 || ::setgid(kGroup) != 0 || ::setuid(4242) != 0)
+      ::_exit(2);
+    try {
+      o.read_only = true;
+      expect_committed(*ChunkStore::open(o), {1});
+      o.read_only = false;
+      ChunkStore::open(o);
+    } catch (const Error& error) {
+      ::_exit(o.read_only || HasFailure() ? 3 : 42);
+    }
+    ::_exit(4);
+  }
+  int status = 0;
+  ASSERT_EQ(child, ::waitpid(child, &status, 0));
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(42, WEXITSTATUS(status));
+}
+
+// The kernel's calls, and what they were asked for.
+class ToldFiles final : public FileOps {
+ public:
+  int create(int d, const std::string& n) override { return kernel_->create(d, n); }
+  std::int64_t read(int f, std::span<std::byte> to) override { return kernel_->read(f, to); }
+  std::int64_t write(int f, std::span<const std::byte> b) override { return kernel_->write(f, b); }
+  int sync(int f) override {
+    synced.insert(std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", f)));
+    return kernel_->sync(f);
+  }
+  int rename(int d, const std::string& a, const std::string& b) override { return kernel_->rename(d, a, b); }
+  int remove(int d, const std::string& n) override { return kernel_->remove(d, n); }
+  int allocate(int f, std::uint64_t b) override { return kernel_->allocate(f, b); }
+  int switch_off_copy_on_write(int f) override {
+    struct stat info {};
+    EXPECT_EQ(0, ::fstat(f, &info));
+    sizes.push_back(info.st_size);
+    return refusal;
+  }
+  std::set<std::filesystem::path> synced;
+  std::vector<off_t> sizes;  // of files whose copy-on-write was to be switched off
+  int refusal = 0;
+
+ private:
+  std::shared_ptr<FileOps> kernel_ = make_file_ops();
+};
+
+// Otherwise a power loss leaves a run whose store is gone.
+TEST_F(StoreFiles, TheFoldersAboveANewStoreAreSynced) {
+  const auto files = std::make_shared<ToldFiles>();
+  auto o = options();
+  o.deadline = {};
+  o.file_ops = files;
+  o.paths = {directory_.path() / "a" / "b" / "one", directory_.path() / "c"};
+  ChunkStore::create(o);
+  for (const auto* const folder : {"a/b/one/store", "a/b/one", "a/b", "a", "c/store", "c"})
+    EXPECT_TRUE(files->synced.contains(directory_.path() / folder)) << folder;
+  EXPECT_TRUE(files->synced.contains(directory_.path()));
+  files->synced.clear();
+  o.temporary = true;
+  ChunkStore::create(o);
+  EXPECT_THAT(files->synced, testing::IsEmpty()) << "nothing of it outlives its process";
+}
+
+// On btrfs, where only an empty file can be without copy-on-write.
+TEST_F(StoreFiles, CopyOnWriteIsSwitchedOffBeforeAnythingIsWritten) {
+  const auto files = std::make_shared<ToldFiles>();
+  auto o = options(2);
+  o.deadline = {};
+  o.file_ops = files;
+  {
+    const auto store = ChunkStore::create(o);
+    EXPECT_THAT(files->sizes, testing::ElementsAre(0, 0));
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  files->refusal = -EINVAL;
+  testing::internal::CaptureStderr();
+  expect_committed(*ChunkStore::open(o), {1});
+  const auto told = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, HasSubstr("nvme1/store/data has copy-on-write, which cannot be switched off there: Invalid argument"));
+  o.read_only = true;
+  files->sizes.clear();
+  expect_committed(*ChunkStore::open(o), {1});
+  EXPECT_THAT(files->sizes, testing::IsEmpty());
+}
+
+// All paths are a store's own before any of its files is touched.
+TEST_F(StoreFiles, APathInUseLeavesTheOthersAsTheyAre) {
+  auto o = options(2);
+  {
+    const auto store = ChunkStore::create(o);
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  {
+    const FileHandle held(::open((o.paths[1] / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(Locked::yes, try_lock(held.get(), LOCK_EX));
+    EXPECT_THROW(ChunkStore::create(o), Error);
+  }
+  expect_committed(*ChunkStore::open(o), {1});
 }
 
 TEST_F(StoreFiles, ASymbolicLinkIsNeverFollowed) {

@@ -34,6 +34,7 @@ class GatedFiles final : public FileOps {
   }
   int remove(int directory, const std::string& name) override { return kernel_->remove(directory, name); }
   int allocate(int file, std::uint64_t bytes) override { return kernel_->allocate(file, bytes); }
+  int switch_off_copy_on_write(int file) override { return kernel_->switch_off_copy_on_write(file); }
 
   void shut() { set(false, false); }
   void open(bool fails = false) { set(true, fails); }

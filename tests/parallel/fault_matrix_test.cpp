@@ -295,12 +295,16 @@ void FaultMatrix::in_the_files() {
     calls.insert(calls.end(), {FaultyFiles::Call::create, FaultyFiles::Call::sync, FaultyFiles::Call::rename});
   if (committing && (fault.what == What::lost || fault.what == What::misdirected)) calls.push_back(FaultyFiles::Call::rename);
   const auto places = any_call && fault.what != What::error ? 1 : points();
+  start_afresh();
+  const auto made = std::make_shared<FaultyFiles>();  // a store without a commit
+  ChunkStore::create({.paths = {folder_}, .capacity_bytes = kPageBytes, .file_ops = made});
 
   for (std::uint64_t seed = first_seed(); seed < first_seed() + places; ++seed) {
     std::mt19937_64 random(seed);
     const auto call = calls[random() % calls.size()];
     // Of the second or third commit: there is one to go back to.
-    const auto in_all = counted->calls(call), first = committing ? in_all / 3 : 0;
+    const auto in_all = counted->calls(call), before = made->calls(call);
+    const auto first = committing ? before + (in_all - before) / 3 : 0;
     const auto at = first + random() % (in_all - first);
     SCOPED_TRACE(fmt::format("TERRACE_FAULT_SEED={}: at call {} of kind {}, of {}", seed, at, static_cast<int>(call), in_all));
     start_afresh();

@@ -194,6 +194,7 @@ class JournalFiles final : public FileOps {
     return kernel_->remove(directory, name);
   }
   int allocate(int file, std::uint64_t bytes) override { return kernel_->allocate(file, bytes); }
+  int switch_off_copy_on_write(int file) override { return kernel_->switch_off_copy_on_write(file); }
 
  private:
   const std::shared_ptr<CrashJournal> journal_;

@@ -118,6 +118,7 @@ class FaultyFiles final : public FileOps {
       default: return kernel_->allocate(file, bytes);
     }
   }
+  int switch_off_copy_on_write(int file) override { return kernel_->switch_off_copy_on_write(file); }
 
  private:
   template <class Real>

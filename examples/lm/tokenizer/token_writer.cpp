@@ -6,13 +6,13 @@
 #include <limits>
 #include <vector>
 
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/file_lock.h>
 
 namespace terrace::lm {
 namespace {
@@ -32,8 +32,11 @@ void append(std::string& bytes, T number) {
 void lock(const FileHandle& file, const std::filesystem::path& path) {
   struct stat opened {
   }, named{};
-  const bool locked = ::flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-  if (locked && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 && opened.st_ino == named.st_ino) return;
+  const auto locked = try_lock(file.get(), LOCK_EX);
+  if (locked == Locked::impossible) warn_without_locks(path);
+  if (locked != Locked::by_another && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
+      opened.st_ino == named.st_ino)
+    return;
   throw Error(fmt::format("{} is being written by another process\n  wait for that one or stop it, or give another --out",
                           path.string()));
 }
@@ -58,6 +61,14 @@ void write_to(const FileHandle& file, const std::filesystem::path& path, std::st
 } catch (const Error& error) {
   throw Error(fmt::format("{} could not be written: {}\n  what was written before is intact; repeat the command to go on",
                           path.string(), error.what()));
+}
+
+// Otherwise a power loss could take the file's new name.
+void sync_name(const std::filesystem::path& path) try {
+  sync_to_disk(std::filesystem::absolute(path).parent_path());
+} catch (const Error& error) {
+  throw Error(fmt::format("the name of {} could not be written: {}\n  check the disk, and repeat the command", path.string(),
+                          error.what()));
 }
 
 std::filesystem::path with(const std::filesystem::path& path, const char* ending) { return path.string() + ending; }
@@ -186,6 +197,7 @@ void TokenWriter::finish() {
   if (kind_ == TokenFile::megatron) write_index();
   std::filesystem::rename(partial(), kind_ == TokenFile::megatron ? with(out_, ".bin") : out_);
   if (kind_ == TokenFile::megatron) std::filesystem::remove(sizes());
+  sync_name(out_);
 }
 
 }  // namespace terrace::lm
