@@ -12,6 +12,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/chat/chat_template.h>
+#include <terrace/examples/lm/chat/conversation.h>
 #include <terrace/examples/lm/chat/jinja/evaluator.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
 #include <terrace/examples/lm/chat/jinja/parser.h>
@@ -469,6 +470,35 @@ TEST(Template, WhatIsNestedDeeplyIsFreedInTurn) {
             write("{% set ns = namespace(l=none) %}{% for x in [1, 2, 3] if ns.l is none or ns.l.length %}{% set ns.l = loop "
                   "%}{{ x }}{% endfor %}")
                 .text);
+}
+
+// As Python prints them, whatever their size.
+TEST(Template, IntegersOfAnySizeArePrintedAndCompared) {
+  const std::string large =
+      "[{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": -9223372036854775809, "
+      "\"d\": 100000000000000000000, \"e\": 1e20, \"f\": 123456789012345678901234567890}]";
+  const auto line = R"({"messages": [{"role": "assistant", "content": "x"}], "tools": )" + large + "}";
+  const auto conversation = parse_conversation(line);
+  const auto with_tools = [&](const std::string& source) {
+    const ChatTemplate chat(source, "the.jinja", {}, {});
+    return chat.write({.messages = {}, .more = {{"tools", jinja::from_json(conversation.tools)}}}, 0, false).text;
+  };
+  const std::string dumped = R"([{"a": 9223372036854775807, "b": 9223372036854775808, "c": -9223372036854775809, )"
+                             R"("d": 100000000000000000000, "e": 1e+20, "f": 123456789012345678901234567890}])";
+  EXPECT_EQ(dumped, with_tools("{{ tools | tojson }}"));
+  EXPECT_EQ(
+      "[{'a': 9223372036854775807, 'b': 9223372036854775808, 'c': -9223372036854775809, 'd': 100000000000000000000, "
+      "'e': 1e+20, 'f': 123456789012345678901234567890}]",
+      with_tools("{{ tools }}"));
+  EXPECT_EQ(
+      "100000000000000000000 True True False True True False 100000000000000000000",
+      with_tools("{% set d = tools[0].d %}{{ d }} {{ d is integer }} {{ d is number }} {{ d is float }} {{ d == d }} {{ d in "
+                 "[1, d] }} {{ d == 1 }} {{ d | int }}"));
+  for (const auto* const computes :
+       {"{{ tools[0].d + 1 }}", "{{ tools[0].d < 1 }}", "{{ -tools[0].d }}", "{{ tools[0].d | float }}"})
+    EXPECT_THAT([&] { static_cast<void>(with_tools(computes)); },
+                testing::ThrowsMessage<Error>(HasSubstr("of more than 64 bits")))
+        << computes;
 }
 
 TEST(Template, AnyBytesAreReadOrRefused) {
