@@ -20,6 +20,7 @@
 #   memory      2,000 of the 400,000 allocations of a small run fail, one a run, half of them with all that follow (5 min)
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each of eleven fuzzers (needs clang)
+#   templates   2,000 hostile chat templates, each within ten seconds and 512 MiB (6 min)
 #   draws       everything that is held to an oracle on numbers drawn at random, 30 draws (5 min)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
@@ -32,17 +33,17 @@ while [ $# -gt 0 ]; do
   case $1 in
     --preset) preset=$2; shift ;;
     --seed) seed=$2; shift ;;
-    -h | --help) sed -n '2,25p' "$0"; exit 0 ;;
-    residency | bitwise | rows | resume | powerloss | kills | flips | runs | cases | meshes | memory | soak | fuzz | draws | budgets) parts+=("$1") ;;
+    -h | --help) sed -n '2,26p' "$0"; exit 0 ;;
+    residency | bitwise | rows | resume | powerloss | kills | flips | runs | cases | meshes | memory | soak | fuzz | templates | draws | budgets) parts+=("$1") ;;
     *) echo "tests/long.sh: unknown argument '$1' (see --help)" >&2; exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise rows resume powerloss kills flips runs cases meshes memory soak fuzz draws budgets)
+[ ${#parts[@]} -gt 0 ] || parts=(residency bitwise rows resume powerloss kills flips runs cases meshes memory soak fuzz templates draws budgets)
 
 [ -f "build/$preset/build.ninja" ] || timed 'configure' cmake --preset "$preset"
 timed 'build' cmake --build --preset "$preset" --target memory_test one_rank_bits_test train_bitwise_test train_resume_test train_budget_test \
-  parallel_crash_test parallel_fault_test terrace_program_test terrace_runs_test terrace_meshes_test terrace_failing_memory_test math_test lm_layers_test bench_test
+  parallel_crash_test parallel_fault_test terrace_program_test terrace_runs_test terrace_meshes_test terrace_failing_memory_test hostile_templates_test math_test lm_layers_test bench_test
 
 export TERRACE_LONG_TESTS=1
 tests=$PWD/build/$preset/tests
@@ -88,6 +89,9 @@ for part in "${parts[@]}"; do
       status=0
       timed fuzz tests/fuzz.sh --seconds 600 --seed "$((seed % 4294967295 + 1))" || status=$?
       [ "$status" = 0 ] || [ "$status" = 77 ] || exit "$status" ;;
+    templates)
+      say "seed $seed"
+      TERRACE_TEMPLATES=2000 TERRACE_TEMPLATE_SEED=$seed timed templates "$tests/fuzz/hostile_templates_test" ;;
     draws)
       say "seeds from $seed"
       for draw in $(seq 0 29); do

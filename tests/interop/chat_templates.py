@@ -82,6 +82,19 @@ def compare_random(program, folder, count, seed, show):
     return seen["different"] == 0 and seen["equal"] > count // 3 and seen["not supported"] < count // 5
 
 
+def compare_large_integers(program, folder):
+    schema = {"maximum": 2**64, "minimum": -(2**63) - 1, "int64": 2**63 - 1, "uint64": 2**63, "all": [10**20, 1e20, -(10**300), 0]}
+    templates = ["{{ schema | tojson }}", "{{ schema | tojson(indent=2) }}", "{{ schema }}", "{{ schema['all'][0] in schema['all'] }}",
+                 "{% for k, v in schema.items() %}{{ k }}={{ v }};{{ v is integer }}{{ v is number }}{{ v == v }}{{ v == 1 }}{% endfor %}"]  # fmt: skip
+    cases = [{"template": template, "messages": [], "variables": {"schema": schema}, "add_generation_prompt": False} for template in templates]
+    different = [(case["template"], expected(case)[0], ours) for case, ours in zip(cases, tool(program, folder, "write", cases), strict=True)
+                 if ours.get("text") != expected(case)[0]]  # fmt: skip
+    for difference in different:
+        print("---", *difference, sep="\n")
+    print(f"integers of more than 64 bits: {len(cases) - len(different)} of {len(cases)} texts agree")
+    return not different
+
+
 def trained_tokenizer(folder, special, prepends):
     """A byte-level vocabulary, or one that sets ▁ before a text, as SentencePiece's."""
     corpus = [json.dumps(case, ensure_ascii=False) for case in family_templates.CONVERSATIONS] * 4 + [" ".join(family_templates.TEMPLATES)]
@@ -196,6 +209,7 @@ def main():
         for problem in compare_family(words.tool, words.folder, name, family)[: words.show]:
             sane = False
             print("---", *problem, sep="\n")
+    sane = compare_large_integers(words.tool, words.folder) and sane
     sane = compare_random(words.tool, words.folder, words.random, words.seed, words.show) and sane
     sys.exit(0 if sane else 1)
 

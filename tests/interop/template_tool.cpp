@@ -16,9 +16,9 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
 #include <terrace/examples/lm/chat/chat_format.h>
 #include <terrace/examples/lm/chat/chat_template.h>
+#include <terrace/examples/lm/chat/exact_json.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
 
 namespace {
@@ -46,7 +46,7 @@ void each_line(const std::string& in, const std::string& out, const Each& each) 
 }
 
 Json written(const std::string& line) {
-  const auto one = Json::parse(line);
+  const auto one = lm::parse_exact_json(line);
   const lm::ChatTemplate chat(one["template"].get<std::string>(), "case", {}, kNow);
   lm::TemplateInput input;
   for (const auto& message : one["messages"]) input.messages.push_back(lm::template_message(message));

@@ -96,12 +96,8 @@ std::vector<std::vector<Part>> ChatFormat::parts_of(const Conversation& conversa
   std::vector<std::string> roles;
   for (const auto& message : conversation.messages) roles.push_back(message.role);
   std::vector<std::vector<Part>> out;
-  try {
-    for (const auto& text : learned_texts(*template_, input_of(conversation), roles, special_))
-      out.push_back(parts_of_text(text));
-  } catch (const jinja::Fault& fault) {  // of a number in the line
-    throw Error(fmt::format("{}\n  {}", fault.what, fault.mend), Exit::usage);
-  }
+  for (const auto& text : learned_texts(*template_, input_of(conversation), roles, special_))
+    out.push_back(parts_of_text(text));
   return out;
 }
 

@@ -2,7 +2,7 @@
 // the environment that the library gives them: trim_blocks, lstrip_blocks, loop controls and {% generation %}.
 //
 // A template is foreign text. It reads the values that it is given and writes a text, and has no way to anything else. Its
-// steps, its depth and its texts are limited (jinja/fault.h).
+// steps, its depth and its memory are limited (jinja/work.h).
 //
 // Owner:   the caller. Threads: any.
 // Errors:  Error(Exit::usage) that names the template, the line, what is wrong and what to do: from the constructor for a

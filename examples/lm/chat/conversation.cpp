@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/chat/exact_json.h>
 
 namespace terrace::lm {
 namespace {
@@ -63,7 +63,7 @@ Conversation parse_conversation(std::string_view line) {
   if (!is_utf8(line)) refuse("it is not UTF-8", "save the file as UTF-8");
   Json object;
   try {
-    object = parse_json<Json>(line);
+    object = parse_exact_json(line);
   } catch (const Error& error) {
     refuse(error.what(), "each line must be one JSON object: correct it, or remove it");
   }

@@ -23,6 +23,7 @@ struct AddedToken {
   bool strips_right = false;  // and after it
   bool normalized = true;     // it is looked for after normalisation
   bool special = false;       // decoding can leave it out
+  friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
 
 // Whether it may be found over a place where a text is cut (Tokenizer::cut_before()), or takes what stands there.

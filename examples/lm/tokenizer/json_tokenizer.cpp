@@ -1,5 +1,6 @@
 // A tokenizer.json: added tokens are found, the rest is normalised and cut into words, and each word becomes its tokens
-// (bpe.h).
+// (bpe.h). Its "truncation" and "padding" are settings of batches: Hugging Face's library turns both off for a plain text, and
+// here nothing reads them.
 #include <algorithm>
 #include <unordered_map>
 
@@ -59,9 +60,6 @@ class JsonModel final : public TokenizerModel {
         decoder(read_decoder(part_of(file.rest, "decoder"))),
         around(read_template(part_of(file.rest, "post_processor"))),
         bpe(bpe_parts(file, pre_tokenizer.byte_level)) {
-    for (const char* const key : {"truncation", "padding"})
-      if (!is_absent(file.rest, key))
-        throw Error(fmt::format("\"{}\" is not supported, and it would change the tokens\n  set it to null", key), Exit::usage);
     take_added(read_added_tokens(part_of(file.rest, "added_tokens")));
     may_cut_ = !pre_tokenizer.metaspace && pre_tokenizer.steps.size() == 1 &&
                std::holds_alternative<Pattern>(pre_tokenizer.steps[0]) &&

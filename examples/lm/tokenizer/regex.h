@@ -3,9 +3,12 @@
 //
 // Without PCRE2 at build time, regex_absent.cpp takes the place of regex_pcre2.cpp and every expression is refused.
 //
+// An expression may try ever more ways to match the same letters. What it tries at a place of the text is limited; where that
+// is not enough, it is tried again with more, and that is charged to a budget of the whole text.
+//
 // Owner:   the caller. Threads: any; each call has its own state.
-// Errors:  Error(Exit::usage) for an expression that PCRE2 does not accept, or if there is no PCRE2; Error(Exit::runtime) if
-//          matching exceeds PCRE2's limits.
+// Errors:  Error(Exit::usage) for an expression that PCRE2 does not accept, or if there is no PCRE2; Error(Exit::runtime) that
+//          names the expression, if a text is beyond its budget or its memory.
 #pragma once
 
 #include <functional>

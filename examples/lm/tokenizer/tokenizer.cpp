@@ -7,6 +7,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
+#include <terrace/examples/lm/tokenizer/tokens_beside.h>
 #include <terrace/examples/lm/tokenizer/words.h>
 
 namespace terrace::lm {
@@ -17,7 +18,9 @@ constexpr std::uint64_t kMostFileBytes = std::uint64_t{256} << 20;
 std::unique_ptr<const TokenizerModel> model_of(const std::filesystem::path& file, std::string text) {
   if (Tokenizer::is_sentencepiece(file))
     return sentencepiece_model(std::move(text), read_sentencepiece_settings(file.parent_path()));
-  return json_model(TokenizerFile::parse(text));
+  auto parsed = TokenizerFile::parse(text);
+  add_tokens_beside(file.parent_path(), parsed);
+  return json_model(std::move(parsed));
 }
 
 }  // namespace

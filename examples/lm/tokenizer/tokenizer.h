@@ -57,7 +57,7 @@ class Encoding {
 class Tokenizer {
  public:
   explicit Tokenizer(TokenizerFile file);
-  // A file whose name ends in ".model" is one of sentencepiece, with the files beside it.
+  // With the files beside it. One whose name ends in ".model" is of sentencepiece.
   static Tokenizer read(const std::filesystem::path& file);
   static bool is_sentencepiece(const std::filesystem::path& file);
   static bool reads_sentencepiece();  // whether this build does

@@ -171,8 +171,11 @@ TokenizerFile TokenizerFile::parse(std::string_view text) {
 std::string TokenizerFile::text() const {
   std::string out = "{";
   const auto indented = [](const Json& json, std::size_t spaces) {
-    std::string text = json.dump(2);
-    for (auto at = text.find('\n'); at != std::string::npos; at = text.find('\n', at + 1)) text.insert(at + 1, spaces, ' ');
+    std::string text;
+    for (const char c : json.dump(2)) {
+      text += c;
+      if (c == '\n') text.append(spaces, ' ');
+    }
     return text;
   };
   const char* comma = "";

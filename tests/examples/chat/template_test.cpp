@@ -12,7 +12,10 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/chat/chat_template.h>
+#include <terrace/examples/lm/chat/conversation.h>
+#include <terrace/examples/lm/chat/jinja/evaluator.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
+#include <terrace/examples/lm/chat/jinja/parser.h>
 
 namespace terrace::lm {
 namespace {
@@ -306,26 +309,26 @@ TEST(Template, NothingThatLoopsOrGrowsForEverIsRun) {
     return out + " }}";
   };
   std::string sum = "{{ 1", filters = "{{ t", blocks, parts = "{{ dict";
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     sum += "+1";
     filters += "|upper";
-    if (i < 50'000) blocks += "{% if yes %}";
+    if (i < 10'000) blocks += "{% if yes %}";
     parts += ".a";
   }
   constexpr const char* kForEver = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}";
   constexpr const char* kEnds = "{% endfor %}{% endfor %}{% endfor %}";
   expect_refused({
-      {nested("(", "1", ")", 100'000), "nested too deeply"},
-      {nested("[", "", "]", 100'000), "nested too deeply"},
-      {nested("{1:", "1", "}", 100'000), "nested too deeply"},
-      {nested("-", "1", "", 100'000), "nested too deeply"},
-      {nested("not ", "1", "", 100'000), "nested too deeply"},
-      {nested("1 if 1 else ", "1", "", 50'000), "nested too deeply"},
+      {nested("(", "1", ")", 20'000), "nested too deeply"},
+      {nested("[", "", "]", 20'000), "nested too deeply"},
+      {nested("{1:", "1", "}", 20'000), "nested too deeply"},
+      {nested("-", "1", "", 20'000), "nested too deeply"},
+      {nested("not ", "1", "", 20'000), "nested too deeply"},
+      {nested("1 if 1 else ", "1", "", 10'000), "nested too deeply"},
       {sum + " }}", "nested too deeply"},
       {filters + " }}", "nested too deeply"},
       {parts + " }}", "nested too deeply"},
       {blocks, "nested too deeply"},
-      {"{% set " + std::string(100'000, '(') + "x" + std::string(100'000, ')') + " = 1 %}", "nested too deeply"},
+      {"{% set " + std::string(20'000, '(') + "x" + std::string(20'000, ')') + " = 1 %}", "nested too deeply"},
       {"{{ range(100001) | list }}", "more than 100000 items"},
       {"{{ range(0, 9000000000000000000) }}", "more than 100000 items"},
       {"{{ 'a' * 9000000000000000000 }}", "more than 64 MiB"},
@@ -346,12 +349,156 @@ TEST(Template, NothingThatLoopsOrGrowsForEverIsRun) {
       {std::string(kForEver) + kEnds, "more than 5 million steps"},
       {std::string(kForEver) + "{% set x = list | sort | join %}" + kEnds, "more than 5 million steps"},
   });
-  // Scopes that macros keep are freed in turn, not in one another.
+}
+
+// Why a template ends that has only so many steps, and so many bytes, left; empty: it writes its text.
+std::string end_of(const std::string& source, std::uint64_t steps, std::size_t bytes = jinja::kMostBytes) {
+  jinja::Runtime runtime;
+  runtime.work.take(jinja::kMostSteps - steps);
+  runtime.work.take_bytes(jinja::kMostBytes - bytes);
+  const auto parsed = jinja::parse(source);
+  jinja::Evaluator evaluator(runtime, {});
+  try {
+    evaluator.write(parsed.body);
+    return {};
+  } catch (const jinja::Fault& fault) {
+    return fault.what;
+  }
+}
+
+// Time is charged where it is taken: for what is compared, skipped or looked at, although little comes out.
+TEST(Template, WhatIsReadIsCharged) {
+  constexpr const char* kSteps = "it takes more than 5 million steps";
+  const std::string repeats = "{% set a = 'a' * 40000 %}{% set b = 'a' * 20000 + 'b' %}";
+  for (const auto* const found : {"a.find(b)", "b in a", "a.count(b)", "a.split(b)", "a.replace(b, '')", "a | replace(b, '')",
+                                  "a.rfind(b)", "a.rsplit(b)"})
+    EXPECT_EQ(kSteps, end_of(repeats + "{{ " + found + " }}", 1'000'000)) << found;
+  // Twenty times a text of 64,000 bytes is a thousand steps each.
+  const std::string texts = "{% set t = 'é' * 32000 %}{% set u = 'é' * 32000 %}{% set s = ' ' * 64000 %}";
+  const auto often = [](const std::string& what) { return "{% for i in range(20) %}{% set x = " + what + " %}{% endfor %}"; };
+  EXPECT_EQ("", end_of(texts + often("t"), 12'000));
+  for (const auto* const read : {"t | length",
+                                 "t[0]",
+                                 "t[1:2]",
+                                 "t.strip('é')",
+                                 "t | trim('é')",
+                                 "s.strip()",
+                                 "s | trim",
+                                 "s.lstrip()",
+                                 "s.rstrip()",
+                                 "t.startswith(t)",
+                                 "t.endswith((t, t))",
+                                 "t.removeprefix(t)",
+                                 "t | reverse",
+                                 "'x'.strip(t)",
+                                 "t | int",
+                                 "t | float",
+                                 "t == u",
+                                 "t < u",
+                                 "t.count('')",
+                                 "t.split(none, 0)",
+                                 "t.splitlines()",
+                                 "t | lower",
+                                 "[t, t] | unique",
+                                 "{t: 1}.get(u)",
+                                 "t.rfind('x')",
+                                 "s.split()",
+                                 "s | int"})
+    EXPECT_EQ(kSteps, end_of(texts + often(read), 12'000)) << read;
+  EXPECT_EQ(kSteps, end_of("{% set ns = namespace(x=(1, 2)) %}{% for i in range(60) %}{% set ns.x = (ns.x, ns.x) %}{% endfor %}"
+                           "{{ {ns.x: 1} }}",
+                           1'000'000));
+  const std::string name(60'000, 'n');
+  EXPECT_EQ(kSteps, end_of("{% set " + name + "1 = 1 %}{% set " + name + "2 = 1 %}" + often(name + "2"), 12'000));
+  std::string names, parameters, arguments;
+  for (int i = 0; i < 1000; ++i) {
+    const auto one = "v" + std::to_string(i);
+    names += "{% set " + one + " = 1 %}";
+    parameters += (i == 0 ? "" : ", ") + one;
+    arguments += (i == 0 ? "" : ", ") + one + "=1";
+  }
+  EXPECT_EQ("", end_of(names, 80'000));
+  EXPECT_EQ(kSteps, end_of(names + "{% for i in range(300) %}{% set x = absent %}{% endfor %}", 80'000));
+  EXPECT_EQ(kSteps, end_of("{% macro m(" + parameters + ") %}{% endmacro %}{{ m(" + arguments + ") }}", 300'000));
+}
+
+// One budget of memory: a mebibyte is left of it, and tens of thousands of small things are made.
+TEST(Template, WhatTakesMemoryIsCharged) {
+  constexpr const char* kBytes = "its texts and lists take more than 256 MiB";
+  for (const auto* const large :
+       {"('\n' * 60000).splitlines()", "('a,' * 30000).split(',')", "('a ' * 30000).split()", "('a ' * 30000).rsplit()",
+        "['\x01' * 300000] ~ ''", "('<' * 400000) | escape", "['\x01' * 300000] | tojson", "('a\n' * 60000) | indent(40)",
+        "('ŉ' * 200000) | upper", "[1] * 20000 + [2] * 20000", "([1] * 8000) | sort", "(['a'] * 10000) | map('upper')",
+        "('a' * 10000) | list", "([[]] * 10000) | map('list')", "range(60000) | reverse", "'a' * 600000 + 'b' * 600000",
+        "('<' * 100000) | safe + '<' * 200000", "[range(9), 1] * 20000", "[{}] * 30000"})
+    EXPECT_EQ(kBytes, end_of("{% set x = " + std::string(large) + " %}", jinja::kMostSteps, 1 << 20)) << large;
+  const auto grows = [](const std::string& what) {
+    return "{% set ns = namespace(x=none) %}{% for i in range(9999) %}" + what + "{% endfor %}";
+  };
+  for (const auto* const kept :
+       {"{% set ns.x = (ns.x, ) %}{% set ns.x = 1 %}", "{% set ns.x = [1].count %}", "{% set ns.x = absent %}",
+        "{% set ns.x = {'a': i} %}", "{% macro m() %}{% endmacro %}", "{% set ns.x = namespace(a=i) %}",
+        "{% for j in [1] %}{% set ns.x = loop %}{% endfor %}", "{% set ns.x = i | string %}", "{{ 'a' * 200 }}"})
+    EXPECT_EQ(kBytes, end_of(grows(kept), jinja::kMostSteps, 1 << 20)) << kept;
+  EXPECT_EQ("it makes a text of more than 64 MiB", end_of("{% set x = 'a' * 67108865 %}", jinja::kMostSteps));
+}
+
+TEST(Template, NumbersAndCallsBeyondTheirBoundsAreRefused) {
+  std::string maps = "{{ 'a' | map('map'";
+  for (int i = 0; i < 1'000; ++i) maps += ",'map'";
+  expect_refused({{maps + ") }}", "too deeply"},
+                  {"{{ range(0, 8589934592, 4294967296)[::4294967296] | length }}", "more than 64 bits is not supported"}});
+  expect({{"{{ range(-9000000000000000000, 9000000000000000000, 1000000000000000000)[17] }}", "8000000000000000000"},
+          {"{{ 'abc'[::-9223372036854775807] }}{{ 'abc'.replace('', '-', -9223372036854775807) }}", "c-a-b-c-"}});
+}
+
+// A value that holds another one that holds another one, and so on, is freed without a stack that grows; and a loop may hold
+// itself.
+TEST(Template, WhatIsNestedDeeplyIsFreedInTurn) {
+  const auto grows = [](const std::string& turn) {
+    return "{% set ns = namespace(x=[1], l=none) %}{% for i in range(50000) %}" + turn + "{% endfor %}";
+  };
+  for (const auto& source :
+       {grows("{% set ns.x = [ns.x] | reverse %}"), grows("{% set ns.x = [ns.x].count %}"),
+        grows("{% set ns.x = [ns.x] | select %}"), grows("{% for j in [ns.x] %}{% set ns.x = loop %}{% endfor %}"),
+        grows("{% for j in [1] %}{% set c = loop.changed(ns.l) %}{% set ns.l = loop %}{% endfor %}"),
+        grows("{% for j in [1] %}{% set c = loop.changed(loop) %}{% endfor %}"),
+        grows("{% set g = ns.x %}{% macro m() %}{{ g }}{% endmacro %}{% set ns.x = m %}")})
+    EXPECT_EQ("", write(source).text) << source;
+  // Its own test counts a loop's items, which ends the test.
+  EXPECT_EQ("123",
+            write("{% set ns = namespace(l=none) %}{% for x in [1, 2, 3] if ns.l is none or ns.l.length %}{% set ns.l = loop "
+                  "%}{{ x }}{% endfor %}")
+                .text);
+}
+
+// As Python prints them, whatever their size.
+TEST(Template, IntegersOfAnySizeArePrintedAndCompared) {
+  const std::string large =
+      "[{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": -9223372036854775809, "
+      "\"d\": 100000000000000000000, \"e\": 1e20, \"f\": 123456789012345678901234567890}]";
+  const auto line = R"({"messages": [{"role": "assistant", "content": "x"}], "tools": )" + large + "}";
+  const auto conversation = parse_conversation(line);
+  const auto with_tools = [&](const std::string& source) {
+    const ChatTemplate chat(source, "the.jinja", {}, {});
+    return chat.write({.messages = {}, .more = {{"tools", jinja::from_json(conversation.tools)}}}, 0, false).text;
+  };
+  const std::string dumped = R"([{"a": 9223372036854775807, "b": 9223372036854775808, "c": -9223372036854775809, )"
+                             R"("d": 100000000000000000000, "e": 1e+20, "f": 123456789012345678901234567890}])";
+  EXPECT_EQ(dumped, with_tools("{{ tools | tojson }}"));
   EXPECT_EQ(
-      "",
-      write("{% set ns = namespace(f=none) %}{% for i in range(50000) %}{% set g = ns.f %}{% macro m() %}{{ g }}{% endmacro "
-            "%}{% set ns.f = m %}{% endfor %}")
-          .text);
+      "[{'a': 9223372036854775807, 'b': 9223372036854775808, 'c': -9223372036854775809, 'd': 100000000000000000000, "
+      "'e': 1e+20, 'f': 123456789012345678901234567890}]",
+      with_tools("{{ tools }}"));
+  EXPECT_EQ(
+      "100000000000000000000 True True False True True False 100000000000000000000",
+      with_tools("{% set d = tools[0].d %}{{ d }} {{ d is integer }} {{ d is number }} {{ d is float }} {{ d == d }} {{ d in "
+                 "[1, d] }} {{ d == 1 }} {{ d | int }}"));
+  for (const auto* const computes :
+       {"{{ tools[0].d + 1 }}", "{{ tools[0].d < 1 }}", "{{ -tools[0].d }}", "{{ tools[0].d | float }}"})
+    EXPECT_THAT([&] { static_cast<void>(with_tools(computes)); },
+                testing::ThrowsMessage<Error>(HasSubstr("of more than 64 bits")))
+        << computes;
 }
 
 TEST(Template, AnyBytesAreReadOrRefused) {

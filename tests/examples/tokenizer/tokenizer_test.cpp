@@ -238,6 +238,26 @@ TEST(Tokenizer, IsWrittenBackWithWhatItDoesNotUse) {
   EXPECT_EQ(json, Json::parse(TokenizerFile::parse(json.dump()).text()));
 }
 
+// Hugging Face's library turns them off for a plain text.
+TEST(Tokenizer, SettingsOfBatchesAreKeptAndDoNotCount) {
+  auto json = drawn_file(1, 10, "ab");
+  const std::string text = "a text of many tokens";
+  const auto plain = made(json).encode(text);
+  json["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  json["padding"] = {{"strategy", {{"Fixed", 99}}}, {"direction", "Right"}, {"pad_id", 0}, {"pad_token", "a"}};
+  EXPECT_EQ(plain, made(json).encode(text));
+  EXPECT_EQ(json, Json::parse(made(json).text()));
+}
+
+// As long as it is, line by line: a file with a list of a hundred thousand lines took minutes.
+TEST(Tokenizer, AFileOfManyLinesIsWrittenBack) {
+  auto json = drawn_file(1, 10, "ab");
+  auto lines = Json::array();
+  for (int i = 0; i < 100'000; ++i) lines.push_back(i % 10);
+  json["from somewhere else"] = lines;
+  EXPECT_EQ(json, Json::parse(TokenizerFile::parse(json.dump()).text()));
+}
+
 TEST(Tokenizer, AddedTokensAreFoundBeforeWords) {
   auto json = drawn_file(1, 10, "ab");
   const auto add = [&](TokenId id, const char* content, Json more) {
@@ -273,7 +293,6 @@ TEST(Tokenizer, WhatWouldChangeIdsIsRefusedByName) {
   refused("/model/type", "Unigram", Exit::usage, "Unigram");
   refused("/model/dropout", 0.5, Exit::usage, "dropout");
   refused("/model/end_of_word_suffix", "</w>", Exit::usage, "end_of_word_suffix");
-  refused("/truncation", {{"max_length", 5}}, Exit::usage, "truncation");
   refused("/post_processor", {{"type", "Other"}}, Exit::usage, "Other");
   refused("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "\\p{N}{1,3}+"}}}, {"behavior", "Isolated"}},
           Exit::usage, "}+");

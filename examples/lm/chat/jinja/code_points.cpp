@@ -1,12 +1,13 @@
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <iterator>
+#include <ranges>
+#include <string>
+#include <utility>
 
-#include <fmt/format.h>
-
+#include <terrace/examples/lm/chat/jinja/search.h>
 #include <terrace/examples/lm/tokenizer/unicode.h>
 
 namespace terrace::lm::jinja {
@@ -27,6 +28,17 @@ enum class Case : std::uint8_t { upper, lower, title };
 constexpr char32_t kByte = 0xdc00;  // + a byte that is not UTF-8: surrogates, which UTF-8 does not have
 constexpr char32_t kSigma = 0x3a3, kFinalSigma = 0x3c2;
 
+// The first row of a table in the order of (case, code) that is not before this one; `column`: where its code stands.
+template <class Number, std::size_t kNumbers>
+const Number* row_of(const Number (&table)[kNumbers], Case of, char32_t code, std::size_t column) {
+  const auto rows = std::views::iota(std::size_t{0}, kNumbers / 5);
+  const std::pair wanted(static_cast<std::uint32_t>(of), static_cast<std::uint32_t>(code));
+  const auto found = std::ranges::partition_point(rows, [&](std::size_t row) {
+    return std::pair(static_cast<std::uint32_t>(table[5 * row]), static_cast<std::uint32_t>(table[5 * row + column])) < wanted;
+  });
+  return found == rows.end() || static_cast<std::uint32_t>(table[5 * *found]) != wanted.first ? nullptr : table + 5 * *found;
+}
+
 std::u32string mapped(Case to, char32_t code) {
   if (code < 0x80) {
     const bool from_lower = code >= 'a' && code <= 'z', from_upper = code >= 'A' && code <= 'Z';
@@ -34,97 +46,121 @@ std::u32string mapped(Case to, char32_t code) {
     if (from_upper && to == Case::lower) return {code + 32};
     return {code};
   }
-  const auto which = static_cast<std::uint32_t>(to);
-  for (std::size_t i = 0; i < std::size(kSpecialCases); i += 5)
-    if (kSpecialCases[i] == which && kSpecialCases[i + 1] == code) {
-      std::u32string out;
-      for (std::size_t part = 2; part < 5; ++part)
-        if (kSpecialCases[i + part] != 0) out += static_cast<char32_t>(kSpecialCases[i + part]);
-      return out;
-    }
-  const auto wanted = static_cast<std::int32_t>(code);
-  for (std::size_t i = 0; i < std::size(kCaseRuns); i += 5) {
-    const auto* const run = kCaseRuns + i;
-    if (run[0] != static_cast<std::int32_t>(to) || wanted < run[1] || wanted > run[2]) continue;
-    if (run[3] > 0 && (wanted - run[1]) % run[3] != 0) continue;
-    return {static_cast<char32_t>(wanted + run[4])};
+  if (const auto* const row = row_of(kSpecialCases, to, code, 1); row != nullptr && row[1] == code) {
+    std::u32string out;
+    for (std::size_t part = 2; part < 5; ++part)
+      if (row[part] != 0) out += static_cast<char32_t>(row[part]);
+    return out;
   }
-  return {code};
+  const auto wanted = static_cast<std::int32_t>(code);
+  const auto* const run = row_of(kCaseRuns, to, code, 2);
+  if (run == nullptr || wanted < run[1] || (run[3] > 0 && (wanted - run[1]) % run[3] != 0)) return {code};
+  return {static_cast<char32_t>(wanted + run[4])};
 }
 
 bool has_case(char32_t code) {
   return mapped(Case::upper, code) != std::u32string{code} || mapped(Case::lower, code) != std::u32string{code};
 }
 
-// The sigma at the end of a word has a form of its own.
-std::u32string lower_at(const std::u32string& text, std::size_t at) {
-  const bool ends_word =
-      text[at] == kSigma && at > 0 && has_case(text[at - 1]) && (at + 1 == text.size() || !has_case(text[at + 1]));
-  return ends_word ? std::u32string{kFinalSigma} : mapped(Case::lower, text[at]);
-}
-
 bool is_in(std::u32string_view set, char32_t code) { return set.find(code) != std::u32string_view::npos; }
 
 bool begins_word(char32_t before) { return is_in(U"-({[<", before) || is_white(before); }
 
-struct Cut {
-  std::size_t begin, end;  // bytes of a character or of a run of them
+// Calls each(code, the one before it or 0, where the next one begins), and charges what it takes to look for their cases.
+template <class Each>
+void each_cased(std::string_view text, Work& work, const Each& each) {
+  work.take_read(8 * text.size());
+  char32_t before = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [code, bytes] = code_point_at(text, at);
+    if (code >= 0x80) work.take(1);
+    at += bytes;
+    each(code, before, at);
+    before = code;
+  }
+}
+
+void append_all(Draft& out, std::u32string_view codes) {
+  for (const auto code : codes) append_code_point(out, code);
+}
+
+// The sigma at the end of a word has a form of its own. 0 stands before and behind the text.
+std::u32string lower_between(char32_t before, char32_t code, char32_t after) {
+  return code == kSigma && has_case(before) && !has_case(after) ? std::u32string{kFinalSigma} : mapped(Case::lower, code);
+}
+char32_t code_from(std::string_view text, std::size_t at) { return at < text.size() ? code_point_at(text, at).code : 0; }
+
+// Where the last code point begins. A byte that ends no other one is one of its own, as for code_point_at().
+std::size_t begin_of_last(std::string_view text) {
+  for (std::size_t bytes = 2; bytes <= std::min<std::size_t>(4, text.size()); ++bytes)
+    if (code_point_at(text, text.size() - bytes).bytes == bytes) return text.size() - bytes;
+  return text.size() - 1;
+}
+
+template <class Goes>
+std::string_view without_ends(std::string_view text, bool left, bool right, const Goes& goes) {
+  while (left && !text.empty()) {
+    const auto [code, bytes] = code_point_at(text, 0);
+    if (!goes(code)) break;
+    text.remove_prefix(bytes);
+  }
+  while (right && !text.empty()) {
+    const auto last = begin_of_last(text);
+    if (!goes(code_point_at(text, last).code)) break;
+    text = text.substr(0, last);
+  }
+  return text;
+}
+
+// Parts of a text, whose places are charged.
+class Parts {
+ public:
+  explicit Parts(Work& work) : work_(work) {}
+  void add(std::string_view part) {
+    work_.take(1);
+    work_.take_bytes(2 * sizeof(part));
+    all_.push_back(part);
+  }
+  [[nodiscard]] std::size_t size() const { return all_.size(); }
+  std::vector<std::string_view> take() { return std::move(all_); }
+  std::vector<std::string_view> take_reversed() {
+    std::ranges::reverse(all_);
+    return std::move(all_);
+  }
+
+ private:
+  Work& work_;
+  std::vector<std::string_view> all_;
 };
 
-// The code point at `at`, and how many bytes it has.
-std::pair<char32_t, std::size_t> code_at(std::string_view text, std::size_t at) {
+// Where white space begins in the text, or ends; the end of the text if it does not.
+std::size_t white_from(std::string_view text, std::size_t at, bool white) {
+  while (at < text.size()) {
+    const auto [code, bytes] = code_point_at(text, at);
+    if (is_white(code) == white) break;
+    at += bytes;
+  }
+  return at;
+}
+
+}  // namespace
+
+CodePoint code_point_at(std::string_view text, std::size_t at) {
   const auto c = character_at(text.data() + at, text.data() + text.size());
   if (c.code == kNoCodePoint) return {kByte + static_cast<unsigned char>(text[at]), 1};
   return {c.code, c.bytes};
 }
 
-// Runs of characters that are no white space.
-std::vector<Cut> words_of(std::string_view text) {
-  std::vector<Cut> words;
-  bool in_word = false;
-  for (std::size_t at = 0; at < text.size();) {
-    const auto [code, bytes] = code_at(text, at);
-    if (const bool white = is_white(code); white == in_word) {
-      if (white)
-        words.back().end = at;
-      else
-        words.push_back({at, text.size()});
-      in_word = !white;
-    }
-    at += bytes;
-  }
-  return words;
-}
-
-}  // namespace
-
-std::u32string decoded(std::string_view text) {
-  std::u32string out;
-  out.reserve(text.size());
-  for (std::size_t at = 0; at < text.size();) {
-    const auto [code, bytes] = code_at(text, at);
-    out += code;
-    at += bytes;
-  }
-  return out;
-}
-
-void append_code_point(std::string& out, char32_t code) {
-  if (code >= kByte && code < kByte + 0x100)
-    out += static_cast<char>(code - kByte);
-  else
-    append_utf8(out, code);
-}
-
-std::string encoded(std::u32string_view text) {
-  std::string out;
-  for (const auto code : text) append_code_point(out, code);
-  return out;
+void append_code_point(Draft& out, char32_t code) {
+  if (code >= kByte && code < kByte + 0x100) return out.add(static_cast<char>(code - kByte));
+  std::string bytes;
+  append_utf8(bytes, code);
+  out.add(bytes);
 }
 
 std::size_t code_points(std::string_view text) {
   std::size_t count = 0;
-  for (std::size_t at = 0; at < text.size(); ++count) at += code_at(text, at).second;
+  for (std::size_t at = 0; at < text.size(); ++count) at += code_point_at(text, at).bytes;
   return count;
 }
 
@@ -142,152 +178,201 @@ bool is_printable(char32_t code) {
   return std::distance(std::begin(kPrintableRuns), after) % 2 == 1 && (code < 0xd800 || code > 0xdfff);
 }
 
-std::string upper(std::string_view text) {
-  std::u32string out;
-  for (const auto code : decoded(text)) out += mapped(Case::upper, code);
-  return encoded(out);
-}
-
-std::string lower(std::string_view text) {
-  const auto codes = decoded(text);
-  std::u32string out;
-  for (std::size_t i = 0; i < codes.size(); ++i) out += lower_at(codes, i);
-  return encoded(out);
-}
-
-std::string capitalized(std::string_view text) {
-  const auto codes = decoded(text);
-  std::u32string out;
-  for (std::size_t i = 0; i < codes.size(); ++i) out += i == 0 ? mapped(Case::title, codes[i]) : lower_at(codes, i);
-  return encoded(out);
-}
-
-std::string titled(std::string_view text) {
-  const auto codes = decoded(text);
-  std::u32string out;
-  for (std::size_t i = 0; i < codes.size(); ++i)
-    out += i > 0 && has_case(codes[i - 1]) ? lower_at(codes, i) : mapped(Case::title, codes[i]);
-  return encoded(out);
-}
-
-std::string words_titled(std::string_view text) {
-  const auto codes = decoded(text);
-  std::u32string out;
-  for (std::size_t begin = 0; begin < codes.size();) {
-    // A word is what stands between characters that begin words; it is lowered alone, for its last sigma.
-    auto end = begin + 1;
-    while (end < codes.size() && begins_word(codes[end]) == begins_word(codes[begin])) ++end;
-    const auto word = codes.substr(begin + 1, end - begin - 1);
-    out += mapped(Case::upper, codes[begin]);
-    for (std::size_t i = 0; i < word.size(); ++i) out += lower_at(word, i);
-    begin = end;
-  }
-  return encoded(out);
-}
-
-std::string_view stripped(std::string_view text, bool left, bool right, std::optional<std::string_view> of) {
-  const auto set = of ? decoded(*of) : std::u32string();
-  const auto goes = [&](char32_t code) { return of ? is_in(set, code) : is_white(code); };
-  std::size_t begin = 0;
-  while (left && begin < text.size()) {
-    const auto [code, bytes] = code_at(text, begin);
-    if (!goes(code)) break;
-    begin += bytes;
-  }
-  text.remove_prefix(begin);
-  if (!right) return text;
-  std::size_t end = 0;  // after the last character that stays
-  for (std::size_t at = 0; at < text.size();) {
-    const auto [code, bytes] = code_at(text, at);
-    at += bytes;
-    if (!goes(code)) end = at;
-  }
-  return text.substr(0, end);
-}
-
-std::vector<std::string_view> split(std::string_view text, std::optional<std::string_view> separator, long most) {
-  std::vector<std::string_view> out;
-  if (!separator) {
-    const auto words = words_of(text);
-    for (std::size_t i = 0; i < words.size(); ++i) {
-      if (most >= 0 && i == static_cast<std::size_t>(most)) {
-        out.push_back(text.substr(words[i].begin));  // with the white space at its end
-        break;
-      }
-      out.push_back(text.substr(words[i].begin, words[i].end - words[i].begin));
-    }
-    return out;
-  }
-  for (;;) {
-    const auto at = most == 0 ? std::string_view::npos : text.find(*separator);
-    out.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return out;
-    text.remove_prefix(at + separator->size());
-    if (most > 0) --most;
-  }
-}
-
-std::vector<std::string_view> split_from_end(std::string_view text, std::optional<std::string_view> separator, long most) {
-  std::vector<std::string_view> out;
-  if (!separator) {
-    auto words = words_of(text);
-    while (!words.empty()) {
-      if (most >= 0 && out.size() == static_cast<std::size_t>(most)) {
-        out.push_back(text.substr(0, words.back().end));
-        break;
-      }
-      out.push_back(text.substr(words.back().begin, words.back().end - words.back().begin));
-      words.pop_back();
-    }
-  } else {
-    for (;;) {
-      const auto at = most == 0 ? std::string_view::npos : text.rfind(*separator);
-      const auto begin = at == std::string_view::npos ? 0 : at + separator->size();
-      out.push_back(text.substr(begin));
-      if (at == std::string_view::npos) break;
-      text = text.substr(0, at);
-      if (most > 0) --most;
-    }
-  }
-  std::ranges::reverse(out);
+Draft upper(std::string_view text, Work& work) {
+  Draft out(work);
+  each_cased(text, work, [&](char32_t code, char32_t, std::size_t) { append_all(out, mapped(Case::upper, code)); });
   return out;
 }
 
-std::vector<std::string_view> lines(std::string_view text, bool keep_ends) {
-  std::vector<std::string_view> out;
+Draft lower(std::string_view text, Work& work) {
+  Draft out(work);
+  each_cased(text, work, [&](char32_t code, char32_t before, std::size_t next) {
+    append_all(out, lower_between(before, code, code_from(text, next)));
+  });
+  return out;
+}
+
+Draft capitalized(std::string_view text, Work& work) {
+  Draft out(work);
+  bool first = true;
+  each_cased(text, work, [&](char32_t code, char32_t before, std::size_t next) {
+    append_all(out,
+               std::exchange(first, false) ? mapped(Case::title, code) : lower_between(before, code, code_from(text, next)));
+  });
+  return out;
+}
+
+Draft titled(std::string_view text, Work& work) {
+  Draft out(work);
+  each_cased(text, work, [&](char32_t code, char32_t before, std::size_t next) {
+    append_all(out, has_case(before) ? lower_between(before, code, code_from(text, next)) : mapped(Case::title, code));
+  });
+  return out;
+}
+
+// A word is what stands between characters that begin words; what follows its first letter is lowered alone, for its last
+// sigma.
+Draft words_titled(std::string_view text, Work& work) {
+  Draft out(work);
+  bool in_word = false, is_first = true;  // of a run of code points that all begin words, or all do not
+  char32_t before_in_word = 0;
+  each_cased(text, work, [&](char32_t code, char32_t, std::size_t next) {
+    const bool begins = begins_word(code);
+    is_first = is_first || begins == in_word;
+    in_word = !begins;
+    const auto after = code_from(text, next);
+    const bool is_last = next == text.size() || begins_word(after) != begins;
+    append_all(out, is_first ? mapped(Case::upper, code) : lower_between(before_in_word, code, is_last ? 0 : after));
+    before_in_word = is_first ? 0 : code;
+    is_first = false;
+  });
+  return out;
+}
+
+std::string_view stripped(std::string_view text, bool left, bool right) { return without_ends(text, left, right, is_white); }
+
+std::string_view stripped_of(std::string_view text, bool left, bool right, std::string_view of, Work& work) {
+  return without_ends(text, left, right, [&](char32_t wanted) {
+    std::size_t at = 0;
+    bool found = false;
+    while (at < of.size() && !found) {
+      const auto [code, bytes] = code_point_at(of, at);
+      found = code == wanted;
+      at += bytes;
+    }
+    work.take(1 + at / 16);
+    return found;
+  });
+}
+
+std::vector<std::string_view> split(std::string_view text, std::optional<std::string_view> separator, long most, Work& work) {
+  Parts out(work);
+  if (separator) {
+    for (;; most -= most > 0 ? 1 : 0) {
+      const auto at = most == 0 ? std::string_view::npos : find_first(text, *separator, 0, work);
+      out.add(text.substr(0, at));
+      if (at == std::string_view::npos) return out.take();
+      text.remove_prefix(at + separator->size());
+    }
+  }
+  work.take_read(4 * text.size());
+  for (auto begin = white_from(text, 0, false); begin < text.size();) {
+    if (most >= 0 && out.size() == static_cast<std::size_t>(most)) {
+      out.add(text.substr(begin));  // with the white space at its end
+      break;
+    }
+    const auto end = white_from(text, begin, true);
+    out.add(text.substr(begin, end - begin));
+    begin = white_from(text, end, false);
+  }
+  return out.take();
+}
+
+std::vector<std::string_view> split_from_end(std::string_view text, std::optional<std::string_view> separator, long most,
+                                             Work& work) {
+  Parts out(work);
+  if (separator) {
+    for (;; most -= most > 0 ? 1 : 0) {
+      const auto at = most == 0 ? std::string_view::npos : find_last(text, *separator, work);
+      const auto begin = at == std::string_view::npos ? 0 : at + separator->size();
+      out.add(text.substr(begin));
+      if (at == std::string_view::npos) return out.take_reversed();
+      text = text.substr(0, at);
+    }
+  }
+  work.take_read(4 * text.size());
+  for (text = stripped(text, false, true); !text.empty(); text = stripped(text, false, true)) {
+    if (most >= 0 && out.size() == static_cast<std::size_t>(most)) {
+      out.add(text);
+      break;
+    }
+    auto begin = text.size();
+    while (begin > 0) {
+      const auto last = begin_of_last(text.substr(0, begin));
+      if (is_white(code_point_at(text, last).code)) break;
+      begin = last;
+    }
+    out.add(text.substr(begin));
+    text = text.substr(0, begin);
+  }
+  return out.take_reversed();
+}
+
+std::vector<std::string_view> lines(std::string_view text, bool keep_ends, Work& work) {
+  work.take_read(4 * text.size());
+  Parts out(work);
   std::size_t begin = 0;
   for (std::size_t at = 0; at < text.size();) {
-    auto [code, bytes] = code_at(text, at);
+    const auto [code, bytes] = code_point_at(text, at);
     const auto end = at;
     at += bytes;
     if (!is_line_end(code)) continue;
     if (code == '\r' && at < text.size() && text[at] == '\n') ++at;
-    out.push_back(text.substr(begin, (keep_ends ? at : end) - begin));
+    out.add(text.substr(begin, (keep_ends ? at : end) - begin));
     begin = at;
   }
-  if (begin < text.size()) out.push_back(text.substr(begin));
-  return out;
+  if (begin < text.size()) out.add(text.substr(begin));
+  return out.take();
 }
 
-void append_quoted(std::string& out, std::string_view text) {
+Draft picked(std::string_view text, std::int64_t first, std::int64_t step, std::int64_t count, Work& work) {
+  work.take_read(2 * text.size());
+  Draft out(work);
+  // Backward, the last one comes first in the text: where it ends in what is written is only known at the end.
+  const bool back = step < 0;
+  const auto by = count < 2 ? std::int64_t{1} : back ? -step : step;
+  auto wanted = back ? first - (count - 1) * by : first;
+  std::int64_t index = 0;
+  for (std::size_t at = 0; at < text.size() && count > 0; ++index) {
+    const auto bytes = code_point_at(text, at).bytes;
+    if (index == wanted) {
+      out.add(text.substr(at, bytes));
+      wanted += by;
+      --count;
+    }
+    at += bytes;
+  }
+  if (!back) return out;
+  const auto forward = out.take();
+  Draft reversed(work);
+  for (std::string_view rest = forward; !rest.empty();) {
+    const auto last = begin_of_last(rest);
+    reversed.add(rest.substr(last));
+    rest = rest.substr(0, last);
+  }
+  return reversed;
+}
+
+void append_escape(Draft& out, char letter, std::uint32_t number, int digits) {
+  out.add('\\');
+  out.add(letter);
+  while (digits-- > 0) out.add("0123456789abcdef"[number >> static_cast<unsigned>(4 * digits) & 0xfU]);
+}
+
+void append_quoted(Draft& out, std::string_view text) {
   const char quote = text.find('\'') != std::string_view::npos && text.find('"') == std::string_view::npos ? '"' : '\'';
-  out += quote;
-  for (const auto code : decoded(text)) {
+  out.add(quote);
+  for (std::size_t at = 0; at < text.size();) {
+    const auto [code, bytes] = code_point_at(text, at);
     if (code == static_cast<char32_t>(quote) || code == '\\') {
-      out += '\\';
-      out += static_cast<char>(code);
+      out.add('\\');
+      out.add(static_cast<char>(code));
     } else if (code == '\n' || code == '\r' || code == '\t') {
-      out += code == '\n' ? "\\n" : code == '\r' ? "\\r" : "\\t";
+      out.add(code == '\n' ? "\\n" : code == '\r' ? "\\r" : "\\t");
     } else if (is_printable(code)) {
-      append_code_point(out, code);
+      out.add(text.substr(at, bytes));
     } else {
       const auto number = static_cast<std::uint32_t>(code);
-      out += number < 0x100     ? fmt::format("\\x{:02x}", number)
-             : number < 0x10000 ? fmt::format("\\u{:04x}", number)
-                                : fmt::format("\\U{:08x}", number);
+      if (number < 0x100)
+        append_escape(out, 'x', number, 2);
+      else if (number < 0x10000)
+        append_escape(out, 'u', number, 4);
+      else
+        append_escape(out, 'U', number, 8);
     }
+    at += bytes;
   }
-  out += quote;
+  out.add(quote);
 }
 
 }  // namespace terrace::lm::jinja

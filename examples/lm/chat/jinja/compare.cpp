@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/examples/lm/chat/jinja/search.h>
+
 namespace terrace::lm::jinja {
 namespace {
 
@@ -45,10 +47,11 @@ bool ordered(const Value& a, const Value& b, bool or_equal, Work& work) {
   demand_defined(b);
   if (const auto left = number_of(a), right = number_of(b); left && right) return or_equal ? *left <= *right : *left < *right;
   if (a.text() != nullptr && b.text() != nullptr) {
-    work.take(std::min(a.text()->size(), b.text()->size()) / kBytesOfAStep);
+    work.take_read(std::min(a.text()->size(), b.text()->size()));
     const auto order = a.text()->compare(*b.text());  // UTF-8 has the order of the code points
     return or_equal ? order <= 0 : order < 0;
   }
+  if (a.is<LargeInteger>() || b.is<LargeInteger>()) unsupported("the order of an integer of more than 64 bits");
   const auto *const left = a.as<Sequence>(), *const right = b.as<Sequence>();
   if (left == nullptr || right == nullptr || left->tuple != right->tuple)
     fail(fmt::format("{} and {} have no order", type_of(a), type_of(b)));
@@ -64,9 +67,13 @@ bool ordered(const Value& a, const Value& b, bool or_equal, Work& work) {
 bool equal(const Value& a, const Value& b, Work& work) {
   work.take(1);
   if (const auto left = number_of(a), right = number_of(b); left && right) return *left == *right;
+  if ((a.is<LargeInteger>() && b.is<double>()) || (a.is<double>() && b.is<LargeInteger>()))
+    unsupported("comparing an integer of more than 64 bits with a float");
   if (a.held().index() != b.held().index()) return false;
+  if (const auto* const left = a.as<LargeInteger>()) return *left->digits == *b.as<LargeInteger>()->digits;
   if (const auto* const text = a.text()) {
-    work.take(std::min(text->size(), b.text()->size()) / kBytesOfAStep);
+    if (text->size() != b.text()->size()) return false;
+    work.take_read(text->size());
     return *text == *b.text();
   }
   if (const auto* const left = a.as<Sequence>())
@@ -88,11 +95,10 @@ bool contains(const Value& in, const Value& item, Runtime& runtime) {
   if (const auto* const text = in.text()) {
     demand_defined(item);
     if (item.text() == nullptr) fail(fmt::format("'in' looks for {} in a text", type_of(item)));
-    runtime.work.take(text->size() / kBytesOfAStep);
-    return text->find(*item.text()) != std::string::npos;
+    return find_first(*text, *item.text(), 0, runtime.work) != std::string_view::npos;
   }
   if (const auto* const dict = in.as<Dict>()) {
-    if (!is_hashable(item)) fail(fmt::format("{} cannot be a key", type_of(item)));
+    if (!is_hashable(item, runtime.work)) fail(fmt::format("{} cannot be a key", type_of(item)));
     return find_key(*dict, item, runtime) != nullptr;
   }
   if (const auto* const once = in.as<Once>()) {  // what comes before the item is gone, and the item, too
@@ -106,9 +112,10 @@ bool contains(const Value& in, const Value& item, Runtime& runtime) {
   return std::ranges::any_of(runtime.items_of(in), [&](const Value& one) { return equal(one, item, runtime.work); });
 }
 
-bool is_hashable(const Value& value) {
+bool is_hashable(const Value& value, Work& work) {
+  work.take(1);
   if (const auto* const sequence = value.as<Sequence>())
-    return sequence->tuple && std::ranges::all_of(*sequence->items, is_hashable);
+    return sequence->tuple && std::ranges::all_of(*sequence->items, [&](const Value& item) { return is_hashable(item, work); });
   return !value.is<Dict>() && !value.is<View>();
 }
 

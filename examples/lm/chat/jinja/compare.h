@@ -11,6 +11,6 @@ bool equal(const Value& a, const Value& b, Work& work);
 bool less(const Value& a, const Value& b, Work& work);           // a < b
 bool less_or_equal(const Value& a, const Value& b, Work& work);  // not the opposite of b < a for numbers that are none
 bool contains(const Value& in, const Value& item, Runtime& runtime);
-bool is_hashable(const Value& value);  // whether it can be a key
+bool is_hashable(const Value& value, Work& work);  // whether it can be a key
 
 }  // namespace terrace::lm::jinja

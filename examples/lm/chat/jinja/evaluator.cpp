@@ -11,16 +11,12 @@
 #include <terrace/examples/lm/chat/jinja/compare.h>
 #include <terrace/examples/lm/chat/jinja/filters.h>
 #include <terrace/examples/lm/chat/jinja/operators.h>
+#include <terrace/examples/lm/chat/jinja/shared.h>
 
 namespace terrace::lm::jinja {
 namespace {
 
 using Kind = Expression::Kind;
-
-Value function(std::string name, std::function<Value(Runtime&, Arguments&)> call, bool is_macro = false) {
-  return Value(Callable{
-      std::make_shared<const Function>(Function{.name = std::move(name), .is_macro = is_macro, .call = std::move(call)})});
-}
 
 Value range(Runtime&, Arguments& given) {
   const Bound bound("range", given, {"start", "stop", "step"}, 1);
@@ -31,44 +27,54 @@ Value range(Runtime&, Arguments& given) {
   return Value(out);
 }
 
+// Pairs of different keys: the last of equal ones counts, at the place of the first.
+void add_pair(std::vector<Pair>& to, const Value& key, const Value& value, Runtime& runtime) {
+  if (!is_hashable(key, runtime.work)) fail(fmt::format("{} cannot be a key", type_of(key)));
+  runtime.work.take(1 + to.size() / 8);
+  for (auto& pair : to)
+    if (equal(pair.key, key, runtime.work)) {
+      pair.value = value;
+      return;
+    }
+  runtime.work.take_bytes(2 * sizeof(Pair));
+  to.push_back({key, value});
+}
+
+Value dict_of(std::vector<Pair> pairs, Runtime& runtime) {
+  runtime.work.take_object();
+  return dict_value(std::move(pairs));
+}
+
 // The pairs of dict(a=1), dict({'a': 1}) and dict([('a', 1)]).
 std::vector<Pair> pairs_of(Runtime& runtime, Arguments& given) {
   std::vector<Pair> out;
-  const auto add = [&](const Value& key, const Value& value) {
-    if (!is_hashable(key)) fail(fmt::format("{} cannot be a key", type_of(key)));
-    runtime.work.take(1 + out.size() / 8);
-    for (auto& pair : out)
-      if (equal(pair.key, key, runtime.work)) {
-        pair.value = value;
-        return;
-      }
-    out.push_back({key, value});
-  };
   if (given.positional.size() > 1) fail("'dict' takes one argument and named ones");
   for (const auto& first : given.positional) {
     if (const auto* const dict = first.as<Dict>()) {
-      for (const auto& [key, value] : *dict->pairs) add(key, value);
+      for (const auto& [key, value] : *dict->pairs) add_pair(out, key, value, runtime);
       continue;
     }
     for (const auto& item : runtime.items_of(first)) {
       const auto pair = runtime.items_of(item);
       if (pair.size() != 2) fail("'dict' takes a list of pairs");
-      add(pair[0], pair[1]);
+      add_pair(out, pair[0], pair[1], runtime);
     }
   }
-  for (const auto& [name, value] : given.named) add(text_value(name), value);
+  for (const auto& [name, value] : given.named) add_pair(out, runtime.make_text(name), value, runtime);
   return out;
 }
 
 Value make_namespace(Runtime& runtime, Arguments& given) {
+  runtime.work.take_object();
   auto& made = runtime.namespaces.emplace_back();
-  for (auto& [key, value] : pairs_of(runtime, given)) made.set(runtime.str(key), std::move(value));
+  for (auto& [key, value] : pairs_of(runtime, given))
+    made.names.set(*runtime.str(key).text(), std::move(value), runtime.work, true);
   return Value(&made);
 }
 
 Value raise_exception(Runtime& runtime, Arguments& given) {
   const Bound bound("raise_exception", given, {"message"}, 1);
-  throw Fault{fmt::format("it refuses the conversation: {}", printable(runtime.str(bound[0]), 300)),
+  throw Fault{fmt::format("it refuses the conversation: {}", printable(*runtime.str(bound[0]).text(), 300)),
               "change the conversation, or the template"};
 }
 
@@ -79,78 +85,80 @@ Value strftime_now(Runtime& runtime, Arguments& given) {
   ::localtime_r(&now, &parts);
   std::array<char, 1024> text{};
   if (bound.text(0).empty()) return text_value({});
+  runtime.work.take(20 + 2 * bound.text(0).size());
   const auto bytes = std::strftime(text.data(), text.size(), bound.text(0).c_str(), &parts);
   if (bytes == 0) fail("the date of 'strftime_now' is too long");
-  return runtime.make_text({text.data(), bytes});
+  return runtime.make_text(std::string_view(text.data(), bytes));
 }
 
 }  // namespace
 
 struct Evaluator::Scope {
   ScopePtr parent;
-  std::vector<std::pair<std::string, Value>> names;
-
-  void set(const std::string& name, Value value) {
-    for (auto& entry : names)
-      if (entry.first == name) {
-        entry.second = std::move(value);
-        return;
-      }
-    names.emplace_back(name, std::move(value));
-  }
-};
-
-class Evaluator::Deeper {
- public:
-  explicit Deeper(Evaluator& evaluator) : evaluator_(evaluator) {
-    evaluator_.runtime_.work.take(1);
-    if (evaluator_.depth_ >= kMostDepth) too_much("macros call one another too deeply");
-    ++evaluator_.depth_;
-  }
-  ~Deeper() { --evaluator_.depth_; }
-  Deeper(const Deeper&) = delete;
-  Deeper& operator=(const Deeper&) = delete;
-
- private:
-  Evaluator& evaluator_;
+  Names names;
+  bool kept = false;  // by a macro, until the template ends
 };
 
 Evaluator::Evaluator(Runtime& runtime, std::vector<std::pair<std::string, Value>> globals)
-    : runtime_(runtime), globals_(std::make_shared<Scope>()) {
-  globals_->set("range", function("range", range));
-  globals_->set("dict", function("dict", [](Runtime& with, Arguments& given) { return dict_value(pairs_of(with, given)); }));
-  globals_->set("namespace", function("namespace", make_namespace));
-  globals_->set("raise_exception", function("raise_exception", raise_exception));
+    : runtime_(runtime), globals_(std::make_shared<Scope>()), all_(runtime.work) {
+  const auto function = [&](const char* name, std::function<Value(Runtime&, Arguments&)> call) {
+    set(globals_, name, runtime_.make_function(name, std::move(call)));
+  };
+  function("range", range);
+  function("dict", [](Runtime& with, Arguments& given) { return dict_of(pairs_of(with, given), with); });
+  function("namespace", make_namespace);
+  function("raise_exception", raise_exception);
   if (runtime.now)
-    globals_->set("strftime_now", function("strftime_now", strftime_now));
+    function("strftime_now", strftime_now);
   else
-    globals_->set(
-        "strftime_now",
+    set(globals_, "strftime_now",
         undefined("'strftime_now' tells no day here, so that a run writes the same text each day (--template-date names one)"));
-  for (auto& global : globals) globals_->set(global.first, std::move(global.second));
+  for (auto& global : globals) set(globals_, global.first, std::move(global.second));
 }
 
-// Macros keep scopes, and scopes keep macros.
+// Macros keep scopes, and scopes keep macros; a loop may hold what it is compared with.
 Evaluator::~Evaluator() {
-  for (auto& scope : captured_scopes_) scope->names.clear();
+  for (auto& scope : kept_scopes_) scope->names.clear();
   for (auto& space : runtime_.namespaces) space.names.clear();
+  for (auto& values : runtime_.last_changed) values.clear();
 }
 
 std::string Evaluator::write(const Body& body) {
-  run(body, std::make_shared<Scope>(Scope{.parent = globals_, .names = {}}));
-  return std::move(all_);
+  run(body, inside(globals_));
+  return all_.take();
 }
 
-void Evaluator::write_text(std::string_view text) {
-  runtime_.work.take_text(text.size());
-  if (out_->size() + text.size() > kMostBytes) runtime_.work.take_text(kMostBytes + 1);
-  *out_ += text;
+void Evaluator::write_value(const Value& value) {
+  if (value.text() != nullptr)
+    out_->add(*value.text());
+  else
+    print(value, false, *out_, runtime_);
+}
+
+// --- scopes
+
+Evaluator::ScopePtr Evaluator::inside(const ScopePtr& scope) {
+  runtime_.work.take(1);
+  return std::make_shared<Scope>(Scope{.parent = scope, .names = {}});
+}
+
+void Evaluator::set(const ScopePtr& scope, std::string_view name, Value value) {
+  scope->names.set(name, std::move(value), runtime_.work, scope->kept);
+}
+
+// What a scope keeps counts from now on, and what stands around it.
+void Evaluator::keep(const ScopePtr& scope) {
+  for (auto one = scope; one != nullptr && !one->kept; one = one->parent) {
+    one->kept = true;
+    runtime_.work.take_bytes(kBytesOfAnObject + one->names.size() * kBytesOfAName);
+    kept_scopes_.push_back(one);
+  }
 }
 
 // --- statements
 
 Evaluator::Flow Evaluator::run(const Body& body, const ScopePtr& scope) {
-  const Deeper deeper(*this);
+  const Runtime::Deeper deeper(runtime_);
   for (const auto& statement : body)
     if (const auto flow = run(statement, scope); flow != Flow::on) return flow;
   return Flow::on;
@@ -159,11 +167,10 @@ Evaluator::Flow Evaluator::run(const Body& body, const ScopePtr& scope) {
 Evaluator::Flow Evaluator::run(const Statement& statement, const ScopePtr& scope) {
   line_ = statement.line;
   runtime_.work.take(1);
-  const auto inner = [&] { return std::make_shared<Scope>(Scope{.parent = scope, .names = {}}); };
   auto flow = Flow::on;
   switch (statement.kind) {
-    case Statement::Kind::text: write_text(statement.text); break;
-    case Statement::Kind::output: write_text(runtime_.str(evaluate(*statement.expressions[0], scope))); break;
+    case Statement::Kind::text: out_->add(statement.text); break;
+    case Statement::Kind::output: write_value(evaluate(*statement.expressions[0], scope)); break;
     case Statement::Kind::condition:
       for (std::size_t i = 0; i < statement.bodies.size(); ++i)
         if (i == statement.expressions.size() || is_true(evaluate(*statement.expressions[i], scope)))
@@ -172,25 +179,25 @@ Evaluator::Flow Evaluator::run(const Statement& statement, const ScopePtr& scope
     case Statement::Kind::loop: return run_loop(statement, scope);
     case Statement::Kind::set: assign(statement.targets[0], evaluate(*statement.expressions[0], scope), scope); break;
     case Statement::Kind::set_block: {
-      const auto block = inner();
+      const auto block = inside(scope);
       auto value = runtime_.make_text(captured(statement.bodies[0], block, flow));
       if (flow != Flow::on) return flow;
       if (statement.expressions[0]) value = filtered(*statement.expressions[0], block, &value);
       assign(statement.targets[0], value, scope);
       break;
     }
-    case Statement::Kind::macro: scope->set(statement.text, macro_of(statement, scope, statement.text)); break;
+    case Statement::Kind::macro: set(scope, statement.text, macro_of(statement, scope, statement.text)); break;
     case Statement::Kind::call: run_call(statement, scope); break;
     case Statement::Kind::filter: {
-      const auto block = inner();
+      const auto block = inside(scope);
       const auto value = runtime_.make_text(captured(statement.bodies[0], block, flow));
       if (flow != Flow::on) return flow;
-      write_text(runtime_.str(filtered(*statement.expressions[0], block, &value)));
+      write_value(filtered(*statement.expressions[0], block, &value));
       break;
     }
     case Statement::Kind::generation: run_generation(statement, scope); break;
     case Statement::Kind::with: {
-      const auto block = inner();
+      const auto block = inside(scope);
       for (std::size_t i = 0; i < statement.targets.size(); ++i)
         assign(statement.targets[i], evaluate(*statement.expressions[i], scope), block);
       return run(statement.bodies[0], block);
@@ -203,13 +210,16 @@ Evaluator::Flow Evaluator::run(const Statement& statement, const ScopePtr& scope
 
 Evaluator::Flow Evaluator::run_loop(const Statement& statement, const ScopePtr& scope) {
   const auto over = evaluate(*statement.expressions[0], scope);
-  const auto loop = std::make_shared<LoopState>();
   line_ = statement.line;
+  runtime_.work.take_object();
+  runtime_.work.take_bytes(sizeof(LoopState));
+  const auto loop = shared(LoopState());
   loop->items = runtime_.items_of(over);
   if (const auto& test = statement.expressions[1]) {
     loop->has_size = false;
     loop->keeps = [this, &statement, &test, scope](Value& item) {
-      const auto of_test = std::make_shared<Scope>(Scope{.parent = scope, .names = {}});
+      runtime_.work.take_bytes(2 * sizeof(Value));  // count() makes a list of them
+      const auto of_test = inside(scope);
       assign(statement.targets[0], item, of_test);
       item = unpacked(statement.targets[0], item);
       return is_true(evaluate(*test, of_test));
@@ -217,22 +227,21 @@ Evaluator::Flow Evaluator::run_loop(const Statement& statement, const ScopePtr& 
   }
   bool one_ended = false;  // as in Jinja, `else` also runs if `continue` or `break` ended each turn
   while (loop->advance()) {
-    const auto turn = std::make_shared<Scope>(Scope{.parent = scope, .names = {}});
-    turn->set("loop", Value(Loop{loop}));
+    const auto turn = inside(scope);
+    set(turn, "loop", Value(Loop{loop}));
     assign(statement.targets[0], loop->current, turn);
     const auto flow = run(statement.bodies[0], turn);
     if (flow == Flow::leave) break;
     one_ended = one_ended || flow == Flow::on;
   }
   loop->keeps = {};
-  if (!one_ended && statement.bodies.size() > 1)
-    return run(statement.bodies[1], std::make_shared<Scope>(Scope{.parent = scope, .names = {}}));
+  if (!one_ended && statement.bodies.size() > 1) return run(statement.bodies[1], inside(scope));
   return Flow::on;
 }
 
 void Evaluator::run_call(const Statement& statement, const ScopePtr& scope) {
   const auto caller = macro_of(statement, scope, "caller");
-  write_text(runtime_.str(call(*statement.expressions[0], scope, &caller)));
+  write_value(call(*statement.expressions[0], scope, &caller));
 }
 
 void Evaluator::run_generation(const Statement& statement, const ScopePtr& scope) {
@@ -240,13 +249,13 @@ void Evaluator::run_generation(const Statement& statement, const ScopePtr& scope
   if (out_ != &all_ || in_generation_) unsupported("{% generation %} in a macro, or in another block whose text is kept");
   const auto begin = all_.size();
   in_generation_ = true;
-  run(statement.bodies[0], std::make_shared<Scope>(Scope{.parent = scope, .names = {}}));
+  run(statement.bodies[0], inside(scope));
   in_generation_ = false;
   generated_.push_back({begin, all_.size()});
 }
 
-std::string Evaluator::captured(const Body& body, const ScopePtr& scope, Flow& flow) {
-  std::string text;
+Draft Evaluator::captured(const Body& body, const ScopePtr& scope, Flow& flow) {
+  Draft text(runtime_.work);
   auto* const outer = std::exchange(out_, &text);
   try {
     flow = run(body, scope);
@@ -259,18 +268,19 @@ std::string Evaluator::captured(const Body& body, const ScopePtr& scope, Flow& f
 }
 
 Value Evaluator::macro_of(const Statement& statement, const ScopePtr& scope, std::string name) {
-  captured_scopes_.push_back(scope);
+  keep(scope);
   auto call = [this, &statement, scope, name](Runtime&, Arguments& given) { return call_macro(statement, scope, name, given); };
-  return function(std::move(name), std::move(call), true);
+  return runtime_.make_function(std::move(name), std::move(call), true);
 }
 
 Value Evaluator::call_macro(const Statement& macro, const ScopePtr& scope, const std::string& name, Arguments& given) {
   const auto& names = macro.parameters.names;
   const auto& defaults = macro.parameters.defaults;
-  const auto inner = std::make_shared<Scope>(Scope{.parent = scope, .names = {}});
+  const auto inner = inside(scope);
   if (given.positional.size() > names.size())
-    fail(fmt::format("the macro '{}' takes at most {} arguments", name, names.size()));
+    fail(fmt::format("the macro '{}' takes at most {} arguments", printable(name), names.size()));
   const auto take_named = [&](std::string_view wanted) -> std::optional<Value> {
+    runtime_.work.take(1 + given.named.size());
     const auto found =
         std::ranges::find(given.named, wanted, [](const auto& entry) -> std::string_view { return entry.first; });
     if (found == given.named.end()) return {};
@@ -285,16 +295,19 @@ Value Evaluator::call_macro(const Statement& macro, const ScopePtr& scope, const
     else
       values[i] = take_named(names[i]);
   }
-  if (macro.uses_caller && std::ranges::find(names, "caller") == names.end())
-    inner->set("caller", take_named("caller").value_or(undefined("no caller is defined")));
+  if (macro.uses_caller && std::ranges::find(names, "caller") == names.end()) {
+    auto caller = take_named("caller");
+    set(inner, "caller", caller ? std::move(*caller) : runtime_.make_undefined("no caller is defined"));
+  }
   if (!given.named.empty())
-    fail(fmt::format("the macro '{}' takes no argument '{}'", name, printable(given.named.front().first)));
+    fail(fmt::format("the macro '{}' takes no argument '{}'", printable(name), printable(given.named.front().first)));
   for (std::size_t i = 0; i < names.size(); ++i) {
     const auto without_default = names.size() - defaults.size();
     if (!values[i])
-      values[i] = i >= without_default ? evaluate(*defaults[i - without_default], inner)
-                                       : undefined(fmt::format("parameter '{}' was not provided", names[i]));
-    inner->set(names[i], std::move(*values[i]));
+      values[i] = i >= without_default
+                      ? evaluate(*defaults[i - without_default], inner)
+                      : runtime_.make_undefined(fmt::format("parameter '{}' was not provided", printable(names[i])));
+    set(inner, names[i], std::move(*values[i]));
   }
   auto flow = Flow::on;
   return runtime_.make_text(captured(macro.bodies[0], inner, flow));
@@ -315,23 +328,29 @@ void Evaluator::assign(const Target& target, const Value& value, const ScopePtr&
       fail(fmt::format("{} values cannot be assigned to {} names", items.size(), target.parts.size()));
     for (std::size_t i = 0; i < items.size(); ++i) assign(target.parts[i], items[i], scope);
   } else if (target.attribute.empty()) {
-    scope->set(target.name, value);
+    set(scope, target.name, value);
   } else {
     const auto of = find(target.name, *scope);
     auto* const* const space = of.as<Namespace*>();
     if (space == nullptr)
-      fail(fmt::format("'{}' is no namespace, so '{}.{}' cannot be assigned to", target.name, target.name, target.attribute));
-    (*space)->set(target.attribute, value);
+      fail(fmt::format("'{0}' is no namespace, so '{0}.{1}' cannot be assigned to", printable(target.name),
+                       printable(target.attribute)));
+    (*space)->names.set(target.attribute, value, runtime_.work, true);
   }
 }
 
 // --- expressions
 
-Value Evaluator::find(const std::string& name, const Scope& scope) const {
-  for (const auto* in = &scope; in != nullptr; in = in->parent.get())
-    for (const auto& [known, value] : in->names)
-      if (known == name) return value;
-  return undefined(fmt::format("'{}' is undefined", printable(name)));
+Value Evaluator::find(const std::string& name, const Scope& scope) {
+  constexpr std::size_t kBytesOfAScope = 8;
+  const Value* found = nullptr;
+  std::size_t read = 0;
+  for (const auto* in = &scope; in != nullptr && found == nullptr; in = in->parent.get()) {
+    read += kBytesOfAScope;
+    found = in->names.find(name, read);
+  }
+  runtime_.work.take_read(read);
+  return found != nullptr ? *found : runtime_.make_undefined(fmt::format("'{}' is undefined", printable(name)));
 }
 
 Value Evaluator::evaluate_or_none(const Part& part, const ScopePtr& scope) {
@@ -339,7 +358,7 @@ Value Evaluator::evaluate_or_none(const Part& part, const ScopePtr& scope) {
 }
 
 Value Evaluator::evaluate(const Expression& e, const ScopePtr& scope) {
-  const Deeper deeper(*this);
+  const Runtime::Deeper deeper(runtime_);
   line_ = e.line;
   const auto part = [&](std::size_t i) { return evaluate(*e.parts[i], scope); };
   switch (e.kind) {
@@ -351,7 +370,7 @@ Value Evaluator::evaluate(const Expression& e, const ScopePtr& scope) {
     case Kind::attribute: {
       const auto of = part(0);
       line_ = e.line;
-      return attribute_of(of, e.name, runtime_);
+      return attribute_of(of, e.constant, runtime_);
     }
     case Kind::item: {
       const auto of = part(0), key = part(1);
@@ -387,7 +406,7 @@ Value Evaluator::evaluate(const Expression& e, const ScopePtr& scope) {
     }
     case Kind::choice:
       if (is_true(part(0))) return part(1);
-      return e.parts[2] ? part(2) : undefined("the inline 'if' was false and has no 'else'");
+      return e.parts[2] ? part(2) : runtime_.make_undefined("the inline 'if' was false and has no 'else'");
     default: {
       const auto left = part(0), right = part(1);
       line_ = e.line;
@@ -397,14 +416,17 @@ Value Evaluator::evaluate(const Expression& e, const ScopePtr& scope) {
 }
 
 Values Evaluator::values_of(const std::vector<Part>& parts, std::size_t from, const ScopePtr& scope) {
-  Values out;
+  auto out = runtime_.make_room(parts.size() - from);
   for (auto i = from; i < parts.size(); ++i) out.push_back(evaluate(*parts[i], scope));
   return out;
 }
 
 Arguments Evaluator::arguments_of(const Expression& e, const ScopePtr& scope) {
   Arguments out{.positional = values_of(e.parts, 1, scope), .named = {}};
-  for (const auto& [name, part] : e.named) out.named.emplace_back(name, evaluate(*part, scope));
+  for (const auto& [name, part] : e.named) {
+    runtime_.work.take_read(name.size());
+    out.named.emplace_back(name, evaluate(*part, scope));
+  }
   return out;
 }
 
@@ -420,17 +442,16 @@ bool Evaluator::compare_chain(const Expression& e, const ScopePtr& scope) {
 }
 
 Value Evaluator::concat(const Expression& e, const ScopePtr& scope) {
-  std::string out;
-  for (const auto& value : values_of(e.parts, 0, scope)) out += runtime_.str(value);
+  Draft out(runtime_.work);
+  for (const auto& value : values_of(e.parts, 0, scope)) out.add(*runtime_.str(value).text());
   return runtime_.make_text(std::move(out));
 }
 
 Value Evaluator::dict(const Expression& e, const ScopePtr& scope) {
-  auto pair = values_of(e.parts, 0, scope);
-  Values items;
-  for (std::size_t i = 0; i < pair.size(); i += 2) items.push_back(list_value({pair[i], pair[i + 1]}, true));
-  Arguments given{.positional = {runtime_.make_list(std::move(items))}, .named = {}};
-  return dict_value(pairs_of(runtime_, given));
+  const auto values = values_of(e.parts, 0, scope);
+  std::vector<Pair> pairs;
+  for (std::size_t i = 0; i < values.size(); i += 2) add_pair(pairs, values[i], values[i + 1], runtime_);
+  return dict_of(std::move(pairs), runtime_);
 }
 
 Value Evaluator::filtered(const Expression& e, const ScopePtr& scope, const Value* captured) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,25 +36,27 @@ class Evaluator {
   struct Scope;
   using ScopePtr = std::shared_ptr<Scope>;
   enum class Flow : std::uint8_t { on, leave, go_on };
-  class Deeper;
 
   Flow run(const Body& body, const ScopePtr& scope);
   Flow run(const Statement& statement, const ScopePtr& scope);
   Flow run_loop(const Statement& statement, const ScopePtr& scope);
   void run_call(const Statement& statement, const ScopePtr& scope);
   void run_generation(const Statement& statement, const ScopePtr& scope);
-  std::string captured(const Body& body, const ScopePtr& scope, Flow& flow);
-  void write_text(std::string_view text);
+  Draft captured(const Body& body, const ScopePtr& scope, Flow& flow);
+  void write_value(const Value& value);
 
   Value macro_of(const Statement& statement, const ScopePtr& scope, std::string name);
   Value call_macro(const Statement& macro, const ScopePtr& scope, const std::string& name, Arguments& given);
 
   Value unpacked(const Target& target, const Value& value);
   void assign(const Target& target, const Value& value, const ScopePtr& scope);
+  ScopePtr inside(const ScopePtr& scope);
+  void set(const ScopePtr& scope, std::string_view name, Value value);
+  void keep(const ScopePtr& scope);
 
   Value evaluate(const Expression& e, const ScopePtr& scope);
   Value evaluate_or_none(const Part& part, const ScopePtr& scope);
-  Value find(const std::string& name, const Scope& scope) const;
+  Value find(const std::string& name, const Scope& scope);
   bool compare_chain(const Expression& e, const ScopePtr& scope);
   Value concat(const Expression& e, const ScopePtr& scope);
   Value dict(const Expression& e, const ScopePtr& scope);
@@ -64,12 +67,12 @@ class Evaluator {
 
   Runtime& runtime_;
   ScopePtr globals_;
-  std::vector<ScopePtr> captured_scopes_;  // those that a macro keeps
-  std::string all_;
-  std::string* out_ = &all_;
+  std::vector<ScopePtr> kept_scopes_;  // by macros
+  Draft all_;
+  Draft* out_ = &all_;
   std::vector<Span> generated_;
   bool in_generation_ = false;
-  int depth_ = 0, line_ = 1;
+  int line_ = 1;
 };
 
 }  // namespace terrace::lm::jinja

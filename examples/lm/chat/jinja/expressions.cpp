@@ -2,6 +2,8 @@
 
 #include <charconv>
 #include <cstdlib>
+#include <set>
+#include <string>
 
 namespace terrace::lm::jinja {
 
@@ -251,7 +253,7 @@ Part Expressions::behind(Part out) {
       } else {
         auto attribute = name();
         out = node_of(Kind::attribute, line, std::move(out));
-        out->name = std::move(attribute);
+        out->constant = text_value(std::move(attribute));
       }
     } else if (skip_mark("[")) {
       out = subscript(std::move(out), line);
@@ -280,6 +282,7 @@ Part Expressions::subscript(Part of, int line) {
 
 void Expressions::arguments(Expression& of) {
   expect_mark("(");
+  std::set<std::string> names;
   for (bool first = true; !now().is_mark(")"); first = false) {
     if (!first) expect_mark(",");
     if (now().is_mark(")")) break;
@@ -287,8 +290,7 @@ void Expressions::arguments(Expression& of) {
     if (now().kind == Token::Kind::name && after().is_mark("=")) {
       auto key = take().text;
       take();
-      if (std::ranges::any_of(of.named, [&](const auto& entry) { return entry.first == key; }))
-        fail_here(fmt::format("the argument '{}' is given twice", printable(key)));
+      if (!names.insert(key).second) fail_here(fmt::format("the argument '{}' is given twice", printable(key)));
       of.named.emplace_back(std::move(key), expression());
     } else {
       if (!of.named.empty()) fail_here("an argument without a name follows one that has it");

@@ -23,91 +23,88 @@ namespace {
 
 using Filter = Value (*)(const Value&, Runtime&, Arguments&);
 
-Value once(Values items) { return Value(Once{std::make_shared<OnceState>(OnceState{.items = std::move(items), .next = 0})}); }
-
 bool is_markup(const Value& value) { return value.text() != nullptr && value.as<Text>()->markup; }
 
 // --- texts
 
-template <std::string (*kTo)(std::string_view)>
+template <Draft (*kTo)(std::string_view, Work&)>
 Value text_in_case(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("upper", given, {});
-  const auto text = runtime.str(value);
-  runtime.work.take_text(4 * text.size());
-  return text_value(kTo(text), is_markup(value));
+  return runtime.make_text(kTo(*runtime.str(value).text(), runtime.work), is_markup(value));
 }
 
 Value trim(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("trim", given, {"chars"});
-  const auto text = runtime.str(value);
-  std::optional<std::string_view> of;
-  if (bound.given(0)) of = bound.text(0);
-  if (of) runtime.work.take(text.size() / kBytesOfAStep * (1 + of->size()));
-  return text_value(std::string(stripped(text, true, true, of)), is_markup(value));
+  const auto of = runtime.str(value);
+  const auto& text = *of.text();
+  if (bound.given(0)) return runtime.make_text(stripped_of(text, true, true, bound.text(0), runtime.work), is_markup(value));
+  const auto rest = stripped(text, true, true);
+  runtime.work.take_read(4 * (text.size() - rest.size()));
+  return runtime.make_text(rest, is_markup(value));
 }
 
 Value replace_filter(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("replace", given, {"old", "new", "count"}, 2);
   const auto most = bound.given(2) ? bound.number(2, -1) : -1;
-  return runtime.make_text(replaced(runtime.str(value), runtime.str(bound[0]), runtime.str(bound[1]), most, runtime.work));
+  const auto of = runtime.str(value), old = runtime.str(bound[0]), by = runtime.str(bound[1]);
+  return runtime.make_text(replaced(*of.text(), *old.text(), *by.text(), most, runtime.work));
 }
 
 Value string_filter(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("string", given, {});
-  return value.text() != nullptr ? value : runtime.make_text(runtime.str(value));
+  return runtime.str(value);
 }
 
 Value safe(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("safe", given, {});
-  return text_value(runtime.str(value), true);
+  return Value(Text{.bytes = runtime.str(value).as<Text>()->bytes, .markup = true});
 }
 
 template <bool kAgain>
 Value escape(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("escape", given, {});
   if (is_markup(value) && !kAgain) return value;
-  auto text = escaped(runtime.str(value));
-  runtime.work.take_text(text.size());
-  return text_value(std::move(text), true);
+  Draft out(runtime.work);
+  append_escaped(out, *runtime.str(value).text());
+  return runtime.make_text(std::move(out), true);
+}
+
+// The argument is a text, or how many spaces.
+std::string indentation(const Bound& bound, std::size_t i, Runtime& runtime) {
+  if (const auto* const text = bound[i].text()) {
+    runtime.work.take_text(text->size());
+    return *text;
+  }
+  const auto spaces = std::clamp<std::int64_t>(bound.number(i, 0), 0, std::int64_t{kMostTextBytes} + 1);
+  runtime.work.take_text(static_cast<std::size_t>(spaces));
+  return std::string(static_cast<std::size_t>(spaces), ' ');
 }
 
 Value indent(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("indent", given, {"width", "first", "blank"});
   demand_defined(value);
   if (value.text() == nullptr) fail(fmt::format("'indent' does not take {}", type_of(value)));
-  std::string by = "    ";
-  if (bound.has(0) && bound[0].text() != nullptr) {
-    by = bound.text(0);
-  } else if (bound.has(0)) {
-    const auto width = std::clamp<std::int64_t>(bound.number(0, 4), 0, std::int64_t{kMostBytes} + 1);
-    runtime.work.take_text(static_cast<std::size_t>(width));
-    by.assign(static_cast<std::size_t>(width), ' ');
-  }
-  const auto with_newline = *value.text() + "\n";
-  std::string out = bound.flag(1) ? by : std::string();
+  const auto by = bound.has(0) ? indentation(bound, 0, runtime) : "    ";
+  Draft with_newline(runtime.work), out(runtime.work);
+  with_newline.add(*value.text());
+  with_newline.add('\n');
+  const auto text = with_newline.take();
+  if (bound.flag(1)) out.add(by);
   bool first = true;
-  for (const auto line : lines(with_newline, false)) {
-    runtime.work.take_text(line.size() + by.size() + 1);
-    if (!first) out += "\n";
-    if (!first && (bound.flag(2) || !line.empty())) out += by;
-    out += line;
+  for (const auto line : lines(text, false, runtime.work)) {
+    if (!first) out.add('\n');
+    if (!first && (bound.flag(2) || !line.empty())) out.add(by);
+    out.add(line);
     first = false;
-    if (out.size() > kMostBytes) runtime.work.take_text(out.size());
   }
-  return text_value(std::move(out), is_markup(value));
+  return runtime.make_text(std::move(out), is_markup(value));
 }
 
 Value tojson(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("tojson", given, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonForm form{.indent = {}, .only_ascii = bound.flag(0), .sorts_keys = bound.flag(3)};
   if (bound.given(1)) {
-    if (bound[1].text() != nullptr) {
-      form.indent = bound.text(1);
-    } else {
-      const auto width = std::clamp<std::int64_t>(bound.number(1, 0), 0, std::int64_t{kMostBytes} + 1);
-      runtime.work.take_text(static_cast<std::size_t>(width));
-      form.indent = std::string(static_cast<std::size_t>(width), ' ');
-    }
+    form.indent = indentation(bound, 1, runtime);
     form.between = ",";
   }
   if (bound.given(2)) {
@@ -115,6 +112,7 @@ Value tojson(const Value& value, Runtime& runtime, Arguments& given) {
     if (separators == nullptr || separators->items->size() != 2 || (*separators->items)[0].text() == nullptr ||
         (*separators->items)[1].text() == nullptr)
       fail("the separators of 'tojson' are no pair of texts");
+    for (const auto& text : *separators->items) runtime.work.take_text(text.text()->size());
     form.between = *(*separators->items)[0].text();
     form.after_key = *(*separators->items)[1].text();
   }
@@ -126,6 +124,7 @@ Value tojson(const Value& value, Runtime& runtime, Arguments& given) {
 Value absolute(const Value& value, Runtime&, Arguments& given) {
   const Bound bound("abs", given, {});
   demand_defined(value);
+  demand_small(value);
   if (const auto number = value.integer()) return *number < 0 ? negative(Value(*number)) : Value(*number);
   if (const auto* const real = value.as<double>()) return Value(std::fabs(*real));
   fail(fmt::format("'abs' does not take {}", type_of(value)));
@@ -174,12 +173,14 @@ std::optional<std::int64_t> truncated(double real) {
   return static_cast<std::int64_t>(real);
 }
 
-Value int_filter(const Value& value, Runtime&, Arguments& given) {
+Value int_filter(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("int", given, {"default", "base"});
   if (bound.number(1, 10) != 10) unsupported("another base than 10 in 'int'");
   demand_defined(value);
+  if (value.is<LargeInteger>()) return value;
   std::optional<std::int64_t> out;
   if (const auto* const text = value.text()) {
+    runtime.work.take_read(8 * text->size());
     out = integer_in(*text);
     if (!out)
       if (const auto real = real_in(*text)) out = truncated(*real);
@@ -193,11 +194,15 @@ Value int_filter(const Value& value, Runtime&, Arguments& given) {
   return bound.has(0) ? bound[0] : Value(std::int64_t{0});
 }
 
-Value float_filter(const Value& value, Runtime&, Arguments& given) {
+Value float_filter(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("float", given, {"default"});
   demand_defined(value);
+  demand_small(value);
   std::optional<double> out;
-  if (const auto* const text = value.text()) out = real_in(*text);
+  if (const auto* const text = value.text()) {
+    runtime.work.take_read(8 * text->size());
+    out = real_in(*text);
+  }
   if (const auto* const real = value.as<double>()) out = *real;
   if (const auto number = value.integer()) out = static_cast<double>(*number);
   if (out) return Value(*out);
@@ -211,6 +216,7 @@ Value round_filter(const Value& value, Runtime&, Arguments& given) {
   if (method != "common" && method != "ceil" && method != "floor") fail("'round' has the methods common, ceil and floor");
   if (precision < 0 || precision > 300) unsupported("a precision of 'round' that is not between 0 and 300");
   demand_defined(value);
+  demand_small(value);
   const auto number = value.integer();
   const auto* const real = value.as<double>();
   if (!number && real == nullptr) fail(fmt::format("'round' does not take {}", type_of(value)));
@@ -230,9 +236,9 @@ Value round_filter(const Value& value, Runtime&, Arguments& given) {
 
 // --- lists
 
-Value length(const Value& value, Runtime&, Arguments& given) {
+Value length(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("length", given, {});
-  if (const auto count = length_of(value)) return Value(*count);
+  if (const auto count = length_of(value, runtime.work)) return Value(*count);
   fail(fmt::format("{} has no length{}", type_of(value),
                    value.is<Once>() ? ": make it a list first, with the filter `list`" : ""));
 }
@@ -244,31 +250,31 @@ Value list_filter(const Value& value, Runtime& runtime, Arguments& given) {
 
 Value first(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("first", given, {});
+  const auto none = [&] { return runtime.make_undefined("there is no first item, the sequence is empty"); };
   if (const auto* const state = value.as<Once>()) {
     auto& [items, next] = *state->state;
-    return next < items.size() ? items[next++] : undefined("there is no first item, the sequence is empty");
+    return next < items.size() ? items[next++] : none();
   }
   const auto items = runtime.items_of(value);
-  return items.empty() ? undefined("there is no first item, the sequence is empty") : items.front();
+  return items.empty() ? none() : items.front();
 }
 
 Value last(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("last", given, {});
   if (value.is<Once>()) fail("'last' does not take a generator object: make it a list first, with the filter `list`");
   const auto items = runtime.items_of(value);
-  return items.empty() ? undefined("there is no last item, the sequence is empty") : items.back();
+  return items.empty() ? runtime.make_undefined("there is no last item, the sequence is empty") : items.back();
 }
 
 Value reverse(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("reverse", given, {});
-  if (const auto* const text = value.text()) {
-    auto codes = decoded(*text);
-    std::ranges::reverse(codes);
-    return text_value(encoded(codes), is_markup(value));
+  if (value.text() != nullptr) {
+    const auto count = *length_of(value, runtime.work);
+    return runtime.make_text(picked(*value.text(), count - 1, -1, count, runtime.work), is_markup(value));
   }
   auto items = runtime.items_of(value);
   std::ranges::reverse(items);
-  return value.is<Once>() ? runtime.make_list(std::move(items)) : once(std::move(items));
+  return value.is<Once>() ? runtime.make_list(std::move(items)) : runtime.make_once(std::move(items));
 }
 
 Value default_filter(const Value& value, Runtime&, Arguments& given) {
@@ -279,9 +285,9 @@ Value default_filter(const Value& value, Runtime&, Arguments& given) {
 
 Value items_filter(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("items", given, {});
-  if (value.is_undefined()) return once({});
+  if (value.is_undefined()) return runtime.make_once({});
   if (!value.is<Dict>()) fail(fmt::format("'items' takes a dict, and not {}", type_of(value)));
-  return once(runtime.items_of(Value(View{*value.as<Dict>(), View::Of::items})));
+  return runtime.make_once(runtime.items_of(Value(View{*value.as<Dict>(), View::Of::items})));
 }
 
 // The value at a path such as `function.name` or `0`; each part is an attribute or an index.
@@ -296,95 +302,110 @@ Value at_path(Value value, const Value& path, Runtime& runtime, const Value* abs
     step(path);
     return value;
   }
-  for (const auto part : split(*text, ".", -1)) {
+  for (const auto part : split(*text, ".", -1, runtime.work)) {
     std::int64_t index = 0;
     const bool is_index = !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos &&
                           std::from_chars(part.data(), part.data() + part.size(), index).ec == std::errc();
-    step(is_index ? Value(index) : text_value(std::string(part)));
+    step(is_index ? Value(index) : runtime.make_text(part));
   }
   return value;
 }
 
-Value without_case(const Value& value, bool case_sensitive) {
-  return value.text() == nullptr || case_sensitive ? value : text_value(lower(*value.text()));
+Value without_case(const Value& value, bool case_sensitive, Runtime& runtime) {
+  if (value.text() == nullptr || case_sensitive) return value;
+  return runtime.make_text(lower(*value.text(), runtime.work));
 }
 
 Value join_filter(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("join", given, {"d", "attribute"});
-  const auto between = bound.has(0) ? runtime.str(bound[0]) : std::string();
-  std::string out;
+  const auto between = bound.has(0) ? runtime.str(bound[0]) : text_value({});
+  Draft out(runtime.work);
   bool is_first = true;
   for (const auto& item : runtime.items_of(value)) {
     const auto text = runtime.str(bound.given(1) ? at_path(item, bound[1], runtime) : item);
-    runtime.work.take_text(text.size() + between.size());
-    if (!is_first) out += between;
-    out += text;
+    if (!is_first) out.add(*between.text());
+    out.add(*text.text());
     is_first = false;
-    if (out.size() > kMostBytes) runtime.work.take_text(out.size());
   }
   return runtime.make_text(std::move(out));
 }
 
 Value map_filter(const Value& value, Runtime& runtime, Arguments& given) {
-  Values out;
-  if (!is_true(value)) return once({});
+  const Runtime::Deeper deeper(runtime);  // it may map with itself
+  if (!is_true(value)) return runtime.make_once({});
+  const auto items = runtime.items_of(value);
+  auto out = runtime.make_room(items.size());
   if (given.positional.empty()) {
     const Bound bound("map", given, {"attribute", "default"}, 1);
-    for (const auto& item : runtime.items_of(value))
-      out.push_back(at_path(item, bound[0], runtime, bound.has(1) ? &bound[1] : nullptr));
-    return once(std::move(out));
+    for (const auto& item : items) out.push_back(at_path(item, bound[0], runtime, bound.has(1) ? &bound[1] : nullptr));
+    return runtime.make_once(std::move(out));
   }
   const auto name = runtime.str(given.positional.front());
-  for (const auto& item : runtime.items_of(value)) {
+  for (const auto& item : items) {
+    runtime.work.take(given.positional.size() + given.named.size());
     Arguments rest{.positional = {given.positional.begin() + 1, given.positional.end()}, .named = given.named};
-    out.push_back(apply_filter(name, item, rest, runtime));
+    out.push_back(apply_filter(*name.text(), item, rest, runtime));
   }
-  return once(std::move(out));
+  return runtime.make_once(std::move(out));
 }
 
 // `kKeep`: what passes the test stays, else what fails it; `kOfAttribute`: an attribute of the item is tested.
 template <bool kKeep, bool kOfAttribute>
 Value select(const Value& value, Runtime& runtime, Arguments& given) {
   constexpr std::size_t kTest = kOfAttribute ? 1 : 0;
-  if (!is_true(value)) return once({});
+  if (!is_true(value)) return runtime.make_once({});
   if (given.positional.size() < kTest) fail("'selectattr' and 'rejectattr' need the name of an attribute");
-  Values out;
   const bool has_test = given.positional.size() > kTest;
-  const auto name = has_test ? runtime.str(given.positional[kTest]) : std::string();
-  for (const auto& item : runtime.items_of(value)) {
+  const auto name = has_test ? runtime.str(given.positional[kTest]) : text_value({});
+  const auto items = runtime.items_of(value);
+  auto out = runtime.make_room(items.size());
+  for (const auto& item : items) {
+    runtime.work.take(given.positional.size() + given.named.size());
     const auto tested = kOfAttribute ? at_path(item, given.positional[0], runtime) : item;
     Arguments rest{.positional = {}, .named = given.named};
     if (has_test) rest.positional.assign(given.positional.begin() + kTest + 1, given.positional.end());
-    if ((has_test ? apply_test(name, tested, rest, runtime) : is_true(tested)) == kKeep) out.push_back(item);
+    if ((has_test ? apply_test(*name.text(), tested, rest, runtime) : is_true(tested)) == kKeep) out.push_back(item);
   }
-  return once(std::move(out));
+  return runtime.make_once(std::move(out));
 }
 
 struct Keyed {
   Value key, item;
 };
+std::vector<Keyed> room_for_keys(std::size_t items, Runtime& runtime) {
+  runtime.work.take(items);
+  runtime.work.take_bytes(2 * items * sizeof(Keyed));  // sorting takes a copy
+  std::vector<Keyed> out;
+  out.reserve(items);
+  return out;
+}
 // In the order of their keys; equal ones stay in theirs, also backward.
 Values sorted(std::vector<Keyed> all, bool backward, Runtime& runtime) {
   if (backward) std::ranges::reverse(all);
   std::ranges::stable_sort(all, [&](const Keyed& a, const Keyed& b) { return less(a.key, b.key, runtime.work); });
   if (backward) std::ranges::reverse(all);
-  Values out;
+  auto out = runtime.make_room(all.size());
   for (auto& [key, item] : all) out.push_back(std::move(item));
   return out;
 }
 
 Value sort(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("sort", given, {"reverse", "case_sensitive", "attribute"});
-  std::vector<Keyed> all;
-  for (const auto& item : runtime.items_of(value)) {
+  const auto items = runtime.items_of(value);
+  auto all = room_for_keys(items.size(), runtime);
+  const auto key_of = [&](const Value& of) { return without_case(of, bound.flag(1), runtime); };
+  for (const auto& item : items) {
     Values keys;
     if (!bound.given(2)) {
-      keys.push_back(without_case(item, bound.flag(1)));
+      keys = runtime.make_room(1);
+      keys.push_back(key_of(item));
     } else if (bound[2].text() == nullptr) {
-      keys.push_back(without_case(at_path(item, bound[2], runtime), bound.flag(1)));
+      keys = runtime.make_room(1);
+      keys.push_back(key_of(at_path(item, bound[2], runtime)));
     } else {
-      for (const auto path : split(bound.text(2), ",", -1))
-        keys.push_back(without_case(at_path(item, text_value(std::string(path)), runtime), bound.flag(1)));
+      const auto paths = split(bound.text(2), ",", -1, runtime.work);
+      keys = runtime.make_room(paths.size());
+      for (const auto path : paths) keys.push_back(key_of(at_path(item, runtime.make_text(path), runtime)));
     }
     all.push_back({runtime.make_list(std::move(keys)), item});
   }
@@ -396,23 +417,25 @@ Value dictsort(const Value& value, Runtime& runtime, Arguments& given) {
   if (!value.is<Dict>()) fail(fmt::format("'dictsort' takes a dict, and not {}", type_of(value)));
   const auto by = bound.has(1) ? bound.text(1) : std::string("key");
   if (by != "key" && by != "value") fail("'dictsort' sorts by \"key\" or by \"value\"");
-  std::vector<Keyed> all;
-  for (const auto& pair : *value.as<Dict>()->pairs)
-    all.push_back({without_case(by == "key" ? pair.key : pair.value, bound.flag(0)), list_value({pair.key, pair.value}, true)});
+  const auto& pairs = *value.as<Dict>()->pairs;
+  auto all = room_for_keys(pairs.size(), runtime);
+  for (const auto& pair : pairs)
+    all.push_back({without_case(by == "key" ? pair.key : pair.value, bound.flag(0), runtime), runtime.make_pair(pair)});
   return runtime.make_list(sorted(std::move(all), bound.flag(2), runtime));
 }
 
 Value unique(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("unique", given, {"case_sensitive", "attribute"});
-  Values out, seen;
-  for (const auto& item : runtime.items_of(value)) {
-    auto key = without_case(bound.given(1) ? at_path(item, bound[1], runtime) : item, bound.flag(0));
-    if (!is_hashable(key)) fail(fmt::format("'unique' does not take {}", type_of(key)));
+  const auto items = runtime.items_of(value);
+  auto out = runtime.make_room(items.size()), seen = runtime.make_room(items.size());
+  for (const auto& item : items) {
+    auto key = without_case(bound.given(1) ? at_path(item, bound[1], runtime) : item, bound.flag(0), runtime);
+    if (!is_hashable(key, runtime.work)) fail(fmt::format("'unique' does not take {}", type_of(key)));
     if (std::ranges::any_of(seen, [&](const Value& one) { return equal(one, key, runtime.work); })) continue;
     seen.push_back(std::move(key));
     out.push_back(item);
   }
-  return once(std::move(out));
+  return runtime.make_once(std::move(out));
 }
 
 template <bool kGreatest>
@@ -420,11 +443,11 @@ Value extreme(const Value& value, Runtime& runtime, Arguments& given) {
   const Bound bound("min", given, {"case_sensitive", "attribute"});
   std::optional<Keyed> best;
   for (const auto& item : runtime.items_of(value)) {
-    Keyed one{without_case(bound.given(1) ? at_path(item, bound[1], runtime) : item, bound.flag(0)), item};
+    Keyed one{without_case(bound.given(1) ? at_path(item, bound[1], runtime) : item, bound.flag(0), runtime), item};
     if (!best || (kGreatest ? less(best->key, one.key, runtime.work) : less(one.key, best->key, runtime.work)))
       best = std::move(one);
   }
-  return best ? best->item : undefined("there is no item, the sequence is empty");
+  return best ? best->item : runtime.make_undefined("there is no item, the sequence is empty");
 }
 
 Value sum(const Value& value, Runtime& runtime, Arguments& given) {
@@ -483,6 +506,7 @@ const std::map<std::string_view, Filter>& filters() {
 }  // namespace
 
 Value apply_filter(std::string_view name, const Value& to, Arguments& given, Runtime& runtime) {
+  runtime.work.take(2);
   const auto found = filters().find(name);
   if (found == filters().end()) unsupported(fmt::format("the filter '{}'", printable(name)));
   return found->second(to, runtime, given);

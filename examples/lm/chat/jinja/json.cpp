@@ -15,9 +15,9 @@ namespace {
 
 class Writer {
  public:
-  Writer(const JsonForm& form, Runtime& runtime) : form_(form), runtime_(runtime) {}
+  Writer(const JsonForm& form, Runtime& runtime) : form_(form), runtime_(runtime), out_(runtime.work) {}
 
-  std::string all(const Value& value) {
+  Draft all(const Value& value) {
     write(value);
     return std::move(out_);
   }
@@ -25,7 +25,6 @@ class Writer {
  private:
   void write(const Value& value) {
     runtime_.work.take(1);
-    if (out_.size() > kMostBytes) runtime_.work.take_text(out_.size());
     if (const auto* const text = value.text()) return quoted(*text);
     if (const auto* const sequence = value.as<Sequence>()) {
       return group('[', ']', sequence->items->size(), [&](std::size_t i) { write((*sequence->items)[i]); });
@@ -33,23 +32,29 @@ class Writer {
     if (const auto* const dict = value.as<Dict>()) return write(*dict);
     const auto simple = plain(value);
     if (simple.empty()) fail(fmt::format("'tojson' does not take {}", type_of(value)));
-    out_ += simple;
+    out_.add(simple);
   }
 
   void write(const Dict& dict) {
+    if (!form_.sorts_keys) return write(*dict.pairs);
+    runtime_.work.take(dict.pairs->size());
+    runtime_.work.take_bytes(2 * dict.pairs->size() * sizeof(Pair));  // sorting takes a copy
     auto pairs = *dict.pairs;
-    runtime_.work.take(pairs.size());
-    if (form_.sorts_keys)
-      std::ranges::stable_sort(pairs, [&](const Pair& a, const Pair& b) { return less(a.key, b.key, runtime_.work); });
+    std::ranges::stable_sort(pairs, [&](const Pair& a, const Pair& b) { return less(a.key, b.key, runtime_.work); });
+    write(pairs);
+  }
+  void write(const std::vector<Pair>& pairs) {
     group('{', '}', pairs.size(), [&](std::size_t i) {
       if (const auto* const text = pairs[i].key.text()) {
         quoted(*text);
       } else {
         const auto key = plain(pairs[i].key);
         if (key.empty()) fail(fmt::format("'tojson' does not take {} as a key", type_of(pairs[i].key)));
-        out_ += '"' + key + '"';
+        out_.add('"');
+        out_.add(key);
+        out_.add('"');
       }
-      out_ += form_.after_key;
+      out_.add(form_.after_key);
       write(pairs[i].value);
     });
   }
@@ -59,6 +64,7 @@ class Writer {
     if (value.is<None>()) return "null";
     if (const auto* const flag = value.as<bool>()) return *flag ? "true" : "false";
     if (const auto* const number = value.as<std::int64_t>()) return std::to_string(*number);
+    if (const auto* const number = value.as<LargeInteger>()) return *number->digits;
     const auto* const real = value.as<double>();
     if (real == nullptr) return {};
     if (std::isnan(*real)) return "NaN";
@@ -68,57 +74,52 @@ class Writer {
 
   template <class Each>
   void group(char open, char close, std::size_t count, const Each& each) {
-    out_ += open;
+    out_.add(open);
     ++depth_;
     for (std::size_t i = 0; i < count; ++i) {
-      if (i > 0) out_ += form_.between;
+      if (i > 0) out_.add(form_.between);
       new_line();
       each(i);
     }
     --depth_;
     if (count > 0) new_line();
-    out_ += close;
+    out_.add(close);
   }
   void new_line() {
     if (!form_.indent) return;
-    const auto bytes = form_.indent->size() * static_cast<std::size_t>(depth_);
-    runtime_.work.take_text(bytes);
-    out_ += '\n';
-    for (int i = 0; i < depth_; ++i) out_ += *form_.indent;
+    out_.add('\n');
+    for (int i = 0; i < depth_; ++i) out_.add(*form_.indent);
   }
 
   void quoted(std::string_view text) {
-    runtime_.work.take_text(text.size());
-    out_ += '"';
-    for (const auto code : decoded(text)) {
+    out_.add('"');
+    for (std::size_t at = 0; at < text.size();) {
+      const auto [code, bytes] = code_point_at(text, at);
       constexpr std::u32string_view kEscaped = U"\"\\\n\r\t\b\f";
-      if (const auto at = kEscaped.find(code); at != std::u32string_view::npos) {
-        out_ += '\\';
-        out_ += "\"\\nrtbf"[at];
-      } else if (code < 0x20 || (form_.only_ascii && code >= 0x7f)) {
-        if (code == 0x7f)
-          out_ += '\x7f';
-        else if (code >= 0x10000)
-          out_ += fmt::format("\\u{:04x}\\u{:04x}", 0xd7c0 + (static_cast<unsigned>(code) >> 10U),
-                              0xdc00 + (static_cast<unsigned>(code) & 0x3ffU));
-        else
-          out_ += fmt::format("\\u{:04x}", static_cast<unsigned>(code));
+      if (const auto which = kEscaped.find(code); which != std::u32string_view::npos) {
+        out_.add('\\');
+        out_.add("\"\\nrtbf"[which]);
+      } else if (code < 0x20 || (form_.only_ascii && code > 0x7f)) {
+        const auto number = static_cast<std::uint32_t>(code);
+        append_escape(out_, 'u', number < 0x10000 ? number : 0xd7c0 + (number >> 10U), 4);
+        if (number >= 0x10000) append_escape(out_, 'u', 0xdc00 + (number & 0x3ffU), 4);
       } else {
-        append_code_point(out_, code);
+        out_.add(text.substr(at, bytes));
       }
+      at += bytes;
     }
-    out_ += '"';
+    out_.add('"');
   }
 
   const JsonForm& form_;
   Runtime& runtime_;
-  std::string out_;
+  Draft out_;
   int depth_ = 0;
 };
 
 }  // namespace
 
-std::string to_json(const Value& value, const JsonForm& form, Runtime& runtime) { return Writer(form, runtime).all(value); }
+Draft to_json(const Value& value, const JsonForm& form, Runtime& runtime) { return Writer(form, runtime).all(value); }
 
 Value from_json(const nlohmann::ordered_json& json) {
   using Type = nlohmann::ordered_json::value_t;
@@ -127,10 +128,14 @@ Value from_json(const nlohmann::ordered_json& json) {
     case Type::number_integer: return Value(json.get<std::int64_t>());
     case Type::number_unsigned: {
       const auto number = json.get<std::uint64_t>();
-      if (number > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) unsupported("an integer of more than 64 bits");
+      if (number > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) return large_integer(std::to_string(number));
       return Value(static_cast<std::int64_t>(number));
     }
     case Type::number_float: return Value(json.get<double>());
+    case Type::binary: {
+      const auto& digits = json.get_binary();
+      return large_integer(std::string(digits.begin(), digits.end()));
+    }
     case Type::string: return text_value(json.get<std::string>());
     case Type::array: {
       Values items;

@@ -1,6 +1,6 @@
 // JSON as values, and values as JSON: json.dumps() of Python, which Hugging Face's library uses for the filter `tojson`.
 //
-// Threads: any. Errors: Fault for a value that is none of JSON's, and for an integer of more than 64 bits.
+// Threads: any. Errors: Fault for a value that is none of JSON's.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct JsonForm {
   std::string between = ", ", after_key = ": ";
   bool only_ascii = false, sorts_keys = false;
 };
-std::string to_json(const Value& value, const JsonForm& form, Runtime& runtime);
-Value from_json(const nlohmann::ordered_json& json);
+Draft to_json(const Value& value, const JsonForm& form, Runtime& runtime);
+Value from_json(const nlohmann::ordered_json& json);  // a binary value in it has the digits of an integer (exact_json.h)
 
 }  // namespace terrace::lm::jinja

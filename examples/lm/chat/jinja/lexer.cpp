@@ -7,6 +7,7 @@
 
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
+#include <terrace/examples/lm/tokenizer/unicode.h>
 
 namespace terrace::lm::jinja {
 namespace {
@@ -88,7 +89,7 @@ class Literal {
   void add(std::string& out, char32_t code) const {
     if (code > 0x10ffff || (code >= 0xd800 && code < 0xe000))
       throw SyntaxFault{{"a text has an escape that is no character", "correct the template"}, line_};
-    append_code_point(out, code);
+    append_utf8(out, code);
   }
 
   std::string_view rest_;
@@ -245,7 +246,7 @@ class Lexer {
     for (const std::string_view mark : {"//", "**", "==", "!=", ">=", "<="})
       if (stands(mark)) return take(TokenKind::mark, 2);
     if (std::string_view("+-/*%~[](){}><=.:|,;").find(c) == std::string_view::npos)
-      fail_here(fmt::format("'{}' cannot stand here", printable(encoded(decoded(rest().substr(0, 4)).substr(0, 1)))));
+      fail_here(fmt::format("'{}' cannot stand here", printable(rest().substr(0, code_point_at(rest(), 0).bytes))));
     balance(c);
     take(TokenKind::mark, 1);
   }

@@ -8,6 +8,7 @@
 #include <terrace/examples/lm/chat/jinja/arguments.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 #include <terrace/examples/lm/chat/jinja/compare.h>
+#include <terrace/examples/lm/chat/jinja/search.h>
 
 namespace terrace::lm::jinja {
 namespace {
@@ -19,10 +20,17 @@ const std::string& self_text(const Value& self) { return *self.text(); }
 template <bool kLeft, bool kRight>
 Value strip(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("strip", given, {"chars"});
-  std::optional<std::string_view> of;
-  if (bound.given(0)) of = bound.text(0);
-  if (of) runtime.work.take(self_text(self).size() / kBytesOfAStep * (1 + of->size()));
-  return runtime.make_text(std::string(stripped(self_text(self), kLeft, kRight, of)));
+  const auto& text = self_text(self);
+  if (bound.given(0)) return runtime.make_text(stripped_of(text, kLeft, kRight, bound.text(0), runtime.work));
+  const auto rest = stripped(text, kLeft, kRight);
+  runtime.work.take_read(4 * (text.size() - rest.size()));
+  return runtime.make_text(rest);
+}
+
+Value texts(const std::vector<std::string_view>& parts, Runtime& runtime) {
+  auto out = runtime.make_room(parts.size());
+  for (const auto part : parts) out.push_back(runtime.make_text(part));
+  return runtime.make_list(std::move(out));
 }
 
 template <bool kFromEnd>
@@ -32,27 +40,20 @@ Value split_text(const Value& self, Runtime& runtime, Arguments& given) {
   if (bound.given(0)) separator = bound.text(0);
   if (separator && separator->empty()) fail("the separator of 'split' is empty");
   const auto most = bound.number(1, -1);
-  const auto& text = self_text(self);
-  runtime.work.take_text(text.size());
-  const auto parts = kFromEnd ? split_from_end(text, separator, most) : split(text, separator, most);
-  Values out;
-  runtime.work.take(parts.size());
-  for (const auto part : parts) out.push_back(text_value(std::string(part)));
-  return runtime.make_list(std::move(out));
+  return texts((kFromEnd ? split_from_end : split)(self_text(self), separator, most, runtime.work), runtime);
 }
 
 Value split_lines(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("splitlines", given, {"keepends"});
-  runtime.work.take_text(self_text(self).size());
-  Values out;
-  for (const auto line : lines(self_text(self), bound.flag(0))) out.push_back(text_value(std::string(line)));
-  return runtime.make_list(std::move(out));
+  return texts(lines(self_text(self), bound.flag(0), runtime.work), runtime);
 }
 
 template <bool kEnd>
-Value has_affix(const Value& self, Runtime&, Arguments& given) {
+Value has_affix(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound(kEnd ? "endswith" : "startswith", given, {"prefix"}, 1);
   const auto has = [&](const std::string& affix) {
+    runtime.work.take(1);
+    if (affix.size() <= self_text(self).size()) runtime.work.take_read(affix.size());
     return kEnd ? self_text(self).ends_with(affix) : self_text(self).starts_with(affix);
   };
   const auto* const several = bound[0].as<Sequence>();
@@ -69,16 +70,16 @@ Value without_affix(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound(kEnd ? "removesuffix" : "removeprefix", given, {"affix"}, 1);
   std::string_view text = self_text(self);
   const std::string_view affix = bound.text(0);
+  runtime.work.take_read(affix.size());
   if (kEnd && text.ends_with(affix)) text.remove_suffix(affix.size());
   if (!kEnd && text.starts_with(affix)) text.remove_prefix(affix.size());
-  return runtime.make_text(std::string(text));
+  return runtime.make_text(text);
 }
 
-template <std::string (*kTo)(std::string_view)>
+template <Draft (*kTo)(std::string_view, Work&)>
 Value in_case(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("upper", given, {});
-  runtime.work.take_text(4 * self_text(self).size());
-  return runtime.make_text(kTo(self_text(self)));
+  return runtime.make_text(kTo(self_text(self), runtime.work));
 }
 
 Value replace(const Value& self, Runtime& runtime, Arguments& given) {
@@ -88,15 +89,13 @@ Value replace(const Value& self, Runtime& runtime, Arguments& given) {
 
 Value join(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("join", given, {"iterable"}, 1);
-  std::string out;
+  Draft out(runtime.work);
   bool first = true;
   for (const auto& item : runtime.items_of(bound[0])) {
     if (item.text() == nullptr) fail(fmt::format("'join' joins texts, and not {}", type_of(item)));
-    runtime.work.take_text(item.text()->size() + self_text(self).size());
-    if (!first) out += self_text(self);
+    if (!first) out.add(self_text(self));
     first = false;
-    out += *item.text();
-    if (out.size() > kMostBytes) runtime.work.take_text(out.size());
+    out.add(*item.text());
   }
   return runtime.make_text(std::move(out));
 }
@@ -105,20 +104,21 @@ template <bool kFromEnd, bool kMust>
 Value find(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("find", given, {"sub"}, 1);
   const auto& text = self_text(self);
-  runtime.work.take(text.size() / kBytesOfAStep);
-  const auto at = kFromEnd ? text.rfind(bound.text(0)) : text.find(bound.text(0));
+  const auto at = kFromEnd ? find_last(text, bound.text(0), runtime.work) : find_first(text, bound.text(0), 0, runtime.work);
   if (kMust && at == std::string::npos) fail("'index' does not find the text");
-  return Value(at == std::string::npos ? std::int64_t{-1}
-                                       : static_cast<std::int64_t>(code_points(std::string_view(text).substr(0, at))));
+  if (at == std::string::npos) return Value(std::int64_t{-1});
+  runtime.work.take_read(at);
+  return Value(static_cast<std::int64_t>(code_points(std::string_view(text).substr(0, at))));
 }
 
 Value count_text(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("count", given, {"sub"}, 1);
   const auto &text = self_text(self), &sub = bound.text(0);
-  runtime.work.take(text.size() / kBytesOfAStep);
-  if (sub.empty()) return Value(static_cast<std::int64_t>(code_points(text)) + 1);
+  if (sub.empty()) return Value(*length_of(self, runtime.work) + 1);
   std::int64_t count = 0;
-  for (auto at = text.find(sub); at != std::string::npos; at = text.find(sub, at + sub.size())) ++count;
+  for (auto at = find_first(text, sub, 0, runtime.work); at != std::string::npos;
+       at = find_first(text, sub, at + sub.size(), runtime.work))
+    ++count;
   return Value(count);
 }
 
@@ -144,7 +144,7 @@ Value copied(const Value& self, Runtime&, Arguments& given) {
 
 Value get(const Value& self, Runtime& runtime, Arguments& given) {
   const Bound bound("get", given, {"key", "default"}, 1);
-  if (!is_hashable(bound[0])) fail(fmt::format("{} cannot be a key", type_of(bound[0])));
+  if (!is_hashable(bound[0], runtime.work)) fail(fmt::format("{} cannot be a key", type_of(bound[0])));
   const auto* const found = find_key(*self.as<Dict>(), bound[0], runtime);
   if (found != nullptr) return *found;
   return bound.has(1) ? bound[1] : Value(None());
@@ -164,9 +164,16 @@ Value cycle(const Value& self, Runtime&, Arguments& given) {
 Value changed(const Value& self, Runtime& runtime, Arguments& given) {
   auto& last = self.as<Loop>()->state->last_changed;
   const bool same =
-      last && last->size() == given.positional.size() &&
+      last != nullptr && last->size() == given.positional.size() &&
       std::ranges::equal(*last, given.positional, [&](const Value& a, const Value& b) { return equal(a, b, runtime.work); });
-  if (!same) last = given.positional;
+  if (last == nullptr) {
+    runtime.work.take_object();
+    last = &runtime.last_changed.emplace_back();
+  }
+  if (!same) {
+    runtime.work.take_bytes(given.positional.size() * sizeof(Value));
+    *last = given.positional;
+  }
   return Value(!same);
 }
 
@@ -228,37 +235,27 @@ bool changes(const Value& of, std::string_view name) {
   return of.is<Dict>() && is_listed(name, {"clear", "pop", "popitem", "setdefault", "update"});
 }
 
-Value callable(std::string name, std::function<Value(Runtime&, Arguments&)> call) {
-  return Value(Callable{
-      std::make_shared<const Function>(Function{.name = std::move(name), .is_macro = false, .call = std::move(call)})});
-}
-
 }  // namespace
 
-std::string replaced(std::string_view text, std::string_view old, std::string_view by, std::int64_t most, Work& work) {
-  std::string out;
+Draft replaced(std::string_view text, std::string_view old, std::string_view by, std::int64_t most, Work& work) {
+  Draft out(work);
   std::size_t done = 0;
-  const auto add = [&](std::string_view part) {
-    work.take(1 + part.size() / kBytesOfAStep);
-    out += part;
-    if (out.size() > kMostBytes) work.take_text(out.size());
-  };
-  if (old.empty()) {  // before each character, and at the end
-    const auto codes = decoded(text);
-    for (std::size_t i = 0; i <= codes.size(); ++i) {
-      if (most < 0 || i < static_cast<std::size_t>(most)) add(by);
-      if (i < codes.size()) append_code_point(out, codes[i]);
-    }
-    return out;
-  }
-  for (; most != 0; --most) {
-    const auto at = text.find(old, done);
+  for (std::size_t at = 0; most != 0; most -= most > 0 ? 1 : 0) {
+    at = find_first(text, old, at, work);
     if (at == std::string_view::npos) break;
-    add(text.substr(done, at - done));
-    add(by);
+    work.take(1);
+    out.add(text.substr(done, at - done));
+    out.add(by);
     done = at + old.size();
+    if (!old.empty()) {
+      at = done;
+    } else if (at == text.size()) {  // an empty text stands before each character, and at the end
+      break;
+    } else {
+      at += code_point_at(text, at).bytes;
+    }
   }
-  add(text.substr(done));
+  out.add(text.substr(done));
   return out;
 }
 
@@ -267,21 +264,22 @@ bool is_loop_attribute(std::string_view name) {
       name, {"index", "index0", "revindex", "revindex0", "first", "last", "length", "previtem", "nextitem", "depth", "depth0"});
 }
 
-std::optional<Value> method_of(const Value& of, std::string_view name) {
+std::optional<Value> method_of(const Value& of, std::string_view name, Runtime& runtime) {
   const auto& methods = methods_of(of);
   if (const auto found = methods.find(name);
       found != methods.end() && !(name == "copy" && of.is<Sequence>() && of.as<Sequence>()->tuple)) {
     if (of.text() != nullptr && of.as<Text>()->markup)
-      return callable(std::string(name), [name = std::string(name)](Runtime&, Arguments&) -> Value {
+      return runtime.make_function(std::string(name), [name = std::string(name)](Runtime&, Arguments&) -> Value {
         unsupported(fmt::format("the method '{}' of a text that is marked safe", name));
       });
-    return callable(fmt::format("the method '{}'", name),
-                    [method = found->second, of](Runtime& runtime, Arguments& given) { return method(of, runtime, given); });
+    return runtime.make_function(
+        fmt::format("the method '{}'", name),
+        [method = found->second, of](Runtime& with, Arguments& given) { return method(of, with, given); });
   }
   if (changes(of, name))
-    return undefined(fmt::format("the method '{}' would change {}, which templates may not", name, type_of(of)));
+    return runtime.make_undefined(fmt::format("the method '{}' would change {}, which templates may not", name, type_of(of)));
   if (!is_other_method(of, name)) return {};
-  return callable(std::string(name), [name = std::string(name)](Runtime&, Arguments&) -> Value {
+  return runtime.make_function(std::string(name), [name = std::string(name)](Runtime&, Arguments&) -> Value {
     unsupported(fmt::format("the method '{}'", name));
   });
 }

@@ -11,9 +11,9 @@
 
 namespace terrace::lm::jinja {
 
-std::optional<Value> method_of(const Value& of, std::string_view name);  // bound to the value
+std::optional<Value> method_of(const Value& of, std::string_view name, Runtime& runtime);  // bound to the value
 bool is_loop_attribute(std::string_view name);
 // str.replace(); −1: all.
-std::string replaced(std::string_view text, std::string_view old, std::string_view by, std::int64_t most, Work& work);
+Draft replaced(std::string_view text, std::string_view old, std::string_view by, std::int64_t most, Work& work);
 
 }  // namespace terrace::lm::jinja

@@ -105,29 +105,32 @@ Value of_reals(Kind kind, double a, double b) {
 
 Value joined(const Text& a, const Text& b, Runtime& runtime) {
   const bool markup = a.markup || b.markup;
-  const auto as_joined = [&](const Text& text) { return markup && !text.markup ? escaped(*text.bytes) : *text.bytes; };
-  runtime.work.take_text(a.bytes->size() + b.bytes->size());
-  return text_value(as_joined(a) + as_joined(b), markup);
+  Draft out(runtime.work);
+  out.reserve(a.bytes->size() + b.bytes->size());
+  for (const auto* text : {&a, &b})
+    if (markup && !text->markup)
+      append_escaped(out, *text->bytes);
+    else
+      out.add(*text->bytes);
+  return runtime.make_text(std::move(out), markup);
 }
 
 Value repeated(const Value& of, std::int64_t times, Runtime& runtime) {
   const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(0, times));
   if (const auto* const text = of.as<Text>()) {
     const auto size = text->bytes->size();
-    if (size > 0 && count > kMostBytes / size) runtime.work.take_text(kMostBytes + 1);
-    runtime.work.take_text(size * count);
-    std::string out;
+    if (size > 0 && count > kMostTextBytes / size) Work::demand_text(kMostTextBytes + 1);
+    Draft out(runtime.work);
     out.reserve(size * count);
-    for (std::uint64_t i = 0; size > 0 && i < count; ++i) out += *text->bytes;
-    return text_value(std::move(out), text->markup);
+    for (std::uint64_t i = 0; size > 0 && i < count; ++i) out.add(*text->bytes);
+    return runtime.make_text(std::move(out), text->markup);
   }
   const auto& sequence = *of.as<Sequence>();
   const auto size = sequence.items->size();
   if (size > 0 && count > kMostSteps / size) runtime.work.take(kMostSteps + 1);
-  runtime.work.take(size * count);
-  Values out;
+  auto out = runtime.make_room(size * count);
   for (std::uint64_t i = 0; size > 0 && i < count; ++i) out.insert(out.end(), sequence.items->begin(), sequence.items->end());
-  return list_value(std::move(out), sequence.tuple);
+  return runtime.make_list(std::move(out), sequence.tuple);
 }
 
 const char* sign_of(Kind kind) {
@@ -170,11 +173,11 @@ Steps steps_of(std::int64_t size, const Value& start, const Value& stop, const V
 
 Value missing(const Value& of, const Value& key, Runtime& runtime) {
   if (const auto* const name = key.text())
-    return undefined(fmt::format("'{}' has no attribute '{}'", type_of(of), printable(*name)));
-  return undefined(fmt::format("{} has no element {}", type_of(of), printable(runtime.repr(key))));
+    return runtime.make_undefined(fmt::format("'{}' has no attribute '{}'", type_of(of), printable(*name)));
+  return runtime.make_undefined(fmt::format("{} has no element {}", type_of(of), printable(*runtime.repr(key).text())));
 }
 
-Value loop_attribute(LoopState& loop, std::string_view name) {
+Value loop_attribute(LoopState& loop, std::string_view name, Runtime& runtime) {
   if (name == "index") return Value(loop.index0 + 1);
   if (name == "index0") return Value(loop.index0);
   if (name == "first") return Value(loop.index0 == 0);
@@ -184,35 +187,40 @@ Value loop_attribute(LoopState& loop, std::string_view name) {
   if (name == "revindex0") return Value(loop.count() - loop.index0 - 1);
   if (name == "depth") return Value(std::int64_t{1});
   if (name == "depth0") return Value(std::int64_t{0});
-  if (name == "previtem") return loop.index0 == 0 ? undefined("there is no previous item") : loop.before;
-  return loop.look_ahead() ? *loop.after : undefined("there is no next item");  // nextitem
+  if (name == "previtem") return loop.index0 == 0 ? runtime.make_undefined("there is no previous item") : loop.before;
+  return loop.look_ahead() ? *loop.after : runtime.make_undefined("there is no next item");  // nextitem
 }
 
 }  // namespace
 
-std::string escaped(std::string_view text) {
-  std::string out;
+void demand_small(const Value& value) {
+  if (value.is<LargeInteger>()) unsupported("computing with an integer of more than 64 bits");
+}
+
+void append_escaped(Draft& out, std::string_view text) {
   for (const char c : text) switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
+      case '&': out.add("&amp;"); break;
+      case '<': out.add("&lt;"); break;
+      case '>': out.add("&gt;"); break;
+      case '\'': out.add("&#39;"); break;
+      case '"': out.add("&#34;"); break;
+      default: out.add(c);
     }
-  return out;
 }
 
 Value arithmetic(Kind kind, const Value& a, const Value& b, Runtime& runtime) {
   demand_defined(a);
   demand_defined(b);
+  demand_small(a);
+  demand_small(b);
   if (kind == Kind::remainder && a.text() != nullptr) unsupported("formatting a text with '%'");
   if (const auto left = a.integer(), right = b.integer(); left && right) return of_integers(kind, *left, *right);
   if (const auto left = real_of(a), right = real_of(b); left && right) return of_reals(kind, *left, *right);
   if (kind == Kind::add && a.text() != nullptr && b.text() != nullptr) return joined(*a.as<Text>(), *b.as<Text>(), runtime);
   if (const auto* const left = a.as<Sequence>(), * const right = b.as<Sequence>();
       kind == Kind::add && left != nullptr && right != nullptr && left->tuple == right->tuple) {
-    auto all = *left->items;
+    auto all = runtime.make_room(left->items->size() + right->items->size());
+    all = *left->items;
     all.insert(all.end(), right->items->begin(), right->items->end());
     return runtime.make_list(std::move(all), left->tuple);
   }
@@ -223,6 +231,7 @@ Value arithmetic(Kind kind, const Value& a, const Value& b, Runtime& runtime) {
 
 Value negative(const Value& value) {
   demand_defined(value);
+  demand_small(value);
   if (const auto number = value.integer()) return of_integers(Kind::subtract, 0, *number);
   if (const auto* const real = value.as<double>()) return Value(-*real);
   fail(fmt::format("'-' does not take {}", type_of(value)));
@@ -231,7 +240,7 @@ Value negative(const Value& value) {
 Value positive(const Value& value) {
   demand_defined(value);
   if (const auto number = value.integer()) return Value(*number);
-  if (value.is<double>()) return value;
+  if (value.is<double>() || value.is<LargeInteger>()) return value;
   fail(fmt::format("'+' does not take {}", type_of(value)));
 }
 
@@ -250,36 +259,39 @@ bool compare(Compared how, const Value& a, const Value& b, Runtime& runtime) {
   return false;
 }
 
-Value attribute_of(const Value& of, std::string_view name, Runtime& runtime) {
+Value attribute_of(const Value& of, const Value& name, Runtime& runtime) {
   demand_defined(of);
-  if (auto* const* const space = of.as<Namespace*>())
-    if (const auto* const found = (*space)->find(name)) return *found;
-  if (const auto* const loop = of.as<Loop>()) {
-    if (is_loop_attribute(name)) return loop_attribute(*loop->state, name);
+  const auto& text = *name.text();
+  if (auto* const* const space = of.as<Namespace*>()) {
+    std::size_t read = text.size();
+    const auto* const found = (*space)->names.find(text, read);
+    runtime.work.take_read(read);
+    if (found != nullptr) return *found;
   }
-  if (auto method = method_of(of, name)) return *method;
-  const auto key = text_value(std::string(name));
+  if (const auto* const loop = of.as<Loop>()) {
+    if (is_loop_attribute(text)) return loop_attribute(*loop->state, text, runtime);
+  }
+  if (auto method = method_of(of, text, runtime)) return *method;
   if (const auto* const dict = of.as<Dict>())
-    if (const auto* const found = find_key(*dict, key, runtime)) return *found;
-  return missing(of, key, runtime);
+    if (const auto* const found = find_key(*dict, name, runtime)) return *found;
+  return missing(of, name, runtime);
 }
 
 Value item_of(const Value& of, const Value& key, Runtime& runtime) {
   demand_defined(of);
   if (const auto* const dict = of.as<Dict>()) {
-    if (const auto* const found = is_hashable(key) ? find_key(*dict, key, runtime) : nullptr) return *found;
+    if (const auto* const found = is_hashable(key, runtime.work) ? find_key(*dict, key, runtime) : nullptr) return *found;
   } else if (const auto index = key.integer(); index && (of.text() != nullptr || of.is<Sequence>() || of.is<Range>())) {
-    if (of.text() != nullptr) runtime.work.take(of.text()->size() / kBytesOfAStep);
-    const auto size = *length_of(of);
+    const auto size = *length_of(of, runtime.work);
     const auto at = *index < 0 ? *index + size : *index;
     if (at < 0 || at >= size) return missing(of, key, runtime);
     if (const auto* const sequence = of.as<Sequence>()) return (*sequence->items)[static_cast<std::size_t>(at)];
-    if (const auto* const range = of.as<Range>()) return Value(range->start + at * range->step);
-    return runtime.make_text(encoded(decoded(*of.text()).substr(static_cast<std::size_t>(at), 1)));
+    if (const auto* const range = of.as<Range>()) return Value(range->at(at));
+    return runtime.make_text(picked(*of.text(), at, 1, 1, runtime.work));
   }
-  if (const auto* const name = key.text(); name != nullptr && !of.is<Dict>()) return attribute_of(of, *name, runtime);
+  if (key.text() != nullptr && !of.is<Dict>()) return attribute_of(of, key, runtime);
   if (const auto* const name = key.text())
-    if (auto method = method_of(of, *name)) return *method;
+    if (auto method = method_of(of, *name, runtime)) return *method;
   return missing(of, key, runtime);
 }
 
@@ -287,21 +299,22 @@ Value slice_of(const Value& of, const Value& start, const Value& stop, const Val
   demand_defined(of);
   if (const auto* const range = of.as<Range>()) {
     const auto [first, end, count, by] = steps_of(range->size(), start, stop, step);
-    return Value(Range{range->start + first * range->step, range->start + end * range->step, by * range->step});
+    Range out;
+    if (__builtin_mul_overflow(first, range->step, &out.start) || __builtin_add_overflow(out.start, range->start, &out.start) ||
+        __builtin_mul_overflow(end, range->step, &out.stop) || __builtin_add_overflow(out.stop, range->start, &out.stop) ||
+        __builtin_mul_overflow(by, range->step, &out.step))
+      too_large();
+    return Value(out);
   }
   if (const auto* const sequence = of.as<Sequence>()) {
     const auto [first, end, count, by] = steps_of(static_cast<std::int64_t>(sequence->items->size()), start, stop, step);
-    Values out;
+    auto out = runtime.make_room(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) out.push_back((*sequence->items)[static_cast<std::size_t>(first + i * by)]);
     return runtime.make_list(std::move(out), sequence->tuple);
   }
   if (of.text() == nullptr) fail(fmt::format("{} has no slices", type_of(of)));
-  runtime.work.take_text(of.text()->size());
-  const auto codes = decoded(*of.text());
-  const auto [first, end, count, by] = steps_of(static_cast<std::int64_t>(codes.size()), start, stop, step);
-  std::u32string out;
-  for (std::int64_t i = 0; i < count; ++i) out += codes[static_cast<std::size_t>(first + i * by)];
-  return text_value(encoded(out), of.as<Text>()->markup);
+  const auto [first, end, count, by] = steps_of(*length_of(of, runtime.work), start, stop, step);
+  return runtime.make_text(picked(*of.text(), first, by, count, runtime.work), of.as<Text>()->markup);
 }
 
 }  // namespace terrace::lm::jinja

@@ -53,7 +53,8 @@ template <bool kWhich>
 bool is_flag(const Value& v) {
   return v.is<bool>() && *v.as<bool>() == kWhich;
 }
-bool is_number(const Value& v) { return v.integer() || v.is<double>(); }
+bool is_integer(const Value& v) { return v.is<std::int64_t>() || v.is<LargeInteger>(); }
+bool is_number(const Value& v) { return v.integer() || v.is<double>() || v.is<LargeInteger>(); }
 bool is_sequence(const Value& v) {
   return v.is_undefined() || v.text() != nullptr || v.is<Sequence>() || v.is<Dict>() || v.is<Range>();
 }
@@ -77,7 +78,7 @@ const std::map<std::string_view, Test>& tests() {
       {"boolean", plain<is_held<bool>>},
       {"true", plain<is_flag<true>>},
       {"false", plain<is_flag<false>>},
-      {"integer", plain<is_held<std::int64_t>>},
+      {"integer", plain<is_integer>},
       {"float", plain<is_held<double>>},
       {"number", plain<is_number>},
       {"string", plain<is_held<Text>>},
@@ -112,6 +113,7 @@ const std::map<std::string_view, Test>& tests() {
 }  // namespace
 
 bool apply_test(std::string_view name, const Value& to, Arguments& given, Runtime& runtime) {
+  runtime.work.take(2);
   const auto found = tests().find(name);
   if (found == tests().end()) unsupported(fmt::format("the test '{}'", printable(name)));
   return found->second(to, runtime, given);

@@ -25,7 +25,7 @@ struct Expression {
     list,
     tuple,
     dict,       // key, value, key, value, …
-    attribute,  // of parts[0]
+    attribute,  // of parts[0], its name is the constant
     item,       // parts[0][parts[1]]
     slice,      // parts[0][parts[1]:parts[2]:parts[3]], each of the three may be absent
     call,       // parts[0](parts[1], …, named…)

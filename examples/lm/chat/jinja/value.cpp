@@ -11,6 +11,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 #include <terrace/examples/lm/chat/jinja/compare.h>
+#include <terrace/examples/lm/chat/jinja/shared.h>
 
 namespace terrace::lm::jinja {
 namespace {
@@ -19,12 +20,7 @@ int nesting_of(const Value& value) {
   if (const auto* const sequence = value.as<Sequence>()) return sequence->nesting;
   if (const auto* const dict = value.as<Dict>()) return dict->nesting;
   if (const auto* const view = value.as<View>()) return view->dict.nesting;
-  if (const auto* const once = value.as<Once>()) {
-    int deepest = 0;
-    for (const auto& item : once->state->items) deepest = std::max(deepest, nesting_of(item));
-    return deepest;
-  }
-  return 0;
+  return 0;  // nothing goes into what others hold: they are not printed, and the same only as themselves
 }
 
 int one_more(int deepest) {
@@ -32,7 +28,15 @@ int one_more(int deepest) {
   return deepest + 1;
 }
 
-Value item_pair(const Pair& pair) { return list_value({pair.key, pair.value}, true); }
+template <class Entries>
+auto find_in(Entries& all, std::string_view name, std::size_t& read) -> decltype(&all.front().second) {
+  constexpr std::size_t kBytesOfAnEntry = 4;
+  for (auto& [known, value] : all) {
+    read += kBytesOfAnEntry + (known.size() == name.size() ? name.size() : 0);
+    if (known == name) return &value;
+  }
+  return nullptr;
+}
 
 // What Python prints of it has an address, which is another one each time.
 [[noreturn]] void no_print(const std::string& what) {
@@ -41,94 +45,97 @@ Value item_pair(const Pair& pair) { return list_value({pair.key, pair.value}, tr
 
 class Printer {
  public:
-  Printer(std::string& out, Runtime& runtime) : out_(out), runtime_(runtime) {}
+  Printer(Draft& out, Runtime& runtime) : out_(out), runtime_(runtime) {}
 
   void print(const Value& value, bool quoted) {
     if (++depth_ > 2 * kMostNesting) too_much("a namespace that is part of itself is printed");
     runtime_.work.take(1);
     std::visit([&](const auto& held) { show(held, quoted); }, value.held());
-    if (out_.size() > kMostBytes) runtime_.work.take_text(out_.size());
     --depth_;
   }
 
  private:
-  void show(const Undefined&, bool quoted) { out_ += quoted ? "Undefined" : ""; }
-  void show(const None&, bool) { out_ += "None"; }
-  void show(bool value, bool) { out_ += value ? "True" : "False"; }
-  void show(std::int64_t value, bool) { out_ += std::to_string(value); }
-  void show(double value, bool) { out_ += number_text(value); }
+  void show(const Undefined&, bool quoted) { out_.add(quoted ? "Undefined" : ""); }
+  void show(const None&, bool) { out_.add("None"); }
+  void show(bool value, bool) { out_.add(value ? "True" : "False"); }
+  void show(std::int64_t value, bool) { out_.add(std::to_string(value)); }
+  void show(const LargeInteger& value, bool) { out_.add(*value.digits); }
+  void show(double value, bool) { out_.add(number_text(value)); }
   void show(const Text& text, bool quoted) {
-    runtime_.work.take(text.bytes->size() / kBytesOfAStep);
     if (!quoted) {
-      out_ += *text.bytes;
+      out_.add(*text.bytes);
       return;
     }
-    if (text.markup) out_ += "Markup(";
+    if (text.markup) out_.add("Markup(");
     append_quoted(out_, *text.bytes);
-    if (text.markup) out_ += ')';
+    if (text.markup) out_.add(')');
   }
   void show(const Sequence& sequence, bool) {
-    out_ += sequence.tuple ? '(' : '[';
+    out_.add(sequence.tuple ? '(' : '[');
     bool first = true;
     for (const auto& item : *sequence.items) {
       next(first);
       print(item, true);
     }
-    if (sequence.tuple && sequence.items->size() == 1) out_ += ',';
-    out_ += sequence.tuple ? ')' : ']';
+    if (sequence.tuple && sequence.items->size() == 1) out_.add(',');
+    out_.add(sequence.tuple ? ')' : ']');
   }
   void show(const Dict& dict, bool) {
-    out_ += '{';
+    out_.add('{');
     bool first = true;
     for (const auto& [key, value] : *dict.pairs) {
       next(first);
       entry(key, value);
     }
-    out_ += '}';
+    out_.add('}');
   }
   void show(const Range& range, bool) {
-    out_ += range.step == 1 ? fmt::format("range({}, {})", range.start, range.stop)
-                            : fmt::format("range({}, {}, {})", range.start, range.stop, range.step);
+    out_.add(range.step == 1 ? fmt::format("range({}, {})", range.start, range.stop)
+                             : fmt::format("range({}, {}, {})", range.start, range.stop, range.step));
   }
   void show(const View& view, bool) {
-    out_ += view.of == View::Of::keys ? "dict_keys([" : view.of == View::Of::values ? "dict_values([" : "dict_items([";
+    out_.add(view.of == View::Of::keys ? "dict_keys([" : view.of == View::Of::values ? "dict_values([" : "dict_items([");
     bool first = true;
     for (const auto& pair : *view.dict.pairs) {
       next(first);
-      print(view.of == View::Of::keys ? pair.key : view.of == View::Of::values ? pair.value : item_pair(pair), true);
+      print(view.of == View::Of::keys ? pair.key : view.of == View::Of::values ? pair.value : runtime_.make_pair(pair), true);
     }
-    out_ += "])";
+    out_.add("])");
   }
   void show(const Once&, bool) { no_print("what a filter selects"); }
   void show(Namespace* space, bool) {
-    out_ += "<Namespace {";
+    out_.add("<Namespace {");
     bool first = true;
-    for (const auto& [name, value] : space->names) {
+    for (const auto& [name, value] : space->names.all()) {
       next(first);
-      entry(text_value(name), value);
+      append_quoted(out_, name);
+      out_.add(": ");
+      print(value, true);
     }
-    out_ += "}>";
+    out_.add("}>");
   }
   void show(const Callable& callable, bool) {
     const auto& function = *callable.function;
     if (!function.is_macro) no_print(function.name);
-    out_ += "<Macro ";
+    out_.add("<Macro ");
     append_quoted(out_, function.name);
-    out_ += '>';
+    out_.add('>');
   }
-  void show(const Loop& loop, bool) { out_ += fmt::format("<LoopContext {}/{}>", loop.state->index0 + 1, loop.state->count()); }
+  void show(const Loop& loop, bool) {
+    out_.add(fmt::format("<LoopContext {}/{}>", loop.state->index0 + 1, loop.state->count()));
+  }
 
   void next(bool& first) {
-    if (!first) out_ += ", ";
+    if (!first) out_.add(", ");
     first = false;
   }
   void entry(const Value& key, const Value& value) {
     print(key, true);
-    out_ += ": ";
+    out_.add(": ");
     print(value, true);
   }
 
-  std::string& out_;
+  Draft& out_;
   Runtime& runtime_;
   int depth_ = 0;
 };
@@ -143,30 +150,37 @@ std::int64_t Range::size() const {
   return static_cast<std::int64_t>(std::min<std::uint64_t>((distance - 1) / by + 1, INT64_MAX));
 }
 
+// Without overflow on the way: what it comes to is between start and stop.
+std::int64_t Range::at(std::int64_t index) const {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(start) +
+                                   static_cast<std::uint64_t>(index) * static_cast<std::uint64_t>(step));
+}
+
 std::optional<std::int64_t> Value::integer() const {
   if (const auto* const number = as<std::int64_t>()) return *number;
   if (const auto* const flag = as<bool>()) return *flag ? 1 : 0;
   return {};
 }
 
-const Value* Namespace::find(std::string_view name) const {
-  const auto found = std::ranges::find(names, name, [](const auto& entry) -> std::string_view { return entry.first; });
-  return found == names.end() ? nullptr : &found->second;
-}
+const Value* Names::find(std::string_view name, std::size_t& read) const { return find_in(all_, name, read); }
 
-void Namespace::set(std::string_view name, Value value) {
-  for (auto& entry : names)
-    if (entry.first == name) {
-      entry.second = std::move(value);
-      return;
-    }
-  names.emplace_back(name, std::move(value));
+void Names::set(std::string_view name, Value value, Work& work, bool kept) {
+  std::size_t read = name.size();
+  auto* const known = find_in(all_, name, read);
+  work.take(1);
+  work.take_read(read);
+  if (known != nullptr) {
+    *known = std::move(value);
+    return;
+  }
+  if (kept) work.take_bytes(kBytesOfAName + name.size());
+  all_.emplace_back(name, std::move(value));
 }
 
 std::optional<Value> LoopState::pull() {
   while (next < items.size()) {
     auto item = items[next++];
-    if (!keeps || keeps(item)) return item;
+    if (!keeps || all_kept || keeps(item)) return item;
   }
   return {};
 }
@@ -191,7 +205,7 @@ std::int64_t LoopState::count() {
   while (auto item = pull()) rest.push_back(std::move(*item));
   items = std::move(rest);
   next = 0;
-  keeps = {};
+  all_kept = true;  // `keeps` stays: it may be the one that asks
   return length = static_cast<std::int64_t>(items.size()) + index0 + 1 + (after ? 1 : 0);
 }
 
@@ -205,85 +219,146 @@ Value list_value(Values items, bool tuple) {
   int deepest = 0;
   for (const auto& item : items) deepest = std::max(deepest, nesting_of(item));
   const auto nesting = one_more(deepest);
-  return Value(Sequence{std::make_shared<const Values>(std::move(items)), tuple, nesting});
+  return Value(Sequence{shared(std::move(items)), tuple, nesting});
 }
 
 Value dict_value(std::vector<Pair> pairs) {
   int deepest = 0;
   for (const auto& [key, value] : pairs) deepest = std::max({deepest, nesting_of(key), nesting_of(value)});
   const auto nesting = one_more(deepest);
-  return Value(Dict{std::make_shared<const std::vector<Pair>>(std::move(pairs)), nesting});
+  return Value(Dict{shared(std::move(pairs)), nesting});
+}
+
+Value large_integer(std::string digits) { return Value(LargeInteger{std::make_shared<const std::string>(std::move(digits))}); }
+
+Values Runtime::make_room(std::size_t items) {
+  work.take(items);
+  work.take_bytes(items * sizeof(Value));
+  Values out;
+  out.reserve(items);
+  return out;
+}
+
+Value Runtime::make_list(Values items, bool tuple) {
+  work.take_object();
+  return list_value(std::move(items), tuple);
+}
+
+Value Runtime::make_pair(const Pair& pair) {
+  auto items = make_room(2);
+  items.push_back(pair.key);
+  items.push_back(pair.value);
+  return make_list(std::move(items), true);
+}
+
+Value Runtime::make_once(Values items) {
+  work.take_object();
+  return Value(Once{shared(OnceState{.items = std::move(items), .next = 0})});
+}
+
+Value Runtime::make_text(std::string_view text, bool markup) {
+  work.take_text(text.size());
+  return text_value(std::string(text), markup);
+}
+
+Value Runtime::make_text(Draft text, bool markup) {
+  work.take_object();
+  return text_value(text.take(), markup);
+}
+
+Value Runtime::make_undefined(std::string why) {
+  constexpr std::uint64_t kSteps = 20;  // the reason is put together, although it is seldom read
+  work.take(kSteps);
+  work.take_bytes(kBytesOfAnObject + why.size());
+  return undefined(std::move(why));
+}
+
+Value Runtime::make_function(std::string name, std::function<Value(Runtime&, Arguments&)> call, bool is_macro) {
+  work.take_object();
+  work.take_bytes(kBytesOfAnObject + name.size());  // and what it is bound to
+  std::shared_ptr<const Function> made =
+      shared(Function{.name = std::move(name), .is_macro = is_macro, .call = std::move(call)});
+  return Value(Callable{std::move(made)});
 }
 
 Values Runtime::items_of(const Value& value) {
-  Values out;
-  const auto take = [&](std::size_t count) {
-    work.take(count);
-    out.reserve(count);
-  };
-  if (value.is_undefined()) return out;
+  if (value.is_undefined()) return {};
   if (const auto* const text = value.text()) {
-    take(text->size());
-    for (const auto code : decoded(*text)) out.push_back(text_value(encoded({&code, 1})));
-  } else if (const auto* const sequence = value.as<Sequence>()) {
-    take(sequence->items->size());
+    work.take_read(text->size());
+    auto out = make_room(code_points(*text));
+    for (std::size_t at = 0; at < text->size();) {
+      const auto bytes = code_point_at(*text, at).bytes;
+      out.push_back(make_text(std::string_view(*text).substr(at, bytes)));
+      at += bytes;
+    }
+    return out;
+  }
+  if (const auto* const sequence = value.as<Sequence>()) {
+    auto out = make_room(sequence->items->size());
     out = *sequence->items;
-  } else if (const auto* const dict = value.as<Dict>()) {
-    take(dict->pairs->size());
+    return out;
+  }
+  if (const auto* const dict = value.as<Dict>()) {
+    auto out = make_room(dict->pairs->size());
     for (const auto& pair : *dict->pairs) out.push_back(pair.key);
-  } else if (const auto* const view = value.as<View>()) {
-    take(2 * view->dict.pairs->size());
+    return out;
+  }
+  if (const auto* const view = value.as<View>()) {
+    auto out = make_room(view->dict.pairs->size());
     for (const auto& pair : *view->dict.pairs)
-      out.push_back(view->of == View::Of::keys ? pair.key : view->of == View::Of::values ? pair.value : item_pair(pair));
-  } else if (const auto* const range = value.as<Range>()) {
+      out.push_back(view->of == View::Of::keys ? pair.key : view->of == View::Of::values ? pair.value : make_pair(pair));
+    return out;
+  }
+  if (const auto* const range = value.as<Range>()) {
     const auto size = range->size();
-    take(static_cast<std::size_t>(size));
-    for (std::int64_t i = 0; i < size; ++i) out.emplace_back(range->start + i * range->step);
-  } else if (const auto* const once = value.as<Once>()) {
+    auto out = make_room(static_cast<std::size_t>(size));
+    for (std::int64_t i = 0; i < size; ++i) out.emplace_back(range->at(i));
+    return out;
+  }
+  if (const auto* const once = value.as<Once>()) {
     auto& [items, next] = *once->state;
-    take(items.size() - next);
+    auto out = make_room(items.size() - next);
     out.assign(items.begin() + static_cast<std::ptrdiff_t>(next), items.end());
     next = items.size();
-  } else if (value.is<Loop>()) {
-    unsupported("iterating over `loop`");
-  } else {
-    fail(fmt::format("{} cannot be iterated", type_of(value)));
+    return out;
   }
-  return out;
+  if (value.is<Loop>()) unsupported("iterating over `loop`");
+  fail(fmt::format("{} cannot be iterated", type_of(value)));
 }
 
-std::string Runtime::str(const Value& value) {
-  if (const auto* const text = value.text()) {
-    work.take_text(text->size());
-    return *text;
-  }
-  std::string out;
+Value Runtime::str(const Value& value) {
+  if (value.text() != nullptr) return value;
+  Draft out(work);
   print(value, false, out, *this);
-  work.take_text(out.size());
-  return out;
+  return make_text(std::move(out));
 }
 
-std::string Runtime::repr(const Value& value) {
-  std::string out;
+Value Runtime::repr(const Value& value) {
+  Draft out(work);
   print(value, true, out, *this);
-  work.take_text(out.size());
-  return out;
+  return make_text(std::move(out));
 }
 
 bool is_true(const Value& value) {
   if (value.is_undefined() || value.is<None>()) return false;
   if (const auto number = value.integer()) return *number != 0;
   if (const auto* const real = value.as<double>()) return *real != 0;
-  const auto length = length_of(value);
-  return !length || *length > 0;
+  if (const auto* const text = value.text()) return !text->empty();
+  if (const auto* const sequence = value.as<Sequence>()) return !sequence->items->empty();
+  if (const auto* const dict = value.as<Dict>()) return !dict->pairs->empty();
+  if (const auto* const view = value.as<View>()) return !view->dict.pairs->empty();
+  if (const auto* const range = value.as<Range>()) return range->size() > 0;
+  if (const auto* const loop = value.as<Loop>()) return loop->state->count() > 0;
+  return true;
 }
 
 std::string type_of(const Value& value) {
-  struct Names {
+  struct Visitor {
     std::string operator()(const Undefined&) const { return "Undefined"; }
     std::string operator()(const None&) const { return "None"; }
     std::string operator()(bool) const { return "bool object"; }
     std::string operator()(std::int64_t) const { return "int object"; }
+    std::string operator()(const LargeInteger&) const { return "int object"; }
     std::string operator()(double) const { return "float object"; }
     std::string operator()(const Text&) const { return "str object"; }
     std::string operator()(const Sequence& sequence) const { return sequence.tuple ? "tuple object" : "list object"; }
@@ -295,7 +370,7 @@ std::string type_of(const Value& value) {
     std::string operator()(const Callable&) const { return "function"; }
     std::string operator()(const Loop&) const { return "loop object"; }
   };
-  return std::visit(Names(), value.held());
+  return std::visit(Visitor(), value.held());
 }
 
 std::string number_text(double number) {
@@ -319,10 +394,13 @@ std::string number_text(double number) {
   return sign + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
-std::optional<std::int64_t> length_of(const Value& value) {
+std::optional<std::int64_t> length_of(const Value& value, Work& work) {
   const auto of = [](std::size_t size) { return static_cast<std::int64_t>(size); };
   if (value.is_undefined()) return 0;
-  if (const auto* const text = value.text()) return of(code_points(*text));
+  if (const auto* const text = value.text()) {
+    work.take_read(text->size());
+    return of(code_points(*text));
+  }
   if (const auto* const sequence = value.as<Sequence>()) return of(sequence->items->size());
   if (const auto* const dict = value.as<Dict>()) return of(dict->pairs->size());
   if (const auto* const view = value.as<View>()) return of(view->dict.pairs->size());
@@ -338,7 +416,7 @@ const Value* find_key(const Dict& dict, const Value& key, Runtime& runtime) {
   return nullptr;
 }
 
-void print(const Value& value, bool quoted, std::string& out, Runtime& runtime) { Printer(out, runtime).print(value, quoted); }
+void print(const Value& value, bool quoted, Draft& out, Runtime& runtime) { Printer(out, runtime).print(value, quoted); }
 
 void demand_defined(const Value& value) {
   if (const auto* const missing = value.as<Undefined>())

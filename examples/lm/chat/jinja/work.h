@@ -1,0 +1,102 @@
+// The work that a template may cause, so that one that loops for ever, or doubles a text again and again, ends with an error.
+// Time and memory are charged for what is done, not for what comes out: a search by the bytes that it compares, a list by its
+// items. Memory counts as taken until the template ends, although most of it is given back before.
+//
+// Owner: the Runtime of a rendering. Threads: one at a time. Errors: Fault.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <terrace/examples/lm/chat/jinja/fault.h>
+
+namespace terrace::lm::jinja {
+
+inline constexpr std::uint64_t kMostSteps = 5'000'000;                // about half a second
+inline constexpr std::uint64_t kBytesOfAStep = 64;                    // that are read or written
+inline constexpr std::size_t kMostTextBytes = std::size_t{64} << 20;  // of one text; conversation lines have the same limit
+inline constexpr std::size_t kMostBytes = std::size_t{256} << 20;     // of all texts, lists and what else values are made of
+inline constexpr int kMostNesting = 200;                              // of expressions, statements and values in one another
+inline constexpr int kMostDepth = 400;                                // of the evaluation: calls of macros, and what is in them
+inline constexpr std::int64_t kMostOfRange = 100'000;                 // as Jinja's sandbox has it
+inline constexpr std::size_t kBytesOfAnObject = 128;  // what a list, a text or a function takes beside its contents
+inline constexpr std::size_t kBytesOfAName = 160;     // a variable with its value, in a list that may be half empty
+
+class Work {
+ public:
+  void take(std::uint64_t steps) {
+    if (steps > steps_) too_much("it takes more than 5 million steps");
+    steps_ -= steps;
+  }
+  // For bytes that are read, compared or skipped.
+  void take_read(std::size_t bytes) { take(bytes / kBytesOfAStep); }
+  // Before so many bytes of memory are taken.
+  void take_bytes(std::size_t bytes) {
+    if (bytes > bytes_) too_much("its texts and lists take more than 256 MiB");
+    bytes_ -= bytes;
+  }
+  void take_object() {
+    take(1);
+    take_bytes(kBytesOfAnObject);
+  }
+  // Before a text of so many bytes is made.
+  void take_text(std::size_t bytes) {
+    demand_text(bytes);
+    take_read(bytes);
+    take_object();
+    take_bytes(bytes);
+  }
+  static void demand_text(std::size_t bytes) {
+    if (bytes > kMostTextBytes) too_much("it makes a text of more than 64 MiB");
+  }
+
+ private:
+  std::uint64_t steps_ = kMostSteps;
+  std::size_t bytes_ = kMostBytes;
+};
+
+// A text under way. What it takes is charged as it grows.
+class Draft {
+ public:
+  explicit Draft(Work& work) : work_(&work) {}
+
+  void reserve(std::size_t bytes) {
+    Work::demand_text(bytes);
+    if (bytes <= text_.capacity()) return;
+    work_->take_bytes(bytes - text_.capacity());
+    text_.reserve(bytes);
+    work_->take_bytes(text_.capacity() - bytes);  // it may take more than it is asked for
+  }
+  void add(std::string_view part) {
+    grow(part.size());
+    text_ += part;
+  }
+  void add(char c) {
+    grow(1);
+    text_ += c;
+  }
+  [[nodiscard]] std::size_t size() const { return text_.size(); }
+  std::string take() { return std::move(text_); }
+
+ private:
+  void grow(std::size_t bytes) {
+    unpaid_ += bytes;
+    if (unpaid_ >= kBytesOfAStep) {
+      work_->take_read(unpaid_);
+      unpaid_ %= kBytesOfAStep;
+    }
+    const auto size = text_.size() + bytes;
+    Work::demand_text(size);
+    if (size > text_.capacity()) reserve(std::clamp(2 * text_.capacity(), size, std::max(size, kMostTextBytes)));
+  }
+
+  Work* work_;
+  std::size_t unpaid_ = 0;
+  std::string text_;
+};
+
+}  // namespace terrace::lm::jinja
