@@ -34,7 +34,7 @@ struct OptimizerSettings {
 
 // One update's scalars.
 struct UpdateStep {
-  std::uint64_t step = 1;  // counts from 1: the bias correction's exponent
+  std::uint64_t step = 1;  // counts from 1: the bias correction's exponent. 0: an engine updates nothing
   double learning_rate = 0;
   double gradient_scale = 1;  // multiplies every gradient: clip factor, unscaling
   std::uint64_t seed = 0;     // of stochastic rounding

@@ -14,6 +14,7 @@
 namespace terrace {
 namespace {
 
+constexpr std::uint64_t kNoUpdate = 0;            // UpdateStep::step
 constexpr std::uint64_t kFillElements = 1 << 18;  // initial weights of one pool task: a millisecond of random numbers
 
 // Elements [first, end) of a chunk's weights become zero.
@@ -52,10 +53,12 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;
-  parts_.optimizer->enqueue(stream_for(a), update_step(a, first), chunk);
+  if (const auto step = update_step(a, first); step.step != kNoUpdate) parts_.optimizer->enqueue(stream_for(a), step, chunk);
 }
 
 void Compute::update_layer(const Action& a, const Views& views, bool first) {
+  const auto step = update_step(a, first);
+  if (step.step == kNoUpdate) return;
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   std::vector<ChunkUpdate> chunks;
@@ -81,7 +84,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
   auto shape = map.layer_shape(a.layer);
   for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
     shape.tensors[t].gradient_scale = gradient_scale(map.layout().param_at(a.layer, t));
-  parts_.optimizer->enqueue_layer(stream_for(a), update_step(a, first),
+  parts_.optimizer->enqueue_layer(stream_for(a), step,
                                   {.chunks = chunks,
                                    .packed = packed,
                                    .tensors = shape.tensors,
@@ -96,6 +99,11 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
 UpdateStep Compute::update_step(const Action& a, bool first) {
   auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
   step.first = first;
+  if (step.step == kNoUpdate) {
+    // Its states begin as zero all the same, because later updates read them.
+    if (first) step.step = 1, step.learning_rate = step.gradient_scale = 0;
+    return step;
+  }
   auto& [given, factor] = verdicts_.at(a.update);
   if (given && !factor) {
     given->wait();

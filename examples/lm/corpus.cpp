@@ -9,6 +9,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/philox.h>
+#include <terrace/offload/chunk_store.h>
 
 #include "corpus_file.h"
 #include "token_scan.h"
@@ -56,12 +57,16 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
   windows.bytes = windows.bytes / format.bytes * format.bytes;  // whole tokens
   if (windows.bytes == 0 || windows.count == 0) throw Error("a corpus needs at least one window of one byte", Exit::usage);
   std::vector<File> kept;
-  std::uint64_t tokens = 0;
+  std::uint64_t tokens = 0, all_windows = 0;
   for (const auto& path : files) {
+    const auto state = CorpusFile(path).state();  // before anything is read
     const auto of_file = tokens_in_file(path, format);
-    if (of_file > 0) kept.push_back({.path = path, .first = tokens, .tokens = of_file});
+    if (of_file > 0)
+      kept.push_back({.path = path, .first = tokens, .tokens = of_file, .state = state, .first_window = all_windows});
     tokens += of_file;
+    all_windows += (of_file * format.bytes + windows.bytes - 1) / windows.bytes;
   }
+  windows.checked = static_cast<std::size_t>(std::min<std::uint64_t>(windows.checked, all_windows));
   if (tokens == 0)
     throw Error(fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()),
                 Exit::usage);
@@ -69,7 +74,7 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
 }
 
 Corpus::Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows, TokenFormat format)
-    : files_(std::move(files)), tokens_(tokens), limits_(windows), format_(format) {}
+    : files_(std::move(files)), tokens_(tokens), limits_(windows), format_(format), checked_(windows.checked) {}
 
 const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const auto found = std::ranges::find_if(windows_, [&](const Window& w) { return w.file == file && w.index == index; });
@@ -90,9 +95,26 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const std::uint64_t offset = index * limits_.bytes;
   w.bytes.resize(
       static_cast<std::size_t>(std::min<std::uint64_t>(limits_.bytes, files_[file].tokens * format_.bytes - offset)));
-  CorpusFile(files_[file].path).read(format_.header + offset, w.bytes);
+  const CorpusFile opened(files_[file].path);
+  opened.demand_unchanged(files_[file].state);
+  opened.read(format_.header + offset, w.bytes);
+  demand_same_bytes(w);
   windows_.splice(windows_.begin(), fresh);
   return windows_.front();
+}
+
+// Times of files have gaps, and some programs set them back.
+void Corpus::demand_same_bytes(const Window& w) {
+  if (checked_.empty()) return;
+  const auto number = files_[w.file].first_window + w.index;
+  const auto checksum = checksum_of(std::as_bytes(std::span(w.bytes)));
+  auto& known = checked_[number % checked_.size()];
+  if (known.window == number && known.checksum != checksum)
+    throw Error(
+        fmt::format("corpus file {} has changed while it was in use: bytes {} to {} are not those that were read before",
+                    files_[w.file].path.string(), format_.header + w.index * limits_.bytes,
+                    format_.header + w.index * limits_.bytes + w.bytes.size() - 1));
+  known = {number, checksum};
 }
 
 void Corpus::read(std::uint64_t first, std::span<std::int32_t> out) {
@@ -145,10 +167,17 @@ std::size_t Corpus::held_bytes() const {
   return bytes;
 }
 
-SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len) {
+SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len, bool holds_out) {
   constexpr std::uint64_t kLongest = std::uint64_t{1} << 62;
   if (seq_len == 0 || seq_len >= kLongest) throw Error(fmt::format("a sequence cannot have {} tokens", seq_len), Exit::usage);
   const std::uint64_t one = seq_len + 1;
+  if (!holds_out && corpus_tokens >= one) return {.seq_len = seq_len, .training_sequences = (corpus_tokens - 1) / seq_len};
+  if (!holds_out)
+    throw Error(
+        fmt::format("the corpus has {} tokens, but {} are needed: one sequence of {} tokens, with one more token as the "
+                    "last target\n  give more text with --data, or a shorter --seq-len",
+                    corpus_tokens, one, seq_len),
+        Exit::usage);
   if (corpus_tokens < 2 * one) {
     throw Error(
         fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens, "

@@ -2,13 +2,16 @@
 // 256), or a little-endian number of two or four bytes, as tokenizers write them for vocabularies of any size, also after the
 // header of llm.c.
 //
-// Files are read through a few windows of bounded size and are never loaded whole; no file stays open.
+// Files are read through a few windows of bounded size and are never loaded whole; no file stays open. A file must stay as it
+// was when the corpus was opened: its size and time of writing are compared at each read, and a window that is read again must
+// have the bytes of the first time.
 //
 // Owner:   the caller.
 // Threads: a Corpus from one thread at a time; a SequencePlan is a value.
 // Errors:  Error(Exit::usage) for a file that is missing, not a file, or unreadable, for an empty corpus, and for one that is
 //          shorter than a training and an evaluation sequence, and for a file that ends within a token; Error(Exit::runtime)
-//          for a read that fails later, and for a token outside the vocabulary, which TokenScan would have found before.
+//          for a read that fails later, for a file that has changed, and for a token outside the vocabulary, which TokenScan
+//          would have found before.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +21,8 @@
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include <terrace/core/file_state.h>
 
 namespace terrace::lm {
 
@@ -33,8 +38,9 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "b
 std::uint64_t tokens_in_file(const std::filesystem::path& file, TokenFormat format);
 
 struct CorpusWindows {
-  std::size_t bytes = std::size_t{1} << 20;  // of one window
-  std::size_t count = 4;                     // windows kept; the least recently used one is replaced
+  std::size_t bytes = std::size_t{1} << 20;    // of one window
+  std::size_t count = 4;                       // windows kept; the least recently used one is replaced
+  std::size_t checked = std::size_t{1} << 16;  // windows whose checksums are kept, 16 bytes each; of others, the last ones
 };
 
 class Corpus {
@@ -55,25 +61,32 @@ class Corpus {
   struct File {
     std::filesystem::path path;
     std::uint64_t first = 0, tokens = 0;  // first token, in the whole corpus
+    FileState state;                      // as it was opened
+    std::uint64_t first_window = 0;       // in the whole corpus
   };
   struct Window {
     std::size_t file = 0;
     std::uint64_t index = 0;
     std::vector<unsigned char> bytes;
   };
+  struct Checked {
+    std::uint64_t window = ~std::uint64_t{0}, checksum = 0;
+  };
   Corpus(std::vector<File> files, std::uint64_t tokens, CorpusWindows windows, TokenFormat format);
   const Window& window(std::size_t file, std::uint64_t index);
+  void demand_same_bytes(const Window& window);
 
   std::vector<File> files_;  // without the empty ones
   std::uint64_t tokens_ = 0;
   CorpusWindows limits_;
   TokenFormat format_;
-  std::list<Window> windows_;  // most recently used first
+  std::list<Window> windows_;     // most recently used first
+  std::vector<Checked> checked_;  // of windows that were read, by their number modulo its size
 };
 
-// Which tokens are for training and which for evaluation: the last 5 %, at least one sequence, are held out. Both parts are cut
-// into sequences of seq_len inputs and one more token for the last target; a sequence's last target is the next one's first
-// input.
+// Which tokens are for training and which for evaluation: the last 5 %, at least one sequence, are held out, or nothing is.
+// Both parts are cut into sequences of seq_len inputs and one more token for the last target; a sequence's last target is the
+// next one's first input.
 struct SequencePlan {
   std::uint64_t seq_len = 0;
   std::uint64_t training_sequences = 0;
@@ -85,7 +98,7 @@ struct SequencePlan {
   // The first token of evaluation sequence i, in order.
   [[nodiscard]] std::uint64_t evaluation_start(std::uint64_t i) const;
 };
-SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len);
+SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len, bool holds_out = true);
 
 // The place of `index` in the permutation of [0, count) for (seed, epoch), computed without a table.
 std::uint64_t permuted(std::uint64_t seed, std::uint64_t epoch, std::uint64_t index, std::uint64_t count);

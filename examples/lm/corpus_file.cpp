@@ -3,7 +3,6 @@
 #include <cerrno>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -23,25 +22,40 @@ CorpusFile::CorpusFile(std::filesystem::path path) : path_(std::move(path)) {
   }
 }
 
-std::uint64_t CorpusFile::bytes() const {
-  struct stat status {};
-  const bool known = file_ && ::fstat(file_.get(), &status) == 0;
-  if (!known)
-    throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), file_ ? describe_errno(errno) : why_),
-                Exit::usage);
-  return static_cast<std::uint64_t>(status.st_size);
+FileState CorpusFile::state() const {
+  std::string why = why_;
+  if (file_) try {
+      return state_of(file_.get());
+    } catch (const Error& error) {
+      why = error.what();
+    }
+  throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), why), Exit::usage);
+}
+
+void CorpusFile::demand_unchanged(const FileState& since) const {
+  if (!file_) fail_read(0, since.bytes, why_);
+  const auto now = state();
+  if (now.bytes < since.bytes)
+    throw Error(fmt::format("corpus file {} became shorter while it was in use: it has {} bytes, and had {}", path_.string(),
+                            now.bytes, since.bytes));
+  if (now.bytes != since.bytes)
+    throw Error(fmt::format("corpus file {} has changed while it was in use: it has {} bytes, and had {}", path_.string(),
+                            now.bytes, since.bytes));
+  if (now.written_ns != since.written_ns)
+    throw Error(fmt::format(
+        "corpus file {} has changed while it was in use: it was written to, or is another file of that name", path_.string()));
+}
+
+void CorpusFile::fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const {
+  throw Error(fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path_.string(), offset, bytes, why));
 }
 
 void CorpusFile::read(std::uint64_t offset, std::span<unsigned char> out) const {
-  if (!file_)
-    throw Error(
-        fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path_.string(), offset, out.size(), why_));
+  if (!file_) fail_read(offset, out.size(), why_);
   while (!out.empty()) {
     const ssize_t got = ::pread(file_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0)
-      throw Error(fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path_.string(), offset, out.size(),
-                              describe_errno(errno)));
+    if (got < 0) fail_read(offset, out.size(), describe_errno(errno));
     if (got == 0)
       throw Error(fmt::format("corpus file {} became shorter while it was in use: it ends at byte {}", path_.string(), offset));
     out = out.subspan(static_cast<std::size_t>(got));

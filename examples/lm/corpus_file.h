@@ -1,8 +1,8 @@
 // A file with the tokens of a corpus, open for reading at any place.
 //
 // Internal to examples/lm. Owner: the caller. Threads: read() from any thread.
-// Errors:  Error(Exit::usage) from bytes() for a file that is missing, unreadable or not a regular file;
-//          Error(Exit::runtime) from read() if reading fails, or if the file has become shorter.
+// Errors:  Error(Exit::usage) from state() for a file that is missing, unreadable or not a regular file;
+//          Error(Exit::runtime) from read() if reading fails, or if the file has become shorter, and from demand_unchanged().
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include <terrace/core/file_state.h>
 #include <terrace/core/files.h>
 
 namespace terrace::lm {
@@ -18,11 +19,17 @@ class CorpusFile {
  public:
   explicit CorpusFile(std::filesystem::path path);  // errors come from bytes() and read()
 
-  [[nodiscard]] std::uint64_t bytes() const;                            // of a regular file
+  [[nodiscard]] FileState state() const;  // of a regular file
+  [[nodiscard]] std::uint64_t bytes() const { return state().bytes; }
+  // Its bytes must not have been written since it had that state. Other states of equal size and time of writing are accepted,
+  // because some file systems give a file another number each time.
+  void demand_unchanged(const FileState& since) const;
   void read(std::uint64_t offset, std::span<unsigned char> out) const;  // all of it
   void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel begins to read
 
  private:
+  [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const;
+
   std::filesystem::path path_;
   FileHandle file_;
   std::string why_;  // it could not be opened

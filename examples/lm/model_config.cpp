@@ -12,8 +12,6 @@
 namespace terrace::lm {
 namespace {
 
-constexpr std::int64_t kByteTokens = 256;
-
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
 
 layers::ProjectionParts parts_of(const ProjectionParts& parts) {
@@ -146,10 +144,6 @@ void validate(const ModelConfig& config) {
     refuse(fmt::format("{} has a key-value head for each head: kv_heads must be {}, not {} (grouped heads: model {})",
                        *family.name, config.heads, config.kv_heads,
                        names_of_families("or", [](const Family& other) { return *other.grouped_heads; })));
-  }
-  if (config.vocab < kByteTokens) {
-    refuse(fmt::format("vocab ({}) is smaller than the {} byte tokens: the nearest is vocab {}", config.vocab, kByteTokens,
-                       kByteTokens));
   }
   if (!rotary && config.rope_theta != 0) {
     refuse(fmt::format("{} rotates nothing: rope_theta must be 0, not {} (rotary positions: model {})", *family.name,

@@ -1,12 +1,14 @@
 #include "token_scan.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/offload/chunk_store.h>
 
 static_assert(std::endian::native == std::endian::little, "tokens are little-endian");
 
@@ -55,10 +57,11 @@ TokenScan::TokenScan(const std::vector<std::filesystem::path>& files, TokenForma
                      std::size_t block_bytes)
     : format_(format), part_(part), block_bytes_(block_bytes / format.bytes * format.bytes), next_(part.index) {
   if (!can_be_foreign(format)) return;
-  for (const auto& path : files) {
-    const auto bytes = tokens_in_file(path, format) * format.bytes;
+  checksums_.resize(files.size());
+  for (std::size_t number = 0; number < files.size(); ++number) {
+    const auto bytes = tokens_in_file(files[number], format) * format.bytes;
     if (bytes == 0) continue;
-    files_.push_back({path, bytes, blocks_});
+    files_.push_back({files[number], bytes, blocks_, number});
     bytes_ += bytes;
     blocks_ += (bytes + block_bytes_ - 1) / block_bytes_;
   }
@@ -90,6 +93,8 @@ void TokenScan::check(std::uint64_t block) {
   block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes_, file->bytes - offset)));
   open_->read(format_.header + offset, block_);
   open_->will_read(format_.header + offset + part_.of * block_bytes_, block_bytes_);
+  const std::array<std::uint64_t, 2> placed{offset, checksum_of(std::as_bytes(std::span(block_)))};
+  checksums_[file->number] += checksum_of(std::as_bytes(std::span(placed)));
   if (largest(format_.bytes, block_) < static_cast<std::uint64_t>(format_.vocabulary)) return;
   for (std::size_t at = 0; at < block_.size(); at += format_.bytes)
     if (const auto token = largest(format_.bytes, std::span(block_).subspan(at, format_.bytes));

@@ -1,4 +1,4 @@
-// Looks for tokens outside the vocabulary in all files of a corpus, before a run begins.
+// Looks for tokens outside the vocabulary in all files of a corpus, before a run begins, and makes the files' checksums.
 //
 // Every file is read once, in large blocks, as fast as the disk reads them. Several processes can divide the work: each reads
 // every n-th block. Nothing is read if each number of the format is a token.
@@ -37,11 +37,14 @@ class TokenScan {
   bool advance(std::chrono::nanoseconds time);
   [[nodiscard]] double share_done() const;                      // from 0 to 1
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  // of all files; 0 if none is read
+  // Of each file, this part's share of its checksum: those of all parts add up to it. Empty if nothing is read.
+  [[nodiscard]] const std::vector<std::uint64_t>& checksums() const { return checksums_; }
 
  private:
   struct File {
     std::filesystem::path path;
     std::uint64_t bytes = 0, first_block = 0;
+    std::size_t number = 0;  // of all files, empty ones too
   };
   void check(std::uint64_t block);
 
@@ -53,6 +56,7 @@ class TokenScan {
   std::unique_ptr<CorpusFile> open_;
   std::size_t open_index_ = 0;
   std::vector<unsigned char> block_;
+  std::vector<std::uint64_t> checksums_;
 };
 
 // "corpus file c.u16, token 7: 60000 is not below the vocabulary of 300"

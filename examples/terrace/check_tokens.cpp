@@ -14,16 +14,37 @@
 #include <terrace/examples/terrace/run_tokenizer.h>
 
 namespace terrace::cli {
+namespace {
 
-void demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
+// Ranks of one machine have read its parts, and those of another one the same parts again: each part counts once. (An fp64
+// holds half of a checksum.)
+std::vector<std::uint64_t> add_up(const lm::ScanPart& part, const std::vector<std::uint64_t>& mine, Team& team) {
+  const auto all_of = team.each(static_cast<double>(part.of)), all_parts = team.each(static_cast<double>(part.index));
+  std::vector<std::size_t> counted;
+  for (std::size_t r = 0; r < all_of.size(); ++r)
+    if (all_of[r] == all_of[0] &&
+        std::ranges::none_of(counted, [&](std::size_t other) { return all_parts[other] == all_parts[r]; }))
+      counted.push_back(r);
+  std::vector<std::uint64_t> sums;
+  for (const auto one : mine) {
+    constexpr std::uint64_t kHalf = std::uint64_t{1} << 32;
+    const auto low = team.each(static_cast<double>(one % kHalf)), high = team.each(static_cast<double>(one / kHalf));
+    std::uint64_t sum = 0;
+    for (const auto r : counted) sum += static_cast<std::uint64_t>(low[r]) + static_cast<std::uint64_t>(high[r]) * kHalf;
+    sums.push_back(sum);
+  }
+  return sums;
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
   constexpr auto kAtOnce = std::chrono::seconds(2);  // much shorter than --rank-deadline, in which ranks must meet
-  if (c.data_format == kConversations) return;       // a tokenizer made them, whose ids were compared with the vocabulary
+  if (c.data_format == kConversations) return {};    // a tokenizer made them, whose ids were compared with the vocabulary
+  const lm::ScanPart part{.index = static_cast<std::uint64_t>(c.local_rank),
+                          .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))};
   std::optional<lm::TokenScan> scan;
-  team.together([&] {
-    scan.emplace(data_files(c), lm::token_format(c.data_format, c.vocab),
-                 lm::ScanPart{.index = static_cast<std::uint64_t>(c.local_rank),
-                              .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))});
-  });
+  team.together([&] { scan.emplace(data_files(c), lm::token_format(c.data_format, c.vocab), part); });
   std::uint64_t rounds = 0, next_note = 1;  // with twice the distance each time
   for (bool done = false; !done;) {
     team.together([&] { done = scan->advance(kAtOnce); });
@@ -34,6 +55,7 @@ void demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
       say(stderr, fmt::format("checking that all tokens of the data ({}) are below --vocab {}: {:.0f} % done\n",
                               format_bytes(scan->bytes()), c.vocab, 100 * scan->share_done()));
   }
+  return add_up(part, scan->checksums(), team);
 }
 
 }  // namespace terrace::cli

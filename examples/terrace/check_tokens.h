@@ -1,17 +1,21 @@
-// Looks for tokens outside the vocabulary in the data of a run, before anything happens. The ranks of a machine divide the
-// work.
+// Looks for tokens outside the vocabulary in the data of a run, before anything happens, and makes checksums of what it reads.
+// The ranks of a machine divide the work.
 //
 // Called by all ranks. Threads: the rank's.
 // Errors:  Error(Exit::usage) with the file, the token's position, its value and the vocabulary; Error(Exit::runtime) if a file
 //          cannot be read.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include <terrace/examples/terrace/run_config.h>
 #include <terrace/examples/terrace/team.h>
 
 namespace terrace::cli {
 
-// Says how far it is, on standard error, if it takes longer than two seconds.
-void demand_tokens_of_vocabulary(const RunConfig& config, Team& team);
+// Says how far it is, on standard error, if it takes longer than two seconds. Returns a checksum of all bytes of each file, the
+// same one for any number of ranks; nothing if no file had to be read.
+std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& config, Team& team);
 
 }  // namespace terrace::cli

@@ -10,6 +10,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/mixture.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 
 namespace terrace::cli {
@@ -88,7 +89,7 @@ std::string data_lines(const RunConfig& config) {
       const auto format = lm::token_format(config.data_format, config.vocab);
       std::uint64_t tokens = 0;
       for (const auto& file : source.files) tokens += lm::tokens_in_file(file, format);
-      const auto plan = lm::plan_sequences(tokens, static_cast<std::uint64_t>(config.seq_len));
+      const auto plan = lm::plan_sequences(tokens, static_cast<std::uint64_t>(config.seq_len), holds_out(config));
       lines += fmt::format(", {} to train on, {:.4g} epochs in this run", plan.training_sequences,
                            share * sequences / static_cast<double>(plan.training_sequences));
     }

@@ -5,7 +5,8 @@ namespace {
 
 constexpr Metric kMetrics[] = {
     {"", "step", "steps", "Finished steps", &StepMetrics::step},
-    {"", "loss", "nats", "Training loss, the mean over the target tokens of the step", &StepMetrics::loss},
+    {"", "loss", "nats", "Training loss, the mean over the target tokens of the step; absent if it had none",
+     &StepMetrics::loss},
     {"", "eval_loss", "nats", "Held-out loss of the evaluation after the step", &StepMetrics::eval_loss},
     {"", "first_eval_loss", "nats", "Held-out loss of the evaluation before the first step", &StepMetrics::first_eval_loss},
     {"held_out", "", "nats", "Held-out loss of the evaluation after the step, by source of the data", &StepMetrics::held_out,

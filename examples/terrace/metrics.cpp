@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
@@ -90,6 +91,7 @@ json to_json(const StepMetrics& m) {
     }
   }
   if (m.skipped) out["skipped"] = true;
+  if (!m.loss) out["no_targets"] = true;
   return out;
 }
 
@@ -142,6 +144,11 @@ std::vector<StepMetrics> read_metrics(const fs::path& file) {
   for (const auto& line : lines_until(file, std::numeric_limits<std::uint64_t>::max()))
     out.push_back(metrics_from_json(line.object));
   return out;
+}
+
+const StepMetrics* last_with_loss(const std::vector<StepMetrics>& metrics) {
+  const auto last = std::find_if(metrics.rbegin(), metrics.rend(), [](const auto& m) { return m.loss.has_value(); });
+  return last == metrics.rend() ? nullptr : &*last;
 }
 
 std::string missing_steps(const std::vector<StepMetrics>& metrics, std::uint64_t done_steps) {

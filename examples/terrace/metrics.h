@@ -27,8 +27,9 @@ namespace terrace::cli {
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
 struct StepMetrics {
-  std::uint64_t step = 0;  // counts from 1; the number of finished steps
-  double loss = 0, grad_norm = 0, lr = 0;
+  std::uint64_t step = 0;      // counts from 1; the number of finished steps
+  std::optional<double> loss;  // absent: the step had no targets, so it changed nothing
+  double grad_norm = 0, lr = 0;
   std::uint64_t tokens = 0;  // of this step
   double step_time_s = 0, tokens_per_s = 0;
   std::uint64_t device_peak_bytes = 0, host_peak_bytes = 0, nvme_peak_bytes = 0;
@@ -60,6 +61,8 @@ class MetricsWriter final : public MetricsSink {
 };
 
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);
+// The last step that had targets; null if none had.
+const StepMetrics* last_with_loss(const std::vector<StepMetrics>& metrics);
 // In words, the steps without a line between the first line and the last finished step; empty: none.
 std::string missing_steps(const std::vector<StepMetrics>& metrics, std::uint64_t done_steps);
 

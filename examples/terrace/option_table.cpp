@@ -102,8 +102,7 @@ std::vector<Option> make_table() {
       number("model", "head-dim", &C::head_dim, kCount, kSame, "width of an attention head; 0: --hidden divided by --heads"),
       number("model", "ffn", &C::ffn, kCount, kSame, "width of the feed-forward part; 0: the usual width of the model family"),
       number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence"),
-      // Tokens may be bytes: a smaller vocabulary would have no row for some of them.
-      number("model", "vocab", &C::vocab, {256, 2147483647.0}, kSame, "size of the vocabulary; every token is below it"),
+      number("model", "vocab", &C::vocab, {2, 2147483647.0}, kSame, "size of the vocabulary; every token is below it"),
       number("model", "rope-base", &C::rope_base, {0, kMost}, kSame, rope_base),
       text("model", "rope-scaling", &C::rope_scaling, Text::required, kSame,
            "how the angles of rotary positions are changed for long sequences, as rope_scaling in a config.json: none, "
@@ -250,7 +249,7 @@ std::vector<Option> make_table() {
              "fewer than eight, a quarter) for the threads that issue to it"),
       number("train", "eval-interval", &C::eval_interval, kCount, kRanks, "steps between evaluations; 0: at the end only"),
       number("train", "eval-batches", &C::eval_batches, kCount, kRanks,
-             "micro-batches in an evaluation, of each source of the data; 0: no evaluations"),
+             "micro-batches in an evaluation, of each source of the data; 0: no evaluations, and nothing is held out for them"),
       text("train", "eval-first", &C::eval_first, Text::any, kRanks, "evaluate before the first step, too"),
 
       number("parallel", "dp", &C::dp, {0, 65536}, kSame,

@@ -19,6 +19,7 @@
 #include <terrace/examples/terrace/plan_pipeline.h>
 #include <terrace/examples/terrace/plan_search.h>
 #include <terrace/examples/terrace/refusal.h>
+#include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/flops.h>
 
@@ -83,6 +84,7 @@ Exit plan_command(const CommandLine& given) {
   if (line.plan.search < 0) line.config = with_chosen_tiles(line.config);
   for (const auto& warning : warnings_of(line.config)) warn(warning);
   if (line.plan.search >= 0) return search(line);
+  for (const auto& warning : warnings_of_data(line.config)) warn(warning);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto& [config, profile] = where;
   if (config.pp > 1) return plan_pipeline(line.plan, config, profile);

@@ -69,8 +69,8 @@ std::string section(const std::string& title, const std::string& about, const st
 std::string missing(const std::string& what) { return fmt::format("<p class='quiet missing'>{}</p>", what); }
 
 std::string tiles(const Steps& steps) {
-  const auto& last = steps.back();
   const auto rest = steady(steps);
+  const auto empty = std::ranges::count_if(steps, [](const auto& m) { return !m.loss; });
   double time_s = 0, stall_s = 0;
   std::uint64_t device = 0, host = 0, disk = 0;
   std::optional<double> held_out;
@@ -85,7 +85,9 @@ std::string tiles(const Steps& steps) {
   const auto tile = [&](const std::string& value, const std::string& name) {
     out += fmt::format("<div class='tile'><b>{}</b><span>{}</span></div>\n", escape(value), name);
   };
-  tile(format_number(last.loss, 5), fmt::format("training loss, step {}", last.step));
+  if (const auto* const last = last_with_loss(steps))
+    tile(format_number(*last->loss, 5), fmt::format("training loss, step {}", last->step));
+  if (empty > 0) tile(fmt::format("{}", empty), "steps without targets");
   if (held_out) tile(format_number(*held_out, 5), "held-out loss");
   tile(format_duration(median_of(rest, [](const auto& m) { return m.step_time_s; })), "a step (median)");
   tile(format_number(median_of(rest, [](const auto& m) { return m.tokens_per_s; }), 4), "tokens a second");
@@ -190,6 +192,17 @@ std::string planned_table(const json& plan, const json& result, const Steps& ste
       rows, note.empty() ? "" : fmt::format("<p class='quiet' style='margin:12px 0 0'>{}</p>", note));
 }
 
+// What the run said of its data when it began.
+std::string warnings_of_run(const fs::path& dir) try {
+  const auto plan = sealed_in(dir / kPlanFile);
+  std::string out;
+  for (const auto& warning : plan.value("warnings", json::array()))
+    out += missing("Warning: " + escape(warning.get<std::string>()) + ".");
+  return out;
+} catch (const std::exception&) {  // planned_section() says that the file is damaged
+  return {};
+}
+
 std::string planned_section(const fs::path& dir, const Steps& steps) {
   std::string content;
   if (!fs::exists(dir / kPlanFile)) {
@@ -261,6 +274,7 @@ fs::path write_report(const fs::path& run_dir) {
 
   std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} step{}, {} tokens, {} of training</p>\n", escape(title),
                                  steps.size(), steps.size() == 1 ? "" : "s", tokens, format_duration(time_s));
+  body += warnings_of_run(run_dir);
   body += tiles(steps);
   body += section("Loss", "Mean over target tokens, in nats.", loss_chart(steps));
   body += sources_section(steps);

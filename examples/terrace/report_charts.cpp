@@ -46,18 +46,18 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
   double low = 1e300, high = -1e300;
   for (const auto& m : steps) {
     const auto step = static_cast<double>(m.step);
-    train.emplace_back(step, m.loss);
+    if (m.loss) train.emplace_back(step, *m.loss);
     if (m.first_eval_loss) held_out.emplace_back(step - 1, *m.first_eval_loss);
     if (m.eval_loss) held_out.emplace_back(step, *m.eval_loss);
-    for (const double v : {m.loss, m.eval_loss.value_or(m.loss), m.first_eval_loss.value_or(m.loss)})
-      if (std::isfinite(v)) low = std::min(low, v), high = std::max(high, v);
+    for (const auto& v : {m.loss, m.eval_loss, m.first_eval_loss})
+      if (v && std::isfinite(*v)) low = std::min(low, *v), high = std::max(high, *v);
   }
   // For long runs: the mean over a fiftieth of the run, centred on each step, so that it does not lag.
-  const std::size_t reach = steps.size() / 100;
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    const auto first = i < reach ? 0 : i - reach, last = std::min(steps.size(), i + reach + 1);
+  const std::size_t reach = train.size() / 100;
+  for (std::size_t i = 0; i < train.size(); ++i) {
+    const auto first = i < reach ? 0 : i - reach, last = std::min(train.size(), i + reach + 1);
     double sum = 0;
-    for (std::size_t j = first; j < last; ++j) sum += steps[j].loss;
+    for (std::size_t j = first; j < last; ++j) sum += train[j].second;
     smooth.emplace_back(train[i].first, sum / static_cast<double>(last - first));
   }
   if (low > high) low = 0, high = 1;
@@ -71,7 +71,7 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
                   .y_low = low - margin,
                   .y_high = high + margin,
                   .x_counts = true};
-  const bool smoothed = steps.size() >= 100;
+  const bool smoothed = train.size() >= 100;
   std::string content = plot.axes(whole, compact, "step");
   content += plot.line(train, smoothed ? "line s-compute faint" : "line s-compute");
   if (smoothed) content += plot.line(smooth, "line s-compute");
@@ -86,13 +86,13 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
                     plot.x(step), plot.y(loss), whole(step), format_number(loss, 6));
   }
   // Invisible targets, so that a pointer finds the numbers.
-  const std::size_t stride = std::max<std::size_t>(1, steps.size() / 300);
-  const double target = plot.width / static_cast<double>(std::max<std::size_t>(1, steps.size() / stride));
-  for (std::size_t i = 0; i < steps.size(); i += stride) {
+  const std::size_t stride = std::max<std::size_t>(1, train.size() / 300);
+  const double target = plot.width / static_cast<double>(std::max<std::size_t>(1, train.size() / stride));
+  for (std::size_t i = 0; i < train.size(); i += stride) {
     content += fmt::format(
         "<rect class='hit' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>step {}: loss {}</title></rect>",
-        plot.x(static_cast<double>(steps[i].step)) - target / 2, plot.top, target, plot.height, steps[i].step,
-        format_number(steps[i].loss, 6));
+        plot.x(train[i].first) - target / 2, plot.top, target, plot.height, whole(train[i].first),
+        format_number(train[i].second, 6));
   }
   std::vector<std::pair<std::string, std::string>> entries{
       {"c-compute", smoothed ? "training loss, and its running mean" : "training loss"}};

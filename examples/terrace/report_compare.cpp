@@ -166,7 +166,10 @@ std::string numbers(const std::vector<ComparedRun>& runs) {
   };
   const auto bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(v)); };
   row("steps", [](const auto& run) { return fmt::format("{}", run.steps.back().step); });
-  row("last loss", [](const auto& run) { return format_number(run.steps.back().loss, 6); });
+  row("last loss", [](const auto& run) -> std::string {
+    const auto* const last = last_with_loss(run.steps);
+    return last ? format_number(*last->loss, 6) : "–";
+  });
   row("least held-out loss", [](const auto& run) -> std::string {
     std::optional<double> least;
     for (const auto& m : run.steps)
@@ -245,7 +248,7 @@ fs::path write_comparison(const std::vector<fs::path>& directories) {
   tell_apart(runs, directories);
   auto body = std::string(kStyleOfRuns) + fmt::format("<h1>{} runs</h1>\n", runs.size());
   body += chart_section(
-      runs, "Loss", "Mean over target tokens, in nats.", [](const auto& m) { return m.loss; }, false);
+      runs, "Loss", "Mean over target tokens, in nats.", [](const auto& m) { return m.loss.value_or(NAN); }, false);
   body += chart_section(
       runs, "Held-out loss", "After each evaluation, in nats.", [](const auto& m) { return m.eval_loss.value_or(NAN); }, false);
   body += chart_section(

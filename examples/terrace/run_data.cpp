@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <utility>
 
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/terrace/data_sources.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/offload/chunk_store.h>
 #include <terrace/parallel/train/documents.h>
@@ -51,6 +53,8 @@ class RunData::Source {
   virtual void number(Split split, std::uint64_t sequence, std::span<const std::int32_t> tokens,
                       std::span<std::int32_t> numbers) const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;
+  [[nodiscard]] virtual std::string warning() const { return {}; }
+  [[nodiscard]] virtual std::vector<std::uint64_t> checksums() const { return {}; }
 
  private:
   std::string name_;
@@ -62,7 +66,7 @@ class RunData::Tokens final : public Source {
   Tokens(const RunConfig& config, const DataSource& source, double share, std::size_t sources)
       : Source(source.name, share),
         corpus_(lm::Corpus::open(source.files, windows_of(sources), lm::token_format(config.data_format, config.vocab))),
-        plan_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len))),
+        plan_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len), holds_out(config))),
         seed_(config.seed),
         separator_(static_cast<std::int32_t>(config.document_separator)) {}
 
@@ -89,6 +93,7 @@ class RunData::Tokens final : public Source {
     constexpr std::size_t kLeast = 16 << 10;
     lm::CorpusWindows windows;
     windows.bytes = std::max(kLeast, windows.bytes / sources);
+    windows.checked = std::max<std::size_t>(1, windows.checked / sources);
     return windows;
   }
 
@@ -101,7 +106,9 @@ class RunData::Tokens final : public Source {
 class RunData::Conversations final : public Source {
  public:
   Conversations(const RunConfig& config, const DataSource& source, double share, const lm::ChatFormat& format)
-      : Source(source.name, share), data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed) {}
+      : Source(source.name, share),
+        seq_len_(config.seq_len),
+        data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed, holds_out(config)) {}
 
   [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split == Split::held_out); }
   void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
@@ -120,11 +127,21 @@ class RunData::Conversations final : public Source {
     if (data_.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data_.cut());
     if (data_.untaught() > 0)
       text += fmt::format("; {} have no answer within --seq-len, so nothing is learned from them", data_.untaught());
-    if (!data_.learns_held_out()) text += "; none of the held-out ones has an answer there, so the held-out loss is 0";
+    if (data_.sequences(true) > 0 && !data_.learns_held_out())
+      text += "; none of the held-out ones has an answer there, so there is no held-out loss";
     return text;
   }
+  [[nodiscard]] std::string warning() const override {
+    if (data_.share_cut_off() < 0.5 && 2 * data_.untaught() < data_.documents()) return {};
+    return fmt::format(
+        "--seq-len {} cuts off {:.0f} % of the tokens of the answers in {}, and leaves nothing to learn of {} of {} "
+        "conversations; raise --seq-len, or shorten what stands before the answers",
+        seq_len_, 100 * data_.share_cut_off(), name(), data_.untaught(), data_.documents());
+  }
+  [[nodiscard]] std::vector<std::uint64_t> checksums() const override { return data_.checksums(); }
 
  private:
+  std::int64_t seq_len_;
   lm::ConversationData data_;
 };
 
@@ -218,17 +235,18 @@ RunData::HeldOut RunData::held_out(std::span<const Trainer::HeldOut> micro_batch
     sum.targets += micro_batches[i].targets;
   }
   HeldOut found;
+  const auto mean_of = [](const Trainer::HeldOut& sum) { return sum.targets > 0 ? std::optional(sum.mean()) : std::nullopt; };
   if (sources_.size() == 1) {
-    found.loss = sums.front().mean();
+    found.loss = mean_of(sums.front());
     return found;
   }
   Trainer::HeldOut all;
   for (std::size_t s = 0; s < sums.size(); ++s) {
     all.loss_sum += sources_[s]->share() * sums[s].loss_sum;
     all.targets += sources_[s]->share() * sums[s].targets;
-    found.of_sources[sources_[s]->name()] = sums[s].mean();
+    if (const auto mean = mean_of(sums[s])) found.of_sources[sources_[s]->name()] = *mean;
   }
-  found.loss = all.targets > 0 ? all.loss_sum / all.targets : 0;
+  found.loss = mean_of(all);
   return found;
 }
 
@@ -241,7 +259,19 @@ std::map<std::string, double> RunData::epochs(std::uint64_t sequences) {
   return epochs;
 }
 
-std::string RunData::warning() const { return vocabulary_ ? vocabulary_->format.warning() : std::string(); }
+std::vector<std::string> RunData::warnings() const {
+  std::vector<std::string> warnings;
+  if (vocabulary_) warnings.push_back(vocabulary_->format.warning());
+  for (const auto& source : sources_) warnings.push_back(source->warning());
+  std::erase(warnings, "");
+  return warnings;
+}
+
+std::vector<std::uint64_t> RunData::checksums() const {
+  std::vector<std::uint64_t> all;
+  for (const auto& source : sources_) std::ranges::copy(source->checksums(), std::back_inserter(all));
+  return all;
+}
 
 void RunData::demand(Team& team, const std::function<std::string()>& kept) const {
   team.together([&] {
@@ -252,6 +282,15 @@ void RunData::demand(Team& team, const std::function<std::string()>& kept) const
       throw Error(fmt::format("{}\n  {}", error.what(), kept()));
     }
   });
+}
+
+std::vector<std::string> warnings_of_data(const RunConfig& config) {
+  if (config.data_format != kConversations || config.data.empty()) return {};
+  std::error_code error;
+  const auto is_here = [&](const std::filesystem::path& file) { return std::filesystem::exists(file, error); };
+  const bool names_tokenizer = !config.tokenizer.empty() || !config.init_from.empty();
+  if (!names_tokenizer || !is_here(tokenizer_of(config)) || !std::ranges::all_of(data_files(config), is_here)) return {};
+  return RunData(config).warnings();
 }
 
 }  // namespace terrace::cli

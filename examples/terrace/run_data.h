@@ -44,15 +44,17 @@ class RunData {
   [[nodiscard]] BatchReader::Number documents();
   // What the user should know of the data when the run begins, in lines.
   [[nodiscard]] std::vector<std::string> notes() const;
-  [[nodiscard]] std::string warning() const;
+  [[nodiscard]] std::vector<std::string> warnings() const;
+  // Of all bytes of each file of conversations, which are read when the run begins; otherwise empty.
+  [[nodiscard]] std::vector<std::uint64_t> checksums() const;
   [[nodiscard]] const std::exception_ptr& error() const { return error_; }  // why this rank could not read its part
   // Throws the error of the first rank that has one. Called by all ranks, after the commit; `kept` says what they have then.
   void demand(Team& team, const std::function<std::string()>& kept) const;
 
   // Of an evaluation, from the losses of its micro-batches: the mean over the targets, each source with its weight, and of each
-  // source alone if there are several.
+  // source alone if there are several. What has no targets has no loss.
   struct HeldOut {
-    double loss = 0;
+    std::optional<double> loss;
     std::map<std::string, double> of_sources;
   };
   [[nodiscard]] HeldOut held_out(std::span<const Trainer::HeldOut> micro_batches) const;
@@ -81,5 +83,9 @@ class RunData {
   bool has_documents_;
   std::exception_ptr error_;
 };
+
+// RunData::warnings() of conversations, which are read for it as at the start of a run; empty for other data, and if a file or
+// the tokenizer is not on this machine.
+std::vector<std::string> warnings_of_data(const RunConfig& config);
 
 }  // namespace terrace::cli

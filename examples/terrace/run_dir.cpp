@@ -40,6 +40,8 @@ constexpr const char* kUnitsApart = "units_apart";
 constexpr const char* kRunId = "run_id";
 constexpr const char* kFormerRunIds = "former_run_ids";
 constexpr const char* kRankPaths = "rank_store_paths";
+constexpr const char* kHoldsOut = "holds_out";
+constexpr const char* kDataContent = "data_content";
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -143,8 +145,9 @@ struct RunFile {
   std::vector<std::vector<fs::path>> rank_paths = {};
   bool has_committed = false;
   std::string computed_with = {};
-  std::vector<int> machines;  // not recorded by older versions
-  bool units_apart = false;   // older versions had one run of chunks for each layer
+  std::vector<int> machines;    // not recorded by older versions
+  bool units_apart = false;     // older versions had one run of chunks for each layer
+  nlohmann::json data_content;  // not recorded by older versions
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
@@ -170,7 +173,10 @@ RunFile read_run_file(const fs::path& dir) {
                  .has_committed = j.value(kHasCommitted, false),
                  .computed_with = j.value(kComputedWith, std::string()),
                  .machines = j.value(kMachines, std::vector<int>()),
-                 .units_apart = j.value(kUnitsApart, false)};
+                 .units_apart = j.value(kUnitsApart, false),
+                 .data_content = j.value(kDataContent, nlohmann::json::array())};
+    for (const auto& file : read.data_content)
+      for (const auto* const key : {"state", "sample", "checksum"}) static_cast<void>(file.value(key, std::string()));
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -419,6 +425,23 @@ fs::path run_resumed(const RunConfig& c) {
   return c.resume != "never" && fs::exists(dir / kConfigFile) ? dir : fs::path();
 }
 
+// Older versions always held a part out. What is wrong with the file is said where the run is opened.
+bool holds_out(const RunConfig& c) {
+  const auto dir = run_resumed(c);
+  if (dir.empty() || !fs::exists(dir / kRunFile)) return c.eval_batches > 0;
+  bool held_out = true;
+  for (const auto* const name : {kRunFileCopy, kRunFile}) try {
+      held_out = parse_sealed(read_text_file(dir / name)).value(kHoldsOut, true);
+    } catch (const std::exception&) {  // the next one, or what is usual
+    }
+  if (!held_out && c.eval_batches > 0)
+    throw Error(fmt::format("the run in {} began with --eval-batches 0, so it trains on all of its data and has nothing to "
+                            "evaluate on\n  continue with --eval-batches 0, or start a new run in another --out-dir",
+                            dir.string()),
+                Exit::usage);
+  return held_out;
+}
+
 RunDir open_run_dir(RunConfig& config) {
   if (config.resume != "auto" && config.resume != "never") {
     config.out_dir = config.resume;
@@ -509,6 +532,7 @@ RunDir open_run_dir(RunConfig& config) {
                 Exit::usage);
   dir.resume = true;
   dir.machines = run.machines;
+  dir.data_content = run.data_content;
   set_stores(dir, run, config, 0);
   demand_layout(dir, run, config);
   if (fs::exists(dir.path / kResultFile))
@@ -575,6 +599,8 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                      {kUnitsApart, units_apart(config)},
                      {kRunId, dir.run_id},
                      {kFormerRunIds, former_ids},
+                     {kHoldsOut, holds_out(config)},
+                     {kDataContent, dir.data_content},
                      {kHasCommitted, dir.resume},
                      {kComputedWith, bits_group(config)}};
   if (!dir.rank_paths.empty()) run[kRankPaths] = dir.rank_paths;

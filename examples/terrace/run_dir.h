@@ -35,12 +35,16 @@ struct RunDir {
   std::vector<ChunkStore::Options> reshard_from;
   // Where each rank has its store, as run.json names it, if ranks were given different paths.
   std::vector<std::vector<std::string>> rank_paths = {};
-  std::vector<int> machines;             // how many ranks are on each; empty: one rank, or not recorded
-  std::optional<nlohmann::json> result;  // of a run that has already finished all steps of the configuration
+  std::vector<int> machines;                              // how many ranks are on each; empty: one rank, or not recorded
+  nlohmann::json data_content = nlohmann::json::array();  // DataContent::record(); empty: not recorded
+  std::optional<nlohmann::json> result;                   // of a run that has already finished all steps of the configuration
 };
 
 // The directory of the run that --resume goes on with; empty if there is none.
 std::filesystem::path run_resumed(const RunConfig& config);
+// Whether a part of the data is only evaluated on: without evaluations there is none. A run that goes on keeps what it began
+// with, and Error(Exit::usage) if it is now to evaluate and has nothing left for that.
+bool holds_out(const RunConfig& config);
 // Creates or opens config.out_dir as --resume says, and locks it. It changes no file in it.
 RunDir open_run_dir(RunConfig& config);
 // Locks a run's directory. A second run in it is an error, which advises to give `instead`.

@@ -111,7 +111,7 @@ void RunWatcher::read_new_lines() {
   const auto size = info ? static_cast<std::uint64_t>(info->st_size) : 0;
   if (!info || info->st_ino != inode_ || size < read_bytes_) {
     kept_ = {};
-    read_bytes_ = 0;
+    read_bytes_ = lines_ = 0;
     inode_ = info ? info->st_ino : 0;
   }
   if (!info) return;
@@ -123,14 +123,15 @@ void RunWatcher::read_new_lines() {
     try {
       const auto step = metrics_from_json(parse_sealed(line));
       read_bytes_ += line.size() + 1;
-      kept_.losses.push_back(step.loss);
+      ++lines_;
+      if (step.loss) kept_.losses.push_back(*step.loss);
       kept_.commit_s += step.commit_s;
       kept_.total_s += step.commit_s + step.step_time_s;
       if (step.eval_loss) kept_.eval_loss = step.eval_loss;
       kept_.recent.push_back(step);
       if (kept_.recent.size() > kRecentSteps) kept_.recent.erase(kept_.recent.begin());
     } catch (const std::exception& error) {
-      throw Error(fmt::format("{}, line {}: {}", kMetricsFile, kept_.losses.size() + 1, error.what()), Exit::corrupt);
+      throw Error(fmt::format("{}, line {}: {}", kMetricsFile, lines_ + 1, error.what()), Exit::corrupt);
     }
   }
 }

@@ -27,7 +27,7 @@ struct RunStatus {
   std::uint64_t last_step = 0;               // of the configuration; 0: unknown
   std::string budgets[3];                    // device, host, disk, as configured
   std::vector<StepMetrics> recent;           // the last steps, at most kRecentSteps
-  std::vector<double> losses;                // of all steps
+  std::vector<double> losses;                // of all steps that had targets
   std::optional<double> eval_loss;           // the last one
   std::optional<double> seconds_since_step;  // that metrics.jsonl was written
   std::optional<std::uint64_t> commit;       // the step of the last commit
@@ -49,7 +49,7 @@ class RunWatcher {
 
   std::filesystem::path directory_;
   RunStatus kept_;  // what metrics.jsonl has said until now
-  std::uint64_t read_bytes_ = 0, inode_ = 0;
+  std::uint64_t read_bytes_ = 0, lines_ = 0, inode_ = 0;
 };
 
 // The process with a lock on the directory, from the text of /proc/locks; 0: none.

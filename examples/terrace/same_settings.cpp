@@ -1,7 +1,5 @@
 #include <terrace/examples/terrace/same_settings.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/file_state.h>
 #include <terrace/core/files.h>
 #include <terrace/core/notice.h>
 #include <terrace/examples/lm/adapters.h>
@@ -20,6 +19,7 @@
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_data.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/offload/chunk_store.h>
 
@@ -69,11 +69,10 @@ std::string describe_content(const fs::path& file, std::uint64_t most) {
   for (std::uint64_t i = 0; i < windows; ++i) {
     const auto begin = windows == whole ? i * window : (bytes - window) / (windows - 1) * i;
     read.resize(static_cast<std::size_t>(std::min(window, bytes - begin)));
-    for (std::size_t done = 0; done < read.size();) {
-      const auto got = ::pread(in.get(), read.data() + done, read.size() - done, static_cast<off_t>(begin + done));
-      if (got < 0 && errno == EINTR) continue;
-      if (got <= 0) refuse(got < 0 ? describe_errno(errno) : "it became shorter meanwhile");
-      done += static_cast<std::size_t>(got);
+    try {
+      read_all(in.get(), begin, read);
+    } catch (const Error& error) {
+      refuse(error.what());
     }
     sums.push_back(checksum_of(read));
   }
@@ -90,6 +89,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
     for (const auto& file : source.files) out["data"].push_back(describe_content(file));
   if (const auto sources = data_sources(c); sources.size() > 1)
     for (const auto& source : sources) out["data weights"].push_back({source.weight, source.files.size()});
+  if (!holds_out(c)) out["held-out data"] = "none";
   if (!c.init_from.empty()) {
     auto& files = out["init-from"] = nlohmann::json::array();
     for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));

@@ -108,11 +108,12 @@ void Screen::step(const StepMetrics& m) {
   if (lines_ == 0 || (options_.terminal && lines_ % kHeaderEvery == 0)) header();
   ++lines_;
   const double share = m.step_time_s > 0 ? std::min(1.0, m.stall_s / m.step_time_s) : 0;
-  const auto line = join_columns({fmt::format("{}/{}", m.step, options_.last_step), format_number(m.loss, 6),
-                                  format_number(m.grad_norm, 5), fmt::format("{:.2e}", m.lr), format_duration(m.step_time_s),
-                                  format_number(m.tokens_per_s, 4), format_bytes(m.read_bytes), format_bytes(m.write_bytes),
-                                  fmt::format("{:.1f}%", share * 100), format_duration(seconds_left())},
-                                 options_.width);
+  const auto line =
+      join_columns({fmt::format("{}/{}", m.step, options_.last_step), m.loss ? format_number(*m.loss, 6) : "no targets",
+                    format_number(m.grad_norm, 5), fmt::format("{:.2e}", m.lr), format_duration(m.step_time_s),
+                    format_number(m.tokens_per_s, 4), format_bytes(m.read_bytes), format_bytes(m.write_bytes),
+                    fmt::format("{:.1f}%", share * 100), format_duration(seconds_left())},
+                   options_.width);
   say(options_.out, fmt::format("{}\n", line));
   if (m.eval_loss) say(options_.out, fmt::format("{:>13}  held-out loss {}\n", "", format_number(*m.eval_loss, 6)));
   for (const auto& [source, loss] : m.held_out)

@@ -10,7 +10,7 @@ StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Train
   m.step = step.number;
   m.lr = step.learning_rate;
   m.tokens = trainer.tokens_a_step();
-  m.loss = step.mean_loss();
+  if (step.targets > 0) m.loss = step.mean_loss();
   m.grad_norm = r.gradient_norm;
   if (routers_in(engine.map().model()) > 0) {
     m.router_balance = r.router.balance;

@@ -134,7 +134,7 @@ void progress(Frame& frame, const RunStatus& run) {
 
 void losses(Frame& frame, const RunStatus& run) {
   const auto& last = run.recent.back();
-  const auto loss = format_number(last.loss, 5);
+  const auto loss = last.loss ? format_number(*last.loss, 5) : "no targets";
   frame.row("loss", {loss, sparkline(run.losses, std::min(kLongestSparkline, frame.room() - columns_of(loss) - 2))});
   if (run.eval_loss) frame.row("held-out", {format_number(*run.eval_loss, 5)});
   frame.row("", {fmt::format("gradient norm {}", format_number(last.grad_norm, 4)), fmt::format("rate {:.3g}", last.lr)});

@@ -16,6 +16,7 @@
 
 #include <terrace/core/device.h>
 #include <terrace/core/json_text.h>
+#include <terrace/core/notice.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/trace_file.h>
@@ -25,6 +26,7 @@
 #include <terrace/examples/terrace/check_tokens.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/commit_signal.h>
+#include <terrace/examples/terrace/data_content.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/init_from.h>
@@ -69,6 +71,24 @@ std::string held_out(const nlohmann::json& result) {
                      format_number(loss("eval_loss"), 6), result.at("steps").get<std::uint64_t>());
 }
 
+// A run goes on with the bytes that it began with, and records those that it has now.
+void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& config) {
+  if (dir.resume) {
+    const auto changed = content.difference(dir.data_content);
+    if (!changed.empty() && !config.force)
+      throw Error(fmt::format("the data of the run in {} has changed since it began: {} has other bytes, as many as before\n  "
+                              "restore the data, or give another --out-dir; --force resumes it with the new data",
+                              dir.path.string(), changed),
+                  Exit::usage);
+    if (!content.doubt().empty())
+      warn(fmt::format(
+          "{} looks written to since the run in {} began; a sample of its bytes is the same, and the others are not "
+          "compared",
+          content.doubt(), dir.path.string()));
+  }
+  dir.data_content = content.record();
+}
+
 // One rank's training, from its engine to the run's result.
 class Training {
  public:
@@ -101,8 +121,10 @@ class Training {
     note_missing_steps();
     if (team_.first())
       for (const auto& note : data_.notes()) screen_.note(note);
-    if (const auto warning = data_.warning(); team_.first() && !warning.empty()) screen_.warn(warning);
-    const auto planned = agreed_.to_json(team_);
+    if (team_.first())
+      for (const auto& warning : data_.warnings()) screen_.warn(warning);
+    auto planned = agreed_.to_json(team_);
+    add_warnings(planned);
     if (team_.first()) write_json(dir_.path / kPlanFile, planned);
 
     if (!all_done) keeper_.copy_last_commit();
@@ -121,7 +143,7 @@ class Training {
     if (config_.eval_first && config_.eval_batches > 0 && done() == 0) {
       first_evaluation_ = evaluate();
       if (!first_evaluation_) return wish_of_a_rank();
-      screen_.note(held_out_before(first_evaluation_->loss));
+      if (first_evaluation_->loss) screen_.note(held_out_before(*first_evaluation_->loss));
     }
     while (done() < last_) {
       static_cast<void>(trainer_.read());
@@ -145,7 +167,7 @@ class Training {
       }
       show(m);  // before the commit, so that every committed step has its line
       if (evaluates && !evaluation_) return wish_of_a_rank();
-      if (evaluates) demand_finite(evaluation_->loss, done(), config_, dir_);
+      if (evaluates && evaluation_->loss) demand_finite(*evaluation_->loss, done(), config_, dir_);
       if (due(done(), commit_interval(config_)) && done() != last_) begin_commit();
       if (done() != last_) trace_.forget_before(begin);  // the report shows the last two
     }
@@ -199,10 +221,10 @@ class Training {
       if (step.number == done()) break;
       show(m);
     }
-    m.skipped = !steps.back().applied;
+    m.skipped = m.loss && !steps.back().applied && !(std::isfinite(*m.loss) && std::isfinite(m.grad_norm));
     if (m.skipped)
       screen_.note(fmt::format(
-          "step {} was skipped: loss {}, gradient norm {}{}", done(), m.loss, m.grad_norm,
+          "step {} was skipped: loss {}, gradient norm {}{}", done(), *m.loss, m.grad_norm,
           trainer_.loss_scale().dynamic() ? fmt::format(", loss scale now {}", trainer_.loss_scale().value()) : ""));
     return m;
   }
@@ -233,7 +255,7 @@ class Training {
     if (team_.first())
       if (const auto lines = read_metrics(dir_.path / kMetricsFile);
           !lines.empty() && lines.back().step == done() && lines.back().eval_loss)
-        evaluation = {*lines.back().eval_loss, lines.back().held_out};
+        evaluation = {lines.back().eval_loss, lines.back().held_out};
     if (config_.eval_batches > 0 && !team_.any(evaluation.has_value())) evaluation = evaluate();
     return evaluation;
   }
@@ -344,13 +366,18 @@ class Training {
   [[nodiscard]] nlohmann::json result_of(const std::string& hash, PerTier<std::uint64_t> peak) const {
     nlohmann::json result{{"steps", done()}, {"weights_xxh64", hash}, {"skipped_steps", trainer_.skipped()}};
     if (const auto chosen = device_->math().algorithms(); !chosen.empty()) result["algorithms"] = lines_of(chosen);
-    if (evaluation_) result["eval_loss"] = evaluation_->loss;
+    add_warnings(result);
+    if (evaluation_ && evaluation_->loss) result["eval_loss"] = *evaluation_->loss;
     if (evaluation_ && !evaluation_->of_sources.empty()) result["held_out"] = evaluation_->of_sources;
     if (const auto first = first_evaluation()) result["first_eval_loss"] = *first;
     if (trainer_.loss_scale().dynamic()) result["loss_scale"] = trainer_.loss_scale().value();
     for (const auto tier : kAllTiers) peak[tier] = team_.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     return result;
+  }
+  // Of the data: what result and report show, too.
+  void add_warnings(nlohmann::json& to) const {
+    if (const auto warnings = data_.warnings(); !warnings.empty()) to["warnings"] = warnings;
   }
   // Every rank hands over its weights; the first one writes the file.
   void save() try {
@@ -409,12 +436,14 @@ Exit train_rank(const RunConfig& given, Team& team) {
   config.expert_rank = team.rank() / config.tp / config.cp % config.ep;
   std::optional<RunData> data;
   std::optional<AgreedPlan> agreed;
+  std::optional<DataContent> content;
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.
   team.together([&] { config = with_chosen_tiles(config); });
   agree_on_tiles(config, [&](std::uint64_t tiles) { return team.max(tiles); });
   team.together([&] {
     data.emplace(config);
+    if (team.first()) content.emplace(config);
     agreed.emplace(config);
   });
   demand_same_settings(config, team);
@@ -422,7 +451,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   agreed->agree(team);
   team.together([&] { agreed->make(team); });
   agreed->demand_same_steps(team);
-  demand_tokens_of_vocabulary(config, team);
+  const auto checksums = demand_tokens_of_vocabulary(config, team);
   team.together([&] { dir = team.first() ? open_run_dir(config) : rank_dir(config, team.rank()); });
   const bool asks_more = !config.save.empty() || config.verify_resident;
   if (team.any(dir->result.has_value() && !asks_more)) {
@@ -435,6 +464,10 @@ Exit train_rank(const RunConfig& given, Team& team) {
     return Exit::ok;
   }
   agree_on_resume(*dir, config, team);
+  if (content) content->set_checksums(checksums.empty() ? data->checksums() : checksums);
+  team.together([&] {
+    if (content) demand_same_content(*content, *dir, config);
+  });
   return Training(config, *agreed, *data, *dir, team).run();
 }
 

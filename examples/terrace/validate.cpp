@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/usage_errors.h>
+#include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/data_sources.h>
@@ -121,6 +122,12 @@ void demand_separator(const RunConfig& c) {
 }
 
 void demand_weights(const RunConfig& c) { static_cast<void>(data_sources(c)); }
+
+void demand_bytes(const RunConfig& c) {
+  if (c.data_format == "bytes" && c.vocab < lm::kByteVocabulary)
+    refuse_pair(fmt::format("--vocab {} with --data-format bytes: a byte has {} values", c.vocab, lm::kByteVocabulary),
+                fmt::format("give --vocab at least {}, or the --data-format of a file of tokens", lm::kByteVocabulary));
+}
 
 void demand_conversations(const RunConfig& c) {
   const bool conversations = c.data_format == "jsonl";
@@ -373,7 +380,7 @@ void demand_freeze(const RunConfig& c) {
 void validate(const RunConfig& c) {
   UsageErrors errors;
   for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_weights,
-                           demand_conversations, demand_experts, demand_skips, demand_few_blocks})
+                           demand_bytes, demand_conversations, demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });

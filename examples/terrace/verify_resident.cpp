@@ -89,7 +89,7 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
       screen.warn(fmt::format("step {} has no line in {}, so it is not compared", step, kMetricsFile));
       continue;
     }
-    const double loss = done.mean_loss(), other = line->second.loss;
+    const double loss = done.targets > 0 ? done.mean_loss() : NAN, other = line->second.loss.value_or(NAN);
     const bool equal = loss == other || (std::isnan(loss) && std::isnan(other));
     ++compared.steps;
     compared.same += equal;

@@ -111,12 +111,19 @@ UpdateStep Trainer::update_of(std::uint64_t step) const {
 // Gradients are computed times the loss scale; the norms that are returned are without it.
 std::vector<Trainer::Step> Trainer::step() {
   const auto scale = options_.loss_scale.value();
-  std::vector<UpdateStep> updates;
-  for (std::uint64_t u = 1; u <= together(); ++u) updates.push_back(update_of(done_ + u));
   const auto counted = count();
-  std::vector<double> loss_scales;  // a batch may have no targets, and then no loss
+  std::vector<UpdateStep> updates;
+  std::vector<double> loss_scales;
   const bool local = engine_.map().data().local;
-  for (const auto& c : counted) loss_scales.push_back(scale / std::max(1.0, local ? c.own : c.all));
+  for (const auto& targets : counted) {
+    const auto mean_over = local ? targets.own : targets.all;
+    updates.push_back(update_of(done_ + updates.size() + 1));
+    if (mean_over == 0) {  // nothing is updated
+      updates.back().step = 0;
+      ++skipped_;
+    }
+    loss_scales.push_back(scale / std::max(1.0, mean_over));
+  }
   const auto own_tokens = static_cast<double>(batch_.tokens.size() * deal_.context) / static_cast<double>(together());
   auto result = engine_.step({.tokens = batch_.tokens,
                               .targets = batch_.targets,
@@ -140,9 +147,13 @@ std::vector<Trainer::Step> Trainer::step() {
     steps.push_back({.number = done_ + u + 1,
                      .learning_rate = updates[u].learning_rate,
                      .result = part_of(result, u),
+                     .applied = updates[u].step != 0,
                      .targets = static_cast<std::uint64_t>(counted[u].all)});
   steps.back().commit_s = commit_s;
-  steps.back().applied = settle(updates.back(), result);
+  if (updates.back().step != 0)
+    steps.back().applied = settle(updates.back(), result);
+  else
+    engine_.set_pending(updates.back());
   done_ += together();
   if (const auto every = engine_.average_every(); every != 0 && done_ % every == 0) {
     const auto begin = now_ns();

@@ -75,11 +75,11 @@ class Trainer {
     double learning_rate = 0;
     StepResult result;    // norms without the loss scale; of several steps each has its own loss and norm, and an even share of
                           // times and bytes
-    bool applied = true;  // false: it was skipped
+    bool applied = true;  // false: it was skipped, or had no targets (local SGD: on this rank); nothing has changed
     [[nodiscard]] double mean_loss() const {
       return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
     }
-    std::uint64_t targets = 0;  // over which its loss is a mean, of all ranks; without documents all positions
+    std::uint64_t targets = 0;  // over which its loss is a mean, of all ranks; without documents all positions. 0: no loss
     double commit_s = 0;        // that step() waited, behind the computing, for the commit that was begun before it
   };
   std::vector<Step> step();

@@ -203,6 +203,61 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   expect_refusal(run(with_input(launch({"chat", "run"}), "a\n")), 2, {"'include' is not supported"});
 }
 
+// A step whose conversations have no answer left: it is said, and it changes nothing.
+TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
+  const auto asked = [](const std::string& question) {
+    return R"({"instruction":")" + question + R"(","output":"yes"})" + "\n";
+  };
+  std::string lines;
+  for (int i = 0; i < 12; ++i) lines += asked(i == 5 ? "short" : std::string(200, 'q') + std::to_string(i));
+  scratch_.write("chat.jsonl", lines);
+  const auto run = learn("run", {"--batch-size", "1", "--grad-accumulation", "1", "--steps", "22", "--eval-first",
+                                 "--ckpt-interval", "3", "--verify-resident"});
+  ASSERT_EQ(0, run.exit) << run.described;
+  EXPECT_EQ(
+      1U, run.warnings("--seq-len 64 cuts off 92 % of the tokens of the answers in chat.jsonl, and leaves nothing to learn of "
+                       "11 of 12 conversations; raise --seq-len"));
+  EXPECT_THAT(run.out, HasSubstr("  no targets"));
+  EXPECT_THAT(run.out, Not(HasSubstr("was skipped")));
+  std::size_t empty = 0;
+  for (const auto& m : metrics("run")) {
+    EXPECT_NE(m.contains("loss"), m.value("no_targets", false)) << m;
+    empty += m.contains("loss") ? 0 : 1;
+    EXPECT_FALSE(m.contains("eval_loss")) << "the held-out conversation has no answer left";
+  }
+  EXPECT_EQ(20U, empty) << "two epochs of eleven sequences";
+  const auto result = json_in("run/result.json");
+  EXPECT_FALSE(result.contains("eval_loss") || result.contains("first_eval_loss"));
+  EXPECT_THAT(result.at("warnings").at(0).get<std::string>(), HasSubstr("cuts off"));
+  EXPECT_THAT(scratch_.read("run/report.html"), HasSubstr("Warning: --seq-len 64 cuts off"));
+  // Two steps with targets are all that changed it.
+  scratch_.write("chat.jsonl", asked("short"));
+  const auto alone = learn("alone", {"--batch-size", "1", "--grad-accumulation", "1", "--steps", "2"});
+  ASSERT_EQ(0, alone.exit) << alone.described;
+  EXPECT_THAT(alone.out + alone.err, HasSubstr("1 conversations: 1 sequences to train on, 0 held out"));
+  std::vector<double> losses;
+  for (const auto& m : metrics("run"))
+    if (m.contains("loss")) losses.push_back(m.at("loss").get<double>());
+  ASSERT_EQ(2U, losses.size());
+  EXPECT_EQ(losses[0], metrics("alone").at(0).at("loss").get<double>());
+
+  scratch_.write("chat.jsonl", lines);
+  const auto plan = terrace(tiny("plan", {"--data", "chat.jsonl", "--data-format", "jsonl", "--tokenizer", "tokenizer.json",
+                                          "--vocab", "280", "--seq-len", "64"}));
+  EXPECT_EQ(0, plan.exit) << plan.described;
+  EXPECT_EQ(1U, plan.warnings("cuts off 92 %"));
+}
+
+// Marks of messages, and a changed file that has as many bytes and tokens.
+TEST_F(Conversations, AChangedFileIsNoticedAtAResume) {
+  ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--steps", "1"}).exit);
+  auto lines = scratch_.read("chat.jsonl");
+  lines[lines.find("what is 3")] = 'W';
+  scratch_.write("chat.jsonl", lines);
+  expect_refusal(learn("run", {"--batch-size", "2", "--steps", "2", "--resume", "auto"}), 2,
+                 {"has changed since it began: chat.jsonl"});
+}
+
 TEST_F(Conversations, RefusalsSayWhatToDo) {
   expect_refusal(train({"--data", "chat.jsonl", "--data-format", "jsonl"}), 2, {"--tokenizer"});
   expect_refusal(train({"--tokenizer", "tokenizer.json"}), 2, {"--tokenizer", "--data-format"});
@@ -211,7 +266,7 @@ TEST_F(Conversations, RefusalsSayWhatToDo) {
   scratch_.write("chat.jsonl", "{\"instruction\":\"a\",\"output\":\"b\"}\n{\"instruction\":\"a\"}\n");
   expect_refusal(learn("none", {}), 2, {"chat.jsonl, line 2", "no \"output\""});
   scratch_.write("chat.jsonl", "");
-  expect_refusal(learn("none", {}), 2, {"0 conversations"});
+  expect_refusal(learn("none", {}), 2, {"the data has no conversation"});
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 

@@ -24,11 +24,13 @@ class TokenData : public Cli {
     scratch_.write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof tokens[0]});
   }
   // From that token on, without a new length.
-  void spoil(const std::string& name, std::size_t first, std::size_t count) const {
+  void overwrite(const std::string& name, std::size_t first, const Tokens& tokens) const {
     std::fstream file(at(name), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(first * sizeof(std::uint16_t)));
-    const Tokens bad(count, 60000);
-    file.write(reinterpret_cast<const char*>(bad.data()), static_cast<std::streamsize>(count * sizeof bad[0]));
+    file.write(reinterpret_cast<const char*>(tokens.data()), static_cast<std::streamsize>(tokens.size() * sizeof tokens[0]));
+  }
+  void spoil(const std::string& name, std::size_t first, std::size_t count) const {
+    overwrite(name, first, Tokens(count, 60000));
   }
   [[nodiscard]] Words with(const Words& more) const {
     return Words{"--data", "t.u16", "--data-format", "u16", "--vocab", "300"} + more;
@@ -61,6 +63,93 @@ TEST_F(TokenData, AForeignTokenIsRefusedBeforeAnythingHappens) {
   EXPECT_EQ(0, train(with({"--vocab", "65536", "--out-dir", "large", "--steps", "1"})).exit);
 }
 
+// As many bytes, and all of them tokens: a run that goes on notices other ones, and no other time or place of the file.
+TEST_F(TokenData, ARunGoesOnWithTheSameBytesOnly) {
+  const auto tokens = good(10000);
+  std::string text(30'000, ' ');
+  for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>('a' + i * 7919 % 26);
+  const auto bytes_of = [](const Tokens& of) {
+    return std::string(reinterpret_cast<const char*>(of.data()), of.size() * sizeof of[0]);
+  };
+  for (const auto& [file, content, more] :
+       {std::tuple{std::string("t.u16"), bytes_of(tokens), with({})},
+        {"text", text, Words{"--data", "text"}},
+        {"all.u16", bytes_of(tokens), Words{"--data", "all.u16", "--data-format", "u16", "--vocab", "65536"}}}) {
+    SCOPED_TRACE(file);
+    const auto run = "run-" + file;
+    const auto go_on = [&](const std::string& steps, const Words& extra = {}) {
+      return train(more + Words{"--out-dir", run, "--resume", "auto", "--steps", steps} + extra);
+    };
+    scratch_.write(file, content);
+    ASSERT_EQ(0, train(more + Words{"--out-dir", run, "--steps", "1"}).exit);
+    auto other = content;
+    other[content.size() / 2] = other[content.size() / 2 + 2];
+    ASSERT_NE(content, other);
+    scratch_.write(file, other);
+    const auto lines = scratch_.read(run + "/metrics.jsonl");
+    const std::vector<std::string> says{"the data of the run in run-", "has changed since it began: " + file, "--force"};
+    expect_refusal(go_on("2"), 2, says);
+    scratch_.write("moved", other);
+    fs::rename(at("moved"), at(file));
+    expect_refusal(go_on("2"), 2, says);
+    EXPECT_EQ(lines, scratch_.read(run + "/metrics.jsonl"));
+    scratch_.write("moved", content);
+    fs::rename(at("moved"), at(file));
+    const auto same = go_on("2");
+    EXPECT_EQ(0, same.exit) << same.described;
+    EXPECT_EQ(0U, same.warnings("looks written to"));
+    fs::rename(at(file), at("moved"));
+    fs::rename(at("moved"), at(file));
+    EXPECT_EQ(0, go_on("3").exit) << "a name and a time of its own";
+    scratch_.write(file, other);
+    const auto forced = go_on("4", {"--force"});
+    EXPECT_EQ(0, forced.exit) << forced.described;
+    EXPECT_EQ(0, go_on("5").exit) << "the new data is that of the run now";
+  }
+}
+
+// A run of an older version has recorded sizes only.
+TEST_F(TokenData, ARunOfAnOlderVersionGoesOn) {
+  write("t.u16", good(10000));
+  ASSERT_EQ(0, train(with({"--out-dir", "run", "--steps", "1", "--eval-batches", "0"})).exit);
+  auto record = json_in("run/run.json");
+  EXPECT_EQ(false, record.at("holds_out"));
+  for (const auto* const key : {"data_content", "holds_out"}) record.erase(key);
+  for (const auto* const name : {"run/run.json", "run/run.copy.json"}) scratch_.write(name, record.dump());
+  const auto next = train(with({"--out-dir", "run", "--resume", "auto", "--steps", "2"}));
+  EXPECT_EQ(0, next.exit) << next.described;
+  EXPECT_TRUE(json_in("run/run.json").at("holds_out").get<bool>()) << "as that version did";
+}
+
+// Without evaluations all of the data is trained on, and a run that goes on keeps what it began with.
+TEST_F(TokenData, NothingIsHeldOutWithoutEvaluations) {
+  write("t.u16", good(65));  // one sequence
+  expect_refusal(train(with({"--out-dir", "none"})), 2, {"65 tokens, but 130 are needed"});
+  const auto one = train(with({"--out-dir", "run", "--eval-batches", "0", "--steps", "2"}));
+  ASSERT_EQ(0, one.exit) << one.described;
+  expect_refusal(train(with({"--out-dir", "run", "--resume", "auto", "--steps", "3"})), 2,
+                 {"began with --eval-batches 0", "nothing to evaluate on", "continue with --eval-batches 0"});
+  EXPECT_EQ(0, train(with({"--out-dir", "run", "--resume", "auto", "--steps", "3", "--eval-batches", "0"})).exit);
+  write("t.u16", good(10000));
+  ASSERT_EQ(0, train(with({"--out-dir", "evaluated", "--steps", "2"})).exit);
+  const auto whole = train(with({"--out-dir", "whole", "--steps", "4"}));
+  const auto rest = train(with({"--out-dir", "evaluated", "--resume", "auto", "--steps", "4", "--eval-batches", "0"}));
+  EXPECT_EQ(weights_of(whole), weights_of(rest)) << "the held-out part stays held out";
+}
+
+// Ids of a vocabulary that is smaller than that of bytes.
+TEST_F(TokenData, ASmallVocabularyIsTrainedOn) {
+  Tokens few = good(10000);
+  for (auto& token : few) token = static_cast<std::uint16_t>(token % 60);
+  write("t.u16", few);
+  const auto run = train(with({"--vocab", "60", "--out-dir", "small"}));
+  ASSERT_EQ(0, run.exit) << run.described;
+  ASSERT_EQ(0, train(with({"--vocab", "60", "--out-dir", "tp", "--tp", "2"})).exit);
+  EXPECT_NEAR(steps("small").front().loss, steps("tp").front().loss, 1e-5);
+  expect_refusal(train(with({"--vocab", "59", "--out-dir", "none"})), 2, {"59 is not below the vocabulary of 59"});
+  expect_refusal(train({"--vocab", "60", "--out-dir", "none"}), 2, {"--vocab 60 with --data-format bytes", "at least 256"});
+}
+
 // The file changes while the run is under way: after its first line, which is much further from the end than what a pipe holds.
 class ChangedData : public TokenData {
  protected:
@@ -74,34 +163,57 @@ class ChangedData : public TokenData {
                 more);
   }
   template <class Change>
-  [[nodiscard]] Outcome changed(const std::string& run, const Words& more, const Change& change) const {
+  [[nodiscard]] Outcome changed(const std::string& run, const Words& more, const Change& change, std::size_t lines = 4) const {
     Child child(launch(tiny("train", words(run, more))));
-    child.read_lines(4);
+    child.read_lines(lines);
     change();
     return child.wait();
   }
 };
 
-TEST_F(ChangedData, BeforeTheEvaluationCostsNoStep) {
-  const auto whole = train(words("whole"));
+// All that is trained on is in the four windows of memory after some steps; the evaluation reads a fifth one.
+class ChangedHeldOut : public ChangedData {
+ protected:
+  static constexpr std::size_t kFew = kWindowTokens * 42 / 10;
+  static constexpr int kMoreSteps = 600;
+  static constexpr std::size_t kLines = 80;
+  ChangedHeldOut() { write("few.u16", good(kFew)); }
+  [[nodiscard]] static Words few(const Words& more = {}) {
+    return Words{"--data", "few.u16", "--eval-batches", "400", "--steps", std::to_string(kMoreSteps)} + more;
+  }
+};
+
+TEST_F(ChangedHeldOut, CostsNoStep) {
+  const auto whole = train(words("whole", few()));
   ASSERT_EQ(0, whole.exit) << whole.described;
   const Words two_ranks{"--dp", "2"};
-  ASSERT_EQ(0, train(words("whole-two", two_ranks)).exit);
+  ASSERT_EQ(0, train(words("whole-two", few(two_ranks))).exit);
   for (const auto& [run, undisturbed, more] :
        {std::tuple{"one", "whole/result.json", Words{}}, {"two", "whole-two/result.json", two_ranks}}) {
-    const auto ended = changed(run, more, [&] { spoil("t.u16", kTokens - kTokens / 20, kTokens / 20); });
+    const auto ended = changed(
+        run, few(more), [&] { spoil("few.u16", kFew - kFew / 100, kFew / 100); }, kLines);
     expect_refusal(ended, 1,
-                   {"is not below the vocabulary of 300\n  the file has changed", "the state after step 400 is committed"});
-    EXPECT_EQ(static_cast<std::size_t>(kSteps), steps(run).size());
+                   {"few.u16 has changed while it was in use: it was written to", "the state after step 600 is committed"});
+    EXPECT_EQ(static_cast<std::size_t>(kMoreSteps), steps(run).size());
     EXPECT_EQ(0, terrace({"ckpt", "verify", run}).exit);
     EXPECT_FALSE(fs::exists(at(run) / "result.json"));
-    expect_refusal(train(words(run, more + Words{"--resume", "auto"})), 2, {"is not below the vocabulary of 300"});
-    write("t.u16", good(kTokens));
-    const auto rest = train(words(run, more + Words{"--resume", "auto"}));
+    expect_refusal(train(words(run, few(more + Words{"--resume", "auto"}))), 2, {"is not below the vocabulary of 300"});
+    write("few.u16", good(kFew));
+    const auto rest = train(words(run, few(more + Words{"--resume", "auto"})));
     ASSERT_EQ(0, rest.exit) << rest.described;
     EXPECT_EQ(json_in(undisturbed).at("weights_xxh64").get<std::string>(), weights_of(rest));
     EXPECT_EQ(json_in(undisturbed).at("eval_loss"), json_in(std::string(run) + "/result.json").at("eval_loss"));
   }
+}
+
+// With --durability none, only the weights are kept, in the file of --save.
+TEST_F(ChangedHeldOut, SavesTheWeightsOfARunThatKeepsNothingElse) {
+  ASSERT_EQ(0, train(words("whole", few({"--save", "whole.safetensors"}))).exit);
+  const auto ended = changed(
+      "one", few({"--durability", "none", "--save", "one.safetensors"}),
+      [&] { spoil("few.u16", kFew - kFew / 100, kFew / 100); }, kLines);
+  expect_refusal(ended, 1, {"few.u16 has changed", "the weights are saved; with --durability none nothing else is kept"});
+  EXPECT_EQ(scratch_.read("whole.safetensors"), scratch_.read("one.safetensors"));
 }
 
 TEST_F(ChangedData, DuringTheStepsCostsNoneOfThem) {
@@ -124,14 +236,26 @@ TEST_F(ChangedData, DuringTheStepsCostsNoneOfThem) {
   }
 }
 
-// With --durability none, only the weights are kept, in the file of --save.
-TEST_F(ChangedData, SavesTheWeightsOfARunThatKeepsNothingElse) {
-  ASSERT_EQ(0, train(words("whole", {"--save", "whole.safetensors"})).exit);
-  const auto ended = changed("one", {"--durability", "none", "--save", "one.safetensors"},
-                             [&] { spoil("t.u16", kTokens - kTokens / 20, kTokens / 20); });
-  expect_refusal(ended, 1,
-                 {"is not below the vocabulary", "the weights are saved; with --durability none nothing else is kept"});
-  EXPECT_EQ(scratch_.read("whole.safetensors"), scratch_.read("one.safetensors"));
+// Other tokens, as many: by bytes in place, and by another file of that name.
+TEST_F(ChangedData, ByOtherTokensEndsTheRunAfterACommit) {
+  auto other = good(kTokens);
+  for (auto& token : other) token = static_cast<std::uint16_t>(299 - token);
+  const auto whole = train(words("whole"));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  for (const std::string run : {"in-place", "renamed"}) {
+    const auto ended = changed(run, {}, [&] {
+      if (run == "in-place") return overwrite("t.u16", 0, other);
+      write("other.u16", other);
+      fs::rename(at("other.u16"), at("t.u16"));
+    });
+    expect_refusal(ended, 1, {"t.u16 has changed while it was in use", "is committed; restore the file"});
+    expect_refusal(train(words(run, {"--resume", "auto"})), 2, {"has changed since it began: t.u16"});
+    write("t.u16", good(kTokens));
+    const auto rest = train(words(run, {"--resume", "auto"}));
+    ASSERT_EQ(0, rest.exit) << rest.described;
+    EXPECT_EQ(weights_of(whole), weights_of(rest));
+    EXPECT_EQ(steps("whole"), steps(run));
+  }
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <set>
 #include <tuple>
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -30,6 +32,12 @@ void expect_error(F&& f, Exit exit, const std::string& words) {
     EXPECT_EQ(e.exit(), exit) << e.what();
     EXPECT_THAT(e.what(), testing::HasSubstr(words));
   }
+}
+
+// When the bytes were written.
+void set_times(const std::filesystem::path& file, std::int64_t ns) {
+  const timespec at{ns / 1'000'000'000, ns % 1'000'000'000}, both[2]{at, at};
+  ASSERT_EQ(0, ::utimensat(AT_FDCWD, file.c_str(), both, 0));
 }
 
 std::string random_bytes(std::size_t n, unsigned seed) {
@@ -172,17 +180,54 @@ TEST(Corpus, RefusesWhatItCannotRead) {
   }
 }
 
-TEST(Corpus, SaysWhenAFileShrinksOrGoesAndStaysUsable) {
+// What is in a window stays usable.
+TEST(Corpus, SaysWhenAFileChangesOrGoes) {
   const ScratchFolder folder;
-  const auto file = folder.write("t", random_bytes(1000, 1));
-  Corpus corpus = Corpus::open({file}, {.bytes = 100, .count = 1});
+  const auto bytes = random_bytes(1000, 1);
+  const auto file = folder.write("t", bytes);
+  set_times(file, 1'000'000'000);
+  Corpus corpus = Corpus::open({file}, {.bytes = 100, .count = 2});
   std::vector<std::int32_t> got(10);
   corpus.read(0, got);
+  const auto expect_changed = [&](const std::string& words) {
+    expect_error([&] { corpus.read(700, got); }, Exit::runtime, words);
+    EXPECT_NO_THROW(corpus.read(0, got));
+    folder.write("t", bytes);
+    set_times(file, 1'000'000'000);
+  };
   std::filesystem::resize_file(file, 550);
-  expect_error([&] { corpus.read(700, got); }, Exit::runtime, "became shorter");
-  corpus.read(400, got);
+  expect_changed("became shorter while it was in use: it has 550 bytes, and had 1000");
+  folder.write("t", bytes + "x");
+  expect_changed("has changed while it was in use: it has 1001 bytes, and had 1000");
+  set_times(file, 1'000'000'001);
+  expect_changed("it was written to, or is another file of that name");
+  folder.write("other", bytes);
+  std::filesystem::rename(folder / "other", file);
+  expect_changed("it was written to, or is another file of that name");
   std::filesystem::remove(file);
-  expect_error([&] { corpus.read(0, got); }, Exit::runtime, "could not be read at offset 0");
+  expect_changed("could not be read at offset 0");
+  corpus.read(700, got);
+}
+
+// Times say nothing then, but the bytes have been read before.
+TEST(Corpus, ComparesTheBytesOfAWindowThatIsReadAgain) {
+  const ScratchFolder folder;
+  auto bytes = random_bytes(1000, 1);
+  const auto file = folder.write("t", bytes);
+  set_times(file, 1'000'000'000);
+  for (const std::size_t checked : {std::size_t{100}, std::size_t{3}}) {
+    Corpus corpus = Corpus::open({file}, {.bytes = 100, .count = 1, .checked = checked});
+    std::vector<std::int32_t> got(10);
+    for (const std::uint64_t first : {0U, 900U, 300U}) corpus.read(first, got);
+    ++bytes[999];
+    folder.write("t", bytes);
+    set_times(file, 1'000'000'000);
+    if (checked == 3)  // windows 0, 9 and 3 have one place
+      EXPECT_NO_THROW(corpus.read(900, got));
+    else
+      expect_error([&] { corpus.read(900, got); }, Exit::runtime, "bytes 900 to 999 are not those that were read before");
+    EXPECT_NO_THROW(corpus.read(300, got));
+  }
 }
 
 TEST(SequencePlan, HoldsOutTheEnd) {
@@ -197,6 +242,14 @@ TEST(SequencePlan, HoldsOutTheEnd) {
   EXPECT_EQ(small.evaluation_start(0), 65U);
   EXPECT_EQ(small.sequence_start(1, 12345), 0U);
   expect_error([&] { (void)small.evaluation_start(1); }, Exit::runtime, "evaluation sequence 1");
+}
+
+TEST(SequencePlan, HoldsNothingOutIfItIsNotAskedTo) {
+  EXPECT_EQ(4U, plan_sequences(257, 64, false).training_sequences);
+  EXPECT_EQ(3U, plan_sequences(256, 64, false).training_sequences);
+  EXPECT_EQ(0U, plan_sequences(257, 64, false).evaluation_sequences);
+  EXPECT_EQ(1U, plan_sequences(65, 64, false).training_sequences);
+  expect_error([] { plan_sequences(64, 64, false); }, Exit::usage, "the corpus has 64 tokens, but 65 are needed");
 }
 
 TEST(SequencePlan, NoTrainingTokenIsHeldOutAndNoneIsPastTheEnd) {

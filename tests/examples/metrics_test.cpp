@@ -84,13 +84,30 @@ TEST(Metrics, KeysAreTheDocumentedOnes) {
   EXPECT_FALSE(to_json(StepMetrics{}).contains("communication")) << "one rank has nobody to talk to";
 }
 
+TEST(Metrics, AStepWithoutTargetsHasNoLoss) {
+  const ScratchFolder scratch;
+  auto m = sample(2);
+  m.loss.reset();
+  {
+    MetricsWriter writer(scratch / "m", 0);
+    writer.write(sample(1));
+    writer.write(m);
+  }
+  EXPECT_THAT(scratch.read("m"), testing::HasSubstr("\"no_targets\":true"));
+  const auto read = read_metrics(scratch / "m");
+  EXPECT_EQ(std::nullopt, read.at(1).loss);
+  EXPECT_FALSE(to_json(read[1]).contains("loss"));
+  EXPECT_EQ(&read[0], last_with_loss(read));
+  EXPECT_EQ(nullptr, last_with_loss({m}));
+}
+
 TEST(Metrics, NotANumberIsReadAsNotANumber) {
   const ScratchFolder scratch;
   auto m = sample(1);
   m.loss = std::numeric_limits<double>::quiet_NaN();
   m.grad_norm = std::numeric_limits<double>::infinity();
   MetricsWriter(scratch / "m", 0).write(m);
-  EXPECT_TRUE(std::isnan(read_metrics(scratch / "m").at(0).loss));
+  EXPECT_TRUE(std::isnan(read_metrics(scratch / "m").at(0).loss.value()));
   EXPECT_TRUE(std::isnan(read_metrics(scratch / "m").at(0).grad_norm));
 }
 

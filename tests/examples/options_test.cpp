@@ -171,7 +171,7 @@ TEST(Options, SetErrorsNameKeyAndValue) {
                                                                {"device=cuda:", "cpu or cuda:N"},
                                                                {"prefetch-depth=-1", "auto or an integer"},
                                                                {"seed=-1", "at least 0"},
-                                                               {"vocab=255", "at least 256"},
+                                                               {"vocab=1", "at least 2"},
                                                                {"order=verticle", "did you mean vertical?"},
                                                                {"update=devise", "did you mean device?"},
                                                                {"update=-0.1", "a share from 0 to 1"},

@@ -25,7 +25,7 @@ void write_run(const ScratchFolder& scratch, const std::string& name, double rat
   for (std::uint64_t s = 1; s <= steps; ++s) {
     StepMetrics m;
     m.step = s, m.loss = 5 - rate * static_cast<double>(s), m.tokens_per_s = 1000, m.step_time_s = 0.25, m.read_bytes = 4096;
-    if (s == 2) m.eval_loss = m.loss + 0.5;
+    if (s == 2) m.eval_loss = *m.loss + 0.5;
     writer.write(m);
   }
   RunConfig config;

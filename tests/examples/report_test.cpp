@@ -1,6 +1,7 @@
 // What is promised: one page without external resources that holds every part, and says what is missing.
 #include <terrace/examples/terrace/report.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -19,6 +20,7 @@
 namespace terrace::cli {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -37,7 +39,7 @@ void write_metrics(const ScratchFolder& run, std::uint64_t count) {
     m.communication_s = 0.2, m.hidden_communication_s = 0.15;
     m.stall = {{"read", 0.1 + 0.05 * std::sin(x / 5)}, {"upload", 0.04}, {"download", 0.01}};
     for (const auto& [cause, seconds] : m.stall) m.stall_s += seconds;
-    if (s % 40 == 0) m.eval_loss = m.loss + 0.1;
+    if (s % 40 == 0) m.eval_loss = *m.loss + 0.1;
     writer.write(m);
   }
 }
@@ -193,6 +195,36 @@ TEST(Report, SurvivesLossesThatAreNoNumbers) {
   }
   write_report(run.path());
   EXPECT_THAT(run.read(kReportFile), HasSubstr("No step waited for anything"));
+}
+
+// A loss of zero would draw a line down to the axis.
+TEST(Report, StepsWithoutTargetsAreInNoCurve) {
+  const ScratchFolder run;
+  const auto write = [&](bool with_empty) {
+    MetricsWriter writer(run / kMetricsFile, 0);
+    for (std::uint64_t s = 1; s <= 6; ++s) {
+      StepMetrics m;
+      m.step = s, m.loss = 2 + 0.1 * static_cast<double>(s);
+      if (s == 3) m.loss.reset();
+      if (m.loss || with_empty) writer.write(m);
+    }
+  };
+  write(false);
+  const auto chart = [&] {
+    write_report(run.path());
+    const auto page = run.read(kReportFile);
+    const auto begin = page.find("Loss by step");
+    return page.substr(begin, page.find("</svg>", begin) - begin);
+  };
+  const auto without = chart();
+  write(true);
+  const auto with = chart();
+  EXPECT_THAT(run.read(kReportFile), AllOf(HasSubstr("training loss, step 6"), HasSubstr("steps without targets")));
+  EXPECT_EQ(std::ranges::count(without, '<'), std::ranges::count(with, '<'));
+  EXPECT_THAT(with, Not(HasSubstr("step 3: loss")));
+  run.write(kPlanFile, R"({"warnings": ["--seq-len <64> cuts off"]})");
+  write_report(run.path());
+  EXPECT_THAT(run.read(kReportFile), HasSubstr("Warning: --seq-len &lt;64&gt; cuts off."));
 }
 
 TEST(Report, NeedsAtLeastOneStep) {

@@ -76,9 +76,15 @@ TEST_F(MixedData, EvaluationsTakeTheSourcesInTurn) {
   const std::vector<Trainer::HeldOut> losses{{10, 4}, {3, 1}, {20, 4}, {9, 2}};
   const auto found = mixed.held_out(losses);
   EXPECT_EQ((std::map<std::string, double>{{"a.txt", 30.0 / 8}, {"b.txt", 12.0 / 3}}), found.of_sources);
-  EXPECT_DOUBLE_EQ((0.7 * 30 + 0.3 * 12) / (0.7 * 8 + 0.3 * 3), found.loss);
+  EXPECT_DOUBLE_EQ((0.7 * 30 + 0.3 * 12) / (0.7 * 8 + 0.3 * 3), found.loss.value());
   EXPECT_EQ(42.0 / 11, a.held_out(losses).loss);
   EXPECT_TRUE(a.held_out(losses).of_sources.empty());
+  // What has no targets has no loss.
+  const std::vector<Trainer::HeldOut> some{{10, 4}, {0, 0}}, none{{0, 0}, {0, 0}};
+  EXPECT_EQ((std::map<std::string, double>{{"a.txt", 2.5}}), mixed.held_out(some).of_sources);
+  EXPECT_EQ(2.5, mixed.held_out(some).loss);
+  EXPECT_EQ(std::nullopt, mixed.held_out(none).loss);
+  EXPECT_EQ(std::nullopt, a.held_out(none).loss);
 }
 
 TEST_F(MixedData, WordsAreSourcesWithWeights) {

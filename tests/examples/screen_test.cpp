@@ -65,6 +65,15 @@ TEST(Screen, PlainLinesHaveFixedColumnsAndNoEscapes) {
   EXPECT_EQ(lines.back(), "weights xxh64 0123456789abcdef");
 }
 
+TEST(Screen, AStepWithoutTargetsSaysSo) {
+  auto m = sample(1);
+  m.loss.reset();
+  const auto lines = lines_of(shown({.last_step = 100}, [&](Screen& screen) { screen.step(m); }));
+  ASSERT_EQ(2U, lines.size());
+  EXPECT_EQ(lines[0].size(), lines[1].size());
+  EXPECT_THAT(lines[1], HasSubstr("  no targets"));
+}
+
 TEST(Screen, ATerminalGetsHeadersAndABarThatIsErased) {
   const auto text = shown({.terminal = true, .width = 200, .last_step = 100}, [](Screen& screen) {
     for (std::uint64_t s = 1; s <= 45; ++s) screen.step(sample(s));

@@ -67,6 +67,31 @@ TEST(TokenScan, FindsATokenAtEveryPlace) {
   EXPECT_THAT(found_in({folder.write("large", bytes_of({1, 0xffffU}, 2))}, {2, 65535}), testing::HasSubstr("token 1: 65535"));
 }
 
+TEST(TokenScan, ChecksumsDoNotDependOnHowManyReadAndChangeWithEachByte) {
+  const ScratchFolder folder;
+  std::vector<std::uint32_t> tokens(9000);
+  for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<std::uint32_t>(i % 300);
+  const Paths files{folder.write("a", bytes_of(tokens, 2)), folder.write("empty", ""), folder.write("b", bytes_of(tokens, 2))};
+  const auto checksums = [&](std::uint64_t parts) {
+    std::vector<std::uint64_t> all(files.size());
+    for (std::uint64_t i = 0; i < parts; ++i) {
+      TokenScan scan(files, {2, 300}, {.index = i, .of = parts}, 1000);
+      EXPECT_TRUE(scan.advance(kWhole));
+      for (std::size_t f = 0; f < all.size(); ++f) all[f] += scan.checksums().at(f);
+    }
+    return all;
+  };
+  const auto first = checksums(1);
+  EXPECT_EQ(first, checksums(3));
+  EXPECT_EQ(first[0], first[2]);
+  EXPECT_EQ(0U, first[1]);
+  std::swap(tokens[1], tokens[8001]);  // in two blocks
+  folder.write("b", bytes_of(tokens, 2));
+  EXPECT_EQ(first[0], checksums(2)[0]);
+  EXPECT_NE(first[2], checksums(2)[2]);
+  EXPECT_TRUE(TokenScan(files, {2, 65536}).checksums().empty()) << "nothing is read";
+}
+
 TEST(TokenScan, ReadsNothingIfEachNumberIsAToken) {
   const ScratchFolder folder;
   const Paths files{folder.write("all", std::string(1000, '\xff'))};

@@ -43,7 +43,7 @@ RunStatus running() {
   run.state = RunStatus::State::running, run.name = "llama", run.pid = 4711, run.last_step = 1000;
   run.budgets[0] = "2GiB", run.budgets[1] = "auto", run.budgets[2] = "unlimited";
   for (std::uint64_t s = 1; s <= 100; ++s) {
-    run.losses.push_back(step(s).loss);
+    run.losses.push_back(step(s).loss.value());
     if (s > 80) run.recent.push_back(step(s));
   }
   run.eval_loss = 3.125, run.seconds_since_step = 2, run.commit = 50, run.seconds_since_commit = 25;

@@ -243,6 +243,98 @@ TEST_F(DocumentsRun, UpdatesOfAnAsynchronousPipelineHaveTheirOwnMeans) {
   EXPECT_NEAR(run(second).norms[0], found.norms[1], kFp64);
 }
 
+// The same run with the training data of these of its steps; kNone: a step without targets.
+constexpr int kNone = -1;
+TensorRun with_steps(const TensorRun& of, const std::vector<int>& data) {
+  auto o = of;
+  o.steps = data.size();
+  const auto each = static_cast<std::uint64_t>(of.batch.batch) * of.micro_batches * of.data.ranks;
+  const auto moved = [=](Split split, std::span<const std::uint64_t> sequences) {
+    std::vector<std::uint64_t> out(sequences.begin(), sequences.end());
+    for (auto& s : out)
+      if (split == Split::training) s = static_cast<std::uint64_t>(std::max(0, data[s / each])) * each + s % each;
+    return out;
+  };
+  o.read = [=](Split split, auto sequences, auto tokens, auto targets) {
+    of.read(split, moved(split, sequences), tokens, targets);
+    for (std::size_t i = 0; i < sequences.size(); ++i)
+      if (split == Split::training && data[sequences[i] / each] == kNone)
+        std::ranges::fill(targets.subspan(i * kSeq, kSeq), -1);
+    return true;
+  };
+  o.documents = [=](Split split, auto sequences, auto tokens, auto numbers) {
+    of.documents(split, moved(split, sequences), tokens, numbers);
+  };
+  return o;
+}
+
+// No weight, no moment, no count of steps; neither the first step nor a later one; wherever updates are made.
+TEST_F(DocumentsRun, AStepWithoutTargetsChangesNothing) {
+  for (const auto& [optimizer, recipe, dtype, before_use, zero] : {std::tuple{"adamw", "fp32", DType::fp64, true, 0U},
+                                                                   {"adamw", "fp32", DType::fp32, false, 2U},
+                                                                   {"adamw", "split24-8bit", DType::bf16, false, 0U},
+                                                                   {"adamw", "split-8bit", DType::bf16, true, 1U},
+                                                                   {"muon", "fp32", DType::fp32, false, 0U},
+                                                                   {"lamb", "fp32", DType::fp32, true, 1U},
+                                                                   {"adafactor", "fp32", DType::fp64, false, 0U}}) {
+    SCOPED_TRACE(fmt::format("{} {} {}", optimizer, recipe, before_use));
+    auto o = packed(gpt2());
+    o.optimizer = optimizer;
+    o.recipe = recipe;
+    o.config.dtype = dtype;
+    o.before_use = before_use;
+    if (zero != 0) o.data = {.ranks = 2, .zero = zero};
+    const auto without = run(with_steps(o, {0, 1}));
+    const auto with = run(with_steps(o, {kNone, 0, kNone, 1, kNone}));
+    ASSERT_EQ(5U, with.losses.size());
+    EXPECT_EQ(without.losses, (std::vector{with.losses[1], with.losses[3]}));
+    EXPECT_EQ(0U, with.counted[0] + with.counted[2] + with.counted[4]);
+    EXPECT_EQ(without.held_out, with.held_out);
+    EXPECT_EQ("", first_difference(without.weights, with.weights));
+  }
+}
+
+// Between two drains of an asynchronous pipeline, too, where other steps are computed with it.
+TEST_F(DocumentsRun, AStepWithoutTargetsChangesNothingInAnAsynchronousPipeline) {
+  for (const std::string schedule : {"pipedream-2bw", "pipedream"}) {
+    auto o = packed(gpt2());
+    o.config.tied = false;
+    o.schedule = schedule;
+    o.before_use = schedule == "pipedream-2bw";
+    const auto without = run(with_steps(o, {0, 1}));
+    o.together = 2;
+    const auto with = run(with_steps(o, {0, kNone, kNone, 1}));
+    EXPECT_EQ("", first_difference(without.weights, with.weights)) << schedule;
+    EXPECT_EQ(without.held_out, with.held_out) << schedule;
+  }
+}
+
+// Copies that ranks update by themselves: one of them has targets, and the other one keeps its weights.
+TEST_F(DocumentsRun, AStepWithoutTargetsChangesNoLocalCopy) {
+  for (const bool before_use : {true, false}) {
+    auto o = packed(gpt2());
+    o.before_use = before_use;
+    const auto untrained = run(with_steps(o, {kNone}));
+    o.data = {.ranks = 2, .local = true};
+    o.store = new_store();
+    o.read = [read = o.read, rows = static_cast<std::uint64_t>(o.batch.batch)](Split split, auto sequences, auto tokens,
+                                                                               auto targets) {
+      read(split, sequences, tokens, targets);
+      for (std::size_t i = 0; i < sequences.size(); ++i)
+        if (split == Split::training && sequences[i] / rows % 2 == 1) std::ranges::fill(targets.subspan(i * kSeq, kSeq), -1);
+      return true;
+    };
+    const auto common = plan_of(o);
+    std::vector<TensorResult> all(2);
+    const auto errors = on_threads(2, {std::chrono::seconds(60)}, [&](Rank& rank) {
+      all[static_cast<std::size_t>(rank.comm->rank())] = run_rank(o, common, rank.comm.get(), nullptr);
+    });
+    for (const auto& error : errors) EXPECT_EQ(error, "");
+    EXPECT_NE("", first_difference(untrained.weights, all[0].weights));
+    EXPECT_EQ("", first_difference(untrained.weights, all[1].weights)) << before_use;
+  }
+}
+
 TEST(Documents, PiecesEndAtBorders) {
   const std::vector<std::int32_t> begins{0, 0, 2, 3, 3, 3, 0, 1, 1, 1, 1, 1};
   const Documents documents(begins, 6);

@@ -114,13 +114,8 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
   return request;
 }
 
-// The language model needs a token for each byte; the layers take any vocabulary.
-inline Model model_of(lm::ModelConfig config) {
-  constexpr std::int64_t kBytes = 256;
-  const auto vocab = std::exchange(config.vocab, std::max(config.vocab, kBytes));
-  auto transformer = lm::transformer_of(lm::complete(config));
-  transformer.vocab = vocab;
-  return layers::make_transformer(transformer);
+inline Model model_of(const lm::ModelConfig& config) {
+  return layers::make_transformer(lm::transformer_of(lm::complete(config)));
 }
 
 // A rank's part of the run.

@@ -8,7 +8,6 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
-#include <terrace/examples/lm/chat/conversation.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 
 namespace terrace::lm {
@@ -77,20 +76,42 @@ Answer answer_of(const ChatTemplate& by, const TemplateInput& input, std::size_t
   return out;
 }
 
+// Takes the blocks of answers that are not learned out of the marked ones.
+void leave_out_unlearned(const ChatTemplate& by, const TemplateInput& input, std::span<const Message> messages,
+                         std::vector<Span>& marked) {
+  const auto all = marked.size();
+  const auto blocks_until = [&](std::size_t end) {
+    if (end == 0 || end == messages.size()) return end == 0 ? 0 : all;
+    return by.write(input, end, false).generated.size();
+  };
+  for (auto i = messages.size(); i-- > 0;) {
+    if (messages[i].role != kAnswering || messages[i].learned) continue;
+    const auto begin = blocks_until(i), end = blocks_until(i + 1);
+    if (begin > end || end > marked.size())
+      throw Error(
+          fmt::format("the chat template {} does not say which {{% generation %}} blocks are those of message {}, which is "
+                      "not to be learned\n  remove the message's mark, or the line",
+                      by.name(), i + 1),
+          Exit::usage);
+    marked.erase(marked.begin() + static_cast<std::ptrdiff_t>(begin), marked.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+}
+
 }  // namespace
 
-std::vector<LearnedText> learned_texts(const ChatTemplate& by, const TemplateInput& input,
-                                       const std::vector<std::string>& roles, const AddedTokens& special) {
+std::vector<LearnedText> learned_texts(const ChatTemplate& by, const TemplateInput& input, std::span<const Message> messages,
+                                       const AddedTokens& special) {
   std::vector<LearnedText> out;
   if (by.marks_answers()) {
     auto written = by.write(input, input.messages.size(), false);
+    leave_out_unlearned(by, input, messages, written.generated);
     std::erase_if(written.generated, [](const Span& span) { return span.begin == span.end; });
     out.push_back({std::move(written.text), std::move(written.generated)});
     return out;
   }
   std::vector<Answer> waiting;
-  for (std::size_t i = 1; i < roles.size(); ++i)  // nothing asks for a first message
-    if (roles[i] == kAnswering) waiting.push_back(answer_of(by, input, i, special));
+  for (std::size_t i = 1; i < messages.size(); ++i)  // nothing asks for a first message
+    if (messages[i].learned) waiting.push_back(answer_of(by, input, i, special));
   while (!waiting.empty()) {
     LearnedText document{waiting.back().text, {}};
     std::vector<Answer> others;

@@ -83,7 +83,7 @@ std::vector<Part> ChatFormat::as_chatml(const std::vector<Message>& messages) co
   for (const auto& message : messages) {
     if (!message.not_plain.empty()) throw Error(message.not_plain, Exit::usage);
     parts.push_back({head_of(message.role), false});
-    parts.push_back({message.content + end_, message.role == kAnswering});
+    parts.push_back({message.content + end_, message.role == kAnswering, message.learned});
     parts.push_back({"\n", false});
   }
   return parts;
@@ -93,10 +93,8 @@ std::vector<std::vector<Part>> ChatFormat::parts_of(const Conversation& conversa
   if (conversation.messages.empty())
     return {{{conversation.prompt, false}, {conversation.completion + (end_of_text_.empty() ? end_ : end_of_text_), true}}};
   if (!template_) return {as_chatml(conversation.messages)};
-  std::vector<std::string> roles;
-  for (const auto& message : conversation.messages) roles.push_back(message.role);
   std::vector<std::vector<Part>> out;
-  for (const auto& text : learned_texts(*template_, input_of(conversation), roles, special_))
+  for (const auto& text : learned_texts(*template_, input_of(conversation), conversation.messages, special_))
     out.push_back(parts_of_text(text));
   return out;
 }
@@ -126,22 +124,22 @@ std::vector<ChatFormat::Encoded> ChatFormat::encode(const Conversation& conversa
 }
 
 ChatFormat::Encoded ChatFormat::encode(std::vector<Part> parts, Encoding& with) const {
-  // Neighbours that are learned alike are one text, because a tokenizer may join their letters.
+  // Neighbours that no border of an answer divides are one text, because a tokenizer may join their letters.
   std::vector<Part> joined;
   for (auto& part : parts) {
-    if (!joined.empty() && joined.back().answer == part.answer)
+    if (!joined.empty() && joined.back().answer == part.answer && joined.back().learned == part.learned)
       joined.back().text += part.text;
     else
       joined.push_back(std::move(part));
   }
   Encoded out;
-  for (const auto& [text, answer] : joined) {
+  for (const auto& [text, answer, learned] : joined) {
     TokenBuffer ids;
     // Behind letters no space is set before the text, as some tokenizers do at the beginning of one.
     const bool goes_on = !out.tokens.empty() && !tokenizer_->is_added(out.tokens.back());
     tokenizer_->encode(text, {.goes_on = goes_on}, with, ids);
     out.tokens.insert(out.tokens.end(), ids.view().begin(), ids.view().end());
-    out.learned.resize(out.tokens.size(), answer);
+    out.learned.resize(out.tokens.size(), learned);
   }
   return out;
 }

@@ -26,10 +26,10 @@
 
 namespace terrace::lm {
 
-// Part of a text, and whether the model learns to write it.
+// Part of a text, whether a model would write it, and whether it learns to.
 struct Part {
   std::string text;
-  bool answer = false;
+  bool answer = false, learned = answer;
 };
 
 class ChatFormat {

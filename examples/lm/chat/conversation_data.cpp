@@ -1,11 +1,13 @@
 #include <terrace/examples/lm/chat/conversation_data.h>
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/corpus.h>
+#include <terrace/offload/chunk_store.h>
 
 namespace terrace::lm {
 namespace {
@@ -14,22 +16,20 @@ constexpr std::uint64_t kHeldOutOneIn = 20, kMostLineBytes = std::uint64_t{64} <
 // Orders that are no epoch's.
 constexpr std::uint64_t kPackingOrder = std::uint64_t{1} << 62, kSplitOrder = kPackingOrder + 1, kSplitSeed = 0;
 
+std::uint64_t checksum_of_text(std::string_view text) { return checksum_of(std::as_bytes(std::span(text))); }
+
 }  // namespace
 
 ConversationData::ConversationData(const std::vector<std::filesystem::path>& files, const ChatFormat& format,
-                                   std::uint64_t seq_len, std::uint64_t seed)
-    : files_(files), format_(&format), seq_len_(seq_len), seed_(seed) {
+                                   std::uint64_t seq_len, std::uint64_t seed, bool holds_out)
+    : files_(files), format_(&format), seq_len_(seq_len), seed_(seed), checksums_(files.size()) {
   std::vector<bool> learns;  // of each document
   for (std::uint32_t file = 0; file < files_.size(); ++file) scan(file, learns);
   untaught_ = static_cast<std::uint64_t>(std::ranges::count(learns, false));
   const auto all = first_.size();
-  if (all < 2)
-    throw Error(
-        fmt::format("the data has {} conversation{}, but 2 are needed: one to train on and one that is held out\n  give "
-                    "--data files with more lines",
-                    all, all == 1 ? "" : "s"),
-        Exit::usage);
-  const auto held_out = std::max<std::size_t>(1, all / kHeldOutOneIn);
+  if (all == 0)
+    throw Error("the data has no conversation: its files are empty\n  give --data files with at least one line", Exit::usage);
+  const auto held_out = holds_out && all > 1 ? std::max<std::size_t>(1, all / kHeldOutOneIn) : 0;
   const auto in_split = [&](std::size_t i) { return static_cast<std::uint32_t>(permuted(kSplitSeed, kSplitOrder, i, all)); };
   const auto length = [&](std::uint32_t item) -> std::uint64_t { return index_[item].tokens; };
   const auto packed = [&](std::size_t lines, const auto& line_of, bool& learns_any) {
@@ -79,6 +79,8 @@ void ConversationData::scan(std::uint32_t file, std::vector<bool>& learns) {
       continue;
     }
     if (!last) text = text.substr(0, newline + 1);
+    const std::array<std::uint64_t, 2> until_here{checksums_[file], checksum_of_text(text)};
+    checksums_[file] = checksum_of(std::as_bytes(std::span(until_here)));
     for (std::size_t at = 0; at < text.size();) {
       const auto end = std::min(text.find('\n', at), text.size());
       add(file, offset + at, ++number, text.substr(at, end - at), learns);
@@ -98,18 +100,29 @@ void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64
     const auto tokens = documents[part].tokens.size();
     if (tokens > seq_len_) ++cut_;
     const auto kept = static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, seq_len_));
-    index_.push_back({offset, file, static_cast<std::uint32_t>(line.size()), kept, part});
-    bool learns_any = false;
-    for (std::uint32_t i = 1; i < kept; ++i) learns_any = learns_any || documents[part].learned[i];  // the first has no target
-    learns.push_back(learns_any);
+    index_.push_back({offset, file, static_cast<std::uint32_t>(line.size()), kept, part,
+                      static_cast<std::uint32_t>(checksum_of_text(line))});
+    const auto learned = [&](std::size_t end) {  // the first token is no target
+      const auto& of = documents[part].learned;
+      return static_cast<std::uint64_t>(std::count(of.begin() + 1, of.begin() + static_cast<std::ptrdiff_t>(end), true));
+    };
+    answer_tokens_ += learned(tokens);
+    learned_tokens_ += learned(kept);
+    learns.push_back(learned(kept) > 0);
   }
 } catch (const Error& error) {
   throw Error(fmt::format("{}, line {}: {}", files_[file].string(), number, error.what()), error.exit());
 }
 
+double ConversationData::share_cut_off() const {
+  return 1 - static_cast<double>(learned_tokens_) / static_cast<double>(std::max<std::uint64_t>(1, answer_tokens_));
+}
+
+// None in an evaluation without held-out conversations.
 std::span<const std::uint32_t> ConversationData::items_of(bool held_out, std::uint64_t sequence) const {
   const auto& packing = held_out ? held_out_ : training_;
   const auto count = packing.sequences();
+  if (count == 0) return {};
   if (held_out) return packing.items_of(sequence % count);
   return packing.items_of(permuted(seed_, sequence / count, sequence % count, count));
 }
@@ -121,6 +134,7 @@ ChatFormat::Encoded ConversationData::read(const Entry& entry) {
   };
   std::string line(entry.bytes, '\0');
   CorpusFile(files_[entry.file]).read(entry.offset, {reinterpret_cast<unsigned char*>(line.data()), line.size()});
+  if (static_cast<std::uint32_t>(checksum_of_text(line)) != entry.checksum) changed("it has other bytes");
   ChatFormat::Encoded encoded;
   try {
     auto documents = format_->encode(parse_conversation(line), encoding_);

@@ -88,6 +88,17 @@ AddedTokens::Found AddedTokens::find(std::string_view text, std::size_t from) co
   return {};
 }
 
+bool AddedTokens::stands_over(std::string_view text, std::size_t at) const {
+  return std::ranges::any_of(tokens_, [&](const AddedToken& token) {
+    const std::string_view content = token.content;
+    for (std::size_t before = 1; before < content.size() && before <= at; ++before) {
+      const auto there = text.substr(at - before, content.size());
+      if (content.starts_with(there)) return true;
+    }
+    return false;
+  });
+}
+
 void AddedTokens::cut(std::string_view text, const std::function<void(std::string_view)>& take_text,
                       const std::function<void(TokenId)>& take_token) const {
   std::size_t done = 0, from = 0;

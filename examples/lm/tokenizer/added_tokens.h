@@ -26,7 +26,7 @@ struct AddedToken {
   friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
 
-// Whether it may be found over a place where a text is cut (Tokenizer::cut_before()), or takes what stands there.
+// Whether it may be found over a space where a text is cut (cut_at_space()), or takes what stands at a cut.
 bool joins_a_cut(const AddedToken& token);
 
 class AddedTokens {
@@ -37,6 +37,8 @@ class AddedTokens {
   // Calls text(part) and token(id) in the order of the text. Of tokens that begin at one place the longest one counts.
   void cut(std::string_view text, const std::function<void(std::string_view)>& take_text,
            const std::function<void(TokenId)>& take_token) const;
+  // Whether one of them stands over a place of a text, or may, if the text goes on.
+  [[nodiscard]] bool stands_over(std::string_view text, std::size_t at) const;
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
   [[nodiscard]] const std::vector<AddedToken>& all() const { return tokens_; }
 

@@ -63,8 +63,8 @@ class JsonModel final : public TokenizerModel {
     take_added(read_added_tokens(part_of(file.rest, "added_tokens")));
     may_cut_ = !pre_tokenizer.metaspace && pre_tokenizer.steps.size() == 1 &&
                std::holds_alternative<Pattern>(pre_tokenizer.steps[0]) &&
-               std::ranges::all_of(normalizer.steps, [](const auto& step) { return std::holds_alternative<NfcStep>(step); }) &&
-               std::ranges::none_of(added_by_id, [](const auto& entry) { return joins_a_cut(entry.second); });
+               std::ranges::all_of(normalizer.steps, [](const auto& step) { return std::holds_alternative<NfcStep>(step); });
+    added_join_cuts_ = std::ranges::any_of(added_, joins_a_cut);
   }
 
   [[nodiscard]] std::unique_ptr<State> new_state() const override { return std::make_unique<JsonState>(); }
@@ -75,7 +75,7 @@ class JsonModel final : public TokenizerModel {
   [[nodiscard]] bool has(TokenId id) const override { return added_by_id.contains(id) || (id < bpe.ids() && bpe.bytes_of(id)); }
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const override { return bpe.id_of(content); }
   [[nodiscard]] const std::vector<AddedToken>& added() const override { return added_; }
-  [[nodiscard]] bool may_cut() const override { return may_cut_; }
+  [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most, bool finds_added) const override;
   [[nodiscard]] std::string text() const override { return file.text(); }
 
  private:
@@ -110,7 +110,7 @@ class JsonModel final : public TokenizerModel {
   std::unordered_map<TokenId, AddedToken> added_by_id;
   std::size_t id_limit = 0;
   std::vector<AddedToken> added_;  // by their ids
-  bool may_cut_ = false;
+  bool may_cut_ = false, added_join_cuts_ = false;
 
   void encode_text(std::string_view text, EncodeOptions options, JsonState& state, TokenBuffer& out) const;
   // Where a part stands, which decides whether a space is set before it.
@@ -184,6 +184,16 @@ void JsonModel::encode(std::string_view text, EncodeOptions options, State& stat
   if (options.with_template) out.append(around.before);
   encode_text(text, options, static_cast<JsonState&>(state), out);
   if (options.with_template) out.append(around.after);
+}
+
+std::optional<std::size_t> JsonModel::cut_before(std::string_view text, std::size_t most, bool finds_added) const {
+  if (!may_cut_ || (finds_added && added_join_cuts_)) return {};
+  if (const auto at = cut_at_space(text, most)) return at;
+  // Tokens that are found after NFC may have other bytes in the text.
+  if (finds_added && !normalizer.steps.empty() && !normalized_added.empty()) return {};
+  return cut_behind_word(text, most, [&](std::size_t at) {
+    return !finds_added || (!raw_added.stands_over(text, at) && !normalized_added.stands_over(text, at));
+  });
 }
 
 std::string JsonModel::piece(TokenId id, DecodeOptions options) const {

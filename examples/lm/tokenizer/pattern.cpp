@@ -40,7 +40,7 @@ std::optional<Pattern> known_pattern(std::string_view regex) {
   return {};
 }
 
-std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t most) {
+std::optional<std::size_t> cut_at_space(std::string_view text, std::size_t most) {
   if (text.size() < 3) return {};
   const auto is_letter_at = [&](std::size_t i) {
     return (text[i] >= 'a' && text[i] <= 'z') || (text[i] >= 'A' && text[i] <= 'Z');
@@ -48,6 +48,32 @@ std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t 
   for (auto at = std::min(most, text.size() - 2); at > 0; --at)
     if (text[at] == ' ' && is_letter_at(at - 1) && is_letter_at(at + 1)) return at;
   return {};
+}
+
+// A run of letters or numbers is followed by nothing that belongs to its word, except the contractions of o200k. So a word ends
+// there, and no word before it depends on what follows. Words behind it never depend on what was before.
+std::optional<std::size_t> cut_behind_word(std::string_view text, std::size_t most,
+                                           const std::function<bool(std::size_t)>& accepted) {
+  constexpr std::size_t kMostBytes = 4;  // of a character
+  if (text.size() <= kMostBytes) return {};
+  const auto& table = UnicodeTable::get();
+  const char* const end = text.data() + text.size();
+  for (auto at = std::min(most, text.size() - kMostBytes); at > 0; --at) {
+    const auto next = character_at(text.data() + at, end);
+    const auto kind = table.class_of(next.code);
+    const bool continues = (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80U;  // within a character
+    const bool ends_word = is_white(kind) || (kind == CharClass::other && text[at] != '\'');
+    if (continues || !ends_word || table.may_change(next.code)) continue;
+    const auto last = last_character(text.substr(0, at));
+    const auto before = table.class_of(last);
+    if ((is_letter(before) || before == CharClass::number) && !table.may_change(last) && accepted(at)) return at;
+  }
+  return {};
+}
+
+std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t most) {
+  if (const auto at = cut_at_space(text, most)) return at;
+  return cut_behind_word(text, most, [](std::size_t) { return true; });
 }
 
 void each_word(Pattern pattern, std::string_view text, const std::function<void(std::string_view)>& take) {

@@ -19,8 +19,14 @@ std::string_view text_of(Pattern pattern);
 // The pattern with one of its spellings; nothing for any other regular expression.
 std::optional<Pattern> known_pattern(std::string_view regex);
 
-// Where a text may be cut so that the words of both parts are those of the whole, for all known patterns: between a letter and
-// a space with a letter after it. The last such place at or before `most`; nothing if there is none.
+// Where a text may be cut so that the words of both parts are those of the whole, for all known patterns: between a letter of
+// ASCII and a space with another one after it. The last such place at or before `most`; nothing if there is none.
+std::optional<std::size_t> cut_at_space(std::string_view text, std::size_t most);
+// The same for texts without such places: behind any letter or number, before what is neither, nor a mark, nor an apostrophe,
+// and where NFC changes neither side of it. Only places that are accepted.
+std::optional<std::size_t> cut_behind_word(std::string_view text, std::size_t most,
+                                           const std::function<bool(std::size_t)>& accepted);
+// The first rule, or else the second one.
 std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t most);
 
 // Calls take(word) for each word, in order. Together they are the text.

@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-
-#include <sys/stat.h>
-#include <unistd.h>
+#include <span>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/file_state.h>
 #include <terrace/core/json_text.h>
 
 namespace terrace::lm {
@@ -32,12 +31,8 @@ bool has_lines(const std::filesystem::path& path) { return path.extension() == "
 PieceSource::PieceSource(std::vector<std::filesystem::path> files, std::uint64_t piece_bytes, Cut cut)
     : piece_bytes_(piece_bytes), cut_(std::move(cut)) {
   for (auto& path : files) {
-    const auto file = open_input(path);
-    struct stat status {};
-    if (::fstat(file.get(), &status) != 0)
-      throw Error(fmt::format("{} cannot be read: {}", path.string(), describe_errno(errno)), Exit::usage);
-    files_.push_back({std::move(path), static_cast<std::uint64_t>(status.st_size),
-                      status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec});
+    const auto state = state_of(open_input(path).get());
+    files_.push_back({std::move(path), state.bytes, state.written_ns});
   }
 }
 
@@ -56,7 +51,7 @@ std::uint64_t PieceSource::bytes_before(InputPlace place) const {
 
 std::string PieceSource::described() const {
   std::string text;
-  for (const auto& file : files_) text += fmt::format("{} {} {}\n", file.path.string(), file.bytes, file.changed_ns);
+  for (const auto& file : files_) text += fmt::format("{} {} {}\n", file.path.string(), file.bytes, file.written_ns);
   return text;
 }
 
@@ -64,19 +59,25 @@ void PieceSource::open(std::uint64_t file) {
   if (open_file_ == file) return;
   open_ = open_input(files_[file].path);
   open_file_ = file;
+  demand_unchanged();
 }
 
-std::string PieceSource::read(std::uint64_t offset, std::uint64_t bytes) const {
+void PieceSource::demand_unchanged() const {
+  const auto& file = files_[open_file_];
+  const auto state = state_of(open_.get());
+  if (state.bytes != file.bytes || state.written_ns != file.written_ns)
+    throw Error(
+        fmt::format("{} has changed since the command began, so what is written would be of two texts\n  repeat the "
+                    "command when the file is complete; remove what it has written before, if it refuses to go on",
+                    file.path.string()));
+}
+
+std::string PieceSource::read(std::uint64_t offset, std::uint64_t bytes) const try {
   std::string out(bytes, '\0');
-  for (std::uint64_t done = 0; done < bytes;) {
-    const auto got = ::pread(open_.get(), out.data() + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      throw Error(fmt::format("{} could not be read at offset {}: {}", files_[open_file_].path.string(), offset + done,
-                              got < 0 ? describe_errno(errno) : "it has become shorter"));
-    done += static_cast<std::uint64_t>(got);
-  }
+  read_all(open_.get(), offset, std::as_writable_bytes(std::span(out)));
   return out;
+} catch (const Error& error) {
+  throw Error(fmt::format("{} could not be read at offset {}: {}", files_[open_file_].path.string(), offset, error.what()));
 }
 
 // 0: the window has no end of a piece.
@@ -121,6 +122,7 @@ std::optional<Piece> PieceSource::next(InputPlace& place) {
   for (auto wanted = piece_bytes_;; wanted *= 2) {
     if (wanted >= left) {  // all that is left
       piece.bytes = read(place.offset, left);
+      demand_unchanged();
       piece.ends_document = true;
       place = {place.file + 1, 0};
       return piece;

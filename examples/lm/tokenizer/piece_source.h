@@ -1,9 +1,10 @@
 // The input of `terrace tokenize` in pieces of bounded size: files of text, each one document, or of JSON objects, one in a
-// line and each one document. Where pieces begin and end depends on the bytes of the files only.
+// line and each one document. Where pieces begin and end depends on the bytes of the files only. A file must stay as it was
+// when the source was made until its last piece has been read.
 //
 // Owner:   the job. Threads: next() from one at a time.
 // Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and for a line, or a text that cannot be
-//          cut, of more than kMostPieceBytes; Error(Exit::runtime) if reading fails.
+//          cut, of more than kMostPieceBytes; Error(Exit::runtime) if reading fails, and for a file that has changed.
 #pragma once
 
 #include <cstdint>
@@ -53,9 +54,10 @@ class PieceSource {
   struct File {
     std::filesystem::path path;
     std::uint64_t bytes = 0;
-    std::int64_t changed_ns = 0;
+    std::int64_t written_ns = 0;
   };
   void open(std::uint64_t file);
+  void demand_unchanged() const;  // the open file
   [[nodiscard]] std::string read(std::uint64_t offset, std::uint64_t bytes) const;
   [[nodiscard]] std::size_t end_of_piece(const std::string& window, std::uint64_t most, bool lines) const;
 

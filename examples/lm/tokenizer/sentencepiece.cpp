@@ -2,15 +2,19 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <mutex>
+#include <unordered_set>
 
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/lm/tokenizer/pattern.h>
 #include <terrace/examples/lm/tokenizer/sentencepiece_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
+#include <terrace/examples/lm/tokenizer/unicode.h>
 
 namespace terrace::lm {
 namespace {
@@ -45,7 +49,7 @@ class SentencePieceModel final : public TokenizerModel {
     may_cut_ = file_.bpe && file_.escapes_spaces && !file_.removes_spaces && !file_.maps_characters;
     for (std::size_t id = 0; may_cut_ && id < pieces_; ++id)
       may_cut_ = !reaches_over_a_space(beginning_.IdToPiece(static_cast<int>(id)));
-    for (const auto& token : added_) may_cut_ = may_cut_ && !joins_a_cut(token);
+    added_join_cuts_ = std::ranges::any_of(added_, joins_a_cut);
   }
 
   [[nodiscard]] std::unique_ptr<State> new_state() const override { return std::make_unique<Ids>(); }
@@ -92,7 +96,13 @@ class SentencePieceModel final : public TokenizerModel {
     return id >= 0 && beginning_.IdToPiece(id) == content ? std::optional(static_cast<TokenId>(id)) : std::nullopt;
   }
   [[nodiscard]] const std::vector<AddedToken>& added() const override { return added_; }
-  [[nodiscard]] bool may_cut() const override { return may_cut_; }
+  [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most,
+                                                      bool finds_added) const override {
+    if (!may_cut_ || (finds_added && added_join_cuts_)) return {};
+    if (const auto at = cut_at_space(text, most)) return at;
+    std::call_once(neighbours_known_, [&] { find_neighbours(); });
+    return cut_between_pieces(text, most, finds_added);
+  }
   [[nodiscard]] std::string text() const override { return bytes_ + settings_.text(); }
 
  private:
@@ -105,6 +115,42 @@ class SentencePieceModel final : public TokenizerModel {
       throw Error(fmt::format("a text of {} bytes cannot be encoded: {}", part.size(), printable(status.ToString())));
     std::ranges::transform(ids.all, out.reserve(ids.all.size()), [](int id) { return static_cast<TokenId>(id); });
     out.written(ids.all.size());
+  }
+
+  // Merges join neighbours that stand side by side in a piece. Without pieces for bytes, unknown characters join, too.
+  void find_neighbours() const {
+    bool has_bytes = false;
+    for (std::size_t id = 0; id < pieces_; ++id) {
+      has_bytes = has_bytes || beginning_.IsByte(static_cast<int>(id));
+      const auto piece = beginning_.IdToPiece(static_cast<int>(id));
+      const char* const end = piece.data() + piece.size();
+      auto before = kNoCodePoint;
+      for (const char* at = piece.data(); at < end;) {
+        const auto [code, bytes] = character_at(at, end);
+        if (before != kNoCodePoint) neighbours_.insert(pair_of(before, code));
+        if (bytes == piece.size()) known_.insert(code);
+        before = code;
+        at += bytes;
+      }
+    }
+    needs_known_ = !has_bytes;
+  }
+  static std::uint64_t pair_of(std::uint32_t first, std::uint32_t second) { return std::uint64_t{first} << 32U | second; }
+
+  [[nodiscard]] std::optional<std::size_t> cut_between_pieces(std::string_view text, std::size_t most, bool finds_added) const {
+    constexpr std::size_t kMostBytes = 4;  // of a character
+    const auto as_in_pieces = [](std::uint32_t code) { return code == ' ' ? std::uint32_t{0x2581} : code; };
+    const auto is_known = [&](std::uint32_t code) { return !needs_known_ || known_.contains(code); };
+    if (text.size() <= kMostBytes) return {};
+    for (auto at = std::min(most, text.size() - kMostBytes); at > 0; --at) {
+      const auto next = as_in_pieces(character_at(text.data() + at, text.data() + text.size()).code);
+      if (next == kNoCodePoint) continue;
+      const auto before = as_in_pieces(last_character(text.substr(0, at)));
+      if (before == kNoCodePoint || neighbours_.contains(pair_of(before, next)) || !is_known(before) || !is_known(next))
+        continue;
+      if (!finds_added || !finder_.stands_over(text, at)) return at;
+    }
+    return {};
   }
 
   // What is named special is found in a text, too; without names that are the tokens of the model itself.
@@ -144,7 +190,11 @@ class SentencePieceModel final : public TokenizerModel {
   std::string bytes_;
   Processor beginning_, continuing_;  // of a text, and of what goes on with one
   std::size_t pieces_ = 0;
-  bool prefixed_ = false, may_cut_ = false;
+  bool prefixed_ = false, may_cut_ = false, added_join_cuts_ = false;
+  mutable std::once_flag neighbours_known_;  // the next three: for texts without spaces between words
+  mutable std::unordered_set<std::uint64_t> neighbours_;
+  mutable std::unordered_set<std::uint32_t> known_;
+  mutable bool needs_known_ = false;
   Stripped stripped_;
   std::vector<AddedToken> added_;  // by their ids
   AddedTokens finder_;

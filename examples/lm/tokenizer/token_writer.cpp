@@ -13,6 +13,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/file_lock.h>
+#include <terrace/core/file_state.h>
 
 namespace terrace::lm {
 namespace {
@@ -155,10 +156,11 @@ void TokenWriter::write_index() const {
   const auto each_block = [&](const auto& take) {
     for (std::uint64_t first = 0; first < place_.documents; first += kAtOnce) {
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kAtOnce, place_.documents - first));
-      const auto size = static_cast<ssize_t>(count * sizeof some[0]);
-      if (::pread(sizes_file_.get(), some.data(), static_cast<std::size_t>(size), static_cast<off_t>(first * sizeof some[0])) !=
-          size)
-        throw Error(fmt::format("{} could not be read", sizes().string()));
+      try {
+        read_all(sizes_file_.get(), first * sizeof some[0], std::as_writable_bytes(std::span(some).first(count)));
+      } catch (const Error& error) {
+        throw Error(fmt::format("{} could not be read: {}", sizes().string(), error.what()));
+      }
       bytes.clear();
       take(std::span<const std::int32_t>(some).first(count), first);
       index.write(bytes);
@@ -190,8 +192,9 @@ void TokenWriter::finish() {
                   Exit::usage);
     std::string header;
     for (const auto number : {kMagic, kVersion, static_cast<std::int32_t>(place_.tokens)}) append(header, number);
-    if (::pwrite(ids_file_.get(), header.data(), header.size(), 0) != static_cast<ssize_t>(header.size()))
+    if (::lseek(ids_file_.get(), 0, SEEK_SET) != 0)
       throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+    write_to(ids_file_, partial(), header);
   }
   sync();
   if (kind_ == TokenFile::megatron) write_index();

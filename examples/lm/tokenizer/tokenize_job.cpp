@@ -21,6 +21,7 @@ struct Encoded {
   std::vector<std::size_t> ends;
 };
 
+constexpr int kManyPieces = 32;                                  // a piece and its ids need up to 30 MiB
 constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 48U;  // more than any file has
 
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
@@ -32,9 +33,10 @@ struct TokenizeJob::State {
       : settings(std::move(of)),
         tokenizer(with),
         pool(on),
-        source(settings.inputs, settings.piece_bytes,
-               [this](std::string_view text, std::size_t most) { return tokenizer.cut_before(text, most); }),
-        pieces_at_once(static_cast<std::size_t>(4 * on.threads())) {
+        source(
+            settings.inputs, settings.piece_bytes,
+            [this](std::string_view text, std::size_t most) { return tokenizer.cut_before(text, most, settings.finds_added); }),
+        pieces_at_once(static_cast<std::size_t>(std::min(4 * on.threads(), std::max(kManyPieces, on.threads())))) {
     // The number of threads changes nothing.
     identity = fmt::format(
         "{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.text(), name_of(settings.kind),

@@ -8,7 +8,6 @@
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokens_beside.h>
-#include <terrace/examples/lm/tokenizer/words.h>
 
 namespace terrace::lm {
 namespace {
@@ -107,8 +106,8 @@ std::vector<std::string> Tokenizer::special() const {
   return out;
 }
 
-std::optional<std::size_t> Tokenizer::cut_before(std::string_view text, std::size_t most) const {
-  return model_->may_cut() ? cut_between_words(text, most) : std::nullopt;
+std::optional<std::size_t> Tokenizer::cut_before(std::string_view text, std::size_t most, bool finds_added) const {
+  return model_->cut_before(text, most, finds_added);
 }
 
 std::string Tokenizer::text() const { return model_->text(); }

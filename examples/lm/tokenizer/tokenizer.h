@@ -78,8 +78,9 @@ class Tokenizer {
   [[nodiscard]] bool is_added(TokenId id) const;           // found before a text is cut into words
   [[nodiscard]] std::vector<std::string> special() const;  // the contents of the special tokens, by their ids
   // Where a text may be cut so that the tokens of both parts are those of the whole: between a letter and a space with a letter
-  // after it. The last such place at or before `most`; nothing if there is none, or if this tokenizer may look further.
-  [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most) const;
+  // after it, or else where a word or what can be a token surely ends. The last such place at or before `most`; nothing if
+  // there is none, or if this tokenizer may look further. `finds_added`: as the text will be encoded.
+  [[nodiscard]] std::optional<std::size_t> cut_before(std::string_view text, std::size_t most, bool finds_added = true) const;
   // A tokenizer.json is written back so. Equal texts are tokenizers that encode equally.
   [[nodiscard]] std::string text() const;
 

@@ -31,7 +31,8 @@ class TokenizerModel {
   [[nodiscard]] virtual bool has(TokenId id) const = 0;
   [[nodiscard]] virtual std::optional<TokenId> id_of(std::string_view content) const = 0;
   [[nodiscard]] virtual const std::vector<AddedToken>& added() const = 0;  // by their ids
-  [[nodiscard]] virtual bool may_cut() const = 0;                          // see Tokenizer::cut_before()
+  [[nodiscard]] virtual std::optional<std::size_t> cut_before(std::string_view text, std::size_t most,
+                                                              bool finds_added) const = 0;
   [[nodiscard]] virtual std::string text() const = 0;
 };
 

@@ -33,6 +33,14 @@ UnicodeTable::UnicodeTable() {
   }
 }
 
+std::uint32_t last_character(std::string_view text) {
+  const char* const end = text.data() + text.size();
+  for (std::uint32_t bytes = 1; bytes <= std::min<std::size_t>(4, text.size()); ++bytes)
+    if (const auto found = character_at(end - bytes, end); found.bytes == bytes && found.code != kNoCodePoint)
+      return found.code;
+  return kNoCodePoint;
+}
+
 void append_utf8(std::string& text, std::uint32_t code) {
   const auto add = [&](std::uint32_t byte) { text += static_cast<char>(byte); };
   if (code < 0x80) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace terrace::lm {
 
@@ -57,6 +58,9 @@ inline Character character_at(const char* at, const char* end) {
   const std::uint32_t code = (first & 0x7U) << 18U | (byte(1) & 0x3fU) << 12U | (byte(2) & 0x3fU) << 6U | (byte(3) & 0x3fU);
   return code >= 0x10000 && code < 0x110000 ? Character{code, 4} : Character{};
 }
+
+// The code of the character that ends a text; kNoCodePoint if its last bytes are no whole character.
+std::uint32_t last_character(std::string_view text);
 
 void append_utf8(std::string& text, std::uint32_t code);
 

@@ -120,6 +120,29 @@ TEST_F(Answers, AreWhatTheTemplateMarks) {
                  "nothing to learn");
 }
 
+// A mark of the message stands above what the template says.
+TEST_F(Answers, AreNotLearnedWhereTheirMessagesSaySo) {
+  const auto marked = [](bool first, bool last) {
+    auto line = nlohmann::ordered_json::parse(kTwoTurns);
+    if (!first) line["messages"][1]["weight"] = 0;
+    if (!last) line["messages"][3]["train"] = false;
+    return line.dump();
+  };
+  EXPECT_EQ((Documents{"<|h|>user<|/h|>\n\nq<|eot|><|h|>assistant<|/h|>\n\na<|eot|><|h|>user<|/h|>\n\np<|eot|><|h|>assistant<|/"
+                       "h|>\n\n[b<|eot|>]"}),
+            documents(kHeaders, marked(false, true)));
+  EXPECT_EQ((Documents{"<|h|>user<|/h|>\n\nq<|eot|><|h|>assistant<|/h|>\n\n[a<|eot|>]"}),
+            documents(kHeaders, marked(true, false)));
+  EXPECT_EQ((Documents{"<|h|>user\nq<|eot|>\n<|h|>assistant\na<|eot|>\n<|h|>user\np<|eot|>\n<|h|>assistant\n[<think>s</"
+                       "think>b<|eot|>]\n"}),
+            documents(kThoughts, marked(false, true)))
+      << "no document for an answer that is not learned";
+  EXPECT_EQ((Documents{"<|h|>user\nq<|eot|><|h|>assistant\na<|eot|><|h|>user\np<|eot|><|h|>assistant\n[b<|eot|>]"}),
+            documents(kMarked, marked(false, true)));
+  EXPECT_EQ((Documents{"<|h|>user\nq<|eot|><|h|>assistant\n[a<|eot|>]<|h|>user\np<|eot|><|h|>assistant\nb<|eot|>"}),
+            documents(kMarked, marked(true, false)));
+}
+
 TEST_F(Answers, OfOtherTemplatesAreRefusedAndPlainTextsNeedNone) {
   // The prompt opens a thought, and the text of the answer has none.
   expect_refused(

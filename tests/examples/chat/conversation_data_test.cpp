@@ -73,6 +73,13 @@ TEST_F(Data, OnlyAnswersAreLearned) {
           Ids{'a', 'b', kEnd, 'c', kEnd}),
       learned(
           R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"ab"},{"role":"user","content":"r"},{"role":"assistant","content":"c"}]})"));
+  EXPECT_EQ(
+      std::pair(
+          std::string("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nab<|im_end|>\n<|im_start|>user\nr<|im_end|>\n"
+                      "<|im_start|>assistant\nc<|im_end|>\n"),
+          Ids{'c', kEnd}),
+      learned(
+          R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"ab","weight":0},{"role":"user","content":"r"},{"role":"assistant","content":"c"}]})"));
   EXPECT_EQ(std::pair(std::string("pcd<|endoftext|>"), Ids{'c', 'd', kEndOfText}),
             learned(R"({"prompt":"p","completion":"cd"})"));
   EXPECT_EQ("<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
@@ -183,6 +190,34 @@ TEST_F(Data, WhatIsLearnedMustStandWithinASequence) {
   EXPECT_EQ(1, refused);
 }
 
+TEST_F(Data, SaysHowMuchOfTheAnswersIsCutOff) {
+  const auto share = [&](const std::string& text) {
+    return ConversationData({folder_.write("a.jsonl", text)}, format_, 64, 1).share_cut_off();
+  };
+  EXPECT_EQ(0, share(line(1, 5) + line(2, 6)));
+  // Each answer has a thousand letters and its end, and 64 positions have what is before them, too.
+  const ConversationData data({folder_.write("a.jsonl", line(1, 999) + line(2, 999))}, format_, 64, 1);
+  const auto before = tokenizer_.encode("<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\n").size();
+  EXPECT_DOUBLE_EQ(1 - static_cast<double>(64 - before) / 1000, data.share_cut_off());
+  EXPECT_EQ(0U, data.untaught());
+}
+
+TEST_F(Data, NothingIsHeldOutOfOneConversationOrWithoutEvaluations) {
+  ConversationData one({folder_.write("a.jsonl", line(1, 5))}, format_, 64, 1);
+  EXPECT_EQ(1U, one.sequences(false));
+  EXPECT_EQ(0U, one.sequences(true));
+  EXPECT_EQ(1, std::ranges::count(row(one, false, 0, 64).targets, static_cast<std::int32_t>(kEnd)));
+  EXPECT_EQ(64, std::ranges::count(row(one, true, 3, 64).targets, -1)) << "an evaluation finds no target";
+  const auto file = folder_.write("b.jsonl", lines(40));
+  ConversationData all({file}, format_, 128, 5, false);
+  EXPECT_EQ(0U, all.sequences(true));
+  std::set<std::string> seen;
+  for (std::uint64_t s = 0; s < all.sequences(false); ++s)
+    for (const auto& text : documents(row(all, false, s, 128)))
+      if (text[0] != '\0') seen.insert(text);
+  EXPECT_EQ(40U, seen.size());
+}
+
 TEST_F(Data, LongLinesAreReadWhole) {
   std::string text;
   for (int i = 0; i < 3; ++i) text += line(i, 1'200'000) + line(10 + i, 2);
@@ -204,8 +239,8 @@ TEST_F(Data, MistakesNameFileAndLine) {
   };
   expect(line(1, 2) + "\n" + line(2, 2) + "{\"messages\": 3}\n", "bad.jsonl, line 4: \"messages\"");
   expect(line(1, 2) + line(2, 2).substr(0, 30), "bad.jsonl, line 2: it is not JSON");
-  expect("", "0 conversations");
-  expect(line(1, 2), "1 conversation,");
+  expect("", "no conversation");
+  expect("\n \n", "no conversation");
   EXPECT_THROW(ConversationData({folder_ / "absent"}, format_, 64, 1), Error);
 }
 
@@ -216,6 +251,24 @@ TEST_F(Data, AFileThatChangesIsNoticed) {
     folder_.write("a.jsonl", text);
     EXPECT_THROW(row(data, false, 0, 64), Error);
   }
+  // As many bytes, tokens and answers.
+  folder_.write("a.jsonl", line(1, 2) + line(2, 2));
+  EXPECT_NO_THROW(row(data, false, 0, 64));
+  folder_.write("a.jsonl", line(3, 2) + line(4, 2));
+  EXPECT_THROW(row(data, false, 0, 64), Error);
+}
+
+TEST_F(Data, FilesHaveChecksumsOfAllTheirBytes) {
+  const auto checksum = [&](const std::string& text) {
+    return ConversationData({folder_.write("a.jsonl", text)}, format_, 64, 1).checksums().at(0);
+  };
+  const auto text = lines(60);
+  const auto expected = checksum(text);
+  EXPECT_EQ(expected, checksum(text));
+  auto other = text;
+  other[text.rfind("x")] = 'y';
+  EXPECT_NE(expected, checksum(other));
+  EXPECT_NE(expected, checksum(text + "\n"));
 }
 
 }  // namespace

@@ -34,6 +34,35 @@ TEST(Conversation, HasThreeSpellings) {
   }
 }
 
+TEST(Conversation, AlpacaHasASystemAndAHistory) {
+  const auto whole =
+      parse_conversation(R"({"system":"s","history":[["q","a"],["r","b"]],"instruction":"i","input":"x","output":"o"})");
+  std::string spelled;
+  for (const auto& m : whole.messages) spelled += m.role + ":" + m.content + (m.learned ? "!" : "") + "|";
+  EXPECT_EQ("system:s|user:q|assistant:a!|user:r|assistant:b!|user:i\n\nx|assistant:o!|", spelled);
+  EXPECT_EQ(2U, parse_conversation(R"({"system":"","history":[],"instruction":"i","output":"o"})").messages.size());
+  EXPECT_EQ(2U, parse_conversation(R"({"system":null,"history":null,"instruction":"i","output":"o"})").messages.size());
+}
+
+TEST(Conversation, AnswersMaySayThatTheyAreNotLearned) {
+  const auto learned = [](const std::string& mark) {
+    const auto all =
+        parse_conversation(R"({"messages":[{"role":"user","content":"q","weight":1},{"role":"assistant","content":"a",)" +
+                           mark + R"(},{"role":"user","content":"r"},{"role":"assistant","content":"b"}]})")
+            .messages;
+    EXPECT_FALSE(all[0].learned || all[2].learned);
+    EXPECT_TRUE(all[3].learned);
+    return all[1].learned;
+  };
+  for (const auto* const no :
+       {R"("weight":0)", R"("weight":0.0)", R"("train":false)", R"("training":false)", R"("trainable":0)", R"("learn":false)",
+        R"("loss":false)", R"("loss_mask":0)", R"("step_loss_mask":0)", R"("masked":true)", R"("weight":1,"train":false)"})
+    EXPECT_FALSE(learned(no)) << no;
+  for (const auto* const yes :
+       {R"("weight":1)", R"("weight":null)", R"("train":true)", R"("loss_mask":1)", R"("masked":false)"})
+    EXPECT_TRUE(learned(yes)) << yes;
+}
+
 TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
   for (const auto& [line, why] :
        {std::pair{"{", "not JSON"},
@@ -47,6 +76,11 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
         {R"({"messages":[{"role":"user","content":"a"}]})", "nothing to learn"},
         {R"({"prompt":"p"})", "no \"completion\""},
         {R"({"prompt":"p","completion":""})", "nothing to learn"},
+        {R"({"messages":[{"role":"assistant","content":"a","weight":0}]})", "all answers are marked as not to be learned"},
+        {R"({"messages":[{"role":"assistant","content":"a","weight":0.5}]})", "\"weight\" of message 1 is 0.5"},
+        {R"({"messages":[{"role":"assistant","content":"a","loss_mask":[0,1]}]})", "\"loss_mask\" of message 1 is [0,1]"},
+        {R"({"instruction":"i","output":"o","system":3})", "\"system\""},
+        {R"({"instruction":"i","output":"o","history":[["q"]]})", "\"history\" is no list of pairs"},
         {R"({"instruction":"i"})", "no \"output\""},
         {R"({"instruction":"i","input":3,"output":"o"})", "\"input\""}}) {
     try {

@@ -151,6 +151,26 @@ TEST_P(SentencePiece, TextsAreCutWhereBothPartsHaveTheirTokens) {
   EXPECT_EQ(may_cut, cuts > 0);
 }
 
+// Where no piece has both neighbours side by side, nothing is merged.
+TEST_P(SentencePiece, TextsWithoutSpacesAreCutBetweenPieces) {
+  const auto tokenizer = tokenizer_of(GetParam());
+  std::mt19937 random(kSeed + 5);
+  int cuts = 0;
+  for (int i = 0; i < 300; ++i) {
+    auto text = some_text(random, 20);
+    for (auto at = text.find(' '); at != std::string::npos; at = text.find(' ', at))
+      text.replace(at, 1, i % 2 == 0 ? "\n" : "\u3002");
+    const auto at = tokenizer.cut_before(text, text.size() / 2);
+    if (!at) continue;
+    ++cuts;
+    auto parts = tokenizer.encode(text.substr(0, *at));
+    const auto rest = tokenizer.encode(text.substr(*at), {.goes_on = true});
+    parts.insert(parts.end(), rest.begin(), rest.end());
+    EXPECT_EQ(tokenizer.encode(text), parts) << "seed " << kSeed << ": " << text;
+  }
+  EXPECT_EQ(GetParam().name == "bpe" || GetParam().name == "bpe_without_prefix" ? 300 : 0, cuts);
+}
+
 TEST_P(SentencePiece, FilesOfTokensDoNotDependOnPieces) {
   std::mt19937 random(kSeed + 4);
   const auto input = folder_->write("input.txt", some_text(random, 3000));

@@ -1,4 +1,8 @@
 // Files of token ids: their bytes in each format, for each number of threads, and after interruptions.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iterator>
@@ -11,8 +15,18 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/tokenizer/byte_letters.h>
+#include <terrace/examples/lm/tokenizer/piece_source.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/tests/examples/scratch_folder.h>
+
+namespace {
+std::size_t most_read_bytes = ~std::size_t{0};
+}  // namespace
+
+// In the place of the system's, which is asked for less.
+extern "C" ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
+  return ::syscall(SYS_pread64, file, to, std::min(bytes, most_read_bytes), offset);
+}
 
 namespace terrace::lm {
 namespace {
@@ -103,6 +117,65 @@ TEST_F(Job, IdsAreThoseOfWholeDocumentsForEachNumberOfThreads) {
     EXPECT_EQ(expected<std::uint16_t>(false), read(folder_ / "a"));
     write("b", TokenFile::u32, threads);
     EXPECT_EQ(expected<std::uint32_t>(false), read(folder_ / "b"));
+  }
+}
+
+// Texts without a letter, a space and a letter are read in pieces, too.
+TEST_F(Job, TextsWithoutSpacesBetweenWordsAreReadInPieces) {
+  std::mt19937 random(2);
+  for (const auto& [kind, parts] : {std::pair<std::string, std::vector<std::string>>{"chinese", {"中", "文", "字", "，", "。"}},
+                                    {"japanese", {"こ", "カ", "ー", "字", "、", "\u3099"}},
+                                    {"korean", {"한", "글", "\n"}},
+                                    {"one word a line", {"bc", "a", "\n"}},
+                                    {"csv", {"1", "23", ",", "\n"}}}) {
+    std::string text;
+    while (text.size() < 20000) text += parts[random() % parts.size()];
+    const auto file = folder_.write("text", text);
+    auto s = settings("ids", TokenFile::u16);
+    s.inputs = {file};
+    PieceSource source({file}, s.piece_bytes,
+                       [&](std::string_view of, std::size_t most) { return tokenizer_.cut_before(of, most); });
+    std::size_t longest = 0, pieces = 0;
+    InputPlace place;
+    for (; const auto piece = source.next(place); ++pieces) longest = std::max(longest, piece->bytes.size());
+    EXPECT_LE(longest, s.piece_bytes) << kind;
+    EXPECT_GE(pieces, 20U) << kind;
+    ThreadPool pool(2);
+    TokenizeJob job(s, tokenizer_, pool);
+    while (job.step()) continue;
+    job.finish();
+    auto whole = tokenizer_.encode(text);
+    whole.push_back(kSeparator);
+    EXPECT_EQ(bytes_of(std::vector<std::uint16_t>(whole.begin(), whole.end())), read(folder_ / "ids")) << kind;
+  }
+}
+
+// The system may read less than it was asked for, as it does after a signal and on some network file systems.
+TEST_F(Job, ShortReadsGoOn) {
+  write("whole", TokenFile::megatron);
+  most_read_bytes = 7;
+  write("short", TokenFile::megatron);
+  most_read_bytes = ~std::size_t{0};
+  for (const auto* const end : {".bin", ".idx"})
+    EXPECT_EQ(read(folder_ / (std::string("whole") + end)), read(folder_ / (std::string("short") + end))) << end;
+}
+
+TEST_F(Job, AnInputThatChangesMeanwhileEndsIt) {
+  ThreadPool pool(1);
+  auto s = settings("changed", TokenFile::u16);
+  const std::string text(50000, 'a');
+  s.inputs = {folder_.write("text", text), folder_.write("more", text)};
+  for (const auto* const changed : {"text", "more"}) {
+    TokenizeJob job(s, tokenizer_, pool);
+    folder_.write(changed, text + "bc");
+    try {
+      while (job.step()) continue;
+      ADD_FAILURE() << changed;
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::runtime, error.exit());
+      EXPECT_THAT(error.what(), testing::HasSubstr(std::string(changed) + " has changed since the command began"));
+    }
+    folder_.write(changed, text);
   }
 }
 

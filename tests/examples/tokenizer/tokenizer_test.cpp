@@ -230,6 +230,34 @@ TEST(Tokenizer, MayBeCutWhereItSays) {
   EXPECT_GT(cuts, 50);
 }
 
+// Tokens that are found in a text may be cut neither where they stand nor where they may begin.
+TEST(Tokenizer, IsNotCutWithinAnAddedToken) {
+  auto json = drawn_file(3, 60, "abc de\nA.");
+  json["added_tokens"] = Json::array({{{"id", 316}, {"content", "ab.c"}, {"special", true}}});
+  const auto tokenizer = made(json);
+  std::mt19937 random(4);
+  int cuts = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto text = drawn_text(random, 40, "abc.\n");
+    for (const bool finds : {true, false}) {
+      const auto cut = tokenizer.cut_before(text, random() % 40, finds);
+      if (!cut) continue;
+      ++cuts;
+      auto parts = tokenizer.encode(text.substr(0, *cut), {.finds_added = finds});
+      for (const auto id : tokenizer.encode(text.substr(*cut), {.finds_added = finds})) parts.push_back(id);
+      ASSERT_EQ(tokenizer.encode(text, {.finds_added = finds}), parts) << text << " at " << *cut;
+    }
+  }
+  EXPECT_GT(cuts, 1000);
+  EXPECT_EQ(2U, tokenizer.cut_before("ab.....", 2));
+  EXPECT_EQ(2U, tokenizer.cut_before("ab.czzz", 2, false));
+  EXPECT_EQ(std::nullopt, tokenizer.cut_before("ab.czzz", 2)) << "the token itself";
+  // What takes the white space behind it, or looks at its neighbours, does so only where tokens are found.
+  json["added_tokens"][0]["rstrip"] = true;
+  EXPECT_EQ(std::nullopt, made(json).cut_before("a a a a", 5));
+  EXPECT_EQ(5U, made(json).cut_before("a a a a", 5, false));
+}
+
 TEST(Tokenizer, IsWrittenBackWithWhatItDoesNotUse) {
   auto json = drawn_file(1, 10, "ab");
   json["from somewhere else"] = {{"x", {1, 2.5, nullptr, "é"}}};

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <terrace/examples/lm/tokenizer/normalize.h>
 #include <terrace/examples/lm/tokenizer/pattern.h>
 #include <terrace/examples/lm/tokenizer/regex.h>
 #include <terrace/examples/lm/tokenizer/unicode.h>
@@ -129,6 +130,42 @@ TEST_P(AgainstPcre2, EveryCodePoint) {
 
 class EveryPattern : public testing::TestWithParam<Pattern> {};
 INSTANTIATE_TEST_SUITE_P(Patterns, EveryPattern, testing::ValuesIn(kAll));
+
+// All texts of up to five of these, cut wherever that is allowed: letters of several kinds and of contractions, numbers, marks,
+// what NFC joins, and bytes that are no characters.
+TEST_P(EveryPattern, TextsAreCutWhereBothPartsHaveTheirWords) {
+  const std::vector<std::string> symbols{"a",      "S",          "'",      " ",      "\n",     "12",
+                                         ".",      "/",          "\u4e2d", "\u3002", "\u0301", "\u0915",
+                                         "\u093c", "\U0001f600", "\u1100", "\xe4",   "\u00e9"};
+  const auto parts = [&](std::string_view one, std::string_view other) {
+    auto words = words_of(GetParam(), one);
+    for (auto& word : words_of(GetParam(), other)) words.push_back(std::move(word));
+    return words;
+  };
+  int cuts = 0;
+  std::vector<std::size_t> digits(1, 0);
+  while (digits.size() <= 4) {
+    std::string text;
+    for (const auto digit : digits) text += symbols[digit];
+    text += "zzzz";  // a place needs a whole character behind it
+    const auto whole = words_of(GetParam(), text);
+    const auto expect_cut = [&](std::size_t at) {
+      const std::string_view one(text.data(), at), other = std::string_view(text).substr(at);
+      ++cuts;
+      ASSERT_EQ(whole, parts(one, other)) << "\"" << text << "\" at " << at;
+      ASSERT_EQ(to_nfc(text), to_nfc(one) + to_nfc(other)) << "\"" << text << "\" at " << at;
+      ASSERT_EQ(words_of(GetParam(), to_nfc(text)), parts(to_nfc(one), to_nfc(other))) << "\"" << text << "\" at " << at;
+    };
+    for (std::size_t most = 1; most < text.size(); ++most)
+      if (cut_behind_word(text, most, [](std::size_t) { return true; }) == most) ASSERT_NO_FATAL_FAILURE(expect_cut(most));
+    std::size_t place = 0;
+    while (place < digits.size() && ++digits[place] == symbols.size()) digits[place++] = 0;
+    if (place == digits.size()) digits.assign(digits.size() + 1, 0);
+  }
+  EXPECT_GT(cuts, 10000);
+  EXPECT_EQ(2U, cut_between_words("ab\ncd,efgh", 4)) << "the last place at or before";
+  EXPECT_EQ(std::nullopt, cut_between_words("\u4e2d\u6587\u4e2d\u6587", 6)) << "one word";
+}
 
 TEST_P(EveryPattern, IsKnownByItsText) { EXPECT_EQ(GetParam(), known_pattern(text_of(GetParam()))); }
 

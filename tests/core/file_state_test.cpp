@@ -1,0 +1,49 @@
+// What is promised: all bytes are read or none, and another file or other bytes have another state.
+#include <terrace/core/file_state.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include <terrace/core/error.h>
+#include <terrace/core/files.h>
+#include <terrace/tests/examples/scratch_folder.h>
+
+namespace terrace {
+namespace {
+
+TEST(FileState, AllBytesAreReadOrNone) {
+  const ScratchFolder folder;
+  const auto file = open_regular(folder.write("f", "0123456789"), O_RDONLY);
+  std::string out(4, ' ');
+  const auto bytes = std::as_writable_bytes(std::span(out));
+  read_all(file.get(), 3, bytes);
+  EXPECT_EQ("3456", out);
+  try {
+    read_all(file.get(), 7, bytes);
+    ADD_FAILURE() << "there are three bytes";
+  } catch (const Error& error) {
+    EXPECT_STREQ("it has become shorter: it ends at byte 10", error.what());
+  }
+}
+
+TEST(FileState, TellsWritesAndOtherFilesApart) {
+  const ScratchFolder folder;
+  const auto state = [&] { return state_of(open_regular(folder / "f", O_RDONLY).get()); };
+  folder.write("f", "01");
+  const auto first = state();
+  EXPECT_EQ(first, state());
+  const timespec later[2]{{1, 0}, {1, 7}};
+  ASSERT_EQ(0, ::utimensat(AT_FDCWD, (folder / "f").c_str(), later, 0));
+  EXPECT_EQ(1'000'000'007, state().written_ns);
+  folder.write("g", "02");
+  std::filesystem::rename(folder / "g", folder / "f");
+  EXPECT_NE(first.inode, state().inode);
+}
+
+}  // namespace
+}  // namespace terrace
