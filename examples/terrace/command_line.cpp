@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <new>
@@ -297,6 +298,19 @@ void refuse_unknown_command(int argc, const char* const* argv) {
   }
 }
 
+// What an error of std::filesystem leaves unsaid.
+std::string advice_on(const fs::filesystem_error& error) {
+  if (error.path1().empty()) return "change to a folder that exists";
+  switch (error.code().value()) {
+    case EACCES:
+    case EPERM: return "change the permissions there, or give another path";
+    case EROFS: return "give a path on a file system that can be written";
+    case ENOSPC:
+    case EDQUOT: return "make room there, or give another path";
+    default: return "check what is there, or give another path";
+  }
+}
+
 // Of several errors each begins a line; what explains one is indented below it.
 std::string each_with_error(const std::string& text) {
   std::istringstream lines(text);
@@ -343,9 +357,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
         "  raise `ulimit -u` or the cgroup's pids.max, or lower --threads, --dp or --pp\n");
     return static_cast<int>(Exit::runtime);
   }
-  const auto what = file ? fmt::format("{}: {}\n  change the permissions there, or give another path", file->path1().string(),
-                                       describe_errno(file->code().value()))
-                         : std::string(error.what());
+  const auto what = file ? fmt::format("{}\n  {}", describe(error), advice_on(*file)) : std::string(error.what());
   say(to, each_with_error(printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);

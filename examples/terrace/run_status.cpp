@@ -74,7 +74,7 @@ RunStatus RunWatcher::look() {
   try {
     read_new_lines();
   } catch (const std::exception& error) {
-    kept_.problem = first_line(error.what());
+    kept_.problem = first_line(describe(error));
   }
   auto status = kept_;
   status.name = name_of_run(directory_);
@@ -91,7 +91,7 @@ RunStatus RunWatcher::look() {
     read_configuration(status);
     read_commit(status);
   } catch (const std::exception& problem) {
-    if (status.problem.empty()) status.problem = first_line(problem.what());
+    if (status.problem.empty()) status.problem = first_line(describe(problem));
   }
   const bool has_result = std::filesystem::exists(directory_ / kResultFile, error);
   if (!status.problem.empty())
