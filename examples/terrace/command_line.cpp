@@ -81,16 +81,13 @@ struct Parsed {
 
 void add_sampling(CLI::App& sub, GenerateOptions& out) {
   auto& sampling = out.sampling;
-  sub.add_option("--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token")
-      ->capture_default_str();
+  add_number(sub, "--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token");
   sub.add_option("--top-k", sampling.top_k, "sample from so many most probable tokens; 0: from all")->capture_default_str();
-  sub.add_option("--top-p", sampling.top_p,
-                 "and from the fewest of them that together have this share of the probability; 1: from all")
-      ->capture_default_str();
-  sub.add_option("--repetition-penalty", sampling.repetition_penalty,
-                 "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
-                 "multiplied; 1: no penalty")
-      ->capture_default_str();
+  add_number(sub, "--top-p", sampling.top_p,
+             "and from the fewest of them that together have this share of the probability; 1: from all");
+  add_number(sub, "--repetition-penalty", sampling.repetition_penalty,
+             "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
+             "multiplied; 1: no penalty");
   sub.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
   sub.add_option(
          "--stop-token", out.stop_token,
@@ -177,9 +174,8 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
         ->default_str("5")
         ->check([](const std::string& count) { return count.starts_with('-') ? "at least one plan must be shown" : ""; })
         ->type_name("[COUNT]");
-    sub->add_option("--search-seconds", out.plan.search_seconds,
-                    "when --search ends; it plans the best by estimate first. 0: when all are planned, in full")
-        ->capture_default_str();
+    add_number(*sub, "--search-seconds", out.plan.search_seconds,
+               "when --search ends; it plans the best by estimate first. 0: when all are planned, in full");
     sub->add_option("--search-plans", out.plan.search_plans, "how many --search plans, the best by estimate; 0: all")
         ->capture_default_str();
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
