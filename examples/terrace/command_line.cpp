@@ -20,6 +20,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/data_sources.h>
+#include <terrace/examples/terrace/input_files.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/setting_flags.h>
@@ -339,6 +340,7 @@ CommandLine parse(int argc, const char* const* argv) {
   if (line.command == "train" || line.command == "plan" || line.command == "config") {
     validate(line.config);
     check_arguments(line);
+    demand_inputs_stay(line, parsed.config_files);
   }
   return line;
 }
