@@ -18,7 +18,7 @@
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_name.h>
 #include <terrace/examples/terrace/sealed_json.h>
-#include <terrace/offload/store_index.h>
+#include <terrace/offload/recorded_commit.h>
 
 namespace terrace::cli {
 namespace {
@@ -146,15 +146,10 @@ void RunWatcher::read_configuration(RunStatus& status) const {
 
 void RunWatcher::read_commit(RunStatus& status) const {
   const auto store = store_of_run(directory_);
-  const auto home = store.paths.front() / store.name;
-  for (const auto* const name : {"commit.0", "commit.1"}) {
-    const auto info = file_info(home / name);
-    if (!info) continue;
-    const auto record = parse_record(read_text_file(home / name));
-    if (!record || (status.commit && record->commit.step < *status.commit)) continue;
-    status.commit = record->commit.step;
-    status.seconds_since_commit = seconds_since(*info);
-  }
+  const auto commit = recorded_commit(store.paths.front() / store.name);
+  if (!commit) return;
+  status.commit = commit->step;
+  if (const auto info = file_info(commit->file)) status.seconds_since_commit = seconds_since(*info);
 }
 
 }  // namespace terrace::cli
