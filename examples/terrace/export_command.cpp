@@ -76,7 +76,7 @@ void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to
   std::error_code error;
   const auto kept = tokenizer_folder(run);
   const auto from = fs::is_directory(kept, error) ? kept : fs::path(config.init_from);
-  if (fs::is_directory(from, error)) copy_tokenizer_files(from, to);
+  if (fs::is_directory(from, error)) write_tokenizer_files(to, read_tokenizer_files(from));
 }
 
 std::set<std::string> frozen_names(const ParameterLayout& layout) {
@@ -145,6 +145,7 @@ void export_into(const fs::path& run, const fs::path& to, Adapted adapted) {
   const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.freeze));
   const auto frozen = frozen_names(layout);
 
+  demand_intact_tokenizer(run);
   CommittedState state(stores);
   const auto lock = begin_directory(to);
   std::uint64_t elements = 0;

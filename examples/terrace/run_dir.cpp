@@ -33,6 +33,7 @@ constexpr const char* kHasCommitted = "has_committed";
 constexpr const char* kComputedWith = "computed_with";
 constexpr const char* kMachines = "machines";
 constexpr const char* kUnitsApart = "units_apart";
+constexpr const char* kTokenizer = "tokenizer";  // checksums of the copy's files
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -130,8 +131,9 @@ struct RunFile {
   ChunkStore::Options store;
   bool has_committed = false;
   std::string computed_with = {};
-  std::vector<int> machines;  // not recorded by older versions
-  bool units_apart = false;   // older versions had one run of chunks for each layer
+  std::vector<int> machines;                    // not recorded by older versions
+  bool units_apart = false;                     // older versions had one run of chunks for each layer
+  std::optional<TokenizerChecksums> tokenizer;  // none: not recorded by older versions
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
@@ -146,7 +148,9 @@ RunFile read_run_file(const fs::path& dir) {
                  .has_committed = j.value(kHasCommitted, false),
                  .computed_with = j.value(kComputedWith, std::string()),
                  .machines = j.value(kMachines, std::vector<int>()),
-                 .units_apart = j.value(kUnitsApart, false)};
+                 .units_apart = j.value(kUnitsApart, false),
+                 .tokenizer = {}};
+    if (j.contains(kTokenizer)) read.tokenizer = j.at(kTokenizer).get<TokenizerChecksums>();
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -261,6 +265,40 @@ void demand_run(const fs::path& path) {
     throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
 }
 
+// A line for each file; empty: none, or an older version wrote no checksums.
+std::string damaged_tokenizer(const fs::path& path, const RunFile& run) {
+  return run.tokenizer ? damage_of_tokenizer(tokenizer_folder(path), *run.tokenizer) : std::string();
+}
+
+// `given`: the flags name the tokenizer, so that it is copied again.
+void demand_tokenizer(const fs::path& path, const RunFile& run, bool given) {
+  const auto damage = damaged_tokenizer(path, run);
+  if (damage.empty()) return;
+  const auto what =
+      fmt::format("the tokenizer that the run in {} keeps is not as it was written:\n  {}", path.string(), damage);
+  if (!given)
+    throw Error(what + "\n  bring the files back; a run that goes on with --resume auto and its --tokenizer copies them again",
+                Exit::corrupt);
+  warn(what + "\n  check the disk; the files are copied again when the run goes on");
+}
+
+// Copies the tokenizer of the flags and returns what run.json says of it. Between two different tokenizers it says nothing, so
+// that a kill leaves none that looks damaged.
+TokenizerChecksums keep_tokenizer(const fs::path& path, const RunConfig& config) {
+  std::optional<TokenizerChecksums> known;
+  if (fs::exists(path / kRunFile)) known = read_run_file(path).tokenizer;
+  const auto files = given_tokenizer(path, config);
+  if (files.empty()) return known ? *known : checksums_of(read_tokenizer_files(tokenizer_folder(path)));
+  const auto checksums = checksums_of(files);
+  if (known && *known != checksums) {
+    auto run = read_run_json(path, [](const nlohmann::json& j) { return j; });
+    run.erase(kTokenizer);
+    write_run_json(path, run);
+  }
+  write_tokenizer_files(tokenizer_folder(path), files);
+  return checksums;
+}
+
 // Sets the stores of the run, or new ones if the layout changes.
 void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config) {
   dir.store.paths = run.store.paths;
@@ -293,7 +331,7 @@ bool is_used(const fs::path& dir) {
   std::error_code error;
   if (!fs::exists(dir, error)) return false;
   const ChunkStore::Options own{.paths = {dir}, .name = "store"};
-  for (const auto& entry : fs::directory_iterator(dir))
+  for (const auto& entry : entries_of(dir))
     if (const auto name = entry.path().filename().string();
         (name != own.name && !name.starts_with(own.name + "-")) || ChunkStore::had_commit(own))
       return true;
@@ -427,6 +465,7 @@ RunDir open_run_dir(RunConfig& config) {
                             "with --durability off",
                             dir.path.string()),
                 Exit::usage);
+  demand_tokenizer(dir.path, run, !given_tokenizer(dir.path, config).empty());
   dir.resume = true;
   dir.machines = run.machines;
   set_stores(dir, run, config);
@@ -470,7 +509,7 @@ void warn_of_other_bits(const RunDir& dir, const RunConfig& config) {
 }
 
 void begin_run(const RunDir& dir, const RunConfig& config) {
-  keep_tokenizer(dir.path, config);
+  const auto tokenizer = keep_tokenizer(dir.path, config);
   write_text(dir.path / kConfigFile, to_toml(config));
   auto paths = nlohmann::json::array();
   for (const auto& path : dir.store.paths) {
@@ -484,6 +523,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                             {"generations", dir.store.generations},
                             {kMachines, dir.machines},
                             {kUnitsApart, units_apart(config)},
+                            {kTokenizer, tokenizer},
                             {kHasCommitted, dir.resume},
                             {kComputedWith, bits_group(config)}});
   std::error_code error;
@@ -551,13 +591,15 @@ std::string store_name_of_rank(const std::string& name, std::size_t rank) {
 void copy_run_files(const fs::path& from, const fs::path& to) {
   for (const auto* const name : {kConfigFile, kMetricsFile, kAlgorithmsFile})
     if (fs::exists(from / name)) {
-      fs::copy_file(from / name, to / name);
+      std::error_code error;
+      fs::copy_file(from / name, to / name, error);
+      if (error)
+        throw Error(
+            fmt::format("{} cannot be copied to {}: {}", (from / name).string(), to.string(), describe_errno(error.value())));
       sync_to_disk(to / name);
     }
-  if (const auto tokenizer = tokenizer_folder(from); fs::exists(tokenizer)) {
-    fs::create_directories(tokenizer_folder(to));
-    copy_tokenizer_files(tokenizer, tokenizer_folder(to));
-  }
+  if (const auto files = read_tokenizer_files(tokenizer_folder(from)); !files.empty())
+    write_tokenizer_files(tokenizer_folder(to), files);
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";
@@ -578,8 +620,19 @@ void demand_settings_of_run(const fs::path& path, const RunConfig& config) {
         Exit::corrupt);
 }
 
+// run.json goes last: until then, the command can be repeated.
 void forget_run(const fs::path& path) {
-  for (const auto* const name : {kUnfinishedCopy, kRunFile, kRunFileCopy}) fs::remove(path / name);
+  for (const auto* const name : {kUnfinishedCopy, kRunFileCopy, kRunFile}) remove_path(path / name);
+}
+
+std::string damaged_tokenizer(const fs::path& path) {
+  demand_run(path);
+  return damaged_tokenizer(path, read_run_file(path));
+}
+
+void demand_intact_tokenizer(const fs::path& path) {
+  demand_run(path);
+  demand_tokenizer(path, read_run_file(path), false);
 }
 
 void record_algorithms(const RunDir& dir, const std::string& chosen) {
