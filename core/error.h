@@ -4,6 +4,7 @@
 // Threads: any.
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 
@@ -31,5 +32,9 @@ class Error : public std::runtime_error {
 
 // "No space left on device (errno 28)"
 std::string describe_errno(int error_number);
+
+// What a message says of any exception: its text, and for one of std::filesystem the path with the reason, as errors of terrace
+// have it.
+std::string describe(const std::exception& error);
 
 }  // namespace terrace

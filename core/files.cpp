@@ -4,6 +4,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
@@ -106,6 +107,32 @@ void sync_to_disk(const fs::path& path) try {
   sync(opened.get());
 } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be written to its disk: {}", path.string(), error.what()));
+}
+
+void make_folders(const fs::path& folder) {
+  std::vector<fs::path> missing;
+  std::error_code error;
+  for (auto above = fs::absolute(folder); !fs::exists(above, error) && !error; above = above.parent_path())
+    missing.push_back(above);
+  fs::create_directories(folder, error);
+  if (error) throw Error(describe_errno(error.value()));
+  for (const auto& made : missing) sync_to_disk(made.parent_path());
+}
+
+std::vector<fs::directory_entry> entries_of(const fs::path& folder) {
+  std::vector<fs::directory_entry> all;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(folder, error); !error && entry != fs::directory_iterator(); entry.increment(error))
+    all.push_back(*entry);
+  if (error) throw Error(fmt::format("{} cannot be read: {}", folder.string(), describe_errno(error.value())));
+  std::ranges::sort(all, {}, &fs::directory_entry::path);
+  return all;
+}
+
+void remove_path(const fs::path& path) {
+  int error = ::unlink(path.c_str()) == 0 ? 0 : errno;
+  if (error == EISDIR) error = ::rmdir(path.c_str()) == 0 ? 0 : errno;
+  if (error != 0 && error != ENOENT) throw Error(fmt::format("{} cannot be removed: {}", path.string(), describe_errno(error)));
 }
 
 }  // namespace terrace

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace terrace {
 
@@ -72,5 +73,12 @@ class NewFile {
 
 // Flushes a file or a folder to the disk.
 void sync_to_disk(const std::filesystem::path& path);
+
+// Makes a folder, and those above it that are missing, so that their names survive a power loss.
+void make_folders(const std::filesystem::path& folder);
+// What lies in a folder, ordered by name. The error names the folder.
+std::vector<std::filesystem::directory_entry> entries_of(const std::filesystem::path& folder);
+// Removes a file, a link or an empty folder, if it is there. The error names it.
+void remove_path(const std::filesystem::path& path);
 
 }  // namespace terrace

@@ -412,9 +412,7 @@ void ExtentFiles::sync_folder() const {
 
 std::vector<std::string> ExtentFiles::names() const {
   std::vector<std::string> all;
-  for (const auto& entry : std::filesystem::directory_iterator(places_.front().directory)) {
-    all.push_back(entry.path().filename().string());
-  }
+  for (const auto& entry : entries_of(places_.front().directory)) all.push_back(entry.path().filename().string());
   return all;
 }
 

@@ -47,7 +47,7 @@ void remove_store(const std::filesystem::path& folder) {
   const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!directory) fail(folder, "the directory could not be opened");
   std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+  for (const auto& entry : entries_of(folder)) {
     names.push_back(entry.path().filename().string());
     struct stat info {};
     if (::fstatat(directory.get(), names.back().c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) fail(entry.path(), "stat");

@@ -61,8 +61,8 @@ void inspect(const CommonCommit& common, bool json) {
   for (const auto& [tensor, elements] : tensors) fmt::print("  {:<60} {:>12}\n", printable(tensor), elements);
 }
 
-// Reports all damaged chunks and missing stores, not only the first.
-void verify(const Stores& stores, const std::string& missing) {
+// Reports all damaged chunks, missing stores and damaged files of the tokenizer, not only the first.
+void verify(const Stores& stores, const std::string& missing, const std::filesystem::path& run) {
   std::vector<std::byte> buffer;
   std::uint64_t bytes = 0, chunks = 0, damaged = 0;
   std::string found = missing;
@@ -84,27 +84,31 @@ void verify(const Stores& stores, const std::string& missing) {
       ++chunks;
     }
   }
+  const auto tokenizer = damaged_tokenizer(run);
+  note(tokenizer);
   if (!found.empty())
-    throw Error(fmt::format("{}\n  {} of {} chunks are damaged{}", found, damaged, chunks,
-                            damaged_commit ? ", and also files of a commit" : ""),
-                Exit::corrupt);
+    throw Error(
+        fmt::format("{}\n  {} of {} chunks are damaged{}{}", found, damaged, chunks,
+                    damaged_commit ? ", and also files of a commit" : "", tokenizer.empty() ? "" : ", and also the tokenizer"),
+        Exit::corrupt);
   fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 
 void list(const std::filesystem::path& run, std::span<const std::filesystem::path> given, bool json) {
-  auto stores = stores_of_run(run, given);
-  for (auto& options : stores) options.read_only = true;
   auto all = kept_commits(run);
-  const auto last = open_at_common_commit(stores).step;
-  std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == last; });  // copied, but not replaced yet
-  all.push_back({.step = last, .directory = run});
+  if (const auto last = last_step_of(run, given)) {
+    std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == *last; });  // copied, but not replaced yet
+    all.push_back({.step = *last, .directory = run});
+  }
   if (!json) {
+    if (all.empty()) fmt::print("{} has no commit yet\n", printable(run.string(), 1000));
     for (const auto& commit : all) fmt::print("step {:>8}  {}\n", commit.step, printable(commit.directory.string(), 1000));
     return;
   }
   auto out = nlohmann::json::array();
   for (const auto& commit : all) out.push_back({{"step", commit.step}, {"directory", commit.directory.string()}});
-  fmt::print("{}\n", out.dump(2));
+  // A path that is not UTF-8 must not end the command.
+  fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
 // A damaged store is removed too, and one whose rank's folder is missing in between. A store that a live run holds is not.
@@ -133,6 +137,7 @@ void demand_all(const std::string& missing) {
 // Makes a separate run, all in one folder, which --resume can continue.
 void copy(const Stores& stores, const ChunkStore::Options& like, const std::filesystem::path& run,
           const std::filesystem::path& to) {
+  demand_intact_tokenizer(run);
   UnfinishedCopy copying(to);
   auto own = like;
   own.paths = {to};
@@ -151,19 +156,19 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
 Exit ckpt_command(const CommandLine& line) {
   const auto& action = line.positional.at(0);
   const auto& of = line.positional.at(1);
-  const auto run =
-      line.step < 0 ? of : directory_of_commit(of, line.config.nvme_path, static_cast<std::uint64_t>(line.step)).string();
-  if (action == "rm" && line.step >= 0 && run == of)
-    throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
-                            "without --step removes all of them",
-                            line.step, of, of),
-                Exit::usage);
-  if (action == "rm" && run != of) {
-    remove_copy(run);
-    fmt::print("removed the commit after step {} of {}\n", line.step, of);
+  const bool names_step = line.step >= 0;
+  const auto step = names_step ? static_cast<std::uint64_t>(line.step) : 0;
+  if (action == "rm" && names_step && remove_kept_commit(of, step)) {
+    fmt::print("removed the commit after step {} of {}\n", step, of);
     return Exit::ok;
   }
   const auto& given = line.config.nvme_path;
+  const auto run = names_step ? directory_of_commit(of, given, step).string() : of;
+  if (action == "rm" && names_step)
+    throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
+                            "without --step removes all of them",
+                            step, of, of),
+                Exit::usage);
   if (action == "rm") {
     remove_stores(run, given);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);
@@ -184,7 +189,7 @@ Exit ckpt_command(const CommandLine& line) {
   const auto common = open_at_common_commit(all);
   const auto& stores = common.stores;
   if (action == "inspect") inspect(common, line.config.json);
-  if (action == "verify") verify(stores, missing);
+  if (action == "verify") verify(stores, missing, run);
   if (action == "copy") {
     const auto& to = line.positional.at(2);
     copy(stores, all.front(), run, to);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <map>
 #include <memory>
 #include <new>
@@ -19,6 +20,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/data_sources.h>
+#include <terrace/examples/terrace/input_files.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/setting_flags.h>
@@ -80,16 +82,13 @@ struct Parsed {
 
 void add_sampling(CLI::App& sub, GenerateOptions& out) {
   auto& sampling = out.sampling;
-  sub.add_option("--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token")
-      ->capture_default_str();
+  add_number(sub, "--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token");
   sub.add_option("--top-k", sampling.top_k, "sample from so many most probable tokens; 0: from all")->capture_default_str();
-  sub.add_option("--top-p", sampling.top_p,
-                 "and from the fewest of them that together have this share of the probability; 1: from all")
-      ->capture_default_str();
-  sub.add_option("--repetition-penalty", sampling.repetition_penalty,
-                 "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
-                 "multiplied; 1: no penalty")
-      ->capture_default_str();
+  add_number(sub, "--top-p", sampling.top_p,
+             "and from the fewest of them that together have this share of the probability; 1: from all");
+  add_number(sub, "--repetition-penalty", sampling.repetition_penalty,
+             "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
+             "multiplied; 1: no penalty");
   sub.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
   sub.add_option(
          "--stop-token", out.stop_token,
@@ -176,9 +175,8 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
         ->default_str("5")
         ->check([](const std::string& count) { return count.starts_with('-') ? "at least one plan must be shown" : ""; })
         ->type_name("[COUNT]");
-    sub->add_option("--search-seconds", out.plan.search_seconds,
-                    "when --search ends; it plans the best by estimate first. 0: when all are planned, in full")
-        ->capture_default_str();
+    add_number(*sub, "--search-seconds", out.plan.search_seconds,
+               "when --search ends; it plans the best by estimate first. 0: when all are planned, in full");
     sub->add_option("--search-plans", out.plan.search_plans, "how many --search plans, the best by estimate; 0: all")
         ->capture_default_str();
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
@@ -297,6 +295,19 @@ void refuse_unknown_command(int argc, const char* const* argv) {
   }
 }
 
+// What an error of std::filesystem leaves unsaid.
+std::string advice_on(const fs::filesystem_error& error) {
+  if (error.path1().empty()) return "change to a folder that exists";
+  switch (error.code().value()) {
+    case EACCES:
+    case EPERM: return "change the permissions there, or give another path";
+    case EROFS: return "give a path on a file system that can be written";
+    case ENOSPC:
+    case EDQUOT: return "make room there, or give another path";
+    default: return "check what is there, or give another path";
+  }
+}
+
 // Of several errors each begins a line; what explains one is indented below it.
 std::string each_with_error(const std::string& text) {
   std::istringstream lines(text);
@@ -329,6 +340,7 @@ CommandLine parse(int argc, const char* const* argv) {
   if (line.command == "train" || line.command == "plan" || line.command == "config") {
     validate(line.config);
     check_arguments(line);
+    demand_inputs_stay(line, parsed.config_files);
   }
   return line;
 }
@@ -343,9 +355,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
         "  raise `ulimit -u` or the cgroup's pids.max, or lower --threads, --dp or --pp\n");
     return static_cast<int>(Exit::runtime);
   }
-  const auto what = file ? fmt::format("{}: {}\n  change the permissions there, or give another path", file->path1().string(),
-                                       describe_errno(file->code().value()))
-                         : std::string(error.what());
+  const auto what = file ? fmt::format("{}\n  {}", describe(error), advice_on(*file)) : std::string(error.what());
   say(to, each_with_error(printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);

@@ -22,6 +22,7 @@
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/folder_mark.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
@@ -37,26 +38,70 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUnfinished = "unfinished-export";  // in a directory until all is there
 
+// "model-00001-of-00002.safetensors"
+bool is_shard(std::string_view name) {
+  constexpr std::string_view kBegin = "model-", kOf = "-of-", kEnd = ".safetensors";
+  if (name.size() <= kBegin.size() + kEnd.size() || !name.starts_with(kBegin) || !name.ends_with(kEnd)) return false;
+  name = name.substr(kBegin.size(), name.size() - kBegin.size() - kEnd.size());
+  const auto of = name.find(kOf);
+  const auto is_number = [](std::string_view text) {
+    return !text.empty() && std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+  };
+  return of != std::string_view::npos && is_number(name.substr(0, of)) && is_number(name.substr(of + kOf.size()));
+}
+
+// All that an export makes, also unfinished.
+bool is_exported(const fs::directory_entry& entry) {
+  if (!fs::is_regular_file(entry.symlink_status())) return false;
+  const auto whole = entry.path().filename().string();
+  std::string_view name = whole;
+  if (name.ends_with(".tmp")) name.remove_suffix(4);
+  for (const auto* const made : {kUnfinished, lm::kModelConfigFile, lm::kWeightsFile, lm::kWeightsIndex,
+                                 lm::kAdapterWeightsFile, lm::kAdapterConfigFile})
+    if (name == made) return true;
+  return is_shard(name) || std::ranges::count(kTokenizerFiles, name) != 0;
+}
+
 // A new or empty directory, or one that an export has marked and did not finish: whatever else has files is not touched.
 // Returns its lock: another export into it would remove the files of this one.
 FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
-  fs::create_directories(to, error);
-  if (error && !fs::exists(to))
-    throw Error(fmt::format("{} cannot be made: {}\n  give a directory on a file system that can be written", to.string(),
-                            describe_errno(error.value())));
-  if (!fs::is_directory(to)) throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), Exit::usage);
+  if (fs::exists(to, error) && !fs::is_directory(to, error))
+    throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), Exit::usage);
+  try {
+    make_folders(to);
+  } catch (const Error& why) {
+    throw Error(
+        fmt::format("{} cannot be made: {}\n  give a directory on a file system that can be written", to.string(), why.what()));
+  }
   auto lock = lock_directory(to, "a new directory");
-  if (!fs::is_empty(to) && !fs::is_regular_file(fs::symlink_status(to / kUnfinished))) {
-    auto name = fs::directory_iterator(to)->path().filename().string();
-    if (fs::exists(to / lm::kModelConfigFile)) name = lm::kModelConfigFile;
+  const auto entries = entries_of(to);
+  // Older versions made the mark under its temporary name first.
+  const bool marked = is_marked(to, kUnfinished) || is_marked(to, "unfinished-export.tmp");
+  if (!entries.empty() && !marked) {
+    auto name = entries.front().path().filename().string();
+    if (fs::exists(to / lm::kModelConfigFile, error)) name = lm::kModelConfigFile;
     throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), Exit::usage);
   }
-  replace_text_file(to / kUnfinished, "terrace ckpt export has not finished here: repeat the command\n", Durable::yes);
+  if (const auto foreign = std::ranges::find_if_not(entries, is_exported); foreign != entries.end())
+    throw Error(
+        fmt::format("{} has an unfinished export, but also \"{}\", which no export makes\n  move that away, or give a new "
+                    "directory",
+                    to.string(), printable(foreign->path().filename().string())),
+        Exit::usage);
+  mark_folder(to, kUnfinished, "terrace ckpt export has not finished here: repeat the command\n");
   // Weights of an unfinished export may be in other files than those of this one.
-  for (const auto& entry : fs::directory_iterator(to))
-    if (entry.is_regular_file() && entry.path().filename() != kUnfinished) fs::remove(entry.path());
+  for (const auto& entry : entries)
+    if (entry.path().filename() != kUnfinished) remove_path(entry.path());
   return lock;
+}
+
+// The model's own directory would lose its files to the export that reads them.
+void demand_other_directory(const fs::path& to, const RunConfig& config) {
+  std::error_code error;
+  for (const auto& read : {config.init_from, config.init_adapter})
+    if (!read.empty() && fs::equivalent(to, read, error))
+      throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()), Exit::usage);
 }
 
 nlohmann::json base_of(const RunConfig& config) {
@@ -76,7 +121,7 @@ void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to
   std::error_code error;
   const auto kept = tokenizer_folder(run);
   const auto from = fs::is_directory(kept, error) ? kept : fs::path(config.init_from);
-  if (fs::is_directory(from, error)) copy_tokenizer_files(from, to);
+  if (fs::is_directory(from, error)) write_tokenizer_files(to, read_tokenizer_files(from));
 }
 
 std::set<std::string> frozen_names(const ParameterLayout& layout) {
@@ -145,6 +190,8 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.freeze));
   const auto frozen = frozen_names(layout);
 
+  demand_intact_tokenizer(run);
+  demand_other_directory(to, config);
   CommittedState state(stores);
   const auto lock = begin_directory(to);
   std::uint64_t elements = 0;
@@ -179,7 +226,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
     copy_files(run, config, to);
     replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
   }
-  fs::remove(to / kUnfinished);
+  unmark_folder(to, kUnfinished);
   fmt::print("exported {} parameters after step {} to {}, {} of {}\n", elements, state.commit().step, to.string(),
              format_bytes(elements * size_of(dtype)), name_of(dtype));
 }

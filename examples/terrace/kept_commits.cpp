@@ -10,14 +10,15 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <terrace/core/error.h>
 #include <terrace/core/files.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/setup.h>
-#include <terrace/offload/common_commit.h>
 #include <terrace/offload/copy_store.h>
+#include <terrace/offload/recorded_commit.h>
 
 namespace terrace::cli {
 namespace {
@@ -34,7 +35,8 @@ fs::path directory_of_step(const fs::path& run, std::uint64_t step) {
 std::vector<KeptCommit> step_folders(const fs::path& run) {
   std::vector<KeptCommit> all;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(run / kKeptFolder, error)) {
+  if (!fs::exists(run / kKeptFolder, error)) return all;
+  for (const auto& entry : entries_of(run / kKeptFolder)) {
     const auto name = entry.path().filename().string();
     KeptCommit kept{.step = 0, .directory = entry.path()};
     if (!name.starts_with(kStepPrefix)) continue;
@@ -44,6 +46,21 @@ std::vector<KeptCommit> step_folders(const fs::path& run) {
   }
   std::ranges::sort(all, {}, &KeptCommit::step);
   return all;
+}
+
+bool is_removable(const fs::path& folder) { return is_left_of_a_copy(folder) || is_only_a_copy(folder); }
+
+enum class Failing : bool { warns, was_warned_of };
+void try_to_remove(const fs::path& folder, Failing failing = Failing::warns) try {
+  remove_copy(folder);
+} catch (const std::exception& error) {
+  if (failing == Failing::warns) warn(fmt::format("--ckpt-keep: {} stays: {}", folder.string(), describe(error)));
+}
+
+// What a kill left, or a removal that found the store in use.
+void remove_what_is_left(const fs::path& run, Failing failing) {
+  for (const auto& kept : step_folders(run))
+    if (is_left_of_a_copy(kept.directory)) try_to_remove(kept.directory, failing);
 }
 
 // A store has room for two generations of each chunk, and a copy that nothing is written to needs one: the places between the
@@ -111,10 +128,22 @@ void CommitKeeper::demand_room() const {
 
 void CommitKeeper::begin() const {
   team_.together([&] {
-    if (!team_.first()) return;
-    for (const auto& kept : step_folders(dir_.path))
-      if (is_unfinished_copy(kept.directory)) remove_copy(kept.directory);
+    if (team_.first()) remove_what_is_left(dir_.path, Failing::warns);
   });
+}
+
+// A run that was killed between the copy and the next commit has the copy. A folder with files of a user's has that name if a
+// run was continued in an earlier copy.
+bool CommitKeeper::begin_copy(std::uint64_t step) {
+  if (is_only_a_copy(folder_)) return false;
+  try {
+    unfinished_.emplace(folder_);
+    return true;
+  } catch (const Error& error) {
+    if (error.exit() != Exit::usage) throw;
+    warn(fmt::format("--ckpt-keep: the commit after step {} is not copied: {}", step, error.what()));
+    return false;
+  }
 }
 
 void CommitKeeper::copy_last_commit() {
@@ -123,13 +152,9 @@ void CommitKeeper::copy_last_commit() {
   const auto last = store.last_commit();
   if (!last) return;
   folder_ = directory_of_step(dir_.path, last->step);
-  bool there = false;
-  team_.together([&] {
-    if (!team_.first()) return;
-    there = is_only_a_copy(folder_);
-    if (!there) unfinished_.emplace(folder_);
-  });
-  if (team_.any(there)) return;  // of a run that was killed between the copy and the next commit
+  bool copies = false;
+  team_.together([&] { copies = team_.first() && begin_copy(last->step); });
+  if (!team_.any(copies)) return;
   auto own = dir_.store;
   own.paths = {folder_};
   own.name = store_name_of_rank("store", static_cast<std::size_t>(team_.rank()));
@@ -164,34 +189,55 @@ void CommitKeeper::drop_copy() {
 
 void CommitKeeper::remove_oldest() const {
   if (!team_.first() || !keeps()) return;
+  remove_what_is_left(dir_.path, Failing::was_warned_of);
   const auto all = kept_commits(dir_.path);
   const auto most = static_cast<std::size_t>(config_.ckpt_keep - 1);
-  for (std::size_t i = 0; i + most < all.size(); ++i) try {
-      remove_copy(all[i].directory);
-    } catch (const std::exception& error) {
-      warn(fmt::format("--ckpt-keep: {} stays: {}", all[i].directory.string(), error.what()));
-    }
+  for (std::size_t i = 0; i + most < all.size(); ++i) try_to_remove(all[i].directory);
+}
+
+std::optional<std::uint64_t> last_step_of(const fs::path& run, std::span<const fs::path> given) {
+  std::optional<std::uint64_t> step;
+  for (const auto& store : stores_of_run(run, given)) {
+    const auto home = store.paths.front() / store.name;
+    if (!fs::exists(home))
+      throw Error(fmt::format("{}: the directory is missing\n  bring it back", home.string()), Exit::corrupt);
+    const auto commit = recorded_commit(home);
+    if (!commit) return {};
+    step = std::min(step.value_or(commit->step), commit->step);
+  }
+  return step;
 }
 
 fs::path directory_of_commit(const fs::path& run, std::span<const fs::path> given, std::uint64_t step) {
-  std::string steps;
+  std::vector<std::uint64_t> steps;
   for (const auto& kept : kept_commits(run)) {
     if (kept.step == step) return kept.directory;
-    steps += fmt::format("{}{}", steps.empty() ? "" : ", ", kept.step);
+    steps.push_back(kept.step);
   }
-  auto stores = stores_of_run(run, given);
-  for (auto& store : stores) store.read_only = true;
-  const auto last = open_at_common_commit(stores).step;
-  if (last == step) return run;
+  if (const auto last = last_step_of(run, given)) {
+    if (*last == step) return run;
+    steps.push_back(*last);
+  }
   throw Error(
-      fmt::format("{} has no commit after step {}\n  there are those after step {}{}{}; terrace ckpt list {} shows them",
-                  run.string(), step, steps, steps.empty() ? "" : ", ", last, run.string()),
+      fmt::format("{} has no commit after step {}\n  {}; terrace ckpt list {} shows them", run.string(), step,
+                  steps.empty() ? "it has none yet" : fmt::format("there are those after step {}", fmt::join(steps, ", ")),
+                  run.string()),
       Exit::usage);
+}
+
+bool remove_kept_commit(const fs::path& run, std::uint64_t step) {
+  bool removed = false;
+  for (const auto& kept : step_folders(run)) {
+    if (kept.step != step || !is_removable(kept.directory)) continue;
+    remove_copy(kept.directory);
+    removed = true;
+  }
+  return removed;
 }
 
 void remove_kept_commits(const fs::path& run) {
   for (const auto& kept : step_folders(run))
-    if (is_unfinished_copy(kept.directory) || is_only_a_copy(kept.directory)) remove_copy(kept.directory);
+    if (is_removable(kept.directory)) remove_copy(kept.directory);
   std::error_code error;
   fs::remove(run / kKeptFolder, error);  // stays if a user has something in it
 }

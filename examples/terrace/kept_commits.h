@@ -41,7 +41,7 @@ class CommitKeeper {
   ~CommitKeeper() { stop_.request_stop(); }
 
   void demand_room() const;    // before the run begins, and without the team
-  void begin() const;          // removes what a killed run left unfinished
+  void begin() const;          // removes what a killed run left unfinished; what cannot be removed is warned of
   void copy_last_commit();     // if there is one; goes on beside the steps
   void finish_copy();          // before the next commit
   void remove_oldest() const;  // after it
@@ -50,6 +50,7 @@ class CommitKeeper {
  private:
   [[nodiscard]] bool keeps() const { return config_.ckpt_keep > 1; }
   [[nodiscard]] std::uint64_t state_bytes() const;
+  bool begin_copy(std::uint64_t step);  // of the first rank; false: the commit is not copied
 
   const RunConfig& config_;
   const RunDir& dir_;
@@ -62,9 +63,13 @@ class CommitKeeper {
   std::future<void> copying_;  // this rank's part
 };
 
+// The step of the last commit that all ranks have, by their records: also of a run that is at work. Empty: there is none.
+std::optional<std::uint64_t> last_step_of(const std::filesystem::path& run, std::span<const std::filesystem::path> given);
 // For `terrace ckpt … --step S`: the run itself if its last commit is after that step, or the directory of a kept one.
 std::filesystem::path directory_of_commit(const std::filesystem::path& run, std::span<const std::filesystem::path> given,
                                           std::uint64_t step);
+// Removes the kept commit after that step, or what a kill left of it; false: there is none.
+bool remove_kept_commit(const std::filesystem::path& run, std::uint64_t step);
 void remove_kept_commits(const std::filesystem::path& run);
 
 }  // namespace terrace::cli

@@ -17,11 +17,17 @@ namespace {
 
 }  // namespace
 
-void demand_output(const std::filesystem::path& out, std::span<const std::string> read) {
+void demand_output(const std::filesystem::path& out, std::span<const std::string> read,
+                   std::span<const std::filesystem::path> unfinished) {
   std::error_code error;
-  for (const auto& file : read)
+  for (const auto& file : read) {
     if (std::filesystem::equivalent(out, file, error))
       refuse_output(out, fmt::format("the command reads {}, which is the same file", file), "give --out another name");
+    for (const auto& beside : unfinished)
+      if (std::filesystem::equivalent(beside, file, error))
+        refuse_output(out, fmt::format("the command reads {}, and writes {} until it is done", file, beside.string()),
+                      "give --out another name, or that file one");
+  }
   if (std::filesystem::is_directory(out, error)) refuse_output(out, "it is a folder", "give --out the name of a file");
   if (std::filesystem::exists(out, error) && !std::filesystem::is_regular_file(out, error)) return;  // such as /dev/stdout
   const auto parent = std::filesystem::absolute(out).parent_path();
@@ -31,6 +37,12 @@ void demand_output(const std::filesystem::path& out, std::span<const std::string
   if (::access(parent.c_str(), W_OK | X_OK) != 0)
     refuse_output(out, fmt::format("no file can be created in {}: {}", parent.string(), describe_errno(errno)),
                   "change the permissions there, or give --out a file in another folder");
+}
+
+void demand_regular(const std::filesystem::path& out) {
+  std::error_code error;
+  if (std::filesystem::exists(out, error) && !std::filesystem::is_regular_file(out, error))
+    refuse_output(out, "it is not a regular file", "give --out the name of a file");
 }
 
 }  // namespace terrace::cli

@@ -6,10 +6,15 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace terrace::cli {
 
-// Throws if `out` is one of the files that the command reads, is a folder, or cannot be made where it is to be.
-void demand_output(const std::filesystem::path& out, std::span<const std::string> read);
+// Throws if `out` is one of the files that the command reads, is a folder, or cannot be made where it is to be; and if one of
+// those is a file of `unfinished`, which are what the command writes until `out` is complete.
+void demand_output(const std::filesystem::path& out, std::span<const std::string> read,
+                   std::span<const std::filesystem::path> unfinished);
+// Of an output that gets its name when it is complete: it replaces what has the name, which must not be a device or a pipe.
+void demand_regular(const std::filesystem::path& out);
 
 }  // namespace terrace::cli

@@ -4,6 +4,7 @@
 #include <terrace/examples/terrace/parse_words.h>
 
 #include <algorithm>
+#include <charconv>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +65,19 @@ std::string unlike(const std::string& what, const CLI::App& sub) {
 
 void refuse(const std::string& what, const std::string& command) {
   throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), Exit::usage);
+}
+
+// CLI11 reads numbers with strtold(), which follows the locale.
+void add_number(CLI::App& command, const std::string& flag, double& number, const std::string& help) {
+  const auto take = [&command, &number, flag](const std::string& text) {
+    const auto* const last = text.data() + text.size();
+    const auto [end, error] = std::from_chars(text.data(), last, number);
+    if (error == std::errc{} && end == last) return;
+    refuse(fmt::format("{}: \"{}\" is not accepted: a number{}", flag, text,
+                       text.find(',') == std::string::npos ? "" : ", with a decimal point"),
+           command.get_name());
+  };
+  command.add_option_function<std::string>(flag, take, help)->type_name("FLOAT")->default_str(fmt::format("{}", number));
 }
 
 CLI::App& chosen(CLI::App& app) { return app.get_subcommands().empty() ? app : *app.get_subcommands().front(); }

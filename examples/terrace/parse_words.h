@@ -19,6 +19,9 @@ namespace terrace::cli {
 // them was given, else nothing. `command`: the words before the app's own, such as "bench". Subcommands must allow extras.
 std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command = "");
 
+// A flag with a real number, which has a decimal point whatever the locale is.
+void add_number(CLI::App& command, const std::string& flag, double& number, const std::string& help);
+
 // The subcommand that was given, or the app itself.
 CLI::App& chosen(CLI::App& app);
 

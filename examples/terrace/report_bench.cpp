@@ -202,6 +202,12 @@ std::string sections_of(const std::string& bench, const Results& results) {
 }  // namespace
 
 fs::path write_bench_report(const fs::path& json_file) {
+  auto page = json_file;
+  page.replace_extension("html");
+  if (page == json_file)
+    throw Error(
+        fmt::format("{} has the name of the page that is made of it\n  give the file another ending", json_file.string()),
+        Exit::usage);
   const auto json = read_results(json_file);
   std::vector<std::pair<std::string, Results>> benches;  // in the order in which they ran
   for (auto r : json.at("results")) {
@@ -219,8 +225,6 @@ fs::path write_bench_report(const fs::path& json_file) {
   for (const auto& [bench, results] : benches) body += sections_of(bench, results);
   body += fmt::format("<footer>Made by terrace report from {}.</footer>\n", escape(json_file.filename().string()));
 
-  auto page = json_file;
-  page.replace_extension("html");
   write_page(page, report_page(json_file.stem().string() + " · terrace bench", body), json_file);
   return page;
 }

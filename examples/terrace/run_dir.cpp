@@ -42,6 +42,7 @@ constexpr const char* kFormerRunIds = "former_run_ids";
 constexpr const char* kRankPaths = "rank_store_paths";
 constexpr const char* kHoldsOut = "holds_out";
 constexpr const char* kDataContent = "data_content";
+constexpr const char* kTokenizer = "tokenizer";  // checksums of the copy's files
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -145,9 +146,10 @@ struct RunFile {
   std::vector<std::vector<fs::path>> rank_paths = {};
   bool has_committed = false;
   std::string computed_with = {};
-  std::vector<int> machines;    // not recorded by older versions
-  bool units_apart = false;     // older versions had one run of chunks for each layer
-  nlohmann::json data_content;  // not recorded by older versions
+  std::vector<int> machines;                    // not recorded by older versions
+  bool units_apart = false;                     // older versions had one run of chunks for each layer
+  nlohmann::json data_content;                  // not recorded by older versions
+  std::optional<TokenizerChecksums> tokenizer;  // none: not recorded by older versions
 
   [[nodiscard]] std::size_t ranks() const {
     return fingerprint.at("dp").get<std::size_t>() * fingerprint.at("pp").get<std::size_t>() *
@@ -174,9 +176,11 @@ RunFile read_run_file(const fs::path& dir) {
                  .computed_with = j.value(kComputedWith, std::string()),
                  .machines = j.value(kMachines, std::vector<int>()),
                  .units_apart = j.value(kUnitsApart, false),
-                 .data_content = j.value(kDataContent, nlohmann::json::array())};
+                 .data_content = j.value(kDataContent, nlohmann::json::array()),
+                 .tokenizer = {}};
     for (const auto& file : read.data_content)
       for (const auto* const key : {"state", "sample", "checksum"}) static_cast<void>(file.value(key, std::string()));
+    if (j.contains(kTokenizer)) read.tokenizer = j.at(kTokenizer).get<TokenizerChecksums>();
     // Options that did not exist when the run began had their defaults.
     RunConfig usual;
     usual.dp = 1;
@@ -320,6 +324,40 @@ void demand_run(const fs::path& path) {
     throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
 }
 
+// A line for each file; empty: none, or an older version wrote no checksums.
+std::string damaged_tokenizer(const fs::path& path, const RunFile& run) {
+  return run.tokenizer ? damage_of_tokenizer(tokenizer_folder(path), *run.tokenizer) : std::string();
+}
+
+// `given`: the flags name the tokenizer, so that it is copied again.
+void demand_tokenizer(const fs::path& path, const RunFile& run, bool given) {
+  const auto damage = damaged_tokenizer(path, run);
+  if (damage.empty()) return;
+  const auto what =
+      fmt::format("the tokenizer that the run in {} keeps is not as it was written:\n  {}", path.string(), damage);
+  if (!given)
+    throw Error(what + "\n  bring the files back; a run that goes on with --resume auto and its --tokenizer copies them again",
+                Exit::corrupt);
+  warn(what + "\n  check the disk; the files are copied again when the run goes on");
+}
+
+// Copies the tokenizer of the flags and returns what run.json says of it. Between two different tokenizers it says nothing, so
+// that a kill leaves none that looks damaged.
+TokenizerChecksums keep_tokenizer(const fs::path& path, const RunConfig& config) {
+  std::optional<TokenizerChecksums> known;
+  if (fs::exists(path / kRunFile)) known = read_run_file(path).tokenizer;
+  const auto files = given_tokenizer(path, config);
+  if (files.empty()) return known ? *known : checksums_of(read_tokenizer_files(tokenizer_folder(path)));
+  const auto checksums = checksums_of(files);
+  if (known && *known != checksums) {
+    auto run = read_run_json(path, [](const nlohmann::json& j) { return j; });
+    run.erase(kTokenizer);
+    write_run_json(path, run);
+  }
+  write_tokenizer_files(tokenizer_folder(path), files);
+  return checksums;
+}
+
 // Sets the stores of the run, or new ones if the layout changes.
 void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config, std::size_t rank) {
   dir.store.paths = run.store_of(rank, config.nvme_path).paths;
@@ -379,7 +417,7 @@ bool is_used(const fs::path& dir) {
   std::error_code error;
   if (!fs::exists(dir, error)) return false;
   const ChunkStore::Options own{.paths = {dir}, .name = "store"};
-  for (const auto& entry : fs::directory_iterator(dir))
+  for (const auto& entry : entries_of(dir))
     if (const auto name = entry.path().filename().string();
         (name != own.name && !name.starts_with(own.name + "-")) || ChunkStore::had_commit(own))
       return true;
@@ -530,6 +568,7 @@ RunDir open_run_dir(RunConfig& config) {
                             "with --durability off",
                             dir.path.string()),
                 Exit::usage);
+  demand_tokenizer(dir.path, run, !given_tokenizer(dir.path, config).empty());
   dir.resume = true;
   dir.machines = run.machines;
   dir.data_content = run.data_content;
@@ -586,7 +625,7 @@ std::vector<std::string> recorded_paths(const RunDir& dir) {
 
 void begin_run(const RunDir& dir, const RunConfig& config) {
   sync_names(dir.path);
-  keep_tokenizer(dir.path, config);
+  const auto tokenizer = keep_tokenizer(dir.path, config);
   write_text(dir.path / kConfigFile, to_toml(config));
   auto former_ids = dir.store.run_ids;
   std::erase(former_ids, dir.run_id);  // a new run has no others
@@ -601,6 +640,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
                      {kFormerRunIds, former_ids},
                      {kHoldsOut, holds_out(config)},
                      {kDataContent, dir.data_content},
+                     {kTokenizer, tokenizer},
                      {kHasCommitted, dir.resume},
                      {kComputedWith, bits_group(config)}};
   if (!dir.rank_paths.empty()) run[kRankPaths] = dir.rank_paths;
@@ -657,13 +697,15 @@ std::string store_name_of_rank(const std::string& name, std::size_t rank) {
 void copy_run_files(const fs::path& from, const fs::path& to, const std::string& run_id) {
   for (const auto* const name : {kConfigFile, kMetricsFile, kAlgorithmsFile})
     if (fs::exists(from / name)) {
-      fs::copy_file(from / name, to / name);
+      std::error_code error;
+      fs::copy_file(from / name, to / name, error);
+      if (error)
+        throw Error(
+            fmt::format("{} cannot be copied to {}: {}", (from / name).string(), to.string(), describe_errno(error.value())));
       sync_to_disk(to / name);
     }
-  if (const auto tokenizer = tokenizer_folder(from); fs::exists(tokenizer)) {
-    fs::create_directories(tokenizer_folder(to));
-    copy_tokenizer_files(tokenizer, tokenizer_folder(to));
-  }
+  if (const auto files = read_tokenizer_files(tokenizer_folder(from)); !files.empty())
+    write_tokenizer_files(tokenizer_folder(to), files);
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";
@@ -686,8 +728,19 @@ void demand_settings_of_run(const fs::path& path, const RunConfig& config) {
         Exit::corrupt);
 }
 
+// run.json goes last: until then, the command can be repeated.
 void forget_run(const fs::path& path) {
-  for (const auto* const name : {kUnfinishedCopy, kRunFile, kRunFileCopy}) fs::remove(path / name);
+  for (const auto* const name : {kUnfinishedCopy, kRunFileCopy, kRunFile}) remove_path(path / name);
+}
+
+std::string damaged_tokenizer(const fs::path& path) {
+  demand_run(path);
+  return damaged_tokenizer(path, read_run_file(path));
+}
+
+void demand_intact_tokenizer(const fs::path& path) {
+  demand_run(path);
+  demand_tokenizer(path, read_run_file(path), false);
 }
 
 void record_algorithms(const RunDir& dir, const std::string& chosen) {

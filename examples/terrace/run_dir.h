@@ -75,6 +75,9 @@ std::vector<std::string> recorded_paths(const RunDir& dir);
 std::string store_name_of_rank(const std::string& name, std::size_t rank);
 // For a command that takes the settings from config.toml, which has no checksum: they must be those of run.json.
 void demand_settings_of_run(const std::filesystem::path& path, const RunConfig& config);
+// The files of the tokenizer that the run keeps which are not as they were written, one a line; empty: none.
+std::string damaged_tokenizer(const std::filesystem::path& path);
+void demand_intact_tokenizer(const std::filesystem::path& path);  // Error(Exit::corrupt) otherwise
 // Copies the settings, tokenizer and metrics of the run `from` to the folder `to`, which has its own store, with commits of
 // `run_id`; run.json last.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& run_id);

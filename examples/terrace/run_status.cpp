@@ -18,7 +18,7 @@
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_name.h>
 #include <terrace/examples/terrace/sealed_json.h>
-#include <terrace/offload/store_index.h>
+#include <terrace/offload/recorded_commit.h>
 
 namespace terrace::cli {
 namespace {
@@ -74,7 +74,7 @@ RunStatus RunWatcher::look() {
   try {
     read_new_lines();
   } catch (const std::exception& error) {
-    kept_.problem = first_line(error.what());
+    kept_.problem = first_line(describe(error));
   }
   auto status = kept_;
   status.name = name_of_run(directory_);
@@ -91,7 +91,7 @@ RunStatus RunWatcher::look() {
     read_configuration(status);
     read_commit(status);
   } catch (const std::exception& problem) {
-    if (status.problem.empty()) status.problem = first_line(problem.what());
+    if (status.problem.empty()) status.problem = first_line(describe(problem));
   }
   const bool has_result = std::filesystem::exists(directory_ / kResultFile, error);
   if (!status.problem.empty())
@@ -147,15 +147,10 @@ void RunWatcher::read_configuration(RunStatus& status) const {
 
 void RunWatcher::read_commit(RunStatus& status) const {
   const auto store = stores_of_run(directory_).front();
-  const auto home = store.paths.front() / store.name;
-  for (const auto* const name : {"commit.0", "commit.1"}) {
-    const auto info = file_info(home / name);
-    if (!info) continue;
-    const auto record = parse_record(read_text_file(home / name));
-    if (!record || (status.commit && record->commit.step < *status.commit)) continue;
-    status.commit = record->commit.step;
-    status.seconds_since_commit = seconds_since(*info);
-  }
+  const auto commit = recorded_commit(store.paths.front() / store.name);
+  if (!commit) return;
+  status.commit = commit->step;
+  if (const auto info = file_info(commit->file)) status.seconds_since_commit = seconds_since(*info);
 }
 
 }  // namespace terrace::cli

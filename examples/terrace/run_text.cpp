@@ -8,11 +8,13 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 
 namespace terrace::cli {
 
 RunText::RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& given, const std::string& end) {
+  if (given.empty()) demand_intact_tokenizer(run);
   const auto tokenizer = given.empty() ? tokenizer_of_run(run, config) : given;
   const bool of_bytes = config.data_format == "bytes";
   if (of_bytes && !tokenizer.empty())

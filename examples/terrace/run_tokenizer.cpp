@@ -1,9 +1,14 @@
 #include <terrace/examples/terrace/run_tokenizer.h>
 
+#include <algorithm>
+#include <span>
+
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/offload/chunk_store.h>
 
 namespace terrace::cli {
 namespace {
@@ -23,12 +28,13 @@ fs::path tokenizer_in(const fs::path& folder) {
   return {};
 }
 
-void copy_whole(const fs::path& from, const fs::path& to) try {
-  replace_text_file(to, read_text_file(from), Durable::yes);
-} catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be copied to {}: {}\n  check both, then repeat the command", from.string(), to.string(),
-                          error.what()),
+std::string read_whole(const fs::path& file) try { return read_text_file(file); } catch (const Error& error) {
+  throw Error(fmt::format("{} cannot be read: {}\n  restore the file, then repeat the command", file.string(), error.what()),
               error.exit());
+}
+
+std::string checksum_of_file(std::string_view bytes) {
+  return fmt::format("{:016x}", checksum_of(std::as_bytes(std::span(bytes))));
 }
 
 }  // namespace
@@ -64,26 +70,91 @@ lm::Tokenizer read_tokenizer(const fs::path& file, const RunConfig& config) {
 
 fs::path tokenizer_folder(const fs::path& run) { return run / "tokenizer"; }
 
-void keep_tokenizer(const fs::path& run, const RunConfig& config) {
-  const auto from = tokenizer_of(config), to = tokenizer_folder(run);
+TokenizerFiles given_tokenizer(const fs::path& run, const RunConfig& config) {
+  const auto from = tokenizer_of(config);
   std::error_code error;
-  if (from.empty() || fs::equivalent(from.parent_path(), to, error)) return;
-  fs::create_directories(to);
-  copy_tokenizer_files(from.parent_path(), to);
+  if (from.empty() || fs::equivalent(fs::absolute(from).parent_path(), tokenizer_folder(run), error)) return {};
+  auto files = read_tokenizer_files(from.parent_path());
   // --tokenizer may have another name, and stand beside a tokenizer.json that is not meant.
   const bool sentencepiece = lm::Tokenizer::is_sentencepiece(from);
-  if (sentencepiece) fs::remove(to / kTokenizerFile);
-  copy_whole(from, to / (sentencepiece ? kSentencePieceFile : kTokenizerFile));
+  if (sentencepiece) files.erase(kTokenizerFile);
+  files[sentencepiece ? kSentencePieceFile : kTokenizerFile] = read_whole(from);
+  return files;
 }
 
-void copy_tokenizer_files(const fs::path& from, const fs::path& to) {
-  for (const auto* const name : kTokenizerFiles) {
-    std::error_code error;
-    if (is_file(from / name))
-      copy_whole(from / name, to / name);
-    else
-      fs::remove(to / name, error);
+TokenizerFiles read_tokenizer_files(const fs::path& folder) {
+  TokenizerFiles files;
+  for (const auto* const name : kTokenizerFiles)
+    if (is_file(folder / name)) files[name] = read_whole(folder / name);
+  return files;
+}
+
+void write_tokenizer_files(const fs::path& folder, const TokenizerFiles& files) {
+  fs::path at = folder;
+  try {
+    if (!files.empty()) make_folders(folder);
+    for (const auto* const name : kTokenizerFiles) {
+      at = folder / name;
+      if (const auto file = files.find(name); file != files.end())
+        replace_text_file(at, file->second, Durable::yes);
+      else
+        remove_path(at);
+    }
+  } catch (const Error& error) {
+    throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then repeat the command",
+                            at.string(), error.what()),
+                error.exit());
   }
+}
+
+TokenizerChecksums checksums_of(const TokenizerFiles& files) {
+  TokenizerChecksums checksums;
+  for (const auto& [name, bytes] : files) checksums[name] = checksum_of_file(bytes);
+  return checksums;
+}
+
+std::string damage_of_tokenizer(const fs::path& folder, const TokenizerChecksums& written) {
+  std::string damage;
+  const auto note = [&](const fs::path& file, const std::string& what) {
+    damage += fmt::format("{}{}: {}", damage.empty() ? "" : "\n  ", file.string(), what);
+  };
+  for (const auto* const name : kTokenizerFiles) {
+    const auto file = folder / name;
+    const auto expected = written.find(name);
+    std::error_code error;
+    const bool there = fs::exists(fs::symlink_status(file, error));
+    if (expected == written.end()) {
+      if (there) note(file, "the run did not keep this file");
+      continue;
+    }
+    if (!there) {
+      note(file, "the file is missing");
+      continue;
+    }
+    try {
+      const auto found = checksum_of_file(read_text_file(file));
+      if (found != expected->second)
+        note(file, fmt::format("the file is damaged: checksum {}, expected {}", found, printable(expected->second)));
+    } catch (const Error& problem) {
+      note(file, fmt::format("it cannot be read: {}", problem.what()));
+    }
+  }
+  return damage;
+}
+
+std::string foreign_to_tokenizer(const fs::path& folder) {
+  for (const auto& entry : entries_of(folder)) {
+    const auto name = entry.path().filename().string();
+    std::string_view whole = name;
+    if (whole.ends_with(".tmp")) whole.remove_suffix(4);
+    if (!fs::is_regular_file(entry.symlink_status()) || std::ranges::count(kTokenizerFiles, whole) == 0) return name;
+  }
+  return "";
+}
+
+void remove_tokenizer(const fs::path& folder) {
+  for (const auto& entry : entries_of(folder)) remove_path(entry.path());
+  remove_path(folder);
 }
 
 }  // namespace terrace::cli

@@ -1,10 +1,13 @@
 // The tokenizer of a run: where its flags say that it is, and the copy that its directory keeps, so that the run can be moved
 // and read without the files that it began with.
 //
-// Threads: any. Errors: Error(Exit::usage) for a tokenizer that is not there, and for one with more ids than the model.
+// Threads: any. Errors: Error(Exit::usage) for a tokenizer that is not there, and for one with more ids than the model; Error
+//          with the file where one cannot be read or written.
 #pragma once
 
 #include <filesystem>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
@@ -27,11 +30,25 @@ std::filesystem::path tokenizer_of_run(const std::filesystem::path& run, const R
 // Reads it; its ids must be in the vocabulary.
 lm::Tokenizer read_tokenizer(const std::filesystem::path& file, const RunConfig& config);
 
-// The folder of the copy in a run's directory.
+// The folder of the copy in a run's directory. It has files of kTokenizerFiles and nothing else.
 std::filesystem::path tokenizer_folder(const std::filesystem::path& run);
-// Copies the tokenizer of the flags there, with what stands beside it.
-void keep_tokenizer(const std::filesystem::path& run, const RunConfig& config);
-// Copies those files of `from` that are there to `to`, a folder.
-void copy_tokenizer_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// By name: the bytes of files of kTokenizerFiles, or their checksums.
+using TokenizerFiles = std::map<std::string, std::string>;
+using TokenizerChecksums = std::map<std::string, std::string>;
+// The tokenizer that the flags name and what stands beside it, under the names that they have in the copy. Empty: the flags
+// name none, or the copy itself.
+TokenizerFiles given_tokenizer(const std::filesystem::path& run, const RunConfig& config);
+// Those that a folder has, which need not exist.
+TokenizerFiles read_tokenizer_files(const std::filesystem::path& folder);
+// Makes `folder` have these and no others of kTokenizerFiles.
+void write_tokenizer_files(const std::filesystem::path& folder, const TokenizerFiles& files);
+TokenizerChecksums checksums_of(const TokenizerFiles& files);
+// A line for each file of the folder that is not as it was written; empty: none.
+std::string damage_of_tokenizer(const std::filesystem::path& folder, const TokenizerChecksums& written);
+
+// The first entry of a copy's folder that no copy has, and what a killed one leaves does not count; empty: none.
+std::string foreign_to_tokenizer(const std::filesystem::path& folder);
+void remove_tokenizer(const std::filesystem::path& folder);  // the folder too
 
 }  // namespace terrace::cli

@@ -17,6 +17,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/setting_flags.h>
+#include <terrace/examples/terrace/text_columns.h>
 
 namespace terrace::cli {
 namespace {
@@ -40,15 +41,33 @@ constexpr std::array<Column, 10> kColumns{{{"step", 13},
                                            {"stall", 6},
                                            {"left", 8}}};
 
-// As many columns as fit into the width, at least the step and the loss; all of them for a width of 0.
-std::string join_columns(const std::array<std::string, kColumns.size()>& cells, int width) {
+constexpr std::size_t kColumnGap = 2;  // between columns
+
+// Where not even the step and the loss fit: both as they are, the step without the last one's number if need be.
+std::string join_two(const std::string& step, const std::string& loss, std::size_t width) {
+  const auto whole = step.size() + 1 + loss.size() <= width ? step : step.substr(0, step.find('/'));
+  const auto room = width > whole.size() ? width - whole.size() : 0;
+  return cut(fmt::format("{}{:>{}}", whole, loss, room), width);
+}
+
+// As many columns as fit into the width; all of them for a width of 0.
+std::string join_columns(const std::array<std::string, kColumns.size()>& cells, std::size_t width) {
   std::string out;
   for (std::size_t i = 0; i < cells.size(); ++i) {
-    const auto cell = fmt::format("{}{:>{}}", i ? "  " : "", cells[i], kColumns[i].width);
-    if (i >= 2 && width > 0 && out.size() + cell.size() > static_cast<std::size_t>(width)) break;
+    const auto cell = fmt::format("{:>{}}{:>{}}", "", i > 0 ? kColumnGap : 0, cells[i], kColumns[i].width);
+    if (width > 0 && out.size() + cell.size() > width) return i < 2 ? join_two(cells[0], cells[1], width) : out;
     out += cell;
   }
   return out;
+}
+
+// A number below a step's line: behind the first column as far as there is room, its name cut before the number would be.
+std::string below_step(const std::string& name, const std::string& number, std::size_t width) {
+  const auto indent = kColumns[0].width + kColumnGap;
+  if (width == 0) return fmt::format("{:>{}}{} {}", "", indent, name, number);
+  const auto room = width > number.size() + 1 ? width - number.size() - 1 : 1;
+  const auto shown = cut(name, room);
+  return fmt::format("{:>{}}{} {}", "", std::min(indent, room - columns_of(shown)), shown, number);
 }
 
 }  // namespace
@@ -113,11 +132,11 @@ void Screen::step(const StepMetrics& m) {
                     format_number(m.grad_norm, 5), fmt::format("{:.2e}", m.lr), format_duration(m.step_time_s),
                     format_number(m.tokens_per_s, 4), format_bytes(m.read_bytes), format_bytes(m.write_bytes),
                     fmt::format("{:.1f}%", share * 100), format_duration(seconds_left())},
-                   options_.width);
+                   width());
   say(options_.out, fmt::format("{}\n", line));
-  if (m.eval_loss) say(options_.out, fmt::format("{:>13}  held-out loss {}\n", "", format_number(*m.eval_loss, 6)));
+  if (m.eval_loss) say(options_.out, below_step("held-out loss", format_number(*m.eval_loss, 6), width()) + "\n");
   for (const auto& [source, loss] : m.held_out)
-    say(options_.out, fmt::format("{:>13}    of {} {}\n", "", source, format_number(loss, 6)));
+    say(options_.out, below_step("  of " + printable(source), format_number(loss, 6), width()) + "\n");
   draw_bar();
   std::fflush(options_.out);
 }
@@ -160,7 +179,7 @@ void Screen::finish(const std::string& weights_hash, nlohmann::json final_object
 void Screen::header() {
   std::array<std::string, kColumns.size()> names;
   for (std::size_t i = 0; i < names.size(); ++i) names[i] = kColumns[i].name;
-  const auto line = join_columns(names, options_.width);
+  const auto line = join_columns(names, width());
   say(options_.out, fmt::format("{}{}{}\n", options_.color ? "\x1b[2m" : "", line, options_.color ? "\x1b[0m" : ""));
 }
 

@@ -3,6 +3,7 @@
 // Owner:   the trainer. Threads: one. Errors: none; a closed terminal does not stop a run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
@@ -45,6 +46,7 @@ class Screen {
   void erase_bar();
   void draw_bar();
   [[nodiscard]] std::size_t bar_columns() const;
+  [[nodiscard]] std::size_t width() const { return static_cast<std::size_t>(std::max(0, options_.width)); }
   void header();
   [[nodiscard]] double seconds_left() const;
 

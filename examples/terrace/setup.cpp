@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
@@ -170,8 +171,11 @@ PlanRequest plan_request(const RunConfig& c) {
   r.offload = layers_of(c.activations, "keep", "offload");
   if (c.update == "host" || c.update == "device")
     r.update = c.update == "host" ? Tier::host : Tier::device;
-  else if (c.update != "auto")
-    r.update = UpdatePlace(std::stod(c.update));
+  else if (c.update != "auto") {
+    double share = 0;  // whose text has been checked
+    std::from_chars(c.update.data(), c.update.data() + c.update.size(), share);
+    r.update = UpdatePlace(share);
+  }
   // The clip factor, and whether a step is skipped, are known only after the backward.
   r.updates_before_use = Trainer::needs_norm(c.grad_clip, non_finite(c), loss_scale(c), r.param_groups);
   if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));

@@ -21,6 +21,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/output_file.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/stop_signal.h>
 
 namespace terrace::cli {
@@ -83,12 +84,19 @@ lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokeni
   return settings;
 }
 
-// A file of Megatron has two names, of which neither may be that of an input.
+// No file that is read may have the name of one that is written; a file of Megatron has two names.
 void demand_outputs(const Words& words, const lm::TokenizeSettings& settings) {
   auto read = words.files;
   read.push_back(words.tokenizer);
-  if (settings.kind != lm::TokenFile::megatron) return demand_output(words.out, read);
-  for (const auto* const ending : {".bin", ".idx"}) demand_output(words.out + ending, read);
+  const auto beside = std::filesystem::path(words.tokenizer).parent_path();
+  for (const auto* const name : kTokenizerFiles) read.push_back((beside / name).string());
+  const auto unfinished = lm::TokenizeJob::unfinished_files(settings);
+  std::vector<std::string> outs{words.out};
+  if (settings.kind == lm::TokenFile::megatron) outs = {words.out + ".bin", words.out + ".idx"};
+  for (const auto& out : outs) {
+    demand_output(out, read, unfinished);
+    demand_regular(out);
+  }
 }
 
 void show(const lm::TokenizeProgress& done, Clock::duration time, std::uint64_t from, bool last) {

@@ -12,6 +12,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/screen.h>
+#include <terrace/examples/terrace/text_columns.h>
 
 namespace terrace::cli {
 namespace {
@@ -19,22 +20,6 @@ namespace {
 constexpr std::size_t kKeyColumns = 10;  // "held-out " and one more
 constexpr std::size_t kLeastColumns = 20;
 constexpr std::size_t kLongestSparkline = 60;
-
-// Characters of UTF-8. Names with wide characters may be cut too late, which only wraps a line.
-std::size_t columns_of(std::string_view text) {
-  return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-std::string cut(std::string_view text, std::size_t columns) {
-  if (columns_of(text) <= columns) return std::string(text);
-  std::string out;
-  std::size_t used = 0;
-  for (const char c : text) {
-    if ((c & 0xc0) != 0x80 && ++used >= columns) break;
-    out += c;
-  }
-  return out + "…";
-}
 
 std::string_view word_of_state(RunStatus::State state) {
   switch (state) {
@@ -135,7 +120,9 @@ void progress(Frame& frame, const RunStatus& run) {
 void losses(Frame& frame, const RunStatus& run) {
   const auto& last = run.recent.back();
   const auto loss = last.loss ? format_number(*last.loss, 5) : "no targets";
-  frame.row("loss", {loss, sparkline(run.losses, std::min(kLongestSparkline, frame.room() - columns_of(loss) - 2))});
+  const auto used = columns_of(loss) + 2;
+  const auto beside = used < frame.room() ? frame.room() - used : frame.room();  // or below it
+  frame.row("loss", {loss, sparkline(run.losses, std::min(kLongestSparkline, beside))});
   if (run.eval_loss) frame.row("held-out", {format_number(*run.eval_loss, 5)});
   frame.row("", {fmt::format("gradient norm {}", format_number(last.grad_norm, 4)), fmt::format("rate {:.3g}", last.lr)});
 }

@@ -97,7 +97,8 @@ Exit train_tokenizer_command(int argc, const char* const* argv) {
   }
   if (words.files.empty()) refuse("train-tokenizer needs files with text", "train-tokenizer");
   if (words.out.empty()) refuse("train-tokenizer needs --out FILE", "train-tokenizer");
-  demand_output(words.out, words.files);
+  const std::vector<std::filesystem::path> unfinished{words.out + ".tmp"};
+  demand_output(words.out, words.files, unfinished);
   words.count.inputs.assign(words.files.begin(), words.files.end());
   words.count.pattern = words.trainer.pattern = pattern_of(words.pattern);
   words.count.most_bytes = parse_bytes(words.memory);

@@ -332,7 +332,7 @@ class Training {
   }
   // Failing to write the trace or the report is only a warning: the run has finished.
   void tell(const std::function<void()>& make) try { make(); } catch (const std::exception& error) {
-    screen_.warn(error.what());
+    screen_.warn(describe(error));
   }
 
   Exit interrupted(std::uint64_t stopped) {

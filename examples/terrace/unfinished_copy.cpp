@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <regex>
 #include <string>
 #include <string_view>
@@ -12,7 +11,9 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/terrace/folder_mark.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/offload/store_folder.h>
 
 namespace terrace::cli {
@@ -20,7 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All that a copy makes before run.json, except the stores.
+constexpr std::string_view kMarkText = "terrace ckpt copy has not finished here: repeat the command\n";
+
+// All that a copy makes before run.json, except folders.
 bool is_copied_file(std::string_view name) {
   if (name.ends_with(".tmp")) name.remove_suffix(4);
   static constexpr std::array<std::string_view, 6> kNames{"config.toml",   "metrics.jsonl", "algorithms.txt",
@@ -34,42 +37,52 @@ bool is_copied_store(const std::string& name) {
   return std::regex_match(name, kStore);
 }
 
-// The name of the first entry that no copy makes; empty: none.
+bool is_copied_tokenizer(const fs::path& entry) { return entry.filename() == tokenizer_folder({}); }
+
+// The first entry that no copy makes; empty: none.
 std::string foreign_entry(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  for (const auto& entry : entries_of(folder)) {
     const auto name = entry.path().filename().string();
     const auto status = entry.symlink_status();
-    const bool ours = fs::is_directory(status) ? is_copied_store(name) : fs::is_regular_file(status) && is_copied_file(name);
-    if (!ours) return name;
+    if (fs::is_directory(status) && is_copied_tokenizer(entry.path())) {
+      if (const auto foreign = foreign_to_tokenizer(entry.path()); !foreign.empty()) return name + "/" + foreign;
+      continue;
+    }
+    if (!(fs::is_directory(status) ? is_copied_store(name) : fs::is_regular_file(status) && is_copied_file(name))) return name;
   }
   return "";
 }
 
 // The mark goes last, so that this can be interrupted and repeated too.
 void remove_copied(const fs::path& folder) {
-  std::vector<fs::path> stores, files;
-  for (const auto& entry : fs::directory_iterator(folder)) (entry.is_directory() ? stores : files).push_back(entry.path());
-  for (const auto& store : stores) remove_store(store);
+  std::vector<fs::path> files;
+  for (const auto& entry : entries_of(folder)) {
+    if (!entry.is_directory())
+      files.push_back(entry.path());
+    else if (is_copied_tokenizer(entry.path()))
+      remove_tokenizer(entry.path());
+    else
+      remove_store(entry.path());
+  }
   for (const auto& file : files)
-    if (file.filename() != kUnfinishedCopy) fs::remove(file);
-  fs::remove(folder / kUnfinishedCopy);
+    if (file.filename() != kUnfinishedCopy) remove_path(file);
+  sync_to_disk(folder);
+  remove_path(folder / kUnfinishedCopy);
 }
 
-// Without a temporary file: its name alone is the mark, so that there is no moment between an empty folder and a marked one.
-void mark(const fs::path& folder) {
-  const auto file = open_regular(folder / kUnfinishedCopy, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, AT_FDCWD, 0644);
-  if (!file) throw Error(describe_errno(errno));
-  write_all(file.get(), "terrace ckpt copy has not finished here: repeat the command\n");
-  sync_to_disk(folder / kUnfinishedCopy);
-  sync_to_disk(folder);
+bool is_empty_folder(const fs::path& folder) {
+  std::error_code error;
+  return fs::is_directory(fs::symlink_status(folder, error)) && fs::is_empty(folder, error) && !error;
 }
 
 }  // namespace
 
 bool is_unfinished_copy(const fs::path& folder) {
   std::error_code error;
-  return fs::is_regular_file(fs::symlink_status(folder / kUnfinishedCopy, error)) && !fs::exists(folder / "run.json", error);
+  return is_marked(folder, kUnfinishedCopy) && !fs::exists(folder / "run.json", error);
 }
+
+bool is_left_of_a_copy(const fs::path& folder) { return is_unfinished_copy(folder) || is_empty_folder(folder); }
 
 bool is_only_a_copy(const fs::path& folder) {
   std::error_code error;
@@ -78,21 +91,26 @@ bool is_only_a_copy(const fs::path& folder) {
 
 void remove_copy(const fs::path& folder) {
   const auto lock = lock_directory(folder);
-  if (!fs::exists(folder / kUnfinishedCopy)) mark(folder);
-  for (const auto* const name : {"run.json", "run.copy.json"}) fs::remove(folder / name);
+  if (const auto foreign = foreign_entry(folder); !foreign.empty())
+    throw Error(fmt::format("{} is not removed: it also has {}, which is of no copy\n  move that away, and repeat the command",
+                            folder.string(), printable(foreign)),
+                Exit::usage);
+  mark_folder(folder, kUnfinishedCopy, kMarkText);
+  for (const auto* const name : {"run.json", "run.copy.json"}) remove_path(folder / name);
   sync_to_disk(folder);
   remove_copied(folder);
-  fs::remove(folder);
+  remove_path(folder);
 }
 
 UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error)
+  try {
+    make_folders(folder);
+  } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be created: {}\n  give a folder on a file system that can be written", folder.string(),
-                            describe_errno(error.value())));
+                            error.what()));
+  }
   lock_ = lock_directory(folder, "a folder that does not exist yet");
-  if (!fs::is_empty(folder)) {
+  if (!entries_of(folder).empty()) {
     const bool unfinished = is_unfinished_copy(folder);
     const auto foreign = unfinished ? foreign_entry(folder) : "";
     if (!unfinished || !foreign.empty())
@@ -101,12 +119,7 @@ UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
                   Exit::usage);
     remove_copied(folder);
   }
-  try {
-    mark(folder);
-  } catch (const Error& problem) {
-    throw Error(fmt::format("{} cannot be written: {}\n  give a folder on a file system that can be written", folder.string(),
-                            problem.what()));
-  }
+  mark_folder(folder, kUnfinishedCopy, kMarkText);
 }
 
 UnfinishedCopy::~UnfinishedCopy() {
@@ -119,7 +132,7 @@ UnfinishedCopy::~UnfinishedCopy() {
 
 void UnfinishedCopy::finish() {
   finished_ = true;
-  fs::remove(folder_ / kUnfinishedCopy);
+  unmark_folder(folder_, kUnfinishedCopy);
 }
 
 }  // namespace terrace::cli

@@ -32,9 +32,12 @@ class UnfinishedCopy {
 
 // Whether the folder is one: a run in it is a finished copy.
 bool is_unfinished_copy(const std::filesystem::path& folder);
+// An unfinished copy, or an empty folder, which a kill before the mark was made or after it was removed leaves.
+bool is_left_of_a_copy(const std::filesystem::path& folder);
 // Whether the folder is a finished copy and has nothing but that: no run has continued in it.
 bool is_only_a_copy(const std::filesystem::path& folder);
-// Removes a copy, finished or not. A kill meanwhile leaves an unfinished copy, which can be removed too.
+// Removes a copy, finished or not. A kill meanwhile leaves what is_left_of_a_copy() finds, which can be removed too. A folder
+// with anything else: Error(Exit::usage).
 void remove_copy(const std::filesystem::path& folder);
 
 }  // namespace terrace::cli

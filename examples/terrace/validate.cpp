@@ -238,16 +238,6 @@ void demand_place_of_weights(const RunConfig& c) {
                 "change the permissions there, or give --save a file in another folder");
 }
 
-// What a run writes under a name of its user's.
-void demand_intact_data(const RunConfig& c) {
-  std::error_code error;
-  for (const auto& file : data_files(c))
-    for (const auto& [flag, written] : {std::pair<const char*, fs::path>{"--save", c.save}, {"--prometheus", c.prometheus}})
-      if (!written.empty() && fs::equivalent(file, written, error))
-        refuse_pair(fmt::format("{} {} is a file of --data, which it would replace", flag, written.string()),
-                    fmt::format("give {} another file", flag));
-}
-
 void demand_copies(const RunConfig& c) {
   if (c.sync_interval == 1) return;
   const auto without = [&](bool given, const std::string& what, const char* why) {
@@ -385,9 +375,8 @@ void validate(const RunConfig& c) {
   // A model that cannot be has no degrees.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });
   if (!errors.any()) errors.gather([&] { demand_freeze(c); });
-  for (const auto check :
-       {demand_tiles, demand_disks, demand_place_of_weights, demand_intact_data, demand_copies, demand_rates, demand_commits,
-        demand_schedule, demand_context_mode, demand_disk_tier, demand_adapters, demand_group})
+  for (const auto check : {demand_tiles, demand_disks, demand_place_of_weights, demand_copies, demand_rates, demand_commits,
+                           demand_schedule, demand_context_mode, demand_disk_tier, demand_adapters, demand_group})
     errors.gather([&] { check(c); });
   errors.throw_if_any();
 }

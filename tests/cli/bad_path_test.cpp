@@ -232,6 +232,34 @@ TEST_F(BadPath, ARunDoesNotReplaceItsData) {
   EXPECT_EQ(before, scratch_.read("corpus.txt"));
 }
 
+TEST_F(BadPath, NoInputHasTheNameOfAnOutputsTemporaryFile) {
+  const auto expect_kept = [&](const std::string& name, const std::string& from, const Words& words,
+                               const std::vector<std::string>& said) {
+    SCOPED_TRACE(testing::PrintToString(words));
+    fs::copy_file(at(from), at(name));
+    const auto before = scratch_.read(name);
+    expect_refusal(terrace(words), 2, said);
+    EXPECT_EQ(before, scratch_.read(name));
+    fs::remove(at(name));
+  };
+  ASSERT_EQ(0, train({"--steps", "1", "--save", "weights.st", "--out-dir", "first"}).exit);
+  for (const std::string flag : {"--save", "--prometheus"}) {
+    const std::vector<std::string> said{flag + " out: it is written as out.tmp, which is a file of --"};
+    expect_kept("out.tmp", "corpus.txt", tiny("train", {"--data", "out.tmp", flag, "out"}), said);
+    expect_kept("out.tmp", "tiny.toml", {"train", "--config", "out.tmp", flag, "out"}, said);
+    expect_kept("out.tmp", "weights.st", tiny("train", {"--init-from", "./out.tmp", flag, "out"}), said);
+    expect_kept("out.tmp", "corpus.txt", tiny("train", {"--tokenizer", "out.tmp", flag, "out"}), said);
+  }
+  for (const std::string flag : {"--trace", "--timeline", "--write-schedule"})
+    expect_kept("out.tmp", "tiny.toml", {"plan", "--config", "out.tmp", "--pp", "2", flag, "out"},
+                {flag + " out: it is written as out.tmp, which is a file of --config"});
+  expect_kept("config.toml", "tiny.toml", {"plan", "--config", "config.toml", "--trace", "config.toml"},
+              {"--trace config.toml is a file of --config"});
+  fs::create_directory(at("run"));
+  expect_kept("run/metrics.jsonl.tmp", "corpus.txt", tiny("train", {"--data", "run/metrics.jsonl.tmp", "--resume", "auto"}),
+              {"lies in the run directory run"});
+}
+
 TEST_F(BadPath, MachineProfilesThatAreNone) {
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "nowhere.json"})), 2, {"nowhere.json", "measure"});
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "corpus.txt"})), 2, {"corpus.txt", "it is not JSON"});

@@ -133,8 +133,12 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
     EXPECT_EQ(0, next.exit) << next.described;
   }
   expect_refusal(terrace({"generate", "older", "--prompt", "what"}), 2, {"without a --tokenizer", "give the --tokenizer"});
-  // A run of an older version has no copy: it is found where the flags said.
+  // A run of an older version has no copy, and no checksums of one: it is found where the flags said.
   fs::remove_all(at("conversations-next/tokenizer"));
+  expect_refusal(terrace({"generate", "conversations-next", "--prompt", "what"}), 5, {"tokenizer.json: the file is missing"});
+  auto run_file = json_in("conversations-next/run.json");
+  run_file.erase("tokenizer");
+  scratch_.write("conversations-next/run.json", run_file.dump());
   const auto old = terrace({"generate", "conversations-next", "--prompt", "what", "--max-tokens", "3"});
   EXPECT_EQ(0, old.exit) << old.described;
 }

@@ -179,5 +179,54 @@ TEST_F(Flips, InAnyFileOfAStoppedRunAreFoundOrHarmless) {
   flip_all("stopped", {Use::resume, Use::verify, Use::generate, Use::report}, {{Use::resume, end}});
 }
 
+// A tokenizer with a flipped bit may be one that reads well and gives other ids, so every flip must be found.
+TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
+  ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
+  ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
+  scratch_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  const auto run_until = [&](const std::string& steps, const Words& more) {
+    return terrace(small(Words{"--data", "ids", "--data-format", "u16", "--vocab", "280", "--steps", steps} + more));
+  };
+  const Words given{"--tokenizer", "tokenizer.json"};
+  ASSERT_EQ(0, run_until(kFinished, given).exit);
+  fs::rename(at("run"), at("finished"));
+  const auto places = number_from_environment("TERRACE_FLIPS", 6), seed = number_from_environment("TERRACE_FLIP_SEED", 1);
+  const auto expect_found = [&](const std::string& name) {
+    for (const auto& words : {Words{"ckpt", "verify", "run"},
+                              {"ckpt", "export", "run", "out"},
+                              {"ckpt", "copy", "run", "out"},
+                              {"generate", "run", "--prompt", "the"}})
+      expect_refusal(terrace(words), 5, {name});
+    expect_refusal(run_until(kMore, {}), 5, {name});
+    EXPECT_FALSE(fs::exists(at("out")));
+    // The flags bring it again.
+    const auto resumed = run_until(kMore, given);
+    EXPECT_EQ(0, resumed.exit) << resumed.described;
+    EXPECT_EQ(1U, resumed.warnings("the tokenizer that the run in run keeps")) << resumed.described;
+    const auto verified = use(Use::verify);
+    EXPECT_EQ(0, verified.exit) << verified.described;
+  };
+  std::mt19937_64 random(seed);
+  for (const std::string name : {"tokenizer.json", "tokenizer_config.json"})
+    for (std::uint64_t i = 0; i * 3 < places; ++i) {
+      SCOPED_TRACE(fmt::format("TERRACE_FLIP_SEED={}, place {} of {}", seed, i, name));
+      put("finished");
+      flip(at("run/tokenizer") / name, random);
+      expect_found(name);
+    }
+  put("finished");
+  fs::remove(at("run/tokenizer/tokenizer_config.json"));
+  expect_found("tokenizer_config.json: the file is missing");
+  put("finished");
+  scratch_.write("run/tokenizer/chat_template.jinja", "{{ messages }}");
+  expect_found("chat_template.jinja: the run did not keep this file");
+  // Another tokenizer takes its place, and is the one that is checked.
+  ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "270", "--out", "other.json"}).exit);
+  const auto other = run_until("15", {"--tokenizer", "other.json"});
+  ASSERT_EQ(0, other.exit) << other.described;
+  EXPECT_EQ(scratch_.read("other.json"), scratch_.read("run/tokenizer/tokenizer.json"));
+  EXPECT_EQ(0, use(Use::verify).exit);
+}
+
 }  // namespace
 }  // namespace terrace::test

@@ -1,4 +1,5 @@
-// In a child, before the program begins: the kernel answers `error_number` to every call of one kind.
+// In a child, before the program begins: the kernel answers an error to every call of one kind, or kills the process at the
+// first.
 #pragma once
 
 #include <linux/filter.h>
@@ -13,16 +14,21 @@
 
 namespace terrace::test {
 
-inline void forbid_call(unsigned call, int error_number) {
+inline void answer_call(unsigned call, unsigned answer) {
   std::array<sock_filter, 4> program{{
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(error_number)),
+      BPF_STMT(BPF_RET | BPF_K, answer),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   }};
   const sock_fprog filter{static_cast<unsigned short>(program.size()), program.data()};
   if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0)
     ::_exit(kNotPermitted);
 }
+
+inline void forbid_call(unsigned call, int error_number) {
+  answer_call(call, SECCOMP_RET_ERRNO | static_cast<unsigned>(error_number));
+}
+inline void die_at_call(unsigned call) { answer_call(call, SECCOMP_RET_KILL_PROCESS); }
 
 }  // namespace terrace::test

@@ -1,5 +1,7 @@
 // What is promised of --ckpt-keep: the newest commits can be verified, copied and continued, with the very bits of that step;
 // a kill leaves no half of one; what is removed leaves no file; what does not fit is refused before training.
+#include <sys/syscall.h>
+
 #include <csignal>
 #include <random>
 
@@ -8,6 +10,7 @@
 #include <terrace/tests/support/environment.h>
 
 #include "cli_test.h"
+#include "forbidden_call.h"
 
 namespace terrace::test {
 namespace {
@@ -126,6 +129,106 @@ TEST_F(Kept, OfSeveralRanksEachCopiesItsPart) {
   EXPECT_THAT(commits("run"), ElementsAre(3, 4));
   ASSERT_EQ(0, terrace({"ckpt", "copy", "run", "again", "--step", "3"}).exit);
   EXPECT_EQ(weights_of(whole), weights_of(train(wanted("again", 4, ranks))));
+}
+
+// A run of token ids with a tokenizer, which it keeps and each of its kept commits has.
+class KeptWithTokenizer : public Kept {
+ protected:
+  KeptWithTokenizer() {
+    EXPECT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
+    EXPECT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
+    scratch_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  }
+  [[nodiscard]] Outcome run_until(int steps) const {
+    return train(wanted(
+        "run", steps,
+        {"--ckpt-keep", "3", "--data", "ids", "--data-format", "u16", "--vocab", "280", "--tokenizer", "tokenizer.json"}));
+  }
+  [[nodiscard]] Outcome remove(int step) const { return terrace({"ckpt", "rm", "run", "--step", std::to_string(step)}); }
+};
+
+TEST_F(KeptWithTokenizer, TheNewestCommitsStayAndCanBeContinued) {
+  const auto whole = run_until(7);
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  EXPECT_THAT(commits("run"), ElementsAre(5, 6, 7));
+  EXPECT_THAT(folders("run"), ElementsAre("step-00000005", "step-00000006"));
+  EXPECT_EQ(scratch_.read("tokenizer.json"), scratch_.read("run/kept/step-00000005/tokenizer/tokenizer.json"));
+  ASSERT_EQ(0, terrace({"ckpt", "copy", "run", "again", "--step", "5"}).exit);
+  const auto said = terrace({"generate", "again", "--prompt", "the", "--max-tokens", "3"});
+  EXPECT_EQ(0, said.exit) << said.described;
+  scratch_.write("run/kept/step-00000005/tokenizer/tokenizer_config.json", "{}");
+  expect_refusal(terrace({"ckpt", "verify", "run", "--step", "5"}), 5, {"step-00000005/tokenizer/tokenizer_config.json"});
+  ASSERT_EQ(0, remove(5).exit);
+  EXPECT_THAT(folders("run"), ElementsAre("step-00000006"));
+  ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
+  EXPECT_FALSE(fs::exists(at("run/kept")));
+}
+
+// As a kill leaves it at each moment: before the mark, amid the tokenizer, before run.json, and amid a removal.
+TEST_F(KeptWithTokenizer, WhatAKillLeavesIsRemovedAtTheNextStart) {
+  ASSERT_EQ(0, run_until(3).exit);
+  const auto kept = at("run/kept");
+  fs::create_directory(kept / "step-00000091");
+  for (const auto* const name : {"step-00000092", "step-00000093", "step-00000094"}) {
+    fs::copy(kept / "step-00000002", kept / name, fs::copy_options::recursive);
+    fs::remove(kept / name / "run.json");
+    scratch_.write((fs::path("run/kept") / name / "unfinished-copy").string(), "");
+  }
+  fs::rename(kept / "step-00000092/tokenizer/tokenizer.json", kept / "step-00000092/tokenizer/tokenizer.json.tmp");
+  fs::remove(kept / "step-00000093/store/commit.0");
+  scratch_.write("run/kept/step-00000094/thesis.txt", "years");
+  const auto next = run_until(4);
+  ASSERT_EQ(0, next.exit) << next.described;
+  EXPECT_EQ(1U, next.warnings("step-00000094 is not removed: it also has thesis.txt")) << next.described;
+  EXPECT_EQ("years", scratch_.read("run/kept/step-00000094/thesis.txt"));
+  EXPECT_TRUE(fs::exists(kept / "step-00000094/store/data"));
+  fs::remove_all(kept / "step-00000094");
+  EXPECT_THAT(commits("run"), ElementsAre(2, 3, 4));
+  EXPECT_THAT(folders("run"), ElementsAre("step-00000002", "step-00000003"));
+}
+
+TEST_F(KeptWithTokenizer, ARemovalThatIsKilledIsRepeated) {
+  ASSERT_EQ(0, run_until(3).exit);
+  fs::rename(at("run"), at("whole"));
+  std::vector<unsigned> calls{__NR_fsync, __NR_unlinkat};
+#ifdef __NR_unlink
+  calls.insert(calls.end(), {__NR_unlink, __NR_rmdir});
+#endif
+  for (const auto call : calls) {
+    SCOPED_TRACE(call);
+    fs::remove_all(at("run"));
+    fs::copy(at("whole"), at("run"), fs::copy_options::recursive);
+    auto killed = launch({"ckpt", "rm", "run", "--step", "2"});
+    killed.in_child = [call] { die_at_call(call); };
+    const auto outcome = run(killed);
+    if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+    ASSERT_EQ(SIGSYS, outcome.signal) << outcome.described;
+    EXPECT_TRUE(fs::exists(at("run/kept/step-00000002")));
+    const auto again = remove(2);
+    EXPECT_EQ(0, again.exit) << again.described;
+    EXPECT_THAT(folders("run"), ElementsAre("step-00000001"));
+  }
+  fs::create_directory(at("run/kept/step-00000002"));  // as a kill after the last file leaves it
+  EXPECT_EQ(0, remove(2).exit);
+  EXPECT_THAT(folders("run"), ElementsAre("step-00000001"));
+  expect_refusal(remove(2), 2, {"no commit after step 2", "1, 3"});
+}
+
+TEST_F(Kept, ARunAtWorkIsListed) {
+  Child child(launch(tiny("train", wanted("run", 1'000'000, {"--ckpt-keep", "2", "--ckpt-interval", "2", "--json"}))));
+  child.read_lines(1);  // and it waits for us
+  const auto early = terrace({"ckpt", "list", "run"});
+  EXPECT_EQ(0, early.exit) << early.described;
+  child.read_lines(5);
+  const auto listed = terrace({"ckpt", "list", "run", "--json"});
+  ASSERT_EQ(0, listed.exit) << listed.described;
+  const auto all = nlohmann::json::parse(listed.out);
+  ASSERT_FALSE(all.empty());
+  EXPECT_GE(all.back().at("step").get<int>(), 2);
+  EXPECT_EQ("run", all.back().at("directory"));
+  expect_refusal(terrace({"ckpt", "verify", "run", "--step", "1"}), 2, {"no commit after step 1"});
+  child.send(SIGTERM);
+  EXPECT_EQ(75, child.wait().exit);
 }
 
 TEST_F(Kept, WhatDoesNotFitIsRefusedBeforeTraining) {

@@ -1,10 +1,13 @@
 // Directories of Hugging Face's library as their user meets them: exported from a run of any layout, trained from, refused.
 #include <sys/file.h>
+#include <sys/syscall.h>
 
+#include <csignal>
 #include <fstream>
 
 #include <terrace/core/files.h>
 
+#include "forbidden_call.h"
 #include "on_ranks.h"
 
 namespace terrace::test {
@@ -92,6 +95,51 @@ TEST_F(ModelDirProgram, TwoExportsDoNotWriteOneDirectory) {
     EXPECT_EQ("half", scratch_.read("out/model.safetensors"));
   }
   EXPECT_EQ(0, exported("run", "out").exit);
+}
+
+// At its first sync, which is that of the mark, and before the marked folder is filled.
+TEST_F(ModelDirProgram, AnExportThatIsKilledAtItsMarkIsRepeated) {
+  ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
+  auto killed = launch({"ckpt", "export", "run", "out"});
+  killed.in_child = [] { die_at_call(__NR_fsync); };
+  const auto outcome = ::terrace::test::run(killed);
+  if (outcome.exit == kNotPermitted) GTEST_SKIP() << "a seccomp filter is not permitted here";
+  ASSERT_EQ(SIGSYS, outcome.signal) << outcome.described;
+  const auto again = exported("run", "out");
+  ASSERT_EQ(0, again.exit) << again.described;
+  // As versions before the mark had no temporary file leave it.
+  fs::create_directory(at("older"));
+  scratch_.write("older/unfinished-export.tmp", "");
+  EXPECT_EQ(0, exported("run", "older").exit);
+  for (const auto* const dir : {"out", "older"})
+    for (const auto& entry : fs::directory_iterator(at(dir)))
+      EXPECT_FALSE(entry.path().filename().string().starts_with("unfinished")) << entry.path();
+}
+
+TEST_F(ModelDirProgram, AnUnfinishedExportLosesNothingOfItsUsers) {
+  ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported("run", "base").exit);
+  fs::create_directory(at("out"));
+  const std::vector<std::string> made{"unfinished-export", "model-00001-of-00002.safetensors", "config.json.tmp"};
+  for (const auto& name : made) scratch_.write("out/" + name, "half");
+  for (const std::string name : {"thesis.txt", "model-of.safetensors", "model-00001-of-00002.safetensors.bak"}) {
+    scratch_.write("out/" + name, "years");
+    expect_refusal(exported("run", "out"), 2, {"out has an unfinished export, but also \"" + name + "\""});
+    EXPECT_EQ("years", scratch_.read("out/" + name));
+    for (const auto& half : made) EXPECT_EQ("half", scratch_.read("out/" + half));
+    fs::remove(at("out/" + name));
+  }
+  fs::create_directory(at("out/folder"));
+  expect_refusal(exported("run", "out"), 2, {"also \"folder\""});
+  fs::remove(at("out/folder"));
+  ASSERT_EQ(0, exported("run", "out").exit);
+  EXPECT_FALSE(fs::exists(at("out") / made[1]) || fs::exists(at("out") / made[2]));
+  // Nor does a mark make the model that the run began with an export of it.
+  ASSERT_EQ(0, look("next", {"--model", "base"}).exit);
+  scratch_.write("base/unfinished-export", "");
+  const auto config = scratch_.read("base/config.json");
+  expect_refusal(exported("next", "base"), 2, {"base is the directory that the run began with"});
+  EXPECT_EQ(config, scratch_.read("base/config.json"));
 }
 
 TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {

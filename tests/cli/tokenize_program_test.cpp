@@ -1,4 +1,5 @@
 // From text to a trained run that generates text: terrace train-tokenizer, tokenize, train, generate.
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -146,6 +147,51 @@ TEST_F(TokenizeProgram, WhatIsReadIsNotWritten) {
   expect_refusal(terrace({"train-tokenizer", "text.txt", "--vocab", "300", "--out", "text.txt"}), 2, {"the same file"});
   EXPECT_EQ(text, scratch_.read("text.txt"));
   EXPECT_EQ(tokenizer, scratch_.read("tokenizer.json"));
+}
+
+TEST_F(TokenizeProgram, WhatIsReadHasNoNameOfAFileThatIsWrittenMeanwhile) {
+  const auto text = scratch_.read("text.txt"), tokenizer = scratch_.read("tokenizer.json");
+  const auto expect_kept = [&](const std::string& name, const Words& words) {
+    SCOPED_TRACE(name);
+    scratch_.write(name, text);
+    expect_refusal(terrace(words), 2, {"--out x", "reads " + name, "writes"});
+    EXPECT_EQ(text, scratch_.read(name));
+    fs::remove(at(name));
+  };
+  const auto reads = [&](const std::string& name, const std::string& format) {
+    return Words{"tokenize", "text.txt", name, "--tokenizer", "tokenizer.json", "--out", "x", "--format", format};
+  };
+  for (const auto* const name : {"x.partial", "x.progress", "x.progress.tmp"}) expect_kept(name, reads(name, "u16"));
+  for (const auto* const name : {"x.partial", "x.sizes.partial", "x.idx.tmp"}) expect_kept(name, reads(name, "megatron"));
+  expect_kept("x.tmp", {"train-tokenizer", "x.tmp", "--vocab", "300", "--out", "x"});
+  fs::rename(at("tokenizer.json"), at("x.partial"));
+  expect_refusal(terrace({"tokenize", "text.txt", "--tokenizer", "x.partial", "--out", "x"}), 2, {"--out x", "x.partial"});
+  EXPECT_EQ(tokenizer, scratch_.read("x.partial"));
+}
+
+TEST_F(TokenizeProgram, NothingIsWrittenThroughALink) {
+  for (const std::string planted : {"x.partial", "x.sizes.partial"}) {
+    SCOPED_TRACE(planted);
+    scratch_.write("mine", "precious");
+    const auto expect_refused = [&] {
+      expect_refusal(terrace(tokenize("x", {"--format", "megatron"})), 2, {planted, "not a file that terrace left there"});
+      EXPECT_EQ("precious", scratch_.read("mine"));
+      fs::remove(at(planted));
+    };
+    fs::create_symlink("mine", at(planted));
+    expect_refused();
+    fs::create_hard_link(at("mine"), at(planted));
+    expect_refused();
+    fs::create_symlink("nothing", at(planted));
+    expect_refused();
+    EXPECT_FALSE(fs::exists(at("nothing")));
+    ASSERT_EQ(0, ::mkfifo(at(planted).c_str(), 0600));
+    expect_refused();
+  }
+  // Nor does a file take the place of what is none.
+  ASSERT_EQ(0, ::mkfifo(at("pipe").c_str(), 0600));
+  expect_refusal(terrace(tokenize("pipe")), 2, {"--out pipe", "not a regular file"});
+  EXPECT_TRUE(fs::is_fifo(at("pipe")));
 }
 
 TEST_F(TokenizeProgram, WhereItsFileGoesIsCheckedFirst) {

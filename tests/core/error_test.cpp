@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <filesystem>
+#include <system_error>
 
 namespace terrace {
 
@@ -29,6 +31,15 @@ TEST(RefusedSetting, IsAValueAndAnErrorOfUsage) {
 TEST(Error, DescribesErrno) {
   EXPECT_EQ(describe_errno(ENOSPC), "No space left on device (errno 28)");
   EXPECT_NE(describe_errno(99999).find("(errno 99999)"), std::string::npos);
+}
+
+TEST(Error, DescribesErrorsOfTheFileSystemWithoutALibrarysWords) {
+  const auto code = std::make_error_code(std::errc::permission_denied);
+  EXPECT_EQ(describe(std::filesystem::filesystem_error("cannot remove", "some/path", code)),
+            "some/path: Permission denied (errno 13)");
+  EXPECT_EQ(describe(std::filesystem::filesystem_error("cannot get", code)),
+            "the current directory: Permission denied (errno 13)");
+  EXPECT_EQ(describe(Error("it broke")), "it broke");
 }
 
 }  // namespace terrace

@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include <terrace/core/error.h>
 #include <terrace/core/text_file.h>
@@ -73,6 +75,25 @@ TEST(Files, AFileOfTerraceReplacesNoPipe) {
   const ScratchFolder folder;
   ASSERT_EQ(0, ::mkfifo((folder / "pipe").c_str(), 0600));
   EXPECT_EQ("it is not a regular file but a named pipe", why_not([&] { replace_text_file(folder / "pipe", "text"); }));
+}
+
+TEST(Files, FoldersAreMadeListedAndRemoved) {
+  const ScratchFolder folder;
+  make_folders(folder / "a/b/c/");
+  make_folders(folder / "a/b");  // is there
+  folder.write("a/b/file", "text");
+  fs::create_symlink("nothing", folder / "a/b/link");
+  std::vector<std::string> names;
+  for (const auto& entry : entries_of(folder / "a/b")) names.push_back(entry.path().filename());
+  EXPECT_EQ(names, (std::vector<std::string>{"c", "file", "link"}));
+  EXPECT_EQ((folder / "a/b").string() + " cannot be removed: Directory not empty (errno 39)",
+            why_not([&] { remove_path(folder / "a/b"); }));
+  for (const auto* const name : {"a/b/c", "a/b/file", "a/b/link", "a/b", "a/b"}) remove_path(folder / name);
+  EXPECT_FALSE(fs::exists(folder / "a/b"));
+  EXPECT_EQ((folder / "a/b").string() + " cannot be read: No such file or directory (errno 2)",
+            why_not([&] { entries_of(folder / "a/b"); }));
+  folder.write("file", "");
+  EXPECT_EQ("Not a directory (errno 20)", why_not([&] { make_folders(folder / "file/b"); }));
 }
 
 }  // namespace

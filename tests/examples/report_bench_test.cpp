@@ -55,6 +55,19 @@ TEST(BenchReport, SeveralBenchesAreSections) {
   EXPECT_THAT(page, Not(HasSubstr("latency")));
 }
 
+TEST(BenchReport, ThePageDoesNotReplaceWhatItIsMadeOf) {
+  const ScratchFolder scratch;
+  const auto file = scratch.write("results.html", kNvme);
+  try {
+    (void)write_bench_report(file);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr("results.html has the name of the page"));
+  }
+  EXPECT_EQ(kNvme, scratch.read("results.html"));
+}
+
 TEST(BenchReport, WhatIsNoResultIsRefused) {
   const ScratchFolder scratch;
   for (const auto* const text : {"", "[]", "{}", "nonsense", R"({"machine": {}, "results": []})",

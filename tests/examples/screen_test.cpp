@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <terrace/examples/terrace/text_columns.h>
+
 namespace terrace::cli {
 namespace {
 
@@ -93,11 +95,20 @@ TEST(Screen, ATerminalGetsHeadersAndABarThatIsErased) {
 }
 
 TEST(Screen, LinesNeverExceedTheTerminal) {
-  for (int width = 26; width <= 130; ++width) {
-    const auto text =
-        shown({.terminal = false, .width = width, .last_step = 100}, [](Screen& screen) { screen.step(sample(1)); });
-    for (const auto& line : lines_of(text)) EXPECT_LE(line.size(), static_cast<std::size_t>(width));
-  }
+  auto step = sample(1);
+  step.eval_loss = 4.5;
+  step.held_out = {{"a-source-with-a-long-name.bin", 1.25e-7}};
+  for (const std::uint64_t last : {4ULL, 100ULL, 1'000'000'000'000ULL})
+    for (int width = 12; width <= 130; ++width) {
+      const auto text =
+          shown({.terminal = false, .width = width, .last_step = last}, [&](Screen& screen) { screen.step(step); });
+      for (const auto& line : lines_of(text)) EXPECT_LE(columns_of(line), static_cast<std::size_t>(width)) << line;
+    }
+  EXPECT_EQ(lines_of(shown({.width = 20, .last_step = 100}, [&](Screen& screen) { screen.step(step); })),
+            (std::vector<std::string>{"step            loss", "1/100        5.43210", "held-out lo… 4.50000",
+                                      "  of a-so… 1.250e-07"}));
+  EXPECT_THAT(shown({.width = 20, .last_step = 1'000'000'000'000}, [&](Screen& screen) { screen.step(step); }),
+              HasSubstr("\n1            5.43210\n"));
 }
 
 TEST(Screen, ExtremeValuesKeepTheColumns) {

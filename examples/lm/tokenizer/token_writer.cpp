@@ -42,11 +42,31 @@ void lock(const FileHandle& file, const std::filesystem::path& path) {
                           path.string()));
 }
 
+// A link of that name, of either kind, is a file of someone else's, which writing would change.
+FileHandle open_own(const std::filesystem::path& path) {
+  const auto refuse = [&](const char* what) {
+    throw Error(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
+                            path.string(), what),
+                Exit::usage);
+  };
+  FileHandle file;
+  try {
+    file = open_regular(path, O_RDWR | O_CREAT | O_NOFOLLOW, AT_FDCWD, 0666);
+  } catch (const Error&) {
+    refuse("not a regular file");
+  }
+  if (!file && errno == ELOOP) refuse("a link");
+  if (!file) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  struct stat info {};
+  if (::fstat(file.get(), &info) == 0 && info.st_nlink > 1) refuse("a link");
+  return file;
+}
+
 // A file that is longer than `bytes` has what a killed run wrote after its last record.
 FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
-  auto file = open_regular(path, O_RDWR | O_CREAT, AT_FDCWD, 0666);
-  if (file) lock(file, path);
-  const auto size = file ? ::lseek(file.get(), 0, SEEK_END) : -1;
+  auto file = open_own(path);
+  lock(file, path);
+  const auto size = ::lseek(file.get(), 0, SEEK_END);
   if (size < 0) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
   if (static_cast<std::uint64_t>(size) < bytes)
     throw Error(fmt::format("{} has become shorter than what was written\n  remove it and its .progress file, and begin again",
@@ -103,6 +123,11 @@ TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t 
 
 std::filesystem::path TokenWriter::partial() const { return with(out_, ".partial"); }
 std::filesystem::path TokenWriter::sizes() const { return with(out_, ".sizes.partial"); }
+
+std::vector<std::filesystem::path> TokenWriter::unfinished_files(const std::filesystem::path& out, TokenFile kind) {
+  if (kind != TokenFile::megatron) return {with(out, ".partial")};
+  return {with(out, ".partial"), with(out, ".sizes.partial"), with(out, ".idx.tmp")};
+}
 
 void TokenWriter::write(std::span<const TokenId> ids, std::span<const std::size_t> ends) {
   buffer_.resize(ids.size() * width_);
@@ -198,8 +223,11 @@ void TokenWriter::finish() {
   }
   sync();
   if (kind_ == TokenFile::megatron) write_index();
-  std::filesystem::rename(partial(), kind_ == TokenFile::megatron ? with(out_, ".bin") : out_);
-  if (kind_ == TokenFile::megatron) std::filesystem::remove(sizes());
+  const auto name = kind_ == TokenFile::megatron ? with(out_, ".bin") : out_;
+  if (::rename(partial().c_str(), name.c_str()) != 0)
+    throw Error(fmt::format("{} could not get the name {}: {}\n  remove the cause, and repeat the command", partial().string(),
+                            name.string(), describe_errno(errno)));
+  if (kind_ == TokenFile::megatron) remove_path(sizes());
   sync_name(out_);
 }
 

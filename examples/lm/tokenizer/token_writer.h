@@ -9,7 +9,7 @@
 //
 // Owner:   the job. Threads: one at a time.
 // Errors:  Error(Exit::runtime) if writing fails, or another process writes; Error(Exit::usage) for more ids than a format can
-// count.
+//          count, and where something else than a file of an earlier writer has such a name.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <terrace/core/files.h>
 #include <terrace/examples/lm/tokenizer/token_id.h>
@@ -42,10 +43,11 @@ class TokenWriter {
   void sync();    // what was written survives a power loss
   void finish();  // gives the files their names
 
-  // NAME.partial, and with `megatron` NAME.sizes.partial.
-  [[nodiscard]] std::filesystem::path partial() const;
+  // NAME.partial, and with `megatron` NAME.sizes.partial and NAME.idx.tmp.
+  static std::vector<std::filesystem::path> unfinished_files(const std::filesystem::path& out, TokenFile kind);
 
  private:
+  [[nodiscard]] std::filesystem::path partial() const;
   [[nodiscard]] std::filesystem::path sizes() const;
   void write_ends(std::size_t ids, std::span<const std::size_t> ends);
   void write_index() const;

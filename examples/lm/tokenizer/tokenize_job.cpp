@@ -24,6 +24,8 @@ struct Encoded {
 constexpr int kManyPieces = 32;                                  // a piece and its ids need up to 30 MiB
 constexpr std::uint64_t kMostCounted = std::uint64_t{1} << 48U;  // more than any file has
 
+std::filesystem::path record_of(const TokenizeSettings& settings) { return settings.out.string() + ".progress"; }
+
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
 }  // namespace
@@ -46,7 +48,7 @@ struct TokenizeJob::State {
     writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
   }
 
-  [[nodiscard]] std::filesystem::path record_file() const { return settings.out.string() + ".progress"; }
+  [[nodiscard]] std::filesystem::path record_file() const { return record_of(settings); }
   WriterPlace read_record();
   void write_record() const;
   [[nodiscard]] std::vector<Piece> read_pieces();
@@ -160,13 +162,19 @@ void TokenizeJob::record() {
 }
 
 void TokenizeJob::finish() {
-  std::filesystem::remove(state_->record_file());  // first: it is for a file that has no name yet
+  remove_path(state_->record_file());  // first: it is for a file that has no name yet
   state_->writer->finish();
 }
 
 TokenizeProgress TokenizeJob::progress() const {
   const auto place = state_->writer->place();
   return {state_->source.bytes_before(state_->place), state_->source.bytes(), place.tokens, place.documents};
+}
+
+std::vector<std::filesystem::path> TokenizeJob::unfinished_files(const TokenizeSettings& settings) {
+  auto all = TokenWriter::unfinished_files(settings.out, settings.kind);
+  all.insert(all.end(), {record_of(settings), record_of(settings).string() + ".tmp"});
+  return all;
 }
 
 }  // namespace terrace::lm

@@ -48,6 +48,9 @@ class TokenizeJob {
   void finish();  // after the last step: the files get their names
   [[nodiscard]] TokenizeProgress progress() const;
 
+  // What it writes until it is finished.
+  static std::vector<std::filesystem::path> unfinished_files(const TokenizeSettings& settings);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

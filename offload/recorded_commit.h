@@ -1,0 +1,21 @@
+// The last commit of a store by its record alone: without the store's lock, so also while a run writes the store.
+//
+// Threads: any.
+// Errors:  Error with the file: Exit::corrupt if there are records and all are damaged, Exit::usage for one of another version.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+namespace terrace {
+
+struct RecordedCommit {
+  std::uint64_t number = 0, step = 0;
+  std::filesystem::path file;  // of the record
+};
+
+// `folder`: of the store, <path>/<name>. Empty: nothing is committed.
+std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folder);
+
+}  // namespace terrace
