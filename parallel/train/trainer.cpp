@@ -90,9 +90,9 @@ std::vector<double> Trainer::of_data_ranks(double mine) const {
   return each;
 }
 
-std::vector<Trainer::Counted> Trainer::count() const {
+std::vector<Trainer::Counted> Trainer::count(const std::vector<double>& of_micro_batches) const {
   std::vector<Counted> updates(together());
-  for (std::size_t i = 0; i < batch_.counted.size(); ++i) updates[i / deal_.micro_batches].own += batch_.counted[i];
+  for (std::size_t i = 0; i < of_micro_batches.size(); ++i) updates[i / deal_.micro_batches].own += of_micro_batches[i];
   for (auto& update : updates) {
     const auto each = of_data_ranks(update.own);
     update.all = std::accumulate(each.begin(), each.end(), 0.0);
@@ -113,17 +113,21 @@ std::vector<Trainer::Step> Trainer::step() {
   const auto scale = options_.loss_scale.value();
   std::vector<UpdateStep> updates;
   for (std::uint64_t u = 1; u <= together(); ++u) updates.push_back(update_of(done_ + u));
-  const auto counted = count();
-  std::vector<double> loss_scales;  // a batch may have no targets, and then no loss
-  const bool local = engine_.map().data().local;
-  for (const auto& c : counted) loss_scales.push_back(scale / std::max(1.0, local ? c.own : c.all));
-  const auto own_tokens = static_cast<double>(batch_.tokens.size() * deal_.context) / static_cast<double>(together());
+  const auto scales_of = [&](const std::vector<Counted>& all) {  // a batch may have no targets, and then no loss
+    std::vector<double> scales;
+    for (const auto& c : all) scales.push_back(scale / std::max(1.0, engine_.map().data().local ? c.own : c.all));
+    return scales;
+  };
+  const auto counted = count(batch_.counted);
+  const auto loss_scales = scales_of(counted);
+  std::vector<double> token_scales;
+  if (routers_in(engine_.map().model()) > 0) token_scales = scales_of(count(batch_.real));
   auto result = engine_.step({.tokens = batch_.tokens,
                               .targets = batch_.targets,
                               .document_begins = batch_.document_begins,
                               .loss_scale = loss_scales.back(),
-                              .token_scale = scale / (local ? own_tokens : own_tokens * static_cast<double>(deal_.ranks)),
                               .loss_scales = loss_scales,
+                              .token_scales = token_scales,
                               .update = updates.back(),
                               .updates = together() == 1 ? std::span<const UpdateStep>() : updates,
                               .greatest_norm = options_.greatest_norm});
