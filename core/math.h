@@ -20,6 +20,7 @@
 #include <terrace/core/device.h>
 #include <terrace/core/rotary.h>
 #include <terrace/core/routing.h>
+#include <terrace/core/targets.h>
 #include <terrace/core/tensor.h>
 
 namespace terrace {
@@ -206,15 +207,16 @@ class Math {
   // [N,chosen] and rows [N,K] i32. Probabilities are the softmax of the logits. A token chooses its most probable experts, of
   // equal ones the first; experts[n,j] is the j-th of them and gates[n,j] its probability, or that divided by those of all
   // chosen ones. The gate of a shared expert is 1. rows[n,j] is the slot's row among those of all experts; −1: its expert was
-  // full. lse: the log-sum-exp of the logits. report: RoutingReport's numbers, fp64.
+  // full. lse: the log-sum-exp of the logits. report: RoutingReport's numbers, fp64. targets [N] i32, may be empty: a token
+  // whose target is kPadding chooses −1, with gates 0.
   virtual void route(Stream&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-                     TensorView report, TensorView logits) = 0;
-  // dlogits[N,E] of what the gates give, from dgates [N,K], and of balance · report[kBalance] + squares · report[kSquares].
+                     TensorView report, TensorView logits, TensorView targets = {}) = 0;
+  // dlogits[N,E] of what the gates give, from dgates [N,K], and of balance · B + squares · the mean square, where B is the
+  // report's balance and the mean is over its tokens. Rows of padding are 0.
   virtual void route_grad(Stream&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
                           TensorView lse, TensorView report, double balance, double squares) = 0;
   // Of tokens in K parts of one size, each routed by itself: parts [K, 2E] fp64 has of each part its report's numbers from
-  // asked() on. The report's own become their sums, in ascending k, and its balance that of all tokens, which route_grad() then
-  // uses.
+  // asked() on. The report's own become their sums, in ascending k, so that its balance is that of all tokens.
   virtual void merge_reports(Stream&, const Routing&, TensorView report, TensorView parts) = 0;
   // to[rows[n,j],C] = from[n,C] (· gates[n,j], when not empty), for each slot that has a row.
   virtual void dispatch(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {}) = 0;
@@ -224,9 +226,9 @@ class Math {
   // dgates[n,j] = dy[n,C] · from[rows[n,j],C]; 0 for a slot without a row.
   virtual void gate_grad(Stream&, TensorView dgates, TensorView dy, TensorView from, TensorView rows) = 0;
 
-  // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, −1 is no target. loss [R] fp64: each row's loss
-  // (0 without target). When dlogits is not empty (it may be logits itself, and has its stride): dlogits = (softmax − onehot) ·
-  // scale.
+  // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32, kNoTarget and kPadding are none. loss [R] fp64:
+  // each row's loss (0 without target). When dlogits is not empty (it may be logits itself, and has its stride): dlogits =
+  // (softmax − onehot) · scale.
   virtual void cross_entropy(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
                              double scale) = 0;
   // The same for columns that lie on K ranks: each rank takes log_sum_exp of its part, the ranks gather these, each merges
@@ -236,7 +238,7 @@ class Math {
   // lse[R] = log Σ exp of each row of logits[R,V], fp32 (fp64 for fp64). A row of −∞ gives −∞; a NaN or +∞ in it gives NaN.
   virtual void log_sum_exp(Stream&, TensorView lse, MatrixView logits) = 0;
   // whole[N] = log Σₖ exp(parts[k,n]) of parts[K,N], summed in ascending k, so that every rank gets the same bits. +∞ where
-  // targets[n] (i32, ids of the whole vocabulary) is −1: cross_entropy_part() makes the row's gradient zero.
+  // targets[n] (i32, ids of the whole vocabulary) is negative: cross_entropy_part() makes the row's gradient zero.
   virtual void merge_log_sums(Stream&, TensorView whole, TensorView parts, TensorView targets) = 0;
   // lse[R]: the whole row's log-sum-exp; +∞: the row has no target in any part. targets[R] i32: a position in this part, or −1,
   // not in this part. loss[R] fp64 = lse − logits[target], 0 for −1: the parts' losses add up to cross_entropy()'s. When

@@ -266,7 +266,7 @@ void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& 
 }
 
 void check_route(const Routing& r, const TensorView& gates, const TensorView& experts, const TensorView& rows,
-                 const TensorView& lse, const TensorView& report, const TensorView& logits) {
+                 const TensorView& lse, const TensorView& report, const TensorView& logits, const TensorView& targets) {
   require_compute(logits.dtype, "route");
   require(r.chosen >= 1 && r.chosen <= r.experts && r.shared >= 0 && r.capacity >= 0, "route",
           "a token chooses 1 to all experts, and no number is negative");
@@ -279,13 +279,15 @@ void check_route(const Routing& r, const TensorView& gates, const TensorView& ex
           "route", "gates and lse must be fp32 or (for fp64) fp64, one for each slot and one for each token");
   require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "route",
           "report must be RoutingReport's");
+  require(targets.empty() || (targets.dtype == DType::i32 && targets.elements() == n), "route",
+          "targets must be i32, one for each token");
 }
 
 void check_route_grad(const Routing& r, const TensorView& dlogits, const TensorView& dgates, const TensorView& logits,
                       const TensorView& experts, const TensorView& lse, const TensorView& report) {
   require(same(dlogits, logits), "route_grad", "dlogits and logits must have one size and one dtype");
   const TensorView rows{nullptr, DType::i32, {rows_of(logits), r.slots()}};
-  check_route(r, dgates, experts, rows, lse, report, logits);
+  check_route(r, dgates, experts, rows, lse, report, logits, {});
 }
 
 void check_merge_reports(const Routing& r, const TensorView& report, const TensorView& parts) {

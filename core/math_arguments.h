@@ -37,7 +37,7 @@ void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, co
 
 void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& x, std::int64_t first_x, std::int64_t count);
 void check_route(const Routing&, const TensorView& gates, const TensorView& experts, const TensorView& rows,
-                 const TensorView& lse, const TensorView& report, const TensorView& logits);
+                 const TensorView& lse, const TensorView& report, const TensorView& logits, const TensorView& targets);
 void check_route_grad(const Routing&, const TensorView& dlogits, const TensorView& dgates, const TensorView& logits,
                       const TensorView& experts, const TensorView& lse, const TensorView& report);
 void check_merge_reports(const Routing&, const TensorView& report, const TensorView& parts);

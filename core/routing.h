@@ -3,6 +3,9 @@
 // Each token has slots: one for each expert that the router chooses for it, then one for each shared expert, which takes all
 // tokens. The rows of all experts lie behind each other: expert by expert, the shared ones last, and in each of them by token.
 //
+// Padding (core/targets.h) is routed nowhere: it chooses no expert and is in no number of a report, except that shared experts
+// take all tokens.
+//
 // Threads: values.
 #pragma once
 
@@ -21,17 +24,30 @@ struct Routing {
   friend bool operator==(const Routing&, const Routing&) = default;
 };
 
-// What a router reports of the tokens of a call, as fp64 numbers:
+// What a router reports of the tokens of a call, as fp64 numbers. They add up over micro-batches and ranks.
 struct RoutingReport {
   Routing routing;
   static constexpr std::int64_t kDropped = 0;  // slots without a place in their expert
-  static constexpr std::int64_t kBalance = 1;  // E · Σ fₑ · Pₑ: 1 if the experts are chosen equally often
-  static constexpr std::int64_t kSquares = 2;  // the mean square of the logits' log-sum-exp
+  static constexpr std::int64_t kTokens = 1;   // without padding
+  static constexpr std::int64_t kSquares = 2;  // the squares of the logits' log-sum-exp
   static constexpr std::int64_t kRows = 3;     // from here on the rows of each expert, the shared ones last
   [[nodiscard]] constexpr std::int64_t asked() const { return kRows + routing.all(); }  // from here on: its choices
   // From here on, behind these: the sum of its probabilities over the tokens.
   [[nodiscard]] constexpr std::int64_t chances() const { return asked() + routing.experts; }
   [[nodiscard]] constexpr std::int64_t size() const { return chances() + routing.experts; }
+
+  // E · Σ fₑ · Pₑ: 1 if the experts are chosen equally often. 0 without tokens.
+  [[nodiscard]] constexpr double balance(const double* report) const {
+    double sum = 0;
+    for (std::int64_t e = 0; e < routing.experts; ++e) sum += report[asked() + e] * report[chances() + e];
+    return sum * balance_scale(report);
+  }
+  // E ÷ (T² · chosen), for the tokens of all the report's choices.
+  [[nodiscard]] constexpr double balance_scale(const double* report) const {
+    double choices = 0;
+    for (std::int64_t e = 0; e < routing.experts; ++e) choices += report[asked() + e];
+    return choices == 0 ? 0 : static_cast<double>(routing.experts * routing.chosen) / (choices * choices);
+  }
 };
 
 }  // namespace terrace

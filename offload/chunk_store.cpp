@@ -20,7 +20,9 @@
 namespace terrace {
 
 bool means_the_same(const ChunkDescription& a, const ChunkDescription& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.ranges == b.ranges;
+  // Earlier versions wrote no ranges of packed state.
+  const bool untold = a.dtype.starts_with("packed") && (a.ranges.empty() || b.ranges.empty());
+  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && (untold || a.ranges == b.ranges);
 }
 
 namespace {

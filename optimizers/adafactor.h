@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include <terrace/optimizers/layer_work.h>
 
@@ -52,6 +53,17 @@ struct AdafactorLayer {
   }
   // A matrix has a second moment per row and per column, any other tensor one per element.
   static std::int64_t numbers_of(const UpdateTensor& t) { return t.is_matrix() ? t.rows + t.columns : t.elements(); }
+  static std::vector<PackedRange> packed(const LayerShape& shape) {
+    std::vector<PackedRange> all;
+    for (std::size_t i = 0; i < shape.tensors.size(); ++i) {
+      const auto& t = shape.tensors[i];
+      if (t.is_matrix())
+        all.insert(all.end(), {{i, PackedRange::Of::rows, 0, t.rows}, {i, PackedRange::Of::columns, 0, t.columns}});
+      else
+        all.push_back({i, PackedRange::Of::elements, 0, t.elements()});
+    }
+    return all;
+  }
 
   static double towards(const UpdateStep& step) { return std::pow(static_cast<double>(step.step), kDecayPower); }
   template <class A>

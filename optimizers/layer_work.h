@@ -162,6 +162,7 @@ LayerShape shape_of(const LayerUpdate& layer);
 //   static constexpr bool kHiddenOnly;        // LayerUnit::hidden_only
 //   static constexpr std::array<Kind, N> kStates;
 //   static bool needs_all(const UpdateTensor&);  // with kAllDirections: the tensors for which it does
+//   static std::vector<PackedRange> packed(const LayerShape&);  // if packed: of this rank
 //   template <class A> struct Scratch;        // its scratch beside the directions; `packed` is the packed state
 //   template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
 template <class Layer>
@@ -236,7 +237,10 @@ class LayerOptimizer : public Optimizer {
     const auto scratch = Own::template scratch<A>(shape, plan);
     if (Own::kAllDirections) gather_directions(plan.exchanges(), shape, sizeof(A));
     if (shape.share.ranks == 1) plan.exchanges().clear();
-    return {.scratch_bytes = plan.bytes(), .packed_numbers = scratch.packed.size(), .exchanges = std::move(plan.exchanges())};
+    LayerNeeds needs{.scratch_bytes = plan.bytes(), .packed_numbers = scratch.packed.size(), .packed = {}, .exchanges = {}};
+    if constexpr (Own::kSecondMoment != Packed::none) needs.packed = Own::packed(shape);
+    needs.exchanges = std::move(plan.exchanges());
+    return needs;
   }
   // Gathers each group of all ranks' chunks that has a tensor which needs all directions.
   static void gather_directions(std::vector<ScratchExchange>& exchanges, const LayerShape& shape, std::uint64_t number_bytes) {

@@ -53,6 +53,15 @@ struct MuonLayer {
             .square = plan.take<A>(gram)};
   }
 
+  // The elements that AdamW updates, chunk by chunk of this rank.
+  static std::vector<PackedRange> packed(const LayerShape& shape) {
+    std::vector<PackedRange> all;
+    each_number(shape, [&](std::int64_t rank, const PackedRange& range) {
+      if (rank == shape.share.rank) all.push_back(range);
+    });
+    return all;
+  }
+
   // For hidden matrices.
   template <class A>
   struct MomentumFactors {
@@ -131,16 +140,24 @@ struct MuonLayer {
   }
 
  private:
-  // The greatest number of elements updated by AdamW on any rank.
-  static std::int64_t most_numbers(const LayerShape& shape) {
+  // Calls use(rank, range) for all elements that AdamW updates, in the layer's order.
+  template <class Use>
+  static void each_number(const LayerShape& shape, const Use& use) {
     const auto chunk_elements = shape.share.ranks == 1 ? shape.run_elements : shape.chunk_elements;
-    std::vector<std::int64_t> numbers(static_cast<std::size_t>(shape.share.ranks));
-    for (const auto& t : shape.tensors)
+    for (std::size_t i = 0; i < shape.tensors.size(); ++i) {
+      const auto& t = shape.tensors[i];
       for (auto at = t.first, end = at + t.elements(); !is_orthogonalised(t) && at < end;) {
         const auto chunk = at / chunk_elements, next = std::min(end, (chunk + 1) * chunk_elements);
-        numbers[static_cast<std::size_t>(chunk % shape.share.ranks)] += next - at;
+        use(chunk % shape.share.ranks, PackedRange{i, PackedRange::Of::elements, at - t.first, next - at});
         at = next;
       }
+    }
+  }
+  // The greatest number of elements updated by AdamW on any rank.
+  static std::int64_t most_numbers(const LayerShape& shape) {
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(shape.share.ranks));
+    each_number(shape,
+                [&](std::int64_t rank, const PackedRange& range) { numbers[static_cast<std::size_t>(rank)] += range.count; });
     return *std::ranges::max_element(numbers);
   }
 };

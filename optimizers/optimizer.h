@@ -97,10 +97,20 @@ struct ScratchExchange {
   friend bool operator==(const ScratchExchange&, const ScratchExchange&) = default;
 };
 
+// Numbers of a packed state that lie side by side, and what they belong to in the layer: elements of a tensor, or its rows or
+// columns, from `first` on.
+struct PackedRange {
+  enum class Of : std::uint8_t { elements, rows, columns };
+  std::size_t tensor = 0;
+  Of of{};
+  std::int64_t first = 0, count = 0;
+};
+
 // What an optimizer of whole layers needs in addition to the layer's chunks.
 struct LayerNeeds {
   std::uint64_t scratch_bytes = 0;              // while it updates the layer
   std::uint64_t packed_numbers = 0;             // of its packed state (Format::packed), on each rank
+  std::vector<PackedRange> packed = {};         // which numbers this rank has, in their order; at most so many
   std::vector<ScratchExchange> exchanges = {};  // between ranks; the same on all ranks
 };
 struct LayerShape {

@@ -318,8 +318,7 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
 }
 
 Collective losses_of(const StepMap& map) {
-  const auto routers = routers_in(map.model()) == 0 ? std::uint64_t{0} : kRouterSums;
-  const auto losses = std::uint64_t{map.micro_batches()} * map.data().with_sequences() + routers;
+  const auto losses = std::uint64_t{map.micro_batches()} * map.data().with_sequences() + router_sums_of(map.model());
   return all_reduce_of({kAllRanks}, {.bytes = losses * sizeof(double)}, Reduction::sum(DType::fp64));
 }
 

@@ -67,7 +67,6 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : sto
       chunks_.push_back({s, std::move(chunk)});
       const auto& d = chunks_.back().stored.description;
       for (const auto& range : d.ranges) parts_[{d.kind, range.tensor}].all.push_back({chunks_.size() - 1, range});
-      if (d.ranges.empty()) whole_.emplace(std::pair{d.kind, d.label}, chunks_.size() - 1);
     }
   }
   if (chunks_.empty())
@@ -81,9 +80,19 @@ bool CommittedState::knows(Kind kind) const {
   return std::ranges::any_of(chunks_, [&](const Chunk& c) { return c.stored.description.kind == kind; });
 }
 
+bool CommittedState::has_ranges(Kind kind) const {
+  return std::ranges::any_of(parts_, [&](const auto& parts) { return parts.first.first == kind; });
+}
+
 void CommittedState::read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to) {
   std::ranges::fill(to, std::byte{0});  // what no tensor reaches
-  if (is_packed(format)) return read_whole(chunk, to);
+  if (is_packed(format) && !chunk.ranges.empty() && !has_ranges(chunk.kind))
+    throw Error(
+        fmt::format(
+            "the run cannot be resharded: an earlier version wrote its stores, which do not tell what the numbers of {} "
+            "belong to\n  resume with the ranks it was trained with; its next commit can be resharded",
+            chunk.label),
+        Exit::usage);
   read_ranges(chunk, format, chunk_elements, to);
 }
 
@@ -159,20 +168,6 @@ CommittedState::Place CommittedState::place_of(Kind kind, const std::string& ten
   refuse_absent(fmt::format("{} of {} from element {}", terrace::name_of(kind), tensor, element));
 }
 
-void CommittedState::read_whole(const ChunkDescription& chunk, std::span<std::byte> to) {
-  const auto at = whole_.find({chunk.kind, chunk.label});
-  if (at == whole_.end())
-    throw Error(
-        fmt::format("the run cannot be resharded: its optimizer has its own layout for its state, and the stores divide {} "
-                    "in another way\n  resume with the ranks it was trained with",
-                    chunk.label),
-        Exit::usage);
-  const auto bytes = load(at->second);
-  demand_same(chunk, chunks_[at->second].stored.description);
-  if (bytes.size() != to.size()) refuse_absent(chunk.label);
-  std::memcpy(to.data(), bytes.data(), bytes.size());
-}
-
 // Copies whole blocks if elements share a scale: tensors have the same neighbours in every layout, so that the rest of a copied
 // block is right too.
 void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
@@ -184,8 +179,8 @@ void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uin
   for (const auto& plane : planes_of(format)) {
     if (to_element % plane.elements != from_element % plane.elements)
       throw Error(
-          fmt::format("{} is coded in blocks that begin at other elements in the run's stores\n  resume with the ranks it "
-                      "was trained with",
+          fmt::format("{} is coded in blocks that begin at other elements in the run's stores, because this run has other "
+                      "ranks or other tiles\n  resume with the ranks and the tiles it was trained with",
                       chunk.label),
           Exit::usage);
     const auto first = to_element / plane.elements, other = from_element / plane.elements;

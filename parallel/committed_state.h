@@ -39,8 +39,8 @@ class CommittedState {
   [[nodiscard]] Commit commit() const { return *stores_.front()->last_commit(); }
   [[nodiscard]] bool knows(Kind kind) const;  // false for optimizer states before their first update
 
-  // Reads a chunk of another layout, of `chunk_elements` elements; elements of no tensor are zero. State that an optimizer has
-  // laid out itself has no ranges: it is copied whole from the chunk with the same label, or refused.
+  // Reads a chunk of another layout, of `chunk_elements` elements; elements of no tensor are zero. Refuses state that an
+  // optimizer has packed in stores of versions that did not write down its ranges.
   void read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
   // Reads weights as layers read them, or their masters, in the dtype in which they are stored (a WeightRange).
   void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind = Kind::parameter);
@@ -68,9 +68,9 @@ class CommittedState {
   };
 
   [[noreturn]] void refuse_absent(const std::string& what) const;
+  [[nodiscard]] bool has_ranges(Kind kind) const;
   [[nodiscard]] static std::optional<Place> place_in(const Part& part, std::uint64_t element);
   [[nodiscard]] Place place_of(Kind kind, const std::string& tensor, std::uint64_t element);
-  void read_whole(const ChunkDescription& chunk, std::span<std::byte> to);
   void read_ranges(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
   void copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
             std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements);
@@ -85,7 +85,6 @@ class CommittedState {
     std::size_t last = 0;   // that was read: the next element is usually there, too
   };
   std::map<std::pair<Kind, std::string>, Parts> parts_;
-  std::map<std::pair<Kind, std::string>, std::size_t> whole_;
   // The chunks that were used last, the newest in front.
   struct Held {
     std::size_t chunk = 0;

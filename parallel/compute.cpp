@@ -19,7 +19,7 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
     report_.push_back(reports);
     reports += map.micro_batches() * static_cast<std::size_t>(map.model().layers[l]->report_size());
   }
-  const auto router = routers_in(map.model()) == 0 ? std::size_t{0} : kRouterSums;
+  const auto router = router_sums_of(map.model());
   slots_ = memory_->allocate((losses + router + reports) * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
   auto* const doubles = reinterpret_cast<double*>(slots_.data());
   auto* const ids = reinterpret_cast<std::int32_t*>(doubles + losses + router + reports);
@@ -75,11 +75,21 @@ double Compute::loss_sum() const {
   return sum;
 }
 
+// Of a layer's sums, so that it does not matter how the step's tokens were cut into micro-batches and slices.
 RouterResult Compute::router() const {
-  if (router_.empty()) return {};
-  const auto& map = *parts_.map;
-  const auto calls = static_cast<double>(losses_.size() * map.data().context * routers_in(map.model()));
-  return {.balance = router_[0] / calls, .squares = router_[1] / calls, .dropped = router_[2]};
+  RouterResult result;
+  const auto* numbers = router_.data();
+  for (const auto& layer : parts_.map->model().layers) {
+    const auto routing = layer->routing();
+    if (!routing) continue;
+    const RoutingReport report{*routing};
+    result.balance += report.balance(numbers);
+    result.squares += numbers[RoutingReport::kSquares] / std::max(1.0, numbers[RoutingReport::kTokens]);
+    result.dropped += numbers[RoutingReport::kDropped];
+    numbers += report.size();
+  }
+  const auto layers = static_cast<double>(std::max<std::size_t>(1, routers_in(parts_.map->model())));
+  return {.balance = result.balance / layers, .squares = result.squares / layers, .dropped = result.dropped};
 }
 
 TensorView Compute::report_of(std::uint32_t layer, std::uint32_t micro_batch) const {
@@ -203,7 +213,7 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .phase = map.phases().number_for_layer(a),
       .report = report_of(a.layer, a.micro_batch),
       .documents = documents_of(a.micro_batch),
-      .token_scale = input_->token_scale == 0 ? loss_scale : input_->token_scale};
+      .token_scale = input_->token_scales.empty() ? loss_scale : input_->token_scales[a.micro_batch / map.rounds().every]};
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
   if (a.layer + 1 == map.layers() && map.buffers().survey_spec()) ctx.survey = views.survey();

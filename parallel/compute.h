@@ -55,8 +55,9 @@ struct StepInput {
   // document. Read until the streams have finished the program.
   std::span<const std::int32_t> document_begins = {};
   double loss_scale = 1;                     // 1 ÷ target tokens of all micro-batches
-  double token_scale = 0;                    // 1 ÷ all tokens of the micro-batches of an update; 0: all tokens are targets
   std::span<const double> loss_scales = {};  // for a program with several updates: one for each, instead of loss_scale
+  // Of each update: 1 ÷ all tokens of its micro-batches but padding; empty: all tokens are targets.
+  std::span<const double> token_scales = {};
   UpdateStep update = {};                    // for the updates in this program
   std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each
   double greatest_norm = 0;                  // verdicts clip the unscaled gradients to this norm; 0: they do not clip
@@ -68,7 +69,8 @@ struct StepInput {
   std::int64_t position = 0;     // for decode
 };
 
-// What routers report (core/routing.h) of a step. The means are over layers with experts and micro-batches.
+// What routers report (core/routing.h) of all tokens of a step, padding left out. The balance and the mean square are means
+// over the layers that route.
 struct RouterResult {
   double balance = 0, squares = 0, dropped = 0;
   friend bool operator==(const RouterResult&, const RouterResult&) = default;

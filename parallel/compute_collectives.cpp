@@ -146,15 +146,18 @@ void Compute::share_results(Share what) {
 void Compute::add_up_routers() {
   const auto& map = *parts_.map;
   if (!map.tensor().leads()) return;
-  for (std::uint32_t l = 0; l < map.layers(); ++l)
+  auto* sums = router_.data();
+  for (std::uint32_t l = 0; l < map.layers(); ++l) {
+    const auto routing = map.model().layers[l]->routing();
+    if (!routing) continue;
+    const auto size = RoutingReport{*routing}.size();
     for (std::uint32_t m = 0; m < map.micro_batches(); ++m) {
-      const auto report = report_of(l, m);
-      if (report.empty() || !map.pipeline().computes(l, m)) continue;
-      const auto* const numbers = report.as<double>();
-      router_[0] += numbers[RoutingReport::kBalance];
-      router_[1] += numbers[RoutingReport::kSquares];
-      router_[2] += numbers[RoutingReport::kDropped];
+      if (!map.pipeline().computes(l, m)) continue;
+      const auto* const numbers = report_of(l, m).as<double>();
+      for (std::int64_t i = 0; i < size; ++i) sums[i] += numbers[i];
     }
+    sums += size;
+  }
 }
 
 void Compute::share_squares(std::uint32_t update) {

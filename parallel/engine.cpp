@@ -47,6 +47,32 @@ void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::u
   ranges.push_back({tensor, run.in_whole, run.count, chunk_element});
 }
 
+// Of the numbers that a layer's packed state has on this rank, those from `first` on, which a chunk holds. A row or a column of
+// a matrix has one number.
+std::vector<TensorRange> packed_ranges(const StepMap& map, std::uint32_t layer, std::uint64_t first, std::uint64_t numbers) {
+  std::vector<TensorRange> ranges;
+  std::uint64_t at = 0;
+  for (const auto& range : map.layer_needs(layer).packed) {
+    const auto count = static_cast<std::uint64_t>(range.count);
+    const auto from = std::max(at, first), end = std::min(at + count, first + numbers);
+    if (from < end) {
+      const auto tensor = static_cast<std::uint32_t>(range.tensor);
+      const auto& param = map.layout().param_at(layer, tensor);
+      const auto in_tensor = static_cast<std::uint64_t>(range.first) + (from - at);
+      if (range.of == PackedRange::Of::elements) {
+        const auto element = map.layout().place(layer, tensor).origin + in_tensor;
+        each_stored_run(param, map.tensor(), element, end - from,
+                        [&](const SplitRun& run) { add_run(ranges, param.name, from - first + (run.in_part - element), run); });
+      } else {
+        const auto* const which = range.of == PackedRange::Of::rows ? "rows" : "columns";
+        ranges.push_back({fmt::format("{} of {}", which, param.name), in_tensor, end - from, from - first});
+      }
+    }
+    at += count;
+  }
+  return ranges;
+}
+
 // The descriptions for the store of the chunks in a commit.
 std::vector<ChunkDescription> describe_state(const StepMap& map) {
   std::vector<ChunkDescription> all;
@@ -55,20 +81,27 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
     if (!map.pipeline().holds(l)) continue;
     for (const auto kind : recipe.kinds()) {
       if (kind == Kind::gradient) continue;
+      const auto format = recipe.format_of(kind);
+      std::uint64_t numbers = 0;  // of a packed state, in the chunks before
       for (const auto c : map.owned(kind, l)) {
         const auto chunk = map.state(kind, l, c);
         ChunkDescription d{.chunk = chunk,
                            .kind = kind,
-                           .dtype = std::string(name_of(recipe.format_of(kind))),
+                           .dtype = std::string(name_of(format)),
                            .bytes = map.chunks()[chunk].bytes,
                            .ranges = {},
                            .label = map.describe(chunk)};
-        // State in the optimizer's own layout is opaque.
-        for (const auto& s : is_packed(recipe.format_of(kind)) ? std::vector<Segment>{} : map.layout().segments(l, c)) {
-          const auto& param = map.layout().param_at(l, s.tensor);
-          each_stored_run(param, map.tensor(), s.tensor_element, s.elements, [&](const SplitRun& run) {
-            add_run(d.ranges, param.name, s.chunk_element + (run.in_part - s.tensor_element), run);
-          });
+        if (is_packed(format)) {
+          const auto here = d.bytes / bytes_of(format, 1);
+          d.ranges = packed_ranges(map, l, numbers, here);
+          numbers += here;
+        } else {
+          for (const auto& s : map.layout().segments(l, c)) {
+            const auto& param = map.layout().param_at(l, s.tensor);
+            each_stored_run(param, map.tensor(), s.tensor_element, s.elements, [&](const SplitRun& run) {
+              add_run(d.ranges, param.name, s.chunk_element + (run.in_part - s.tensor_element), run);
+            });
+          }
         }
         all.push_back(std::move(d));
       }

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include <terrace/core/math.h>
+#include <terrace/core/routing.h>
 #include <terrace/core/tensor.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/context_parallel.h>
@@ -75,7 +76,7 @@ struct LayerContext {
   Math& math;
   BatchShape shape;
   TensorView tokens;      // [N] i32, for the first layer
-  TensorView targets;     // [N] i32, −1: no target; for the last layer
+  TensorView targets;     // [N] i32, or kNoTarget, or kPadding (core/targets.h)
   double loss_scale = 1;  // 1 ÷ target tokens of the global batch, times the scale of gradients
   TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
   TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
@@ -86,7 +87,7 @@ struct LayerContext {
   TensorView report = {};    // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
   TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
   Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
-  double token_scale = 1;    // 1 ÷ all tokens of the global batch, targets or not, times the scale of gradients
+  double token_scale = 1;    // 1 ÷ all tokens of the global batch but padding, targets or not, times the scale of gradients
 };
 
 // The tensors of a call; all contiguous. What the phase does not use is empty. Of a parameter in tiles it is the phase's tile.
@@ -132,6 +133,8 @@ class Layer {
   [[nodiscard]] virtual std::vector<Phase> phases(LayerCall, BatchShape) const { return {}; }
   // Numbers that a forward writes into ctx.report. The backward of the same micro-batch finds them there.
   [[nodiscard]] virtual std::int64_t report_size() const { return 0; }
+  // Of a layer that routes tokens: its report begins with RoutingReport's numbers.
+  [[nodiscard]] virtual std::optional<Routing> routing() const { return std::nullopt; }
   // Of a loss layer whose classes are split over tensor ranks, or lie in tiles: what must be known of all of them before a
   // backward or a forward can compute the loss. survey() writes this rank's rows of ctx.survey.
   [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
@@ -162,11 +165,16 @@ struct Model {
   ContextParallel context = {};
   ExpertParallel expert = {};
 };
-// The layers that report how they route tokens, and the numbers of a step that ranks add up of these reports.
+// The layers that route tokens, and the numbers of a step that ranks add up of their reports: all of RoutingReport's.
 inline std::size_t routers_in(const Model& model) {
   return static_cast<std::size_t>(
-      std::ranges::count_if(model.layers, [](const auto& layer) { return layer->report_size() > 0; }));
+      std::ranges::count_if(model.layers, [](const auto& layer) { return layer->routing().has_value(); }));
 }
-inline constexpr std::size_t kRouterSums = 3;
+inline std::size_t router_sums_of(const Model& model) {
+  std::size_t sums = 0;
+  for (const auto& layer : model.layers)
+    if (const auto routing = layer->routing()) sums += static_cast<std::size_t>(RoutingReport{*routing}.size());
+  return sums;
+}
 
 }  // namespace terrace

@@ -34,7 +34,7 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   use_weights(uses, a);
   if (phase.x) use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
   if (!backward) {
-    if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
+    if (skip != kNone && phase.x) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
     if (phase.y && !last)
       use_some(uses, a.op == Op::recompute ? buffers_.spare() : buffers_.written_y(a.layer, a.micro_batch), *phase.y);
   }

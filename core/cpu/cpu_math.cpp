@@ -167,9 +167,10 @@ class CpuMath final : public Math {
   }
 
   void route(Stream& stream, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-             TensorView report, TensorView logits) override {
-    check_route(routing, gates, experts, rows, lse, report, logits);
-    stream.submit([=, compute = compute_] { cpu::route(compute, routing, gates, experts, rows, lse, report, logits); });
+             TensorView report, TensorView logits, TensorView targets) override {
+    check_route(routing, gates, experts, rows, lse, report, logits, targets);
+    stream.submit(
+        [=, compute = compute_] { cpu::route(compute, routing, gates, experts, rows, lse, report, logits, targets); });
   }
   void route_grad(Stream& stream, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
                   TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {

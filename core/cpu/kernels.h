@@ -45,7 +45,7 @@ struct KernelsOf {
   void (*scale)(T* y, const T* x, const T* gain, std::int64_t n, bool accumulate);
   A (*dot)(const T* x, const T* y, std::int64_t n);
   void (*axpy)(A* y, A a, const T* x, std::int64_t n);  // y += a·x
-  // Loss of one row, and (softmax − onehot)·scale into dlogits (may be null, may be logits). target −1: loss 0, gradient 0.
+  // Loss of one row, and (softmax − onehot)·scale into dlogits (may be null, may be logits). target < 0: loss 0, gradient 0.
   double (*cross_entropy_row)(T* dlogits, const T* logits, std::int64_t vocabulary, std::int32_t target, double scale);
   A (*log_sum_exp_row)(const T* logits, std::int64_t columns);
   // The same as cross_entropy_row for a part of the columns, with the whole row's log-sum-exp; +∞: gradient 0.
@@ -61,7 +61,7 @@ struct SoftmaxOf {
   A (*softmax_row)(A* s, std::int64_t valid, std::int64_t width, A scale);
   // s becomes p = exp(scale·s − lse) and dp becomes p·(dp − d)·scale.
   void (*softmax_grad_row)(A* s, A* dp, std::int64_t valid, std::int64_t width, A scale, A lse, A d);
-  // whole[n] = the log-sum-exp of parts[count][n], whose rows are `stride` elements apart; +∞ where the target is −1.
+  // whole[n] = the log-sum-exp of parts[count][n], whose rows are `stride` elements apart; +∞ where the target is negative.
   void (*merge_log_sums)(A* whole, const A* parts, std::int64_t count, std::int64_t stride, const std::int32_t* targets,
                          std::int64_t n);
 };

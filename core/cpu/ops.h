@@ -50,7 +50,7 @@ void embed_grad(Compute, TensorView dtable, TensorView dpositions, TensorView to
 void ids_in_part(Compute, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
 
 void route(Compute, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse, TensorView report,
-           TensorView logits);
+           TensorView logits, TensorView targets);
 void route_grad(Compute, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
                 TensorView lse, TensorView report, double balance, double squares);
 void merge_reports(Compute, const Routing&, TensorView report, TensorView parts);

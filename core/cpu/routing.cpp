@@ -44,13 +44,21 @@ void choose(const Routing& routing, A* gates, std::int32_t* experts, A* lse, con
   for (std::int64_t j = routing.chosen; j < routing.slots(); ++j) gates[j] = 1;
 }
 
-// Rows by expert, then by token; and the report but for the probabilities.
+// What a token of padding chooses.
+template <class A>
+void choose_none(const Routing& routing, A* gates, std::int32_t* experts) {
+  std::fill(experts, experts + routing.chosen, -1);
+  std::fill(gates, gates + routing.chosen, A{0});
+}
+
+// Rows by expert, then by token; and what the report says of them.
 void place_rows(const Routing& routing, std::int64_t tokens, std::int32_t* rows, const std::int32_t* experts, double* report) {
   const RoutingReport at{routing};
   double* const asked = report + at.asked();
   double* const kept = report + RoutingReport::kRows;
   std::fill(asked, asked + routing.experts, 0.0);
-  for (std::int64_t i = 0; i < tokens * routing.chosen; ++i) ++asked[experts[i]];
+  for (std::int64_t i = 0; i < tokens * routing.chosen; ++i)
+    if (experts[i] >= 0) ++asked[experts[i]];
   std::vector<std::int64_t> next, end;
   std::int64_t first = 0;
   double dropped = 0;
@@ -65,24 +73,10 @@ void place_rows(const Routing& routing, std::int64_t tokens, std::int32_t* rows,
   report[RoutingReport::kDropped] = dropped;
   for (std::int64_t n = 0; n < tokens; ++n)
     for (std::int64_t j = 0; j < routing.slots(); ++j) {
-      const auto e =
-          static_cast<std::size_t>(j < routing.chosen ? experts[n * routing.chosen + j] : routing.experts + j - routing.chosen);
-      rows[n * routing.slots() + j] = next[e] < end[e] ? static_cast<std::int32_t>(next[e]++) : -1;
+      const auto expert = j < routing.chosen ? experts[n * routing.chosen + j] : routing.experts + j - routing.chosen;
+      const auto e = static_cast<std::size_t>(std::max<std::int64_t>(expert, 0));
+      rows[n * routing.slots() + j] = expert >= 0 && next[e] < end[e] ? static_cast<std::int32_t>(next[e]++) : -1;
     }
-}
-
-// E ÷ (T² · chosen), for the tokens of all these choices.
-double balance_scale(const Routing& routing, const double* asked) {
-  double choices = 0;
-  for (std::int64_t e = 0; e < routing.experts; ++e) choices += asked[e];
-  return static_cast<double>(routing.experts * routing.chosen) / (choices * choices);
-}
-
-double balance_of(const Routing& routing, const double* report) {
-  const auto *const asked = report + RoutingReport{routing}.asked(), *const chances = report + RoutingReport{routing}.chances();
-  double sum = 0;
-  for (std::int64_t e = 0; e < routing.experts; ++e) sum += asked[e] * chances[e];
-  return sum * balance_scale(routing, asked);
 }
 
 // Calls f(token, its slots' rows, their gates or null) for all tokens.
@@ -98,42 +92,48 @@ void for_tokens(Compute compute, std::int64_t columns, const TensorView& rows, c
 }  // namespace
 
 void route(Compute compute, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-           TensorView report, TensorView logits) {
+           TensorView report, TensorView logits, TensorView targets) {
   const std::int64_t n = rows_of(logits), width = routing.experts;
   auto* const numbers = raw<double>(report);
+  const auto is_padding = [&](std::int64_t i) { return !targets.empty() && raw<const std::int32_t>(targets)[i] == kPadding; };
   for_dtype(logits.dtype, [&]<class T>() {
     using A = Acc<T>;
     blocks(compute.pool, n, rows_a_task(width * routing.chosen), [&](std::int64_t begin, std::int64_t end) {
       A* const row = scratch<A>(Scratch::tile, width);
       for (std::int64_t i = begin; i < end; ++i) {
         widen_row<T>(compute, row, logits, i);
-        choose(routing, raw<A>(gates) + i * routing.slots(), raw<std::int32_t>(experts) + i * routing.chosen, raw<A>(lse) + i,
-               row);
+        auto* const gate = raw<A>(gates) + i * routing.slots();
+        auto* const expert = raw<std::int32_t>(experts) + i * routing.chosen;
+        choose(routing, gate, expert, raw<A>(lse) + i, row);
+        if (is_padding(i)) choose_none(routing, gate, expert);
       }
     });
     place_rows(routing, n, raw<std::int32_t>(rows), raw<const std::int32_t>(experts), numbers);
     // Summed token by token, in fp64.
     A* const row = scratch<A>(Scratch::tile, width);
     std::vector<double> probability(static_cast<std::size_t>(width));
-    double squares = 0;
+    double squares = 0, tokens = 0;
     for (std::int64_t i = 0; i < n; ++i) {
+      if (is_padding(i)) continue;
       widen_row<T>(compute, row, logits, i);
       const A log_sum = raw<A>(lse)[i];
       for (std::int64_t e = 0; e < width; ++e) probability[static_cast<std::size_t>(e)] += std::exp(row[e] - log_sum);
       squares += static_cast<double>(log_sum) * log_sum;
+      ++tokens;
     }
     std::ranges::copy(probability, numbers + RoutingReport{routing}.chances());
-    numbers[RoutingReport::kBalance] = balance_of(routing, numbers);
-    numbers[RoutingReport::kSquares] = squares / static_cast<double>(n);
+    numbers[RoutingReport::kTokens] = tokens;
+    numbers[RoutingReport::kSquares] = squares;
   });
 }
 
 void route_grad(Compute compute, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
                 TensorView experts, TensorView lse, TensorView report, double balance, double squares) {
   const std::int64_t n = rows_of(logits), width = routing.experts;
-  const auto tokens = static_cast<double>(n);
-  const auto* const asked = raw<const double>(report) + RoutingReport{routing}.asked();
-  const double of_asked = balance * balance_scale(routing, asked);
+  const RoutingReport at{routing};
+  const auto* const numbers = raw<const double>(report);
+  const auto* const asked = numbers + at.asked();
+  const double tokens = numbers[RoutingReport::kTokens], of_asked = balance * at.balance_scale(numbers);
   for_dtype(logits.dtype, [&]<class T>() {
     using A = Acc<T>;
     const auto narrow = convert_kernel(compute.kernels, logits.dtype, dtype_of<A>::value, false);
@@ -141,12 +141,17 @@ void route_grad(Compute compute, const Routing& routing, TensorView dlogits, Ten
       A* const probability = scratch<A>(Scratch::tile, width);
       A* const gradient = scratch<A>(Scratch::panel, width);  // of the probabilities, then of the logits
       for (std::int64_t i = begin; i < end; ++i) {
+        auto* const row = dlogits.data + i * width * static_cast<std::int64_t>(sizeof(T));
+        const auto* const expert = raw<const std::int32_t>(experts) + i * routing.chosen;
+        if (expert[0] < 0) {  // padding
+          std::memset(row, 0, static_cast<std::size_t>(width) * sizeof(T));
+          continue;
+        }
         widen_row<T>(compute, probability, logits, i);
         const A log_sum = raw<A>(lse)[i];
         for (std::int64_t e = 0; e < width; ++e) probability[e] = std::exp(probability[e] - log_sum);
         for (std::int64_t e = 0; e < width; ++e) gradient[e] = static_cast<A>(of_asked * asked[e]);
         const A* const dgate = raw<A>(dgates) + i * routing.slots();
-        const auto* const expert = raw<const std::int32_t>(experts) + i * routing.chosen;
         A of_chosen = 0, mean = 0;
         for (std::int64_t j = 0; j < routing.chosen; ++j) {
           of_chosen += probability[expert[j]];
@@ -158,20 +163,18 @@ void route_grad(Compute compute, const Routing& routing, TensorView dlogits, Ten
         for (std::int64_t e = 0; e < width; ++e) all += probability[e] * gradient[e];
         const A of_square = static_cast<A>(2 * squares * log_sum / tokens);
         for (std::int64_t e = 0; e < width; ++e) gradient[e] = probability[e] * (gradient[e] - all + of_square);
-        narrow(dlogits.data + i * width * static_cast<std::int64_t>(sizeof(T)), gradient, width);
+        narrow(row, gradient, width);
       }
     });
   });
 }
 
 void merge_reports(Compute, const Routing& routing, TensorView report, TensorView parts) {
-  auto* const numbers = raw<double>(report);
-  auto* const sums = numbers + RoutingReport{routing}.asked();
+  auto* const sums = raw<double>(report) + RoutingReport{routing}.asked();
   const std::int64_t each = 2 * routing.experts;
   std::fill(sums, sums + each, 0.0);
   for (std::int64_t k = 0; k < rows_of(parts); ++k)
     for (std::int64_t i = 0; i < each; ++i) sums[i] += raw<const double>(parts)[k * each + i];
-  numbers[RoutingReport::kBalance] = balance_of(routing, numbers);
 }
 
 void dispatch(Compute compute, TensorView to, TensorView from, TensorView rows, TensorView gates) {

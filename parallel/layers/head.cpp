@@ -23,7 +23,7 @@ Head::Head(const Transformer& config)
 
 std::int64_t Head::slice_rows() const {
   if (config_.head_rows != 0) return config_.head_rows;
-  return std::clamp(kSliceElements / has_token(0).count / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
+  return std::clamp(kSliceElements / tile_rows() / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
 }
 
 std::vector<TensorSpec> Head::carried(BatchShape shape) const {
@@ -35,7 +35,7 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
   const std::int64_t slice = std::min(rows, head.slice_rows());
   statistics = arena.take(spec.dtype, spec.shape);
   normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
-  const std::int64_t stride = aligned_stride(head.config_.dtype, head.has_token(0).count);
+  const std::int64_t stride = aligned_stride(head.config_.dtype, head.tile_rows());
   logits = dlogits = arena.take(head.config_.dtype, {slice, stride});
   if (head.config_.logit_cap != 0) dlogits = arena.take(logits.dtype, logits.shape);
   if (head.is_whole()) return;
@@ -56,7 +56,7 @@ std::uint64_t Head::scratch_bytes(BatchShape shape) const {
 }
 
 double Head::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(config_.vocab_here().count);
+  return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(table_rows());
 }
 
 void Head::check_loss(const LayerContext& ctx) const {

@@ -1,6 +1,7 @@
 #include <terrace/parallel/layers/moe.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 namespace terrace::layers {
@@ -42,13 +43,13 @@ TensorView Moe::routers_report(const LayerContext& ctx) const {
 
 // `dispatched`: gets the rows that go to experts.
 void Moe::route(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, std::span<const TensorView> saved,
-                TensorView dispatched, const Routing& routing) const {
+                TensorView dispatched, const Routing& routing, TensorView targets) const {
   ScratchArena arena(ctx.scratch);
   const Route scratch(*this, arena, ctx.shape.tokens());
   norm_.forward(ctx, weights, scratch.normed, x, saved[kStatistics]);
   router_.forward(ctx, router_.prepare(ctx, weights, {}), saved[kLogits], scratch.normed);
   ctx.math.route(ctx.stream, routing, saved[kGates], saved[kChosen], saved[kRows], saved[kLogSums], routers_report(ctx),
-                 saved[kLogits]);
+                 saved[kLogits], targets);
   ctx.math.dispatch(ctx.stream, dispatched, scratch.normed, saved[kRows]);
 }
 
@@ -115,7 +116,8 @@ void Moe::forward(LayerContext& ctx, const LayerTensors& t) const {
   const auto s = steps(LayerCall::forward);
   const auto work = forward_work();
   if (ctx.runs(kRoute)) {
-    route(ctx, t.weights, t.x, t.saved, are_dealt() ? t.work[work.sent] : t.saved[kInputs], routing(ctx.shape.tokens()));
+    route(ctx, t.weights, t.x, t.saved, are_dealt() ? t.work[work.sent] : t.saved[kInputs], routing(ctx.shape.tokens()),
+          ctx.targets);
     count(ctx, t);
   }
   if (ctx.runs(are_dealt() ? s.told : s.experts)) learn(ctx, t);
@@ -130,14 +132,23 @@ void Moe::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   if (has(half, Half::weight)) weight_half(ctx, t);
 }
 
+// Of the tokens that the report's balance is about.
+double Moe::merged_tokens(const LayerContext& ctx) const {
+  const auto r = routing(ctx.shape.tokens());
+  const auto* const asked = ctx.report.as<double>() + RoutingReport{r}.asked();
+  return std::accumulate(asked, asked + r.experts, 0.0) / static_cast<double>(r.chosen);
+}
+
 void Moe::gates(LayerContext& ctx, const LayerTensors& t) const {
   const auto& saved = t.saved;
   const auto n = ctx.shape.tokens();
   ScratchArena arena(ctx.scratch);
   const Gates scratch(*this, arena, n);
-  // A micro-batch's losses weigh as its tokens among those of the global batch. Its balance is that of all context ranks.
-  const double weight = config_.tensor.leads() ? ctx.token_scale * static_cast<double>(n) : 0;
-  const double of_all = weight * static_cast<double>(config_.context.ranks);
+  // A micro-batch's losses weigh as its tokens among those of the global batch, all without padding. Its balance is that of all
+  // context ranks.
+  const auto tokens = ctx.report.as<double>()[RoutingReport::kTokens];
+  const double weight = config_.tensor.leads() ? ctx.token_scale * tokens : 0;
+  const double of_all = tokens == 0 ? 0 : weight * (merged_tokens(ctx) / tokens);
   ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
   ctx.math.route_grad(ctx.stream, routing(n), t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen],
                       saved[kLogSums], routers_report(ctx), of_all * config_.experts.balance_loss,
@@ -208,7 +219,7 @@ void Moe::decode_step(LayerContext& ctx, std::span<const TensorView> weights, Te
   auto of_all = routing(1);
   of_all.capacity = 0;
   const auto s = steps(LayerCall::decode);
-  if (ctx.runs(kRoute)) route(ctx, weights, x, cache, cache[kInputs], of_all);
+  if (ctx.runs(kRoute)) route(ctx, weights, x, cache, cache[kInputs], of_all, {});
   if (ctx.runs(s.experts)) ctx.stream.synchronize();  // the router's report
   run_experts(ctx, weights, cache, {}, s);
   if (ctx.runs(s.end)) bring_back(ctx, y, x, cache);

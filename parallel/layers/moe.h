@@ -36,6 +36,7 @@ class Moe final : public TransformerLayer {
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
   [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::int64_t report_size() const override;
+  [[nodiscard]] std::optional<Routing> routing() const override { return routing(1); }
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
@@ -88,13 +89,14 @@ class Moe final : public TransformerLayer {
   [[nodiscard]] std::vector<TensorSpec> routed(std::int64_t tokens) const;
 
   void route(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, std::span<const TensorView> saved,
-             TensorView dispatched, const Routing& routing) const;
+             TensorView dispatched, const Routing& routing, TensorView targets) const;
   void count(LayerContext& ctx, const LayerTensors& t) const;
   void learn(LayerContext& ctx, const LayerTensors& t) const;
   // `results`: of the rows that go back to other ranks.
   void run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved,
                    TensorView results, const Steps& s) const;
   void bring_back(LayerContext& ctx, TensorView y, TensorView x, std::span<const TensorView> saved) const;
+  [[nodiscard]] double merged_tokens(const LayerContext& ctx) const;
   void gates(LayerContext& ctx, const LayerTensors& t) const;
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;

@@ -2,7 +2,11 @@
 // which begins at 1.
 //
 // The sum is saved for the backward as the inner layer's input. The input half, which has the skip, computes the whole gradient
-// of the weight and carries it to the weight half. The weight lies beside the inner layer's weights in one run of chunks.
+// of the weight and carries it to the weight half. The weight lies beside the inner layer's weights in one run of chunks; if
+// these lie in tiles, beside those that are in none.
+//
+// A call is made at once, or, if the inner layer is in tiles, in its phases: the first one of a forward adds the skip, and the
+// one that writes the gradient of the input makes that of the skip.
 //
 // Owner, threads, errors: as transformer_layer.h. Owns the inner layer.
 #pragma once
@@ -21,6 +25,10 @@ class Skip final : public TransformerLayer {
   [[nodiscard]] bool keeps_input() const override { return false; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override {
+    return inner_->work(call, shape);
+  }
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
@@ -31,11 +39,16 @@ class Skip final : public TransformerLayer {
 
  private:
   void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
-  // The tensors of a call for the inner layer: all but the last of each list, which is the skip's.
-  [[nodiscard]] static LayerTensors inner_tensors(const LayerTensors& t);
+  // The inner layer's weights, or their gradients; and the tensors of a call for it: of saved and carried ones, all but the
+  // last, which is the skip's.
+  [[nodiscard]] std::span<const TensorView> of_inner(std::span<const TensorView> weights) const;
+  [[nodiscard]] LayerTensors inner_tensors(const LayerTensors& t) const;
+  [[nodiscard]] bool is_in_tiles() const { return config_.attention_tiles > 1; }
+  [[nodiscard]] std::uint64_t decode_bytes() const;
 
   const std::uint32_t from_;
   const std::unique_ptr<TransformerLayer> inner_;
+  std::uint32_t weight_ = 0;  // its number among the parameters: the first or the last one
 };
 
 }  // namespace terrace::layers

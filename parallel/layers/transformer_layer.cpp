@@ -70,8 +70,7 @@ TensorView TransformerLayer::tile(const LayerContext& ctx, const TensorView& tab
 
 Block TransformerLayer::has_token(std::uint32_t number) const {
   const auto here = config_.vocab_here();
-  const auto padded = ceil_div(config_.vocab, std::int64_t{config_.tensor.ranks});
-  const auto [begin, count] = block_of(padded, static_cast<int>(number), static_cast<int>(tiles()));
+  const auto [begin, count] = block_of(table_rows(), static_cast<int>(number), static_cast<int>(tiles()));
   return {here.begin + begin, std::min(count, here.count - begin)};
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/core/units.h>
 #include <terrace/parallel/layer.h>
 #include <terrace/parallel/layers/norm.h>
 #include <terrace/parallel/layers/projection.h>
@@ -73,6 +74,10 @@ class TransformerLayer : public GenerativeLayer {
   [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }  // the table is in one part
   [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
   [[nodiscard]] Block has_token(std::uint32_t number) const;
+  // The rows of the table on a rank, and of its longest tile. Of other ranks than the first one the last row may have no token;
+  // all ranks reserve room for it and count its products, so that they plan alike.
+  [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor.ranks}); }
+  [[nodiscard]] std::int64_t tile_rows() const { return block_of(table_rows(), 0, static_cast<int>(tiles())).count; }
   // The table of the vocabulary, or this rank's rows of it, of which the last may have no token.
   [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
   // The gradient of the tile's rows without a token.

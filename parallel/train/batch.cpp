@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include <terrace/core/targets.h>
 #include <terrace/parallel/train/documents.h>
 
 namespace terrace {
@@ -23,10 +24,12 @@ bool BatchReader::operator()(Split split, std::span<const std::uint64_t> sequenc
     std::vector<std::int32_t> numbers(tokens.size());
     number_(split, sequences, tokens, numbers);
     end_targets(numbers, whole(), targets);
+    mark_padding(numbers, whole(), targets);
     to.document_begins.resize(tokens.size());
     find_begins(numbers, whole(), to.document_begins);
   }
-  to.counted = count(targets);
+  to.counted = count(targets, 0);
+  to.real = count(targets, kNoTarget);
   if (sliced) {
     slice(tokens, to.tokens);
     slice(targets, to.targets);
@@ -41,12 +44,13 @@ void BatchReader::slice(std::span<const std::int32_t> all, std::span<std::int32_
       at = std::copy_n(sequence + begin, count, at);
 }
 
-std::vector<double> BatchReader::count(std::span<const std::int32_t> targets) const {
+std::vector<double> BatchReader::count(std::span<const std::int32_t> targets, std::int32_t least) const {
   const auto each = rows_ * whole();
   std::vector<double> counted(targets.size() / each, static_cast<double>(each));
   if (!has_documents()) return counted;
   for (std::size_t i = 0; i < counted.size(); ++i)
-    counted[i] = static_cast<double>(std::ranges::count_if(targets.subspan(i * each, each), [](auto t) { return t >= 0; }));
+    counted[i] =
+        static_cast<double>(std::ranges::count_if(targets.subspan(i * each, each), [least](auto t) { return t >= least; }));
   return counted;
 }
 

@@ -20,6 +20,7 @@ struct Batch {
   std::vector<std::int32_t> tokens, targets;  // of this rank's slice of each sequence
   std::vector<std::int32_t> document_begins;  // of all positions of each sequence; empty: each is one document
   std::vector<double> counted;                // of each micro-batch: its targets at all positions
+  std::vector<double> real;                   // likewise: its positions that are not padding
 };
 
 class BatchReader {
@@ -40,7 +41,8 @@ class BatchReader {
  private:
   [[nodiscard]] std::size_t whole() const { return positions_ * context_.ranks; }  // positions of a sequence
   void slice(std::span<const std::int32_t> whole, std::span<std::int32_t> to) const;
-  [[nodiscard]] std::vector<double> count(std::span<const std::int32_t> targets) const;
+  // Of each micro-batch: its targets from `least` on.
+  [[nodiscard]] std::vector<double> count(std::span<const std::int32_t> targets, std::int32_t least) const;
 
   const Read read_;
   const Number number_;

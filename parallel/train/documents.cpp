@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include <terrace/core/targets.h>
+
 namespace terrace {
 namespace {
 
@@ -22,12 +24,25 @@ void number_documents(std::span<const std::int32_t> tokens, std::size_t position
 void end_targets(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets) {
   demand_sizes(numbers.size(), positions, targets.size());
   for (std::size_t i = 1; i < numbers.size(); ++i)
-    if (i % positions != 0 && numbers[i] != numbers[i - 1]) targets[i - 1] = -1;
+    if (i % positions != 0 && numbers[i] != numbers[i - 1]) targets[i - 1] = kNoTarget;
 }
 
 void end_targets_at(std::span<const std::int32_t> tokens, std::int32_t separator, std::span<std::int32_t> targets) {
   for (std::size_t i = 0; i < tokens.size(); ++i)
-    if (tokens[i] == separator) targets[i] = -1;
+    if (tokens[i] == separator) targets[i] = kNoTarget;
+}
+
+void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets) {
+  demand_sizes(numbers.size(), positions, targets.size());
+  bool depends = false;  // a target of the document, of this position or a later one
+  for (auto i = numbers.size(); i-- > 0;) {
+    const bool ends_document = (i + 1) % positions == 0 || numbers[i + 1] != numbers[i];
+    const bool begins_document = i % positions == 0 || numbers[i - 1] != numbers[i];
+    if (ends_document) depends = false;
+    depends = depends || targets[i] >= 0;
+    const bool is_target = !begins_document && targets[i - 1] >= 0;  // of the position before
+    if (!depends && !is_target) targets[i] = kPadding;
+  }
 }
 
 void find_begins(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> begins) {

@@ -90,9 +90,9 @@ std::vector<double> Trainer::of_data_ranks(double mine) const {
   return each;
 }
 
-std::vector<Trainer::Counted> Trainer::count() const {
+std::vector<Trainer::Counted> Trainer::count(const std::vector<double>& of_micro_batches) const {
   std::vector<Counted> updates(together());
-  for (std::size_t i = 0; i < batch_.counted.size(); ++i) updates[i / deal_.micro_batches].own += batch_.counted[i];
+  for (std::size_t i = 0; i < of_micro_batches.size(); ++i) updates[i / deal_.micro_batches].own += of_micro_batches[i];
   for (auto& update : updates) {
     const auto each = of_data_ranks(update.own);
     update.all = std::accumulate(each.begin(), each.end(), 0.0);
@@ -111,26 +111,26 @@ UpdateStep Trainer::update_of(std::uint64_t step) const {
 // Gradients are computed times the loss scale; the norms that are returned are without it.
 std::vector<Trainer::Step> Trainer::step() {
   const auto scale = options_.loss_scale.value();
-  const auto counted = count();
+  const auto mean_over = [&](const Counted& c) { return engine_.map().data().local ? c.own : c.all; };
+  const auto counted = count(batch_.counted);
   std::vector<UpdateStep> updates;
-  std::vector<double> loss_scales;
-  const bool local = engine_.map().data().local;
+  std::vector<double> loss_scales, token_scales;
   for (const auto& targets : counted) {
-    const auto mean_over = local ? targets.own : targets.all;
     updates.push_back(update_of(done_ + updates.size() + 1));
-    if (mean_over == 0) {  // nothing is updated
+    if (mean_over(targets) == 0) {  // nothing is updated
       updates.back().step = 0;
       ++skipped_;
     }
-    loss_scales.push_back(scale / std::max(1.0, mean_over));
+    loss_scales.push_back(scale / std::max(1.0, mean_over(targets)));
   }
-  const auto own_tokens = static_cast<double>(batch_.tokens.size() * deal_.context) / static_cast<double>(together());
+  if (routers_in(engine_.map().model()) > 0)
+    for (const auto& real : count(batch_.real)) token_scales.push_back(scale / std::max(1.0, mean_over(real)));
   auto result = engine_.step({.tokens = batch_.tokens,
                               .targets = batch_.targets,
                               .document_begins = batch_.document_begins,
                               .loss_scale = loss_scales.back(),
-                              .token_scale = scale / (local ? own_tokens : own_tokens * static_cast<double>(deal_.ranks)),
                               .loss_scales = loss_scales,
+                              .token_scales = token_scales,
                               .update = updates.back(),
                               .updates = together() == 1 ? std::span<const UpdateStep>() : updates,
                               .greatest_norm = options_.greatest_norm});

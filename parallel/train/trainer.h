@@ -105,11 +105,11 @@ class Trainer {
   [[nodiscard]] const PerTier<std::uint64_t>& committed_peak() const { return committed_peak_; }
 
  private:
-  // Targets of an update: of this data rank, and of all.
+  // Of an update: what this data rank's micro-batches have, and those of all.
   struct Counted {
     double own = 0, all = 0;
   };
-  [[nodiscard]] std::vector<Counted> count() const;
+  [[nodiscard]] std::vector<Counted> count(const std::vector<double>& of_micro_batches) const;
   [[nodiscard]] std::vector<double> of_data_ranks(double mine) const;
   [[nodiscard]] UpdateStep update_of(std::uint64_t step) const;
   [[nodiscard]] bool overflows(const StepResult& result) const;

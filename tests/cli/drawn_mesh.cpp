@@ -40,8 +40,8 @@ Words draw_sizes(Draw& draw, Sizes& s) {
   s.batch = draw.of<std::uint64_t>({1, 1, 2, 3, 4});
   s.micro_batches = draw.of<std::uint64_t>({1, 2, 2, 3, 4, 4, 6, 8});
   s.untied = draw.one_in(3);
-  s.skips = s.blocks >= 3 && draw.one_in(8);
-  s.vocab = draw.of<std::uint64_t>({256, 257, 263, 300, 509});
+  s.skips = s.blocks >= 3 && draw.one_in(5);
+  s.vocab = draw.of<std::uint64_t>({256, 257, 259, 263, 300, 509});
   Words words{"--model",      llama ? "llama" : "gpt2",
               "--layers",     text(s.blocks),
               "--hidden",     text(s.hidden = even),
@@ -175,9 +175,13 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     axes[next]();
     axes.erase(axes.begin() + static_cast<std::ptrdiff_t>(next));
   }
-  std::vector<std::uint64_t> tiles{1};
-  if (s.optimizer != "muon" && !grid && s.experts == 0 && !s.adapters && draw.one_in(4))
-    tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
+  std::vector<std::uint64_t> tiles{1}, attention_tiles{1};
+  const bool tiled = s.optimizer != "muon" && !grid && !s.adapters;
+  if (tiled && s.experts == 0 && draw.one_in(4)) tiles = legal(s.ffn / tp, [&](auto t) { return divides(t, s.ffn / tp); });
+  if (tiled && draw.one_in(s.skips ? 2 : 4)) {
+    const auto keys = s.kv_heads / std::min(s.kv_heads, tp) * (s.hidden / s.heads);
+    attention_tiles = legal(8, [&](auto t) { return divides(t, keys) && divides(t, s.hidden / tp) && divides(t, s.hidden); });
+  }
   const auto each = s.micro_batches / (dp * ep);
   DrawnMesh mesh{.ranks = dp * pp * tp * cp * ep, .words = {"--grad-accumulation", text(each)}, .other_way = {}};
   const auto add = [&](const char* flag, std::uint64_t degree) {
@@ -192,12 +196,14 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   add("--cp", cp);
   if (s.experts > 0) add("--ep", ep);
   if (const auto t = draw.of(tiles); t > 1) mesh.words = mesh.words + Words{"--mlp-tiles", text(t)};
+  const auto of_attention = draw.of(attention_tiles);
+  if (of_attention > 1) mesh.words = mesh.words + Words{"--attention-tiles", text(of_attention)};
   if (const auto ways = ways_of_context(s, cp, tp); !ways.empty() && draw.one_in(2)) mesh.words = mesh.words + draw.of(ways);
   if (pp > 1) mesh.words = mesh.words + draw_schedule(draw, s, pp, each);
   if (tp > 1 && !grid && divides(tp, s.batch * s.seq / cp) && draw.one_in(2)) {
     mesh.words.emplace_back("--sp");
     const auto rows = s.batch * s.seq / cp / tp;
-    if (rows > 1 && draw.one_in(2))
+    if (rows > 1 && of_attention == 1 && draw.one_in(2))
       mesh.words = mesh.words + Words{"--tp-overlap", text(draw.from(2, std::min<std::uint64_t>(rows, 5)))};
   }
   // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.

@@ -25,6 +25,7 @@ struct Bits {  // what the other draws depend on
   std::uint64_t layers = 1;  // with embedding and head
   std::uint64_t micro_batches = 1, steps = 2;
   std::uint64_t every = 1;  // --drain-interval or --sync-interval
+  std::uint64_t keys = 1;   // results of an attention's keys, which tiles divide
   bool untied = false, constant_rate = true, narrow_weights = false, narrow_gradients = false, clips = false;
   bool skips_steps = false;
 };
@@ -48,7 +49,9 @@ Words model_words(Draw& draw, Bits& b) {
   std::vector<std::uint64_t> divisors;
   for (std::uint64_t h = 1; h <= heads; ++h)
     if (heads % h == 0) divisors.push_back(h);
-  if (llama && draw.one_in(2)) words = words + Words{"--kv-heads", text(draw.of(divisors))};
+  const auto kv_heads = llama && draw.one_in(2) ? draw.of(divisors) : heads;
+  if (kv_heads != heads) words = words + Words{"--kv-heads", text(kv_heads)};
+  b.keys = kv_heads * width;
   if (draw.one_in(3)) words = words + Words{"--ffn", text(draw.from(1, 150))};
   if (b.untied) words.emplace_back("--untied");
   if (blocks >= 3 && draw.one_in(4)) words = words + Words{"--skips", "u"};
@@ -70,6 +73,19 @@ Words number_words(Draw& draw, Bits& b) {
     words = words + Words{"--momentum", draw.of<const char*>({"0", "0.9"})};
     if (words.back() != "0" && draw.one_in(2)) words.emplace_back("--nesterov");
   }
+  return words;
+}
+
+// Tiles of a table and of an attention's matrices; optimizers of whole matrices take none of hidden ones.
+Words tile_words(Draw& draw, const Bits& b) {
+  Words words;
+  const bool all_whole = b.optimizer == "lamb" || b.optimizer == "adafactor";
+  if (!all_whole && draw.one_in(5)) words = words + Words{"--vocab-tiles", text(draw.from(2, 3))};
+  std::vector<std::uint64_t> tiles;
+  for (std::uint64_t t = 2; t <= std::min<std::uint64_t>(b.keys, 8); ++t)
+    if (b.keys % t == 0) tiles.push_back(t);
+  if (!all_whole && b.optimizer != "muon" && !tiles.empty() && draw.one_in(4))
+    words = words + Words{"--attention-tiles", text(draw.of(tiles))};
   return words;
 }
 
@@ -283,9 +299,7 @@ std::vector<Leg> draw_variant(Draw& draw, const Bits& b, const Layout& reference
   const bool two_generations = !draw.one_in(4);  // settled when a run begins
   auto layout = draw_layout(draw, b, reference);
   for (const auto steps : stops) {
-    // Packed states stay with the ranks that packed them.
-    const bool packed = b.optimizer == "adafactor" || b.optimizer == "muon";
-    if (!legs.empty() && !packed && draw.one_in(2)) layout = draw_layout(draw, b, reference);
+    if (!legs.empty() && draw.one_in(2)) layout = draw_layout(draw, b, reference);
     const bool committed = std::ranges::any_of(legs, &Leg::commits);
     legs.push_back(draw_leg(draw, b, layout, steps, two_generations, committed));
   }
@@ -352,7 +366,8 @@ DrawnRun draw_run(std::uint64_t seed, std::uint64_t number) {
            : which < 90 ? Same::at_versions
                         : Same::as_averaged;
   DrawnRun run;
-  run.bits = model_words(draw, b) + number_words(draw, b) + step_words(draw, b);
+  run.bits = model_words(draw, b) + number_words(draw, b);
+  run.bits = run.bits + tile_words(draw, b) + step_words(draw, b);
   run.canonical = b.same == Same::on_all_ranks;
   if (b.same == Same::on_all_ranks && draw.one_in(5)) {
     b.narrow_gradients = true;

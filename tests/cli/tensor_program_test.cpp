@@ -47,6 +47,20 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
 #endif
 }
 
+// Of 257 rows one rank has one more than the other. Both plan for it, or a budget that leaves no room for more would give them
+// other steps.
+TEST_F(Tensor, RanksThatDoNotDivideTheVocabularyTakeTheSameSteps) {
+  const auto train_on = [&](const char* ranks, const Words& more) {
+    return train(Words{"--layers", "2", "--heads", "2", "--hidden", "32", "--seq-len", "32", "--batch-size", "2", "--vocab",
+                       "257", "--steps", "2", "--tp", ranks, "--out-dir", ranks} +
+                 more);
+  };
+  ASSERT_EQ(0, train_on("1", {}).exit);
+  const auto two = train_on("2", {"--device-memory", "256KiB", "--host-memory", "unlimited"});
+  ASSERT_EQ(0, two.exit) << two.described;
+  expect_near("1", "2");
+}
+
 TEST_F(Tensor, EveryGridTrainsWhatOneRankTrains) {
   const Words four{"--batch-size", "4", "--grad-accumulation", "2"};
   ASSERT_EQ(0, train(split("one", four)).exit);

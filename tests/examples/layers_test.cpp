@@ -249,8 +249,10 @@ struct LayersTest : testing::TestWithParam<Case> {
       double sum = 0;
       if (run.layer.report_size() > 0) {  // the router's own losses
         const Values report = get(run.report.views[0]);
-        sum = run.token_scale * static_cast<double>(run.shape.tokens()) *
-              (experts.balance_loss * report[RoutingReport::kBalance] + experts.square_loss * report[RoutingReport::kSquares]);
+        const RoutingReport routed{*run.layer.routing()};
+        sum =
+            run.token_scale * (experts.balance_loss * static_cast<double>(run.shape.tokens()) * routed.balance(report.data()) +
+                               experts.square_loss * report[RoutingReport::kSquares]);
       }
       for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * dy[i];
       return sum;

@@ -18,12 +18,13 @@ struct Routed {
 
 class RoutingTest : public MathTest {
  protected:
-  Routed route(const Routing& r, const Tensor& logits) {
+  Routed route(const Routing& r, const Tensor& logits, TensorView targets = {}) {
     Routed routed(r, logits.dtype(), logits.size() / r.experts);
-    math.route(stream, r, routed.gates, routed.experts, routed.rows, routed.lse, routed.report, logits);
+    math.route(stream, r, routed.gates, routed.experts, routed.rows, routed.lse, routed.report, logits, targets);
     machine.sync();
     return routed;
   }
+  static double balance_of(const Routing& r, const Tensor& report) { return RoutingReport{r}.balance(report.values().data()); }
   const std::vector<Routing> routings{{.experts = 1, .chosen = 1},
                                       {.experts = 5, .chosen = 1, .renormalise = false},
                                       {.experts = 8, .chosen = 2},
@@ -52,7 +53,7 @@ TEST_F(RoutingTest, TokensGetTheRowsThatAnOracleGivesThem) {
           double sum = 0, of_chosen = 0;
           for (const auto e : order) sum += std::exp(logit(e));
           lse.push_back(std::log(sum));
-          squares += lse.back() * lse.back() / static_cast<double>(tokens);
+          squares += lse.back() * lse.back();
           for (const auto e : order) probability[static_cast<std::size_t>(e)] += std::exp(logit(e)) / sum;
           for (std::int64_t j = 0; j < r.chosen; ++j) of_chosen += std::exp(logit(order[static_cast<std::size_t>(j)]));
           for (std::int64_t j = 0; j < r.slots(); ++j) {
@@ -82,7 +83,8 @@ TEST_F(RoutingTest, TokensGetTheRowsThatAnOracleGivesThem) {
         }
         EXPECT_EQ(got.rows.values(), rows);
         EXPECT_EQ(got.report.get(RoutingReport::kDropped), dropped);
-        EXPECT_NEAR(got.report.get(RoutingReport::kBalance), balance, 1e-5);
+        EXPECT_EQ(got.report.get(RoutingReport::kTokens), all);
+        EXPECT_NEAR(balance_of(r, got.report), balance, 1e-5);
         EXPECT_NEAR(got.report.get(RoutingReport::kSquares), squares, 1e-5 * (1 + squares));
         expect_near(got.gates, gates, tolerance(accumulator(dtype)), "gates");
         expect_near(got.lse, lse, tolerance(accumulator(dtype)), "lse");
@@ -153,7 +155,7 @@ TEST_F(RoutingTest, GatesWeighRowsBothWays) {
       }
 }
 
-// Of Σ weights · gates + balance · report[kBalance] + squares · report[kSquares]; the counts of choices have no gradient.
+// Of Σ weights · gates + balance · B + squares · the mean square; the counts of choices have no gradient.
 TEST_F(RoutingTest, RouterGradientEqualsCentralDifferences) {
   const std::int64_t tokens = 7;
   const double balance = 0.7, squares = 0.3, step = 1e-5;
@@ -166,7 +168,8 @@ TEST_F(RoutingTest, RouterGradientEqualsCentralDifferences) {
     machine.sync();
     const auto objective = [&] {
       const auto now = route(r, logits);
-      double sum = balance * now.report.get(RoutingReport::kBalance) + squares * now.report.get(RoutingReport::kSquares);
+      double sum =
+          balance * balance_of(r, now.report) + squares * now.report.get(RoutingReport::kSquares) / static_cast<double>(tokens);
       for (std::int64_t i = 0; i < weights.size(); ++i) sum += weights.get(i) * now.gates.get(i);
       return sum;
     };
@@ -203,10 +206,62 @@ TEST_F(RoutingTest, ReportsOfSlicesMergeIntoThatOfTheWhole) {
       math.merge_reports(stream, r, report, parts);
       machine.sync();
       EXPECT_EQ(report.get(RoutingReport::kRows), kept) << "a slice's rows are its own";
-      EXPECT_NEAR(report.get(RoutingReport::kBalance), whole.report.get(RoutingReport::kBalance), 1e-12);
+      EXPECT_NEAR(balance_of(r, report), balance_of(r, whole.report), 1e-12);
       for (std::int64_t i = 0; i < 2 * r.experts; ++i)
         EXPECT_NEAR(report.get(at.asked() + i), whole.report.get(at.asked() + i), 1e-12);
     }
+  }
+}
+
+// Tokens with padding between them are routed as the tokens alone, and padding has neither row nor gradient.
+TEST_F(RoutingTest, PaddingIsRoutedNowhere) {
+  const std::int64_t tokens = 23;
+  for (const auto& r : routings)
+    for (const auto dtype : kDtypes) {
+      const auto alone = random(dtype, {tokens, r.experts}, -2, 2);
+      auto padded = random(dtype, {2 * tokens, r.experts}, -2, 2);
+      Tensor targets(DType::i32, {2 * tokens});
+      for (std::int64_t n = 0; n < 2 * tokens; ++n) {
+        targets.set(n, n % 2 == 1 ? static_cast<double>(kPadding) : n % 4 == 0 ? static_cast<double>(kNoTarget) : 3.0);
+        for (std::int64_t e = 0; n % 2 == 0 && e < r.experts; ++e)
+          padded.set(n * r.experts + e, alone.get(n / 2 * r.experts + e));
+      }
+      const auto want = route(r, alone), got = route(r, padded, targets);
+      const auto dgates = random(accumulator(dtype), {2 * tokens, r.slots()});
+      Tensor dgates_alone(accumulator(dtype), {tokens, r.slots()}), dlogits(dtype, {2 * tokens, r.experts}),
+          dlogits_alone(dtype, {tokens, r.experts});
+      for (std::int64_t i = 0; i < dgates_alone.size(); ++i)
+        dgates_alone.set(i, dgates.get(i / r.slots() * 2 * r.slots() + i % r.slots()));
+      math.route_grad(stream, r, dlogits, dgates, padded, got.experts, got.lse, got.report, 0.7, 0.3);
+      math.route_grad(stream, r, dlogits_alone, dgates_alone, alone, want.experts, want.lse, want.report, 0.7, 0.3);
+      machine.sync();
+      const RoutingReport at{r};
+      for (std::int64_t i = 0; i < at.size(); ++i) {
+        if (i >= RoutingReport::kRows + r.experts && i < at.asked()) continue;  // shared experts take all tokens
+        EXPECT_NEAR(got.report.get(i), want.report.get(i), 1e-12 * (1 + want.report.get(i))) << "number " << i;
+      }
+      const auto chosen = [&](std::int64_t n, std::int64_t j, const Routed& of) { return of.rows.get(n * r.slots() + j); };
+      for (std::int64_t n = 0; n < 2 * tokens; ++n) {
+        for (std::int64_t j = 0; j < r.chosen; ++j) {
+          EXPECT_EQ(chosen(n, j, got), n % 2 == 1 ? -1 : chosen(n / 2, j, want)) << "token " << n;
+          EXPECT_EQ(got.gates.get(n * r.slots() + j), n % 2 == 1 ? 0 : want.gates.get(n / 2 * r.slots() + j));
+        }
+        for (std::int64_t e = 0; e < r.experts; ++e)
+          EXPECT_EQ(dlogits.get(n * r.experts + e), n % 2 == 1 ? 0 : dlogits_alone.get(n / 2 * r.experts + e));
+      }
+    }
+}
+
+TEST_F(RoutingTest, PaddingAloneHasNoBalance) {
+  for (const auto& r : routings) {
+    Tensor targets(DType::i32, {5}), dlogits(DType::fp64, {5, r.experts});
+    for (std::int64_t n = 0; n < 5; ++n) targets.set(n, static_cast<double>(kPadding));
+    const auto logits = random(DType::fp64, {5, r.experts}), dgates = random(DType::fp64, {5, r.slots()});
+    const auto got = route(r, logits, targets);
+    math.route_grad(stream, r, dlogits, dgates, logits, got.experts, got.lse, got.report, 1, 1);
+    machine.sync();
+    EXPECT_EQ(0, balance_of(r, got.report));
+    for (const double gradient : dlogits.values()) EXPECT_EQ(0, gradient);
   }
 }
 

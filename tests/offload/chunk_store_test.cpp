@@ -7,6 +7,8 @@
 #include <random>
 #include <set>
 
+#include <terrace/offload/copy_store.h>
+
 #include "chunk_store_run.h"
 
 namespace terrace {
@@ -75,6 +77,26 @@ TEST_F(ChunkStoreTest, TheSameLayoutGoesOnInPlace) {
   store->commit(3, "");
   EXPECT_EQ(3U, store->last_commit()->number);
   expect_committed(*store, {0, 1, 31});
+}
+
+// What it is cannot have changed, since only the run that wrote it goes on in place.
+TEST_F(ChunkStoreTest, PackedStateWithoutRangesGetsThemInPlace) {
+  const auto described = [](std::vector<TensorRange> ranges) {
+    return ChunkDescription{ChunkId{0}, Kind::second_moment, "packed", kChunkBytes, std::move(ranges), "second moment of m"};
+  };
+  const std::vector<TensorRange> rows{{"rows of w", 0, 4, 0}}, others{{"rows of w", 4, 4, 0}};
+  {
+    const auto store = ChunkStore::create(options());
+    const Pages bytes(kChunkBytes);
+    write_chunk(*store, described({}), 0, bytes.span());
+    store->commit(1, "");
+  }
+  const auto store = ChunkStore::open(options());
+  EXPECT_TRUE(store->holds(described(rows), 0));
+  store->describe(described(rows));
+  EXPECT_FALSE(store->holds(described(others), 0));
+  store->commit(2, "");
+  EXPECT_EQ(rows, store->committed()[0].description.ranges);
 }
 
 // Random writes and commits against an oracle; at every point a run that starts anew finds exactly the last commit.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -236,6 +237,37 @@ TEST_P(LayerContract, ExchangesLieInTheScratchOfEveryRank) {
     EXPECT_EQ(other.exchanges, needs.exchanges);
     EXPECT_EQ(other.scratch_bytes, needs.scratch_bytes);
     EXPECT_EQ(other.packed_numbers, needs.packed_numbers);
+  }
+}
+
+// Whatever ranks share the layer, each number of its packed state is of the same element, row or column, and none is missing.
+TEST_P(LayerContract, EveryPackedNumberHasAMeaning) {
+  using Number = std::tuple<std::size_t, PackedRange::Of, std::int64_t>;
+  const auto numbers_of = [&](std::int64_t ranks) {
+    std::map<Number, int> all;
+    const auto l = layer(DType::fp32, "fp32", 4096, ranks);
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const auto needs = make()->layer_unit()->needs(l.shape(rank));
+      std::uint64_t here = 0;
+      for (const auto& range : needs.packed) {
+        for (std::int64_t i = 0; i < range.count; ++i) ++all[{range.tensor, range.of, range.first + i}];
+        here += static_cast<std::uint64_t>(range.count);
+      }
+      EXPECT_LE(here, needs.packed_numbers);
+    }
+    return all;
+  };
+  const bool whole = make()->layer_unit()->second_moment == Packed::whole;
+  const auto one = numbers_of(1);
+  EXPECT_EQ(one.empty(), make()->layer_unit()->second_moment == Packed::none);
+  for (const auto& [number, count] : one) EXPECT_EQ(count, 1);
+  for (const std::int64_t ranks : {2, 3}) {
+    const auto shared = numbers_of(ranks);
+    EXPECT_EQ(one.size(), shared.size());
+    for (const auto& [number, count] : shared) {
+      EXPECT_TRUE(one.contains(number));
+      EXPECT_EQ(count, whole ? ranks : 1);
+    }
   }
 }
 

@@ -48,6 +48,23 @@ TEST_F(AttentionTiles, ComposeWithTensorDataContextAndPipelineParallelism) {
       }
 }
 
+// A layer with a skip in front of it has its phases: the first adds the skip, and the one that writes dx makes its gradient.
+TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
+  for (const char* const schedule : {"", "1f1b", "zb-h1"})
+    for (const bool recompute : {false, true}) {
+      TensorRun o{.config = recompute ? gpt2() : llama(), .data = {.ranks = 2, .zero = recompute ? 3U : 1U}};
+      o.config.layers = 4;
+      o.config.skips = lm::SkipShape::u;
+      o.config.attention_tiles = 2;
+      o.config.mlp_tiles = 2;
+      o.schedule = schedule;
+      o.recompute = recompute;
+      o.disk_tier = o.squeezed = recompute;
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+}
+
 // A model of one block whose matrices of one kind are much larger than all else.
 TensorRun with_large_matrices(const char* family) {
   const bool gpt = std::string_view(family) == "gpt2";

@@ -49,6 +49,48 @@ bool is_refused(const TensorRun& o) {
 
 class AxisPairs : public TensorRuns {};
 
+// What a plan reckons with: the bytes of all chunks, and the products.
+std::pair<std::vector<std::uint64_t>, std::vector<double>> reckoned(const TensorRun& o, std::uint32_t rank) {
+  const auto model = model_of(config_of(o, rank));
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  const auto request = request_of(o, *optimizer, rank);
+  const StepMap map(model, map_options(model, request, {}, Tier::host));
+  std::pair<std::vector<std::uint64_t>, std::vector<double>> all;
+  for (std::uint32_t c = 0; c < map.chunks().size(); ++c) all.first.push_back(map.chunks()[ChunkId(c)].bytes);
+  for (const auto& layer : model.layers) {
+    all.second.push_back(layer->forward_flops(request.shape.batch));
+    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey})
+      for (const auto& phase : layer->phases(call, request.shape.batch)) all.second.push_back(phase.flops);
+  }
+  return all;
+}
+
+// Ranks must take the same steps, so all of them reckon with what the one needs that has most, where they do not divide a
+// vocabulary or the heads.
+TEST_F(AxisPairs, AllRanksReckonWithTheSameBytesAndProducts) {
+  const std::vector<Setting> uneven{{"tensor", "tp 3",
+                                     [](auto& o) {
+                                       o.tensor_ranks = 3, o.batch = {3, 16};
+                                     }},
+                                    {"context", "4 ranks with 6 heads", [](auto& o) { o.context = 4; }}};
+  auto all = settings();
+  all.insert(all.end(), uneven.begin(), uneven.end());
+  for (const auto& setting : all)
+    for (const std::int64_t vocab : {256, 257, 263}) {
+      TensorRun o{.config = llama(), .batch = {4, 16}};
+      o.config.heads = setting.name == std::string_view("2D") ? 4 : 6;
+      o.config.kv_heads = setting.name == std::string_view("2D") ? 2 : 6;
+      o.config.vocab = vocab;
+      setting.set(o);
+      const auto first = reckoned(o, 0);
+      for (std::uint32_t rank = 1; rank < o.ranks() / o.stages(); ++rank) {
+        const auto [bytes, products] = reckoned(o, rank);
+        EXPECT_EQ(first.first, bytes) << setting.name << ", vocabulary " << vocab << ", rank " << rank;
+        EXPECT_EQ(first.second, products) << setting.name << ", vocabulary " << vocab << ", rank " << rank;
+      }
+    }
+}
+
 TEST_F(AxisPairs, TrainWhatOneRankTrainsWithAccumulationAndATiedTable) {
   const auto all = settings();
   std::map<std::tuple<std::string, std::uint32_t, std::int64_t>, TensorResult> references;

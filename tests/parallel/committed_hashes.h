@@ -17,7 +17,7 @@
 namespace terrace::test {
 
 // [kind]: of its elements in the order of the model's tensors. A part that several stores hold is read from the first of them.
-// State that an optimizer lays out itself is left out, because it depends on the ranks that share it.
+// State that an optimizer packs is left out, because it has not one number for each element.
 inline std::map<std::string, std::uint64_t> committed_hashes(const Model& model, const Recipe& recipe,
                                                              std::span<const ChunkStore::Options> stores) {
   CommittedState state(stores);

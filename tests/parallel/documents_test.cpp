@@ -41,11 +41,11 @@ void write(Split split, std::uint64_t document, std::int64_t count, std::int64_t
 }
 
 // All of a sequence's documents in one sequence. The targets at their borders are wrong: the trainer drops them.
-TensorRun packed(lm::ModelConfig config, std::int64_t rows = 2) {
+TensorRun packed(lm::ModelConfig config, std::int64_t rows = 2, std::int32_t padding = 9) {
   config.seq_len = kSeq;
   TensorRun o{.config = config};
   o.batch = {rows, kSeq};
-  o.read = [vocab = config.vocab](Split split, auto sequences, auto tokens, auto targets) {
+  o.read = [vocab = config.vocab, padding](Split split, auto sequences, auto tokens, auto targets) {
     std::ranges::fill(targets, -1);
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       auto at = s * kSeq;
@@ -53,7 +53,7 @@ TensorRun packed(lm::ModelConfig config, std::int64_t rows = 2) {
       for (const auto count : lengths(sequences[s])) {
         const auto n = static_cast<std::size_t>(count);
         if (document % kDocuments == kDocuments - 1) {
-          std::ranges::fill(tokens.subspan(at, n), 9);
+          std::ranges::fill(tokens.subspan(at, n), padding);
         } else {
           write(split, document, count, vocab, tokens.subspan(at, n), targets.subspan(at, n));
           if (at + n < (s + 1) * kSeq) targets[at + n - 1] = 5;
@@ -129,6 +129,46 @@ TEST_F(DocumentsRun, DoesNotDependOnHowTheBatchIsCut) {
       o.evaluated = static_cast<std::uint64_t>(32 / rows);
       expect_equal(expected, run(o), kFp64, fmt::format("{} × {} × {}", data, micro_batches, rows));
     }
+  }
+}
+
+// It takes no place of an expert, and is in no loss and in no mean of a router: whatever its tokens are, no bit changes.
+TEST_F(DocumentsRun, PaddingIsRoutedNowhere) {
+  const auto with = [&](std::int32_t padding, std::uint32_t experts) {
+    auto o = packed(llama(), 2, padding);
+    o.config.experts = {
+        .count = 4, .chosen = 2, .shared = 1, .capacity_factor = 0.6, .balance_loss = 0.05, .square_loss = 0.01};
+    o.experts = experts;
+    return run(o);
+  };
+  for (const std::uint32_t ranks : {1U, 2U}) {
+    const auto one = with(9, ranks), other = with(200, ranks);
+    expect_same(one, other, fmt::format("{} expert ranks", ranks));
+    EXPECT_EQ(one.router, other.router);
+    EXPECT_GT(one.router.dropped, 0);
+  }
+}
+
+// The mean square of a router's sums is a mean over all tokens of a step, as the loss is, and what is told of its balance is
+// that of all of them. (A loss of the balance is that of each micro-batch.)
+TEST_F(DocumentsRun, RoutersDoNotDependOnHowTheBatchIsCut) {
+  const auto with = [&](std::int64_t rows, std::uint32_t micro_batches, std::uint32_t data, std::uint32_t context) {
+    auto o = packed(llama(), rows);
+    o.config.experts = {.count = 4, .chosen = 2, .square_loss = 0.01};
+    o.micro_batches = micro_batches;
+    o.data.ranks = data;
+    o.context = context;
+    o.evaluated = static_cast<std::uint64_t>(8 / rows);
+    return run(o);
+  };
+  const auto expected = with(8, 1, 1, 1);
+  for (const auto& [rows, micro_batches, data, context] :
+       {std::tuple{1, 8U, 1U, 1U}, {2, 2U, 2U, 1U}, {8, 1U, 1U, 2U}, {4, 1U, 2U, 2U}}) {
+    const auto what = fmt::format("{} × {} × {}, {} context ranks", data, micro_batches, rows, context);
+    const auto found = with(rows, micro_batches, data, context);
+    expect_equal(expected, found, kFp64, what);
+    EXPECT_NEAR(expected.router.balance, found.router.balance, 1e-10) << what;
+    EXPECT_NEAR(expected.router.squares, found.router.squares, 1e-10 * expected.router.squares) << what;
   }
 }
 
@@ -358,6 +398,15 @@ TEST(Documents, ASeparatorEndsItsDocument) {
   end_targets_at(tokens, 0, targets);
   EXPECT_EQ(-1, targets.back());
   EXPECT_THROW(find_begins(numbers, 3, begins), std::logic_error);
+}
+
+// Two sequences of six. What is a target itself is no padding, and what precedes a target is none.
+TEST(Documents, PaddingIsWhatNoTargetDependsOn) {
+  const std::vector<std::int32_t> numbers{3, 3, 3, 3, 2, 2, 5, 5, 5, 5, 5, 6};
+  std::vector<std::int32_t> targets{1, 1, -1, -1, -1, -1, -1, -1, 4, -1, -1, -1};
+  mark_padding(numbers, 6, targets);
+  EXPECT_THAT(targets, ElementsAre(1, 1, kNoTarget, kPadding, kPadding, kPadding,  //
+                                   kNoTarget, kNoTarget, 4, kNoTarget, kPadding, kPadding));
 }
 
 }  // namespace

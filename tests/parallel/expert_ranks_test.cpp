@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include <terrace/examples/lm/adapters.h>
 #include <terrace/parallel/layers/expert_rows.h>
 
 #include "tensor_run.h"
@@ -218,6 +219,39 @@ TEST_F(ExpertRanks, ARunGoesOnWithExpertsDealtOutInAnotherWay) {
   const auto end = run_all(third).front();
   EXPECT_NEAR(end.losses.back(), whole.losses.back(), 1e-11 * whole.losses.back());
   EXPECT_NEAR(end.held_out, whole.held_out, 1e-11 * whole.held_out);
+}
+
+// What an optimizer packs of its experts, a rank has under the names of these experts. An adapter of rank 1 is no matrix, and
+// Muon packs what it does not orthogonalise.
+TEST_F(ExpertRanks, PackedSecondMomentsGoWithTheirExperts) {
+  for (const std::string optimizer : {"adafactor", "muon"}) {
+    auto o = of(llama(), {.count = 4, .chosen = 2}, 1);
+    o.optimizer = optimizer;
+    if (optimizer == "muon") o.config.adapters = lm::adapters_of(o.config.family, true, 1, 5, "all");
+    o.micro_batches = 8;
+    o.steps = 4;
+    const auto whole = run(o);
+    const auto at = [&](std::uint32_t experts, std::uint32_t data) {
+      auto other = o;
+      other.experts = experts;
+      other.data = {.ranks = data, .zero = data > 1 ? 3U : 0U};
+      other.micro_batches = 8 / experts / data;
+      other.store = new_store();
+      return other;
+    };
+    auto first = at(2, 1);
+    first.commit_after = 2;
+    run_all(first);
+    for (const auto& [experts, data] : {std::pair{1U, 1U}, {4U, 1U}, {2U, 2U}}) {
+      auto second = at(experts, data);
+      second.resume = true;
+      for (const auto* const rank : {"rank0", "rank1"}) second.reshard_from.push_back(first.store / rank);
+      auto expected = whole;
+      expected.losses = {whole.losses[2], whole.losses[3]};
+      expected.norms = {whole.norms[2], whole.norms[3]};
+      expect_equal(expected, run_all(second).front(), 1e-9, fmt::format("{}, {}", optimizer, name_of(second)));
+    }
+  }
 }
 
 // Rows there and back, drawn: every block is where its neighbours end, and what one rank sends is what the other receives.

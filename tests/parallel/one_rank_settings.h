@@ -233,12 +233,6 @@ inline std::vector<CoveringRule> rules() {
               }),
       because("an update that did not wait cannot be skipped", {"updates wait", "step that is not finite"},
               [](const Settings& s) { return s.run.before_use || s.run.not_finite_step == 0; }),
-      because("what an optimizer lays out itself is refused by ranks that share it in another way", {"begins", "optimizer"},
-              [](const Settings& s) {
-                const auto unit = make_optimizer(s.optimizer, {})->layer_unit();
-                const bool packs = unit && unit->second_moment != Packed::none;
-                return !packs || s.begins == "here" || s.begins == "here, stopped";
-              }),
   };
 }
 

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <filesystem>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include <terrace/offload/copy_store.h>
+#include <terrace/offload/page_buffer.h>
 #include <terrace/parallel/committed_state.h>
 #include <terrace/tests/support/faulty_files.h>
 
@@ -90,6 +93,32 @@ TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
       EXPECT_EQ(all, weights.front()) << recipe << ", " << mesh.ranks << " ranks, ZeRO-" << mesh.zero;
     }
     EXPECT_TRUE(std::ranges::any_of(weights.front(), [](std::byte b) { return b != std::byte{0}; }));
+  }
+}
+
+// Two ranks with other experts had chunks of one name, and nothing tells which numbers are whose.
+TEST_F(Reshard, PackedStateOfAnEarlierVersionIsNotGuessed) {
+  const ChunkStore::Options options{.paths = {folder_ / "old"}, .capacity_bytes = 2 * kPageBytes, .durable = false};
+  ChunkDescription chunk{.chunk = ChunkId{0},
+                         .kind = Kind::second_moment,
+                         .dtype = "packed",
+                         .bytes = kPageBytes,
+                         .ranges = {},
+                         .label = "second moment of layers.0.experts, elements 0..2047"};
+  PageBuffer buffer;
+  {
+    const auto store = ChunkStore::create(options);
+    write_chunk(*store, chunk, 0, buffer.of(kPageBytes));
+    store->commit(1, "");
+  }
+  CommittedState state(std::array{options});
+  chunk.ranges = {{"rows of layers.0.experts.0.w1", 0, 8, 0}};
+  try {
+    state.read(chunk, Format::packed, 0, buffer.of(kPageBytes));
+    ADD_FAILURE() << "it was read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("an earlier version wrote its stores"), std::string::npos) << error.what();
   }
 }
 

@@ -70,6 +70,7 @@ struct TensorResult {
   std::vector<double> losses, norms;
   std::vector<std::uint64_t> counted;  // targets
   double held_out = 0;
+  RouterResult router;   // of the last step
   NamedWeights weights;  // whole
   Ledger step;           // of the last step
   PerTier<std::uint64_t> peak{}, smallest{};
@@ -227,6 +228,7 @@ inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Commu
       out.losses.push_back(step.result.loss_sum);
       out.norms.push_back(step.result.gradient_norm);
       out.counted.push_back(step.targets);
+      out.router = step.result.router;
     }
     if (ledger) out.step = *ledger;
     if (trainer.done() == o.commit_after) {

@@ -118,6 +118,27 @@ TEST_F(VocabTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
   expect_equal(expected, resumed, kFp32, "resumed without tiles");
 }
 
+// 8-bit moments have a scale for each 256 elements, and tiles of 51 rows begin within them.
+TEST_F(VocabTiles, OtherTilesOfCodedMomentsAreRefusedAsSuch) {
+  TensorRun o{.config = gpt2(), .recipe = "8bit", .steps = 2, .commit_after = 1};
+  o.config.dtype = DType::fp32;
+  o.config.vocab_tiles = 5;
+  o.store = new_store();
+  run_all(o);
+  o.resume = true;
+  o.reshard_from = {o.store / "rank0"};
+  o.store = new_store();
+  o.config.vocab_tiles = 1;
+  try {
+    run_all(o);
+    ADD_FAILURE() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_NE(std::string(error.what()).find("because this run has other ranks or other tiles"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST_F(VocabTiles, OptimizersOfWholeMatricesUpdateTiles) {
   TensorRun o{.config = gpt2()};
   o.config.vocab_tiles = 5;

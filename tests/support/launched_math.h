@@ -164,9 +164,9 @@ class LaunchedMath final : public Math {
            [=, this](Stream& here, const Reach& at) { math_->ids_in_part(here, at(out), at(ids), first, count); });
   }
   void route(Stream& s, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-             TensorView report, TensorView logits) override {
-    launch(s, "route", {gates, experts, rows, lse, report}, {logits}, [=, this](Stream& here, const Reach& at) {
-      math_->route(here, routing, at(gates), at(experts), at(rows), at(lse), at(report), at(logits));
+             TensorView report, TensorView logits, TensorView targets) override {
+    launch(s, "route", {gates, experts, rows, lse, report}, {logits, targets}, [=, this](Stream& here, const Reach& at) {
+      math_->route(here, routing, at(gates), at(experts), at(rows), at(lse), at(report), at(logits), at(targets));
     });
   }
   void route_grad(Stream& s, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,

@@ -116,8 +116,8 @@ class MadeUpProducts final : public Math {
     math_->ids_in_part(s, out, ids, first, count);
   }
   void route(Stream& s, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-             TensorView report, TensorView logits) override {
-    math_->route(s, routing, gates, experts, rows, lse, report, logits);
+             TensorView report, TensorView logits, TensorView targets) override {
+    math_->route(s, routing, gates, experts, rows, lse, report, logits, targets);
   }
   void route_grad(Stream& s, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
                   TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {

@@ -112,7 +112,7 @@ void merge_log_sums(A* whole, const A* parts, i64 count, i64 stride, const std::
         store(whole + i, m + logarithm<A>(total), w);
       });
   for (i64 i = 0; i < n; ++i) {
-    if (targets[i] == -1) whole[i] = __builtin_inf();
+    if (targets[i] < 0) whole[i] = __builtin_inf();
   }
 }
 

@@ -1,14 +1,16 @@
 // Keeps oneDNN from starting its own thread pool in each of our threads.
 //
-// Threads: any; holds for the calling thread.
+// Threads: any; holds for the calling thread. Errors: those of demand_room_for_code().
 #pragma once
 
 #include <omp.h>
 
+#include <terrace/core/cpu/room_for_code.h>
+
 namespace terrace::cpu {
 
 inline void hold_one_thread() {
-  thread_local const bool held = (omp_set_num_threads(1), true);
+  thread_local const bool held = (demand_room_for_code(), omp_set_num_threads(1), true);
   static_cast<void>(held);
 }
 

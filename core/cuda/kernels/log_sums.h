@@ -78,7 +78,7 @@ struct MergeLogSums {
       }
       for (std::int64_t k = 0; k < a.count; ++k) total += exp_of(a.parts[k * a.elements + n] - most);
       const A merged = most + static_cast<A>(std::log(static_cast<double>(total)));
-      a.whole[n] = a.targets[n] == -1 ? std::numeric_limits<A>::infinity() : merged;
+      a.whole[n] = a.targets[n] < 0 ? std::numeric_limits<A>::infinity() : merged;
     });
   }
 };

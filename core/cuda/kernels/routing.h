@@ -5,6 +5,7 @@
 #include <terrace/core/cuda/kernels/block_sums.h>
 #include <terrace/core/cuda/kernels/vectors.h>
 #include <terrace/core/routing.h>
+#include <terrace/core/targets.h>
 
 namespace terrace::cuda {
 
@@ -14,6 +15,7 @@ struct ChooseArgs {
   Acc<T>*gates, *lse;
   std::int32_t* experts;
   const T* logits;
+  const std::int32_t* targets;  // may be null: no token is padding
   std::int64_t tokens;
 };
 // As choose() of core/cpu/routing.cpp.
@@ -50,6 +52,8 @@ struct ChooseExperts {
     }
     for (std::int64_t j = 0; j < r.chosen; ++j) gates[j] /= r.renormalise ? of_chosen : sum;
     for (std::int64_t j = r.chosen; j < r.slots(); ++j) gates[j] = A(1);
+    if (a.targets == nullptr || a.targets[n] != kPadding) return;
+    for (std::int64_t j = 0; j < r.chosen; ++j) experts[j] = -1, gates[j] = A(0);
   }
 };
 
@@ -72,35 +76,33 @@ struct PlaceRows {
     const auto& r = a.routing;
     const RoutingReport at{r};
     double* const room = shared_as<double>(lane);
-    double balance = 0, dropped = 0;
+    const auto is_padding = [&](std::int64_t n) { return a.experts[n * r.chosen] < 0; };
+    double dropped = 0;
     for (std::int64_t e = lane.thread(); e < r.all(); e += lane.threads()) {
       double asked = static_cast<double>(a.tokens), probability = 0;
       if (e < r.experts) {
         asked = 0;
         for (std::int64_t i = 0; i < a.tokens * r.chosen; ++i) asked += a.experts[i] == e ? 1 : 0;
         for (std::int64_t n = 0; n < a.tokens; ++n)
-          probability += static_cast<double>(exp_of(widen(a.logits[n * r.experts + e]) - a.lse[n]));
+          if (!is_padding(n)) probability += static_cast<double>(exp_of(widen(a.logits[n * r.experts + e]) - a.lse[n]));
         a.report[at.asked() + e] = asked;
         a.report[at.chances() + e] = probability;
-        balance += asked * probability;
       }
       const auto most = static_cast<double>(r.capacity);
       const double takes = e < r.experts && r.capacity != 0 && asked > most ? most : asked;
       a.report[RoutingReport::kRows + e] = takes;
       dropped += asked - takes;
     }
-    double squares = 0;
+    double squares = 0, tokens = 0;
     for (std::int64_t n = lane.thread(); n < a.tokens; n += lane.threads())
-      squares += static_cast<double>(a.lse[n]) * static_cast<double>(a.lse[n]);
-    balance = block_sum(lane, balance, room);
+      if (!is_padding(n)) squares += static_cast<double>(a.lse[n]) * static_cast<double>(a.lse[n]), ++tokens;
     dropped = block_sum(lane, dropped, room);
     squares = block_sum(lane, squares, room);
-    const auto tokens = static_cast<double>(a.tokens);
+    tokens = block_sum(lane, tokens, room);
     if (lane.thread() == 0) {
       a.report[RoutingReport::kDropped] = dropped;
-      a.report[RoutingReport::kBalance] =
-          balance * static_cast<double>(r.experts) / (tokens * tokens * static_cast<double>(r.chosen));
-      a.report[RoutingReport::kSquares] = squares / tokens;
+      a.report[RoutingReport::kTokens] = tokens;
+      a.report[RoutingReport::kSquares] = squares;
     }
     for (std::int64_t e = lane.thread(); e < r.all(); e += lane.threads()) {
       std::int64_t next = 0;
@@ -111,9 +113,13 @@ struct PlaceRows {
           a.rows[n * r.slots() + r.chosen + e - r.experts] = static_cast<std::int32_t>(next + n);
         continue;
       }
+      // A token of padding has no row: the thread of expert 0 says so.
       for (std::int64_t n = 0; n < a.tokens; ++n)
         for (std::int64_t j = 0; j < r.chosen; ++j)
-          if (a.experts[n * r.chosen + j] == e) a.rows[n * r.slots() + j] = next < end ? static_cast<std::int32_t>(next++) : -1;
+          if (e == 0 && is_padding(n))
+            a.rows[n * r.slots() + j] = -1;
+          else if (a.experts[n * r.chosen + j] == e)
+            a.rows[n * r.slots() + j] = next < end ? static_cast<std::int32_t>(next++) : -1;
     }
   }
 };
@@ -131,8 +137,6 @@ struct MergeReports {
   TERRACE_KERNEL void operator()(Lane& lane, const MergeReportsArgs& a) const {
     const std::int64_t experts = a.routing.experts;
     double* const sums = a.report + RoutingReport{a.routing}.asked();
-    double* const room = shared_as<double>(lane);
-    double balance = 0, choices = 0;
     for (std::int64_t e = lane.thread(); e < experts; e += lane.threads()) {
       double asked = 0, chance = 0;
       for (std::int64_t k = 0; k < a.count; ++k) {
@@ -140,13 +144,7 @@ struct MergeReports {
         chance += a.parts[k * 2 * experts + experts + e];
       }
       sums[e] = asked, sums[experts + e] = chance;
-      choices += asked;
-      balance += asked * chance;
     }
-    choices = block_sum(lane, choices, room);
-    balance = block_sum(lane, balance, room);
-    if (lane.thread() == 0)
-      a.report[RoutingReport::kBalance] = balance * static_cast<double>(experts * a.routing.chosen) / (choices * choices);
   }
 };
 
@@ -174,12 +172,14 @@ struct RouteGrad {
     const T* const logits = a.logits + n * r.experts;
     const std::int32_t* const experts = a.experts + n * r.chosen;
     const A* const dgates = a.dgates + n * r.slots();
+    if (experts[0] < 0) {  // padding
+      for (std::int64_t e = 0; e < r.experts; ++e) a.dlogits[n * r.experts + e] = narrow<T>(A(0));
+      return;
+    }
     const A log_sum = a.lse[n];
-    const auto tokens = static_cast<double>(a.tokens);
-    const double* const asked = a.report + RoutingReport{r}.asked();
-    double choices = 0;
-    for (std::int64_t e = 0; e < r.experts; ++e) choices += asked[e];
-    const double of_asked = a.balance * static_cast<double>(r.experts * r.chosen) / (choices * choices);
+    const RoutingReport at{r};
+    const double* const asked = a.report + at.asked();
+    const double tokens = a.report[RoutingReport::kTokens], of_asked = a.balance * at.balance_scale(a.report);
     const auto probability = [&](std::int64_t e) { return exp_of(widen(logits[e]) - log_sum); };
     A of_chosen = 0, mean = 0;
     for (std::int64_t j = 0; j < r.chosen; ++j) {

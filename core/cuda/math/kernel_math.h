@@ -181,10 +181,10 @@ class KernelMath final : public Math {
   }
 
   void route(Stream& stream, const Routing& routing, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-             TensorView report, TensorView logits) override {
-    math_arguments::check_route(routing, gates, experts, rows, lse, report, logits);
+             TensorView report, TensorView logits, TensorView targets) override {
+    math_arguments::check_route(routing, gates, experts, rows, lse, report, logits, targets);
     enqueue("route", stream,
-            [=](const auto& launcher) { ops::route(launcher, routing, gates, experts, rows, lse, report, logits); });
+            [=](const auto& launcher) { ops::route(launcher, routing, gates, experts, rows, lse, report, logits, targets); });
   }
   void route_grad(Stream& stream, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
                   TensorView experts, TensorView lse, TensorView report, double balance, double squares) override {

@@ -81,7 +81,7 @@ void ids_in_part(const Launcher&, TensorView out, TensorView ids, std::int64_t f
 
 template <class Launcher>
 void route(const Launcher&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-           TensorView report, TensorView logits);
+           TensorView report, TensorView logits, TensorView targets);
 template <class Launcher>
 void route_grad(const Launcher&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
                 TensorView lse, TensorView report, double balance, double squares);

@@ -10,14 +10,15 @@ namespace terrace::cuda::ops {
 
 template <class Launcher>
 void route(const Launcher& launcher, const Routing& routing, TensorView gates, TensorView experts, TensorView rows,
-           TensorView lse, TensorView report, TensorView logits) {
+           TensorView lse, TensorView report, TensorView logits, TensorView targets) {
   with_type(logits.dtype, [&]<class T>() {
     using Choose = ChooseExperts<T>;
     using Place = PlaceRows<T>;
     const std::int64_t tokens = rows_of(logits);
     launcher.template run<Choose>(
         {.blocks = {ceil_div(tokens, std::int64_t{Choose::kThreads}), 1, 1}, .threads = Choose::kThreads},
-        ChooseArgs<T>{routing, data<Acc<T>>(gates), data<Acc<T>>(lse), data<std::int32_t>(experts), data<T>(logits), tokens});
+        ChooseArgs<T>{routing, data<Acc<T>>(gates), data<Acc<T>>(lse), data<std::int32_t>(experts), data<T>(logits),
+                      data<std::int32_t>(targets), tokens});
     launcher.template run<Place>({.threads = Place::kThreads, .shared_bytes = kRoomBytes<double>},
                                  PlaceRowsArgs<T>{routing, data<std::int32_t>(rows), data<double>(report),
                                                   data<std::int32_t>(experts), data<Acc<T>>(lse), data<T>(logits), tokens});
@@ -39,7 +40,7 @@ void route_grad(const Launcher& launcher, const Routing& routing, TensorView dlo
 
 template <class Launcher>
 void merge_reports(const Launcher& launcher, const Routing& routing, TensorView report, TensorView parts) {
-  launcher.template run<MergeReports>({.threads = MergeReports::kThreads, .shared_bytes = kRoomBytes<double>},
+  launcher.template run<MergeReports>({.threads = MergeReports::kThreads},
                                       MergeReportsArgs{routing, data<double>(report), data<double>(parts), rows_of(parts)});
 }
 
