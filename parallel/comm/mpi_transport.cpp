@@ -13,6 +13,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/comm/rank_failed.h>
+#include <terrace/parallel/comm/wait_clock.h>
 
 namespace terrace {
 namespace {
