@@ -21,6 +21,7 @@ class CorpusFile {
   [[nodiscard]] std::uint64_t bytes() const;                            // of a regular file
   void read(std::uint64_t offset, std::span<unsigned char> out) const;  // all of it
   void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel begins to read
+  void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel need not keep these pages
 
  private:
   std::filesystem::path path_;

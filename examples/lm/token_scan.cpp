@@ -89,6 +89,7 @@ void TokenScan::check(std::uint64_t block) {
   const auto offset = (block - file->first_block) * block_bytes_;
   block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes_, file->bytes - offset)));
   open_->read(format_.header + offset, block_);
+  open_->has_read(format_.header + offset, block_.size());  // a corpus may be larger than the memory
   open_->will_read(format_.header + offset + part_.of * block_bytes_, block_bytes_);
   if (largest(format_.bytes, block_) < static_cast<std::uint64_t>(format_.vocabulary)) return;
   for (std::size_t at = 0; at < block_.size(); at += format_.bytes)
