@@ -98,19 +98,22 @@ Memory read_memory(const fs::path& root, const std::string& proc_cgroup) {
   Memory memory;
   memory.total_bytes = field(meminfo, "MemTotal:").value_or(0) * kKiB;
   memory.available_bytes = field(meminfo, "MemAvailable:").value_or(0) * kKiB;
-  // A group's page cache counts as its use, but the kernel gives the inactive part back before it refuses memory.
-  const auto consider = [&](const fs::path& dir, const char* limit_file, const char* use_file, const char* cache_field) {
+  // A group's page cache counts as its use, but the kernel gives pages of files back before it refuses memory. (Files in
+  // memory, of tmpfs, are in neither list.)
+  const auto consider = [&](const fs::path& dir, const char* limit_file, const char* use_file, const std::string& prefix) {
     const auto limit = read_number(dir / limit_file);
     if (!limit) return;
     const auto used = read_number(dir / use_file).value_or(0);
-    const auto cache = std::min(used, field(read_text(dir / "memory.stat"), cache_field).value_or(0));
-    memory.available_bytes = std::min(memory.available_bytes, *limit - std::min(*limit, used - cache));
+    const auto stat = read_text(dir / "memory.stat");
+    const auto cache = field(stat, prefix + "inactive_file").value_or(0) + field(stat, prefix + "active_file").value_or(0);
+    memory.available_bytes = std::min(memory.available_bytes, *limit - std::min(*limit, used - std::min(used, cache)));
   };
   for (const auto& dir : group_directories(root / "sys/fs/cgroup", group_of(proc_cgroup, ""))) {
-    consider(dir, "memory.max", "memory.current", "inactive_file");
+    consider(dir, "memory.max", "memory.current", "");
+    consider(dir, "memory.high", "memory.current", "");  // above it the kernel slows the group down until it has freed memory
   }
   for (const auto& dir : group_directories(root / "sys/fs/cgroup/memory", group_of(proc_cgroup, "memory"))) {
-    consider(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file");
+    consider(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_");
   }
   return memory;
 }

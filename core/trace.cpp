@@ -94,6 +94,13 @@ void Trace::forget_before(std::int64_t ns) {
   std::erase_if(counters_, [ns](const TraceCounter& c) { return c.at_ns < ns; });
 }
 
+void Trace::forget_between(std::int64_t begin_ns, std::int64_t end_ns) {
+  const auto is_between = [=](std::int64_t ns) { return begin_ns <= ns && ns <= end_ns; };
+  const std::lock_guard lock(mutex_);
+  std::erase_if(spans_, [&](const TraceSpan& s) { return is_between(s.end_ns); });
+  std::erase_if(counters_, [&](const TraceCounter& c) { return is_between(c.at_ns); });
+}
+
 std::vector<TraceSpan> Trace::spans() const {
   const std::lock_guard lock(mutex_);
   return spans_;

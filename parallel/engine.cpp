@@ -250,6 +250,10 @@ struct Engine::Impl {
     std::vector<double> group_scales;
   };
   std::optional<Pending> pending;
+  struct Span {
+    std::int64_t begin_ns = 0, end_ns = 0;
+  };
+  std::optional<Span> evaluated;  // when the last evaluate() computed
 
   std::unique_ptr<ChunkStore> store;  // until the tiers have it
   std::optional<TierStack> tiers;
@@ -322,7 +326,11 @@ std::vector<double> Engine::evaluate(const StepInput& micro_batches) {
       std::uint64_t{program.micro_batches} * static_cast<std::uint64_t>(impl_->map.options().shape.batch.tokens());
   if (micro_batches.tokens.size() != tokens)
     throw std::logic_error(fmt::format("Engine: evaluate() takes exactly {} micro-batches", program.micro_batches));
+  auto* const trace = impl_->options.trace;
+  if (trace && impl_->evaluated) trace->forget_between(impl_->evaluated->begin_ns, impl_->evaluated->end_ns);
+  const auto begin = now_ns();
   auto losses = impl_->executor->run(program, micro_batches, Compute::Share::evaluation).losses;
+  impl_->evaluated = {begin, now_ns()};
   losses.resize(program.micro_batches);
   return losses;
 }

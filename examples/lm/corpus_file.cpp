@@ -67,4 +67,8 @@ void CorpusFile::will_read(std::uint64_t offset, std::uint64_t bytes) const {
   static_cast<void>(::posix_fadvise(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED));
 }
 
+void CorpusFile::has_read(std::uint64_t offset, std::uint64_t bytes) const {
+  static_cast<void>(::posix_fadvise(file_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED));
+}
+
 }  // namespace terrace::lm

@@ -26,6 +26,7 @@ class CorpusFile {
   void demand_unchanged(const FileState& since) const;
   void read(std::uint64_t offset, std::span<unsigned char> out) const;  // all of it
   void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel begins to read
+  void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel need not keep these pages
 
  private:
   [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const;

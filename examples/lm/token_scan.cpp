@@ -92,6 +92,7 @@ void TokenScan::check(std::uint64_t block) {
   const auto offset = (block - file->first_block) * block_bytes_;
   block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes_, file->bytes - offset)));
   open_->read(format_.header + offset, block_);
+  open_->has_read(format_.header + offset, block_.size());  // a corpus may be larger than the memory
   open_->will_read(format_.header + offset + part_.of * block_bytes_, block_bytes_);
   const std::array<std::uint64_t, 2> placed{offset, checksum_of(std::as_bytes(std::span(block_)))};
   checksums_[file->number] += checksum_of(std::as_bytes(std::span(placed)));

@@ -16,6 +16,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -30,9 +31,11 @@
 
 #include <terrace/core/machine.h>
 #include <terrace/core/notice.h>
+#include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/launched.h>
+#include <terrace/examples/terrace/rank_pipe.h>
 #include <terrace/offload/extent_files.h>
 
 namespace terrace::cli {
@@ -66,21 +69,38 @@ int ranks_of(std::string_view text) {
   return n;
 }
 
-// Open MPI 4.1 makes a file of this size for each rank, most of it a hole. Where it cannot, the ranks crash.
-constexpr const char* kSharedMemory = "/dev/shm";
+// Where Open MPI has no room for its files, the ranks crash, and mpirun may wait for them for ever.
+void demand_room(const std::string& folder, std::uint64_t bytes, const std::string& use, const std::string& more, int ranks) {
+  struct statvfs space {};
+  if (::access(folder.c_str(), W_OK) != 0 || ::statvfs(folder.c_str(), &space) != 0) return;  // then mpirun says so
+  const auto free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
+  if (free_bytes >= bytes) return;
+  throw Error(
+      fmt::format("launch: {} has {} free, and Open MPI {} there\n  remove files there until {} are free, or {}; train --dp {} "
+                  "needs none of it",
+                  printable(folder), format_bytes(free_bytes), use, format_bytes(bytes), more, ranks));
+}
+
+// Open MPI 4.1 makes a file of this size for each rank, most of it a hole.
 constexpr std::uint64_t kSegmentBytes = 4 * kMiB + kPageBytes;
 
 void demand_shared_memory(int ranks) {
   for (const auto* const other : {"OMPI_MCA_btl", "OMPI_MCA_btl_vader_backing_directory"})
     if (ranks == 1 || std::getenv(other)) return;
-  struct statvfs space {};
-  if (::access(kSharedMemory, W_OK) != 0 || ::statvfs(kSharedMemory, &space) != 0) return;  // then the files are elsewhere
-  const auto free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
-  if (free_bytes >= kSegmentBytes) return;
-  throw Error(
-      fmt::format("launch: {} has {} free, and Open MPI exchanges messages there\n  remove files there until {} are "
-                  "free, or raise its size (docker run --shm-size=1g); train --dp {} needs none of it",
-                  kSharedMemory, format_bytes(free_bytes), format_bytes(kSegmentBytes), ranks));
+  demand_room("/dev/shm", kSegmentBytes, "exchanges messages", "raise its size (docker run --shm-size=1g)", ranks);
+}
+
+// It fills two files of 4 MiB and some smaller ones for each job.
+constexpr std::uint64_t kJobBytes = 9 * kMiB;
+
+void demand_room_for_job(int ranks) {
+  std::filesystem::path folder = "/tmp";
+  for (const auto* const name : {"TMP", "TEMP", "TMPDIR", "OMPI_MCA_orte_tmpdir_base"})
+    if (const auto* const given = std::getenv(name); given && *given) folder = std::filesystem::absolute(given);
+  std::error_code error;
+  while (!std::filesystem::exists(folder, error) && folder.has_relative_path())
+    folder = folder.parent_path();  // mpirun makes it
+  demand_room(folder.string(), kJobBytes, "keeps files of its job", "name a folder with more room in TMPDIR", ranks);
 }
 
 // Filters what mpirun and the ranks write to standard error:
@@ -195,7 +215,8 @@ class Signals {
 
 // Turns the child into mpirun. Its process group is its own, and it ends when launch is killed. If there is no such program,
 // the errno goes through `failure`.
-[[noreturn]] void become(std::vector<std::string>& words, const Signals& signals, int error_pipe, int failure) {
+[[noreturn]] void become(std::vector<std::string>& words, const Signals& signals, const std::string& rank_pipe, int error_pipe,
+                         int failure) {
   std::vector<char*> pointers;
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -206,7 +227,7 @@ class Signals {
   std::signal(SIGUSR1, SIG_IGN);  // until mpirun has its own handler
   if (::isatty(STDIN_FILENO) != 0) ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
   ::dup2(error_pipe, STDERR_FILENO);
-  ::setenv(kUnderLaunch, "1", 1);
+  ::setenv(kUnderLaunch, rank_pipe.c_str(), 1);
   // All ranks are on this machine. Open MPI would look for network interfaces all the same, and complain of some.
   ::setenv("OMPI_MCA_btl", "^tcp", 0);
   signals.restore();
@@ -216,14 +237,36 @@ class Signals {
   ::_exit(static_cast<int>(Exit::hardware_missing));
 }
 
+// mpirun ends soon after its last rank. It has been seen to wait for ever for ranks that died in their start.
+constexpr auto kAfterLastRank = std::chrono::seconds(10);
+constexpr auto kBeforeKill = std::chrono::seconds(2);  // after SIGTERM
+
 struct End {
-  int status = 0;  // of waitpid()
-  int signal = 0;  // the last stop signal that was forwarded; 0: none
+  int status = 0;     // of waitpid()
+  int signal = 0;     // the last stop signal that was forwarded; 0: none
+  bool hung = false;  // mpirun outlived its ranks, and was ended
 };
 
-// Waits until mpirun has ended. Meanwhile forwards signals to it and its errors to `out`.
-End attend(pid_t mpirun, const Signals& signals, int error_pipe, ErrorOutput& out) {
+// False while the reader of standard output (a pager, a stopped terminal) lets mpirun wait.
+bool takes_output() {
+  pollfd output{STDOUT_FILENO, POLLOUT, 0};
+  return ::poll(&output, 1, 0) != 0;
+}
+
+// Waits until mpirun has ended. Meanwhile forwards signals to it and its errors to `out`. Ends it if it stays without ranks.
+End attend(pid_t mpirun, const Signals& signals, RankPipe& ranks, int error_pipe, ErrorOutput& out) {
+  using Clock = std::chrono::steady_clock;
   End end;
+  std::optional<Clock::time_point> without_ranks;  // since when
+  const auto end_mpirun_that_hangs = [&] {
+    if (!ranks.all_ended() || !takes_output()) return without_ranks.reset();
+    const auto now = Clock::now();
+    if (!without_ranks) without_ranks = now;
+    if (now - *without_ranks < kAfterLastRank) return;
+    const bool again = now - *without_ranks >= kAfterLastRank + kBeforeKill;
+    if (!end.hung || again) ::kill(-mpirun, again ? SIGKILL : SIGTERM);
+    end.hung = true;
+  };
   const auto read_errors = [&] {
     std::array<char, 4096> buffer{};
     const auto n = ::read(error_pipe, buffer.data(), buffer.size());
@@ -235,6 +278,7 @@ End attend(pid_t mpirun, const Signals& signals, int error_pipe, ErrorOutput& ou
     const int ready = ::poll(polled.data(), polled.size(), kFlushMilliseconds);
     if (ready == 0) out.pause();
     if (ready > 0 && polled[1].revents != 0) open = read_errors();
+    end_mpirun_that_hangs();
     for (int s = signals.next(); s != 0; s = signals.next()) {
       if (s == SIGCHLD) {
         running = running && ::waitpid(mpirun, &end.status, WNOHANG) != mpirun;
@@ -242,6 +286,7 @@ End attend(pid_t mpirun, const Signals& signals, int error_pipe, ErrorOutput& ou
         ::kill(mpirun, SIGTSTP);
         ::raise(SIGSTOP);
       } else if (s == SIGCONT) {
+        without_ranks.reset();
         ::kill(mpirun, SIGCONT);
       } else if (s == SIGUSR1) {
         ::kill(mpirun, SIGUSR1);
@@ -271,13 +316,15 @@ struct Pipe {
 
 Exit run(std::vector<std::string> words, int ranks) {
   Pipe errors, failure;
+  RankPipe rank_pipe;
   End end;
   ErrorOutput out;
   {
     const Signals signals;
+    const auto name_of_rank_pipe = rank_pipe.name();  // which names this process
     const auto mpirun = ::fork();
     if (mpirun < 0) throw Error(fmt::format("{} cannot be started: {}", words.front(), describe_errno(errno)));
-    if (mpirun == 0) become(words, signals, errors.to.get(), failure.to.get());
+    if (mpirun == 0) become(words, signals, name_of_rank_pipe, errors.to.get(), failure.to.get());
     errors.to = {};
     failure.to = {};
     if (int why = 0; ::read(failure.from.get(), &why, sizeof why) == sizeof why) {
@@ -288,10 +335,17 @@ Exit run(std::vector<std::string> words, int ranks) {
                       words.front(), describe_errno(why), ranks),
           Exit::hardware_missing);
     }
-    end = attend(mpirun, signals, errors.from.get(), out);
+    end = attend(mpirun, signals, rank_pipe, errors.from.get(), out);
   }
   const bool killed = WIFSIGNALED(end.status);
   const int code = killed ? 128 + WTERMSIG(end.status) : WEXITSTATUS(end.status);
+  if (end.hung) {
+    out.finish(true);
+    throw Error(
+        fmt::format("{} was still running {} s after its last rank had ended, and was ended\n  if the ranks did not end "
+                    "by themselves, they died in their start: see what they and the system (dmesg) say",
+                    words.front(), kAfterLastRank.count()));
+  }
   const bool stopped = end.signal != 0 && code >= 128;  // by a signal that the ranks did not catch yet, or no longer
   out.finish(code != 0 && code != static_cast<int>(Exit::interrupted) && !stopped);
   if (stopped) {
@@ -332,6 +386,7 @@ Exit launch_command(int argc, const char* const* argv) {
   words.push_back(own_program());
   for (int i = at + 1; i < argc; ++i) words.emplace_back(argv[i]);
   demand_shared_memory(*ranks);
+  demand_room_for_job(*ranks);
   return run(std::move(words), *ranks);
 }
 

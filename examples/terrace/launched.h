@@ -1,7 +1,7 @@
-// Whether mpirun or srun started this process as one of several ranks, and which rank it is. Read from the environment
-// variables of Open MPI, PMIx, MPICH's PMI and Slurm.
+// Whether a launcher (mpirun, mpiexec, srun, flux run) started this process as one of several ranks, and which rank it is. Read
+// from the environment variables of Open MPI, of PMI (MPICH, Intel MPI, HPE's PALS), of Flux and of Slurm.
 //
-// Threads: any. Errors: none; a variable that is not a number counts as absent.
+// Threads: any. Errors: those of the functions that demand; a variable that is not a number counts as absent.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,29 @@ namespace terrace::cli {
 struct Launched {
   int ranks = 1, rank = 0;
   int local_ranks = 1, local_rank = 0;  // of this machine
+  std::string said_by;                  // the variable with the number of ranks
 };
 
-// Empty for a process that is the only one, also if mpirun started it. `variable` reads the environment.
-std::optional<Launched> launched(const std::function<const char*(const char*)>& variable);
-std::optional<Launched> launched();  // this process
+using Environment = std::function<const char*(const char*)>;  // the value of a variable; null: it is not set
+const char* own_environment(const char* name);
+
+// Empty for a process that is the only one, also if mpirun started it.
+std::optional<Launched> launched(const Environment& variable = own_environment);
+// Variables stay set in a shell that was started by a launcher itself, and in scripts that export them: "if no launcher started
+// this process, these variables are left over: env -u OMPI_COMM_WORLD_SIZE -u OMPI_COMM_WORLD_RANK terrace …".
+std::string describe_left_over(const Environment& variable = own_environment);
+// Error(Exit::usage) if the mpirun that set the variables has ended: the start of MPI would end this process.
+void demand_launcher(const Launched& place, const Environment& variable = own_environment);
+// For a process that launched() takes for the only one. Error(Exit::usage) if it is one of several all the same: of torchrun,
+// which gives them no MPI, or of PALS without PMI. Each would train alone, in the same run directory.
+void demand_alone(const Environment& variable = own_environment);
 
 // Whether standard output is a terminal. mpirun gives its ranks a pseudo-terminal even if its own output is a pipe or a file,
 // so for a rank the output of its parent decides.
 bool output_is_terminal();
 
-// Set in the environment of the ranks of `terrace launch`, which prints the errors of several ranks once.
+// Set in the environment of the ranks of `terrace launch`, which prints the errors of several ranks once. It names the pipe
+// that they hold (rank_pipe.h).
 inline constexpr const char* kUnderLaunch = "TERRACE_UNDER_LAUNCH";
 // Begins the message of a rank that only ended because another one failed.
 inline constexpr std::string_view kAnotherRankFailed = "another rank failed: ";

@@ -16,6 +16,7 @@
 #include <terrace/examples/terrace/doctor.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/rank_pipe.h>
 #include <terrace/examples/terrace/trainer.h>
 
 namespace {
@@ -80,6 +81,7 @@ int main(int argc, char** argv) {
   remember_commit_requests();
   std::set_terminate(end_without_abort);
   occupy_standard_descriptors();
+  hold_rank_pipe();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error, and does not end the process
   try {
     if (argc > 1 && std::string_view(argv[1]) == "bench") return printed(static_cast<int>(bench_command(argc - 1, argv + 1)));

@@ -86,16 +86,16 @@ void end_later_if_another_failed() {
 }
 
 Exit train_process(const RunConfig& config, const Launched& place) {
-  std::atexit(end_later_if_another_failed);  // registered before MPI's end, so it runs after that
+  std::atexit(end_later_if_another_failed);                // registered before MPI's end, so it runs after that
+  auto ranks = make_mpi_communicator(options_of(config));  // what it refuses, all ranks refuse
+  if (ranks->size() != place.ranks)
+    throw Error(
+        fmt::format("{} says that there are {} ranks, but MPI has {}\n  start them with the mpirun of the MPI library that "
+                    "terrace uses, or with terrace launch; {}",
+                    place.said_by, place.ranks, ranks->size(), describe_left_over()),
+        Exit::hardware_missing);
   try {
-    Team team(make_mpi_communicator(options_of(config)), true);
-    if (team.size() != place.ranks)
-      throw Error(
-          fmt::format(
-              "the launcher started {} ranks, but MPI has {}\n  start them with the mpirun of the MPI library that terrace "
-              "uses, or with terrace launch",
-              place.ranks, team.size()),
-          Exit::hardware_missing);
+    Team team(std::move(ranks), true);
     return train_rank(config, team);
   } catch (const Elsewhere& elsewhere) {
     return elsewhere.exit();
@@ -169,9 +169,20 @@ void demand_degrees(const RunConfig& c, int ranks) {
 
 Exit train_ranks(RunConfig config) {
   const auto place = launched();
+  if (place)
+    demand_launcher(*place);
+  else
+    demand_alone();
   const auto ranks = place ? place->ranks : config.ranks();
   if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp * config.ep));
-  demand_degrees(config, static_cast<int>(ranks));
+  try {
+    demand_degrees(config, static_cast<int>(ranks));
+  } catch (const Error& error) {  // the degrees fit as many ranks as they ask for (validate())
+    if (!place || std::getenv(kUnderLaunch)) throw;
+    throw Error(fmt::format("{}\n  {} says that there are {} ranks; {}", error.what(), place->said_by, place->ranks,
+                            describe_left_over()),
+                error.exit());
+  }
   share_cores(config, place ? place->local_ranks : ranks);
   if (place) config.local_rank = place->local_rank;
   demand_device(config);

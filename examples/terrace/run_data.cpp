@@ -163,6 +163,7 @@ RunData::RunData(const RunConfig& config)
     : mixture_(mixture_of(config)),
       counted_(mixture_),
       rows_(static_cast<std::uint64_t>(config.batch_size)),
+      evaluated_(static_cast<std::uint64_t>(config.eval_batches) * rows_),
       has_documents_(config.data_format == kConversations || config.document_separator >= 0) {
   const bool conversations = config.data_format == kConversations;
   if (conversations)
@@ -219,11 +220,19 @@ BatchReader::Number RunData::documents() {
 
 std::vector<std::string> RunData::notes() const {
   std::vector<std::string> lines;
-  if (sources_.size() == 1 && !vocabulary_) return lines;
-  for (const auto& source : sources_)
-    lines.push_back(sources_.size() == 1 ? source->describe()
-                                         : fmt::format("data {}: {:.4g} % of the sequences; {}", source->name(),
-                                                       100 * source->share(), source->describe()));
+  const bool several = sources_.size() > 1;
+  for (const auto& source : sources_) {
+    const auto of_source = several ? fmt::format("data {}: ", source->name()) : "";
+    if (several)
+      lines.push_back(fmt::format("{}{:.4g} % of the sequences; {}", of_source, 100 * source->share(), source->describe()));
+    else if (vocabulary_)
+      lines.push_back(source->describe());
+    if (const auto held_out = source->sequences(Split::held_out); evaluated_ > held_out)
+      lines.push_back(fmt::format(
+          "{}an evaluation reads {} sequences (--eval-batches × --batch-size), and {} {} held out, so "
+          "it reads {} again",
+          of_source, evaluated_, held_out, held_out == 1 ? "is" : "are", held_out == 1 ? "that one" : "some of them"));
+  }
   return lines;
 }
 

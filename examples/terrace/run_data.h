@@ -80,6 +80,7 @@ class RunData {
   std::vector<std::unique_ptr<Source>> sources_;
   lm::Mixture mixture_, counted_;  // counted_: of epochs(), whose place is another one
   std::uint64_t rows_;             // of a micro-batch
+  std::uint64_t evaluated_;        // sequences of each source that an evaluation takes
   bool has_documents_;
   std::exception_ptr error_;
 };

@@ -446,7 +446,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
     if (team.first()) content.emplace(config);
     agreed.emplace(config);
   });
-  demand_same_settings(config, team);
+  demand_same_settings(given, team);  // with the tiles that were given, not those of all ranks
   warn_of_other_bits(config, team);
   agreed->agree(team);
   team.together([&] { agreed->make(team); });

@@ -22,6 +22,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/comm/rank_failed.h>
+#include <terrace/parallel/comm/wait_clock.h>
 
 namespace terrace {
 namespace {

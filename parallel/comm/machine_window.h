@@ -15,7 +15,6 @@
 #include <functional>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <terrace/core/units.h>
@@ -23,21 +22,6 @@
 #include <terrace/parallel/comm/positions.h>
 
 namespace terrace {
-
-// Since when a rank waits. Time in which its process did not run (it was stopped, or the machine slept) does not count.
-class WaitClock {
- public:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point since() {
-    constexpr std::chrono::seconds kAway{1};  // a thread that runs looks far more often
-    const auto now = Clock::now(), before = std::exchange(looked_, now);
-    if (now - before > kAway) since_ += now - before;
-    return since_;
-  }
-
- private:
-  Clock::time_point since_ = Clock::now(), looked_ = since_;
-};
 
 class MachineWindow {
  public:

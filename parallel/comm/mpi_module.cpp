@@ -5,17 +5,17 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
-#include <thread>
 
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
 #include <terrace/parallel/comm/mpi_transport.h>
+#include <terrace/parallel/comm/watchdog.h>
 
 namespace terrace {
 namespace {
 
-// MPI_Finalize waits for all ranks, of which one may be stopped or hang. After the time limit the process ends without it: then
-// the launcher ends the other ranks. Ranks that end after a failure come together, or soon after it.
+// MPI_Finalize waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or soon
+// after it.
 constexpr std::chrono::seconds kEndAfterFailure{2};
 
 void finalise(int status, std::chrono::milliseconds time_limit) {
@@ -23,12 +23,11 @@ void finalise(int status, std::chrono::milliseconds time_limit) {
   MPI_Finalized(&finalised);
   if (finalised || MachineWindow::a_process_died()) return;
   const bool failed = status != 0 && MachineWindow::a_rank_failed();
-  const auto wait = failed ? std::min<std::chrono::milliseconds>(kEndAfterFailure, time_limit) : time_limit;
-  std::thread([=] {
-    std::this_thread::sleep_for(wait);
+  const auto wait = failed ? std::min<std::chrono::milliseconds>(kEndAfterFailure, time_limit) : limit_of_mpi(time_limit);
+  const Watchdog watchdog(wait, [=] {
     if (!failed) warn("this rank has ended, but not all others: the launcher is left to end them");
     ::_exit(status != 0 ? status : static_cast<int>(Exit::runtime));
-  }).detach();
+  });
   MPI_Finalize();
 }
 
@@ -41,6 +40,8 @@ void initialise_once(std::chrono::milliseconds time_limit) {
     MPI_Query_thread(&provided);
   } else {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // ranks that wait leave their core to those that compute
+    const Watchdog watchdog(limit_of_mpi(time_limit),
+                            [=] { end_process(describe_wait_in_mpi("a rank", "the start of MPI", time_limit)); });
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     static const auto limit = time_limit;
     on_exit([](int status, void*) { finalise(status, limit); }, nullptr);

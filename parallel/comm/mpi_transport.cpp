@@ -13,6 +13,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/comm/rank_failed.h>
+#include <terrace/parallel/comm/wait_clock.h>
 
 namespace terrace {
 namespace {
@@ -57,9 +58,13 @@ class Entered {
 }  // namespace
 
 MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options)
-    : name_(std::move(name)), options_(options), lanes_(duplicate(ranks)), inner_(duplicate(ranks)) {
-  MPI_Comm_rank(inner_, &rank_);
-  MPI_Comm_size(inner_, &size_);
+    : name_(std::move(name)), options_(options) {
+  MPI_Comm_rank(ranks, &rank_);
+  MPI_Comm_size(ranks, &size_);
+  const auto limited = watchdog("the start of a communicator");
+  lanes_ = duplicate(ranks);
+  inner_ = duplicate(ranks);
+  demand_same_division();
   if (options_.ranks_per_machine > 0) {
     int world = 0;
     MPI_Comm_rank(MPI_COMM_WORLD, &world);
@@ -76,6 +81,27 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
   demand(MPI_Allgather(&neighbours_.front(), 1, MPI_INT, machine_of_rank.data(), 1, MPI_INT, inner_), "MPI_Allgather");
   machines_ = Machines::of(machine_of_rank);
   window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.time_limit);
+}
+
+Watchdog MpiTransport::watchdog(const std::string& where) const {
+  return {limit_of_mpi(options_.time_limit), [this, where] {
+            end_process(
+                fmt::format("{}: {}", name_, describe_wait_in_mpi(fmt::format("rank {}", rank_), where, options_.time_limit)));
+          }};
+}
+
+// Before the first call that depends on it: ranks that divide themselves in different ways would wait for each other there.
+void MpiTransport::demand_same_division() const {
+  std::vector<int> all(static_cast<std::size_t>(size_));
+  demand(MPI_Allgather(&options_.ranks_per_machine, 1, MPI_INT, all.data(), 1, MPI_INT, inner_), "MPI_Allgather");
+  const auto other = std::ranges::find_if(all, [&](int each) { return each != all.front(); });
+  if (other == all.end()) return;
+  const auto rank = other - all.begin();
+  throw Error(
+      fmt::format("the settings of rank {0} differ from those of rank 0:\n  ranks-per-machine: {1} on rank 0, {2} on rank "
+                  "{0}\n  start all ranks with the same settings",
+                  rank, all.front(), *other),
+      Exit::usage);
 }
 
 // Ranks that count as one machine share memory.
@@ -149,6 +175,7 @@ std::shared_ptr<Transport> MpiTransport::split(int color, int key, const std::st
   const Entered entered(*window_, number, call);
   dispatch({.operation = Operation::barrier}, number);  // MPI's own calls wait without a limit: all must have come
   MPI_Comm part = MPI_COMM_NULL;
+  const auto limited = watchdog("a split");
   demand(MPI_Comm_split(inner_, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split");
   if (part == MPI_COMM_NULL) return nullptr;
   auto transport = std::make_shared<MpiTransport>(part, name, options_);
@@ -290,6 +317,7 @@ bool MpiTransport::has_left(int peer) {
 
 void MpiTransport::leave() noexcept {
   tell_other_machines(kLeftTag);
+  const auto limited = watchdog("the end of a communicator");
   // Between machines, late messages of this kind must not meet another communicator with the same number: it is not given back.
   if (!window_->leave() || !one_machine()) return;
   MPI_Comm_free(&machine_);

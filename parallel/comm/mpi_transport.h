@@ -23,6 +23,7 @@
 #include <terrace/parallel/comm/machine_window.h>
 #include <terrace/parallel/comm/mpi.h>
 #include <terrace/parallel/comm/transport.h>
+#include <terrace/parallel/comm/watchdog.h>
 
 namespace terrace {
 
@@ -43,6 +44,8 @@ class MpiTransport final : public Transport {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // of inner_
+  [[nodiscard]] Watchdog watchdog(const std::string& where) const;
+  void demand_same_division() const;
   void demand_shared_memory() const;
   void dispatch(const Call& call, std::uint64_t number);
   void meet(const Call& call, std::uint64_t number);  // for a call whose bytes something else moves

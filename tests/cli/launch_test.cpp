@@ -118,6 +118,15 @@ TEST_F(Ranks, LaunchPrintsAnErrorOnceAndEndsWithItsCode) {
   EXPECT_EQ(2, std::ranges::count(outcome.err, '\n')) << outcome.described;
 }
 
+// mpirun has been seen to wait for ever for ranks that died in their start.
+TEST_F(Ranks, LaunchEndsAnMpirunThatOutlivesItsRanks) {
+  scratch_.write("mpirun", "#!/bin/sh\n\"$PROGRAM\" --version >&2\nexec sleep 600\n");
+  fs::permissions(at("mpirun"), fs::perms::owner_all);
+  auto launched = launch({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
+  launched.environment["PROGRAM"] = TERRACE_PROGRAM;
+  expect_refusal(run(launched), 1, {"mpirun was still running 10 s after its last rank had ended, and was ended\n"});
+}
+
 TEST_F(Ranks, LaunchNeedsSharedMemory) {
   PrivateMount shared("/dev/shm");
   if (!shared.memory(1 << 20)) GTEST_SKIP() << "mounting is not permitted here: " << shared.why();
@@ -126,6 +135,21 @@ TEST_F(Ranks, LaunchNeedsSharedMemory) {
   EXPECT_FALSE(std::filesystem::exists(at("run")));
   ASSERT_EQ(0, ::mount("", "/dev/shm", "", MS_REMOUNT, "size=5m"));
   const auto fits = run(processes(2, 3, "run"));
+  EXPECT_EQ(0, fits.exit) << fits.described;
+}
+
+TEST_F(Ranks, LaunchNeedsRoomForTheFilesOfItsJob) {
+  fs::create_directory(at("temporary"));
+  PrivateMount temporary(at("temporary"));
+  if (!temporary.memory(8 << 20)) GTEST_SKIP() << "mounting is not permitted here: " << temporary.why();
+  auto started = processes(2, 3, "run");
+  for (const auto* const name : {"temporary", "temporary/new"}) {
+    started.environment["TMPDIR"] = at(name).string();
+    expect_refusal(run(started), 1, {"temporary has 8.00 MiB free, and Open MPI keeps files of its job there", "in TMPDIR"});
+  }
+  EXPECT_FALSE(fs::exists(at("run")));
+  ASSERT_EQ(0, ::mount("", at("temporary").c_str(), "", MS_REMOUNT, "size=9m"));
+  const auto fits = run(started);
   EXPECT_EQ(0, fits.exit) << fits.described;
 }
 

@@ -203,6 +203,12 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
                   "optimizer: adamw on rank 0, lion on rank 1", "recipe: fp32 on rank 0, 8bit on rank 1",
                   "weight-decay: 0.0 on rank 0, 0.1 on rank 1", "steps: 3 on rank 0, 4 on rank 1",
                   "save: nothing on rank 0, w.safetensors on rank 1", "  data: ", "  init-from: "});
+  // Tiles are compared as they were given, although ranks agree on those that they choose.
+  expect_refusal(apart({"--vocab-tiles", "2", "--mlp-tiles", "0"}, {"--mlp-tiles", "2"}, "refused"), 2,
+                 {"vocab-tiles: 2 on rank 0, 1 on rank 1", "mlp-tiles: 0 on rank 0, 2 on rank 1"});
+  // Before the first call that this setting divides.
+  expect_refusal(apart({"--ranks-per-machine", "1"}, {}, "refused"), 2,
+                 {"ranks-per-machine: 1 on rank 0, 0 on rank 1\n  start all ranks with the same settings"});
   EXPECT_FALSE(fs::exists(at("refused")));
   // A machine may have its own paths, threads and budgets.
   const auto same = apart({}, {"--data", "copy.txt", "--threads", "1", "--io-deadline", "60"}, "same");
@@ -569,6 +575,29 @@ TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   const auto apart = run(one_by_one(with("apart", "copies-slowly.json", {"--order", "horizontal"}),
                                     with("apart", "copies-slowly.json", {"--order", "vertical"})));
   expect_refusal(apart, 2, {"order: horizontal on rank 0, vertical on rank 1", "the same flags"});
+}
+
+// MPI's own start waits for every process, without a limit of its own.
+TEST_F(Ranks, ARankThatNeverStartsEndsTheOthers) {
+  const auto words = tiny("train", {"--out-dir", "run", "--rank-deadline", "1"});
+  const auto outcome = run(one_by_one(words, words, "sh -c 'kill -STOP $$'"));
+  expect_refusal(outcome, 1, {"error: a rank waited 10 s for other ranks in the start of MPI\n  one of them is stopped"});
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
+// As in a shell that was started by a launcher, or in a script that exports what it found there.
+TEST_F(Ranks, VariablesThatALauncherLeftAreNamed) {
+  auto left = launch(tiny("train"));
+  left.environment["OMPI_COMM_WORLD_SIZE"] = "2";
+  left.environment["OMPI_COMM_WORLD_RANK"] = "0";
+  left.environment["ASAN_OPTIONS"] = "detect_leaks=0";
+  const std::string advice =
+      "if no launcher started this process, these variables are left over: env -u OMPI_COMM_WORLD_SIZE -u OMPI_COMM_WORLD_RANK "
+      "terrace …";
+  expect_refusal(run(left), 4, {"OMPI_COMM_WORLD_SIZE says that there are 2 ranks, but MPI has 1", advice});
+  left.arguments.insert(left.arguments.end(), {"--tp", "3"});
+  expect_refusal(run(left), 2, {"OMPI_COMM_WORLD_SIZE says that there are 2 ranks; " + advice});
+  EXPECT_FALSE(fs::exists(at("run")));
 }
 
 // A rank is killed in mid-run: the others end, with an error that names it, and the run goes on from its last commit.

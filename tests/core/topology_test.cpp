@@ -84,6 +84,36 @@ TEST_F(FakeMachine, RespectsVersion2GroupsAndTheirParents) {
   EXPECT_EQ(t.numa_nodes, 2);
 }
 
+// Above memory.high the kernel slows a group down; the parent's counts, too.
+TEST_F(FakeMachine, RespectsTheLimitAboveWhichAGroupIsSlowedDown) {
+  put("proc/self/cgroup", "0::/outer/inner\n");
+  put("sys/fs/cgroup/outer/memory.high", "62914560\n");
+  put("sys/fs/cgroup/outer/memory.max", "max\n");
+  put("sys/fs/cgroup/outer/memory.current", "20971520\n");
+  put("sys/fs/cgroup/outer/inner/memory.high", "max\n");
+  put("sys/fs/cgroup/outer/inner/memory.max", "104857600\n");
+  put("sys/fs/cgroup/outer/inner/memory.current", "10485760\n");
+  EXPECT_EQ(read_topology(root_).available_memory_bytes, (60 - 20) * kMiB);
+  put("sys/fs/cgroup/outer/inner/memory.high", "31457280\n");
+  EXPECT_EQ(read_topology(root_).available_memory_bytes, (30 - 10) * kMiB);
+}
+
+// After some runs the pages of their data are active: they are free all the same. Those of files in memory are not.
+TEST_F(FakeMachine, CountsPagesOfFilesAsFree) {
+  put("proc/self/cgroup", "0::/box\n");
+  put("sys/fs/cgroup/box/memory.max", "104857600\n");
+  put("sys/fs/cgroup/box/memory.current", "94371840\n");
+  put("sys/fs/cgroup/box/memory.stat",
+      "anon 20971520\nfile 73400320\nshmem 10485760\ninactive_anon 31457280\ninactive_file 20971520\nactive_file 41943040\n");
+  EXPECT_EQ(read_topology(root_).available_memory_bytes, (100 - 90 + 20 + 40) * kMiB);
+  put("proc/self/cgroup", "5:memory:/box\n");
+  put("sys/fs/cgroup/box/memory.max", "max\n");
+  put("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "104857600\n");
+  put("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "94371840\n");
+  put("sys/fs/cgroup/memory/box/memory.stat", "inactive_file 1\ntotal_inactive_file 20971520\ntotal_active_file 41943040\n");
+  EXPECT_EQ(read_topology(root_).available_memory_bytes, (100 - 90 + 20 + 40) * kMiB);
+}
+
 TEST_F(FakeMachine, RespectsVersion1Groups) {
   put("proc/self/cgroup", "5:memory:/box\n4:cpu,cpuacct:/box\n0::/\n");
   put("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "50000\n");

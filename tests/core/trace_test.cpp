@@ -77,6 +77,21 @@ TEST(Trace, TakesSpansFromManyThreads) {
   EXPECT_EQ(trace.counters().size(), 4U);
 }
 
+TEST(Trace, ForgetsWhatEndedWithinATime) {
+  Trace trace;
+  for (const std::int64_t end : {10, 20, 30, 40}) {
+    trace.span({"compute", std::to_string(end), end - 15, end});
+    trace.counter({"bytes", end, 1});
+  }
+  trace.forget_between(20, 30);
+  ASSERT_EQ(2U, trace.spans().size());
+  EXPECT_EQ("10", trace.spans().front().name);
+  EXPECT_EQ("40", trace.spans().back().name);
+  ASSERT_EQ(2U, trace.counters().size());
+  EXPECT_EQ(10, trace.counters().front().at_ns);
+  EXPECT_EQ(40, trace.counters().back().at_ns);
+}
+
 TEST(Trace, NamesTheFileItCannotWrite) {
   try {
     Trace{}.write("/nonexistent/trace.json");

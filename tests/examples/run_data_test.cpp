@@ -87,6 +87,24 @@ TEST_F(MixedData, EvaluationsTakeTheSourcesInTurn) {
   EXPECT_EQ(std::nullopt, a.held_out(none).loss);
 }
 
+// Of a.txt 5 % are 200 bytes, 6 sequences of 32 tokens; of b.txt 45 bytes, one.
+TEST_F(MixedData, AnEvaluationThatReadsSequencesAgainIsSaid) {
+  const auto notes = [&](std::int64_t eval_batches, const std::vector<std::filesystem::path>& words) {
+    auto c = config(words);
+    c.eval_batches = eval_batches;
+    return RunData(c).notes();
+  };
+  EXPECT_TRUE(notes(2, {a_}).empty()) << "two micro-batches of three sequences";
+  EXPECT_THAT(notes(3, {a_}),
+              testing::ElementsAre("an evaluation reads 9 sequences (--eval-batches × --batch-size), and 6 are held out, so it "
+                                   "reads some of them again"));
+  EXPECT_THAT(notes(2, {"7", a_, "3", b_}),
+              testing::ElementsAre(testing::StartsWith("data a.txt: 70 %"), testing::StartsWith("data b.txt: 30 %"),
+                                   testing::StartsWith("data b.txt: an evaluation reads 6 sequences (--eval-batches × "
+                                                       "--batch-size), and 1 is held out")));
+  EXPECT_TRUE(notes(0, {a_}).empty());
+}
+
 TEST_F(MixedData, WordsAreSourcesWithWeights) {
   const auto sources = data_sources(config({"70", a_, a2_, "30.0", b_, "10", folder_ / "other" / "b.txt"}));
   ASSERT_EQ(3U, sources.size());

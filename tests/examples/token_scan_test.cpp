@@ -1,4 +1,7 @@
 // The scan of a corpus for tokens outside the vocabulary: it finds each one, wherever it is, and reads nothing in vain.
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
@@ -10,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/files.h>
 #include <terrace/examples/lm/token_scan.h>
 
 #include "scratch_folder.h"
@@ -90,6 +94,32 @@ TEST(TokenScan, ChecksumsDoNotDependOnHowManyReadAndChangeWithEachByte) {
   EXPECT_EQ(first[0], checksums(2)[0]);
   EXPECT_NE(first[2], checksums(2)[2]);
   EXPECT_TRUE(TokenScan(files, {2, 65536}).checksums().empty()) << "nothing is read";
+}
+
+// How many of a file's pages are in memory.
+std::size_t pages_in_memory(const std::filesystem::path& path) {
+  const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(path));
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.get(), 0);
+  EXPECT_NE(MAP_FAILED, mapped);
+  std::vector<unsigned char> pages((bytes + 4095) / 4096);
+  EXPECT_EQ(0, ::mincore(mapped, bytes, pages.data()));
+  ::munmap(mapped, bytes);
+  return static_cast<std::size_t>(std::ranges::count_if(pages, [](unsigned char page) { return (page & 1U) != 0; }));
+}
+
+// A corpus may be larger than the memory, or than what a container may have of it.
+TEST(TokenScan, LeavesNoPagesInMemory) {
+  const ScratchFolder folder;
+  constexpr std::size_t kPages = 512;
+  const auto file = folder.write("corpus", bytes_of(std::vector<std::uint32_t>(kPages * 1024, 7), 4));
+  sync_to_disk(file);  // pages that are not on the disk yet cannot be given up
+  ASSERT_EQ(kPages, pages_in_memory(file));
+  const FileHandle opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
+  ::posix_fadvise(opened.get(), 0, 0, POSIX_FADV_DONTNEED);
+  if (pages_in_memory(file) > 0) GTEST_SKIP() << "this file system keeps its files in memory";
+  EXPECT_EQ("", found_in({file}, {4, 300}, 64 << 10));
+  EXPECT_LT(pages_in_memory(file), kPages / 8) << "what the kernel reads ahead may be there";
 }
 
 TEST(TokenScan, ReadsNothingIfEachNumberIsAToken) {

@@ -1,0 +1,30 @@
+// How `terrace launch` knows when its last rank has ended, whatever mpirun does then: each rank holds one end of a pipe until
+// its process ends, and launch has the other end. mpirun closes the descriptors that its ranks would inherit, so a rank opens
+// the pipe by a name below /proc, which is in its environment (kUnderLaunch).
+//
+// Owner:   launch. Threads: one. Errors: Error if no pipe can be made. Where a rank cannot open it, launch waits for mpirun
+//          alone, as without it.
+#pragma once
+
+#include <string>
+
+#include <terrace/core/files.h>
+
+namespace terrace::cli {
+
+class RankPipe {
+ public:
+  RankPipe();
+  [[nodiscard]] std::string name() const;  // for ranks
+  // Whether at least one rank has begun and none is left.
+  [[nodiscard]] bool all_ended();
+
+ private:
+  FileHandle from_;
+  bool begun_ = false;
+};
+
+// A rank of launch holds the pipe from here on.
+void hold_rank_pipe();
+
+}  // namespace terrace::cli
