@@ -101,8 +101,9 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(word_of(family.heads_keys), config.heads);
   set(*file.kv_heads, config.kv_heads);
   set(*file.ffn, config.ffn);
-  if (config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim)))
-    set(*file.head_dim, config.head_dim());
+  // A Mistral with types of layers is a Ministral, whose width of heads is not computed.
+  const bool has_width = config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim));
+  if (has_width || differ || out.contains(kTypes)) set(*file.head_dim, config.head_dim());
   // A table of positions has as many as were trained; rotary ones have no end.
   const auto positions = out.find(std::string(*file.positions));
   const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;

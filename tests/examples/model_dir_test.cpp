@@ -580,6 +580,7 @@ TEST(ModelDir, LayerTypesHaveOneForEachLayer) {
       const auto written = lm::model_config_json(c, DType::fp32, base);
       EXPECT_EQ(types(pattern), written.at("layer_types"));
       EXPECT_EQ(128, written.at("sliding_window"));
+      EXPECT_EQ(16, written.at("head_dim")) << "a Ministral of the library does not compute it";
       EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window);
     }
   }
