@@ -370,48 +370,67 @@ class Planner {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
     }
-    // The nearest budget of that tier that fits, by bisection of the walk itself, at the distances that the request names: a
-    // depth of 0 may need more room than 1.
+    // By walks at the distances that the request names: a depth of 0 may need more room than 1.
     const auto depth = request_.prefetch_depth == kAutoDepth ? 1 : request_.prefetch_depth;
     const auto ahead = request_.gather_ahead == kAutoDepth ? 0 : request_.gather_ahead;
     const auto programs = write_programs(map, request_, depth, ahead);
-    const auto with = [&](std::uint64_t bytes) {
-      auto b = budget();
-      (e.tier == Tier::device ? b.device : e.tier == Tier::host ? b.host : b.disk) = bytes;
-      return with_room_for_commits(b);
-    };
-    const auto fits = [&](std::uint64_t bytes, std::uint64_t steps = 0) {
+    const auto fits = [&](const Budget& b, std::uint64_t steps = 0) {
       try {
-        dry_run(map, request_, programs, with(bytes), p.generations, costs, profile_, {steps});
+        dry_run(map, request_, programs, with_room_for_commits(b), p.generations, costs, profile_, {steps});
         return true;
       } catch (const DoesNotFit&) {
         return false;
       }
     };
-    std::uint64_t low = std::max(asked, need), high = everything(map) * (e.tier == Tier::disk ? 3 : 2);
-    if (!fits(high)) return;
-    const auto most = round_up(high, kMiB);
-    if (fits(low)) high = low;
-    while (high - low > std::max<std::uint64_t>(kMiB / 4, low / 64)) {
-      const auto middle = low + (high - low) / 2;
-      (fits(middle) ? high : low) = middle;
-    }
-    high = round_up(high, kMiB);
-    const auto whole_fits = [&](std::uint64_t bytes) {
+    const auto whole_fits = [&](const Budget& b) {
       try {
-        p.capacity = with(bytes);
+        p.capacity = with_room_for_commits(b);
         try_other_ranks(p, costs, depth, ahead);
         (void)extent_of_resumed(p, map, programs, costs);
-        return fits(bytes, whole_life(programs));
+        return fits(b, whole_life(programs));
       } catch (const DoesNotFit&) {
         return false;
       }
     };
-    // Another rank, or a later step, may lack room in another tier: then no value of this one is enough.
-    if (!whole_fits(high) && !whole_fits(most)) return;
-    while (!whole_fits(high)) high = std::min(round_up(high + high / 32, kMiB), most);
-    p.refusal.missing_bytes = high - std::min(high, asked);
-    p.refusal.enough_bytes = high;
+    const auto of_tier = [](Budget& b, Tier tier) -> std::uint64_t& {
+      return tier == Tier::device ? b.device : tier == Tier::host ? b.host : b.disk;
+    };
+    const auto most_of = [&](Tier tier) { return everything(map) * (tier == Tier::disk ? 3 : 2); };
+    // The nearest budget of the tier that fits beside the others of `b`, at least `low`, by bisection of the walk itself; 0:
+    // none does, because another rank, or a later step, lacks room in another tier.
+    const auto nearest = [&](Budget b, Tier tier, std::uint64_t low) -> std::uint64_t {
+      const auto with = [&](std::uint64_t bytes) {
+        of_tier(b, tier) = bytes;
+        return b;
+      };
+      auto high = most_of(tier);
+      if (!fits(with(high))) return 0;
+      const auto most = round_up(high, kMiB);
+      if (fits(with(low))) high = low;
+      while (high - low > std::max<std::uint64_t>(kMiB / 4, low / 64)) {
+        const auto middle = low + (high - low) / 2;
+        (fits(with(middle)) ? high : low) = middle;
+      }
+      high = round_up(high, kMiB);
+      if (!whole_fits(with(high)) && !whole_fits(with(most))) return 0;
+      while (!whole_fits(with(high))) high = std::min(round_up(high + high / 32, kMiB), most);
+      return high;
+    };
+    auto b = budget();
+    p.refusal.enough_bytes = nearest(b, e.tier, std::max(asked, need));
+    for (const auto other : kAllTiers) {
+      if (p.refusal.enough_bytes != 0) break;
+      const auto given = budget().of(other);
+      if (other == e.tier || given >= most_of(other) || (other == Tier::disk && (given == 0 || b.commit_only))) continue;
+      b = budget();
+      of_tier(b, e.tier) = round_up(most_of(e.tier), kMiB);
+      const auto beside = nearest(b, other, given);
+      if (beside == 0) continue;
+      of_tier(b, other) = beside;
+      p.refusal.other = other, p.refusal.other_bytes = beside;
+      p.refusal.enough_bytes = nearest(b, e.tier, std::max(asked, need));
+    }
+    if (p.refusal.enough_bytes != 0) p.refusal.missing_bytes = p.refusal.enough_bytes - std::min(p.refusal.enough_bytes, asked);
   }
 
   const Model& model_;

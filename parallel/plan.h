@@ -31,7 +31,11 @@ struct Refusal {
   std::uint64_t missing_bytes = 0;
   std::string why;                 // what does not fit, and the largest consumers
   std::uint64_t enough_bytes = 0;  // the nearest budget of the tier that fits, as walked; 0: none is enough alone
-  std::uint64_t least_bytes = 0;   // of a model with too many chunks to search: the tier needs more than this; otherwise 0
+  // Where no budget of the tier is enough alone: another tier's, beside which enough_bytes fits; 0: it needs none, or none is
+  // enough.
+  Tier other{};
+  std::uint64_t other_bytes = 0;
+  std::uint64_t least_bytes = 0;  // of a model with too many chunks to search: the tier needs more than this; otherwise 0
 };
 
 // Local SGD: one average of the ranks' weights, including the pending update before it.

@@ -1,5 +1,7 @@
 #include <terrace/examples/lm/adapter_config.h>
 
+#include <cmath>
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -39,9 +41,9 @@ nlohmann::json adapter_object(const fs::path& file) {
 void demand_plain(const fs::path& file, const nlohmann::json& json) {
   if (json.value("peft_type", nlohmann::json("LORA")) != "LORA")
     refuse_file(file, "it is not the configuration of a LoRA adapter (peft_type LORA)");
-  for (const auto* const key : {"use_rslora", "use_dora", "lora_bias", "use_qalora"})
-    if (const auto at = json.find(key); at != json.end() && *at == true)
-      refuse_file(file, fmt::format("{} is true: terrace trains adapters without it", key));
+  for (const auto* const key : {"use_dora", "lora_bias", "use_qalora"})
+    if (const auto at = json.find(key); at != json.end() && !at->is_null() && *at != false)
+      refuse_file(file, fmt::format("{} is {}: terrace trains adapters without it", key, *at == true ? "true" : "not false"));
   for (const auto* const key : {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform",
                                 "trainable_token_indices", "alora_invocation_tokens"})
     if (const auto at = json.find(key); at != json.end() && !at->empty() && !at->is_null())
@@ -55,14 +57,20 @@ void demand_plain(const fs::path& file, const nlohmann::json& json) {
 void demand_adapter_config(const fs::path& file, std::int64_t rank, double alpha, const std::set<std::string>& of_experts) {
   const auto json = adapter_object(file);
   demand_plain(file, json);
-  const auto demand = [&](const char* key, double value, const char* flag) {
+  const auto demand = [&](const char* key, double value, const char* flag, double factor = 1) {
     const auto at = json.find(key);
     if (at == json.end() || !at->is_number()) refuse_file(file, fmt::format("it has no number {}", key));
-    if (const auto has = at->get<double>(); has != value)
-      refuse_file(file, fmt::format("{} is {}, and this run has {}\n  give --{} {}", key, has, value, flag, has));
+    if (const auto has = at->get<double>() * factor; has != value)
+      refuse_file(
+          file, fmt::format("{} is {}{}, and this run has {}\n  give --{} {}", key, at->get<double>(),
+                            factor == 1 ? "" : fmt::format(" with use_rslora, which is {} without it", has), value, flag, has));
   };
   demand("r", static_cast<double>(rank), "lora-rank");
-  demand("lora_alpha", alpha, "lora-alpha");
+  // rsLoRA (Kalajdzievski 2023) divides alpha by the root of the rank, terrace by the rank.
+  const auto by_root_told = json.value("use_rslora", nlohmann::json(false));
+  if (!by_root_told.is_boolean() && !by_root_told.is_null()) refuse_file(file, "use_rslora is neither true nor false");
+  const bool by_root = by_root_told == true;
+  demand("lora_alpha", alpha, "lora-alpha", by_root ? std::sqrt(static_cast<double>(rank)) : 1);
   std::set<std::string> told;
   if (const auto at = json.find("target_parameters"); at != json.end() && at->is_array())
     for (const auto& one : *at)

@@ -9,6 +9,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/lm/activation_name.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/parallel/layers/pattern.h>
 
@@ -62,8 +63,23 @@ constexpr std::array<std::string_view, 42> kHarmless{"architectures",
                                                      "unsloth_version",
                                                      "attn_implementation"};
 
+constexpr const char* kOriginal = "original_max_position_embeddings";
+
 std::string first_word(std::string_view pointer) { return std::string(pointer.substr(1, pointer.find('/', 1) - 1)); }
 std::string last_word(std::string_view pointer) { return std::string(pointer.substr(pointer.rfind('/') + 1)); }
+
+// Blocks with a window and others have objects of their own.
+bool has_angles_by_type(const RotaryPositions& rotary) { return !(*rotary.window_scaling_key).empty(); }
+
+bool has_window(const WindowKeys& keys, std::int64_t number, std::int64_t block, const layers::RotatedBlocks& rotated) {
+  switch (*keys.blocks) {
+    case Windowed::all: return true;
+    case Windowed::all_but_last: return number == 0 || (block + 1) % number != 0;
+    case Windowed::later: return block >= number;
+    case Windowed::unrotated: return !rotated.of(block);
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -85,6 +101,25 @@ json language_model_in(json config) {
 
 void ConfigReader::refuse(const std::string& what, const std::string& mend) const {
   throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), Exit::usage);
+}
+
+void ConfigReader::complete_for(const Family& family) {
+  auto all = json::parse(*family.file.untold);
+  all.update(values_);
+  values_ = std::move(all);
+  const auto* const rotary = rotary_positions(family);
+  if (!rotary || rotary->scaling_keys.size() < 2) return;
+  const json::json_pointer above{std::string(rotary->scaling_keys[0])}, below{std::string(rotary->scaling_keys[1])};
+  const auto is_told = [&](const json::json_pointer& at) {
+    return values_.contains(at) && values_.at(at).is_object() && !values_.at(at).empty();
+  };
+  if (!is_told(above)) return;
+  if (has_angles_by_type(*rotary)) {
+    auto united = is_told(below) ? values_.at(below) : json{{"rope_type", "default"}};
+    united.update(values_.at(above));
+    values_[above] = std::move(united);
+  }
+  if (is_told(below)) values_[below] = json::object();
 }
 
 const json* ConfigReader::find(std::string_view key) {
@@ -116,28 +151,48 @@ std::int64_t ConfigReader::size(std::string_view key) {
 
 std::int64_t ConfigReader::size(const Words& names) {
   std::optional<std::int64_t> found;
-  for (const auto name : names)
-    if (const auto value = integer(name); value && !found) found = value;
+  for (const auto name : names) {
+    const auto value = integer(name);
+    if (value && found && *value != *found)
+      refuse(fmt::format("{} is {}, and {} is {}", names[0], *found, name, *value), "mend the file");
+    if (value) found = value;
+  }
   return found ? *found : size(names[0]);
 }
 
-bool ConfigReader::renormalises(std::string_view key) {
-  if (key.empty()) return true;
+bool ConfigReader::truth(std::string_view key, bool usual) {
   const auto* const value = find(key);
   if (value && !value->is_boolean())
     refuse(fmt::format("{} is {}, neither true nor false", key, shown(*value)), "mend the file");
-  return value && *value == true;
+  return value ? value->get<bool>() : usual;
+}
+
+std::optional<bool> ConfigReader::truth(std::string_view key) {
+  if (key.empty()) return std::nullopt;
+  return truth(key, false);
 }
 
 std::optional<double> ConfigReader::number(const Words& keys) {
+  std::optional<double> found;
   for (const auto key : keys) {
     const auto* const value = find_at(key);
     if (!value) continue;
     if (!value->is_number() || !std::isfinite(value->get<double>()))
       refuse(fmt::format("{} is {}, which is no number", key.substr(1), shown(*value)), "mend the file");
-    return value->get<double>();
+    found = value->get<double>();
   }
-  return std::nullopt;
+  return found;
+}
+
+std::optional<Activation> ConfigReader::activation(const Family& family) {
+  const auto* const value = find(*family.file.activation);
+  if (!value) return std::nullopt;
+  const auto kind =
+      value->is_string() ? activation_named(value->get<std::string>(), inputs_of(*family.activation)) : std::nullopt;
+  if (!kind)
+    refuse(fmt::format("{} is {}: terrace has silu, and gelu_pytorch_tanh or gelu_new", *family.file.activation, shown(*value)),
+           "train another model");
+  return kind;
 }
 
 double ConfigReader::cap(const CapNumber& cap) {
@@ -176,16 +231,27 @@ void ConfigReader::demand_fixed(const FixedValues& fixed) {
   }
 }
 
-Rotary ConfigReader::scaling_at(std::string_view pointer, std::int64_t longest) {
+Rotary ConfigReader::scaling_at(std::string_view pointer, const RotaryPositions& rotary, std::int64_t longest) {
   const auto* const scaling = find_at(pointer);
   if (!scaling) return {};
   auto object = *scaling;
-  // Older files have it beside the object.
-  constexpr const char* kOriginal = "original_max_position_embeddings";
-  if (const auto* const original = find(kOriginal); original && object.is_object() && !object.contains(kOriginal))
-    object[kOriginal] = *original;
+  const auto* const original = find(kOriginal);
+  const std::string only(*rotary.only_scaling);
+  if (object.is_object()) {
+    if (has_angles_by_type(rotary))
+      object.erase("truncate");  // which the library looks for beside the objects, where files do not have it
+    else if (original)
+      object[kOriginal] = *original;
+    // What Phi-3's files called longrope at first.
+    for (const auto* const type : {"rope_type", "type"})
+      if (const auto at = object.find(type); !only.empty() && at != object.end() && (*at == "su" || *at == "yarn")) *at = only;
+  }
   try {
-    return rope_scaling_of(object, static_cast<double>(longest));
+    auto found = rope_scaling_of(object, static_cast<double>(longest));
+    if (!only.empty() && found.scaling != RotaryScaling::none && kind_of(found) != only)
+      throw Error(fmt::format("its type is {}, and the library has this model with {} only", kind_of(found), only),
+                  Exit::usage);
+    return found;
   } catch (const Error& error) {
     refuse(fmt::format("{}: {}", pointer.substr(1), error.what()), "terrace has no other changes of rotary positions");
   }
@@ -194,10 +260,10 @@ Rotary ConfigReader::scaling_at(std::string_view pointer, std::int64_t longest) 
 Rotary ConfigReader::scaling_of(const RotaryPositions& rotary, std::int64_t longest) {
   Rotary found;
   for (const auto key : rotary.scaling_keys)
-    if (const auto one = scaling_at(key, longest); one.scaling != RotaryScaling::none) found = one;
+    if (const auto one = scaling_at(key, rotary, longest); one.scaling != RotaryScaling::none) found = one;
+  if (!has_angles_by_type(rotary)) return found;
   const std::string_view of_windows = *rotary.window_scaling_key;
-  if (of_windows.empty()) return found;
-  if (scaling_at(of_windows, longest).scaling != RotaryScaling::none)
+  if (scaling_at(of_windows, rotary, longest).scaling != RotaryScaling::none)
     refuse(fmt::format("{} changes the angles of blocks with a window", of_windows.substr(1)), "train another model");
   // One object for each type of layers, and nothing beside them.
   std::vector<std::string> types{last_word(of_windows)};
@@ -212,7 +278,7 @@ Rotary ConfigReader::scaling_of(const RotaryPositions& rotary, std::int64_t long
 
 double ConfigReader::fraction(const RotaryPositions& rotary) {
   const auto told = number(rotary.fraction_keys);
-  const Words of_all{"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor"};
+  const Words of_all{"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor", "/rope_scaling/partial_rotary_factor"};
   if (const auto other = number(of_all); rotary.fraction_keys.size() == 0 && other.value_or(1) != 1)
     refuse(fmt::format("partial_rotary_factor is {}: terrace has this model with 1 only", *other), "train another model");
   return told.value_or(1);
@@ -235,22 +301,35 @@ std::optional<layers::RotatedBlocks> ConfigReader::rotated_blocks(const RotaryPo
 }
 
 // With newer versions every layer has a type, and only those of one type have the window.
-layers::Windows ConfigReader::windows(const ModelFile& file, std::int64_t blocks) {
-  const auto window = integer(*file.window).value_or(0), every = integer(*file.window_every_key).value_or(*file.window_every);
+layers::Windows ConfigReader::windows(const WindowKeys& keys, std::int64_t blocks, const layers::RotatedBlocks& rotated) {
+  const bool used = (*keys.used).empty() || truth(*keys.used, false);
+  const auto size = integer(*keys.size), number = integer(*keys.number);
   const auto* const types = find("layer_types");
+  if (blocks > layers::kMostLayers) return {};  // complete() refuses them
+  if (used && size == 0)
+    refuse(fmt::format("{} is 0, with which a position does not even see itself", *keys.size),
+           "mend the file: null is no window");
+  const auto window = used ? size.value_or(0) : 0;
   std::vector<std::int64_t> of_blocks;
-  if (!types) {
-    if (every == 0) return window;
-    for (std::int64_t b = 1; b <= std::min({every, blocks, layers::kMostLayers}); ++b)
-      of_blocks.push_back(b % every == 0 ? 0 : window);
-    return layers::Windows(layers::shortest_pattern(std::move(of_blocks)));
+  for (std::int64_t b = 0; b < blocks; ++b)
+    of_blocks.push_back(has_window(keys, number.value_or(*keys.usual_number), b, rotated) ? window : 0);
+  if (types) {
+    const auto is_known = [&](const json& type) {
+      return type == "full_attention" || (type == "sliding_attention" && window != 0);
+    };
+    if (!types->is_array() || std::ssize(*types) != blocks || !std::ranges::all_of(*types, is_known))
+      refuse(fmt::format("layer_types is {}, for {} layers with {}", shown(*types), blocks,
+                         window == 0 ? "no window" : fmt::format("a window of {}", window)),
+             "mend the file: it has full_attention for each layer, or sliding_attention where the model has a window");
+    auto told = of_blocks;
+    for (std::int64_t b = 0; b < blocks; ++b)
+      told[static_cast<std::size_t>(b)] = types->at(static_cast<std::size_t>(b)) == "full_attention" ? 0 : window;
+    if (!*keys.types && told != of_blocks)
+      refuse(fmt::format("layer_types is {}: the library does not read it in this model, and computes with {} in all layers",
+                         shown(*types), window == 0 ? "no window" : fmt::format("a window of {}", window)),
+             "mend the file: take layer_types out of it, if that is the model");
+    of_blocks = std::move(told);
   }
-  const auto is_known = [&](const json& type) {
-    return type == "full_attention" || (type == "sliding_attention" && window != 0);
-  };
-  if (!types->is_array() || types->empty() || !std::ranges::all_of(*types, is_known))
-    refuse(fmt::format("layer_types is {}, and the window {}", shown(*types), window), "train another model");
-  for (const auto& type : *types) of_blocks.push_back(type == "full_attention" ? 0 : window);
   return layers::Windows(layers::shortest_pattern(std::move(of_blocks)));
 }
 

@@ -26,21 +26,26 @@ class ConfigReader {
   ConfigReader(nlohmann::json values, std::string name) : values_(std::move(values)), name_(std::move(name)) {}
 
   [[noreturn]] void refuse(const std::string& what, const std::string& mend) const;
+  // As the library completes the file: what it takes for absent keys, and of two objects of rotary positions the one that
+  // counts.
+  void complete_for(const Family& family);
   // Null is as good as no key.
   const nlohmann::json* find(std::string_view key);
   const nlohmann::json* find_at(std::string_view pointer);
   std::optional<std::int64_t> integer(std::string_view key);
   std::int64_t size(std::string_view key);
-  std::int64_t size(const Words& names);  // under one of the names that versions gave it
+  std::int64_t size(const Words& names);  // under the names that versions gave it
   std::optional<double> number(const Words& keys);
-  bool renormalises(std::string_view key);
+  bool truth(std::string_view key, bool usual);
+  std::optional<bool> truth(std::string_view key);             // nothing: the family has no such key
+  std::optional<Activation> activation(const Family& family);  // nothing: as usual in the family
   double cap(const CapNumber& cap);
   double query_scalar(const Scales& scales);
   // Angles of long positions that are changed. `longest`: max_position_embeddings.
   Rotary scaling_of(const RotaryPositions& rotary, std::int64_t longest);
   double fraction(const RotaryPositions& rotary);  // the part of a head that is rotated
   std::optional<layers::RotatedBlocks> rotated_blocks(const RotaryPositions& rotary, std::int64_t blocks);
-  layers::Windows windows(const ModelFile& file, std::int64_t blocks);
+  layers::Windows windows(const WindowKeys& keys, std::int64_t blocks, const layers::RotatedBlocks& rotated);
   void demand_fixed(const FixedValues& fixed);
   void skip(const Words& keys) { known_.insert(known_.end(), keys.begin(), keys.end()); }
   void demand_nothing_else() const;
@@ -49,7 +54,7 @@ class ConfigReader {
 
  private:
   // The scaling of one object, if it is there.
-  Rotary scaling_at(std::string_view pointer, std::int64_t longest);
+  Rotary scaling_at(std::string_view pointer, const RotaryPositions& rotary, std::int64_t longest);
 
   nlohmann::json values_;
   std::string name_;

@@ -65,7 +65,9 @@ using layers::QueryKeyNorms;
 struct ConfigNumber {
   Stated<double> usual;
   Stated<bool> varies;  // between published models of the family: a file that does not tell it deserves a warning
-  Words keys;           // JSON pointers into config.json. --save writes the number under word_of() into its file.
+  // JSON pointers into config.json, those of older versions first: the last one that a file has counts. --save writes the
+  // number under word_of() into its file.
+  Words keys;
 };
 
 // The last word of the first key: "rope_theta".
@@ -99,7 +101,10 @@ struct LearnedPositions {
 // The attention rotates pairs of elements of q and k by angles that grow with the position.
 struct RotaryPositions {
   ConfigNumber base;
-  Words scaling_keys;   // pointers to objects in config.json that change the angles (rope_scaling.h)
+  // Pointers to objects in config.json that change the angles (rope_scaling.h). The first one that is not empty counts, unless
+  // blocks with a window have an object of their own: then the first one is laid over the second.
+  Words scaling_keys;
+  Stated<std::string_view> only_scaling;  // the one kind that the library has in this family; "": it has all
   Words fraction_keys;  // of the part of a head that is rotated, as ConfigNumber::keys; none: all of it, always
   // A list in config.json of 1 for blocks that rotate and 0 for others, or the number of blocks of which the last one does not;
   // "": all do. plain_every: that number if neither is told; 0: all do.
@@ -149,13 +154,31 @@ class FixedValues {
  public:
   template <std::same_as<FixedValue>... More>
   constexpr FixedValues(const FixedValue& first, const More&... more) : values_{first, more...}, size_(1 + sizeof...(more)) {}
+  static constexpr FixedValues none() { return {}; }
   [[nodiscard]] constexpr const FixedValue* begin() const { return values_.data(); }
   [[nodiscard]] constexpr const FixedValue* end() const { return values_.data() + size_; }
 
  private:
+  constexpr FixedValues() = default;
   std::array<FixedValue, 8> values_ = {};
   std::size_t size_ = 0;
 };
+
+// The blocks that have the window, if layer_types do not tell: every one; all but the last of each so many; all from the one of
+// a number on, counted from 0; those that rotate nothing.
+enum class Windowed : std::uint8_t { all, all_but_last, later, unrotated };
+
+// The sliding window of attention in config.json.
+struct WindowKeys {
+  Stated<std::string_view> size;  // null: none; "": the family has no window
+  Stated<std::string_view> used;  // of a truth value, without which no block has the window; "": the window is always used
+  Stated<Windowed> blocks;
+  Stated<std::string_view> number;    // of Windowed; "": it is never told
+  Stated<std::int64_t> usual_number;  // if it is not told
+  Stated<bool> types;                 // the library reads layer_types in this family
+};
+inline constexpr WindowKeys kNoWindow{
+    .size = "", .used = "", .blocks = Windowed::all, .number = "", .usual_number = 0, .types = false};
 
 // A model with further parts, such as one for images, of which this one is the language model. Its config.json has this model's
 // keys in the object text_config, and its files have this model's tensors with a prefix; all others are of the other parts.
@@ -173,12 +196,13 @@ struct ModelFile {
   Stated<std::string_view> layers, hidden, kv_heads, ffn, positions;
   Stated<std::string_view> head_dim;    // "": hidden size divided by heads, always
   Stated<std::int64_t> usual_head_dim;  // if it is not told; 0: hidden size divided by heads
-  Stated<std::string_view> window;      // of attention; null or no key: none
-  // Of so many blocks the last one has no window, if the types of layers are not told; 0: all have it, and no types are
-  // written.
-  Stated<std::int64_t> window_every;
-  Stated<std::string_view> window_every_key;  // "": it is never told
-  Stated<bool> tied;                          // if tie_word_embeddings is not told
+  Stated<bool> heads_divide;            // the library wants heads to divide the hidden size, whatever their width
+  WindowKeys window;
+  Stated<std::string_view> activation;  // the function of the MLP by its name; "": it is the family's
+  // Of truth values: whether the products of attention, and of the MLP, have biases; "": as the family's tensors have them.
+  Stated<std::string_view> attention_bias, mlp_bias;
+  Stated<bool> tied;                // if tie_word_embeddings is not told
+  Stated<std::string_view> untold;  // what the library takes for keys that a file does not have, as JSON
   FixedValues fixed;
   // The number of experts, by the names that versions gave it, and of those that a token chooses; none: the family has no
   // mixture of experts. renormalise: whether the gates of a token add up to 1, which they do not if it is not told; "": they
@@ -264,6 +288,8 @@ consteval Family checked(Family family) {
       throw std::logic_error("two numbers have one word in a saved file");
     }
     if (!(*rotary->base.usual >= 1)) throw std::logic_error("the rotary base is at least 1");
+    if (!(*rotary->window_scaling_key).empty() && rotary->scaling_keys.size() != 2)
+      throw std::logic_error("one object is laid over another");
     if ((*rotary->window_base != 0) != (rotary->window_base_keys.size() != 0))
       throw std::logic_error("the rotary base of blocks with a window has keys");
     for (const std::string_view key : rotary->scaling_keys)

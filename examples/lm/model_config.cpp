@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/activation_name.h>
 #include <terrace/examples/lm/model_config.h>
 
 namespace terrace::lm {
@@ -14,11 +15,12 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
 
-layers::ProjectionParts parts_of(const ProjectionParts& parts) {
-  return {.tensors = {parts.tensors.begin(), parts.tensors.end()}, .bias = *parts.bias};
+layers::ProjectionParts parts_of(const ProjectionParts& parts, std::optional<bool> bias) {
+  return {.tensors = {parts.tensors.begin(), parts.tensors.end()}, .bias = bias.value_or(*parts.bias)};
 }
 
-layers::TransformerNames names_of(const Family& family) {
+layers::TransformerNames names_of(const ModelConfig& config) {
+  const Family& family = config.family;
   const TensorNames& names = family.tensors;
   const auto* const learned = learned_positions(family);
   return {.embedding = std::string(*names.embedding),
@@ -32,10 +34,10 @@ layers::TransformerNames names_of(const Family& family) {
           .mlp_result_norm = std::string(*names.mlp_result_norm),
           .q_norm = std::string(*names.q_norm),
           .k_norm = std::string(*names.k_norm),
-          .qkv = parts_of(names.qkv),
-          .attention_output = parts_of(names.attention_output),
-          .up = parts_of(names.up),
-          .down = parts_of(names.down),
+          .qkv = parts_of(names.qkv, config.attention_bias),
+          .attention_output = parts_of(names.attention_output, config.attention_bias),
+          .up = parts_of(names.up, config.mlp_bias),
+          .down = parts_of(names.down, config.mlp_bias),
           .router = std::string(*names.experts.router),
           .experts = std::string(*names.experts.experts),
           .expert_up = {{names.experts.up.begin(), names.experts.up.end()}},
@@ -116,7 +118,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .query_key_norms = *family.query_key_norms,
           .scores = {.scale = config.query_scalar == 0 ? 0 : 1 / std::sqrt(config.query_scalar),
                      .cap = config.attention_cap.value_or(0)},
-          .activation = *family.activation,
+          .activation = config.activation.value_or(*family.activation),
           .embedding_factor = embedding_factor(config),
           .logit_cap = config.logit_cap.value_or(0),
           .positions = kind_of(*family.positions),
@@ -129,7 +131,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .experts = config.experts,
           .adapters = config.adapters,
           .matrices = *family.matrices,
-          .names = names_of(family),
+          .names = names_of(config),
           .dtype = config.dtype,
           .tensor = config.tensor,
           .context = config.context,
@@ -157,6 +159,20 @@ void validate(const ModelConfig& config) {
     refuse(fmt::format("{} has heads that share the hidden size: head_dim must be 0, not {} (heads of another width: model {})",
                        *family.name, config.head_size,
                        names_of_families("or", [](const Family& other) { return !(*other.file.head_dim).empty(); })));
+  if (config.activation && config.activation != *family.activation && (*family.file.activation).empty())
+    refuse(fmt::format("{} computes with {} only", *family.name, name_of(*family.activation)));
+  if (config.activation && inputs_of(*config.activation) != inputs_of(*family.activation))
+    refuse(fmt::format("{} has no MLP of such a shape: {} needs {} results of its first product", *family.name,
+                       name_of(*config.activation), inputs_of(*config.activation)));
+  const auto demand_key = [&](const char* field, std::optional<bool> bias, std::string_view key, bool (*has)(const Family&)) {
+    if (bias && key.empty())
+      refuse(fmt::format("{} has the biases of its tensors: leave out {} (models with or without them: {})", *family.name,
+                         field, names_of_families("or", has)));
+  };
+  demand_key("attention_bias", config.attention_bias, *family.file.attention_bias,
+             [](const Family& other) { return !(*other.file.attention_bias).empty(); });
+  demand_key("mlp_bias", config.mlp_bias, *family.file.mlp_bias,
+             [](const Family& other) { return !(*other.file.mlp_bias).empty(); });
   layers::checked(transformer_of(config));
 }
 

@@ -46,7 +46,10 @@ struct ModelConfig {
   double query_scalar = 0;                                   // scores are divided by its root; 0: the width of a head
   double window_rope_theta = 0;                              // of blocks with a window; 0: as usual in the family
   std::optional<double> attention_cap = {}, logit_cap = {};  // 0: none; nothing: as usual in the family
-  DType dtype = DType::fp32;                                 // of weights and activations
+  std::optional<Activation> activation = {};                 // nothing: as usual in the family
+  // Whether the four products of attention, and those of the MLP, have biases; nothing: as the family's tensors.
+  std::optional<bool> attention_bias = {}, mlp_bias = {};
+  DType dtype = DType::fp32;  // of weights and activations
   // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
   TensorParallel tensor = {};
   ContextParallel context = {};

@@ -50,6 +50,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   if (!values.is_object()) throw Error(fmt::format("{}: it is no JSON object{}", name, kMend), Exit::corrupt);
   ConfigReader reader(language_model_in(std::move(values)), name);
   const Family& family = family_of(reader);
+  reader.complete_for(family);
   const ModelFile& file = family.file;
   ModelConfig config{.family = family};
   config.layers = reader.size(*file.layers);
@@ -62,30 +63,35 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   config.ffn = reader.integer(*file.ffn).value_or(0);
   config.seq_len = reader.size(*file.positions);
   config.vocab = reader.size("vocab_size");
-  config.window = reader.windows(file, config.layers);
   config.norm_eps = reader.number(family.norm_eps.keys).value_or(*family.norm_eps.usual);
   if (const auto* const base = rotary_base(family)) config.rope_theta = reader.number(base->keys).value_or(*base->usual);
   config.query_scalar = reader.query_scalar(family.scales);
   config.attention_cap = reader.cap(family.scales.attention_cap);
   config.logit_cap = reader.cap(family.scales.logit_cap);
-  const auto* const tied = reader.find("tie_word_embeddings");
-  config.tied = tied ? *tied == true : *file.tied;
+  config.tied = reader.truth("tie_word_embeddings", *file.tied);
+  config.activation = reader.activation(family);
+  config.attention_bias = reader.truth(*file.attention_bias);
+  config.mlp_bias = reader.truth(*file.mlp_bias);
   if (const auto* const rotary = rotary_positions(family)) {
     config.rope_scaling = reader.scaling_of(*rotary, config.seq_len);
     config.rope_fraction = reader.fraction(*rotary);
     config.window_rope_theta = reader.number(rotary->window_base_keys).value_or(*rotary->window_base);
     config.rotated_blocks = reader.rotated_blocks(*rotary, config.layers);
   }
+  const auto usual_blocks = [&] {
+    return all_but_every(rotary_positions(family) ? *rotary_positions(family)->plain_every : 0, config.layers);
+  };
+  config.window = reader.windows(file.window, config.layers, config.rotated_blocks ? *config.rotated_blocks : usual_blocks());
   reader.demand_fixed(file.fixed);
   config.head_size = head_size_of(reader, config);
   if (file.experts.size() != 0) {
     config.experts.count = reader.size(file.experts);
     config.experts.chosen = reader.size(*file.experts_per_token);
-    config.experts.renormalise = reader.renormalises(*file.renormalise);
+    config.experts.renormalise = reader.truth(*file.renormalise).value_or(true);
   }
   reader.skip(file.unused);
   // Of a family without windows it says nothing.
-  if ((*file.window).empty()) static_cast<void>(reader.find("sliding_window"));
+  if ((*file.window.size).empty()) static_cast<void>(reader.find("sliding_window"));
   reader.demand_nothing_else();
   try {
     return complete(config);

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
@@ -72,9 +73,10 @@ const Kind& kind_named(std::string_view name) {
 
 // Rotated vectors are longer by as much as scores would shrink. `factor`: of yarn its own, of longrope that by which sequences
 // may be longer than `original`.
+double yarn_length(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 double usual_length(const Rotary& s, double factor) {
-  if (factor <= 1) return 1;
-  return s.scaling == RotaryScaling::yarn ? 0.1 * std::log(factor) + 1 : std::sqrt(1 + std::log(factor) / std::log(s.original));
+  if (s.scaling == RotaryScaling::yarn) return yarn_length(factor, 1);
+  return factor <= 1 ? 1 : std::sqrt(1 + std::log(factor) / std::log(s.original));
 }
 bool has_length(const Rotary& s) { return s.scaling == RotaryScaling::yarn || s.scaling == RotaryScaling::longrope; }
 
@@ -145,6 +147,12 @@ Rotary parse_rope_scaling(std::string_view text) {
   return checked(scaling);
 }
 
+std::string_view kind_of(const Rotary& scaling) {
+  for (const auto& kind : kinds())
+    if (scaling.scaling == kind.scaling) return kind.name;
+  return "none";
+}
+
 std::string to_text(const Rotary& scaling) {
   for (const auto& kind : kinds()) {
     if (scaling.scaling != kind.scaling) continue;
@@ -169,21 +177,26 @@ Rotary rope_scaling_of(const json& object, double positions) {
   Rotary scaling;
   scaling.scaling = kind.scaling;
   if (kind.scaling != RotaryScaling::linear) scaling.original = positions;
-  bool is_long = false;
   std::vector<std::string> known{"rope_type", "type",      "rope_theta",           "max_position_embeddings",
                                  "truncate",  "finetuned", "partial_rotary_factor"};
-  if (kind.scaling == RotaryScaling::longrope) known.emplace_back("factor");  // of the positions, which tell it themselves
+  const auto told = [&](const char* key) -> std::optional<double> {
+    known.emplace_back(key);
+    const auto at = object.find(key);
+    if (at == object.end() || at->is_null()) return std::nullopt;
+    if (!at->is_number()) refuse_scaling(fmt::format("{} is no number", key));
+    return at->get<double>();
+  };
+  const bool is_yarn = kind.scaling == RotaryScaling::yarn;
   for (const auto& number : kind.numbers) {
-    known.emplace_back(number.key);
-    const auto at = object.find(number.key);
-    if (at == object.end() || at->is_null()) {
-      if (number.must && number.field != &Rotary::original) refuse_scaling(fmt::format("{} needs {}", kind.name, number.key));
-      continue;
+    if (const auto value = told(number.key)) {
+      scaling.*number.field = *value;
+    } else if (number.must && number.field != &Rotary::original) {
+      const bool is_ratio = is_yarn && object.contains(number.key);  // null: of the two numbers of positions
+      if (!is_ratio) refuse_scaling(fmt::format("{} needs {}", kind.name, number.key));
     }
-    if (!at->is_number()) refuse_scaling(fmt::format("{} is no number", number.key));
-    scaling.*number.field = at->get<double>();
-    is_long |= number.field == &Rotary::length;
   }
+  // The library counts these sequences from max_position_embeddings, whatever the object says.
+  if (kind.scaling == RotaryScaling::dynamic) scaling.original = positions;
   for (const auto& list : kind.lists) {
     known.emplace_back(list.key);
     const auto at = object.find(list.key);
@@ -192,12 +205,21 @@ Rotary rope_scaling_of(const json& object, double positions) {
       refuse_scaling(fmt::format("{} needs {}, a list of numbers", kind.name, list.key));
     scaling.*list.field = at->get<std::vector<double>>();
   }
-  if (const auto at = object.find("truncate"); at != object.end() && at->is_boolean()) scaling.whole = at->get<bool>();
+  if (const auto at = object.find("truncate"); at != object.end()) {
+    if (!at->is_boolean() && !at->is_null()) refuse_scaling("truncate is neither true nor false");
+    scaling.whole = *at == true;
+  }
+  if (has_length(scaling)) {
+    const auto factor = told("factor").value_or(positions / scaling.original);
+    if (is_yarn) scaling.factor = factor;
+    const auto above = is_yarn ? told("mscale") : std::nullopt, below = is_yarn ? told("mscale_all_dim") : std::nullopt;
+    const bool has_both = above.value_or(0) != 0 && below.value_or(0) != 0;
+    const double usual = has_both ? yarn_length(factor, *above) / yarn_length(factor, *below) : usual_length(scaling, factor);
+    scaling.length = told("attention_factor").value_or(usual);
+  }
   for (const auto& [key, value] : object.items())
     if (!value.is_null() && std::ranges::find(known, key) == known.end())
       refuse_scaling(fmt::format("{} of {} is not known", printable(key), kind.name));
-  const double factor = kind.scaling == RotaryScaling::longrope ? positions / scaling.original : scaling.factor;
-  if (has_length(scaling) && !is_long) scaling.length = usual_length(scaling, factor);
   return checked(scaling);
 }
 
@@ -205,7 +227,10 @@ json rope_scaling_json(const Rotary& scaling) {
   for (const auto& kind : kinds()) {
     if (scaling.scaling != kind.scaling) continue;
     json object{{"rope_type", kind.name}};
-    for (const auto& number : kind.numbers) object[number.key] = scaling.*number.field;
+    for (const auto& number : kind.numbers)
+      if (scaling.scaling != RotaryScaling::dynamic || number.field != &Rotary::original)  // max_position_embeddings
+        object[number.key] =
+            number.field == &Rotary::original ? json(static_cast<std::int64_t>(scaling.original)) : json(scaling.*number.field);
     for (const auto& list : kind.lists) object[list.key] = scaling.*list.field;
     if (!scaling.whole) object["truncate"] = false;
     return object;

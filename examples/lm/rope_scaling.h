@@ -19,9 +19,11 @@
 namespace terrace::lm {
 
 Rotary parse_rope_scaling(std::string_view text);
-std::string to_text(const Rotary& scaling);  // what parse_rope_scaling() reads
+std::string_view kind_of(const Rotary& scaling);  // "yarn"
+std::string to_text(const Rotary& scaling);       // what parse_rope_scaling() reads
 
-// Of `rope_scaling` or `rope_parameters`. `positions`: max_position_embeddings, from which some kinds count.
+// Of `rope_scaling` or `rope_parameters`, with `original_max_position_embeddings` in it if the file has it beside the object.
+// `positions`: max_position_embeddings, from which some kinds count.
 Rotary rope_scaling_of(const nlohmann::json& object, double positions);
 nlohmann::json rope_scaling_json(const Rotary& scaling);  // null: none
 

@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/activation_name.h>
 #include <terrace/examples/lm/config_reader.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
@@ -17,12 +19,13 @@ using nlohmann::json;
 
 namespace {
 
+constexpr const char *kOriginal = "original_max_position_embeddings", *kTypes = "layer_types", *kPadding = "pad_token_id";
+
 // What a version of the library wrote in its own way stays as it is.
 bool says_the_same(const json& config, const json::json_pointer& scaling, const Rotary& wanted) {
-  constexpr const char* kOriginal = "original_max_position_embeddings";
   if (!config.contains(scaling) || !config.at(scaling).is_object()) return false;
   auto object = config.at(scaling);
-  if (config.contains(kOriginal) && !object.contains(kOriginal)) object[kOriginal] = config.at(kOriginal);
+  if (config.contains(kOriginal)) object[kOriginal] = config.at(kOriginal);
   const auto positions = config.value("max_position_embeddings", json());
   try {
     return rope_scaling_of(object, positions.is_number() ? positions.get<double>() : 0) == wanted;
@@ -50,31 +53,40 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   if (config.experts.count > 0 && config.experts.shared > 0) refuse("shared experts", "leave --shared-experts out");
   if (config.experts.count > 0 && !config.experts.renormalise && (*file.renormalise).empty())
     refuse("gates that do not add up to 1", "give --model qwen3_moe, or leave --router-gates out");
-  if (!config.window.none() && (*file.window).empty())
+  if (!config.window.none() && (*file.window.size).empty())
     refuse("a sliding window", "give --model mistral, which has one, or leave --window out");
   const auto* const rotary = rotary_positions(family);
-  const bool has_types = *file.window_every != 0;  // of layers
-  if (config.window.pattern().size() > 1 && !has_types)
-    refuse("windows of some blocks", "give one --window for all, or --model gemma2 or gemma3");
-  std::int64_t window = 0;
-  for (const auto one : config.window.pattern()) {
-    if (one != 0 && window != 0 && one != window)
-      refuse(fmt::format("windows of {} and {}", window, one), "give --window one size, and 0 for blocks without it");
-    window = std::max(window, one);
-  }
+  std::vector<std::int64_t> windows;
+  for (std::int64_t b = 0; b < config.layers; ++b) windows.push_back(config.window.of(b));
+  const std::int64_t window = std::ranges::max(windows);
+  const bool differ = std::ranges::count(windows, window) != config.layers;
+  for (const auto one : windows)
+    if (one != 0 && one != window)
+      refuse(fmt::format("windows of {} and {}", one, window), "give --window one size, and 0 for blocks without it");
+  if (differ && !*file.window.types)
+    refuse("windows of some blocks", "give one --window for all, or --model mistral, qwen2 or gemma2");
   if (rotary && rotary->window_base_keys.size() == 0 && config.window_rope_theta != 0)
     refuse("a rotary base of blocks with a window", "leave --window-rope-base out, or give --model gemma3");
   const auto& scales = family.scales;
+  if (*file.heads_divide && config.hidden % config.heads != 0)
+    refuse(fmt::format("{} heads and a hidden size of {}", config.heads, config.hidden),
+           "give a --hidden that --heads divides, or --model mistral or qwen3");
   if (config.query_scalar != 0 && (*scales.query_scalar).empty())
     refuse("scores divided otherwise", "leave --query-scalar out");
+  if (config.query_scalar != std::floor(config.query_scalar))
+    refuse(fmt::format("scores divided by the root of {}", config.query_scalar), "give a whole --query-scalar");
   const auto demand_cap = [&](const CapNumber& number, double cap, const char* flag) {
     if ((*number.key).empty() && cap != *number.usual)
-      refuse("a cap of its scores or logits", fmt::format("leave {} out, or give --model gemma2 or gemma3", flag));
+      refuse("a cap of its scores or logits", fmt::format("leave {} out, or give --model gemma2", flag));
   };
   demand_cap(scales.attention_cap, config.attention_cap.value_or(*scales.attention_cap.usual), "--attention-cap");
   demand_cap(scales.logit_cap, config.logit_cap.value_or(*scales.logit_cap.usual), "--logit-cap");
   if (rotary && rotary->fraction_keys.size() == 0 && config.rope_fraction != 1)
     refuse("heads of which a part is rotated", "give --model phi3, or leave --rope-fraction out");
+  if (const auto kind = kind_of(config.rope_scaling);
+      rotary && !(*rotary->only_scaling).empty() && kind != "none" && kind != *rotary->only_scaling)
+    refuse(fmt::format("the scaling {} of its positions", kind),
+           fmt::format("give --rope-scaling of kind {} or none, or --model llama", *rotary->only_scaling));
   const auto blocks = config.rotated_blocks.value_or(layers::RotatedBlocks());
   if (rotary && (*rotary->blocks_key).empty() && !blocks.all())
     refuse("blocks that rotate nothing", "give --model smollm3, or leave --rope-layers out");
@@ -89,8 +101,9 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(word_of(family.heads_keys), config.heads);
   set(*file.kv_heads, config.kv_heads);
   set(*file.ffn, config.ffn);
-  if (config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim)))
-    set(*file.head_dim, config.head_dim());
+  // A Mistral with types of layers is a Ministral, whose width of heads is not computed.
+  const bool has_width = config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim));
+  if (has_width || differ || out.contains(kTypes)) set(*file.head_dim, config.head_dim());
   // A table of positions has as many as were trained; rotary ones have no end.
   const auto positions = out.find(std::string(*file.positions));
   const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;
@@ -104,12 +117,26 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(*file.experts_per_token, config.experts.chosen);
   set(*file.renormalise, config.experts.renormalise);
   set("tie_word_embeddings", config.tied);
-  if (window != 0 || !has_types) set(*file.window, window == 0 ? json() : json(window));
-  if (has_types) {
+  const auto activation = config.activation.value_or(*family.activation);
+  if (const auto told = out.value(std::string(*file.activation), json());
+      !told.is_string() || activation_named(told.get<std::string>(), inputs_of(activation)) != activation)
+    set(*file.activation, name_of(activation));
+  set(*file.attention_bias, config.attention_bias.value_or(false));
+  set(*file.mlp_bias, config.mlp_bias.value_or(false));
+  // The library's own padding would be beyond the vocabulary, where its embedding refuses it.
+  const auto untold = json::parse(*file.untold);
+  if (!out.contains(kPadding) && untold.value(kPadding, std::int64_t{-1}) >= config.vocab) out[kPadding] = nullptr;
+  const auto blocks_of_window = *file.window.blocks;
+  if (window != 0 || ((*file.window.used).empty() && blocks_of_window == Windowed::all))
+    set(*file.window.size, window == 0 ? json() : json(window));
+  set(*file.window.used, window != 0);
+  if (window != 0 && blocks_of_window == Windowed::later)  // for versions that know no layer_types
+    set(*file.window.number, std::ranges::find(windows, window) - windows.begin());
+  const bool by_rule = blocks_of_window == Windowed::all ? !differ : window == 0 && blocks_of_window != Windowed::all_but_last;
+  if (out.contains(kTypes) || !by_rule) {
     json types = json::array();
-    for (std::int64_t b = 0; b < config.layers; ++b)
-      types.push_back(config.window.of(b) == 0 ? "full_attention" : "sliding_attention");
-    set("layer_types", types);
+    for (const auto one : windows) types.push_back(one == 0 ? "full_attention" : "sliding_attention");
+    out[kTypes] = types;
   }
   // The library wants a whole number where it is one.
   const auto shortest = [](double number) {
@@ -133,6 +160,10 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     set_each(rotary->base.keys, config.rope_theta);
     set_each(rotary->window_base_keys, config.window_rope_theta);
     set_each(rotary->fraction_keys, config.rope_fraction);
+    // It stands above the number of the object.
+    if (const auto& scaling = config.rope_scaling;
+        scaling.scaling == RotaryScaling::longrope || (scaling.original != 0 && out.contains(kOriginal)))
+      out[kOriginal] = static_cast<std::int64_t>(scaling.original);
     for (const auto key : rotary->scaling_keys) {
       // rope_parameters has the base, too, and is there only where the directory had it.
       const json::json_pointer pointer{std::string(key)};

@@ -77,11 +77,11 @@ std::vector<Source> sources_of(const fs::path& file) {
   return {std::move(own), std::move(config)};
 }
 
-// Where the number may stand in the source.
+// Where the number may stand in the source, first the place that counts.
 std::vector<Pointer> places_in(const Source& source, const Untold& untold) {
   if (source.flat) return {Pointer() / std::string(lm::word_of(untold.keys))};
   std::vector<Pointer> places;
-  for (const auto key : untold.keys) places.emplace_back(std::string(key));
+  for (const auto key : untold.keys) places.emplace(places.begin(), std::string(key));
   return places;
 }
 

@@ -125,6 +125,13 @@ std::vector<Option> make_table() {
       number("model", "attention-cap", &C::attention_cap, {-1, kMost}, kSame,
              "attention's scores s become cap · tanh(s / cap); 0: they are not capped; -1: as usual in the model family"),
       number("model", "logit-cap", &C::logit_cap, {-1, kMost}, kSame, "the same for the output head's logits"),
+      text("model", "activation", &C::activation, Text::choice, kSame,
+           "function of the feed-forward part (hidden_act in a config.json); usual: as usual in the model family",
+           {"usual", "silu", "gelu_pytorch_tanh"}),
+      text("model", "attention-bias", &C::attention_bias, Text::any, kSame,
+           "give attention's four products biases (attention_bias in a config.json)"),
+      text("model", "mlp-bias", &C::mlp_bias, Text::any, kSame,
+           "give the feed-forward part's products biases (mlp_bias in a config.json)"),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       number(
           "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,

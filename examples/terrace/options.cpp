@@ -18,6 +18,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
+#include <terrace/examples/lm/activation_name.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/terrace/data_sources.h>
@@ -517,6 +518,10 @@ void apply_model_dir(RunConfig& c) {
   c.query_scalar = model.query_scalar;
   c.attention_cap = model.attention_cap.value_or(c.attention_cap);
   c.logit_cap = model.logit_cap.value_or(c.logit_cap);
+  const bool is_usual = !model.activation || *model.activation == *model.family.get().activation;
+  c.activation = is_usual ? "usual" : lm::name_of(*model.activation);
+  c.attention_bias = model.attention_bias.value_or(false);
+  c.mlp_bias = model.mlp_bias.value_or(false);
   if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
   if (model.experts.count != 0) {

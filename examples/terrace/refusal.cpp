@@ -31,12 +31,13 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
   if (const auto r = std::ranges::find_if(refusals, [](const Refusal& of) { return of.least_bytes != 0; }); r != refusals.end())
     return fmt::format("{} must be more than {}MiB; for a model of this size no exact value is searched{}", kFlags[r->tier],
                        r->least_bytes * sharing(c, r->tier) / kMiB, or_disk);
+  const auto alone = [](Tier tier) { return fmt::format("no value of {} alone is enough: ", kFlags[tier]); };
   if (const auto r = std::ranges::find(refusals, 0U, &Refusal::enough_bytes); r != refusals.end()) {
     std::vector<const char*> others;
     for (const auto tier : kAllTiers)
       if (tier != r->tier && (tier != Tier::disk || !c.nvme_path.empty())) others.push_back(kFlags[tier]);
-    return fmt::format("no value of {} alone is enough: raise {} as well, or lower --batch-size or --seq-len{}",
-                       kFlags[r->tier], fmt::join(others, " or "), or_disk);
+    return fmt::format("{}raise {} as well, or lower --batch-size or --seq-len{}", alone(r->tier), fmt::join(others, " or "),
+                       or_disk);
   }
   const bool tiles_work = c.experts == 0 && c.tp_mode == "1d" && !optimizer_of(c)->layer_unit();
   const bool tiles_help = tiles_work && c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.mlp_row_tiles == 1 &&
@@ -49,11 +50,15 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
   std::vector<std::string> flags;
   for (const auto tier : kAllTiers) {
     std::uint64_t enough = 0;
-    for (const auto& r : refusals)
+    for (const auto& r : refusals) {
       if (r.tier == tier) enough = std::max(enough, r.enough_bytes);
+      if (r.other == tier) enough = std::max(enough, r.other_bytes);
+    }
     if (enough != 0) flags.push_back(fmt::format("{} {}MiB", kFlags[tier], enough * sharing(c, tier) / kMiB));
   }
-  return fmt::format("{} would fit{}{}", fmt::join(flags, " "), or_disk, or_tiles);
+  const auto pair = std::ranges::find_if(refusals, [](const Refusal& of) { return of.other_bytes != 0; });
+  return fmt::format("{}{} would fit{}{}", pair == refusals.end() ? "" : alone(pair->tier), fmt::join(flags, " "), or_disk,
+                     or_tiles);
 }
 
 Error refusal_error(const RunConfig& c, const Plan& p) {

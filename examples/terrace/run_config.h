@@ -17,14 +17,16 @@ struct RunConfig {
   std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as usual in the family
   std::int64_t head_dim = 0;                                                // 0: hidden ÷ heads
   std::int64_t seq_len = 256, vocab = 256;
-  double rope_base = 0, norm_eps = 0;         // 0: as usual in the family
-  std::string rope_scaling = "none";          // for lm::parse_rope_scaling()
-  double rope_fraction = 1;                   // of a head
-  double window_rope_base = 0;                // 0: as usual in the family
-  double query_scalar = 0;                    // 0: the width of a head
-  double attention_cap = -1, logit_cap = -1;  // 0: none; −1: as usual in the family
-  std::string rope_layers = "usual";          // as usual in the family, or for layers::RotatedBlocks::parse()
-  std::string skips = "none";                 // none | u
+  double rope_base = 0, norm_eps = 0;             // 0: as usual in the family
+  std::string rope_scaling = "none";              // for lm::parse_rope_scaling()
+  double rope_fraction = 1;                       // of a head
+  double window_rope_base = 0;                    // 0: as usual in the family
+  double query_scalar = 0;                        // 0: the width of a head
+  double attention_cap = -1, logit_cap = -1;      // 0: none; −1: as usual in the family
+  std::string activation = "usual";               // as usual in the family, or for lm::activation_named()
+  bool attention_bias = false, mlp_bias = false;  // false: as usual in the family
+  std::string rope_layers = "usual";              // as usual in the family, or for layers::RotatedBlocks::parse()
+  std::string skips = "none";                     // none | u
   std::int64_t experts = 0, experts_per_token = 2, shared_experts = 0;
   double expert_capacity = 0, router_aux_loss = 0, router_z_loss = 0;
   std::string router_gates = "chosen";  // chosen | all

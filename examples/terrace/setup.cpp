@@ -8,6 +8,7 @@
 
 #include <terrace/core/philox.h>
 #include <terrace/core/thread_pool.h>
+#include <terrace/examples/lm/activation_name.h>
 #include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/lm/rope_scaling.h>
@@ -42,6 +43,19 @@ std::optional<double> cap_of(const char* flag, double cap) {
   if (cap >= 0) return cap;
   if (cap == -1) return std::nullopt;
   throw Error(fmt::format("{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", flag, cap), Exit::usage);
+}
+
+std::optional<Activation> activation_of(const RunConfig& c) {
+  if (c.activation == "usual") return std::nullopt;
+  const auto& family = lm::family_named(c.model);
+  const auto kind = lm::activation_named(c.activation, inputs_of(*family.activation));
+  if (!kind)
+    throw Error(
+        fmt::format(
+            "--activation {}: {} has an MLP without gates, which has another function\n  give gelu_pytorch_tanh or usual",
+            c.activation, c.model),
+        Exit::usage);
+  return kind;
 }
 
 std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
@@ -96,6 +110,9 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .window_rope_theta = c.window_rope_base,
        .attention_cap = cap_of("--attention-cap", c.attention_cap),
        .logit_cap = cap_of("--logit-cap", c.logit_cap),
+       .activation = activation_of(c),
+       .attention_bias = c.attention_bias ? std::optional(true) : std::nullopt,
+       .mlp_bias = c.mlp_bias ? std::optional(true) : std::nullopt,
        .dtype = parse_dtype(c.dtype),
        .tensor = tensor_of(c),
        .context = {.ranks = static_cast<std::uint32_t>(c.cp),

@@ -70,6 +70,9 @@ std::optional<Windows> windows_of_config(const nlohmann::json& config, std::int6
   } else if (const auto every = config.find("sliding_window_pattern"); every != config.end()) {
     if (!every->is_number_unsigned() || every->get<std::int64_t>() < 1) return std::nullopt;
     for (std::int64_t b = 1; b <= blocks; ++b) of_blocks.push_back(b % every->get<std::int64_t>() == 0 ? 0 : positions);
+  } else if (const auto first = config.find("max_window_layers"); used != config.end() && first != config.end()) {
+    if (!first->is_number_unsigned()) return std::nullopt;
+    for (std::int64_t b = 0; b < blocks; ++b) of_blocks.push_back(b < first->get<std::int64_t>() ? 0 : positions);
   } else {
     of_blocks = {positions};
   }

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "on_ranks.h"
 
@@ -396,6 +397,19 @@ TEST_F(Budgets, AModelFarTooLargeIsRefusedWithoutAWalk) {
   const auto refused = terrace({"plan", "--layers", "1000", "--hidden", "60000", "--heads", "100", "--assumed-costs",
                                 "--device-memory", "24GiB", "--host-memory", "100GiB", "--nvme-path", "disk"});
   expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 224578MiB"});
+}
+
+// Neither alone would help. The pair works as it is printed.
+TEST_F(Budgets, ThatAreBothTooSmallAreAnsweredWithAPair) {
+  const std::string before = "alone is enough: ";
+  const auto refused = train(kModel + Words{"--device-memory", "200KB", "--host-memory", "200KB", "--out-dir", "none"});
+  expect_refusal(refused, 3, {before + "--", " would fit"});
+  std::istringstream said(refused.err.substr(refused.err.find(before) + before.size()));
+  Words pair;
+  for (std::string word; said >> word && word != "would";) pair.push_back(word);
+  ASSERT_EQ(4U, pair.size()) << refused.described;
+  const auto run = train(kModel + pair);
+  EXPECT_EQ(0, run.exit) << run.described;
 }
 
 TEST_F(Budgets, ALimitOfTheDiskIsNoReservation) {

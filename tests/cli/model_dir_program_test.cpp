@@ -28,16 +28,18 @@ class ModelDirProgram : public Ranks {
 
 // --model DIR is the model that was exported, whatever ranks and tiers it was trained on.
 TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
-  for (const auto& [family, trained] : {std::pair<std::string, Words>{"llama", {"--tp", "2", "--sp", "--untied"}},
-                                        {"gemma", {"--tp", "2", "--head-dim", "24"}},
-                                        {"gemma2", {"--dp", "2", "--zero", "3", "--window", "7,0", "--query-scalar", "24"}},
-                                        {"gemma3", {"--tp", "2", "--pp", "2", "--window", "5,0", "--logit-cap", "2"}},
-                                        {"gpt2", {"--dp", "2", "--zero", "3", "--nvme-path", "."}},
-                                        {"mistral", {"--pp", "2", "--window", "7", "--kv-heads", "2"}},
-                                        {"olmo2", {"--tp", "4", "--sp", "--kv-heads", "2"}},
-                                        {"phi3", {"--pp", "2", "--rope-fraction", "0.5"}},
-                                        {"qwen2", {"--tp", "4", "--kv-heads", "2", "--vocab-tiles", "2", "--mlp-tiles", "2"}},
-                                        {"qwen3", {"--tp", "2", "--head-dim", "24", "--kv-heads", "2"}}}) {
+  for (const auto& [family, trained] :
+       {std::pair<std::string, Words>{
+            "llama", {"--tp", "2", "--sp", "--untied", "--attention-bias", "--mlp-bias", "--activation", "gelu_pytorch_tanh"}},
+        {"gemma", {"--tp", "2", "--head-dim", "24"}},
+        {"gemma2", {"--dp", "2", "--zero", "3", "--window", "7,0", "--query-scalar", "24"}},
+        {"gemma3", {"--tp", "2", "--pp", "2", "--window", "5,0", "--logit-cap", "2"}},
+        {"gpt2", {"--dp", "2", "--zero", "3", "--nvme-path", "."}},
+        {"mistral", {"--pp", "2", "--window", "7", "--kv-heads", "2"}},
+        {"olmo2", {"--tp", "4", "--sp", "--kv-heads", "2"}},
+        {"phi3", {"--pp", "2", "--rope-fraction", "0.5"}},
+        {"qwen2", {"--tp", "4", "--kv-heads", "2", "--vocab-tiles", "2", "--mlp-tiles", "2", "--window", "0,7"}},
+        {"qwen3", {"--tp", "2", "--head-dim", "24", "--kv-heads", "2"}}}) {
     SCOPED_TRACE(family);
     const Words model{"--model", family, "--heads", "4", "--seq-len", "32", "--norm-eps", "0.0001"};
     const auto first = train(model + trained + Words{"--steps", "3", "--out-dir", family, "--save", family + ".safetensors"});
@@ -52,10 +54,11 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
     const auto from_file = look(
         family + "-b", model + [&] {
           Words same{"--init-from", family + ".safetensors"};
-          for (const auto* const flag :
-               {"--window", "--kv-heads", "--head-dim", "--rope-fraction", "--rope-layers", "--query-scalar", "--logit-cap"})
+          for (const auto* const flag : {"--window", "--kv-heads", "--head-dim", "--rope-fraction", "--rope-layers",
+                                         "--query-scalar", "--logit-cap", "--activation"})
             if (const auto at = std::ranges::find(trained, flag); at != trained.end()) same = same + Words{flag, *(at + 1)};
-          if (std::ranges::count(trained, "--untied") != 0) same.emplace_back("--untied");
+          for (const auto* const flag : {"--untied", "--attention-bias", "--mlp-bias"})
+            if (std::ranges::count(trained, flag) != 0) same.emplace_back(flag);
           return same;
         }());
     ASSERT_EQ(0, from_file.exit) << from_file.described;

@@ -3,6 +3,7 @@
 #include "layer_harness.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -30,28 +31,32 @@ constexpr bool all_stated(const Members&...) {
 constexpr bool every_property_is_stated() {
   const auto& [name, norm, scales, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
                matrices, tensors] = kMixed;
-  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, window_every,
-               window_every_key, tied, fixed, experts, per_token, renormalise, wrapper, unused] = file;
+  const auto& [type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, heads_divide, window,
+               activation_key, attention_bias, mlp_bias, tied, untold, fixed, experts, per_token, renormalise, wrapper,
+               unused] = file;
+  const auto& [window_size, window_used, windowed, window_number, usual_window_number, window_types] = window;
   const auto& [wrapper_type, wrapper_defaults, wrapper_prefix] = wrapper;
   const auto& [offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap] = scales;
   const auto& [cap_key, usual_cap] = attention_cap;
   const auto& [usual, varies, keys] = norm_eps;
   const auto& [parts, bias] = tensors.qkv;
-  const auto& [base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every, window_base, window_base_keys,
-               window_scaling_key] = *lm::rotary_positions(kMixed);
+  const auto& [base, scaling_keys, only_scaling, fraction_keys, blocks_key, every_key, plain_every, window_base,
+               window_base_keys, window_scaling_key] = *lm::rotary_positions(kMixed);
   const auto& [table] = *lm::learned_positions(kFused);
   const auto& [prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, attention_result, mlp_result, q_norm,
                k_norm, qkv, output, up, down, experts_named, buffers] = tensors;
   const auto& [router, experts_prefix, expert_up, expert_down] = experts_named;
   return all_stated(name, norm, scales, query_key, positions, activation, grouped_heads, usual_ffn, norm_eps, heads_keys, file,
                     matrices, tensors) &&
-         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, window, window_every,
-                    window_every_key, tied, fixed, experts, per_token, renormalise, wrapper, unused) &&
+         all_stated(type, architecture, layers, hidden, kv_heads, ffn, longest, head_dim, usual_head_dim, heads_divide, window,
+                    activation_key, attention_bias, mlp_bias, tied, untold, fixed, experts, per_token, renormalise, wrapper,
+                    unused) &&
+         all_stated(window_size, window_used, windowed, window_number, usual_window_number, window_types) &&
          all_stated(wrapper_type, wrapper_defaults, wrapper_prefix) && all_stated(usual, varies, keys) &&
          all_stated(parts, bias) && all_stated(offset, by_root, query_scalar, untold_scalar, attention_cap, logit_cap) &&
          all_stated(cap_key, usual_cap) &&
-         all_stated(base, scaling_keys, fraction_keys, blocks_key, every_key, plain_every, window_base, window_base_keys,
-                    window_scaling_key) &&
+         all_stated(base, scaling_keys, only_scaling, fraction_keys, blocks_key, every_key, plain_every, window_base,
+                    window_base_keys, window_scaling_key) &&
          all_stated(table) &&
          all_stated(prefix, embedding, final_norm, head, block, attention_norm, mlp_norm, attention_result, mlp_result, q_norm,
                     k_norm, qkv, output, up, down, buffers) &&
@@ -231,6 +236,31 @@ TEST_P(FamilyTest, EveryParameterReachesTheLoss) {
     for (double& v : values) v *= 1.25;
     EXPECT_NE(last_loss(config(), weights), loss) << name;
     values = kept;
+  }
+}
+
+// Those of a file, which few models of the family have.
+TEST_P(FamilyTest, BiasesReachTheLossOrAreRefused) {
+  for (const auto& [field, key, parts] :
+       {std::tuple{&ModelConfig::attention_bias, *family.file.attention_bias,
+                   std::array{&family.tensors.qkv, &family.tensors.attention_output}},
+        std::tuple{&ModelConfig::mlp_bias, *family.file.mlp_bias, std::array{&family.tensors.up, &family.tensors.down}}}) {
+    auto with = config();
+    with.*field = true;
+    if (key.empty()) {
+      EXPECT_THAT(refusal(with), HasSubstr(std::string(*family.name) + " has the biases of its tensors"));
+      continue;
+    }
+    auto weights = weights_of(lm::make_model(with));
+    const double loss = last_loss(with, weights);
+    for (const auto* const part : parts)
+      for (const auto tensor : part->tensors) {
+        auto& bias = weights.at(std::string(*family.tensors.block) + "0." + std::string(tensor) + ".bias");
+        const auto kept = bias;
+        for (double& v : bias) v += 0.25;
+        EXPECT_NE(last_loss(with, weights), loss) << tensor;
+        bias = kept;
+      }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <set>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -105,8 +106,6 @@ TEST(ModelDir, HasEveryFamily) {
   const auto c = lm::parse_model_config(qwen2.dump(), "c");
   EXPECT_TRUE(c.window.none());
   EXPECT_EQ("qwen2", *c.family.get().name);
-  qwen2["use_sliding_window"] = true;
-  EXPECT_THAT(refusal(qwen2), HasSubstr("use_sliding_window is true"));
   const json gpt2{{"model_type", "gpt2"}, {"n_layer", 2},        {"n_head", 4},
                   {"n_embd", 64},         {"n_inner", nullptr},  {"n_positions", 128},
                   {"vocab_size", 300},    {"n_ctx", 128},        {"layer_norm_epsilon", 1e-5},
@@ -190,7 +189,6 @@ TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
   EXPECT_EQ("0,1,1", blocks({{"no_rope_layers", {0, 1, 1}}, {"no_rope_layer_interval", 2}, {"pretraining_tp", 2}}));
   EXPECT_THAT(refusal(of_type("smollm3", {{"no_rope_layers", {0, 1}}})), HasSubstr("no_rope_layers is [0,1]"));
   EXPECT_THAT(refusal(of_type("smollm3", {{"no_rope_layers", {0, 1, 2}}})), HasSubstr("no list of 0 and 1"));
-  EXPECT_THAT(refusal(of_type("smollm3", {{"use_sliding_window", true}})), HasSubstr("use_sliding_window is true"));
   for (const json& part :
        {json{{"partial_rotary_factor", 0.5}},
         json{{"rope_theta", nullptr},
@@ -224,9 +222,14 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
         {"rope_parameters", {{"full_attention", {{"rope_theta", 1.0}}}}, "it has full_attention apart"},
         {"rope_scaling", {{"type", "linear"}}, "linear needs factor"},
         {"rope_scaling", {{"type", "linear"}, {"factor", 0.5}}, "factor must be at least 1"},
-        {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 0.7}}, "mscale of yarn is not known"},
-        {"hidden_act", "gelu", "hidden_act is \"gelu\""},
-        {"attention_bias", true, "attention_bias is true"},
+        {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"stretch", 0.7}}, "stretch of yarn is not known"},
+        {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"truncate", 1}}, "truncate is neither true nor false"},
+        {"hidden_act", "relu", "hidden_act is \"relu\""},
+        {"hidden_act", 1, "hidden_act is 1"},
+        {"attention_bias", 1, "attention_bias is 1, neither true nor false"},
+        {"mlp_bias", "true", "mlp_bias is \"true\", neither true nor false"},
+        {"tie_word_embeddings", 1, "tie_word_embeddings is 1, neither true nor false"},
+        {"tie_word_embeddings", "true", "tie_word_embeddings is \"true\", neither true nor false"},
         {"rope_interleaved", true, "what terrace does not know: rope_interleaved (true)"},
         {"auto_map", {{"AutoModel", "own.Model"}}, "what terrace does not know: auto_map"},
         {"head_dim", 33, "heads of even width, not 33"},
@@ -289,7 +292,7 @@ TEST(ModelDir, HasLongropeInBothSpellings) {
   newer.erase("rope_scaling");
   newer["rope_parameters"] = scaling;
   newer["rope_parameters"]["rope_theta"] = 500000.0;
-  newer["rope_parameters"]["original_max_position_embeddings"] = 256;
+  newer["original_max_position_embeddings"] = 256;  // without it the library takes 4096, whatever the object says
   for (const auto& config : {older, newer}) {
     const auto c = lm::parse_model_config(config.dump(), "c");
     EXPECT_DOUBLE_EQ(std::sqrt(1 + std::log(2048.0 / 256) / std::log(256.0)), c.rope_scaling.length);
@@ -426,7 +429,7 @@ TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
   for (const json& bad : {json(0), json(-1.0), json("50"), json::array()})
     EXPECT_THAT(refusal(of({{"attn_logit_softcapping", bad}})), HasSubstr("which is no cap"));
   EXPECT_THAT(refusal(of({{"query_pre_attn_scalar", 0}})), HasSubstr("query_pre_attn_scalar is 0"));
-  EXPECT_THAT(refusal(of({{"hidden_activation", "silu"}})), HasSubstr("hidden_activation is \"silu\""));
+  EXPECT_THAT(refusal(of({{"hidden_activation", "relu"}})), HasSubstr("hidden_activation is \"relu\""));
   // What the library has not as Llama.
   auto plain = lm::parse_model_config(llama().dump(), "c");
   plain.logit_cap = 3;
@@ -496,13 +499,14 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
     for (const bool tied : {false, true}) {
       lm::ModelConfig c{.family = *family, .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260, .tied = tied};
       if (*family->grouped_heads) c.kv_heads = 2;
-      if (!(*family->file.window).empty()) c.window = 8;
+      if (!(*family->file.window.size).empty()) c.window = 8;
       if (family->file.experts.size() != 0) c.experts = {.count = 5, .chosen = 3};
       if (!(*family->file.head_dim).empty()) c.head_size = tied ? 24 : 16;
       c.norm_eps = 3e-6;
       if (lm::rotary_positions(*family)) {
         c.rope_theta = 1234.5;
-        if (tied) c.rope_scaling = lm::parse_rope_scaling("yarn:factor=4,original=16");
+        if (tied && (*lm::rotary_positions(*family)->only_scaling).empty())
+          c.rope_scaling = lm::parse_rope_scaling("yarn:factor=4,original=16");
       }
       c = lm::complete(c);
       json newer{{"dtype", "float16"}, {"bos_token_id", 7}};
@@ -542,6 +546,144 @@ TEST(ModelDir, ModelsThatTheLibraryDoesNotHaveAreNotWritten) {
       .family = lm::family_named("llama"), .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .window = 8, .vocab = 260};
   c = lm::complete(c);
   EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
+}
+
+// A list of types is the model's, or it is refused: it is neither cut nor repeated, nor passed over.
+TEST(ModelDir, LayerTypesHaveOneForEachLayer) {
+  const auto types = [](const char* pattern) {
+    json all = json::array();
+    for (const char* p = pattern; *p; ++p) all.push_back(*p == 's' ? "sliding_attention" : "full_attention");
+    return all;
+  };
+  const auto of = [&](const char* type, const char* pattern, const json& window = 128) {
+    auto config = of_type(type, {{"sliding_window", window}, {"layer_types", types(pattern)}});
+    config.erase("attention_bias");
+    return config;
+  };
+  for (const auto* const pattern : {"", "sf", "sfss", "s"})
+    EXPECT_THAT(refusal(of("mistral", pattern)), HasSubstr("layer_types is " + types(pattern).dump() + ", for 3 layers"));
+  EXPECT_THAT(refusal(of("mistral", "sfs", nullptr)), HasSubstr("for 3 layers with no window"));
+  EXPECT_THAT(refusal(of("llama", "ffs")), HasSubstr("for 3 layers with no window"));
+  EXPECT_THAT(refusal(of("llama", "ff")), HasSubstr("for 3 layers"));
+  EXPECT_EQ("it was accepted", refusal(of("llama", "fff")));
+  for (const auto* const type : {"phi3", "mixtral"}) {
+    auto config = of(type, "fff");
+    if (type == std::string("mixtral")) config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}});
+    EXPECT_THAT(refusal(config), HasSubstr("the library does not read it in this model, and computes with a window of 128"));
+    config["layer_types"] = types("sss");
+    EXPECT_EQ("it was accepted", refusal(config));
+  }
+  for (const auto* const pattern : {"sfs", "ffs", "sff"}) {
+    const auto config = of("mistral", pattern);
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    for (const auto& base : {config, json()}) {
+      const auto written = lm::model_config_json(c, DType::fp32, base);
+      EXPECT_EQ(types(pattern), written.at("layer_types"));
+      EXPECT_EQ(128, written.at("sliding_window"));
+      EXPECT_EQ(16, written.at("head_dim")) << "a Ministral of the library does not compute it";
+      EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window);
+    }
+  }
+  // A Mistral whose layers are alike stays one: with types the library's Auto classes take it for a Ministral.
+  auto alike = of("mistral", "sss");
+  alike.erase("layer_types");
+  EXPECT_FALSE(lm::model_config_json(lm::parse_model_config(alike.dump(), "c"), DType::fp32, alike).contains("layer_types"));
+}
+
+TEST(ModelDir, WindowsThatHaveToBeSwitchedOn) {
+  const auto qwen = [](const char* type, const json& more) {
+    auto config =
+        of_type(type, {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}, {"head_dim", 16}});
+    if (type == std::string("qwen3_moe"))
+      config.update({{"num_experts", 4}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 32}});
+    config.update(more);
+    return config;
+  };
+  const auto windows = [](const json& config) {
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    for (const auto& base : {config, json()}) {
+      const auto written = lm::model_config_json(c, DType::fp32, base);
+      EXPECT_EQ(!c.window.none(), written.at("use_sliding_window")) << written;
+      EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window) << written;
+      if (config.at("model_type") == "qwen2" && !c.window.none()) {
+        EXPECT_EQ(1, written.at("max_window_layers"));
+      }
+    }
+    return layers::to_string(c.window);
+  };
+  for (const auto* const type : {"qwen2", "qwen3"}) {
+    EXPECT_EQ("0,64,64", windows(qwen(type, json::object())));
+    EXPECT_EQ("0", windows(qwen(type, {{"max_window_layers", nullptr}}))) << "28 layers have none, as the library takes it";
+    EXPECT_EQ("0", windows(qwen(type, {{"use_sliding_window", false}})));
+    EXPECT_EQ("0", windows(qwen(type, {{"sliding_window", nullptr}})));
+  }
+  EXPECT_EQ("64", windows(qwen("qwen3_moe", json::object())));
+  EXPECT_EQ("0,64,0", windows(qwen("smollm3", {{"no_rope_layers", {1, 0, 1}}})));
+  EXPECT_THAT(refusal(qwen("qwen2", {{"use_sliding_window", 1}})), HasSubstr("use_sliding_window is 1"));
+  EXPECT_THAT(refusal(qwen("qwen2", {{"sliding_window", 0}})), HasSubstr("sliding_window is 0"));
+}
+
+// As Granite's code models have them, which are Llama.
+TEST(ModelDir, BiasesAreThoseOfTheFile) {
+  const auto names = [](const json& config) {
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    EXPECT_EQ(config.at("attention_bias"), lm::model_config_json(c, DType::fp32, {}).at("attention_bias"));
+    std::set<std::string> found;
+    for (const auto& layer : lm::make_model(c).layers)
+      for (const auto& param : layer->params())
+        if (param.name.starts_with("model.layers.1.") && param.name.ends_with(".bias")) found.insert(param.name.substr(15));
+    return found;
+  };
+  auto config = llama();
+  EXPECT_EQ(std::set<std::string>{}, names(config));
+  config["mlp_bias"] = true;
+  const std::set<std::string> of_mlp{"mlp.down_proj.bias", "mlp.gate_proj.bias", "mlp.up_proj.bias"};
+  EXPECT_EQ(of_mlp, names(config));
+  config["attention_bias"] = true;
+  auto all = of_mlp;
+  for (const auto* const name : {"q", "k", "v", "o"}) all.insert(fmt::format("self_attn.{}_proj.bias", name));
+  EXPECT_EQ(all, names(config));
+  auto plain =
+      lm::complete({.family = lm::family_named("mistral"), .layers = 1, .hidden = 8, .heads = 2, .seq_len = 4, .vocab = 256});
+  plain.attention_bias = true;
+  EXPECT_THROW(static_cast<void>(lm::complete(plain)), Error);
+}
+
+// What the library refuses to load is not written.
+TEST(ModelDir, ExportsCanBeLoaded) {
+  const auto of = [](const char* family, const auto& change) {
+    lm::ModelConfig c{.family = lm::family_named(family), .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260};
+    change(c);
+    return lm::model_config_json(lm::complete(c), DType::fp32, {});
+  };
+  const auto refused = [&](const char* family, const auto& change) -> std::string {
+    try {
+      static_cast<void>(of(family, change));
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it was written";
+  };
+  // The library's own padding is beyond small vocabularies.
+  for (const auto& [family, padding] : {std::pair{"phi3", 32000}, {"smollm3", 128004}}) {
+    const auto small = of(family, [](auto&) {});
+    EXPECT_TRUE(small.contains("pad_token_id") && small.at("pad_token_id").is_null()) << small;
+    EXPECT_FALSE(of(family, [&](auto& c) { c.vocab = padding + 1; }).contains("pad_token_id"));
+    EXPECT_TRUE(of(family, [&](auto& c) { c.vocab = padding; }).contains("pad_token_id"));
+  }
+  EXPECT_FALSE(of("llama", [](auto&) {}).contains("pad_token_id"));
+  for (const auto* const scaling : {"linear:factor=2", "yarn:factor=2,original=16", "dynamic:factor=2,original=16"})
+    EXPECT_THAT(refused("phi3", [&](auto& c) { c.rope_scaling = lm::parse_rope_scaling(scaling); }),
+                HasSubstr("of its positions is none that Hugging Face's library has as Phi3ForCausalLM"));
+  const auto longrope = of("phi3", [](auto& c) {
+    c.rope_scaling = lm::parse_rope_scaling("longrope:original=16,short=1/1/1/1/1/1/1/1,long=2/2/2/2/2/2/2/2");
+  });
+  EXPECT_EQ(16, longrope.at("original_max_position_embeddings")) << "which stands above that of the object";
+  EXPECT_THAT(refused("llama", [](auto& c) { c.head_size = 16, c.heads = c.kv_heads = 5; }),
+              HasSubstr("5 heads and a hidden size of 64"));
+  EXPECT_EQ("it was written", refused("qwen3", [](auto& c) { c.head_size = 16, c.heads = c.kv_heads = 5; }));
+  EXPECT_THAT(refused("gemma2", [](auto& c) { c.query_scalar = 24.5; }), HasSubstr("the root of 24.5"));
+  EXPECT_THAT(refused("gemma3", [](auto& c) { c.attention_cap = 3; }), HasSubstr("a cap of its scores"));
 }
 
 class ModelDirFiles : public FolderTest {};

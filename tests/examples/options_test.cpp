@@ -43,7 +43,7 @@ TEST(Options, TableCoversEveryFieldOnce) {
     // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
-  EXPECT_EQ(keys.size(), 118U);  // the number of RunConfig's fields: add the option with the field
+  EXPECT_EQ(keys.size(), 121U);  // the number of RunConfig's fields: add the option with the field
 }
 
 TEST(Options, DefaultsSurviveSavingAndReading) {
@@ -60,6 +60,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
   c.rope_base = 500000, c.rope_scaling = "linear:factor=2", c.norm_eps = 1e-6, c.skips = "u";
   c.head_dim = 24, c.rope_fraction = 0.5, c.rope_layers = "1,0", c.window_rope_base = 77;
+  c.attention_bias = c.mlp_bias = true, c.activation = "gelu_pytorch_tanh";
   c.query_scalar = 144, c.attention_cap = 50, c.logit_cap = 0;
   c.experts = 6, c.experts_per_token = 3, c.shared_experts = 1, c.expert_capacity = 1.25, c.router_gates = "all";
   c.router_aux_loss = 0.01, c.router_z_loss = 1e-3;

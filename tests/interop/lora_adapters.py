@@ -38,6 +38,7 @@ OF_EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
 FAMILIES = {
     "llama": (lambda: transformers.LlamaConfig(**SIZES), "q,v", ["q_proj", "v_proj"]),
     "llama, all": (lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), "all", ALL),
+    "llama, rsLoRA": (lambda: transformers.LlamaConfig(**SIZES), "all", ALL),
     "llama, tensor ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", ALL, None, ["--tp", 4, "--sp"]),
     "llama, context ranks": (lambda: transformers.LlamaConfig(**SIZES), "all", ALL, None, ["--cp", 2, "--cp-mode", "ring"]),
     "qwen2": (lambda: transformers.Qwen2Config(**SIZES), "q,k,v,o", [*QKV, "o_proj"]),
@@ -129,7 +130,8 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None,
     random_weights(model, 7)
     model.tie_weights()
     model.save_pretrained(folder / "model")
-    settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules, target_parameters=parameters, task_type="CAUSAL_LM", fan_in_fan_out=name.startswith("gpt2"))
+    by_root = "rsLoRA" in name  # which divides alpha by the root of the rank
+    settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, use_rslora=by_root, target_modules=modules, target_parameters=parameters, task_type="CAUSAL_LM", fan_in_fan_out=name.startswith("gpt2"))
     adapted = peft.get_peft_model(base(folder), settings)
     random_weights(torch.nn.ParameterDict({n.replace(".", "_"): p for n, p in adapters_of(adapted).items()}), 11)
     adapted.save_pretrained(folder / "adapter")
@@ -139,7 +141,7 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None,
 
     common = ["--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
               "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited",
-              "--lora-rank", RANK, "--lora-alpha", ALPHA, "--lora-targets", targets_here, "--init-adapter", "adapter", *ranks]  # fmt: skip
+              "--lora-rank", RANK, "--lora-alpha", ALPHA * (RANK**0.5 if by_root else 1), "--lora-targets", targets_here, "--init-adapter", "adapter", *ranks]  # fmt: skip
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--out-dir", "still")
     terrace(program, folder, "ckpt", "export", "still", "still-adapter")
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", LONG, "--min-lr", LONG, "--optimizer", "sgd", "--momentum", 0,

@@ -72,6 +72,9 @@ FAMILIES = {
                                                                **scaled(rope_type="dynamic", factor=2.0)),
     "llama, yarn scaling": lambda: transformers.LlamaConfig(**SIZES, **scaled(rope_type="yarn", factor=8.0,
                                                             original_max_position_embeddings=16)),
+    "llama, yarn with mscale": lambda: transformers.LlamaConfig(**SIZES, **scaled(rope_type="yarn", factor=8.0, mscale=0.7, mscale_all_dim=0.4,
+                                                                original_max_position_embeddings=16)),
+    "llama, biases": lambda: transformers.LlamaConfig(**SIZES, attention_bias=True, mlp_bias=True),
     "mistral": lambda: transformers.MistralConfig(**SIZES, sliding_window=9),
     "mistral, no window": lambda: transformers.MistralConfig(**SIZES, sliding_window=None),
     "mistral, wide heads": lambda: transformers.MistralConfig(**SIZES, sliding_window=None, head_dim=24),
@@ -92,6 +95,9 @@ FAMILIES = {
     "smollm3": lambda: transformers.SmolLM3Config(**{**SIZES, "num_hidden_layers": 5}, pad_token_id=None),
     "smollm3, other blocks": lambda: transformers.SmolLM3Config(**SIZES, pad_token_id=None, no_rope_layers=[0, 1, 1]),
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
+    "qwen2, windows": lambda: transformers.Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=1),
+    "smollm3, windows": lambda: transformers.SmolLM3Config(**{**SIZES, "num_hidden_layers": 5}, pad_token_id=None, use_sliding_window=True,
+                                                           sliding_window=9, attention_bias=True),
 }  # fmt: skip
 
 

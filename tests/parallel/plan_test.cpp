@@ -97,6 +97,23 @@ TEST(Plan, AHostThatIsTooSmallIsRefusedWithTheHostItNeeds) {
   EXPECT_TRUE(plan_of(o).fits) << p.refusal.enough_bytes;
 }
 
+TEST(Plan, ARefusalOfTwoTiersAtOnceNamesAPairThatFits) {
+  toy::RunOptions o;
+  o.budget = {64 * kKiB, 64 * kKiB, 0};
+  const auto p = plan_of(o);
+  ASSERT_FALSE(p.fits);
+  ASSERT_GT(p.refusal.enough_bytes, 0U);
+  ASSERT_GT(p.refusal.other_bytes, 0U);
+  ASSERT_NE(p.refusal.tier, p.refusal.other);
+  for (const auto& [tier, bytes] :
+       {std::pair{p.refusal.tier, p.refusal.enough_bytes}, std::pair{p.refusal.other, p.refusal.other_bytes}})
+    (tier == Tier::device ? o.budget.device : o.budget.host) = bytes;
+  EXPECT_TRUE(plan_of(o).fits) << p.refusal.enough_bytes << ", " << p.refusal.other_bytes;
+  auto alone = o;
+  (p.refusal.tier == Tier::device ? alone.budget.host : alone.budget.device) = 64 * kKiB;
+  EXPECT_FALSE(plan_of(alone).fits) << "one would have been enough";
+}
+
 TEST(Plan, UpdatesRunWhereTheyAreToldTo) {
   toy::RunOptions o;
   for (const auto tier : {Tier::device, Tier::host}) {

@@ -3,8 +3,9 @@
 
 namespace terrace::lm {
 
-extern constexpr Family kGemma = checked(
-    gemma_like("gemma", gemma_file("gemma", "GemmaForCausalLM", "", {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal}),
-               llama_tensors(false)));
+extern constexpr Family kGemma = checked(gemma_like(
+    "gemma",
+    gemma_file("gemma", "GemmaForCausalLM", kNoWindow, R"({"num_key_value_heads": 16, "intermediate_size": 24576})", ""),
+    llama_tensors(false)));
 
 }  // namespace terrace::lm

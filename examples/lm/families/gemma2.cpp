@@ -7,8 +7,9 @@ namespace {
 
 consteval Family gemma2() {
   auto file =
-      gemma_file("gemma2", "Gemma2ForCausalLM", "sliding_window", {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal});
-  file.window_every = 2;
+      gemma_file("gemma2", "Gemma2ForCausalLM", gemma_window("", 2),
+                 R"({"num_key_value_heads": 4, "intermediate_size": 9216, "sliding_window": 4096})", "hidden_activation");
+  file.heads_divide = true;
   auto family = gemma_like("gemma2", file, with_result_norms(llama_tensors(false)));
   family.scales = capped_scales(50, 30);
   return family;

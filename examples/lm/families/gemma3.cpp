@@ -6,8 +6,11 @@ namespace terrace::lm {
 namespace {
 
 constexpr RotaryPositions kGemma3Positions{
-    .base = {.usual = 1000000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/full_attention/rope_theta"}},
+    .base = {.usual = 1000000,
+             .varies = true,
+             .keys = {"/rope_theta", "/rope_parameters/full_attention/rope_theta", "/rope_scaling/rope_theta"}},
     .scaling_keys = {"/rope_scaling", "/rope_parameters/full_attention"},
+    .only_scaling = "",
     .fraction_keys = Words::none(),
     .blocks_key = "",
     .every_key = "",
@@ -17,10 +20,11 @@ constexpr RotaryPositions kGemma3Positions{
     .window_scaling_key = "/rope_parameters/sliding_attention"};
 
 consteval Family gemma3() {
-  auto file = gemma_file("gemma3_text", "Gemma3ForCausalLM", "sliding_window",
-                         {kGemmaAct, kGemmaActivation, kNoAttentionBias, kCausal});
-  file.window_every = 6;
-  file.window_every_key = "sliding_window_pattern";
+  auto file =
+      gemma_file("gemma3_text", "Gemma3ForCausalLM", gemma_window("sliding_window_pattern", 6),
+                 R"({"num_key_value_heads": 4, "intermediate_size": 9216, "sliding_window": 4096})", "hidden_activation");
+  file.heads_divide = true;
+  file.unused = {"cache_implementation", "attn_logit_softcapping"};  // of which the library's attention learns nothing
   // The 4B, 12B and 27B models see images, too.
   file.wrapper = {.type = "gemma3",
                   .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
@@ -31,6 +35,7 @@ consteval Family gemma3() {
   family.query_key_norms = QueryKeyNorms::heads;
   family.positions = kGemma3Positions;
   family.scales = capped_scales(0, 0);
+  family.scales.attention_cap.key = "";
   return family;
 }
 

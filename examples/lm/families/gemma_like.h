@@ -18,7 +18,6 @@ inline constexpr Scales kGemmaScales{.norm_offset = 1,
 // Files of the first generation say "gelu" and mean its approximation, too.
 inline constexpr FixedValue kGemmaAct{"hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu\""}};
 inline constexpr FixedValue kGemmaActivation{"hidden_activation", {"\"gelu_pytorch_tanh\""}};
-inline constexpr FixedValue kNoAttentionBias{"attention_bias", {"false"}};
 inline constexpr FixedValue kCausal{"use_bidirectional_attention", {"false"}};
 
 // Norms before and behind each half of a block.
@@ -29,13 +28,27 @@ consteval TensorNames with_result_norms(TensorNames names) {
   return names;
 }
 
-consteval ModelFile gemma_file(std::string_view type, std::string_view architecture, std::string_view window,
-                               const FixedValues& fixed) {
-  auto file = llama_file(type, architecture, window, fixed);
+// `activation`: the key of its name; "": it is GELU's approximation, always.
+consteval ModelFile gemma_file(std::string_view type, std::string_view architecture, const WindowKeys& window,
+                               std::string_view untold, std::string_view activation) {
+  const FixedValues with_activation{kGemmaAct, kCausal}, without{kGemmaAct, kGemmaActivation, kCausal};
+  auto file =
+      with_attention_bias(llama_file(type, architecture, window, untold, activation.empty() ? without : with_activation));
+  file.activation = activation;
   file.usual_head_dim = 256;
   file.tied = true;
   file.unused = {"cache_implementation"};
   return file;
+}
+
+// All blocks but the last of each so many have it.
+consteval WindowKeys gemma_window(std::string_view number, std::int64_t usual) {
+  return {.size = "sliding_window",
+          .used = "",
+          .blocks = Windowed::all_but_last,
+          .number = number,
+          .usual_number = usual,
+          .types = true};
 }
 
 // What the second and the third generation have: scores by a scalar of the file, and caps. 0: none, if the file does not tell

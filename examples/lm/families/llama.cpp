@@ -3,11 +3,19 @@
 
 namespace terrace::lm {
 
-extern constexpr Family kLlama =
-    checked(llama_like("llama",
-                       llama_file("llama", "LlamaForCausalLM", "",
-                                  {kSilu, FixedValue{"attention_bias", {"false"}}, FixedValue{"mlp_bias", {"false"}},
-                                   FixedValue{"pretraining_tp", {"1"}}}),
-                       llama_tensors(false)));
+namespace {
+
+consteval ModelFile llama_own_file() {
+  auto file = with_attention_bias(
+      llama_file("llama", "LlamaForCausalLM", kNoWindow, R"({"rms_norm_eps": 1e-6, "intermediate_size": 11008})"));
+  file.heads_divide = true;
+  file.mlp_bias = "mlp_bias";
+  file.unused = {"pretraining_tp"};
+  return file;
+}
+
+}  // namespace
+
+extern constexpr Family kLlama = checked(llama_like("llama", llama_own_file(), llama_tensors(false)));
 
 }  // namespace terrace::lm

@@ -9,8 +9,11 @@ namespace terrace::lm {
 
 // Llama 3.1 and others change the angles of long positions: the scaling.
 inline constexpr RotaryPositions kLlamaPositions{
-    .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
+    .base = {.usual = 10000,
+             .varies = true,
+             .keys = {"/rope_theta", "/rope_parameters/rope_theta", "/rope_scaling/rope_theta"}},
     .scaling_keys = {"/rope_scaling", "/rope_parameters"},
+    .only_scaling = "",
     .fraction_keys = Words::none(),
     .blocks_key = "",
     .every_key = "",
@@ -22,10 +25,34 @@ inline constexpr RotaryPositions kLlamaPositions{
 // 8/3 · hidden, rounded up to a multiple of 64.
 constexpr std::int64_t llama_ffn(std::int64_t hidden) { return (8 * hidden + 3 * 64 - 1) / (3 * 64) * 64; }
 
-inline constexpr FixedValue kSilu{"hidden_act", {"\"silu\"", "\"swish\""}};
+inline constexpr FixedValue kNoAttentionBias{"attention_bias", {"false"}};
 
-consteval ModelFile llama_file(std::string_view type, std::string_view architecture, std::string_view window,
-                               const FixedValues& fixed) {
+// Of all blocks.
+consteval WindowKeys window_of_all(bool types) {
+  auto window = kNoWindow;
+  window.size = "sliding_window";
+  window.types = types;
+  return window;
+}
+
+// Qwen's, which has to be switched on.
+consteval WindowKeys window_if_used(Windowed blocks, std::string_view number, std::int64_t usual, bool types) {
+  return {.size = "sliding_window",
+          .used = "use_sliding_window",
+          .blocks = blocks,
+          .number = number,
+          .usual_number = usual,
+          .types = types};
+}
+
+// Biases of attention's four products are told by each file.
+consteval ModelFile with_attention_bias(ModelFile file) {
+  file.attention_bias = "attention_bias";
+  return file;
+}
+
+consteval ModelFile llama_file(std::string_view type, std::string_view architecture, const WindowKeys& window,
+                               std::string_view untold, const FixedValues& fixed = FixedValues::none()) {
   return {.type = type,
           .architecture = architecture,
           .layers = "num_hidden_layers",
@@ -35,10 +62,13 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
           .positions = "max_position_embeddings",
           .head_dim = "head_dim",
           .usual_head_dim = 0,
+          .heads_divide = false,
           .window = window,
-          .window_every = 0,
-          .window_every_key = "",
+          .activation = "hidden_act",
+          .attention_bias = "",
+          .mlp_bias = "",
           .tied = false,
+          .untold = untold,
           .fixed = fixed,
           .experts = Words::none(),
           .experts_per_token = "",

@@ -3,7 +3,13 @@
 
 namespace terrace::lm {
 
-extern constexpr Family kMistral = checked(
-    llama_like("mistral", llama_file("mistral", "MistralForCausalLM", "sliding_window", {kSilu}), llama_tensors(false)));
+// With layer_types the library's Auto classes make a Ministral of it, whose blocks have windows or not.
+extern constexpr Family kMistral =
+    checked(llama_like("mistral",
+                       llama_file("mistral", "MistralForCausalLM", window_of_all(true),
+                                  R"({"rms_norm_eps": 1e-6, "num_key_value_heads": 8, "intermediate_size": 14336,
+                                      "sliding_window": 4096})",
+                                  {kNoAttentionBias}),
+                       llama_tensors(false)));
 
 }  // namespace terrace::lm

@@ -12,8 +12,11 @@ consteval RotaryPositions mixtral_positions() {
 }
 
 consteval ModelFile mixtral_file() {
-  auto file = llama_file("mixtral", "MixtralForCausalLM", "sliding_window",
-                         {kSilu, FixedValue{"output_router_logits", {"false"}}, FixedValue{"router_jitter_noise", {"0.0"}}});
+  auto file =
+      llama_file("mixtral", "MixtralForCausalLM", window_of_all(false),
+                 R"({"num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8,
+                             "num_experts_per_tok": 2})",
+                 {kNoAttentionBias, FixedValue{"output_router_logits", {"false"}}, FixedValue{"router_jitter_noise", {"0.0"}}});
   file.experts = {"num_local_experts"};
   file.experts_per_token = "num_experts_per_tok";
   file.unused = {"router_aux_loss_coef"};  // of a loss that the library adds with output_router_logits only

@@ -16,7 +16,8 @@ consteval TensorNames olmo2_tensors() {
 
 consteval Family olmo2() {
   auto family = llama_like(
-      "olmo2", llama_file("olmo2", "Olmo2ForCausalLM", "", {kSilu, FixedValue{"attention_bias", {"false"}}}), olmo2_tensors());
+      "olmo2", with_attention_bias(llama_file("olmo2", "Olmo2ForCausalLM", kNoWindow, R"({"intermediate_size": 11008})")),
+      olmo2_tensors());
   family.query_key_norms = QueryKeyNorms::whole;
   return family;
 }

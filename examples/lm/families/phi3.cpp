@@ -6,9 +6,13 @@ namespace terrace::lm {
 namespace {
 
 constexpr RotaryPositions kPhi3Positions{
-    .base = {.usual = 10000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
+    .base = {.usual = 10000,
+             .varies = true,
+             .keys = {"/rope_theta", "/rope_parameters/rope_theta", "/rope_scaling/rope_theta"}},
     .scaling_keys = {"/rope_scaling", "/rope_parameters"},
-    .fraction_keys = {"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor"},
+    .only_scaling = "longrope",
+    .fraction_keys = {"/partial_rotary_factor", "/rope_parameters/partial_rotary_factor",
+                      "/rope_scaling/partial_rotary_factor"},
     .blocks_key = "",
     .every_key = "",
     .plain_every = 0,
@@ -17,8 +21,10 @@ constexpr RotaryPositions kPhi3Positions{
     .window_scaling_key = ""};
 
 consteval ModelFile phi3_file() {
-  auto file = llama_file("phi3", "Phi3ForCausalLM", "sliding_window", {kSilu, FixedValue{"attention_bias", {"false"}}});
-  file.unused = {"original_max_position_embeddings"};  // of scaled positions, which name it themselves
+  auto file = llama_file("phi3", "Phi3ForCausalLM", window_of_all(false),
+                         R"({"intermediate_size": 8192, "original_max_position_embeddings": 4096, "pad_token_id": 32000})",
+                         {kNoAttentionBias});
+  file.unused = {"original_max_position_embeddings"};  // of models whose positions are not scaled
   return file;
 }
 

@@ -5,9 +5,10 @@ namespace terrace::lm {
 namespace {
 
 consteval Family qwen2() {
-  auto family =
-      llama_like("qwen2", llama_file("qwen2", "Qwen2ForCausalLM", "", {kSilu, FixedValue{"use_sliding_window", {"false"}}}),
-                 llama_tensors(true));
+  auto file = llama_file("qwen2", "Qwen2ForCausalLM", window_if_used(Windowed::later, "max_window_layers", 28, true),
+                         R"({"num_key_value_heads": 32, "intermediate_size": 22016, "sliding_window": 4096})");
+  file.unused = {"attention_bias"};  // which says of some files what all of them have
+  auto family = llama_like("qwen2", file, llama_tensors(true));
   family.norm_eps.usual = 1e-6;
   return family;
 }

@@ -6,8 +6,9 @@ namespace terrace::lm {
 namespace {
 
 consteval ModelFile qwen3_file() {
-  auto file = llama_file("qwen3", "Qwen3ForCausalLM", "",
-                         {kSilu, FixedValue{"use_sliding_window", {"false"}}, FixedValue{"attention_bias", {"false"}}});
+  auto file = with_attention_bias(
+      llama_file("qwen3", "Qwen3ForCausalLM", window_if_used(Windowed::later, "max_window_layers", 28, true),
+                 R"({"num_key_value_heads": 32, "intermediate_size": 22016, "sliding_window": 4096})"));
   file.usual_head_dim = 128;
   return file;
 }

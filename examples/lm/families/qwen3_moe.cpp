@@ -6,10 +6,11 @@ namespace terrace::lm {
 namespace {
 
 consteval ModelFile qwen3_moe_file() {
-  auto file = llama_file("qwen3_moe", "Qwen3MoeForCausalLM", "",
-                         {kSilu, FixedValue{"use_sliding_window", {"false"}}, FixedValue{"attention_bias", {"false"}},
-                          FixedValue{"decoder_sparse_step", {"1"}}, FixedValue{"mlp_only_layers", {"[]"}},
-                          FixedValue{"output_router_logits", {"false"}}});
+  auto file = with_attention_bias(llama_file(
+      "qwen3_moe", "Qwen3MoeForCausalLM", window_if_used(Windowed::all, "", 0, false),
+      R"({"num_key_value_heads": 4, "moe_intermediate_size": 768, "sliding_window": 4096, "num_experts_per_tok": 8})",
+      {FixedValue{"decoder_sparse_step", {"1"}}, FixedValue{"mlp_only_layers", {"[]"}},
+       FixedValue{"output_router_logits", {"false"}}}));
   file.ffn = "moe_intermediate_size";
   file.experts = {"num_experts", "num_local_experts"};
   file.experts_per_token = "num_experts_per_tok";

@@ -6,8 +6,11 @@ namespace terrace::lm {
 namespace {
 
 constexpr RotaryPositions kSmollm3Positions{
-    .base = {.usual = 2000000, .varies = true, .keys = {"/rope_theta", "/rope_parameters/rope_theta"}},
+    .base = {.usual = 2000000,
+             .varies = true,
+             .keys = {"/rope_theta", "/rope_parameters/rope_theta", "/rope_scaling/rope_theta"}},
     .scaling_keys = {"/rope_scaling", "/rope_parameters"},
+    .only_scaling = "",
     .fraction_keys = Words::none(),
     .blocks_key = "no_rope_layers",
     .every_key = "no_rope_layer_interval",
@@ -17,9 +20,10 @@ constexpr RotaryPositions kSmollm3Positions{
     .window_scaling_key = ""};
 
 consteval ModelFile smollm3_file() {
-  auto file = llama_file("smollm3", "SmolLM3ForCausalLM", "",
-                         {kSilu, FixedValue{"use_sliding_window", {"false"}}, FixedValue{"attention_bias", {"false"}},
-                          FixedValue{"mlp_bias", {"false"}}});
+  auto file =
+      with_attention_bias(llama_file("smollm3", "SmolLM3ForCausalLM", window_if_used(Windowed::unrotated, "", 0, true),
+                                     R"({"num_key_value_heads": 4, "intermediate_size": 11008, "pad_token_id": 128004})"));
+  file.mlp_bias = "mlp_bias";
   file.tied = true;
   file.unused = {"pretraining_tp"};
   return file;

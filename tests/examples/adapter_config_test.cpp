@@ -1,0 +1,49 @@
+// adapter_config.json of PEFT: adapters that terrace trains, by their numbers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/adapter_config.h>
+#include <terrace/tests/support/folder_test.h>
+
+namespace terrace::test {
+namespace {
+
+class AdapterConfig : public FolderTest {
+ protected:
+  std::string refusal(const nlohmann::json& config, std::int64_t rank, double alpha) {
+    const auto file = folder_ / "adapter_config.json";
+    std::ofstream(file) << config;
+    try {
+      lm::demand_adapter_config(file, rank, alpha, {});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.exit(), Exit::usage);
+      return error.what();
+    }
+    return "it was accepted";
+  }
+};
+
+// It divides alpha by the root of the rank, so that it is LoRA with another alpha.
+TEST_F(AdapterConfig, RsLoraIsLoraWithAnotherAlpha) {
+  const nlohmann::json config{{"peft_type", "LORA"}, {"r", 8}, {"lora_alpha", 16}, {"use_rslora", true}};
+  EXPECT_THAT(refusal(config, 8, 16),
+              testing::HasSubstr("lora_alpha is 16 with use_rslora, which is 45.254833995939045 without "
+                                 "it, and this run has 16\n  give --lora-alpha 45.254833995939045"));
+  EXPECT_EQ("it was accepted", refusal(config, 8, 45.254833995939045));
+  auto plain = config;
+  plain["use_rslora"] = false;
+  EXPECT_EQ("it was accepted", refusal(plain, 8, 16));
+  plain["use_rslora"] = 1;
+  EXPECT_THAT(refusal(plain, 8, 16), testing::HasSubstr("use_rslora is neither true nor false"));
+  plain["use_rslora"] = nullptr, plain["use_dora"] = 1;
+  EXPECT_THAT(refusal(plain, 8, 16), testing::HasSubstr("use_dora is not false"));
+}
+
+}  // namespace
+}  // namespace terrace::test
