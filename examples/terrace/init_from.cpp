@@ -227,6 +227,7 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
         fmt::format("--init-from {} does not tell its {}, so this run uses {}; the config.json of its model has "
                     "the right values ({})",
                     c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
+  if (auto windows = warning_of_told_windows(c)) warnings.push_back(std::move(*windows));
   const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
   if (const auto scaling = rotary ? other_scaling(c, *rotary, sources) : std::nullopt)
     warnings.push_back(

@@ -26,7 +26,7 @@ WeightSource first_weights(const RunConfig& config, const Model& model);
 WeightSource with_adapters(const WeightSource& base, const WeightSource& adapters);
 
 // What the user must know about the file: the values that it does not tell, positions that are dropped, a scaling of positions
-// that terrace does not have.
+// that terrace does not have, windows that are left out.
 std::vector<std::string> warnings_of_init_from(const RunConfig& config, const Model& model);
 
 // The metadata with which --save tells the values that are in no tensor.

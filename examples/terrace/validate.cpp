@@ -106,9 +106,6 @@ void demand_tiles(const RunConfig& c) {
 
 void demand_window(const RunConfig& c) {
   const auto pattern = layers::Windows::parse(c.window).pattern();
-  if (const auto widest = std::ranges::max(pattern); widest > c.seq_len)
-    refuse_pair(fmt::format("--window {} with --seq-len {}: no position has so many before it", widest, c.seq_len),
-                fmt::format("give --window {} or less, or leave it out", c.seq_len));
   if (std::ssize(pattern) > c.layers)
     refuse_pair(fmt::format("--window {} has {} numbers for --layers {}", c.window, pattern.size(), c.layers),
                 "blocks have the windows of the list in turn, so give at most one for each layer");

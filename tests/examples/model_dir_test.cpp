@@ -404,6 +404,33 @@ TEST(ModelDir, GemmasLanguageModelIsFoundInAModelWithAPartForImages) {
   EXPECT_THAT(refusal(unknown), HasSubstr("router_jitter"));
 }
 
+// A window that no sequence reaches is kept for files and computes nothing else than none, in Gemma 3 with its own rotary base.
+TEST(ModelDir, AWindowMayBeLongerThanTheSequences) {
+  for (const auto* const type : {"mistral", "gemma2", "gemma3_text"}) {
+    SCOPED_TRACE(type);
+    auto config = std::string(type) == "mistral" ? of_type(type, {{"attention_bias", nullptr}}) : gemma3();
+    config["model_type"] = type;
+    config["sliding_window"] = 4096;
+    config["max_position_embeddings"] = 2048;
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    const std::string pattern = std::string(type) == "mistral"  ? "4096"
+                                : std::string(type) == "gemma2" ? "4096,0"
+                                                                : "4096,4096,4096,4096,4096,0";
+    EXPECT_EQ(pattern, layers::to_string(c.window));
+    auto shorter = c;
+    shorter.seq_len = 32;
+    const auto computed = lm::transformer_of(lm::complete(shorter)).window;
+    EXPECT_EQ(std::string(type) == "gemma3_text" ? "32,32,32,32,32,0"
+              : std::string(type) == "gemma2"    ? "0,0"
+                                                 : "0",
+              layers::to_string(computed));
+    const auto written = lm::model_config_json(shorter, DType::fp32, config);
+    EXPECT_EQ(4096, written.at("sliding_window"));
+    EXPECT_EQ(2048, written.at("max_position_embeddings"));
+    EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window);
+  }
+}
+
 TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
   const auto of = [](const json& more) {
     auto config = gemma3();
