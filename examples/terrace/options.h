@@ -79,6 +79,7 @@ void keep_usual(RunConfig& config, const RunConfig& of_directory);
 
 // Checks that need several options: --heads that does not divide --hidden, --min-lr above --lr, …
 void validate(const RunConfig& config);
+void demand_freeze(const RunConfig& config);  // the part of it that numbers of tiles decide
 
 std::string to_toml(const RunConfig& config);  // with a comment for each key; reading it gives the same configuration
 nlohmann::json to_json(const RunConfig& config);

@@ -329,6 +329,8 @@ TEST_F(LoraProgram, WhatCannotBeIsRefused) {
   refused({"--freeze", "layer.0.*"}, {"--freeze", "layer.0.*", "layers.0."});
   refused({"--freeze", "*"}, {"--freeze", "no parameter to train"});
   refused({"--freeze", "*q_proj*"}, {"--freeze", "q_proj", "one product"});
+  refused({"--freeze", "norm.weight", "--vocab-tiles", "2"},
+          {"--freeze", "the layer head", "--vocab-tiles", "whole or not at all"});
   refused({"--lora-rank", "4", "--lora-targets", "q,w"}, {"--lora-targets", "\"w\"", "gate, up, down"});
   refused({"--lora-rank", "4", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"}, {"tensor ranks in a grid"});
   refused({"--freeze", "layers.0.*", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"},
