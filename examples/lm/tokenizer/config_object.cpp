@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/fetched_file.h>
 #include <terrace/core/json_text.h>
 #include <terrace/core/text_file.h>
 
@@ -11,6 +12,7 @@ namespace terrace::lm {
 namespace fs = std::filesystem;
 
 std::optional<std::string> text_beside(const fs::path& file) {
+  demand_fetched(file);
   std::error_code error;
   if (!fs::exists(file, error)) return {};
   try {
