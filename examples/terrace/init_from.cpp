@@ -246,6 +246,15 @@ WeightSource with_adapters(const WeightSource& base, const WeightSource& adapter
   return both;
 }
 
+std::optional<std::string> warning_of_family(const RunConfig& c) {
+  std::error_code error;
+  if (!c.init_from.empty() || !fs::is_regular_file(fs::path(c.model) / lm::kModelConfigFile, error)) return std::nullopt;
+  return fmt::format(
+      "--model {0} is the model family, with new weights, and not the model in the directory {0}: give --model ./{0} "
+      "for that",
+      c.model);
+}
+
 std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {
   std::vector<std::string> warnings;
   if (c.init_from.empty()) return warnings;
