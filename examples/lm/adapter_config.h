@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <string>
 
 namespace terrace::lm {
@@ -16,5 +17,8 @@ namespace terrace::lm {
 // `of_experts`: the adapted products of all experts of a block, "mlp.experts.down_proj".
 void demand_adapter_config(const std::filesystem::path& file, std::int64_t rank, double alpha,
                            const std::set<std::string>& of_experts);
+// `modules`: those that the file of weights has adapters of, "model.layers.0.self_attn.q_proj". PEFT drops what the
+// configuration does not name.
+void demand_adapted_modules(const std::filesystem::path& file, std::span<const std::string> modules);
 
 }  // namespace terrace::lm

@@ -87,6 +87,16 @@ std::vector<AdapterTensor> tensors_of(const Model& model, const layers::Adapters
   return adapter_tensors(model, adapters, *family.tensors.experts.experts, kLibraryExperts);
 }
 
+// "model.layers.0.self_attn.q_proj", each once. Those of experts are parameters in PEFT, and no modules.
+std::vector<std::string> modules_of(const std::vector<AdapterTensor>& tensors) {
+  std::vector<std::string> modules;
+  const auto ending = layers::weight_name(layers::kAdapterA);
+  for (const auto& tensor : tensors)
+    if (const auto& name = tensor.whole.name; name.ends_with(ending) && name.find(kLibraryExperts) == std::string::npos)
+      modules.push_back(name.substr(0, name.size() - ending.size()));
+  return modules;
+}
+
 // "mlp.experts.down_proj" of "experts.down_proj".
 std::string library_parameter(std::string_view target) {
   return std::string(kLibraryExperts) + std::string(target.substr(target.find('.') + 1));
@@ -157,6 +167,7 @@ WeightSource adapters_from(const fs::path& directory, const layers::Adapters& ad
         refuse(directory / kAdapterWeightsFile, fmt::format("this run has no adapter for its tensor \"{}\"\n  give its "
                                                             "--lora-targets",
                                                             printable(entry.name)));
+  demand_adapted_modules(directory / kAdapterConfigFile, modules_of(*tensors));
   std::map<std::string, std::pair<const AdapterTensor*, std::size_t>> places;
   for (const auto& tensor : *tensors)
     for (std::size_t part = 0; part < tensor.parts.size(); ++part) places[tensor.parts[part].name] = {&tensor, part};

@@ -55,6 +55,15 @@ double embedding_factor(const ModelConfig& config) {
   }
 }
 
+// A window that is longer than the sequences is none, which attention computes faster; but where blocks with a window rotate by
+// a base of their own (Gemma 3), they stay such blocks.
+layers::Windows windows_within(const ModelConfig& config) {
+  auto pattern = config.window.pattern();
+  for (auto& window : pattern)
+    if (window > config.seq_len) window = config.window_rope_theta == 0 ? 0 : config.seq_len;
+  return layers::Windows(std::move(pattern));
+}
+
 layers::Positions kind_of(const Positions& positions) {
   return std::holds_alternative<LearnedPositions>(positions) ? layers::Positions::learned : layers::Positions::rotary;
 }
@@ -104,7 +113,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .head_size = config.head_size,
           .ffn = config.ffn,
           .seq_len = config.seq_len,
-          .window = config.window,
+          .window = windows_within(config),
           .vocab = config.vocab,
           .tied = config.tied,
           .vocab_tiles = config.vocab_tiles,

@@ -26,11 +26,13 @@ SkipShape parse_skips(std::string_view text);  // "none", "u"
 struct ModelConfig {
   std::reference_wrapper<const Family> family;
   std::int64_t layers = 0, hidden = 0, heads = 0;
-  std::int64_t kv_heads = 0;    // 0: as many as heads
-  std::int64_t head_size = 0;   // width of a head; 0: hidden ÷ heads
-  std::int64_t ffn = 0;         // 0: as usual in the family
-  std::int64_t seq_len = 0;     // the longest sequence; learned positions have a vector for each place in it
-  layers::Windows window = {};  // of each block: a position attends to so many, itself among them; 0: to all before it
+  std::int64_t kv_heads = 0;   // 0: as many as heads
+  std::int64_t head_size = 0;  // width of a head; 0: hidden ÷ heads
+  std::int64_t ffn = 0;        // 0: as usual in the family
+  std::int64_t seq_len = 0;    // the longest sequence; learned positions have a vector for each place in it
+  // Of each block: a position attends to so many, itself among them; 0: to all before it. One that is longer than the sequences
+  // changes nothing of what is computed, and is kept for files.
+  layers::Windows window = {};
   std::int64_t vocab = 0;
   bool tied = true;                                                                      // the head reads the embedding's table
   std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as Transformer's

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/fetched_file.h>
 #include <terrace/core/json_text.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/config_reader.h>
@@ -102,6 +103,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
 
 ModelConfig read_model_dir(const std::filesystem::path& directory) {
   const auto file = directory / kModelConfigFile;
+  demand_fetched(file);
   std::string text;
   try {
     text = read_text_file(file);

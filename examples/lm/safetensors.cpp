@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/fetched_file.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 
@@ -70,6 +71,7 @@ void require_range(const std::filesystem::path& file, const SafetensorsEntry& en
 }
 
 FileHandle open_weights(const std::filesystem::path& file) {
+  demand_fetched(file);
   FileHandle opened;
   try {
     opened = open_regular(file, O_RDONLY);

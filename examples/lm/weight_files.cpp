@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/fetched_file.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/unique_keys.h>
@@ -28,6 +29,7 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
     throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), Exit::corrupt);
   };
+  demand_fetched(index);
   nlohmann::json parsed;
   try {
     parsed = parse_json_with_unique_keys(read_text_file(index));
@@ -52,22 +54,39 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
   return files;
 }
 
+[[noreturn]] void refuse_without_weights(const fs::path& directory) {
+  for (const auto* const name : {kWeightsFile, kWeightsIndex}) demand_fetched(directory / name);
+  std::set<std::string> shards;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error))
+    if (const auto name = entry.path().filename().string(); name.starts_with("model-") && name.ends_with(".safetensors"))
+      shards.insert(name);
+  if (!shards.empty())
+    throw Error(fmt::format("{} has {} of {} files of weights, but not {}, which says which tensors are in which file\n  fetch "
+                            "that file, too",
+                            directory.string(), printable(*shards.begin()), shards.size(), kWeightsIndex),
+                Exit::usage);
+  throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", directory.string(), kWeightsFile,
+                          kWeightsIndex),
+              Exit::usage);
+}
+
 }  // namespace
 
+// A file of all weights comes before an index, as in Hugging Face's library: the index may be that of an older model.
 std::vector<fs::path> weight_files(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path};
-  if (const auto index = path / kWeightsIndex; is_there(index)) {
+  const auto whole = path / kWeightsFile, index = path / kWeightsIndex;
+  if (is_there(whole)) return {whole};
+  if (is_there(index)) {
     std::set<fs::path> files;
     for (const auto& [tensor, file] : map_of(index)) files.insert(path / file);
     std::vector<fs::path> all{index};
     all.insert(all.end(), files.begin(), files.end());
     return all;
   }
-  if (is_there(path / kWeightsFile)) return {path / kWeightsFile};
-  throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", path.string(), kWeightsFile,
-                          kWeightsIndex),
-              Exit::usage);
+  refuse_without_weights(path);
 }
 
 WeightFiles::WeightFiles(const fs::path& path) {

@@ -4,7 +4,8 @@
 // Owner:   the caller.
 // Threads: as SafetensorsReader.
 // Errors:  those of SafetensorsReader; Error(Exit::corrupt) for an index that is none, that names a file outside the directory,
-//          or a tensor that its file does not have; Error(Exit::usage) for a directory without weights.
+//          or a tensor that its file does not have; Error(Exit::usage) for a directory without weights, or with files that were
+//          not fetched (core/fetched_file.h).
 #pragma once
 
 #include <cstdint>

@@ -29,10 +29,12 @@ void with_span(const TensorView& range, F&& use) {
 }
 
 std::string name_in(const WeightFiles& file, const Family& family, const std::string& name) {
-  if (auto wrapped = std::string(*family.file.wrapper.prefix) + name; file.find(wrapped)) return wrapped;
-  const std::string_view prefix = *family.tensors.optional_prefix;
-  if (!file.find(name) && name.starts_with(prefix)) return name.substr(prefix.size());
-  return name;
+  const std::string wrapper(*family.file.wrapper.prefix);
+  const std::string_view optional = *family.tensors.optional_prefix;
+  const auto shorter = name.starts_with(optional) ? name.substr(optional.size()) : name;
+  for (auto one : {wrapper + name, wrapper + shorter, name})
+    if (file.find(one)) return one;
+  return shorter;
 }
 
 bool is_buffer(const Family& family, std::string_view name) {
@@ -45,6 +47,17 @@ bool is_of_positions(const Family& family, const std::string& name) {
   return learned && name == layers::weight_name(*learned->tensor);
 }
 
+[[noreturn]] void refuse_without(const std::filesystem::path& path, const WeightFiles& file, const Family& family,
+                                 const std::string& name) {
+  const auto embedding = layers::weight_name(*family.tensors.embedding);
+  if (name == layers::weight_name(*family.tensors.head) && !name_in(file, family, embedding).ends_with(embedding))
+    throw Error(fmt::format("{} has no tensor {}: AutoModel writes a model without its output head\n  write it with "
+                            "AutoModelForCausalLM",
+                            path.string(), name),
+                Exit::usage);
+  throw AnotherModel(fmt::format("{} has no tensor {}", path.string(), name));
+}
+
 }  // namespace
 
 WeightSource weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
@@ -53,7 +66,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
     for (const auto& param : layer->params()) {
       if (param.tied) continue;
       const auto* entry = file->find(name_in(*file, family, param.name));
-      if (!entry) throw Error(fmt::format("{} has no tensor {}", path.string(), param.name), Exit::usage);
+      if (!entry) refuse_without(path, *file, family, param.name);
       if (!can_be_read(entry->type))
         throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
                                 name_of(entry->type)),
@@ -65,11 +78,12 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       for (std::size_t i = 0; same && i < whole.rank(); ++i)
         same = entry->shape[i] == static_cast<std::uint64_t>(whole[i]) || (i == 0 && positions != 0 && rows > positions);
       if (rows < positions)
-        throw Error(fmt::format("{} has {} positions, and --seq-len is {}", path.string(), rows, positions), Exit::usage);
-      if (!same)
-        throw Error(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
-                                printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)),
+        throw Error(fmt::format("{} has {} positions, and --seq-len is {}\n  give --seq-len {} or less", path.string(), rows,
+                                positions, rows),
                     Exit::usage);
+      if (!same)
+        throw AnotherModel(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
+                                       printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)));
     }
   WeightSource source([file, &family](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto out) { file->read(name_in(*file, family, param.name), first, out); });

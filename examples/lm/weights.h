@@ -1,7 +1,7 @@
 // Weights in and out of an engine, chunk by chunk: from and to a safetensors file, and their hash.
 // The whole model is never in memory at once.
 //
-// Threads: as Engine. Errors: Error naming file and tensor when a file lacks one or has another shape.
+// Threads: as Engine. Errors: Error naming file and tensor; AnotherModel when a file lacks a tensor, or has another shape.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,15 @@
 #include <string>
 #include <vector>
 
+#include <terrace/core/error.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/parallel/engine.h>
 
 namespace terrace::lm {
+
+struct AnotherModel : Error {
+  explicit AnotherModel(const std::string& what) : Error(what, Exit::usage) {}
+};
 
 // From a safetensors file with Hugging Face's names, for a model of that family; names may lack the family's optional prefix.
 // All shapes are checked at once. Of a file with more positions than the model has, the first ones are used.

@@ -49,9 +49,10 @@ Largest largest_phase(RunConfig c) {
   return largest;
 }
 
-// Not every layer of every family has every kind of tiles.
+// Not every layer of every family has every kind of tiles, and a layer of which a part is frozen has none.
 bool is_model(const RunConfig& c) try {
   static_cast<void>(lm::make_model(model_config(c)));
+  demand_freeze(c);
   return true;
 } catch (const Error&) {
   return false;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
@@ -76,6 +77,7 @@ std::vector<std::string_view> command_names() {
 // What CLI11 fills while it parses. It is applied afterwards, in the order of precedence.
 struct Parsed {
   std::vector<std::string> config_files;
+  std::size_t files_before_model = 0;  // on the command line
   std::vector<std::string> sets;
   Assignments flags;
 };
@@ -243,40 +245,56 @@ void check_arguments(const CommandLine& line) {
   }
 }
 
-// What stands beside a model's directory, or is given later, stands above what the directory says.
-template <class Apply>
-void apply_above_model_dir(RunConfig& config, const Apply& apply) {
-  apply();
-  const auto given = config.model;
-  apply_model_dir(config);
-  if (config.model == given) return;
-  const auto family = config.model;
-  const auto weights = config.init_from;
-  apply();
-  config.model = family;
-  config.init_from = weights;
+// A file of settings, read once: it may be a pipe.
+struct ConfigText {
+  std::string name, text;
+};
+
+bool names_model(const std::function<void(RunConfig&)>& apply) {
+  RunConfig config;
+  config.model.clear();
+  apply(config);
+  return !config.model.empty();
 }
 
-// Applies the defaults, then the file (for a trained run: the run's own), then --set, then the flags.
+// Files (of a trained run: its own), --set and flags: each stands above the one before. A model's directory stands where it is
+// named: above the files before that place, and below what is named beside it and later, --set and flags.
 RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
-  RunConfig config;
-  if (line.command == "generate" || line.command == "chat") {
+  const bool of_run = line.command == "generate" || line.command == "chat";
+  std::vector<ConfigText> files;
+  if (of_run) {
     const auto own = fs::path(line.positional.at(0)) / kConfigFile;
     if (!fs::exists(own))
       refuse(fmt::format("\"{}\" is not a run directory: it has no {}", line.positional[0], kConfigFile), line.command);
-    apply_file(config, own);
-    config.json = false;  // this one was for the training
+    files.push_back({own.string(), read_config_file(own)});
   }
-  for (const auto& file : parsed.config_files) apply_above_model_dir(config, [&] { apply_file(config, file); });
-  apply_above_model_dir(config, [&] {
+  for (const auto& file : parsed.config_files) files.push_back({file, read_config_file(file)});
+  const auto apply_files = [&](RunConfig& config, std::size_t from, std::size_t to) {
+    for (auto i = from; i < to; ++i) apply_toml(config, files[i].text, files[i].name);
+  };
+  std::size_t place = 0;
+  for (std::size_t i = 0; i < files.size(); ++i)
+    if (names_model([&](RunConfig& config) { apply_files(config, i, i + 1); })) place = i;
+  for (const auto& set : parsed.sets)
+    if (names_model([&](RunConfig& config) { apply_set(config, set); })) place = files.size();
+  if (std::ranges::any_of(parsed.flags, [](const Assignment& flag) { return flag.option->key == "model"; }))
+    place = parsed.files_before_model;
+  const auto apply_above = [&](RunConfig& config) {
+    apply_files(config, place, files.size());
+    if (of_run) config.json = false;  // this one was for the training
     for (const auto& set : parsed.sets) apply_set(config, set);
-  });
-  // A model's directory gives what flags may change.
-  Assignments model, others;
-  for (const auto& flag : parsed.flags) (flag.option->key == "model" ? model : others).push_back(flag);
-  apply_flags(config, model);
-  apply_model_dir(config);
-  apply_flags(config, others);
+    apply_flags(config, parsed.flags);
+  };
+  RunConfig below;
+  apply_files(below, 0, place);
+  auto config = below;
+  apply_above(config);
+  below.model = config.model;
+  if (!apply_model_dir(below)) return config;
+  config = below;
+  apply_above(config);
+  config.model = below.model;
+  keep_usual(config, below);
   return config;
 }
 
@@ -308,6 +326,15 @@ std::string advice_on(const fs::filesystem_error& error) {
   }
 }
 
+std::size_t files_before_model(const CLI::App& app) {
+  std::size_t files = 0, before = 0;
+  for (const auto* const option : app.parse_order()) {
+    if (option->check_name("--config")) ++files;
+    if (option->check_name("--model")) before = files;
+  }
+  return before;
+}
+
 // Of several errors each begins a line; what explains one is indented below it.
 std::string each_with_error(const std::string& text) {
   std::istringstream lines(text);
@@ -333,6 +360,7 @@ CommandLine parse(int argc, const char* const* argv) {
 
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
+  parsed.files_before_model = files_before_model(chosen(app));
   if (!line.answer.empty()) return line;
   for (const auto* const of_run : {"generate", "chat", "report", "top", "ckpt"})
     if (line.command == of_run) check_arguments(line);

@@ -16,6 +16,7 @@
 #include <terrace/examples/lm/adapters.h>
 #include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/lm/weight_files.h>
 #include <terrace/examples/lm/weights.h>
@@ -100,6 +101,49 @@ std::optional<Told> told(const std::vector<Source>& sources, const Untold& untol
 
 std::string quoted(const std::string& name) { return fmt::format("\"{}\"", printable(name)); }
 
+// What the config.json of the directory has otherwise than the run, as flags: "--layers 2". Nothing: there is none.
+std::optional<std::vector<std::string>> other_sizes(const RunConfig& c) {
+  std::error_code error;
+  if (!fs::is_regular_file(fs::path(c.init_from) / lm::kModelConfigFile, error)) return std::nullopt;
+  try {
+    const auto own = model_config(c), file = lm::read_model_dir(c.init_from);
+    std::vector<std::string> flags;
+    if (&own.family.get() != &file.family.get()) flags.push_back(fmt::format("--model {}", *file.family.get().name));
+    const auto compare = [&](const char* flag, std::int64_t here, std::int64_t there) {
+      if (here != there) flags.push_back(fmt::format("--{} {}", flag, there));
+    };
+    compare("layers", own.layers, file.layers);
+    compare("hidden", own.hidden, file.hidden);
+    compare("heads", own.heads, file.heads);
+    compare("kv-heads", own.kv_heads, file.kv_heads);
+    compare("head-dim", own.head_dim(), file.head_dim());
+    compare("ffn", own.ffn, file.ffn);
+    compare("vocab", own.vocab, file.vocab);
+    compare("experts", own.experts.count, file.experts.count);
+    if (own.tied != file.tied) flags.emplace_back(file.tied ? "no --untied" : "--untied");
+    return flags;
+  } catch (const Error&) {  // a file that cannot be read tells nothing
+    return std::nullopt;
+  }
+}
+
+std::string mend_of_another_model(const RunConfig& c) {
+  const auto flags = other_sizes(c);
+  if (!flags)
+    return fmt::format(
+        "the file is of another model: give --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, "
+        "--seq-len, --untied and the like as in the file; parts that {} does not have, such as other biases, are "
+        "not supported",
+        c.model);
+  if (flags->empty())
+    return fmt::format(
+        "its {} and its weights are not of one model: bring them back as they were written; parts that {} does not "
+        "have, such as other biases, are not supported",
+        lm::kModelConfigFile, c.model);
+  return fmt::format("its {} has {}: give that, or leave out what says otherwise", lm::kModelConfigFile,
+                     fmt::join(*flags, ", "));
+}
+
 void demand_this_model(const RunConfig& c, const Model& model) {
   constexpr std::size_t kShown = 3;
   const auto names = lm::tensors_of_another_model(c.init_from, lm::family_named(c.model), model);
@@ -108,11 +152,8 @@ void demand_this_model(const RunConfig& c, const Model& model) {
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(quoted(names[i]));
   const auto others = names.size() - first.size();
   throw Error(
-      fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  the file is of another model: "
-                  "give --model, --layers, --untied and the like as in the file; parts that {} does not have, such as other "
-                  "biases, are not supported",
-                  c.init_from, names.size(), fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others),
-                  c.model),
+      fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  {}", c.init_from, names.size(),
+                  fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others), mend_of_another_model(c)),
       Exit::usage);
 }
 
@@ -159,13 +200,13 @@ WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   auto weights = [&] {
     try {
       return lm::weights_from(c.init_from, lm::family_named(c.model), model);
+    } catch (const lm::AnotherModel& error) {
+      throw Error(fmt::format("--init-from: {}\n  {}", error.what(), mend_of_another_model(c)), error.exit());
     } catch (const Error& error) {
-      throw Error(fmt::format("--init-from: {}\n  give a safetensors file of this model, as --save writes one, or a directory "
-                              "with such files, or the model "
-                              "that the file has: --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, --seq-len, "
-                              "--untied",
-                              error.what()),
-                  error.exit());
+      const std::string what = error.what();
+      constexpr const char* kMend =
+          "\n  give a safetensors file of this model, as --save writes one, or a directory with such files";
+      throw Error(fmt::format("--init-from: {}{}", what, what.find('\n') == std::string::npos ? kMend : ""), error.exit());
     }
   }();
   demand_told_values(c);
@@ -205,6 +246,15 @@ WeightSource with_adapters(const WeightSource& base, const WeightSource& adapter
   return both;
 }
 
+std::optional<std::string> warning_of_family(const RunConfig& c) {
+  std::error_code error;
+  if (!c.init_from.empty() || !fs::is_regular_file(fs::path(c.model) / lm::kModelConfigFile, error)) return std::nullopt;
+  return fmt::format(
+      "--model {0} is the model family, with new weights, and not the model in the directory {0}: give --model ./{0} "
+      "for that",
+      c.model);
+}
+
 std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {
   std::vector<std::string> warnings;
   if (c.init_from.empty()) return warnings;
@@ -227,6 +277,7 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
         fmt::format("--init-from {} does not tell its {}, so this run uses {}; the config.json of its model has "
                     "the right values ({})",
                     c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
+  if (auto windows = warning_of_told_windows(c)) warnings.push_back(std::move(*windows));
   const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
   if (const auto scaling = rotary ? other_scaling(c, *rotary, sources) : std::nullopt)
     warnings.push_back(

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,11 @@ WeightSource first_weights(const RunConfig& config, const Model& model);
 WeightSource with_adapters(const WeightSource& base, const WeightSource& adapters);
 
 // What the user must know about the file: the values that it does not tell, positions that are dropped, a scaling of positions
-// that terrace does not have.
+// that terrace does not have, windows that are left out.
 std::vector<std::string> warnings_of_init_from(const RunConfig& config, const Model& model);
+
+// Of a run with new weights where a model's directory has the name of its family.
+std::optional<std::string> warning_of_family(const RunConfig& config);
 
 // The metadata with which --save tells the values that are in no tensor.
 std::map<std::string, std::string> metadata_of_saved(const RunConfig& config);

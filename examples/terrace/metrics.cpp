@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <exception>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,45 +41,49 @@ std::uint64_t count(const json& object, const std::string& key) {
   return found != object.end() && found->is_number_unsigned() ? found->get<std::uint64_t>() : 0;
 }
 
-// The complete lines of the file, with their text, up to the one of `last_step`. What follows that line may be of any content:
-// lines after a commit are not synced.
-struct Line {
-  std::string text;
-  json object;
-};
-std::vector<Line> lines_until(const fs::path& file, std::uint64_t last_step) {
-  std::vector<Line> lines;
+constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max();
+
+// The complete lines of the file up to the one of `last_step`, or until `take` returns false. What follows that line may be of
+// any content: lines after a commit are not synced.
+using TakeLine = std::function<bool(const std::string& text, const json& object)>;
+void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& take) {
   std::uint64_t number = 0;
   std::string broken;
-  const auto take = [&](const std::string& text, bool complete) {
+  std::exception_ptr thrown;  // by `take`: no fault of the file
+  const auto take_text = [&](const std::string& text, bool complete) {
     ++number;
     if (!complete) return false;  // the writer was stopped inside this line
     if (text.empty()) return true;
+    json object;
     try {
-      auto object = parse_sealed(text);
-      const auto step = count(object, "step");
-      if (step <= last_step) lines.push_back({text, std::move(object)});
-      return step < last_step;
+      object = parse_sealed(text);
     } catch (const Error& error) {
       if (error.exit() == Exit::usage)
         throw Error(fmt::format("{}, line {}: {}", file.string(), number, error.what()), Exit::usage);
       broken = error.what();
       return false;
     }
+    const auto step = count(object, "step");
+    try {
+      return (step > last_step || take(text, object)) && step < last_step;
+    } catch (...) {
+      thrown = std::current_exception();
+      return false;
+    }
   };
   try {
-    read_lines(file, take);
+    read_lines(file, take_text);
   } catch (const Error& error) {
     if (error.exit() == Exit::usage) throw;
     if (error.exit() != Exit::corrupt) fail(file, "read", error.what());
     broken = error.what();
   }
+  if (thrown) std::rethrow_exception(thrown);
   if (!broken.empty())
     throw Error(fmt::format("{}{}: {}\n  remove the file, or restore it, and run the command again: training needs none "
                             "of its lines",
                             file.string(), number == 0 ? "" : fmt::format(", line {}", number), broken),
                 Exit::corrupt);
-  return lines;
 }
 
 }  // namespace
@@ -115,18 +122,30 @@ StepMetrics metrics_from_json(const json& object) {
 }
 
 MetricsWriter::MetricsWriter(fs::path file, std::uint64_t done_steps) : file_(std::move(file)) {
+  constexpr std::size_t kAtOnce = 1 << 16;
+  std::optional<NewFile> begun;
+  const auto begin = [&](const std::function<void()>& act) {
+    try {
+      act();
+    } catch (const Error& error) {
+      fail(file_, "begun", error.what());
+    }
+  };
+  begin([&] { begun.emplace(file_, 0644, O_APPEND); });
   std::string kept;
-  if (done_steps > 0 && fs::exists(file_)) {
-    for (const auto& line : lines_until(file_, done_steps)) kept += line.text + '\n';
-  }
-  try {
-    NewFile begun(file_, 0644, O_APPEND);
-    begun.write(kept);
-    begun.finish(Durable::yes);
-    opened_ = begun.release();
-  } catch (const Error& error) {
-    fail(file_, "begun", error.what());
-  }
+  if (done_steps > 0 && fs::exists(file_))
+    each_line(file_, done_steps, [&](const std::string& text, const json&) {
+      kept += text + '\n';
+      if (kept.size() < kAtOnce) return true;
+      begin([&] { begun->write(kept); });
+      kept.clear();
+      return true;
+    });
+  begin([&] {
+    begun->write(kept);
+    begun->finish(Durable::yes);
+  });
+  opened_ = begun->release();
 }
 
 void MetricsWriter::write(const StepMetrics& metrics) try {
@@ -139,26 +158,30 @@ void MetricsWriter::sync() {
   if (::fdatasync(opened_.get()) != 0 && errno != EINVAL) fail(file_, "synced", describe_errno(errno));
 }
 
+void each_step(const fs::path& file, const std::function<bool(const StepMetrics&)>& take) {
+  each_line(file, kAllSteps, [&](const std::string&, const json& object) { return take(metrics_from_json(object)); });
+}
+
 std::vector<StepMetrics> read_metrics(const fs::path& file) {
   std::vector<StepMetrics> out;
-  for (const auto& line : lines_until(file, std::numeric_limits<std::uint64_t>::max()))
-    out.push_back(metrics_from_json(line.object));
+  each_step(file, [&](const StepMetrics& m) {
+    out.push_back(m);
+    return true;
+  });
   return out;
 }
 
-const StepMetrics* last_with_loss(const std::vector<StepMetrics>& metrics) {
-  const auto last = std::find_if(metrics.rbegin(), metrics.rend(), [](const auto& m) { return m.loss.has_value(); });
-  return last == metrics.rend() ? nullptr : &*last;
-}
-
-std::string missing_steps(const std::vector<StepMetrics>& metrics, std::uint64_t done_steps) {
-  if (metrics.empty()) return "";
+std::string missing_steps(const fs::path& file, std::uint64_t done_steps) {
   std::vector<bool> there(done_steps + 1);
-  for (const auto& m : metrics)
+  std::optional<std::uint64_t> first;
+  each_step(file, [&](const StepMetrics& m) {
+    if (!first) first = m.step;
     if (m.step <= done_steps) there[m.step] = true;
-  const auto first = metrics.front().step;
+    return true;
+  });
+  if (!first) return "";
   std::uint64_t missing = 0, least = 0;
-  for (auto step = first; step <= done_steps; ++step)
+  for (auto step = *first; step <= done_steps; ++step)
     if (!there[step] && missing++ == 0) least = step;
   if (missing == 0) return "";
   return missing == 1 ? fmt::format("step {}", least) : fmt::format("{} steps, the first of them {}", missing, least);

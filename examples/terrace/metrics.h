@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -60,10 +61,10 @@ class MetricsWriter final : public MetricsSink {
   FileHandle opened_;
 };
 
-std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);
-// The last step that had targets; null if none had.
-const StepMetrics* last_with_loss(const std::vector<StepMetrics>& metrics);
+// Reads the file as a stream; `take` returns false to end. A broken line is found when it is reached.
+void each_step(const std::filesystem::path& file, const std::function<bool(const StepMetrics&)>& take);
+std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);  // the whole of a short file
 // In words, the steps without a line between the first line and the last finished step; empty: none.
-std::string missing_steps(const std::vector<StepMetrics>& metrics, std::uint64_t done_steps);
+std::string missing_steps(const std::filesystem::path& file, std::uint64_t done_steps);
 
 }  // namespace terrace::cli

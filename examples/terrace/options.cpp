@@ -448,17 +448,13 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
   }
 }
 
-void apply_file(RunConfig& config, const fs::path& file) {
-  std::string text;
-  try {
-    text = read_text_file(file);
-  } catch (const Error& error) {
-    throw Error(fmt::format("--config {}: cannot be read: {}\n  give --config a TOML file; terrace config prints one",
-                            file.string(), error.what()),
-                Exit::usage);
-  }
-  apply_toml(config, text, file.string());
+std::string read_config_file(const fs::path& file) try { return read_text_file(file); } catch (const Error& error) {
+  throw Error(fmt::format("--config {}: cannot be read: {}\n  give --config a TOML file; terrace config prints one",
+                          file.string(), error.what()),
+              Exit::usage);
 }
+
+void apply_file(RunConfig& config, const fs::path& file) { apply_toml(config, read_config_file(file), file.string()); }
 
 void apply_set(RunConfig& config, std::string_view assignment) {
   const auto equals = assignment.find('=');
@@ -496,8 +492,8 @@ void apply_set(RunConfig& config, std::string_view assignment) {
   assign(config, o, source, std::string(value));
 }
 
-void apply_model_dir(RunConfig& c) {
-  if (!is_model_dir(*find_option("model"), c.model)) return;
+bool apply_model_dir(RunConfig& c) {
+  if (!is_model_dir(*find_option("model"), c.model)) return false;
   const auto directory = c.model;
   const auto model = lm::read_model_dir(directory);
   c.model = *model.family.get().name;
@@ -531,6 +527,18 @@ void apply_model_dir(RunConfig& c) {
   }
   // The longest sequence of a published model is rarely what one wants to train with.
   c.seq_len = std::min({c.seq_len, model.seq_len});
+  return true;
+}
+
+void keep_usual(RunConfig& c, const RunConfig& of_directory) {
+  const RunConfig usual;
+  const auto keep = [&](auto field) {
+    if (c.*field == usual.*field) c.*field = of_directory.*field;
+  };
+  for (const auto number : {&RunConfig::rope_base, &RunConfig::window_rope_base, &RunConfig::norm_eps,
+                            &RunConfig::attention_cap, &RunConfig::logit_cap})
+    keep(number);
+  for (const auto text : {&RunConfig::rope_layers, &RunConfig::init_from}) keep(text);
 }
 
 void apply_flags(RunConfig& config, const Assignments& flags) {

@@ -65,16 +65,21 @@ using Assignments = std::vector<Assignment>;
 // Adds a flag for every option of these sections and keys; of all options if `only` is empty. Parsing appends to `out`.
 void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only = {});
 
-// Each step overrides the one before: defaults, file, `--set`, a model's directory, flags.
+// Each step overrides the one before: defaults, files, `--set`, flags. A model's directory stands where it is named.
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name);  // `name` for messages
+std::string read_config_file(const std::filesystem::path& file);
 void apply_file(RunConfig& config, const std::filesystem::path& file);
 void apply_set(RunConfig& config, std::string_view assignment);  // "train.steps=5" or "steps=5"
 void apply_flags(RunConfig& config, const Assignments& flags);
-// If the model is a directory (lm/model_dir.h): its family, sizes and numbers, and its weights as --init-from.
-void apply_model_dir(RunConfig& config);
+// If the model is a directory (lm/model_dir.h): its family, sizes and numbers, and its weights as --init-from. False: it is
+// none.
+bool apply_model_dir(RunConfig& config);
+// What means "as usual" in a run of a model's directory, and is named above it, is as the directory has it.
+void keep_usual(RunConfig& config, const RunConfig& of_directory);
 
 // Checks that need several options: --heads that does not divide --hidden, --min-lr above --lr, …
 void validate(const RunConfig& config);
+void demand_freeze(const RunConfig& config);  // the part of it that numbers of tiles decide
 
 std::string to_toml(const RunConfig& config);  // with a comment for each key; reading it gives the same configuration
 nlohmann::json to_json(const RunConfig& config);

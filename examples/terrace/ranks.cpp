@@ -130,7 +130,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction,
          .ring = c.cp_mode == "both" && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0,
-         .zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && layers::Windows::parse(c.window).none(),
+         .zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && lm::transformer_of(model).window.none(),
          .fp16 = c.dtype == "fp16",
          .skips = c.skips != "none",
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),

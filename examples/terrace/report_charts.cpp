@@ -41,14 +41,15 @@ std::string legend(const std::vector<std::pair<std::string, std::string>>& entri
 
 }  // namespace
 
-std::string loss_chart(const std::vector<StepMetrics>& steps) {
+std::string loss_chart(const std::vector<StepPoint>& points) {
   Points train, smooth, held_out;
   double low = 1e300, high = -1e300;
-  for (const auto& m : steps) {
-    const auto step = static_cast<double>(m.step);
-    if (m.loss) train.emplace_back(step, *m.loss);
-    if (m.first_eval_loss) held_out.emplace_back(step - 1, *m.first_eval_loss);
-    if (m.eval_loss) held_out.emplace_back(step, *m.eval_loss);
+  std::vector<const StepPoint*> with_loss;
+  for (const auto& point : points) {
+    const auto& m = point.mean;
+    if (m.loss) with_loss.push_back(&point), train.emplace_back(point.middle(), *m.loss);
+    if (m.first_eval_loss) held_out.emplace_back(static_cast<double>(point.first) - 1, *m.first_eval_loss);
+    if (m.eval_loss) held_out.emplace_back(static_cast<double>(m.step), *m.eval_loss);
     for (const auto& v : {m.loss, m.eval_loss, m.first_eval_loss})
       if (v && std::isfinite(*v)) low = std::min(low, *v), high = std::max(high, *v);
   }
@@ -66,8 +67,8 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
                   .top = 10,
                   .width = kWidth - 72,
                   .height = 230,
-                  .x_low = static_cast<double>(steps.front().step - (steps.front().first_eval_loss ? 1 : 0)),
-                  .x_high = static_cast<double>(steps.back().step),
+                  .x_low = static_cast<double>(points.front().first - (points.front().mean.first_eval_loss ? 1 : 0)),
+                  .x_high = static_cast<double>(points.back().mean.step),
                   .y_low = low - margin,
                   .y_high = high + margin,
                   .x_counts = true};
@@ -89,10 +90,10 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
   const std::size_t stride = std::max<std::size_t>(1, train.size() / 300);
   const double target = plot.width / static_cast<double>(std::max<std::size_t>(1, train.size() / stride));
   for (std::size_t i = 0; i < train.size(); i += stride) {
-    content += fmt::format(
-        "<rect class='hit' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>step {}: loss {}</title></rect>",
-        plot.x(train[i].first) - target / 2, plot.top, target, plot.height, whole(train[i].first),
-        format_number(train[i].second, 6));
+    content +=
+        fmt::format("<rect class='hit' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>{}: loss {}</title></rect>",
+                    plot.x(train[i].first) - target / 2, plot.top, target, plot.height,
+                    name_of_steps(with_loss[i]->first, with_loss[i]->mean.step), format_number(train[i].second, 6));
   }
   std::vector<std::pair<std::string, std::string>> entries{
       {"c-compute", smoothed ? "training loss, and its running mean" : "training loss"}};
@@ -100,12 +101,12 @@ std::string loss_chart(const std::vector<StepMetrics>& steps) {
   return legend(entries) + svg(kWidth, 290, "Loss by step", content);
 }
 
-std::string stall_chart(const std::vector<StepMetrics>& steps) {
-  // At most 120 bars; a bar is the mean of its steps.
-  const std::size_t stride = std::max<std::size_t>(1, (steps.size() + 119) / 120);
+std::string stall_chart(const std::vector<StepPoint>& points) {
+  // At most 120 bars; a bar is the mean of its points.
+  const std::size_t stride = std::max<std::size_t>(1, (points.size() + 119) / 120);
   std::set<std::string> causes;
-  for (const auto& m : steps)
-    for (const auto& [cause, seconds] : m.stall)
+  for (const auto& point : points)
+    for (const auto& [cause, seconds] : point.mean.stall)
       if (seconds > 0) causes.insert(cause);
   struct Bar {
     std::uint64_t first = 0, last = 0;
@@ -114,14 +115,14 @@ std::string stall_chart(const std::vector<StepMetrics>& steps) {
   };
   std::vector<Bar> bars;
   double high = 0;
-  for (std::size_t i = 0; i < steps.size(); i += stride) {
-    const auto end = std::min(steps.size(), i + stride);
+  for (std::size_t i = 0; i < points.size(); i += stride) {
+    const auto end = std::min(points.size(), i + stride);
     const auto n = static_cast<double>(end - i);
-    Bar bar{.first = steps[i].step, .last = steps[end - 1].step, .step_time_s = 0, .stall = {}};
+    Bar bar{.first = points[i].first, .last = points[end - 1].mean.step, .step_time_s = 0, .stall = {}};
     double sum = 0;
     for (std::size_t j = i; j < end; ++j) {
-      bar.step_time_s += steps[j].step_time_s / n;
-      for (const auto& [cause, seconds] : steps[j].stall) bar.stall[cause] += seconds / n;
+      bar.step_time_s += points[j].mean.step_time_s / n;
+      for (const auto& [cause, seconds] : points[j].mean.stall) bar.stall[cause] += seconds / n;
     }
     for (const auto& [cause, seconds] : bar.stall) sum += seconds;
     high = std::max(high, sum);
@@ -145,13 +146,11 @@ std::string stall_chart(const std::vector<StepMetrics>& steps) {
     for (const auto& [cause, seconds] : bars[i].stall) {
       if (seconds <= 0) continue;
       const double top = plot.y(base + seconds);
-      const auto label = bars[i].first == bars[i].last ? fmt::format("step {}", bars[i].first)
-                                                       : fmt::format("steps {} to {}", bars[i].first, bars[i].last);
       content += fmt::format(
           "<rect class='{}' x='{:.1f}' y='{:.2f}' width='{:.1f}' height='{:.2f}'><title>{}: {} waiting for {} ({:.1f} % of the "
           "step)</title></rect>",
-          color_class(cause), left, top, width, std::max(plot.y(base) - top, 0.1), label, format_duration(seconds),
-          escape(cause), bars[i].step_time_s > 0 ? 100 * seconds / bars[i].step_time_s : 0);
+          color_class(cause), left, top, width, std::max(plot.y(base) - top, 0.1), name_of_steps(bars[i].first, bars[i].last),
+          format_duration(seconds), escape(cause), bars[i].step_time_s > 0 ? 100 * seconds / bars[i].step_time_s : 0);
       base += seconds;
     }
   }

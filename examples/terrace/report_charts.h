@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/run_steps.h>
 #include <terrace/examples/terrace/trace_window.h>
 
 namespace terrace::cli {
 
-std::string loss_chart(const std::vector<StepMetrics>& steps);
-std::string stall_chart(const std::vector<StepMetrics>& steps);
+std::string loss_chart(const std::vector<StepPoint>& points);
+std::string stall_chart(const std::vector<StepPoint>& points);
 std::string tier_chart(const TraceWindow& window);
 std::string lane_chart(const TraceWindow& window);
 

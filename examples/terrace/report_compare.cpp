@@ -14,10 +14,10 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/command_line.h>
-#include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/report_template.h>
 #include <terrace/examples/terrace/run_name.h>
+#include <terrace/examples/terrace/run_steps.h>
 #include <terrace/examples/terrace/screen.h>
 #include <terrace/examples/terrace/svg.h>
 
@@ -31,15 +31,14 @@ constexpr std::array<const char*, 6> kColors{"compute", "write", "upload", "read
 
 struct ComparedRun {
   std::string name;
-  std::vector<StepMetrics> steps;
+  RunSteps steps;
   nlohmann::json settings;  // null: config.toml is missing or cannot be read
 };
 
 ComparedRun read_compared(const fs::path& directory) {
   ComparedRun run{.name = name_of_run(directory), .steps = {}, .settings = {}};
-  const auto file = directory / kMetricsFile;
-  if (fs::exists(file)) run.steps = read_metrics(file);
-  if (run.steps.empty())
+  run.steps = read_run_steps(directory / kMetricsFile);
+  if (run.steps.count == 0)
     throw Error(
         fmt::format("{} has no step in {}\n  a comparison needs runs with at least one", directory.string(), kMetricsFile),
         Exit::usage);
@@ -76,8 +75,8 @@ constexpr std::size_t kMostPoints = 400;
 
 std::vector<std::pair<double, double>> curve(const ComparedRun& run, const ValueOfStep& value) {
   std::vector<std::pair<double, double>> all;
-  for (const auto& m : run.steps)
-    if (const double v = value(m); std::isfinite(v)) all.emplace_back(static_cast<double>(m.step), v);
+  for (const auto& point : run.steps.points)
+    if (const double v = value(point.mean); std::isfinite(v)) all.emplace_back(point.middle(), v);
   const auto stride = (all.size() + kMostPoints - 1) / kMostPoints;
   if (stride <= 1) return all;
   std::vector<std::pair<double, double>> points;
@@ -148,15 +147,6 @@ std::string table_section(const std::string& title, const std::string& about, co
       about, rows);
 }
 
-// Without the first step, which warms everything up.
-double median_after_first(const ComparedRun& run, const ValueOfStep& value) {
-  std::vector<double> values;
-  for (std::size_t i = run.steps.size() > 2 ? 1 : 0; i < run.steps.size(); ++i) values.push_back(value(run.steps[i]));
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 std::string numbers(const std::vector<ComparedRun>& runs) {
   auto rows = head_row(runs);
   const auto row = [&](const char* name, const std::function<std::string(const ComparedRun&)>& cell) {
@@ -165,30 +155,23 @@ std::string numbers(const std::vector<ComparedRun>& runs) {
     rows += "</tr>\n";
   };
   const auto bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(v)); };
-  row("steps", [](const auto& run) { return fmt::format("{}", run.steps.back().step); });
-  row("last loss", [](const auto& run) -> std::string {
-    const auto* const last = last_with_loss(run.steps);
-    return last ? format_number(*last->loss, 6) : "–";
-  });
-  row("least held-out loss", [](const auto& run) -> std::string {
-    std::optional<double> least;
-    for (const auto& m : run.steps)
-      if (m.eval_loss && !(least <= m.eval_loss && least)) least = m.eval_loss;
-    return least ? format_number(*least, 6) : "–";
-  });
+  row("steps", [](const auto& run) { return fmt::format("{}", run.steps.last.step); });
+  row("last loss",
+      [](const auto& run) { return run.steps.last_loss ? format_number(*run.steps.last_loss, 6) : std::string("–"); });
+  row("least held-out loss",
+      [](const auto& run) { return run.steps.least_eval ? format_number(*run.steps.least_eval, 6) : std::string("–"); });
   row("step time",
-      [](const auto& run) { return format_duration(median_after_first(run, [](const auto& m) { return m.step_time_s; })); });
+      [](const auto& run) { return format_duration(run.steps.median([](const auto& m) { return m.step_time_s; })); });
   row("tokens/s",
-      [](const auto& run) { return format_number(median_after_first(run, [](const auto& m) { return m.tokens_per_s; }), 5); });
+      [](const auto& run) { return format_number(run.steps.median([](const auto& m) { return m.tokens_per_s; }), 5); });
   row("stall", [](const auto& run) {
-    double stall = 0, time = 0;
-    for (const auto& m : run.steps) stall += m.stall_s, time += m.step_time_s;
-    return fmt::format("{:.1f} %", time > 0 ? 100 * stall / time : 0);
+    const auto& all = run.steps.all;
+    return fmt::format("{:.1f} %", all.time_s > 0 ? 100 * all.stall_s / all.time_s : 0);
   });
   row("commits", [](const auto& run) {
-    double commits = 0, time = 0;
-    for (const auto& m : run.steps) commits += m.commit_s, time += m.step_time_s + m.commit_s;
-    return fmt::format("{:.2f} %", time > 0 ? 100 * commits / time : 0);
+    const auto& all = run.steps.all;
+    const double time = all.time_s + all.commit_s;
+    return fmt::format("{:.2f} %", time > 0 ? 100 * all.commit_s / time : 0);
   });
   struct Bytes {
     const char* name;
@@ -198,16 +181,10 @@ std::string numbers(const std::vector<ComparedRun>& runs) {
        {Bytes{"read from disk, a step", &StepMetrics::read_bytes}, Bytes{"written to disk, a step", &StepMetrics::write_bytes},
         Bytes{"host to device, a step", &StepMetrics::h2d_bytes}, Bytes{"device to host, a step", &StepMetrics::d2h_bytes}})
     row(name, [&, field = field](const auto& run) {
-      return bytes(median_after_first(run, [field](const auto& m) { return static_cast<double>(m.*field); }));
+      return bytes(run.steps.median([field](const auto& m) { return static_cast<double>(m.*field); }));
     });
-  for (const auto& [name, field] :
-       {Bytes{"device peak", &StepMetrics::device_peak_bytes}, Bytes{"host peak", &StepMetrics::host_peak_bytes},
-        Bytes{"disk peak", &StepMetrics::nvme_peak_bytes}})
-    row(name, [&, field = field](const auto& run) {
-      std::uint64_t most = 0;
-      for (const auto& m : run.steps) most = std::max(most, m.*field);
-      return format_bytes(most);
-    });
+  for (const auto& [name, tier] : {std::pair{"device peak", 0U}, {"host peak", 1U}, {"disk peak", 2U}})
+    row(name, [tier = tier](const auto& run) { return format_bytes(run.steps.peaks[tier]); });
   return table_section("Numbers", "Times and bytes of a step are the run's median.", rows);
 }
 

@@ -261,17 +261,20 @@ OptimizerSettings optimizer_settings(const RunConfig& c) {
 }  // namespace
 
 std::vector<std::string> warnings_of(const RunConfig& c) {
+  std::vector<std::string> warnings;
+  if (auto family = warning_of_family(c)) warnings.push_back(std::move(*family));
   // The default warm-up was not chosen by the user, so a shorter run does not warn about it.
-  if (c.warmup <= c.steps || c.warmup == RunConfig().warmup) return {};
+  if (c.warmup <= c.steps || c.warmup == RunConfig().warmup) return warnings;
   const auto longer = fmt::format("--warmup {} is longer than --steps {}", c.warmup, c.steps);
-  return {
+  warnings.push_back(
       c.lr_schedule == "constant"
           ? fmt::format("{}: the learning rate still rises when the run ends, and never reaches --lr {}; lower --warmup, or "
                         "raise --steps",
                         longer, c.lr)
           : fmt::format("{}: the warm-up is shortened to {} steps, and only the last step has --lr {}; lower --warmup, or "
                         "raise --steps",
-                        longer, c.steps, c.lr)};
+                        longer, c.steps, c.lr));
+  return warnings;
 }
 
 std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {

@@ -8,6 +8,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/json_text.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/weight_files.h>
 
 namespace terrace::cli {
@@ -35,7 +36,9 @@ struct Told {
   std::string by;
 };
 
+// Where the user has given no window.
 std::optional<Told> told(const RunConfig& c) {
+  if (c.init_from.empty() || c.window != RunConfig().window) return std::nullopt;
   const lm::WeightFiles files(c.init_from);
   const auto& metadata = files.files().front().metadata();
   if (const auto own = metadata.find(kWindowKey); own != metadata.end()) try {
@@ -80,7 +83,6 @@ std::optional<Windows> windows_of_config(const nlohmann::json& config, std::int6
 }
 
 void demand_told_windows(const RunConfig& c) {
-  if (c.init_from.empty() || c.window != RunConfig().window) return;
   const auto file = told(c);
   if (!file) return;
   const auto windows = within(file->windows, c.seq_len, c.layers);
@@ -88,6 +90,16 @@ void demand_told_windows(const RunConfig& c) {
   throw Error(fmt::format("--init-from {}: {} has windows of attention, and this run would have none\n  give --window {}",
                           c.init_from, file->by, to_string(windows)),
               Exit::usage);
+}
+
+std::optional<std::string> warning_of_told_windows(const RunConfig& c) {
+  if ((*lm::family_named(c.model).file.window).empty()) return std::nullopt;
+  const auto file = told(c);
+  if (!file || file->windows.none() || !within(file->windows, c.seq_len, c.layers).none()) return std::nullopt;
+  return fmt::format(
+      "--init-from {}: {} has windows of attention, which are no shorter than --seq-len {}: this run and its export "
+      "have none; give --window {} to keep them",
+      c.init_from, file->by, c.seq_len, to_string(file->windows));
 }
 
 }  // namespace terrace::cli

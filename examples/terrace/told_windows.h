@@ -22,5 +22,8 @@ inline constexpr const char* kWindowKey = "sliding_window";  // in either
 std::optional<layers::Windows> windows_of_config(const nlohmann::json& config, std::int64_t blocks);
 
 void demand_told_windows(const RunConfig& c);
+// Of a run without windows whose file has some that are no shorter than its sequences: nothing computes otherwise here, but the
+// weights go on without them.
+std::optional<std::string> warning_of_told_windows(const RunConfig& c);
 
 }  // namespace terrace::cli

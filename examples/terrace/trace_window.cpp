@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -10,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
+#include <terrace/core/nesting.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
@@ -43,45 +44,60 @@ const json& object_in(const json& event, const char* key) {
 }
 std::pair<double, double> thread_of(const json& event) { return {number_in(event, "pid"), number_in(event, "tid")}; }
 
-json read_events(const std::filesystem::path& file) {
+// Calls take(event) for each object of the list. The document is never in memory as a whole: its objects take ten times the
+// bytes of its text.
+void each_event(const std::filesystem::path& file, const std::function<void(const json&)>& take) {
   const auto refuse = [&](const std::string& why) {
     throw Error(
         fmt::format("{} is not a trace: {}\n  remove it; a further step of the run writes a new one", file.string(), why),
         Exit::corrupt);
   };
-  json document;
+  bool in_list = false, has_list = false;
+  const auto filter = [&](int depth, json::parse_event_t event, json& parsed) {
+    using Event = json::parse_event_t;
+    if (depth == 1 && event == Event::key) return in_list = parsed == "traceEvents";
+    if (depth == 1 && event == Event::array_start) has_list |= in_list;
+    if (depth == 2 && in_list && event == Event::object_end) take(parsed);
+    return depth != 2 || (event != Event::object_end && event != Event::value);
+  };
   try {
-    document = parse_json(read_text_file(file, kMostTraceBytes));
+    const auto text = read_text_file(file, kMostTraceBytes);
+    demand_shallow_json(text);
+    [[maybe_unused]] const auto rest = json::parse(text, filter);  // all but the list
+  } catch (const json::parse_error& error) {
+    refuse(fmt::format("it is not JSON from its byte {} on", error.byte));
+  } catch (const json::exception&) {
+    refuse("it has a number that is too large");
   } catch (const Error& error) {
     refuse(error.what());
   }
-  const auto events = document.is_object() ? document.find("traceEvents") : document.end();
-  if (events == document.end() || !events->is_array()) refuse("it has no list \"traceEvents\"");
-  return std::move(*events);
+  if (!has_list) refuse("it has no list \"traceEvents\"");
 }
 
 Raw read_raw(const std::filesystem::path& file) {
-  const auto events = read_events(file);
   Raw raw;
-  std::map<std::pair<double, double>, std::string> names;
-  for (const auto& e : events)
-    if (e.is_object() && text_in(e, "ph") == "M" && text_in(e, "name") == "thread_name")
-      names[thread_of(e)] = text_in(object_in(e, "args"), "name");
-  for (const auto& e : events) {
-    if (!e.is_object()) continue;
+  using Thread = std::pair<double, double>;
+  std::map<Thread, std::string> names;
+  std::map<Thread, std::vector<TraceWindow::Span>> spans;
+  each_event(file, [&](const json& e) {
     const auto kind = text_in(e, "ph");
     const double begin_s = number_in(e, "ts") * 1e-6;
-    if (kind == "X") {
-      const auto found = names.find(thread_of(e));
-      const auto lane = found == names.end() ? fmt::format("thread {}", number_in(e, "tid")) : found->second;
-      raw.lanes[lane].push_back({text_in(e, "name"), begin_s, begin_s + std::max(0.0, number_in(e, "dur")) * 1e-6});
+    if (kind == "M" && text_in(e, "name") == "thread_name") {
+      names[thread_of(e)] = text_in(object_in(e, "args"), "name");
+    } else if (kind == "X") {
+      spans[thread_of(e)].push_back({text_in(e, "name"), begin_s, begin_s + std::max(0.0, number_in(e, "dur")) * 1e-6});
     } else if (kind == "C") {
       const auto& args = object_in(e, "args");
       if (!args.empty() && args.begin().value().is_number())
         raw.counters[text_in(e, "name")].emplace_back(begin_s, args.begin().value().get<double>());
     }
+  });
+  for (auto& [thread, all] : spans) {
+    const auto found = names.find(thread);
+    auto& lane = raw.lanes[found == names.end() ? fmt::format("thread {}", thread.second) : found->second];
+    lane.insert(lane.end(), std::make_move_iterator(all.begin()), std::make_move_iterator(all.end()));
   }
-  for (auto& [lane, spans] : raw.lanes) std::ranges::sort(spans, {}, &TraceWindow::Span::begin_s);
+  for (auto& [lane, all] : raw.lanes) std::ranges::sort(all, {}, &TraceWindow::Span::begin_s);
   for (auto& [name, values] : raw.counters) std::ranges::stable_sort(values, {}, &std::pair<double, double>::first);
   return raw;
 }

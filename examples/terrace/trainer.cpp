@@ -237,7 +237,7 @@ class Training {
   }
   void note_missing_steps() {
     if (!team_.first() || done() == 0) return;
-    if (const auto missing = missing_steps(read_metrics(dir_.path / kMetricsFile), done()); !missing.empty())
+    if (const auto missing = missing_steps(dir_.path / kMetricsFile, done()); !missing.empty())
       screen_.warn(fmt::format("{} has no line of {}: the report leaves a gap, and training needs none of them",
                                (dir_.path / kMetricsFile).string(), missing));
   }
@@ -253,9 +253,10 @@ class Training {
   std::optional<RunData::HeldOut> recall_evaluation() {
     std::optional<RunData::HeldOut> evaluation;
     if (team_.first())
-      if (const auto lines = read_metrics(dir_.path / kMetricsFile);
-          !lines.empty() && lines.back().step == done() && lines.back().eval_loss)
-        evaluation = {lines.back().eval_loss, lines.back().held_out};
+      each_step(dir_.path / kMetricsFile, [&](const StepMetrics& m) {
+        if (m.step == done() && m.eval_loss) evaluation = {m.eval_loss, m.held_out};
+        return true;
+      });
     if (config_.eval_batches > 0 && !team_.any(evaluation.has_value())) evaluation = evaluate();
     return evaluation;
   }
@@ -263,9 +264,13 @@ class Training {
   // That of a resumed run is in the line of its first step.
   [[nodiscard]] std::optional<double> first_evaluation() const {
     if (first_evaluation_) return first_evaluation_->loss;
-    if (!team_.first()) return std::nullopt;
-    const auto lines = read_metrics(dir_.path / kMetricsFile);
-    return lines.empty() ? std::nullopt : lines.front().first_eval_loss;
+    std::optional<double> first;
+    if (team_.first())
+      each_step(dir_.path / kMetricsFile, [&](const StepMetrics& m) {
+        first = m.first_eval_loss;
+        return false;
+      });
+    return first;
   }
 
   // As SIGUSR1 asks for. With one generation, the next step would overwrite the commit.

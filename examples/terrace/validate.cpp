@@ -107,9 +107,6 @@ void demand_tiles(const RunConfig& c) {
 
 void demand_window(const RunConfig& c) {
   const auto pattern = layers::Windows::parse(c.window).pattern();
-  if (const auto widest = std::ranges::max(pattern); widest > c.seq_len)
-    refuse_pair(fmt::format("--window {} with --seq-len {}: no position has so many before it", widest, c.seq_len),
-                fmt::format("give --window {} or less, or leave it out", c.seq_len));
   if (std::ssize(pattern) > c.layers)
     refuse_pair(fmt::format("--window {} has {} numbers for --layers {}", c.window, pattern.size(), c.layers),
                 "blocks have the windows of the list in turn, so give at most one for each layer");
@@ -160,10 +157,10 @@ void demand_experts(const RunConfig& c) {
   if (c.experts > 0 && c.tp_mode != "1d")
     refuse_pair(fmt::format("--experts {} with --tp-mode {}: ranks in a grid have blocks of one MLP", c.experts, c.tp_mode),
                 "leave one of them out");
-  if (c.experts > 0 && c.mlp_tiles != 1)
+  if (c.experts > 0 && c.mlp_tiles > 1)
     refuse_pair(fmt::format("--experts {} with --mlp-tiles {}: experts are used one at a time already", c.experts, c.mlp_tiles),
                 "leave --mlp-tiles out");
-  if (c.experts > 0 && c.mlp_row_tiles != 1)
+  if (c.experts > 0 && c.mlp_row_tiles > 1)
     refuse_pair(fmt::format("--experts {} with --mlp-row-tiles {}: experts have the rows that their router gives them",
                             c.experts, c.mlp_row_tiles),
                 "leave --mlp-row-tiles out");
@@ -334,38 +331,50 @@ void demand_group(const RunConfig& c) {
   }
 }
 
-// Results that are computed by one product have their gradients in one, too. Layers in tiles, and experts, are frozen whole.
-void demand_freeze(const RunConfig& c) {
-  if (c.freeze.empty()) return;
-  const auto model = lm::make_model(model_config(c));
-  std::vector<std::vector<ParamSpec>> params;
-  for (const auto& layer : model.layers) params.push_back(layer->params());
-  apply_freeze(parse_freeze(c.freeze), model, params);
-  const auto& names = lm::family_named(c.model).tensors;
-  for (const auto& layer : params) {
-    const auto frozen = std::ranges::count_if(layer, &ParamSpec::frozen);
-    if (frozen == 0 || frozen == std::ssize(layer)) continue;
-    const auto& first = *std::ranges::find_if(layer, &ParamSpec::frozen);
-    const bool in_tiles = c.vocab_tiles != 1 || c.mlp_tiles != 1 || c.mlp_row_tiles != 1 || c.attention_tiles != 1;
-    if (in_tiles || c.experts > 0)
-      refuse_pair(fmt::format("--freeze freezes a part of a layer, {}, and layers in tiles or with experts are frozen whole or "
-                              "not at all",
-                              first.name),
-                  "give patterns of whole layers, such as layers.0.mlp");
-    for (const auto* const product : {&names.qkv, &names.up})
-      for (const auto* const ending : {".weight", ".bias"}) {
-        std::string some, others;
-        for (const auto tensor : product->tensors)
-          for (const auto& param : layer)
-            if (param.name.ends_with("." + std::string(tensor) + ending)) (param.frozen ? some : others) = param.name;
-        if (!some.empty() && !others.empty())
-          refuse_pair(fmt::format("--freeze freezes {} and not {}, whose gradients are one product", some, others),
-                      "freeze all of a product's tensors, or none");
-      }
-  }
+// Results that are computed by one product have their gradients in one, too.
+void demand_whole_products(const lm::TensorNames& names, const std::vector<ParamSpec>& layer) {
+  for (const auto* const product : {&names.qkv, &names.up})
+    for (const auto* const ending : {".weight", ".bias"}) {
+      std::string some, others;
+      for (const auto tensor : product->tensors)
+        for (const auto& param : layer)
+          if (param.name.ends_with("." + std::string(tensor) + ending)) (param.frozen ? some : others) = param.name;
+      if (!some.empty() && !others.empty())
+        refuse_pair(fmt::format("--freeze freezes {} and not {}, whose gradients are one product", some, others),
+                    "freeze all of a product's tensors, or none");
+    }
+}
+
+// The flag that cuts the layer into tiles; 0 tiles are not chosen yet.
+const char* tiles_of(const RunConfig& c, std::string_view layer) {
+  if (layer.ends_with(".attention")) return c.attention_tiles > 1 ? "--attention-tiles" : nullptr;
+  if (layer.ends_with(".mlp")) return c.mlp_tiles > 1 ? "--mlp-tiles" : c.mlp_row_tiles > 1 ? "--mlp-row-tiles" : nullptr;
+  return c.vocab_tiles > 1 ? "--vocab-tiles" : nullptr;
 }
 
 }  // namespace
+
+// Layers in tiles, and experts, are frozen whole.
+void demand_freeze(const RunConfig& c) {
+  if (c.freeze.empty()) return;
+  auto untiled = c;
+  untiled.vocab_tiles = untiled.mlp_tiles = untiled.mlp_row_tiles = untiled.attention_tiles = 1;
+  const auto model = lm::make_model(model_config(untiled));
+  std::vector<std::vector<ParamSpec>> params;
+  for (const auto& layer : model.layers) params.push_back(layer->params());
+  apply_freeze(parse_freeze(c.freeze), model, params);
+  for (std::size_t l = 0; l < params.size(); ++l) {
+    const auto& layer = params[l];
+    const auto frozen = std::ranges::count_if(layer, &ParamSpec::frozen);
+    if (frozen == 0 || frozen == std::ssize(layer)) continue;
+    const auto* const tiles = c.experts > 0 ? "--experts" : tiles_of(c, model.layers[l]->name());
+    if (tiles)
+      refuse_pair(fmt::format("--freeze freezes a part of the layer {}, {}, and with {} it is frozen whole or not at all",
+                              model.layers[l]->name(), std::ranges::find_if(layer, &ParamSpec::frozen)->name, tiles),
+                  "give patterns of whole layers, such as layers.0.mlp");
+    demand_whole_products(lm::family_named(c.model).tensors, layer);
+  }
+}
 
 void validate(const RunConfig& c) {
   UsageErrors errors;

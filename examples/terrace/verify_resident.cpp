@@ -37,10 +37,13 @@ Plan resident_plan(const RunConfig& config, const AgreedPlan& agreed) {
   return resident;
 }
 
-// The lines of the run by step, because lines may be missing.
+// The lines of the run's first steps by step, because lines may be missing.
 std::map<std::uint64_t, StepMetrics> lines_of_run(const RunDir& dir) {
   std::map<std::uint64_t, StepMetrics> lines;
-  for (const auto& m : read_metrics(dir.path / kMetricsFile)) lines[m.step] = m;
+  each_step(dir.path / kMetricsFile, [&](const StepMetrics& m) {
+    if (m.step <= kSteps) lines[m.step] = m;
+    return m.step < kSteps;
+  });
   return lines;
 }
 

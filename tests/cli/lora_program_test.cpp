@@ -307,6 +307,54 @@ TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
   }
 }
 
+// A file of another program: a key that changes what an adapter computes, or which of its tensors count, is not passed over.
+TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
+  const Words run{"--model", "llama", "--heads", "4", "--seq-len", "32", "--lora-rank", "4"};
+  ASSERT_EQ(0, train(run + Words{"--steps", "1", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported({"run", "adapter"}).exit);
+  const auto good = json::parse(bytes_of("adapter/adapter_config.json"));
+  const auto with = [&](const char* key, const json& value) {
+    auto config = good;
+    config[key] = value;
+    std::ofstream(at("adapter/adapter_config.json")) << config;
+    return train(run + Words{"--steps", "1", "--out-dir", "next", "--init-adapter", "adapter"});
+  };
+  const auto taken = [&](const char* key, const json& value) {
+    const auto done = with(key, value);
+    EXPECT_EQ(0, done.exit) << done.described;
+    std::filesystem::remove_all(at("next"));
+  };
+  const auto refused = [&](const char* key, const json& value, const std::vector<std::string>& said) {
+    expect_refusal(with(key, value), 2, said);
+    EXPECT_FALSE(std::filesystem::exists(at("next")));
+  };
+  // Beginnings that change the base, and others.
+  for (const json& init :
+       {json("pissa"), json("pissa_niter_16"), json("olora"), json("corda"), json("lora_ga"), json("loftq"), json(7)})
+    refused("init_lora_weights", init,
+            {"adapter/adapter_config.json", "init_lora_weights is " + init.dump(), "path_initial_model_for_weight_conversion"});
+  for (const json& init : {json(false), json("gaussian"), json("eva"), json("orthogonal"), json("mica"), json()})
+    taken("init_lora_weights", init);
+  refused("kasa_config", {{"beta", 1e-4}}, {"what terrace does not know: kasa_config ({\"beta\":0.0001})", "take it out"});
+  refused("use_tomorrows_lora", true, {"use_tomorrows_lora (true)"});
+  for (const auto& [key, value] : {std::pair<const char*, json>{"use_tomorrows_lora", false},
+                                   {"velora_config", nullptr},
+                                   {"layer_replication", json::array()},
+                                   {"peft_version", "0.21.2"},
+                                   {"lora_dropout", 0.1},
+                                   {"loftq_config", json::object()},
+                                   {"megatron_core", "megatron.core"}})
+    taken(key, value);
+  // Names of modules: whole ones, or their ends.
+  for (const json& modules : {json{"q_proj"}, json{"q_proj", "proj", "model.layers.0.self_attn.v_proj"}, json::array()})
+    refused("target_modules", modules, {"target_modules", "PEFT would drop that of model.layers."});
+  refused("exclude_modules", {"layers.1.self_attn.q_proj"}, {"PEFT would drop that of model.layers.1.self_attn.q_proj"});
+  for (const json& modules :
+       {json{"q_proj", "k_proj", "v_proj"}, json{"q_proj", "model.layers.0.self_attn.v_proj", "1.self_attn.v_proj"},
+        json("all-linear"), json(".*self_attn.(q|v)_proj")})
+    taken("target_modules", modules);
+}
+
 TEST_F(LoraProgram, FrozenWeightsAreExportedAsTheyCame) {
   ASSERT_EQ(0, train({"--model", "llama", "--heads", "4", "--seq-len", "32", "--steps", "2", "--out-dir", "first"}).exit);
   ASSERT_EQ(0, exported({"first", "base"}).exit);
@@ -329,6 +377,8 @@ TEST_F(LoraProgram, WhatCannotBeIsRefused) {
   refused({"--freeze", "layer.0.*"}, {"--freeze", "layer.0.*", "layers.0."});
   refused({"--freeze", "*"}, {"--freeze", "no parameter to train"});
   refused({"--freeze", "*q_proj*"}, {"--freeze", "q_proj", "one product"});
+  refused({"--freeze", "norm.weight", "--vocab-tiles", "2"},
+          {"--freeze", "the layer head", "--vocab-tiles", "whole or not at all"});
   refused({"--lora-rank", "4", "--lora-targets", "q,w"}, {"--lora-targets", "\"w\"", "gate, up, down"});
   refused({"--lora-rank", "4", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"}, {"tensor ranks in a grid"});
   refused({"--freeze", "layers.0.*", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"},

@@ -159,13 +159,15 @@ TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
   expect_refusal(train({"--model", "dir", "--layers", "1", "--out-dir", "none"}), 2, {"of its tensors"});
 }
 
-// In whatever way they are given: what comes with the directory or after it stands above it, what comes before it does not.
+// In whatever way they are given: what comes with the directory or after it, --set and flags stand above it, files before it do
+// not.
 TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
   ASSERT_EQ(0, train({"--steps", "1", "--rope-base", "7", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
   scratch_.write("beside.toml", "model = \"dir\"\nrope-base = 8.0\n");
   scratch_.write("alone.toml", "model = \"dir\"\n");
   scratch_.write("before.toml", "rope-base = 9.0\nlayers = 5\n");
+  scratch_.write("after.toml", "rope-base = 9.0\n");
   const auto expect_base = [&](const Words& words, const std::string& base) {
     const auto said = terrace(Words{"config"} + words);
     EXPECT_EQ(0, said.exit) << said.described;
@@ -180,6 +182,57 @@ TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
   expect_base({"--config", "beside.toml", "--rope-base", "10"}, "10.0");
   expect_base({"--config", "before.toml", "--model", "dir"}, "7.0");
   expect_base({"--config", "before.toml", "--config", "alone.toml"}, "7.0");
+  expect_base({"--config", "before.toml", "--set", "model=dir"}, "7.0");
+  expect_base({"--config", "beside.toml", "--config", "after.toml"}, "9.0");
+  expect_base({"--config", "before.toml", "--model", "dir", "--config", "after.toml"}, "9.0");
+  expect_base({"--config", "before.toml", "--model", "dir", "--set", "rope-base=9"}, "9.0");
+  expect_base({"--set", "rope-base=9", "--model", "dir"}, "9.0");
+  expect_base({"--set", "rope-base=9", "--model", "dir", "--rope-base", "10"}, "10.0");
+  // A file that `terrace config` printed for another model names all settings. Those that say "as usual" take nothing.
+  expect_base({"--model", "dir", "--set", "rope-base=0", "--set", "init-from=\"\""}, "7.0");
+  scratch_.write("all.toml", terrace({"config"}).out);
+  expect_base({"--config", "all.toml", "--model", "dir"}, "7.0");
+  expect_refusal(
+      train({"--model", "dir", "--layers", "3", "--out-dir", "none"}), 2,
+      {"dir has no tensor model.layers.2", "its config.json has --layers 2: give that, or leave out what says otherwise"});
+  // Of two models the more special one is taken, with nothing of the other.
+  const auto family = terrace({"config", "--config", "alone.toml", "--model", "gpt2"});
+  EXPECT_THAT(family.out, AllOf(HasSubstr("model = \"gpt2\""), HasSubstr("layers = 6 "), HasSubstr("init-from = \"\"")));
+}
+
+// The window of a directory may be longer than the run's sequences: nothing computes otherwise, and the export has it.
+TEST_F(ModelDirProgram, AWindowThatIsLongerThanTheRunsSequencesComesOutAgain) {
+  for (const auto& [family, window] : {std::pair{"mistral", "48"}, {"gemma3", "48,0"}}) {
+    SCOPED_TRACE(family);
+    const std::string name = family;
+    ASSERT_EQ(0, train({"--model", name, "--heads", "4", "--seq-len", "64", "--window", window, "--steps", "1", "--out-dir",
+                        name, "--save", name + ".safetensors"})
+                     .exit);
+    ASSERT_EQ(0, exported(name, name + "-dir").exit);
+    const auto run = look(name + "-run", {"--model", name + "-dir"});
+    ASSERT_EQ(0, run.exit) << run.described;
+    const auto same = look(name + "-same", {"--model", name, "--heads", "4", "--window", name == "mistral" ? "0" : "32,0",
+                                            "--init-from", name + ".safetensors"});
+    ASSERT_EQ(0, same.exit) << same.described;
+    EXPECT_EQ(steps(name + "-same"), steps(name + "-run"));
+    EXPECT_EQ(name == "mistral" ? 1U : 0U, same.warnings("this run and its export have none; give --window 48"))
+        << same.described;
+    ASSERT_EQ(0, exported(name + "-run", name + "-out").exit);
+    EXPECT_EQ(config_of(name + "-dir"), config_of(name + "-out"));
+  }
+}
+
+// A family's name is the family, whatever is in the directory of that name.
+TEST_F(ModelDirProgram, AFamilyBesideADirectoryOfItsNameIsSaid) {
+  ASSERT_EQ(0, train({"--model", "llama", "--steps", "1", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, exported("run", "llama").exit);
+  const Words words{"--model", "llama", "--steps", "1", "--out-dir", "family"};
+  for (const auto* const command : {"plan", "train"})
+    EXPECT_EQ(1U, terrace(tiny(command, words))
+                      .warnings("--model llama is the model family, with new weights, and not the model in "
+                                "the directory llama: give --model ./llama for that"))
+        << command;
+  EXPECT_EQ(0U, train({"--model", "./llama", "--steps", "1", "--out-dir", "directory"}).warnings("model family"));
 }
 
 TEST_F(ModelDirProgram, WhatIsNoModelIsRefused) {

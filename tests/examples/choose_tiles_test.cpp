@@ -1,7 +1,9 @@
 // What is chosen where a number of tiles, or of the head's rows, is 0.
 #include <gtest/gtest.h>
 
+#include <terrace/core/error.h>
 #include <terrace/examples/terrace/choose_tiles.h>
+#include <terrace/examples/terrace/options.h>
 
 namespace terrace::test {
 namespace {
@@ -58,6 +60,28 @@ TEST(HeadRows, AreNotMoreThanAMicroBatchHasAndStayAsTheyAreGiven) {
   EXPECT_EQ(512, rows(c));
   c.head_rows = 96;
   EXPECT_EQ(96, rows(c));
+}
+
+// Tiles that are not chosen yet cut no layer; then they leave a layer whole of which a part is frozen, and cut the others.
+TEST(Tiles, LeaveLayersWholeOfWhichAPartIsFrozen) {
+  auto c = with_vocabulary("cpu", "20MiB");
+  c.seq_len = 64;
+  c.vocab_tiles = c.mlp_tiles = c.mlp_row_tiles = c.attention_tiles = 0;
+  const auto vocab_tiles = [&](const char* freeze) {
+    c.freeze = freeze;
+    EXPECT_NO_THROW(cli::validate(c)) << freeze;
+    return cli::with_chosen_tiles(c).vocab_tiles;
+  };
+  const auto free = vocab_tiles("");
+  EXPECT_GT(free, 1);
+  EXPECT_EQ(free, vocab_tiles("layers.0.input_layernorm.weight"));
+  EXPECT_EQ(free, vocab_tiles("layers.0.*"));
+  EXPECT_EQ(1, vocab_tiles("norm.weight"));
+  c.vocab_tiles = 2;
+  EXPECT_THROW(cli::validate(c), Error);
+  c.experts = 2, c.vocab_tiles = 1, c.freeze = "";
+  EXPECT_NO_THROW(cli::validate(c)) << "of experts there is nothing to choose";
+  EXPECT_EQ(1, cli::with_chosen_tiles(c).mlp_tiles);
 }
 
 TEST(HeadRows, OfRanksAreTheFewestAndTilesTheMost) {

@@ -24,6 +24,7 @@ namespace terrace::test {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 json llama() {
@@ -54,6 +55,16 @@ std::string refusal(const json& config, Exit expected = Exit::usage) {
     static_cast<void>(lm::parse_model_config(config.dump(), "dir/config.json"));
   } catch (const Error& error) {
     EXPECT_EQ(error.exit(), expected) << error.what();
+    return error.what();
+  }
+  return "it was accepted";
+}
+
+std::string refusal_of_dir(const std::filesystem::path& directory) {
+  try {
+    static_cast<void>(lm::read_model_dir(directory));
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::usage, error.exit()) << error.what();
     return error.what();
   }
   return "it was accepted";
@@ -405,6 +416,33 @@ TEST(ModelDir, GemmasLanguageModelIsFoundInAModelWithAPartForImages) {
   auto unknown = config;
   unknown["text_config"]["router_jitter"] = 1;
   EXPECT_THAT(refusal(unknown), HasSubstr("router_jitter"));
+}
+
+// A window that no sequence reaches is kept for files and computes nothing else than none, in Gemma 3 with its own rotary base.
+TEST(ModelDir, AWindowMayBeLongerThanTheSequences) {
+  for (const auto* const type : {"mistral", "gemma2", "gemma3_text"}) {
+    SCOPED_TRACE(type);
+    auto config = std::string(type) == "mistral" ? of_type(type, {{"attention_bias", nullptr}}) : gemma3();
+    config["model_type"] = type;
+    config["sliding_window"] = 4096;
+    config["max_position_embeddings"] = 2048;
+    const auto c = lm::parse_model_config(config.dump(), "c");
+    const std::string pattern = std::string(type) == "mistral"  ? "4096"
+                                : std::string(type) == "gemma2" ? "4096,0"
+                                                                : "4096,4096,4096,4096,4096,0";
+    EXPECT_EQ(pattern, layers::to_string(c.window));
+    auto shorter = c;
+    shorter.seq_len = 32;
+    const auto computed = lm::transformer_of(lm::complete(shorter)).window;
+    EXPECT_EQ(std::string(type) == "gemma3_text" ? "32,32,32,32,32,0"
+              : std::string(type) == "gemma2"    ? "0,0"
+                                                 : "0",
+              layers::to_string(computed));
+    const auto written = lm::model_config_json(shorter, DType::fp32, config);
+    EXPECT_EQ(4096, written.at("sliding_window"));
+    EXPECT_EQ(2048, written.at("max_position_embeddings"));
+    EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window);
+  }
 }
 
 TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
@@ -768,6 +806,81 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
     EXPECT_EQ(Exit::corrupt, error.exit());
     EXPECT_THAT(error.what(), HasSubstr("model.safetensors.index.json: it has the key \"model.norm.weight\" twice"));
   }
+}
+
+// Directories as people have them: with an index of an older model, copied without what links name, cloned without Git LFS.
+TEST_F(ModelDirFiles, WhatIsNoFileOfWeightsIsSaid) {
+  const lm::ModelConfig c{
+      .family = lm::family_named("llama"), .layers = 1, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 300};
+  const auto model = lm::make_model(lm::complete(c));
+  const auto in = [&](const char* name, std::uint64_t most) {
+    const auto dir = folder_ / name;
+    std::filesystem::create_directory(dir);
+    lm::write_weight_files(dir, model, DType::fp32, most, numbers);
+    return dir;
+  };
+  const auto whole = in("whole", std::uint64_t{1} << 40), parts = in("parts", 1);
+  const auto why = [](const std::filesystem::path& path) {
+    try {
+      const lm::WeightFiles files(path);
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit()) << error.what();
+      return std::string(error.what());
+    }
+    return std::string("it was accepted");
+  };
+  std::filesystem::copy(parts / lm::kWeightsIndex, whole / lm::kWeightsIndex);
+  EXPECT_EQ(std::vector{whole / lm::kWeightsFile}, lm::weight_files(whole)) << "the library takes the whole file";
+  EXPECT_EQ("it was accepted", why(whole));
+
+  std::filesystem::remove(parts / lm::kWeightsIndex);
+  EXPECT_THAT(why(parts), AllOf(HasSubstr("parts has model-00001-of-000"), HasSubstr("but not model.safetensors.index.json")));
+  const auto pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n";
+  const auto file = whole / lm::kWeightsFile, index = parts / lm::kWeightsIndex;
+  for (const auto& [name, dir] : {std::pair{file, whole}, {index, parts}}) {
+    std::filesystem::remove(name);
+    std::ofstream(name) << pointer;
+    EXPECT_THAT(why(dir), AllOf(HasSubstr(name.string() + " is a pointer of Git LFS"), HasSubstr("git lfs pull")));
+    std::filesystem::remove(name);
+    std::filesystem::create_symlink("../blobs/1", name);
+  }
+  EXPECT_THAT(why(parts),
+              AllOf(HasSubstr(index.string() + " is a link to ../blobs/1, which does not exist"), HasSubstr("cp -rL")));
+  EXPECT_THAT(why(file), HasSubstr("is a link to ../blobs/1"));
+  EXPECT_THAT(why(whole), HasSubstr("model-00001-of-")) << "the index is read";
+  std::filesystem::create_symlink("nowhere", folder_ / lm::kModelConfigFile);
+  EXPECT_THAT(refusal_of_dir(folder_), HasSubstr("config.json is a link to nowhere"));
+}
+
+// The names of the library's AutoModel: those of the model without its output head.
+TEST_F(ModelDirFiles, NamesMayLackTheirPrefix) {
+  for (const auto* const family : {"llama", "gemma3", "gpt2"})
+    for (const bool tied : {true, false}) {
+      SCOPED_TRACE(family);
+      const lm::ModelConfig c{
+          .family = lm::family_named(family), .layers = 1, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 300, .tied = tied};
+      const auto model = lm::make_model(lm::complete(c));
+      const std::string prefix(*c.family.get().tensors.optional_prefix);
+      std::vector<std::vector<ParamSpec>> layers;
+      std::vector<lm::NamedParam> params;
+      for (const auto& layer : model.layers) layers.push_back(layer->params());
+      for (const auto& layer : layers)
+        for (const auto& param : layer)
+          if (!param.tied && param.name.starts_with(prefix)) params.push_back({&param, param.name.substr(prefix.size())});
+      const auto file = folder_ / "short.safetensors";
+      lm::write_weight_file(file, params, DType::fp32, numbers);
+      if (tied) {
+        EXPECT_NO_THROW(static_cast<void>(lm::weights_from(file, c.family, model)));
+        EXPECT_TRUE(lm::tensors_of_another_model(file, c.family, model).empty());
+        continue;
+      }
+      try {
+        static_cast<void>(lm::weights_from(file, c.family, model));
+        ADD_FAILURE() << "it was accepted";
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), AllOf(HasSubstr("has no tensor lm_head.weight"), HasSubstr("AutoModelForCausalLM")));
+      }
+    }
 }
 
 // Bytes of a good file changed, cut, and repeated: a typed error or a model, and nothing else.

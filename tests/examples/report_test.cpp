@@ -12,6 +12,7 @@
 #include <terrace/core/trace.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/run_steps.h>
 #include <terrace/examples/terrace/svg.h>
 #include <terrace/examples/terrace/trace_window.h>
 
@@ -225,6 +226,59 @@ TEST(Report, StepsWithoutTargetsAreInNoCurve) {
   run.write(kPlanFile, R"({"warnings": ["--seq-len <64> cuts off"]})");
   write_report(run.path());
   EXPECT_THAT(run.read(kReportFile), HasSubstr("Warning: --seq-len &lt;64&gt; cuts off."));
+}
+
+// Whatever the number of steps, a page has a bounded number of points. What a page says of the whole run is exact.
+TEST(RunSteps, OfALongRunAFewPointsAreKept) {
+  constexpr std::uint64_t kCount = 5 * RunSteps::kMostPoints + 7;
+  RunSteps steps;
+  for (std::uint64_t s = 1; s <= kCount; ++s) {
+    StepMetrics m;
+    m.step = s, m.loss = s == 3 ? NAN : static_cast<double>(s), m.step_time_s = 2, m.tokens = 10, m.stall_s = 0.5;
+    m.read_bytes = 100, m.host_peak_bytes = s % 1000, m.stall = {{"read", s % 2 == 0 ? 1.0 : 0.0}};
+    if (s % 1000 == 0) m.eval_loss = static_cast<double>(kCount - s), m.held_out = {{"a", 1.0}};
+    steps.add(m, 4);
+    ASSERT_LE(steps.points.size(), RunSteps::kMostPoints);
+  }
+  EXPECT_EQ(kCount, steps.count);
+  EXPECT_EQ(10 * kCount, steps.tokens);
+  EXPECT_EQ(2.0 * kCount, steps.all.time_s);
+  EXPECT_EQ(2.0 * (kCount - 1), steps.steady().time_s);
+  EXPECT_EQ(400U, steps.walked.read_bytes);
+  EXPECT_EQ(999U, steps.peaks[1]);
+  EXPECT_EQ(kCount, steps.last.step);
+  EXPECT_EQ(kCount - 10'000, *steps.least_eval);
+  EXPECT_EQ(2, steps.median([](const auto& m) { return m.step_time_s; }));
+  std::uint64_t next = 1;
+  for (const auto& point : steps.points) {
+    EXPECT_EQ(next, point.first);
+    next = point.mean.step + 1;
+    EXPECT_EQ(next - point.first, point.lines);
+    if (point.first > 3) {
+      EXPECT_EQ(point.middle(), *point.mean.loss) << point.first;
+    }
+    EXPECT_EQ(100U, point.mean.read_bytes);
+    EXPECT_TRUE(point.mean.held_out.empty());
+  }
+  EXPECT_EQ(kCount + 1, next);
+  const auto& first = steps.points.front();
+  EXPECT_EQ("steps 1 to 8", name_of_steps(first.first, first.mean.step));
+  EXPECT_EQ(33.0 / 7, *first.mean.loss) << "of steps that have one";
+  EXPECT_EQ(0.5, first.mean.stall.at("read"));
+}
+
+TEST(Report, OfALongRunIsAsSmallAsOfAShortOne) {
+  const ScratchFolder run;
+  write_metrics(run, 3 * RunSteps::kMostPoints);
+  write_plan(run);
+  write_report(run.path());
+  const auto page = run.read(kReportFile);
+  EXPECT_LT(page.size(), 300'000U);
+  for (const auto* const part :
+       {"6144 steps, ", "training loss, step 6144", "<title>steps 1 to 4: loss ", "of the step",
+        "<td>read from disk, 2 steps</td><td>3.00 GiB</td><td>3.00 GiB</td><td class='same'>equal</td>"})
+    EXPECT_THAT(page, HasSubstr(part));
+  EXPECT_THAT(page, Not(HasSubstr("nan")));
 }
 
 TEST(Report, NeedsAtLeastOneStep) {

@@ -220,7 +220,11 @@ bool takes_progress(std::string_view text) {
 
 bool takes_adapter(std::string_view text) {
   const auto file = scratch().write("adapter_config.json", text);
-  return taken(file.string(), [&] { lm::demand_adapter_config(file, 8, 16, {}); });
+  static const std::vector<std::string> modules{"model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.v_proj"};
+  return taken(file.string(), [&] {
+    lm::demand_adapter_config(file, 8, 16, {});
+    lm::demand_adapted_modules(file, modules);
+  });
 }
 
 bool takes_conversations(std::string_view text) {

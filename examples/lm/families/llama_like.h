@@ -78,7 +78,7 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
 }
 
 consteval TensorNames llama_tensors(bool qkv_bias) {
-  return {.optional_prefix = "",
+  return {.optional_prefix = "model.",  // files that the library's AutoModel wrote do not have it
           .embedding = "model.embed_tokens",
           .final_norm = "model.norm",
           .head = "lm_head",

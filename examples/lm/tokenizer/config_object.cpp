@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/fetched_file.h>
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
@@ -14,6 +15,7 @@ namespace terrace::lm {
 namespace fs = std::filesystem;
 
 std::optional<std::string> text_beside(const fs::path& file) {
+  demand_fetched(file);
   std::error_code error;
   if (!fs::exists(file, error)) return {};
   try {

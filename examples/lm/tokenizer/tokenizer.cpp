@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/fetched_file.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokens_beside.h>
@@ -40,6 +41,7 @@ bool Tokenizer::is_sentencepiece(const std::filesystem::path& file) { return fil
 bool Tokenizer::reads_sentencepiece() { return sentencepiece_available(); }
 
 Tokenizer Tokenizer::read(const std::filesystem::path& file) {
+  demand_fetched(file);
   std::string text;
   try {
     text = read_text_file(file, kMostFileBytes);
