@@ -19,10 +19,11 @@ namespace terrace::cli {
 
 // Lines that follow each other, as the page shows them: one, or in a long run the mean of several.
 struct StepPoint {
-  std::uint64_t first = 0;   // step; that of `mean` is the last one
-  std::uint64_t lines = 0;   // without gaps, last − first + 1
-  std::uint64_t finite = 0;  // of them, with a loss that is a number: `mean` has the mean of these, and none if no line has a loss
-  StepMetrics mean;          // without maps of sources, and with the peaks of its last line
+  std::uint64_t first = 0;  // step; that of `mean` is the last one
+  std::uint64_t lines = 0;  // without gaps, last − first + 1
+  std::uint64_t finite =
+      0;             // of them, with a loss that is a number: `mean` has the mean of these, and none if no line has a loss
+  StepMetrics mean;  // without maps of sources, and with the peaks of its last line
 
   [[nodiscard]] double middle() const { return (static_cast<double>(first) + static_cast<double>(mean.step)) / 2; }
 };
@@ -40,9 +41,9 @@ struct RunSteps {
   std::uint64_t count = 0, tokens = 0, without_targets = 0;
   Sums all, without_first;  // the first step warms everything up
   StepMetrics last;
-  std::array<std::uint64_t, 3> peaks = {};      // device, host, disk
-  StepMetrics walked;                           // its bytes are the sums of the first `walked_lines`
-  std::optional<double> last_loss;              // of the last step that had targets
+  std::array<std::uint64_t, 3> peaks = {};  // device, host, disk
+  StepMetrics walked;                       // its bytes are the sums of the first `walked_lines`
+  std::optional<double> last_loss;          // of the last step that had targets
   std::uint64_t last_loss_step = 0;
   std::optional<double> last_eval, least_eval;  // held-out losses
   std::map<std::string, double> held_out;       // of the last evaluation that tells its sources
