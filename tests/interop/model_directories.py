@@ -97,7 +97,7 @@ FAMILIES = {
     "qwen2": lambda: transformers.Qwen2Config(**SIZES, tie_word_embeddings=True),
     "qwen2, windows": lambda: transformers.Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=9, max_window_layers=1),
     "smollm3, windows": lambda: transformers.SmolLM3Config(**{**SIZES, "num_hidden_layers": 5}, pad_token_id=None, use_sliding_window=True,
-                                                           sliding_window=9, attention_bias=True),
+                                                           sliding_window=9),
 }  # fmt: skip
 
 
