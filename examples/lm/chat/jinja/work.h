@@ -64,12 +64,12 @@ class Draft {
  public:
   explicit Draft(Work& work) : work_(&work) {}
 
+  // Before a text of so many bytes is written.
   void reserve(std::size_t bytes) {
     Work::demand_text(bytes);
-    if (bytes <= text_.capacity()) return;
-    work_->take_bytes(bytes - text_.capacity());
-    text_.reserve(bytes);
-    work_->take_bytes(text_.capacity() - bytes);  // it may take more than it is asked for
+    work_->take_read(bytes);
+    paid_ += bytes;
+    extend(bytes);
   }
   void add(std::string_view part) {
     grow(part.size());
@@ -84,18 +84,26 @@ class Draft {
 
  private:
   void grow(std::size_t bytes) {
-    unpaid_ += bytes;
+    const auto paid = std::min(paid_, bytes);
+    paid_ -= paid;
+    unpaid_ += bytes - paid;
     if (unpaid_ >= kBytesOfAStep) {
       work_->take_read(unpaid_);
       unpaid_ %= kBytesOfAStep;
     }
     const auto size = text_.size() + bytes;
     Work::demand_text(size);
-    if (size > text_.capacity()) reserve(std::clamp(2 * text_.capacity(), size, std::max(size, kMostTextBytes)));
+    if (size > text_.capacity()) extend(std::clamp(2 * text_.capacity(), size, std::max(size, kMostTextBytes)));
+  }
+  void extend(std::size_t bytes) {
+    if (bytes <= text_.capacity()) return;
+    work_->take_bytes(bytes - text_.capacity());
+    text_.reserve(bytes);
+    work_->take_bytes(text_.capacity() - bytes);  // it may take more than it is asked for
   }
 
   Work* work_;
-  std::size_t unpaid_ = 0;
+  std::size_t paid_ = 0, unpaid_ = 0;  // bytes
   std::string text_;
 };
 
