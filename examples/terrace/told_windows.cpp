@@ -93,7 +93,7 @@ void demand_told_windows(const RunConfig& c) {
 }
 
 std::optional<std::string> warning_of_told_windows(const RunConfig& c) {
-  if ((*lm::family_named(c.model).file.window).empty()) return std::nullopt;
+  if ((*lm::family_named(c.model).file.window.size).empty()) return std::nullopt;
   const auto file = told(c);
   if (!file || file->windows.none() || !within(file->windows, c.seq_len, c.layers).none()) return std::nullopt;
   return fmt::format(
