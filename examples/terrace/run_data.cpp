@@ -227,7 +227,7 @@ std::vector<std::string> RunData::notes() const {
       lines.push_back(fmt::format("{}{:.4g} % of the sequences; {}", of_source, 100 * source->share(), source->describe()));
     else if (vocabulary_)
       lines.push_back(source->describe());
-    if (const auto held_out = source->sequences(Split::held_out); evaluated_ > held_out)
+    if (const auto held_out = source->sequences(Split::held_out); held_out > 0 && evaluated_ > held_out)
       lines.push_back(fmt::format(
           "{}an evaluation reads {} sequences (--eval-batches × --batch-size), and {} {} held out, so "
           "it reads {} again",

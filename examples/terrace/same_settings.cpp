@@ -57,9 +57,9 @@ std::string describe_content(const fs::path& file, std::uint64_t most) {
     refuse(error.what());
   }
   if (!in) refuse(describe_errno(errno));
-  std::error_code error;
-  const auto bytes = fs::file_size(file, error);
-  if (error) refuse(describe_errno(error.value()));
+  std::error_code failed;
+  const auto bytes = fs::file_size(file, failed);
+  if (failed) refuse(describe_errno(failed.value()));
   // Windows at even distances, the first at the beginning and the last at the end of the file.
   const auto window = std::min(kWindow, std::max<std::uint64_t>(1, most));
   const auto whole = (bytes + window - 1) / window;

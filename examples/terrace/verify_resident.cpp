@@ -96,8 +96,11 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
     const bool equal = loss == other || (std::isnan(loss) && std::isnan(other));
     ++compared.steps;
     compared.same += equal;
-    screen.note(fmt::format("step {}: offloaded {:.17g}, resident {:.17g}: {}", step, other, loss,
-                            equal ? "bit-identical" : "DIFFERENT"));
+    if (done.targets == 0 && !line->second.loss)
+      screen.note(fmt::format("step {}: no targets", step));
+    else
+      screen.note(fmt::format("step {}: offloaded {:.17g}, resident {:.17g}: {}", step, other, loss,
+                              equal ? "bit-identical" : "DIFFERENT"));
   }
   demand_all_same(compared, dir);
   screen.note(fmt::format("offloading changed nothing: {} of {} losses are bit-identical to training without offloading",
