@@ -86,7 +86,7 @@ TEST_F(BadPath, APathThatCannotBeLookedInto) {
   };
   const auto outcome = as_user(tiny("train", {"--nvme-path", "closed"}));
   if (outcome.exit == kNotPermitted) GTEST_SKIP() << "the right to write everywhere cannot be given up here";
-  expect_refusal(outcome, 1, {"closed/terrace-", "Permission denied (errno 13)", "change the permissions"});
+  expect_refusal(outcome, 1, {"closed/terrace-", "Permission denied (errno 13)", "the permissions"});
   expect_refusal(as_user(tiny("train", {"--out-dir", "closed/run"})), 1, {"closed/run", "Permission denied (errno 13)"});
   expect_refusal(as_user(tiny("train", {"--resume", "closed/run"})), 1,
                  {"closed/run", "Permission denied (errno 13)", "permissions"});
