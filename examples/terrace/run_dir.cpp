@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
+#include <mutex>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -93,6 +94,14 @@ auto read_json(const fs::path& file, const Take& take) {
   }
 }
 
+// A command may read a file several times, and each of its ranks does.
+void warn_once(const std::string& text) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  const std::lock_guard lock(mutex);
+  if (said.insert(text).second) warn(text);
+}
+
 // A run without its file is lost, so there are two of it. The copy is read if the file is damaged or cannot be read.
 template <class Take>
 auto read_run_json(const fs::path& dir, const Take& take) {
@@ -108,8 +117,8 @@ auto read_run_json(const fs::path& dir, const Take& take) {
         throw Error(error);  // it names the file that a user knows
       }
     }();
-    warn(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
-                     error.exit() == Exit::corrupt ? "is damaged" : "cannot be read", kRunFileCopy));
+    warn_once(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
+                          error.exit() == Exit::corrupt ? "is damaged" : "cannot be read", kRunFileCopy));
     return run;
   }
 }
