@@ -41,9 +41,9 @@ TEST_P(Learning, TheLossFallsFromThatOfChanceToBelowTheUnigramEntropy) {
   config.host_memory = "unlimited";
   const auto run = train_fresh(config);
   const double chance = std::log(256.0), unigram = unigram_entropy();
-  EXPECT_NEAR(run.steps.front().loss, chance, 0.1);
+  EXPECT_NEAR(run.steps.front().loss.value(), chance, 0.1);
   EXPECT_GT(unigram, 2.5);  // the text is not trivial
-  EXPECT_LT(run.steps.back().loss, unigram - 0.2) << "of " << chance << " at first";
+  EXPECT_LT(run.steps.back().loss.value(), unigram - 0.2) << "of " << chance << " at first";
   EXPECT_LT(run.eval_loss, unigram - 0.2) << "held-out text";
 }
 

@@ -40,7 +40,7 @@ struct Trained {
 
   [[nodiscard]] std::vector<double> losses() const {
     std::vector<double> all;
-    for (const auto& step : steps) all.push_back(step.loss);
+    for (const auto& step : steps) all.push_back(step.loss.value());
     return all;
   }
 };

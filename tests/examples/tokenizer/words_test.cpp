@@ -156,8 +156,11 @@ TEST_P(EveryPattern, TextsAreCutWhereBothPartsHaveTheirWords) {
       ASSERT_EQ(to_nfc(text), to_nfc(one) + to_nfc(other)) << "\"" << text << "\" at " << at;
       ASSERT_EQ(words_of(GetParam(), to_nfc(text)), parts(to_nfc(one), to_nfc(other))) << "\"" << text << "\" at " << at;
     };
-    for (std::size_t most = 1; most < text.size(); ++most)
-      if (cut_behind_word(text, most, [](std::size_t) { return true; }) == most) ASSERT_NO_FATAL_FAILURE(expect_cut(most));
+    for (std::size_t most = 1; most < text.size(); ++most) {
+      if (cut_behind_word(text, most, [](std::size_t) { return true; }) == most) {
+        ASSERT_NO_FATAL_FAILURE(expect_cut(most));
+      }
+    }
     std::size_t place = 0;
     while (place < digits.size() && ++digits[place] == symbols.size()) digits[place++] = 0;
     if (place == digits.size()) digits.assign(digits.size() + 1, 0);
