@@ -49,11 +49,11 @@ std::vector<NamedFile> files_written(const CommandLine& line) {
   return all;
 }
 
-// By the user's wish, after it has been read.
+// By the user's wish, after it has been read. A machine profile is read first, and what is none is refused.
 bool may_replace(std::string_view written, std::string_view read) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kPairs{
-      {{"--save", "--init-from"}, {"--write-schedule", "--schedule"}, {"--machine-profile", "--machine-profile"}}};
-  return std::ranges::find(kPairs, std::pair(written, read)) != kPairs.end();
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs{
+      {{"--save", "--init-from"}, {"--write-schedule", "--schedule"}}};
+  return written == "--machine-profile" || std::ranges::find(kPairs, std::pair(written, read)) != kPairs.end();
 }
 
 bool lies_in(const fs::path& file, const fs::path& folder) {
