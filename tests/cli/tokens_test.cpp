@@ -177,9 +177,9 @@ class ChangedHeldOut : public ChangedData {
   static constexpr std::size_t kFew = kWindowTokens * 42 / 10;
   static constexpr int kMoreSteps = 600;
   static constexpr std::size_t kLines = 80;
-  ChangedHeldOut() { write("few.u16", good(kFew)); }
+  ChangedHeldOut() { write("t.u16", good(kFew)); }
   [[nodiscard]] static Words few(const Words& more = {}) {
-    return Words{"--data", "few.u16", "--eval-batches", "400", "--steps", std::to_string(kMoreSteps)} + more;
+    return Words{"--eval-batches", "400", "--steps", std::to_string(kMoreSteps)} + more;
   }
 };
 
@@ -191,14 +191,14 @@ TEST_F(ChangedHeldOut, CostsNoStep) {
   for (const auto& [run, undisturbed, more] :
        {std::tuple{"one", "whole/result.json", Words{}}, {"two", "whole-two/result.json", two_ranks}}) {
     const auto ended = changed(
-        run, few(more), [&] { spoil("few.u16", kFew - kFew / 100, kFew / 100); }, kLines);
+        run, few(more), [&] { spoil("t.u16", kFew - kFew / 100, kFew / 100); }, kLines);
     expect_refusal(ended, 1,
-                   {"few.u16 has changed while it was in use: it was written to", "the state after step 600 is committed"});
+                   {"t.u16 has changed while it was in use: it was written to", "the state after step 600 is committed"});
     EXPECT_EQ(static_cast<std::size_t>(kMoreSteps), steps(run).size());
     EXPECT_EQ(0, terrace({"ckpt", "verify", run}).exit);
     EXPECT_FALSE(fs::exists(at(run) / "result.json"));
     expect_refusal(train(words(run, few(more + Words{"--resume", "auto"}))), 2, {"is not below the vocabulary of 300"});
-    write("few.u16", good(kFew));
+    write("t.u16", good(kFew));
     const auto rest = train(words(run, few(more + Words{"--resume", "auto"})));
     ASSERT_EQ(0, rest.exit) << rest.described;
     EXPECT_EQ(json_in(undisturbed).at("weights_xxh64").get<std::string>(), weights_of(rest));
@@ -210,9 +210,9 @@ TEST_F(ChangedHeldOut, CostsNoStep) {
 TEST_F(ChangedHeldOut, SavesTheWeightsOfARunThatKeepsNothingElse) {
   ASSERT_EQ(0, train(words("whole", few({"--save", "whole.safetensors"}))).exit);
   const auto ended = changed(
-      "one", few({"--durability", "none", "--save", "one.safetensors"}),
-      [&] { spoil("few.u16", kFew - kFew / 100, kFew / 100); }, kLines);
-  expect_refusal(ended, 1, {"few.u16 has changed", "the weights are saved; with --durability none nothing else is kept"});
+      "one", few({"--durability", "none", "--save", "one.safetensors"}), [&] { spoil("t.u16", kFew - kFew / 100, kFew / 100); },
+      kLines);
+  expect_refusal(ended, 1, {"t.u16 has changed", "the weights are saved; with --durability none nothing else is kept"});
   EXPECT_EQ(scratch_.read("whole.safetensors"), scratch_.read("one.safetensors"));
 }
 
