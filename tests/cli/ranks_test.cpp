@@ -595,7 +595,7 @@ TEST_F(Ranks, VariablesThatALauncherLeftAreNamed) {
       "if no launcher started this process, these variables are left over: env -u OMPI_COMM_WORLD_SIZE -u OMPI_COMM_WORLD_RANK "
       "terrace …";
   expect_refusal(run(left), 4, {"OMPI_COMM_WORLD_SIZE says that there are 2 ranks, but MPI has 1", advice});
-  left.arguments.insert(left.arguments.end(), {"--tp", "3"});
+  left.arguments.insert(left.arguments.end(), {"--pp", "3"});
   expect_refusal(run(left), 2, {"OMPI_COMM_WORLD_SIZE says that there are 2 ranks; " + advice});
   EXPECT_FALSE(fs::exists(at("run")));
 }

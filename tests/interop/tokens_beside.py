@@ -47,7 +47,7 @@ class Directories:
 
     def flags(self):
         out = {key: self.chance(0.3) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
-        return out if self.chance(0.8) else {"special": self.chance(0.5)}
+        return out if self.chance(0.8) else {key: out[key] for key in ("normalized", "special")}
 
     def token(self):
         return self.random.choice(WORDS)

@@ -68,7 +68,9 @@ Beside read_beside(const std::filesystem::path& folder, const Json& file, const 
     if (key != kFurther && !is_older && !(is_own && names.contains(key) && names[key].is_string())) names[key] = value;
   }
   std::set<std::string> special;
-  for (const auto* const key : kNames) special.insert(token_of(names.value(key, nlohmann::json())));
+  for (const auto* const key : kNames)  // the library does not look into objects of the configuration here
+    if (const auto value = names.value(key, nlohmann::json()); value.is_string() || map.object().contains(key))
+      special.insert(token_of(value));
   auto out = take_names("special_tokens_map.json or tokenizer_config.json");
   take_further(map, kFurther, out);
   for (const auto& token : out.further) special.insert(token.content);
