@@ -90,11 +90,16 @@ bool is_found_alike(AddedToken a, const AddedToken& b) {
   return a == b;
 }
 
+std::string flags_and_content(const AddedToken& token) {
+  return fmt::format("{}{}{}{}{}{}", int{token.single_word}, int{token.strips_left}, int{token.strips_right},
+                     int{token.normalized}, int{token.special}, token.content);
+}
+
 // Those that are to be added, or are found in another way than the file says, in the order in which the library adds them.
 std::vector<AddedToken> wanted(Beside beside, const std::vector<AddedToken>& known) {
   std::vector<AddedToken> out;
   std::map<std::string_view, const AddedToken*> in_file;
-  std::set<std::string> listed, named;
+  std::set<std::string> listed, named, taken;
   for (const auto& token : known) in_file.emplace(token.content, &token);
   std::ranges::stable_sort(beside.listed, {}, &AddedToken::id);
   for (auto& token : beside.listed) {
@@ -106,7 +111,8 @@ std::vector<AddedToken> wanted(Beside beside, const std::vector<AddedToken>& kno
   for (auto* const list : {&beside.named, &beside.further})  // of several with one content the last one says how it is found
     for (auto& token : *list) {
       if (list == &beside.named) named.insert(token.content);
-      if (!in_file.contains(token.content) && !listed.contains(token.content)) out.push_back(std::move(token));
+      if (!in_file.contains(token.content) && !listed.contains(token.content) && taken.insert(flags_and_content(token)).second)
+        out.push_back(std::move(token));
     }
   for (auto& token : out) token.special = token.special || named.contains(token.content);
   std::erase_if(out, [](const AddedToken& token) { return token.content.empty(); });
