@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -31,12 +30,17 @@ constexpr char32_t kSigma = 0x3a3, kFinalSigma = 0x3c2;
 // The first row of a table in the order of (case, code) that is not before this one; `column`: where its code stands.
 template <class Number, std::size_t kNumbers>
 const Number* row_of(const Number (&table)[kNumbers], Case of, char32_t code, std::size_t column) {
-  const auto rows = std::views::iota(std::size_t{0}, kNumbers / 5);
   const std::pair wanted(static_cast<std::uint32_t>(of), static_cast<std::uint32_t>(code));
-  const auto found = std::ranges::partition_point(rows, [&](std::size_t row) {
-    return std::pair(static_cast<std::uint32_t>(table[5 * row]), static_cast<std::uint32_t>(table[5 * row + column])) < wanted;
-  });
-  return found == rows.end() || static_cast<std::uint32_t>(table[5 * *found]) != wanted.first ? nullptr : table + 5 * *found;
+  std::size_t first = 0, end = kNumbers / 5;
+  while (first < end) {
+    const auto row = first + (end - first) / 2;
+    const std::pair here(static_cast<std::uint32_t>(table[5 * row]), static_cast<std::uint32_t>(table[5 * row + column]));
+    if (here < wanted)
+      first = row + 1;
+    else
+      end = row;
+  }
+  return 5 * first == kNumbers || static_cast<std::uint32_t>(table[5 * first]) != wanted.first ? nullptr : table + 5 * first;
 }
 
 std::u32string mapped(Case to, char32_t code) {
