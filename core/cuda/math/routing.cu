@@ -3,7 +3,7 @@
 
 namespace terrace::cuda::ops {
 
-template void route(const CudaLauncher&, const Routing&, TensorView, TensorView, TensorView, TensorView, TensorView,
+template void route(const CudaLauncher&, const Routing&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
                     TensorView);
 template void route_grad(const CudaLauncher&, const Routing&, TensorView, TensorView, TensorView, TensorView, TensorView,
                          TensorView, double, double);
