@@ -215,6 +215,7 @@ inline std::vector<CoveringRule> rules() {
       asks({"gradients travel as", "numbers"}),
       asks({"gradients travel as", "schedule"}),
       asks({"schedule", "pipeline ranks", "data ranks"}),
+      asks({"tied", "blocks", "schedule", "pipeline ranks", "stages"}),
       asks({"schedule", "data ranks", "ZeRO", "shard group"}),
       because("only canonical sums of several ranks are those of one rank", {"canonical", "data ranks", "schedule"},
               [](const Settings& s) { return s.run.data.canonical || (s.run.data.ranks == 1 && s.schedule != "chimera"); }),
