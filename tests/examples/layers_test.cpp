@@ -793,7 +793,7 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
   EXPECT_THAT(refusal([](auto& c) { c.kv_heads = 3; }), HasSubstr("the nearest is kv_heads 2"));
   EXPECT_THAT(refusal([](auto& c) { c.hidden = 72, c.heads = 8; }),
               HasSubstr("72 / heads 8 = 9: the nearest is hidden 64 or 80"));
-  EXPECT_THAT(refusal([](auto& c) { c.vocab = 255; }), HasSubstr("vocab 256"));
+  EXPECT_THAT(refusal([](auto& c) { c.vocab = 0; }), HasSubstr("vocab must be at least 1"));
   EXPECT_THAT(refusal([](auto& c) { c.layers = 0; }), HasSubstr("layers must be at least 1, not 0"));
   EXPECT_THAT(refusal([](auto& c) { c.hidden = -64; }), HasSubstr("hidden must be at least 1, not -64"));
   EXPECT_THAT(refusal([](auto& c) { c.heads = 0; }), HasSubstr("heads must be at least 1"));
