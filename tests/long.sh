@@ -20,7 +20,7 @@
 #   memory      2,000 of the 400,000 allocations of a small run fail, one a run, half of them with all that follow (5 min)
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each of eleven fuzzers (needs clang)
-#   templates   2,000 hostile chat templates, each within ten seconds and 512 MiB (6 min)
+#   templates   2,000 hostile chat templates, each within ten seconds and 512 MiB (16 min)
 #   draws       everything that is held to an oracle on numbers drawn at random, 30 draws (5 min)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
