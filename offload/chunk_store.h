@@ -15,8 +15,7 @@
 // Threads: any; the mover calls place_*(), end_write() and verify_read(); commit() when no write of a state chunk is in flight.
 //          Until it returns, none may begin: both generations are needed. Reads, gradients and activations go on beside it.
 // Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written, and for
-// a
-//          store of another run;
+//          a store of another run;
 //          Error(Exit::does_not_fit) if the disk has too little room; Error(Exit::runtime) with path and errno
 //          otherwise; a store in use by another process is refused, and one of another version with Error(Exit::usage). After a
 //          failed commit nothing more can be written: only opening the store again shows which of the two commits is on disk.
