@@ -14,6 +14,7 @@
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/lm/config_reader.h>
 
 namespace terrace::lm {
 namespace {
@@ -22,11 +23,6 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void refuse_file(const fs::path& file, const std::string& why, Exit exit = Exit::usage) {
   throw Error(fmt::format("{}: {}", file.string(), why), exit);
-}
-
-std::string shown(const nlohmann::json& value) {
-  constexpr std::size_t kMost = 100;
-  return printable(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), kMost);
 }
 
 nlohmann::json adapter_object(const fs::path& file) {
@@ -76,7 +72,7 @@ void demand_same_base(const fs::path& file, const nlohmann::json& json) {
                         "the base as it is\n  write it in PEFT with save_pretrained(…, "
                         "path_initial_model_for_weight_conversion=…), which makes it one; if --model is the changed base, set "
                         "init_lora_weights to true in a copy of the file",
-                        shown(*at)));
+                        ConfigReader::shown(*at)));
 }
 
 // What is looked at here, and what changes nothing of an adapter that is there: where it came from, and how it was trained.
@@ -124,7 +120,7 @@ void demand_nothing_else(const fs::path& file, const nlohmann::json& json) {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : json.items())
     if (std::ranges::count(kKnown, key) == 0 && !is_unused(value))
-      unknown.push_back(fmt::format("{} ({})", printable(key), shown(value)));
+      unknown.push_back(fmt::format("{} ({})", printable(key), ConfigReader::shown(value)));
   if (!unknown.empty())
     refuse_file(file,
                 fmt::format("it has what terrace does not know: {}\n  if that changes nothing of what the adapter computes, "
@@ -182,7 +178,7 @@ void demand_adapter_config(const fs::path& file, std::int64_t rank, double alpha
   demand("lora_alpha", alpha, "lora-alpha", by_root ? std::sqrt(static_cast<double>(rank)) : 1);
   std::set<std::string> told;
   if (const auto at = json.find("target_parameters"); at != json.end() && at->is_array())
-    for (const auto& one : *at) told.insert(one.is_string() ? one.get<std::string>() : shown(one));
+    for (const auto& one : *at) told.insert(one.is_string() ? one.get<std::string>() : ConfigReader::shown(one));
   if (told != of_experts)
     refuse_file(file, fmt::format("its parameters of experts (target_parameters) are [{}], and this run's are [{}]\n  give its "
                                   "--lora-targets",

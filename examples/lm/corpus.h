@@ -38,9 +38,10 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "b
 std::uint64_t tokens_in_file(const std::filesystem::path& file, TokenFormat format);
 
 struct CorpusWindows {
-  std::size_t bytes = std::size_t{1} << 20;    // of one window
-  std::size_t count = 4;                       // windows kept; the least recently used one is replaced
-  std::size_t checked = std::size_t{1} << 16;  // windows whose checksums are kept, 16 bytes each; of others, the last ones
+  std::size_t bytes = std::size_t{1} << 20;  // of one window
+  std::size_t count = 4;                     // windows kept; the least recently used one is replaced
+  // Places for checksums of windows, 16 bytes each. Windows share a place if there are more; the last one that was read has it.
+  std::size_t checked = std::size_t{1} << 16;
 };
 
 class Corpus {

@@ -17,7 +17,7 @@ namespace terrace::lm {
 
 class CorpusFile {
  public:
-  explicit CorpusFile(std::filesystem::path path);  // errors come from bytes() and read()
+  explicit CorpusFile(std::filesystem::path path);  // errors come from the other functions
 
   [[nodiscard]] FileState state() const;  // of a regular file
   [[nodiscard]] std::uint64_t bytes() const { return state().bytes; }

@@ -199,7 +199,7 @@ struct ModelFile {
   Stated<bool> heads_divide;            // the library wants heads to divide the hidden size, whatever their width
   WindowKeys window;
   Stated<std::string_view> activation;  // the function of the MLP by its name; "": it is the family's
-  // Of truth values: whether the products of attention, and of the MLP, have biases; "": as the family's tensors have them.
+  // Keys of true or false: whether attention's products, and those of the MLP, have biases; "": as in the family's tensors.
   Stated<std::string_view> attention_bias, mlp_bias;
   Stated<bool> tied;                // if tie_word_embeddings is not told
   Stated<std::string_view> untold;  // what the library takes for keys that a file does not have, as JSON

@@ -75,6 +75,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     refuse("scores divided otherwise", "leave --query-scalar out");
   if (config.query_scalar != std::floor(config.query_scalar))
     refuse(fmt::format("scores divided by the root of {}", config.query_scalar), "give a whole --query-scalar");
+  if (const auto original = config.rope_scaling.original; original != std::floor(original))
+    refuse(fmt::format("positions that are scaled from {}", original), "give --rope-scaling a whole original");
   const auto demand_cap = [&](const CapNumber& number, double cap, const char* flag) {
     if ((*number.key).empty() && cap != *number.usual)
       refuse("a cap of its scores or logits", fmt::format("leave {} out, or give --model gemma2", flag));

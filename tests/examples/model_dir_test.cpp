@@ -720,6 +720,8 @@ TEST(ModelDir, ExportsCanBeLoaded) {
   EXPECT_THAT(refused("llama", [](auto& c) { c.head_size = 16, c.heads = c.kv_heads = 5; }),
               HasSubstr("5 heads and a hidden size of 64"));
   EXPECT_EQ("it was written", refused("qwen3", [](auto& c) { c.head_size = 16, c.heads = c.kv_heads = 5; }));
+  EXPECT_THAT(refused("llama", [](auto& c) { c.rope_scaling = lm::parse_rope_scaling("yarn:factor=2,original=16.5"); }),
+              HasSubstr("positions that are scaled from 16.5"));
   EXPECT_THAT(refused("gemma2", [](auto& c) { c.query_scalar = 24.5; }), HasSubstr("the root of 24.5"));
   EXPECT_THAT(refused("gemma3", [](auto& c) { c.attention_cap = 3; }), HasSubstr("a cap of its scores"));
 }

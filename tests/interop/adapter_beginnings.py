@@ -10,10 +10,9 @@ is written again as PEFT converts it for the model as it is, and must be taken t
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 
-from terrace_runs import losses, terrace
+from terrace_runs import losses, outcome, terrace
 
 SKIPPED = 77
 try:
@@ -95,11 +94,11 @@ def main():
             wrong.append(f"{name}: the loss differs by {off:.1e}, more than {LIMIT}")
 
     def refused(name, adapter, key):
-        done = subprocess.run([program, *map(str, command(adapter))], capture_output=True, text=True, cwd=folder, env={"XDG_CACHE_HOME": str(folder)})
-        said = done.stderr.strip().splitlines()
+        code, _, errors = outcome(program, folder, *command(adapter))
+        said = errors.strip().splitlines()
         print(f"{name}: {said[0] if said else 'nothing'}", flush=True)
-        if done.returncode != 2 or key not in done.stderr:
-            wrong.append(f"{name}: it ended with {done.returncode}, and not with 2 because of {key}")
+        if code != 2 or key not in errors:
+            wrong.append(f"{name}: it ended with {code}, and not with 2 because of {key}")
 
     for beginning in CHANGES_NOTHING + CHANGES_THE_BASE:
         try:

@@ -7,13 +7,11 @@ loss of a text, which must be that of the model that the library loads. An expor
 model. Prints the largest deviation and how many exports were refused. Exit code 77: a module is absent.
 """
 
-import os
 import pathlib
 import shutil
-import subprocess
 import sys
 
-from terrace_runs import losses, terrace
+from terrace_runs import losses, outcome, terrace
 
 SKIPPED = 77
 try:
@@ -77,13 +75,6 @@ FAMILIES = {
 }
 
 
-def runs(program, folder, *words):
-    """Whether the command succeeds; what it says otherwise."""
-    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, cwd=folder,
-                          env={**os.environ, "XDG_CACHE_HOME": str(folder)})  # fmt: skip
-    return (done.returncode, done.stderr)
-
-
 def together(*lists):
     """Later settings stand above earlier ones."""
     told = {}
@@ -105,12 +96,12 @@ def compare(program, folder, family, words):
     common = ["--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0, "--lr-schedule", "constant",
               "--device-memory", "unlimited", "--host-memory", "unlimited"]  # fmt: skip
     made = together(SIZES, FAMILIES[family], words)
-    code, said = runs(program, folder, "train", "--model", family, *made, *common, "--steps", 12, "--lr", 0.02, "--out-dir", "run")
+    code, _, said = outcome(program, folder, "train", "--model", family, *made, *common, "--steps", 12, "--lr", 0.02, "--out-dir", "run")
     if code == 2:  # the family does not have the setting
         return None
     if code != 0:
         return f"train ended with {code}: {said}"
-    code, said = runs(program, folder, "ckpt", "export", "run", "model")
+    code, _, said = outcome(program, folder, "ckpt", "export", "run", "model")
     if code == 2 and "none that Hugging Face's library has" in said:
         return None
     if code != 0:

@@ -6,12 +6,18 @@ import subprocess
 import sys
 
 
-def terrace(program, folder, *words):
+def outcome(program, folder, *words):
+    """The exit code, what it printed, and its errors."""
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, cwd=folder,
                           env={**os.environ, "XDG_CACHE_HOME": str(folder)})  # fmt: skip
-    if done.returncode != 0:
-        sys.exit(f"terrace {words} ended with {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    return done.returncode, done.stdout, done.stderr
+
+
+def terrace(program, folder, *words):
+    code, out, said = outcome(program, folder, *words)
+    if code != 0:
+        sys.exit(f"terrace {words} ended with {code}:\n{said}")
+    return out
 
 
 def losses(folder, run):

@@ -125,10 +125,12 @@ def main():
             if seen["refused by the library"] <= 2:
                 print(f"the library refuses: {error}")
             continue
-        subprocess.run([words.tool, "ids", directory / "tokenizer.json", words.folder / "text", words.folder / "ids"], check=False)
+        (words.folder / "ids").unlink(missing_ok=True)
+        done = subprocess.run([words.tool, "ids", directory / "tokenizer.json", words.folder / "text", words.folder / "ids"], check=False)
         ours = array.array("I")
-        ours.frombytes((words.folder / "ids").read_bytes())
-        if ours.tolist() == theirs:
+        if done.returncode == 0:
+            ours.frombytes((words.folder / "ids").read_bytes())
+        if done.returncode == 0 and ours.tolist() == theirs:
             seen["equal"] += 1
             continue
         seen["different"] += 1

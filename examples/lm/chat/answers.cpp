@@ -79,15 +79,18 @@ Answer answer_of(const ChatTemplate& by, const TemplateInput& input, std::size_t
 // Takes the blocks of answers that are not learned out of the marked ones.
 void leave_out_unlearned(const ChatTemplate& by, const TemplateInput& input, std::span<const Message> messages,
                          std::vector<Span>& marked) {
-  const auto all = marked.size();
+  const auto all = marked;
   const auto blocks_until = [&](std::size_t end) {
-    if (end == 0 || end == messages.size()) return end == 0 ? 0 : all;
-    return by.write(input, end, false).generated.size();
+    if (end == 0) return std::vector<Span>();
+    return end == messages.size() ? all : by.write(input, end, false).generated;
   };
   for (auto i = messages.size(); i-- > 0;) {
     if (messages[i].role != kAnswering || messages[i].learned) continue;
-    const auto begin = blocks_until(i), end = blocks_until(i + 1);
-    if (begin > end || end > marked.size())
+    const auto with = blocks_until(i + 1);
+    const auto begin = blocks_until(i).size(), end = with.size();
+    bool same = begin <= end && end <= marked.size();  // a template may mark other answers when more messages follow
+    for (auto block = begin; same && block < end; ++block) same = with[block].begin == all[block].begin;
+    if (!same)
       throw Error(
           fmt::format("the chat template {} does not say which {{% generation %}} blocks are those of message {}, which is "
                       "not to be learned\n  remove the message's mark, or the line",

@@ -3,8 +3,8 @@
 // A template with {% generation %} blocks says so itself. Otherwise an answer is what the template writes behind its own prompt
 // for it: the text for the messages before it, with add_generation_prompt, must begin the text for the messages up to it. The
 // answer ends with the token that ends it, and what stands behind that one depends on what comes next. A conversation that
-// begins with an answer does not learn that one, because nothing asks for it. Nor are answers learned whose messages say so;
-// their {% generation %} blocks are those that the text has more with the message than without it.
+// begins with an answer does not learn that one, because nothing asks for it. An answer whose message is marked as not to be
+// learned is left out, too. Its {% generation %} blocks are those that appear when its message is added to the ones before it.
 //
 // Some templates write earlier answers in another way than the last one, for example without their reasoning. A model never
 // generates that, so such a conversation becomes several documents: in each, the answers that are generated just so are

@@ -88,10 +88,12 @@ AddedTokens::Found AddedTokens::find(std::string_view text, std::size_t from) co
   return {};
 }
 
+// One that ends there counts, too: in the whole text the part behind it may get a space before it, and a part that goes on gets
+// none.
 bool AddedTokens::stands_over(std::string_view text, std::size_t at) const {
   return std::ranges::any_of(tokens_, [&](const AddedToken& token) {
     const std::string_view content = token.content;
-    for (std::size_t before = 1; before < content.size() && before <= at; ++before) {
+    for (std::size_t before = 1; before <= content.size() && before <= at; ++before) {
       const auto there = text.substr(at - before, content.size());
       if (content.starts_with(there)) return true;
     }

@@ -37,7 +37,7 @@ class AddedTokens {
   // Calls text(part) and token(id) in the order of the text. Of tokens that begin at one place the longest one counts.
   void cut(std::string_view text, const std::function<void(std::string_view)>& take_text,
            const std::function<void(TokenId)>& take_token) const;
-  // Whether one of them stands over a place of a text, or may, if the text goes on.
+  // Whether one of them stands over a place of a text or ends there, or may, if the text goes on.
   [[nodiscard]] bool stands_over(std::string_view text, std::size_t at) const;
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
   [[nodiscard]] const std::vector<AddedToken>& all() const { return tokens_; }

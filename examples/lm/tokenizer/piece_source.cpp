@@ -24,6 +24,12 @@ FileHandle open_input(const std::filesystem::path& path) {
   throw Error(fmt::format("{} cannot be read: {}\n  give a regular file with text in it", path.string(), why), Exit::usage);
 }
 
+FileState state_of_input(const FileHandle& file, const std::filesystem::path& path) try {
+  return state_of(file.get());
+} catch (const Error& error) {
+  throw Error(fmt::format("{} cannot be read: {}", path.string(), error.what()), Exit::usage);
+}
+
 bool has_lines(const std::filesystem::path& path) { return path.extension() == ".jsonl" || path.extension() == ".ndjson"; }
 
 }  // namespace
@@ -31,7 +37,7 @@ bool has_lines(const std::filesystem::path& path) { return path.extension() == "
 PieceSource::PieceSource(std::vector<std::filesystem::path> files, std::uint64_t piece_bytes, Cut cut)
     : piece_bytes_(piece_bytes), cut_(std::move(cut)) {
   for (auto& path : files) {
-    const auto state = state_of(open_input(path).get());
+    const auto state = state_of_input(open_input(path), path);
     files_.push_back({std::move(path), state.bytes, state.written_ns});
   }
 }
@@ -64,7 +70,7 @@ void PieceSource::open(std::uint64_t file) {
 
 void PieceSource::demand_unchanged() const {
   const auto& file = files_[open_file_];
-  const auto state = state_of(open_.get());
+  const auto state = state_of_input(open_, file.path);
   if (state.bytes != file.bytes || state.written_ns != file.written_ns)
     throw Error(
         fmt::format("{} has changed since the command began, so what is written would be of two texts\n  repeat the "

@@ -50,6 +50,7 @@ class SentencePieceModel final : public TokenizerModel {
     for (std::size_t id = 0; may_cut_ && id < pieces_; ++id)
       may_cut_ = !reaches_over_a_space(beginning_.IdToPiece(static_cast<int>(id)));
     added_join_cuts_ = std::ranges::any_of(added_, joins_a_cut);
+    added_strip_left_ = std::ranges::any_of(added_, &AddedToken::strips_left);
   }
 
   [[nodiscard]] std::unique_ptr<State> new_state() const override { return std::make_unique<Ids>(); }
@@ -100,6 +101,7 @@ class SentencePieceModel final : public TokenizerModel {
                                                       bool finds_added) const override {
     if (!may_cut_ || (finds_added && added_join_cuts_)) return {};
     if (const auto at = cut_at_space(text, most)) return at;
+    if (finds_added && added_strip_left_) return {};  // a cut between pieces may stand behind the white space that they take
     std::call_once(neighbours_known_, [&] { find_neighbours(); });
     return cut_between_pieces(text, most, finds_added);
   }
@@ -190,7 +192,7 @@ class SentencePieceModel final : public TokenizerModel {
   std::string bytes_;
   Processor beginning_, continuing_;  // of a text, and of what goes on with one
   std::size_t pieces_ = 0;
-  bool prefixed_ = false, may_cut_ = false, added_join_cuts_ = false;
+  bool prefixed_ = false, may_cut_ = false, added_join_cuts_ = false, added_strip_left_ = false;
   mutable std::once_flag neighbours_known_;  // the next three: for texts without spaces between words
   mutable std::unordered_set<std::uint64_t> neighbours_;
   mutable std::unordered_set<std::uint32_t> known_;

@@ -396,6 +396,7 @@ TEST(Template, WhatIsReadIsCharged) {
                                  "t == u",
                                  "t < u",
                                  "t.count('')",
+                                 "t.count('é')",
                                  "t.split(none, 0)",
                                  "t.splitlines()",
                                  "t | lower",

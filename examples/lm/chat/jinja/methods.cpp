@@ -117,8 +117,10 @@ Value count_text(const Value& self, Runtime& runtime, Arguments& given) {
   if (sub.empty()) return Value(*length_of(self, runtime.work) + 1);
   std::int64_t count = 0;
   for (auto at = find_first(text, sub, 0, runtime.work); at != std::string::npos;
-       at = find_first(text, sub, at + sub.size(), runtime.work))
+       at = find_first(text, sub, at + sub.size(), runtime.work)) {
+    runtime.work.take(1);
     ++count;
+  }
   return Value(count);
 }
 

@@ -20,7 +20,7 @@ int nesting_of(const Value& value) {
   if (const auto* const sequence = value.as<Sequence>()) return sequence->nesting;
   if (const auto* const dict = value.as<Dict>()) return dict->nesting;
   if (const auto* const view = value.as<View>()) return view->dict.nesting;
-  return 0;  // nothing goes into what others hold: they are not printed, and the same only as themselves
+  return 0;  // printing and comparing never look into the other values that hold some, so their depth does not count
 }
 
 int one_more(int deepest) {
