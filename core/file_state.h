@@ -1,4 +1,4 @@
-// What an open file is and holds: by what it is known not to have been written to or replaced, and its bytes.
+// Tells whether an open file has been written to or replaced, and reads its bytes.
 //
 // Threads: any.
 // Errors:  Error with only the reason: the caller adds what the file is for and what to do.
@@ -13,7 +13,8 @@ namespace terrace {
 // A write changes the times, and another file of the name has another number.
 struct FileState {
   std::uint64_t device = 0, inode = 0, bytes = 0;
-  std::int64_t written_ns = 0, changed_ns = 0;  // of its bytes; of these, or its name, owner, permissions
+  std::int64_t written_ns = 0;  // the last write of its bytes
+  std::int64_t changed_ns = 0;  // the last write, or change of its name, owner or permissions
   friend bool operator==(const FileState&, const FileState&) = default;
 };
 FileState state_of(int descriptor);

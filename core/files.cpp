@@ -74,7 +74,8 @@ int create_temporary(int directory, const std::string& name, unsigned mode, int 
   }
 }
 
-NewFile::NewFile(fs::path file, unsigned mode, int flags) : file_(std::move(file)), temporary_(fs::path(file_).concat(".tmp")) {
+NewFile::NewFile(fs::path file, unsigned mode, int flags)
+    : file_(std::move(file)), temporary_(fs::path(file_).concat(kTemporaryEnding)) {
   const int made = create_temporary(AT_FDCWD, temporary_.string(), mode, flags);
   if (made == -EEXIST) throw Error(fmt::format("{} is not a file that terrace left there: remove it", temporary_.string()));
   if (made < 0) throw Error(describe_errno(-made));
@@ -107,16 +108,6 @@ void sync_to_disk(const fs::path& path) try {
   sync(opened.get());
 } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be written to its disk: {}", path.string(), error.what()));
-}
-
-void make_folders(const fs::path& folder) {
-  std::vector<fs::path> missing;
-  std::error_code error;
-  for (auto above = fs::absolute(folder); !fs::exists(above, error) && !error; above = above.parent_path())
-    missing.push_back(above);
-  fs::create_directories(folder, error);
-  if (error) throw Error(describe_errno(error.value()));
-  for (const auto& made : missing) sync_to_disk(made.parent_path());
 }
 
 std::vector<fs::directory_entry> entries_of(const fs::path& folder) {

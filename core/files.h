@@ -50,6 +50,7 @@ void write_all(int descriptor, std::string_view text);
 
 // A file that gets its name when it is complete: a reader sees the whole old file or the whole new one. It is written as
 // NAME.tmp beside it, which disappears again if it is not finished.
+inline constexpr std::string_view kTemporaryEnding = ".tmp";
 enum class Durable : bool { no, yes };
 class NewFile {
  public:
@@ -70,12 +71,14 @@ class NewFile {
   FileHandle handle_;
   bool finished_ = false;
 };
+// The name that a NewFile's temporary file gets when it is finished; any other name is itself.
+inline std::string_view finished_name(std::string_view name) {
+  return name.ends_with(kTemporaryEnding) ? name.substr(0, name.size() - kTemporaryEnding.size()) : name;
+}
 
 // Flushes a file or a folder to the disk.
 void sync_to_disk(const std::filesystem::path& path);
 
-// Makes a folder, and those above it that are missing, so that their names survive a power loss.
-void make_folders(const std::filesystem::path& folder);
 // What lies in a folder, ordered by name. The error names the folder.
 std::vector<std::filesystem::directory_entry> entries_of(const std::filesystem::path& folder);
 // Removes a file, a link or an empty folder, if it is there. The error names it.

@@ -29,18 +29,25 @@ int create_nameless(const fs::path& folder, int flags) {
 
 std::vector<FileHandle> with_folders_above(const fs::path& folder) {
   std::vector<FileHandle> all;
+  const auto demand_no_access = [&] {  // every other reason would leave a name that is not durable
+    if (errno != EACCES)
+      throw Error(fmt::format("{} cannot be written to its disk: {}", folder.string(), describe_errno(errno)));
+  };
   struct stat below {};
   bool first = true;
-  for (FileHandle at(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)); at;
-       at = FileHandle(::openat(at.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC))) {
+  FileHandle at(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  for (; at; at = FileHandle(::openat(at.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC))) {
     struct stat here {};
     if (::fstat(at.get(), &here) != 0) break;
-    if (!first && (here.st_dev != below.st_dev || here.st_ino == below.st_ino)) break;  // the root is above itself
+    if (!first && (here.st_dev != below.st_dev || here.st_ino == below.st_ino)) return all;  // the root is above itself
     if (FileHandle opened(::openat(at.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)); opened)
       all.push_back(std::move(opened));
+    else
+      demand_no_access();
     below = here;
     first = false;
   }
+  demand_no_access();
   return all;
 }
 
@@ -48,6 +55,13 @@ void sync_with_folders_above(const fs::path& folder) {
   for (const auto& one : with_folders_above(folder))
     if (::fsync(one.get()) != 0 && errno != EINVAL)  // which some folders cannot be
       throw Error(fmt::format("{} cannot be written to its disk: {}", folder.string(), describe_errno(errno)));
+}
+
+void make_folders(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw Error(describe_errno(error.value()));
+  sync_with_folders_above(folder);
 }
 
 }  // namespace terrace

@@ -1,7 +1,7 @@
 // What is done in a folder beside making files with names: making one without a name, and making the folder's own name durable.
 //
 // Threads: any.
-// Errors:  Error with only the reason: the caller adds what to do.
+// Errors:  Error: only the reason where a folder cannot be made; what cannot be synced is named.
 #pragma once
 
 #include <filesystem>
@@ -19,5 +19,7 @@ int create_nameless(const std::filesystem::path& folder, int flags = 0);
 // name survives a power loss.
 std::vector<FileHandle> with_folders_above(const std::filesystem::path& folder);
 void sync_with_folders_above(const std::filesystem::path& folder);
+// Makes a folder, and those above it that are missing, so that their names survive a power loss.
+void make_folders(const std::filesystem::path& folder);
 
 }  // namespace terrace

@@ -42,11 +42,16 @@ struct RoutingReport {
     for (std::int64_t e = 0; e < routing.experts; ++e) sum += report[asked() + e] * report[chances() + e];
     return sum * balance_scale(report);
   }
+  // For each token but padding `chosen` of them: of all parts after merge_reports().
+  [[nodiscard]] constexpr double choices(const double* report) const {
+    double sum = 0;
+    for (std::int64_t e = 0; e < routing.experts; ++e) sum += report[asked() + e];
+    return sum;
+  }
   // E ÷ (T² · chosen), for the tokens of all the report's choices.
   [[nodiscard]] constexpr double balance_scale(const double* report) const {
-    double choices = 0;
-    for (std::int64_t e = 0; e < routing.experts; ++e) choices += report[asked() + e];
-    return choices == 0 ? 0 : static_cast<double>(routing.experts * routing.chosen) / (choices * choices);
+    const double all = choices(report);
+    return all == 0 ? 0 : static_cast<double>(routing.experts * routing.chosen) / (all * all);
   }
 };
 

@@ -10,11 +10,9 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
-#include <terrace/core/folders.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/units.h>
 #include <terrace/offload/commit_files.h>
-#include <terrace/offload/direct_io.h>
 #include <terrace/offload/extent_files.h>
 
 namespace terrace {
@@ -59,7 +57,8 @@ class ExtentStore final : public ChunkStore {
   static std::unique_ptr<ExtentStore> open_existing(const Options& options) {
     std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::existing));
     store->load();
-    if (options.read_only && options.scratch) store->open_scratch();
+    // Without it, only what has to be written fails.
+    if (options.read_only && options.scratch) store->scratch_ = store->files_.make_nameless();
     return store;
   }
 
@@ -274,14 +273,6 @@ class ExtentStore final : public ChunkStore {
     return scratch_ ? kScratch + place_offset : place_offset;
   }
 
-  // Where no file can be made, nothing can be written: then only what needs it fails.
-  void open_scratch() {
-    const FileHandle made(create_nameless(options_.paths.front()));
-    if (!made) return;
-    static_cast<void>(make_file_ops()->switch_off_copy_on_write(made.get()));
-    scratch_ = open_again_direct(made.get());
-  }
-
   // Forgets the chunks in this range, which is being overwritten.
   void forget_passing(std::uint64_t offset, std::uint64_t bytes) {
     auto at = passing_.lower_bound(offset);
@@ -310,10 +301,10 @@ class ExtentStore final : public ChunkStore {
   // failed sync a second one may succeed without having written anything.
   void begin_to_write() {
     if (options_.read_only)
-      throw Error(fmt::format(
-          "{} was opened for reading, and no file can be made beside it\n  make {} writable, or raise the budgets so "
-          "that nothing has to be written",
-          (options_.paths.front() / options_.name).string(), options_.paths.front().string()));
+      throw Error(
+          fmt::format("{} was opened for reading{}\n  make {} writable, or raise the budgets so that nothing has to be written",
+                      (options_.paths.front() / options_.name).string(),
+                      options_.scratch ? ", and no file can be made beside it" : "", options_.paths.front().string()));
     if (commit_error_) throw Error(*commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);

@@ -246,22 +246,32 @@ void CommitFiles::take_back(bool durable) const {
   if (durable) files_.sync_folder();
 }
 
-// Records are removed first: an index or data without a record is harmless, a record without its data is not.
+// Records are removed first, because their names are: an index or data without a record is harmless, a record without its data
+// is not.
 void CommitFiles::remove_all() const {
-  auto names = files_.names();
-  std::ranges::sort(names);
-  for (const auto& name : names)
+  for (const auto& name : files_.names())
     if (is_of_a_commit(name)) files_.remove_small(name);
+}
+
+std::vector<CommitFiles::RecordFile> CommitFiles::record_files(const std::filesystem::path& directory) {
+  std::vector<RecordFile> all;
+  for (const auto slot : kSlots)
+    for (const auto& name : copies_of(record_name(slot))) {
+      auto& file = all.emplace_back(RecordFile{.path = directory / name});
+      try {
+        file.text = read_text_file(file.path);
+        file.record = parse_record(file.text);
+      } catch (const Error& error) {
+        file.unreadable = error.what();
+      }
+    }
+  return all;
 }
 
 std::optional<Commit> CommitFiles::newest_record(const std::filesystem::path& directory) {
   std::optional<Commit> newest;
-  for (const auto slot : kSlots)
-    for (const auto& name : copies_of(record_name(slot))) try {
-        auto record = parse_record(read_text_file(directory / name));
-        if (record && (!newest || record->commit.number > newest->number)) newest = std::move(record->commit);
-      } catch (const Error&) {  // it is missing, or cannot be read
-      }
+  for (auto& file : record_files(directory))
+    if (file.record && (!newest || file.record->commit.number > newest->number)) newest = std::move(file.record->commit);
   return newest;
 }
 

@@ -52,6 +52,13 @@ class CommitFiles {
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
   // Whether there is an index other than the first, which a commit that was never finished may leave.
   [[nodiscard]] static bool later_index(const std::filesystem::path& directory);
+  // The four files of records, read without the store's lock.
+  struct RecordFile {
+    std::filesystem::path path;
+    std::string text = {}, unreadable = {};   // unreadable: why, also if the file is missing; then without a text
+    std::optional<CommitRecord> record = {};  // none: unreadable, damaged, or of another version
+  };
+  [[nodiscard]] static std::vector<RecordFile> record_files(const std::filesystem::path& directory);
   // That of the newest record which can be read, whether or not its index can.
   [[nodiscard]] static std::optional<Commit> newest_record(const std::filesystem::path& directory);
   // Whether the store has committed exactly once.

@@ -136,7 +136,8 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
   if (options_.read_only) return true;
   if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
-  constexpr mode_t kTooMuch = 0777 & ~kStoreDirectoryMode;  // the rest is the user's: less, or a group that files inherit
+  constexpr mode_t kTooMuch =
+      0777 & ~kStoreDirectoryMode;  // a stricter mode stays, and the bit by which files inherit the group
   if ((info.st_mode & kTooMuch) != 0 && ::fchmod(place.directory_handle.get(), info.st_mode & 07777 & ~kTooMuch) != 0) {
     fail(place.directory, "chmod", errno);
   }
@@ -202,6 +203,13 @@ void ExtentFiles::make_data() {
     if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
   }
   if (options_.durable && !options_.temporary) sync_new_names();
+}
+
+FileHandle ExtentFiles::make_nameless() const {
+  const FileHandle made(create_nameless(options_.paths.front()));
+  if (!made) return {};
+  static_cast<void>(ops_->switch_off_copy_on_write(made.get()));
+  return open_again_direct(made.get());
 }
 
 void ExtentFiles::open_data(Place& place, int flags) const {

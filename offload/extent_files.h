@@ -28,6 +28,8 @@ class ExtentFiles {
   ExtentFiles(const ExtentFiles&) = delete;
   ExtentFiles& operator=(const ExtentFiles&) = delete;
 
+  // For reading and writing, without a name, beside the store; empty if none can be made there.
+  [[nodiscard]] FileHandle make_nameless() const;
   // Replaces the data files of an earlier store by empty ones.
   void make_data();
   // The store sets both: a fresh store from its options, an existing one from its index.
@@ -50,7 +52,7 @@ class ExtentFiles {
   Found read_small(const std::string& name, std::string& text) const;
   void remove_small(const std::string& name) const;
   void sync_folder() const;                              // makes removals durable
-  [[nodiscard]] std::vector<std::string> names() const;  // of the first directory
+  [[nodiscard]] std::vector<std::string> names() const;  // of the first directory, ordered
   [[nodiscard]] std::filesystem::path small_path(const std::string& name) const;
 
  private:

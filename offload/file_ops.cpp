@@ -52,13 +52,13 @@ class KernelFileOps final : public FileOps {
     if (::fstatfs(file, &system) != 0) return -errno;
     if (system.f_type != BTRFS_SUPER_MAGIC) return 0;
     unsigned flags = 0;  // of 32 bits, whatever the request's macro says
-    const auto has_none = [&] { return (flags & FS_NOCOW_FL) != 0; };
+    const auto is_off = [&] { return (flags & FS_NOCOW_FL) != 0; };
     const auto ask = [&](unsigned long request) { return retried([&] { return ::ioctl(file, request, &flags); }); };
-    if (const int result = ask(FS_IOC_GETFLAGS); result < 0 || has_none()) return result;
+    if (const int result = ask(FS_IOC_GETFLAGS); result < 0 || is_off()) return result;
     flags |= FS_NOCOW_FL;
     if (const int result = ask(FS_IOC_SETFLAGS); result < 0) return result;
-    const int result = ask(FS_IOC_GETFLAGS);  // a file that is not empty keeps it, and no call says so
-    return result < 0 || has_none() ? result : -EOPNOTSUPP;
+    const int result = ask(FS_IOC_GETFLAGS);  // for a file that is not empty, the call above succeeds and changes nothing
+    return result < 0 || is_off() ? result : -EOPNOTSUPP;
   }
 };
 

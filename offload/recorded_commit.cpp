@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
-#include <terrace/core/text_file.h>
+#include <terrace/offload/commit_files.h>
 #include <terrace/offload/store_index.h>
 
 namespace terrace {
@@ -13,19 +13,14 @@ namespace terrace {
 std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folder) {
   std::optional<RecordedCommit> newest;
   std::string damage;
-  for (const auto* const name : {"commit.0", "commit.0.copy", "commit.1", "commit.1.copy"}) {
-    const auto file = folder / name;
-    std::error_code error;
-    std::string text;
-    try {
-      text = read_text_file(file);
-    } catch (const Error& why) {
+  for (const auto& [file, text, unreadable, record] : CommitFiles::record_files(folder)) {
+    if (!unreadable.empty()) {
       // The run that writes the store may have removed it: the next record takes the place of the one before the last.
+      std::error_code error;
       if (std::filesystem::exists(std::filesystem::symlink_status(file, error)))
-        damage = fmt::format("{}: {}", file.string(), why.what());
+        damage = fmt::format("{}: {}", file.string(), unreadable);
       continue;
     }
-    const auto record = parse_record(text);
     if (const auto version = other_version_of_record(text); !record && version)
       throw Error(fmt::format("{}: the store has version {}, and this program reads version {}\n  use the version of terrace "
                               "that wrote it",

@@ -34,7 +34,8 @@ struct OptimizerSettings {
 
 // One update's scalars.
 struct UpdateStep {
-  std::uint64_t step = 1;  // counts from 1: the bias correction's exponent. 0: an engine updates nothing
+  static constexpr std::uint64_t kNone = 0;  // as `step`: an engine updates nothing
+  std::uint64_t step = 1;                    // counts from 1: the bias correction's exponent
   double learning_rate = 0;
   double gradient_scale = 1;  // multiplies every gradient: clip factor, unscaling
   std::uint64_t seed = 0;     // of stochastic rounding
@@ -108,9 +109,9 @@ struct PackedRange {
 
 // What an optimizer of whole layers needs in addition to the layer's chunks.
 struct LayerNeeds {
-  std::uint64_t scratch_bytes = 0;              // while it updates the layer
-  std::uint64_t packed_numbers = 0;             // of its packed state (Format::packed), on each rank
-  std::vector<PackedRange> packed = {};         // which numbers this rank has, in their order; at most so many
+  std::uint64_t scratch_bytes = 0;       // while it updates the layer
+  std::uint64_t packed_numbers = 0;      // of its packed state (Format::packed), on each rank
+  std::vector<PackedRange> packed = {};  // what this rank's numbers belong to, in their order; no more than packed_numbers
   std::vector<ScratchExchange> exchanges = {};  // between ranks; the same on all ranks
 };
 struct LayerShape {

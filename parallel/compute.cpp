@@ -79,6 +79,7 @@ double Compute::loss_sum() const {
 RouterResult Compute::router() const {
   RouterResult result;
   const auto* numbers = router_.data();
+  double layers = 0;
   for (const auto& layer : parts_.map->model().layers) {
     const auto routing = layer->routing();
     if (!routing) continue;
@@ -87,8 +88,9 @@ RouterResult Compute::router() const {
     result.squares += numbers[RoutingReport::kSquares] / std::max(1.0, numbers[RoutingReport::kTokens]);
     result.dropped += numbers[RoutingReport::kDropped];
     numbers += report.size();
+    ++layers;
   }
-  const auto layers = static_cast<double>(std::max<std::size_t>(1, routers_in(parts_.map->model())));
+  if (layers == 0) return {};
   return {.balance = result.balance / layers, .squares = result.squares / layers, .dropped = result.dropped};
 }
 

@@ -14,7 +14,6 @@
 namespace terrace {
 namespace {
 
-constexpr std::uint64_t kNoUpdate = 0;            // UpdateStep::step
 constexpr std::uint64_t kFillElements = 1 << 18;  // initial weights of one pool task: a millisecond of random numbers
 
 // Elements [first, end) of a chunk's weights become zero.
@@ -53,12 +52,13 @@ void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const 
                      .tensor_element = s.tensor_element});
   }
   chunk.parts = parts;
-  if (const auto step = update_step(a, first); step.step != kNoUpdate) parts_.optimizer->enqueue(stream_for(a), step, chunk);
+  if (const auto step = update_step(a, first); step.step != UpdateStep::kNone)
+    parts_.optimizer->enqueue(stream_for(a), step, chunk);
 }
 
 void Compute::update_layer(const Action& a, const Views& views, bool first) {
   const auto step = update_step(a, first);
-  if (step.step == kNoUpdate) return;
+  if (step.step == UpdateStep::kNone) return;
   const auto& map = *parts_.map;
   const auto& recipe = map.options().recipe;
   std::vector<ChunkUpdate> chunks;
@@ -99,7 +99,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
 UpdateStep Compute::update_step(const Action& a, bool first) {
   auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
   step.first = first;
-  if (step.step == kNoUpdate) {
+  if (step.step == UpdateStep::kNone) {
     // Its states begin as zero all the same, because later updates read them.
     if (first) step.step = 1, step.learning_rate = step.gradient_scale = 0;
     return step;

@@ -47,8 +47,16 @@ void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::u
   ranges.push_back({tensor, run.in_whole, run.count, chunk_element});
 }
 
+// Elements [first, first + count) of a parameter, as this rank stores it, which lie in a chunk from `chunk_element` on.
+void add_elements(std::vector<TensorRange>& ranges, const StepMap& map, const ParamSpec& param, std::uint64_t first,
+                  std::uint64_t count, std::uint64_t chunk_element) {
+  each_stored_run(param, map.tensor(), first, count,
+                  [&](const SplitRun& run) { add_run(ranges, param.name, chunk_element + (run.in_part - first), run); });
+}
+
 // Of the numbers that a layer's packed state has on this rank, those from `first` on, which a chunk holds. A row or a column of
-// a matrix has one number.
+// a matrix has one number. (Optimizers that pack rows refuse tensor ranks and tiles of their matrices: degrees.cpp,
+// check_request.cpp.)
 std::vector<TensorRange> packed_ranges(const StepMap& map, std::uint32_t layer, std::uint64_t first, std::uint64_t numbers) {
   std::vector<TensorRange> ranges;
   std::uint64_t at = 0;
@@ -60,9 +68,7 @@ std::vector<TensorRange> packed_ranges(const StepMap& map, std::uint32_t layer, 
       const auto& param = map.layout().param_at(layer, tensor);
       const auto in_tensor = static_cast<std::uint64_t>(range.first) + (from - at);
       if (range.of == PackedRange::Of::elements) {
-        const auto element = map.layout().place(layer, tensor).origin + in_tensor;
-        each_stored_run(param, map.tensor(), element, end - from,
-                        [&](const SplitRun& run) { add_run(ranges, param.name, from - first + (run.in_part - element), run); });
+        add_elements(ranges, map, param, map.layout().place(layer, tensor).origin + in_tensor, end - from, from - first);
       } else {
         const auto* const which = range.of == PackedRange::Of::rows ? "rows" : "columns";
         ranges.push_back({fmt::format("{} of {}", which, param.name), in_tensor, end - from, from - first});
@@ -96,12 +102,8 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
           d.ranges = packed_ranges(map, l, numbers, here);
           numbers += here;
         } else {
-          for (const auto& s : map.layout().segments(l, c)) {
-            const auto& param = map.layout().param_at(l, s.tensor);
-            each_stored_run(param, map.tensor(), s.tensor_element, s.elements, [&](const SplitRun& run) {
-              add_run(d.ranges, param.name, s.chunk_element + (run.in_part - s.tensor_element), run);
-            });
-          }
+          for (const auto& s : map.layout().segments(l, c))
+            add_elements(d.ranges, map, map.layout().param_at(l, s.tensor), s.tensor_element, s.elements, s.chunk_element);
         }
         all.push_back(std::move(d));
       }
@@ -384,7 +386,9 @@ bool Engine::knows_norms() const {
 }
 const StepMap& Engine::map() const { return impl_->map; }
 const ChunkStore* Engine::store() const { return impl_->tiers->store(); }
-void Engine::set_run_id(std::string id) { impl_->tiers->store()->set_run_id(std::move(id)); }
+void Engine::set_run_id(std::string id) {
+  if (auto* const store = impl_->tiers->store()) store->set_run_id(std::move(id));
+}
 
 PerTier<std::uint64_t> Engine::peak_bytes() const {
   PerTier<std::uint64_t> peak{};

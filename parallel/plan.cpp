@@ -416,21 +416,22 @@ class Planner {
       while (!whole_fits(with(high))) high = std::min(round_up(high + high / 32, kMiB), most);
       return high;
     };
-    auto b = budget();
-    p.refusal.enough_bytes = nearest(b, e.tier, std::max(asked, need));
+    auto& refusal = p.refusal;
+    const auto least = std::max(asked, need);
+    refusal.enough_bytes = nearest(budget(), e.tier, least);
     for (const auto other : kAllTiers) {
-      if (p.refusal.enough_bytes != 0) break;
-      const auto given = budget().of(other);
+      if (refusal.enough_bytes != 0) break;
+      auto b = budget();
+      const auto given = b.of(other);
       if (other == e.tier || given >= most_of(other) || (other == Tier::disk && (given == 0 || b.commit_only))) continue;
-      b = budget();
       of_tier(b, e.tier) = round_up(most_of(e.tier), kMiB);
       const auto beside = nearest(b, other, given);
       if (beside == 0) continue;
       of_tier(b, other) = beside;
-      p.refusal.other = other, p.refusal.other_bytes = beside;
-      p.refusal.enough_bytes = nearest(b, e.tier, std::max(asked, need));
+      refusal.enough_bytes = nearest(b, e.tier, least);
+      if (refusal.enough_bytes != 0) refusal.other = other, refusal.other_bytes = beside;
     }
-    if (p.refusal.enough_bytes != 0) p.refusal.missing_bytes = p.refusal.enough_bytes - std::min(p.refusal.enough_bytes, asked);
+    if (refusal.enough_bytes != 0) refusal.missing_bytes = refusal.enough_bytes - std::min(refusal.enough_bytes, asked);
   }
 
   const Model& model_;

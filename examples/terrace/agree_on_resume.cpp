@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -13,7 +14,6 @@
 #include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/offload/commit_files.h>
-#include <terrace/offload/store_index.h>
 
 namespace terrace::cli {
 namespace {
@@ -29,7 +29,8 @@ Committed committed(const RunDir& dir, const ChunkStore::Options& store) {
   return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
 }
 
-// Of every rank that the run had. If the layout changes, these are not the ranks of now, and the first one looks.
+// One entry for each rank that wrote the run. If the layout changes, the ranks now are others, so the first rank looks at all
+// former stores; otherwise each rank looks at its own.
 std::vector<Committed> committed_of_all(const RunDir& dir, Team& team) {
   const bool others = team.any(team.first() && !dir.reshard_from.empty());
   std::string mine, all;  // a digit for each store
@@ -48,7 +49,7 @@ std::vector<Committed> committed_of_all(const RunDir& dir, Team& team) {
   return of_ranks;
 }
 
-// The first rank has read or drawn them.
+// The first rank has read the ids from run.json, or drawn one; the other ranks take them over.
 void agree_on_run_ids(RunDir& dir, Team& team) {
   std::string text = dir.run_id + "\n";
   for (const auto& id : dir.store.run_ids) text += id + "\n";
@@ -60,11 +61,12 @@ void agree_on_run_ids(RunDir& dir, Team& team) {
 }
 
 std::vector<std::vector<std::string>> paths_of_ranks(const RunDir& dir, Team& team) {
+  std::string mine;
+  team.together([&] { mine = nlohmann::json(recorded_paths(dir)).dump(); });
+  const auto texts = team.texts(mine);
   std::vector<std::vector<std::string>> all;
-  const auto mine = nlohmann::json(recorded_paths(dir)).dump();
-  const auto hashes = team.each(static_cast<double>(checksum_of_text(mine) >> 11));  // what a double holds
-  if (std::ranges::min(hashes) == std::ranges::max(hashes)) return all;
-  for (const auto& text : team.texts(mine)) all.push_back(nlohmann::json::parse(text).get<std::vector<std::string>>());
+  if (std::ranges::adjacent_find(texts, std::ranges::not_equal_to{}) == texts.end()) return all;  // one path for all of them
+  for (const auto& text : texts) all.push_back(nlohmann::json::parse(text).get<std::vector<std::string>>());
   return all;
 }
 

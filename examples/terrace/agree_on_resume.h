@@ -9,8 +9,8 @@
 
 namespace terrace::cli {
 
-// Sets dir.resume, and what only the first rank knows of the others, or they of themselves: ids and paths. If the run starts
-// again, the rest of `dir` is that of a new run.
+// Sets dir.resume, the run ids (from the first rank) and dir.rank_paths (from every rank). If the run starts again, the rest of
+// `dir` is that of a new run.
 void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team);
 
 }  // namespace terrace::cli

@@ -28,11 +28,11 @@ void add_name(std::string& names, const std::filesystem::path& file) {
 DataContent::DataContent(const RunConfig& config) {
   for (auto& path : data_files(config)) {
     const auto state = lm::CorpusFile(path).state();
-    files_.push_back(
-        {.path = std::move(path),
-         .state = fmt::format("{}:{} {} {} {}", state.device, state.inode, state.bytes, state.written_ns, state.changed_ns),
-         .sample = {},
-         .checksum = {}});
+    files_.push_back({.path = std::move(path),
+                      // Without the device, whose number changes when the disk is mounted again.
+                      .state = fmt::format("{} {} {} {}", state.inode, state.bytes, state.written_ns, state.changed_ns),
+                      .sample = {},
+                      .checksum = {}});
   }
   sampled_bytes_ = std::max(kLeastSample, kSampledBytes / std::max<std::uint64_t>(1, files_.size()));
 }

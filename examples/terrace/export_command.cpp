@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/json_text.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
@@ -54,8 +55,7 @@ bool is_shard(std::string_view name) {
 bool is_exported(const fs::directory_entry& entry) {
   if (!fs::is_regular_file(entry.symlink_status())) return false;
   const auto whole = entry.path().filename().string();
-  std::string_view name = whole;
-  if (name.ends_with(".tmp")) name.remove_suffix(4);
+  const auto name = finished_name(whole);
   for (const auto* const made : {kUnfinished, lm::kModelConfigFile, lm::kWeightsFile, lm::kWeightsIndex,
                                  lm::kAdapterWeightsFile, lm::kAdapterConfigFile})
     if (name == made) return true;
@@ -99,9 +99,11 @@ FileHandle begin_directory(const fs::path& to) {
 // The model's own directory would lose its files to the export that reads them.
 void demand_other_directory(const fs::path& to, const RunConfig& config) {
   std::error_code error;
-  for (const auto& read : {config.init_from, config.init_adapter})
-    if (!read.empty() && fs::equivalent(to, read, error))
+  for (const auto& read : {config.init_from, config.init_adapter}) {
+    const auto directory = fs::is_regular_file(read, error) ? fs::absolute(read).parent_path() : fs::path(read);
+    if (!read.empty() && fs::equivalent(to, directory, error))
       throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()), Exit::usage);
+  }
 }
 
 nlohmann::json base_of(const RunConfig& config) {

@@ -70,10 +70,10 @@ std::pair<int, int> local_of(const Launched& place, const Environment& variable)
 
 // Whether nothing listens at the address of this machine in "1310720.0;tcp4://127.0.0.1:54589". Of other addresses it is not
 // known. The kernel is asked: mpirun complains of a connection that only looks whether it is there.
-bool has_ended(std::string_view uri) {
-  constexpr std::string_view kHere = "tcp4://127.0.0.1:";
-  const auto begin = uri.find(kHere);
-  const auto port = begin == std::string_view::npos ? std::nullopt : number(uri.substr(begin + kHere.size()).data());
+bool has_ended(const char* uri) {
+  constexpr const char* kHere = "tcp4://127.0.0.1:";
+  const char* const here = std::strstr(uri, kHere);
+  const auto port = here ? number(here + std::strlen(kHere)) : std::nullopt;
   std::ifstream sockets("/proc/net/tcp");
   if (!port || !sockets) return false;
   const auto of_port = fmt::format(":{:04X}", *port);

@@ -538,7 +538,7 @@ void keep_usual(RunConfig& c, const RunConfig& of_directory) {
   for (const auto number : {&RunConfig::rope_base, &RunConfig::window_rope_base, &RunConfig::norm_eps,
                             &RunConfig::attention_cap, &RunConfig::logit_cap})
     keep(number);
-  for (const auto text : {&RunConfig::rope_layers, &RunConfig::init_from}) keep(text);
+  for (const auto text : {&RunConfig::activation, &RunConfig::rope_layers, &RunConfig::init_from}) keep(text);
 }
 
 void apply_flags(RunConfig& config, const Assignments& flags) {

@@ -1,7 +1,7 @@
 // Which stores belong to a run. Their names do not tell: a run directory can be copied or moved, another run can begin at the
 // same path, on another machine too, and a disk can be mounted elsewhere. So every start of a run draws an id, which stands in
-// run.json and in the commits of that start. A run knows the ids that its stores may have; whoever else has written there has
-// another one.
+// run.json and in the commits of that start. run.json lists the ids that the run's stores may have; a commit with any other id
+// was written by another run.
 //
 // Threads: any. Errors: Error(Exit::corrupt) for a store of another run.
 #pragma once

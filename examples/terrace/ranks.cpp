@@ -177,7 +177,7 @@ Exit train_ranks(RunConfig config) {
   if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp * config.ep));
   try {
     demand_degrees(config, static_cast<int>(ranks));
-  } catch (const Error& error) {  // the degrees fit as many ranks as they ask for (validate())
+  } catch (const Error& error) {  // validate() has accepted the degrees, so the number of ranks is what does not fit
     if (!place || std::getenv(kUnderLaunch)) throw;
     throw Error(fmt::format("{}\n  {} says that there are {} ranks; {}", error.what(), place->said_by, place->ranks,
                             describe_left_over()),

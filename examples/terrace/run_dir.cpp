@@ -338,13 +338,13 @@ std::string damaged_tokenizer(const fs::path& path, const RunFile& run) {
   return run.tokenizer ? damage_of_tokenizer(tokenizer_folder(path), *run.tokenizer) : std::string();
 }
 
-// `given`: the flags name the tokenizer, so that it is copied again.
-void demand_tokenizer(const fs::path& path, const RunFile& run, bool given) {
+// `resumed`: of the run that goes on, which copies the tokenizer again if its flags name one; null: the run is only read.
+void demand_tokenizer(const fs::path& path, const RunFile& run, const RunConfig* resumed) {
   const auto damage = damaged_tokenizer(path, run);
   if (damage.empty()) return;
   const auto what =
       fmt::format("the tokenizer that the run in {} keeps is not as it was written:\n  {}", path.string(), damage);
-  if (!given)
+  if (!resumed || given_tokenizer(path, *resumed).empty())
     throw Error(what + "\n  bring the files back; a run that goes on with --resume auto and its --tokenizer copies them again",
                 Exit::corrupt);
   warn(what + "\n  check the disk; the files are copied again when the run goes on");
@@ -369,8 +369,10 @@ TokenizerChecksums keep_tokenizer(const fs::path& path, const RunConfig& config)
 
 // Sets the stores of the run, or new ones if the layout changes.
 void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config, std::size_t rank) {
-  dir.store.paths = run.store_of(rank, config.nvme_path).paths;
-  if (rank >= run.rank_paths.size() && !run.rank_paths.empty() && !config.nvme_path.empty()) dir.store.paths = config.nvme_path;
+  // A rank that the run did not have takes its own path if each rank has one, and otherwise that of the first rank.
+  const bool is_new = rank >= run.ranks();
+  dir.store.paths = run.store_of(is_new ? 0 : rank, config.nvme_path).paths;
+  if (is_new && !run.rank_paths.empty() && !config.nvme_path.empty()) dir.store.paths = config.nvme_path;
   dir.store.name = store_name_of_rank(run.store.name, rank);
   dir.store.run_ids = run.store.run_ids;
   auto then = run.fingerprint, now = fingerprint(config);
@@ -577,7 +579,7 @@ RunDir open_run_dir(RunConfig& config) {
                             "with --durability off",
                             dir.path.string()),
                 Exit::usage);
-  demand_tokenizer(dir.path, run, !given_tokenizer(dir.path, config).empty());
+  demand_tokenizer(dir.path, run, &config);
   dir.resume = true;
   dir.machines = run.machines;
   dir.data_content = run.data_content;
@@ -690,6 +692,13 @@ std::vector<ChunkStore::Options> stores_of_run(const fs::path& path, std::span<c
   return stores;
 }
 
+ChunkStore::Options first_store_of_run(const fs::path& path) {
+  demand_run(path);
+  auto store = read_run_file(path).store_of(0, {});
+  demand_own_store(store, path);
+  return store;
+}
+
 std::vector<fs::path> store_folders_of_run(const fs::path& path, std::span<const fs::path> given) {
   demand_run(path);
   const auto run = read_run_file(path);
@@ -749,7 +758,7 @@ std::string damaged_tokenizer(const fs::path& path) {
 
 void demand_intact_tokenizer(const fs::path& path) {
   demand_run(path);
-  demand_tokenizer(path, read_run_file(path), false);
+  demand_tokenizer(path, read_run_file(path), nullptr);
 }
 
 void record_algorithms(const RunDir& dir, const std::string& chosen) {

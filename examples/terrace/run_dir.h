@@ -42,8 +42,9 @@ struct RunDir {
 
 // The directory of the run that --resume goes on with; empty if there is none.
 std::filesystem::path run_resumed(const RunConfig& config);
-// Whether a part of the data is only evaluated on: without evaluations there is none. A run that goes on keeps what it began
-// with, and Error(Exit::usage) if it is now to evaluate and has nothing left for that.
+// Whether a part of the data is only evaluated on; --eval-batches 0 holds nothing out. A directory with run.json keeps what it
+// recorded, even if the run never committed: its data are opened before its stores are looked at. Error(Exit::usage) if it held
+// nothing out and is now to evaluate.
 bool holds_out(const RunConfig& config);
 // Creates or opens config.out_dir as --resume says, and locks it. It changes no file in it.
 RunDir open_run_dir(RunConfig& config);
@@ -66,6 +67,8 @@ void remove_former_stores(const RunDir& dir, std::size_t ranks);
 // `given`: an --nvme-path, where stores are looked for that are not where the run has left them.
 std::vector<ChunkStore::Options> stores_of_run(const std::filesystem::path& path,
                                                std::span<const std::filesystem::path> given = {});
+// That of the first rank alone.
+ChunkStore::Options first_store_of_run(const std::filesystem::path& path);
 // The folders of all stores that the run has on this machine, also those of lost ranks and former layouts. Those that another
 // run has now stay, with a warning.
 std::vector<std::filesystem::path> store_folders_of_run(const std::filesystem::path& path,

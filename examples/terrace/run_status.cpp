@@ -146,7 +146,7 @@ void RunWatcher::read_configuration(RunStatus& status) const {
 }
 
 void RunWatcher::read_commit(RunStatus& status) const {
-  const auto store = stores_of_run(directory_).front();
+  const auto store = first_store_of_run(directory_);
   const auto commit = recorded_commit(store.paths.front() / store.name);
   if (!commit) return;
   status.commit = commit->step;

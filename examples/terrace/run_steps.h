@@ -21,8 +21,8 @@ namespace terrace::cli {
 struct StepPoint {
   std::uint64_t first = 0;  // step; that of `mean` is the last one
   std::uint64_t lines = 0;  // without gaps, last − first + 1
-  std::uint64_t finite =
-      0;             // of them, with a loss that is a number: `mean` has the mean of these, and none if no line has a loss
+  // How many lines have a finite loss. mean.loss is the mean of these: NaN if all losses are not finite, absent without any.
+  std::uint64_t finite = 0;
   StepMetrics mean;  // without maps of sources, and with the peaks of its last line
 
   [[nodiscard]] double middle() const { return (static_cast<double>(first) + static_cast<double>(mean.step)) / 2; }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
 #include <terrace/offload/chunk_store.h>
@@ -145,9 +146,8 @@ std::string damage_of_tokenizer(const fs::path& folder, const TokenizerChecksums
 std::string foreign_to_tokenizer(const fs::path& folder) {
   for (const auto& entry : entries_of(folder)) {
     const auto name = entry.path().filename().string();
-    std::string_view whole = name;
-    if (whole.ends_with(".tmp")) whole.remove_suffix(4);
-    if (!fs::is_regular_file(entry.symlink_status()) || std::ranges::count(kTokenizerFiles, whole) == 0) return name;
+    if (!fs::is_regular_file(entry.symlink_status()) || std::ranges::count(kTokenizerFiles, finished_name(name)) == 0)
+      return name;
   }
   return "";
 }

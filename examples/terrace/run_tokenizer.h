@@ -47,7 +47,7 @@ TokenizerChecksums checksums_of(const TokenizerFiles& files);
 // A line for each file of the folder that is not as it was written; empty: none.
 std::string damage_of_tokenizer(const std::filesystem::path& folder, const TokenizerChecksums& written);
 
-// The first entry of a copy's folder that no copy has, and what a killed one leaves does not count; empty: none.
+// The first entry that neither a finished nor a killed copy of a tokenizer makes; empty: none.
 std::string foreign_to_tokenizer(const std::filesystem::path& folder);
 void remove_tokenizer(const std::filesystem::path& folder);  // the folder too
 

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/folders.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/folder_mark.h>
 #include <terrace/examples/terrace/run_dir.h>
@@ -25,7 +26,7 @@ constexpr std::string_view kMarkText = "terrace ckpt copy has not finished here:
 
 // All that a copy makes before run.json, except folders.
 bool is_copied_file(std::string_view name) {
-  if (name.ends_with(".tmp")) name.remove_suffix(4);
+  name = finished_name(name);
   static constexpr std::array<std::string_view, 6> kNames{"config.toml",   "metrics.jsonl", "algorithms.txt",
                                                           "run.copy.json", "run.json",      kUnfinishedCopy};
   return std::ranges::find(kNames, name) != kNames.end();

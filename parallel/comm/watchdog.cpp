@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,8 +23,12 @@ constexpr auto kLeastOfMpi = 10s;
 
 }  // namespace
 
-Watchdog::Watchdog(std::chrono::milliseconds limit, std::function<void()> late)
-    : thread_([this, limit, late = std::move(late)] { wait(limit, late); }) {}
+Watchdog::Watchdog(std::chrono::milliseconds limit, std::function<void()> late) {
+  try {
+    thread_ = std::thread([this, limit, late = std::move(late)] { wait(limit, late); });
+  } catch (const std::system_error&) {  // the system gives no thread: the wait has no limit
+  }
+}
 
 Watchdog::~Watchdog() {
   {
@@ -31,7 +36,7 @@ Watchdog::~Watchdog() {
     in_time_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Watchdog::wait(std::chrono::milliseconds limit, const std::function<void()>& late) {

@@ -3,7 +3,7 @@
 //
 // Owner:   the caller, around these calls. Time in which the process did not run does not count.
 // Threads: it has one of its own, which calls `late`.
-// Errors:  std::system_error if the system gives no thread.
+// Errors:  none: if the system gives no thread, the wait has no limit.
 #pragma once
 
 #include <chrono>

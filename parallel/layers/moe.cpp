@@ -1,7 +1,6 @@
 #include <terrace/parallel/layers/moe.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 namespace terrace::layers {
@@ -132,13 +131,6 @@ void Moe::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
   if (has(half, Half::weight)) weight_half(ctx, t);
 }
 
-// Of the tokens that the report's balance is about.
-double Moe::merged_tokens(const LayerContext& ctx) const {
-  const auto r = routing(ctx.shape.tokens());
-  const auto* const asked = ctx.report.as<double>() + RoutingReport{r}.asked();
-  return std::accumulate(asked, asked + r.experts, 0.0) / static_cast<double>(r.chosen);
-}
-
 void Moe::gates(LayerContext& ctx, const LayerTensors& t) const {
   const auto& saved = t.saved;
   const auto n = ctx.shape.tokens();
@@ -146,13 +138,15 @@ void Moe::gates(LayerContext& ctx, const LayerTensors& t) const {
   const Gates scratch(*this, arena, n);
   // A micro-batch's losses weigh as its tokens among those of the global batch, all without padding. Its balance is that of all
   // context ranks.
-  const auto tokens = ctx.report.as<double>()[RoutingReport::kTokens];
+  const auto r = routing(n);
+  const auto* const report = ctx.report.as<double>();
+  const double tokens = report[RoutingReport::kTokens],
+               of_ranks = RoutingReport{r}.choices(report) / static_cast<double>(r.chosen);
   const double weight = config_.tensor.leads() ? ctx.token_scale * tokens : 0;
-  const double of_all = tokens == 0 ? 0 : weight * (merged_tokens(ctx) / tokens);
+  const double of_all = tokens == 0 ? 0 : weight * (of_ranks / tokens);
   ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
-  ctx.math.route_grad(ctx.stream, routing(n), t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen],
-                      saved[kLogSums], routers_report(ctx), of_all * config_.experts.balance_loss,
-                      weight * config_.experts.square_loss);
+  ctx.math.route_grad(ctx.stream, r, t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen], saved[kLogSums],
+                      routers_report(ctx), of_all * config_.experts.balance_loss, weight * config_.experts.square_loss);
   const auto dispatched = are_dealt() ? t.work[kSentGradients] : t.carried[kDresults];
   ctx.math.dispatch(ctx.stream, dispatched, t.dy, saved[kRows], saved[kGates]);
   if (are_dealt()) keep_shared(ctx, t.carried[kDresults], dispatched);

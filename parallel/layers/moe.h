@@ -96,7 +96,6 @@ class Moe final : public TransformerLayer {
   void run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved,
                    TensorView results, const Steps& s) const;
   void bring_back(LayerContext& ctx, TensorView y, TensorView x, std::span<const TensorView> saved) const;
-  [[nodiscard]] double merged_tokens(const LayerContext& ctx) const;
   void gates(LayerContext& ctx, const LayerTensors& t) const;
   void input_half(LayerContext& ctx, const LayerTensors& t) const;
   void weight_half(LayerContext& ctx, const LayerTensors& t) const;

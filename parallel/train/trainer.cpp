@@ -118,7 +118,7 @@ std::vector<Trainer::Step> Trainer::step() {
   for (const auto& targets : counted) {
     updates.push_back(update_of(done_ + updates.size() + 1));
     if (mean_over(targets) == 0) {  // nothing is updated
-      updates.back().step = 0;
+      updates.back().step = UpdateStep::kNone;
       ++skipped_;
     }
     loss_scales.push_back(scale / std::max(1.0, mean_over(targets)));
@@ -147,10 +147,10 @@ std::vector<Trainer::Step> Trainer::step() {
     steps.push_back({.number = done_ + u + 1,
                      .learning_rate = updates[u].learning_rate,
                      .result = part_of(result, u),
-                     .applied = updates[u].step != 0,
+                     .applied = updates[u].step != UpdateStep::kNone,
                      .targets = static_cast<std::uint64_t>(counted[u].all)});
   steps.back().commit_s = commit_s;
-  if (updates.back().step != 0)
+  if (steps.back().applied)
     steps.back().applied = settle(updates.back(), result);
   else
     engine_.set_pending(updates.back());

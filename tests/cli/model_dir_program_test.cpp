@@ -142,6 +142,8 @@ TEST_F(ModelDirProgram, AnUnfinishedExportLosesNothingOfItsUsers) {
   scratch_.write("base/unfinished-export", "");
   const auto config = scratch_.read("base/config.json");
   expect_refusal(exported("next", "base"), 2, {"base is the directory that the run began with"});
+  ASSERT_EQ(0, look("another", {"--init-from", "base/model.safetensors"}).exit);
+  expect_refusal(exported("another", "base"), 2, {"base is the directory that the run began with"});
   EXPECT_EQ(config, scratch_.read("base/config.json"));
 }
 
@@ -162,7 +164,7 @@ TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
 // In whatever way they are given: what comes with the directory or after it, --set and flags stand above it, files before it do
 // not.
 TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
-  ASSERT_EQ(0, train({"--steps", "1", "--rope-base", "7", "--out-dir", "run"}).exit);
+  ASSERT_EQ(0, train({"--steps", "1", "--rope-base", "7", "--activation", "gelu_pytorch_tanh", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
   scratch_.write("beside.toml", "model = \"dir\"\nrope-base = 8.0\n");
   scratch_.write("alone.toml", "model = \"dir\"\n");
@@ -172,7 +174,7 @@ TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
     const auto said = terrace(Words{"config"} + words);
     EXPECT_EQ(0, said.exit) << said.described;
     EXPECT_THAT(said.out, AllOf(HasSubstr("rope-base = " + base), HasSubstr("layers = 2 "), HasSubstr("model = \"llama\""),
-                                HasSubstr("init-from = \"dir\"")))
+                                HasSubstr("init-from = \"dir\""), HasSubstr("activation = \"gelu_pytorch_tanh\"")))
         << said.described;
   };
   expect_base({"--config", "beside.toml"}, "8.0");
@@ -189,7 +191,7 @@ TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
   expect_base({"--set", "rope-base=9", "--model", "dir"}, "9.0");
   expect_base({"--set", "rope-base=9", "--model", "dir", "--rope-base", "10"}, "10.0");
   // A file that `terrace config` printed for another model names all settings. Those that say "as usual" take nothing.
-  expect_base({"--model", "dir", "--set", "rope-base=0", "--set", "init-from=\"\""}, "7.0");
+  expect_base({"--model", "dir", "--set", "rope-base=0", "--set", "init-from=\"\"", "--activation", "usual"}, "7.0");
   scratch_.write("all.toml", terrace({"config"}).out);
   expect_base({"--config", "all.toml", "--model", "dir"}, "7.0");
   expect_refusal(

@@ -182,6 +182,15 @@ TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
   expect_refusal(go_on("copy", "8", there), 5, {"the directory is missing"});
 }
 
+TEST_F(OwnStore, ARankThatIsAddedGoesToTheDiskThatIsThereNow) {
+  ASSERT_EQ(0, train({"--nvme-path", "disk", "--steps", "4"}).exit);
+  fs::rename(at("disk"), at("moved"));
+  const auto found = go_on("run", "6", {"--nvme-path", "moved", "--dp", "2"});
+  ASSERT_EQ(0, found.exit) << found.described;
+  EXPECT_FALSE(fs::exists(at("disk")));
+  EXPECT_EQ(0, verify("run").exit);
+}
+
 // With so little memory that keys and values go to the disk, too.
 TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
   const Words little{"--device-memory", "192KiB", "--host-memory", "64KiB"};

@@ -1,5 +1,6 @@
 // What is promised: opening a file never waits and never takes anything else for a file; a temporary file is always new.
 #include <terrace/core/files.h>
+#include <terrace/core/folders.h>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
