@@ -14,7 +14,17 @@ namespace {
 
 using testing::HasSubstr;
 
-class ExpertRanks : public TensorRuns {};
+class ExpertRanks : public TensorRuns {
+ protected:
+  // The same eight micro-batches on ranks of experts and of data, in a store of its own.
+  TensorRun dealt(TensorRun o, std::uint32_t experts, std::uint32_t data) {
+    o.experts = experts;
+    o.data = {.ranks = data, .zero = data > 1 ? 3U : 0U};
+    o.micro_batches = 8 / experts / data;
+    o.store = new_store();
+    return o;
+  }
+};
 
 TensorRun of(lm::ModelConfig config, const layers::Experts& experts, std::uint32_t ranks) {
   config.experts = experts;
@@ -195,25 +205,15 @@ TEST_F(ExpertRanks, ARunGoesOnWithExpertsDealtOutInAnotherWay) {
   o.micro_batches = 8;
   o.steps = 4;
   const auto whole = run(o);
-  const auto at = [&](std::uint32_t experts, std::uint32_t data) {
-    auto other = o;
-    other.experts = experts;
-    other.data = {.ranks = data, .zero = data > 1 ? 3U : 0U};
-    other.micro_batches = 8 / experts / data;
-    return other;
-  };
-  auto first = at(4, 1);
-  first.store = new_store();
+  auto first = dealt(o, 4, 1);
   first.commit_after = 2;
   run_all(first);
-  auto second = at(2, 2);
-  second.store = new_store();
+  auto second = dealt(o, 2, 2);
   second.resume = true;
   for (std::uint32_t r = 0; r < first.ranks(); ++r) second.reshard_from.push_back(first.store / ("rank" + std::to_string(r)));
   second.commit_after = 3;
   run_all(second);
-  auto third = at(1, 1);
-  third.store = new_store();
+  auto third = dealt(o, 1, 1);
   third.resume = true;
   for (std::uint32_t r = 0; r < second.ranks(); ++r) third.reshard_from.push_back(second.store / ("rank" + std::to_string(r)));
   const auto end = run_all(third).front();
@@ -231,19 +231,11 @@ TEST_F(ExpertRanks, PackedSecondMomentsGoWithTheirExperts) {
     o.micro_batches = 8;
     o.steps = 4;
     const auto whole = run(o);
-    const auto at = [&](std::uint32_t experts, std::uint32_t data) {
-      auto other = o;
-      other.experts = experts;
-      other.data = {.ranks = data, .zero = data > 1 ? 3U : 0U};
-      other.micro_batches = 8 / experts / data;
-      other.store = new_store();
-      return other;
-    };
-    auto first = at(2, 1);
+    auto first = dealt(o, 2, 1);
     first.commit_after = 2;
     run_all(first);
     for (const auto& [experts, data] : {std::pair{1U, 1U}, {4U, 1U}, {2U, 2U}}) {
-      auto second = at(experts, data);
+      auto second = dealt(o, experts, data);
       second.resume = true;
       for (const auto* const rank : {"rank0", "rank1"}) second.reshard_from.push_back(first.store / rank);
       auto expected = whole;
