@@ -57,8 +57,9 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
     if (enough != 0) flags.push_back(fmt::format("{} {}MiB", kFlags[tier], enough * sharing(c, tier) / kMiB));
   }
   const auto pair = std::ranges::find_if(refusals, [](const Refusal& of) { return of.other_bytes != 0; });
-  return fmt::format("{}{} would fit{}{}", pair == refusals.end() ? "" : alone(pair->tier), fmt::join(flags, " "), or_disk,
-                     or_tiles);
+  const auto together = pair != refusals.end();
+  return fmt::format("{}{} would fit{}{}{}", together ? alone(pair->tier) : "", fmt::join(flags, " "),
+                     together ? "; or lower --batch-size or --seq-len" : "", or_disk, or_tiles);
 }
 
 Error refusal_error(const RunConfig& c, const Plan& p) {

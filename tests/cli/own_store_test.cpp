@@ -183,9 +183,9 @@ TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
 }
 
 TEST_F(OwnStore, ARankThatIsAddedGoesToTheDiskThatIsThereNow) {
-  ASSERT_EQ(0, train({"--nvme-path", "disk", "--steps", "4"}).exit);
+  ASSERT_EQ(0, train({"--nvme-path", "disk", "--steps", "4", "--grad-accumulation", "2"}).exit);
   fs::rename(at("disk"), at("moved"));
-  const auto found = go_on("run", "6", {"--nvme-path", "moved", "--dp", "2"});
+  const auto found = go_on("run", "6", {"--nvme-path", "moved", "--dp", "2", "--grad-accumulation", "1"});
   ASSERT_EQ(0, found.exit) << found.described;
   EXPECT_FALSE(fs::exists(at("disk")));
   EXPECT_EQ(0, verify("run").exit);

@@ -73,6 +73,10 @@ class CrashJournal {
     return i < events_.size() && std::holds_alternative<WriteEnded>(events_[i]);
   }
 
+  [[nodiscard]] bool is_folder_sync(std::size_t i) const {
+    return i < events_.size() && std::holds_alternative<FolderSynced>(events_[i]);
+  }
+
   // What is in the folder after a power loss before event `end`; `seed` decides all that is uncertain. `data_bytes` is the size
   // of the data file, which was allocated before anything was written.
   void leave(std::size_t end, std::uint64_t seed, std::uint64_t data_bytes, const std::filesystem::path& folder) const;

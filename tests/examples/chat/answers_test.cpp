@@ -142,7 +142,8 @@ TEST_F(Answers, AreNotLearnedWhereTheirMessagesSaySo) {
   EXPECT_EQ((Documents{"<|h|>user\nq<|eot|><|h|>assistant\n[a<|eot|>]<|h|>user\np<|eot|><|h|>assistant\nb<|eot|>"}),
             documents(kMarked, marked(true, false)));
   expect_refused(
-      "{% for m in messages %}{{ m.role }}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ "
+      "{% for m in messages %}{{ m.role }}{% if loop.last and loop.index0 % 2 %}{% generation %}{{ m.content }}{% "
+      "endgeneration %}{% else %}{{ "
       "m.content }}{% endif %}{% endfor %}",
       marked(false, true), "does not say which {% generation %} blocks are those of message 2");
 }
