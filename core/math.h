@@ -27,9 +27,11 @@ namespace terrace {
 
 enum class Transpose : bool { no, yes };
 enum class Accumulate : bool { no, yes };
-enum class Activation : std::uint8_t { gelu_tanh, swiglu, geglu_tanh };
+enum class Activation : std::uint8_t { gelu_tanh, swiglu, geglu_tanh, gelu_erf, geglu_erf };
 // The numbers that make one result.
-constexpr std::int64_t inputs_of(Activation kind) { return kind == Activation::gelu_tanh ? 1 : 2; }
+constexpr std::int64_t inputs_of(Activation kind) {
+  return kind == Activation::gelu_tanh || kind == Activation::gelu_erf ? 1 : 2;
+}
 
 // Elements of one fp64 partial sum.
 inline constexpr std::int64_t kSumBlock = 4096;
@@ -171,6 +173,7 @@ class Math {
                                 std::int64_t length) = 0;
 
   // gelu_tanh: y[N,F] from x[N,F]. swiglu: y[N,F] = silu(x[:, :F]) · x[:, F:] from x[N,2F]. geglu_tanh: so with gelu_tanh.
+  // gelu_erf, geglu_erf: the same with x · Φ(x), which gelu_tanh approximates.
   virtual void activation(Stream&, Activation, TensorView y, TensorView x) = 0;
   virtual void activation_grad(Stream&, Activation, TensorView dx, TensorView dy, TensorView x) = 0;
 

@@ -37,6 +37,10 @@ struct KernelsOf {
   void (*swiglu_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
   void (*geglu)(T* y, const T* gate, const T* up, std::int64_t n);
   void (*geglu_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
+  void (*gelu_erf)(T* y, const T* x, std::int64_t n);
+  void (*gelu_erf_grad)(T* dx, const T* dy, const T* x, std::int64_t n);
+  void (*geglu_erf)(T* y, const T* gate, const T* up, std::int64_t n);
+  void (*geglu_erf_grad)(T* dgate, T* dup, const T* dy, const T* gate, const T* up, std::int64_t n);
   void (*multiply)(T* y, const T* x, std::int64_t n, A factor);
   // y = cap · tanh(factor · x / cap); dx = dy · factor · (1 − (y / cap)²).
   void (*soft_cap)(T* y, const T* x, std::int64_t n, A factor, A cap);

@@ -7,10 +7,12 @@ namespace terrace::lm {
 namespace {
 
 // The usual name of a function comes first.
-constexpr std::array<std::pair<std::string_view, Activation>, 6> kNames{{{"silu", Activation::swiglu},
+constexpr std::array<std::pair<std::string_view, Activation>, 8> kNames{{{"silu", Activation::swiglu},
                                                                          {"swish", Activation::swiglu},
+                                                                         {"gelu", Activation::geglu_erf},
                                                                          {"gelu_pytorch_tanh", Activation::geglu_tanh},
                                                                          {"gelu_new", Activation::geglu_tanh},
+                                                                         {"gelu", Activation::gelu_erf},
                                                                          {"gelu_new", Activation::gelu_tanh},
                                                                          {"gelu_pytorch_tanh", Activation::gelu_tanh}}};
 

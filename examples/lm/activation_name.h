@@ -10,7 +10,7 @@
 
 namespace terrace::lm {
 
-// "silu", "gelu_pytorch_tanh" and their other names. `inputs`: 2 for a gated MLP. Nothing: there is no such function.
+// "silu", "gelu", "gelu_pytorch_tanh" and their other names. `inputs`: 2 for a gated MLP. Nothing: there is no such function.
 std::optional<Activation> activation_named(std::string_view name, std::int64_t inputs);
 std::string_view name_of(Activation kind);  // the usual one
 

@@ -190,7 +190,8 @@ std::optional<Activation> ConfigReader::activation(const Family& family) {
   const auto kind =
       value->is_string() ? activation_named(value->get<std::string>(), inputs_of(*family.activation)) : std::nullopt;
   if (!kind)
-    refuse(fmt::format("{} is {}: terrace has silu, and gelu_pytorch_tanh or gelu_new", *family.file.activation, shown(*value)),
+    refuse(fmt::format("{} is {}: terrace has silu, gelu, and gelu_pytorch_tanh or gelu_new", *family.file.activation,
+                       shown(*value)),
            "train another model");
   return kind;
 }

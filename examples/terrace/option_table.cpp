@@ -127,7 +127,7 @@ std::vector<Option> make_table() {
       number("model", "logit-cap", &C::logit_cap, {-1, kMost}, kSame, "the same for the output head's logits"),
       text("model", "activation", &C::activation, Text::choice, kSame,
            "function of the feed-forward part (hidden_act in a config.json); usual: as usual in the model family",
-           {"usual", "silu", "gelu_pytorch_tanh"}),
+           {"usual", "silu", "gelu", "gelu_pytorch_tanh"}),
       text("model", "attention-bias", &C::attention_bias, Text::any, kSame,
            "give attention's four products biases (attention_bias in a config.json)"),
       text("model", "mlp-bias", &C::mlp_bias, Text::any, kSame,

@@ -52,7 +52,7 @@ std::optional<Activation> activation_of(const RunConfig& c) {
   if (!kind)
     throw Error(
         fmt::format(
-            "--activation {}: {} has an MLP without gates, which has another function\n  give gelu_pytorch_tanh or usual",
+            "--activation {}: {} has an MLP without gates, which has another function\n  give gelu, gelu_pytorch_tanh or usual",
             c.activation, c.model),
         Exit::usage);
   return kind;

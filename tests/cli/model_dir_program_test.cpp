@@ -30,7 +30,7 @@ class ModelDirProgram : public Ranks {
 TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
   for (const auto& [family, trained] :
        {std::pair<std::string, Words>{
-            "llama", {"--tp", "2", "--sp", "--untied", "--attention-bias", "--mlp-bias", "--activation", "gelu_pytorch_tanh"}},
+            "llama", {"--tp", "2", "--sp", "--untied", "--attention-bias", "--mlp-bias", "--activation", "gelu"}},
         {"gemma", {"--tp", "2", "--head-dim", "24"}},
         {"gemma2", {"--dp", "2", "--zero", "3", "--window", "7,0", "--query-scalar", "24"}},
         {"gemma3", {"--tp", "2", "--pp", "2", "--window", "5,0", "--logit-cap", "2"}},

@@ -102,7 +102,8 @@ TEST_F(KernelsTest, SumsOverManyRows) {
 TEST_F(KernelsTest, Activations) {
   for_each([&](DType dtype, std::int64_t n, std::int64_t f, Accumulate accumulate) {
     if (accumulate == Accumulate::yes) return;
-    for (const auto kind : {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh}) {
+    for (const auto kind :
+         {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh, Activation::gelu_erf, Activation::geglu_erf}) {
       const std::int64_t width = inputs_of(kind) * f;
       expect_as_on_the_cpu({.name = text("activation", dtype, n, f, accumulate),
                             .in = {random(dtype, {n, width}, -9, 9), random(dtype, {n, f})},

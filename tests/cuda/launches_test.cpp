@@ -82,7 +82,7 @@ TEST_F(LaunchesTest, RowsDoNotDependOnTheBlock) {
   const std::int64_t rows = 3, f = 1003;
   const auto x = random(DType::bf16, {rows, 2 * f}, -5, 5);
   Tensor y(DType::bf16, {rows, f});
-  expect_same_for_all_blocks<cuda::GatedRows<bf16, false>>(
+  expect_same_for_all_blocks<cuda::GatedRows<bf16, cuda::Bend::silu>>(
       "swiglu", y, cuda::GatedArgs<bf16>{y.view().as<bf16>(), nullptr, x.view().as<bf16>(), f, false}, [](int threads) {
         return LaunchShape{.blocks = {rows, 1, 1}, .threads = threads};
       });

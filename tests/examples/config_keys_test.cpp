@@ -43,6 +43,8 @@ double activated(Activation kind, double x) {
   const double root = std::sqrt(2 / M_PI);
   switch (kind) {
     case Activation::swiglu: return x / (1 + std::exp(-x));
+    case Activation::gelu_erf:
+    case Activation::geglu_erf: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
     default: return 0.5 * x * (1 + std::tanh(root * (x + 0.044715 * x * x * x)));
   }
 }

@@ -53,6 +53,7 @@ SETTINGS = {
     "no caps": ["--attention-cap", 0, "--logit-cap", 0],
     "biases of attention": ["--attention-bias"],
     "biases of the MLP": ["--mlp-bias"],
+    "exact GELU": ["--activation", "gelu"],
     "GELU's approximation": ["--activation", "gelu_pytorch_tanh"],
     "SiLU": ["--activation", "silu"],
     "gates of all": ["--router-gates", "all"],

@@ -83,7 +83,8 @@ void all_others(Outputs& o, DType dtype) {
   math.rotary(s, view, 160, 265, 0, 10000, false);
   keep("rotary", rotated);
 
-  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh}) {
+  for (const auto kind :
+       {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh, Activation::gelu_erf, Activation::geglu_erf}) {
     const std::int64_t f = c / inputs_of(kind);
     auto activated = out(dtype, {n, f}), grad = out(dtype, {n, c});
     const auto d = in(dtype, {n, f});

@@ -7,6 +7,7 @@ namespace terrace::test {
 namespace {
 
 double gelu(double x) { return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x))); }
+double exact_gelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
 double silu(double x) { return x / (1 + std::exp(-x)); }
 
 class PointwiseTest : public MathTest {};
@@ -15,22 +16,27 @@ TEST_F(PointwiseTest, ActivationsEqualTheOracle) {
   for (const auto dtype : kDtypes) {
     for (const auto shape : {Shape{1, 1}, Shape{3, 15}, Shape{70, 513}}) {
       const auto x = random(dtype, shape, -12, 12), pair = random(dtype, {shape[0], 2 * shape[1]}, -12, 12);
-      Tensor y(dtype, shape), z(dtype, shape), g(dtype, shape);
+      Tensor y(dtype, shape), z(dtype, shape), g(dtype, shape), e(dtype, shape), h(dtype, shape);
       math.activation(stream, Activation::gelu_tanh, y, x);
       math.activation(stream, Activation::swiglu, z, pair);
       math.activation(stream, Activation::geglu_tanh, g, pair);
+      math.activation(stream, Activation::gelu_erf, e, x);
+      math.activation(stream, Activation::geglu_erf, h, pair);
       machine.sync();
-      std::vector<double> want_y, want_z, want_g;
+      std::vector<double> want_y, want_z, want_g, want_e, want_h;
       for (std::int64_t i = 0; i < x.size(); ++i) {
         const std::int64_t n = i / shape[1], j = i % shape[1];
         want_y.push_back(gelu(x.get(i)));
         const double gate = pair.get(2 * n * shape[1] + j), up = pair.get((2 * n + 1) * shape[1] + j);
         want_z.push_back(silu(gate) * up);
         want_g.push_back(gelu(gate) * up);
+        want_e.push_back(exact_gelu(x.get(i))), want_h.push_back(exact_gelu(gate) * up);
       }
       expect_near(y, want_y, tolerance(dtype), "gelu");
       expect_near(z, want_z, tolerance(dtype), "swiglu");
       expect_near(g, want_g, tolerance(dtype), "geglu");
+      expect_near(e, want_e, tolerance(dtype), "exact gelu");
+      expect_near(h, want_h, tolerance(dtype), "exact geglu");
     }
   }
 }
@@ -58,17 +64,20 @@ TEST_F(PointwiseTest, ActivationsOfExtremeValuesStayFinite) {
   const double values[] = {-1e30, -500, -89, -60, 0, 60, 89, 500, 1e30};
   Tensor x(DType::fp32, {1, 9}), dy(DType::fp32, {1, 9}), y(DType::fp32, {1, 9}), dx(DType::fp32, {1, 9});
   for (int i = 0; i < 9; ++i) x.set(i, i == 0 || i == 8 ? values[i] / 1e24 : values[i]), dy.set(i, 1);
-  math.activation(stream, Activation::gelu_tanh, y, x);
-  math.activation_grad(stream, Activation::gelu_tanh, dx, dy, x);
-  machine.sync();
-  for (int i = 0; i < 9; ++i) {
-    EXPECT_NEAR(y.get(i), std::max(0.0, x.get(i)), 1e-5 * std::abs(x.get(i)) + 1e-30) << x.get(i);
-    EXPECT_NEAR(dx.get(i), x.get(i) > 0 ? 1 : x.get(i) < 0 ? 0 : 0.5, 1e-6) << x.get(i);
+  for (const auto kind : {Activation::gelu_tanh, Activation::gelu_erf}) {
+    math.activation(stream, kind, y, x);
+    math.activation_grad(stream, kind, dx, dy, x);
+    machine.sync();
+    for (int i = 0; i < 9; ++i) {
+      EXPECT_NEAR(y.get(i), std::max(0.0, x.get(i)), 1e-5 * std::abs(x.get(i)) + 1e-30) << x.get(i);
+      EXPECT_NEAR(dx.get(i), x.get(i) > 0 ? 1 : x.get(i) < 0 ? 0 : 0.5, 1e-6) << x.get(i);
+    }
   }
 }
 
 TEST_F(PointwiseTest, ActivationGradientsEqualCentralDifferences) {
-  for (const auto kind : {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh}) {
+  for (const auto kind :
+       {Activation::gelu_tanh, Activation::swiglu, Activation::geglu_tanh, Activation::gelu_erf, Activation::geglu_erf}) {
     const std::int64_t n = 7, f = 13, width = inputs_of(kind) * f;
     auto x = random(DType::fp64, {n, width}, -3, 3);
     const auto dy = random(DType::fp64, {n, f});

@@ -1,4 +1,4 @@
-// GELU, SwiGLU and GeGLU.
+// GELU, SwiGLU and GeGLU, with GELU's approximation and without.
 // Internal to core/cpu/kernels.inl.
 
 namespace terrace::cpu {
@@ -74,6 +74,55 @@ void geglu_grad(T* dgate, T* dup, const T* dy, const T* gate, const T* up, i64 n
         const Vec<A> s = A(1) / (e + A(1));
         store(dup + i, d * (g * s), w);
         store(dgate + i, d * u * gelu_slope<A>(g, e, s), w);
+      });
+}
+
+// gelu_erf(x) = x · Φ(x), of the normal distribution.
+template <class A>
+TERRACE_INLINE Vec<A> normal_share(Vec<A> x) {
+  return complementary_error<A>(x * A(-0.70710678118654752440)) * A(0.5);
+}
+// Its slope, from s = Φ(x).
+template <class A>
+TERRACE_INLINE Vec<A> gelu_erf_slope(Vec<A> x, Vec<A> s) {
+  return s + x * (exponential(x * x * A(-0.5)) * A(0.39894228040143267794));
+}
+
+template <class T, class A = Acc<T>>
+void gelu_erf(T* y, const T* x, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> v = load(x + i, w);
+        store(y + i, v * normal_share<A>(v), w);
+      });
+}
+
+template <class T, class A = Acc<T>>
+void gelu_erf_grad(T* dx, const T* dy, const T* x, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> v = load(x + i, w);
+        store(dx + i, load(dy + i, w) * gelu_erf_slope<A>(v, normal_share<A>(v)), w);
+      });
+}
+
+template <class T, class A = Acc<T>>
+void geglu_erf(T* y, const T* gate, const T* up, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> g = load(gate + i, w);
+        store(y + i, g * normal_share<A>(g) * load(up + i, w), w);
+      });
+}
+
+template <class T, class A = Acc<T>>
+void geglu_erf_grad(T* dgate, T* dup, const T* dy, const T* gate, const T* up, i64 n) {
+  sweep<Vector<A>::lanes>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) {
+        const Vec<A> g = load(gate + i, w), u = load(up + i, w), d = load(dy + i, w);
+        const Vec<A> s = normal_share<A>(g);
+        store(dup + i, d * (g * s), w);
+        store(dgate + i, d * u * gelu_erf_slope<A>(g, s), w);
       });
 }
 

@@ -65,5 +65,14 @@ TERRACE_INLINE Vec<A> logarithm(Vec<A> x) {
   return load(lane, Full{});
 }
 
+// 1 − erf, which does not cancel.
+template <class A>
+TERRACE_INLINE Vec<A> complementary_error(Vec<A> x) {
+  A lane[Vector<A>::lanes];
+  store(lane, x, Full{});
+  for (A& v : lane) v = static_cast<A>(__builtin_erfc(static_cast<double>(v)));
+  return load(lane, Full{});
+}
+
 }  // namespace
 }  // namespace terrace::cpu

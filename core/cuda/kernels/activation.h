@@ -22,6 +22,20 @@ TERRACE_KERNEL A gelu_grad(A d, A x) {
   return d * (s + x * slope * (s * (e * s)));
 }
 
+// gelu_erf(x) = x · Φ(x), of the normal distribution.
+template <class A>
+TERRACE_KERNEL A normal_share(A x) {
+  return A(0.5) * std::erfc(x * A(-0.70710678118654752440));
+}
+template <class A>
+TERRACE_KERNEL A gelu_erf(A x) {
+  return x * normal_share(x);
+}
+template <class A>
+TERRACE_KERNEL A gelu_erf_grad(A d, A x) {
+  return d * (normal_share(x) + x * (std::exp(x * x * A(-0.5)) * A(0.39894228040143267794)));
+}
+
 template <class A>
 TERRACE_KERNEL A swiglu(A gate, A up) {
   return gate / (finite(std::exp(-gate)) + A(1)) * up;
@@ -36,13 +50,30 @@ TERRACE_KERNEL GatedGrad<A> swiglu_grad(A d, A gate, A up) {
   return {d * up * (s + gate * (s * (e * s))), d * (gate * s)};
 }
 
-template <class A>
-TERRACE_KERNEL A geglu(A gate, A up) {
-  return gelu(gate) * up;
+// How a gate, or a value without one, is bent.
+enum class Bend : std::uint8_t { silu, gelu_tanh, gelu_erf };
+
+template <Bend kBend, class A>
+TERRACE_KERNEL A bent(A x) {
+  return kBend == Bend::gelu_erf ? gelu_erf(x) : gelu(x);
 }
-template <class A>
-TERRACE_KERNEL GatedGrad<A> geglu_grad(A d, A gate, A up) {
-  return {gelu_grad(d * up, gate), d * gelu(gate)};
+template <Bend kBend, class A>
+TERRACE_KERNEL A bent_grad(A d, A x) {
+  return kBend == Bend::gelu_erf ? gelu_erf_grad(d, x) : gelu_grad(d, x);
+}
+template <Bend kBend, class A>
+TERRACE_KERNEL A gated(A gate, A up) {
+  if constexpr (kBend == Bend::silu)
+    return swiglu(gate, up);
+  else
+    return bent<kBend>(gate) * up;
+}
+template <Bend kBend, class A>
+TERRACE_KERNEL GatedGrad<A> gated_grad(A d, A gate, A up) {
+  if constexpr (kBend == Bend::silu)
+    return swiglu_grad(d, gate, up);
+  else
+    return {bent_grad<kBend>(d * up, gate), d * bent<kBend>(gate)};
 }
 
 template <class T>
@@ -53,7 +84,7 @@ struct GeluArgs {
   std::int64_t elements;
   bool whole;
 };
-template <class T>
+template <class T, Bend kBend>
 struct Gelu {
   static constexpr int kThreads = 256, kVectors = 4;  // a thread's
   template <class Lane>
@@ -66,10 +97,10 @@ struct Gelu {
       if (a.dy) {
         load(d, a.dy + i, left, a.whole);
         TERRACE_UNROLL
-        for (int k = 0; k < W; ++k) v[k] = gelu_grad(d[k], v[k]);
+        for (int k = 0; k < W; ++k) v[k] = bent_grad<kBend>(d[k], v[k]);
       } else {
         TERRACE_UNROLL
-        for (int k = 0; k < W; ++k) v[k] = gelu(v[k]);
+        for (int k = 0; k < W; ++k) v[k] = bent<kBend>(v[k]);
       }
       store(a.out + i, v, left, a.whole);
     });
@@ -84,8 +115,8 @@ struct GatedArgs {
   std::int64_t columns;
   bool whole;
 };
-// A block a row, of the forward (dy null) or of the gradient. kGelu: GEGLU, not SwiGLU.
-template <class T, bool kGelu>
+// A block a row, of the forward (dy null) or of the gradient.
+template <class T, Bend kBend>
 struct GatedRows {
   static constexpr int kThreads = 256;
   template <class Lane>
@@ -103,7 +134,7 @@ struct GatedRows {
         load(d, a.dy + row * f + i, left, a.whole);
         TERRACE_UNROLL
         for (int k = 0; k < W; ++k) {
-          const auto gradient = kGelu ? geglu_grad(d[k], g[k], u[k]) : swiglu_grad(d[k], g[k], u[k]);
+          const auto gradient = gated_grad<kBend>(d[k], g[k], u[k]);
           g[k] = gradient.gate;
           u[k] = gradient.up;
         }
@@ -111,7 +142,7 @@ struct GatedRows {
         store(a.out + (2 * row + 1) * f + i, u, left, a.whole);
       } else {
         TERRACE_UNROLL
-        for (int k = 0; k < W; ++k) g[k] = kGelu ? geglu(g[k], u[k]) : swiglu(g[k], u[k]);
+        for (int k = 0; k < W; ++k) g[k] = gated<kBend>(g[k], u[k]);
         store(a.out + row * f + i, g, left, a.whole);
       }
     });

@@ -11,19 +11,26 @@ namespace terrace::cuda::ops {
 template <class Launcher>
 void activate(const Launcher& launcher, Activation kind, TensorView out, TensorView dy, TensorView x, const TensorView& y) {
   with_type(x.dtype, [&]<class T>() {
-    if (kind == Activation::gelu_tanh) {
-      launcher.template run<Gelu<T>>(
-          flat_shape<Gelu<T>>(x.elements(), kWidth<T>),
-          GeluArgs<T>{data<T>(out), data<T>(dy), data<T>(x), x.elements(), whole_words(kWidth<T>, {out, dy, x})});
+    if (inputs_of(kind) == 1) {
+      const GeluArgs<T> args{data<T>(out), data<T>(dy), data<T>(x), x.elements(), whole_words(kWidth<T>, {out, dy, x})};
+      const auto run = [&]<class Kernel>() {
+        launcher.template run<Kernel>(flat_shape<Kernel>(x.elements(), kWidth<T>), args);
+      };
+      if (kind == Activation::gelu_erf)
+        run.template operator()<Gelu<T, Bend::gelu_erf>>();
+      else
+        run.template operator()<Gelu<T, Bend::gelu_tanh>>();
       return;
     }
     const std::int64_t f = columns_of(y);
     const GatedArgs<T> args{data<T>(out), data<T>(dy), data<T>(x), f, whole_words(f, {out, dy, x})};
     const auto run = [&]<class Kernel>() { launcher.template run<Kernel>(row_shape<Kernel, T>(rows_of(y), f), args); };
-    if (kind == Activation::geglu_tanh)
-      run.template operator()<GatedRows<T, true>>();
+    if (kind == Activation::geglu_erf)
+      run.template operator()<GatedRows<T, Bend::gelu_erf>>();
+    else if (kind == Activation::geglu_tanh)
+      run.template operator()<GatedRows<T, Bend::gelu_tanh>>();
     else
-      run.template operator()<GatedRows<T, false>>();
+      run.template operator()<GatedRows<T, Bend::silu>>();
   });
 }
 
