@@ -10,8 +10,8 @@
 #   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
 #   powerloss   what a power loss may leave, four times at every event of two runs, and 200 of them trained to the end; the fault
 #               matrix at 20 places each
-#   kills       200 runs of the program killed at random moments, each resumed to the same weights; examples/finetune.sh killed
-#               40 times
+#   kills       200 runs of the program killed at random moments, each resumed to the same weights; 200 lives of a run (training, copy,
+#               export, removal) killed, and 50 without power, at random moments; examples/finetune.sh killed 40 times
 #   flips       a bit flipped at 500 places of every file of a finished and of a stopped run: found, or harmless (20 min)
 #   runs        1,000 command lines of `terrace train`, drawn at random: the same weights, losses and text under other budgets, tiers,
 #               ranks and stops, and what is moved is what was planned (15 min)
@@ -64,7 +64,7 @@ for part in "${parts[@]}"; do
       (cd "$tests/parallel" && TERRACE_FAULT_SEED=$seed TERRACE_FAULT_POINTS=20 timed 'fault matrix' ./parallel_fault_test) ;;
     kills)
       say "seed $seed"
-      (cd "$tests/cli" && TERRACE_KILLS=200 TERRACE_KILL_SEED=$seed timed kills ./terrace_program_test --gtest_filter='Kills.*')
+      (cd "$tests/cli" && TERRACE_KILLS=200 TERRACE_CUTS=50 TERRACE_KILL_SEED=$seed timed kills ./terrace_program_test --gtest_filter='Kills.*:Life.*')
       TERRACE=$PWD/build/$preset/bin/terrace TERRACE_KILLS=40 TERRACE_KILL_SEED=$seed timed 'kills of finetune.sh' \
         tests/cli/finetune_script.sh "$PWD/build/$preset/finetune-kills" ;;
     flips)

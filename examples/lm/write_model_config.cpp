@@ -89,6 +89,13 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
       rotary && !(*rotary->only_scaling).empty() && kind != "none" && kind != *rotary->only_scaling)
     refuse(fmt::format("the scaling {} of its positions", kind),
            fmt::format("give --rope-scaling of kind {} or none, or --model llama", *rotary->only_scaling));
+  // The library's check of a family that has only these counts the pairs of hidden / heads, whatever the heads' width.
+  if (const auto pairs =
+          static_cast<std::int64_t>(static_cast<double>(config.hidden / config.heads) * config.rope_fraction) / 2;
+      rotary && !(*rotary->only_scaling).empty() && !config.rope_scaling.near.empty() &&
+      std::ssize(config.rope_scaling.near) != pairs)
+    refuse(fmt::format("{} factors of positions, where hidden / heads has {} pairs", config.rope_scaling.near.size(), pairs),
+           "leave --head-dim out, or give --model llama");
   const auto blocks = config.rotated_blocks.value_or(layers::RotatedBlocks());
   if (rotary && (*rotary->blocks_key).empty() && !blocks.all())
     refuse("blocks that rotate nothing", "give --model smollm3, or leave --rope-layers out");

@@ -275,6 +275,7 @@ Leg draw_leg(Draw& draw, const Bits& b, const Layout& layout, std::uint64_t step
   if (!draw.one_in(4)) leg.host = draw_budget(draw);
   leg.disks = draw.of<std::uint64_t>({0, 1, 1, 1, 2, 3});
   if (leg.disks > 0 && draw.one_in(3)) leg.disk = draw_budget(draw);
+  if (leg.commits && !leg.disk.given && draw.one_in(4)) leg.ways = leg.ways + Words{"--ckpt-keep", text(draw.from(2, 3))};
   leg.device.at_the_edge = leg.device.given && draw.one_in(16);
   leg.host.at_the_edge = leg.host.given && !leg.device.at_the_edge && draw.one_in(16);
   leg.processes = leg.layout.ranks() > 1 && leg.layout.ranks() <= 4 && draw.one_in(30);

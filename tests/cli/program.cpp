@@ -145,7 +145,7 @@ void Child::send_to_group(int signal) const {
   require(::kill(-pid_, signal) == 0, "kill");
 }
 
-Outcome Child::kill_after(std::chrono::nanoseconds time) {
+Outcome Child::kill_after(std::chrono::nanoseconds time, const std::function<void()>& before) {
   using std::chrono::steady_clock;
   const auto end = steady_clock::now() + time;
   while (out_.fd >= 0 || err_.fd >= 0) {
@@ -153,6 +153,7 @@ Outcome Child::kill_after(std::chrono::nanoseconds time) {
     if (left.count() <= 0) break;
     read_within({&out_, &err_}, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   }
+  before();
   send(SIGKILL);  // of no effect on one that has ended, and not been waited for
   return wait();
 }

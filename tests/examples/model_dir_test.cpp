@@ -717,6 +717,12 @@ TEST(ModelDir, ExportsCanBeLoaded) {
     c.rope_scaling = lm::parse_rope_scaling("longrope:original=16,short=1/1/1/1/1/1/1/1,long=2/2/2/2/2/2/2/2");
   });
   EXPECT_EQ(16, longrope.at("original_max_position_embeddings")) << "which stands above that of the object";
+  EXPECT_THAT(refused("phi3",
+                      [](auto& c) {
+                        c.head_size = 8;
+                        c.rope_scaling = lm::parse_rope_scaling("longrope:original=16,short=1/1/1/1,long=2/2/2/2");
+                      }),
+              HasSubstr("4 factors of positions, where hidden / heads has 8 pairs"));
   EXPECT_THAT(refused("llama", [](auto& c) { c.head_size = 16, c.heads = c.kv_heads = 5; }),
               HasSubstr("5 heads and a hidden size of 64"));
   EXPECT_EQ("it was written", refused("qwen3", [](auto& c) { c.head_size = 16, c.heads = c.kv_heads = 5; }));
