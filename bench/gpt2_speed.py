@@ -15,7 +15,7 @@ import tempfile
 
 import runs
 
-MODEL = ["--model", "gpt2", "--layers", "12", "--hidden", "768", "--heads", "12", "--vocab", "50257", "--seq-len", "64",
+MODEL = ["--data-format", "bytes", "--model", "gpt2", "--layers", "12", "--hidden", "768", "--heads", "12", "--vocab", "50257", "--seq-len", "64",
          "--batch-size", "4", "--eval-batches", "0", "--device-memory", "unlimited", "--host-memory", "unlimited"]
 TOKENS = 4 * 64
 # Matrix products of a step: 6 FLOPs a token for each weight in one (all but positions, norms and biases), and attention.

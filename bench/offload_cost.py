@@ -12,7 +12,7 @@ import tempfile
 
 import runs
 
-MODEL = ["--model", "gpt2", "--layers", "12", "--hidden", "768", "--heads", "12", "--vocab", "50257", "--seq-len", "256",
+MODEL = ["--data-format", "bytes", "--model", "gpt2", "--layers", "12", "--hidden", "768", "--heads", "12", "--vocab", "50257", "--seq-len", "256",
          "--batch-size", "8", "--recompute", "layer", "--eval-batches", "0"]
 DEVICE, HOST = 512, 1000  # MiB, of 2,045 of state: what is left for the disk is the moments
 

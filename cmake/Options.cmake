@@ -150,10 +150,15 @@ function(terrace_test name)
   endif()
 endfunction()
 
-# terrace_test_suite(NAME PROGRAM FILTER): tests of so many parameters that all of them are one ctest entry, in one process. None of
-# them may skip, because that would not be seen.
+# terrace_test_suite(NAME PROGRAM FILTER [ONE_IN N]): tests of so many parameters that all of them are one ctest entry, in one process.
+# None of them may skip, because that would not be seen. ONE_IN: continuous integration runs every N-th, and `tests/long.sh cases` all.
+# They are long, so they begin first.
 function(terrace_test_suite name program filter)
+  cmake_parse_arguments(ARG "" "ONE_IN" "" ${ARGN})
   add_test(NAME ${name} COMMAND ${program} --gtest_brief=1 --gtest_filter=${filter})
   get_property(label TARGET ${program} PROPERTY TERRACE_LABEL)
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 600 FAIL_REGULAR_EXPRESSION "  SKIPPED ")
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT 600 COST 60 FAIL_REGULAR_EXPRESSION "  SKIPPED ")
+  if(ARG_ONE_IN)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_ONE_IN};GTEST_SHARD_INDEX=0")
+  endif()
 endfunction()

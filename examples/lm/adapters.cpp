@@ -57,14 +57,17 @@ std::vector<Target> targets_of(const Family& family, bool experts) {
   return all;
 }
 
+// "q_proj" and "all-linear", as PEFT says, are "q" and "all".
 std::vector<std::string> words_of(std::string_view text) {
+  constexpr std::string_view kOfPeft = "_proj";
   std::vector<std::string> words;
   for (;;) {
     const auto end = text.find(',');
     auto word = text.substr(0, end);
     while (!word.empty() && word.front() == ' ') word.remove_prefix(1);
     while (!word.empty() && word.back() == ' ') word.remove_suffix(1);
-    words.emplace_back(word);
+    if (word.ends_with(kOfPeft)) word.remove_suffix(kOfPeft.size());
+    words.emplace_back(word == "all-linear" ? "all" : word);
     if (end == std::string_view::npos) return words;
     text = text.substr(end + 1);
   }

@@ -48,11 +48,14 @@ class ConfigReader {
   layers::Windows windows(const WindowKeys& keys, std::int64_t blocks, const layers::RotatedBlocks& rotated);
   void demand_fixed(const FixedValues& fixed);
   void skip(const Words& keys) { known_.insert(known_.end(), keys.begin(), keys.end()); }
-  void demand_nothing_else() const;
+  // What is left. Keys that say false or 0, as switches that are off, are answered: "use_mrope (false)".
+  [[nodiscard]] std::vector<std::string> demand_nothing_else(const Family& family) const;
 
   [[nodiscard]] static std::string shown(const nlohmann::json& value);  // for messages
 
  private:
+  // An unknown key says what the family does anyway.
+  [[nodiscard]] bool says_the_usual(const std::string& key, const nlohmann::json& value, const Family& family) const;
   // The scaling of one object, if it is there.
   Rotary scaling_at(std::string_view pointer, const RotaryPositions& rotary, std::int64_t longest);
 

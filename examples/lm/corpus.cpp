@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
 // Of its files for GPT-2, whose tokens have two bytes.
 constexpr std::size_t kLlmCHeaderBytes = 1024;
-constexpr std::uint32_t kLlmCMagic = 20240520, kLlmCVersion = 1;
+constexpr std::uint32_t kLlmCVersion = 1;
 
 }  // namespace
 

@@ -27,6 +27,7 @@
 namespace terrace::lm {
 
 inline constexpr std::int64_t kByteVocabulary = 256;
+inline constexpr std::uint32_t kLlmCMagic = 20240520;  // the first number of its files of tokens
 
 struct TokenFormat {
   std::size_t bytes = 1;                      // of a token: 1, 2 or 4

@@ -41,7 +41,7 @@ std::int64_t head_size_of(ConfigReader& reader, const ModelConfig& config) {
 
 }  // namespace
 
-ModelConfig parse_model_config(std::string_view text, const std::string& name) {
+ModelConfig parse_model_config(std::string_view text, const std::string& name, std::vector<std::string>* unread) {
   json values;
   try {
     values = parse_json(text);
@@ -93,7 +93,8 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   reader.skip(file.unused);
   // Of a family without windows it says nothing.
   if ((*file.window.size).empty()) static_cast<void>(reader.find("sliding_window"));
-  reader.demand_nothing_else();
+  auto left = reader.demand_nothing_else(family);
+  if (unread) *unread = std::move(left);
   try {
     return complete(config);
   } catch (const Error& error) {
@@ -101,7 +102,12 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
   }
 }
 
-ModelConfig read_model_dir(const std::filesystem::path& directory) {
+ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<std::string>* unread) {
+  if (std::error_code failed; !std::filesystem::exists(directory, failed))
+    throw Error(fmt::format("there is no directory {0}\n  terrace downloads nothing: fetch the model first, for example by hf "
+                            "download {0} --local-dir DIR, and give its directory",
+                            directory.string()),
+                Exit::usage);
   const auto file = directory / kModelConfigFile;
   demand_fetched(file);
   std::string text;
@@ -112,7 +118,7 @@ ModelConfig read_model_dir(const std::filesystem::path& directory) {
         fmt::format("{}: {}\n  give a directory of a model as Hugging Face's library writes it", file.string(), error.what()),
         Exit::usage);
   }
-  return parse_model_config(text, file.string());
+  return parse_model_config(text, file.string(), unread);
 }
 
 }  // namespace terrace::lm

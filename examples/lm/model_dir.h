@@ -2,7 +2,8 @@
 // tokenizer, which are only copied.
 //
 // What config.json says is either a size or a number of the model, or a value with which it computes as its family does, or
-// changes nothing that is computed. Anything else is refused by name, because the weights would be another model's.
+// changes nothing that is computed, or is a switch that terrace does not know and that is off (`unread`: "use_mrope (false)").
+// Anything else is refused by name, because the weights would be another model's.
 // Both spellings are read: rope_theta and torch_dtype, and those of transformers 5, rope_parameters and dtype.
 //
 // Owner:   values.
@@ -29,9 +30,9 @@ namespace terrace::lm {
 inline constexpr const char* kModelConfigFile = "config.json";
 
 // The model of a directory: family and sizes, of which seq_len is the longest sequence. Ranks and dtype are the caller's.
-ModelConfig read_model_dir(const std::filesystem::path& directory);
+ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<std::string>* unread = nullptr);
 // The same of the text of a config.json. `name`: for messages.
-ModelConfig parse_model_config(std::string_view text, const std::string& name);
+ModelConfig parse_model_config(std::string_view text, const std::string& name, std::vector<std::string>* unread = nullptr);
 
 // config.json of a model. `base`: that of the directory that it came from, whose further keys are kept; null: none.
 // Throws Error(Exit::usage) for a model that the library does not have.

@@ -38,6 +38,9 @@ constexpr std::array<TypeRow, 15> kTypes{{{FileType::BOOL, "BOOL", 1},
                                           {FileType::U64, "U64", 8},
                                           {FileType::F64, "F64", 8}}};
 
+// The format has them, terrace does not: they need no place in the table, whose elements are whole bytes.
+constexpr std::string_view kUnreadTypes[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"};
+
 constexpr std::string_view kMetadata = "__metadata__";
 
 // Read as a stream of events: it detects duplicate keys, keeps only the entries, and deep nesting costs nothing,
@@ -86,6 +89,12 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
     if (field_ != "dtype" || std::exchange(type_seen_, true))
       wrong(fmt::format("unexpected string for \"{}\"", printable(field_)));
     const auto* row = std::ranges::find(kTypes, std::string_view(value), &TypeRow::name);
+    if (std::ranges::count(kUnreadTypes, std::string_view(value)) != 0)
+      throw Error(
+          fmt::format("{}: tensor \"{}\" is {}: such weights, as quantised models have them, are not read\n  give the model "
+                      "in F32, BF16, F16 or F64",
+                      file_, printable(name_), value),
+          Exit::usage);
     if (row == kTypes.end()) wrong(fmt::format("unknown dtype \"{}\"", printable(value)));
     entry_.type = row->type;
     return true;

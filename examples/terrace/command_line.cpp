@@ -21,6 +21,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/data_sources.h>
+#include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/input_files.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
@@ -366,6 +367,7 @@ CommandLine parse(int argc, const char* const* argv) {
     if (line.command == of_run) check_arguments(line);
   line.config = resolve(line, parsed);
   if (line.command == "train" || line.command == "plan" || line.command == "config") {
+    if (line.config.data_format == kFindForm) line.config.data_format = found_format(line.config);
     validate(line.config);
     check_arguments(line);
     demand_inputs_stay(line, parsed.config_files);

@@ -38,9 +38,10 @@ GpuSearch gpus_for(const RunConfig& c) {
 GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   const auto found = gpus_for(c);
   if (found.gpus.empty())
-    throw Error(
-        fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu", c.device, found.why_none, found.mend),
-        Exit::hardware_missing);
+    throw Error(fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu; terrace plan --cluster-profile "
+                            "FILE plans for GPUs that are not here",
+                            c.device, found.why_none, found.mend),
+                Exit::hardware_missing);
   const auto index = static_cast<std::size_t>(gpu_index(c, local_rank));
   if (index >= found.gpus.size() && local_rank > 0)
     throw Error(

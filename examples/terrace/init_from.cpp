@@ -127,6 +127,17 @@ std::optional<std::vector<std::string>> other_sizes(const RunConfig& c) {
   }
 }
 
+// Of the directory's config.json; a file that cannot be read tells nothing.
+std::vector<std::string> unread_keys(const RunConfig& c) {
+  std::vector<std::string> keys;
+  std::error_code error;
+  if (fs::is_regular_file(fs::path(c.init_from) / lm::kModelConfigFile, error)) try {
+      static_cast<void>(lm::read_model_dir(c.init_from, &keys));
+    } catch (const Error&) {
+    }
+  return keys;
+}
+
 std::string mend_of_another_model(const RunConfig& c) {
   const auto flags = other_sizes(c);
   if (!flags)
@@ -277,6 +288,9 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
         fmt::format("--init-from {} does not tell its {}, so this run uses {}; the config.json of its model has "
                     "the right values ({})",
                     c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
+  if (const auto off = unread_keys(c); !off.empty())
+    warnings.push_back(fmt::format("the config.json in {} has what terrace does not know, and is off: {}", c.init_from,
+                                   fmt::join(off, ", ")));
   if (auto windows = warning_of_told_windows(c)) warnings.push_back(std::move(*windows));
   const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
   if (const auto scaling = rotary ? other_scaling(c, *rotary, sources) : std::nullopt)

@@ -338,7 +338,8 @@ Exit run(std::vector<std::string> words, int ranks) {
     end = attend(mpirun, signals, rank_pipe, errors.from.get(), out);
   }
   const bool killed = WIFSIGNALED(end.status);
-  const int code = killed ? 128 + WTERMSIG(end.status) : WEXITSTATUS(end.status);
+  int code = killed ? 128 + WTERMSIG(end.status) : WEXITSTATUS(end.status);
+  if (const int told = rank_pipe.told_code(); told != 0 && !killed && code != 0) code = told;
   if (end.hung) {
     out.finish(true);
     throw Error(
@@ -367,6 +368,7 @@ Exit launch_command(int argc, const char* const* argv) {
       fmt::print("{}", kHelp);
       return Exit::ok;
     }
+    if (ranks && !word.starts_with('-')) break;  // the command, without -- before it
     if (word != "-n" && word != "--mpirun")
       throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), Exit::usage);
     if (at + 1 == argc) throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), Exit::usage);
@@ -376,7 +378,8 @@ Exit launch_command(int argc, const char* const* argv) {
     else
       mpirun = argv[at];
   }
-  if (!ranks || at + 1 >= argc)
+  if (at < argc && std::string_view(argv[at]) == "--") ++at;
+  if (!ranks || at >= argc)
     throw Error("launch needs -n, the number of ranks, and a command\n  terrace launch -n RANKS -- COMMAND …", Exit::usage);
 
   // Each rank has several threads, so it is not bound to one core.
@@ -384,7 +387,7 @@ Exit launch_command(int argc, const char* const* argv) {
   if (*ranks > read_topology().cores) words.emplace_back("--oversubscribe");
   if (geteuid() == 0) words.emplace_back("--allow-run-as-root");
   words.push_back(own_program());
-  for (int i = at + 1; i < argc; ++i) words.emplace_back(argv[i]);
+  for (int i = at; i < argc; ++i) words.emplace_back(argv[i]);
   demand_shared_memory(*ranks);
   demand_room_for_job(*ranks);
   return run(std::move(words), *ranks);

@@ -99,6 +99,8 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {
     if (std::string_view(error.what()).substr(0, 5) != "rank ")
       let_first_rank_speak();  // an error that names its rank is not one of all ranks
-    return report_error(error, stderr);
+    const int code = report_error(error, stderr);
+    if (std::string_view(error.what()).find(kAnotherRankFailed) == std::string_view::npos) tell_rank_pipe(code);
+    return code;
   }
 }

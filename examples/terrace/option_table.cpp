@@ -176,8 +176,8 @@ std::vector<Option> make_table() {
            "weight of the files behind it"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
            "format of the files: text whose bytes are the tokens; token ids as little-endian unsigned integers, with llm.c "
-           "after its header; or jsonl, conversations of which the answers are learned",
-           {"bytes", "u16", "u32", "llm.c", "jsonl"}),
+           "after its header; or jsonl, conversations of which the answers are learned; auto: what the files are",
+           {"auto", "bytes", "u16", "u32", "llm.c", "jsonl"}),
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
            "tokenizer.json or tokenizer.model of the data: jsonl needs one, and runs of token ids keep it for generate, chat "
            "and ckpt export; "

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/other_words.h>
 
 namespace terrace::cli {
 namespace {
@@ -22,7 +24,18 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
   const auto extras = sub.remaining();
   if (extras.empty()) return;
   const auto flag = std::ranges::find_if(extras, [](const std::string& word) { return word.starts_with('-'); });
-  if (flag == extras.end()) refuse(fmt::format("unexpected argument \"{}\"", extras.front()), command);
+  if (flag == extras.end()) {
+    std::error_code error;
+    const std::filesystem::path named(extras.front());
+    const bool takes_data = sub.get_option_no_throw("--data") != nullptr;
+    const auto* const meant = !takes_data                                      ? ""
+                              : std::filesystem::is_regular_file(named, error) ? "--data"
+                              : std::filesystem::is_directory(named, error)    ? "--model"
+                                                                               : "";
+    refuse(fmt::format("unexpected argument \"{}\"{}", extras.front(),
+                       *meant ? fmt::format("; give {} {}", meant, named.string()) : ""),
+           command);
+  }
   const auto word = flag->substr(0, flag->find('='));
   std::vector<std::string> names;
   for (const auto* const option : sub.get_options())
@@ -34,7 +47,12 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
   if (known && std::ranges::find(names, "--" + bare) == names.end()) {
     refuse(fmt::format("terrace {} does not take {}", command, word), command);
   }
-  refuse(fmt::format("unknown flag {}{}", word, suggestion("--" + bare, views)), command);
+  // Some words of other programs are taken for something else here, and are not suggested.
+  const auto own = own_words_for(word);
+  const bool takes = !own.starts_with("--") || std::ranges::find(views, own.substr(0, own.find_first_of(" ,"))) != views.end();
+  refuse(fmt::format("unknown flag {}{}", word,
+                     !own.empty() && takes ? fmt::format("; terrace has {}", own) : suggestion("--" + bare, views)),
+         command);
 }
 
 // A flag that takes one value and is given twice has the last one, so that scripts can append flags that override earlier ones.

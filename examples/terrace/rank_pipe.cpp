@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdlib>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -24,21 +25,45 @@ RankPipe::RankPipe() {
 
 std::string RankPipe::name() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), from_.get()); }
 
-// Each rank has written a byte. Where no byte is left, the end of the file means that no rank has the pipe open.
-bool RankPipe::all_ended() {
+// Each rank has written a zero, and one that failed its code. Where no byte is left, the end of the file means that no rank has
+// the pipe open.
+bool RankPipe::read_bytes() {
   std::array<char, 64> bytes{};
   for (;;) {
     const auto got = ::read(from_.get(), bytes.data(), bytes.size());
-    if (got <= 0) return got == 0 && begun_;
+    if (got <= 0) return got == 0;
     begun_ = true;
+    for (const char byte : std::span(bytes).first(static_cast<std::size_t>(got)))
+      if (code_ == 0) code_ = byte;
   }
 }
 
-void hold_rank_pipe() {
-  const char* const name = std::getenv(kUnderLaunch);
-  if (!name) return;
-  const int pipe = ::open(name, O_WRONLY | O_CLOEXEC | O_NONBLOCK);  // stays open
-  if (pipe >= 0 && ::write(pipe, "", 1) < 0) ::close(pipe);
+bool RankPipe::all_ended() { return read_bytes() && begun_; }
+
+int RankPipe::told_code() {
+  static_cast<void>(read_bytes());
+  return code_;
 }
+
+namespace {
+
+FileHandle open_rank_pipe() {
+  const char* const name = std::getenv(kUnderLaunch);
+  return FileHandle(name ? ::open(name, O_WRONLY | O_CLOEXEC | O_NONBLOCK) : -1);
+}
+
+bool write_byte(const FileHandle& pipe, int code) {
+  const auto byte = static_cast<char>(code);
+  return pipe && ::write(pipe.get(), &byte, 1) == 1;
+}
+
+}  // namespace
+
+void hold_rank_pipe() {
+  auto pipe = open_rank_pipe();
+  if (write_byte(pipe, 0)) static_cast<void>(pipe.release());  // until the process ends
+}
+
+void tell_rank_pipe(int code) { static_cast<void>(write_byte(open_rank_pipe(), code)); }
 
 }  // namespace terrace::cli

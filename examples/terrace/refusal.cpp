@@ -17,9 +17,18 @@ constexpr PerTier<const char*> kFlags{{"--device-memory", "--host-memory", "--nv
 // How many ranks divide what the tier's flag gives. A device budget is that of each rank.
 std::uint64_t sharing(const RunConfig& c, Tier tier) { return tier == Tier::device ? 1 : ranks_of_machine(c); }
 
+// A number of bytes that was meant to be one of MiB or GiB.
+std::string without_unit(const RunConfig& c, Tier tier) {
+  const auto& text = tier == Tier::device ? c.device_memory : tier == Tier::host ? c.host_memory : c.nvme_limit;
+  if (text.empty() || text.size() > 5 || text.find_first_not_of("0123456789") != std::string::npos) return "";
+  return fmt::format("\n  {0} {1} is {1} bytes; with a unit it is {0} {1}{2}", kFlags[tier], text,
+                     text.size() > 2 ? "MiB" : "GiB");
+}
+
 std::string what_is_missing(const RunConfig& c, const Refusal& r) {
-  return fmt::format("the plan does not fit into the {} tier: {} ({} bytes) are missing{}\n  {}", name_of(r.tier),
-                     format_bytes(r.missing_bytes), r.missing_bytes, sharing(c, r.tier) > 1 ? " on each rank" : "", r.why);
+  return fmt::format("the plan does not fit into the {} tier: {} ({} bytes) are missing{}{}\n  {}", name_of(r.tier),
+                     format_bytes(r.missing_bytes), r.missing_bytes, sharing(c, r.tier) > 1 ? " on each rank" : "",
+                     without_unit(c, r.tier), r.why);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ struct RunConfig {
   std::int64_t head_rows = 0;
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
-  std::string data_format = "bytes";     // bytes | u16 | u32 | llm.c | jsonl
+  std::string data_format = "auto";      // auto, until the files are looked at | bytes | u16 | u32 | llm.c | jsonl
   std::string tokenizer;                 // empty: the one in the directory of --init-from
   std::string template_date;             // of jsonl: the day that a chat template's strftime_now tells; empty: none
   std::int64_t document_separator = -1;  // a token that ends a document; -1: none, each sequence is one document

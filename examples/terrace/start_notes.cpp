@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/setup.h>
 
@@ -29,6 +30,7 @@ void note_resume(Screen& screen, const RunConfig& config, const AgreedPlan& agre
 
 void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agreed, const RunDir& dir, const Team& team,
                 const Start& start) {
+  if (const auto data = describe_data(config); !data.empty()) screen.note(data);
   screen.note(agreed.describe());
   if (!agreed.found_schedule().empty())
     screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",

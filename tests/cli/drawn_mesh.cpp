@@ -42,14 +42,15 @@ Words draw_sizes(Draw& draw, Sizes& s) {
   s.untied = draw.one_in(3);
   s.skips = s.blocks >= 3 && draw.one_in(5);
   s.vocab = draw.of<std::uint64_t>({256, 257, 259, 263, 300, 509});
-  Words words{"--model",      llama ? "llama" : "gpt2",
-              "--layers",     text(s.blocks),
-              "--hidden",     text(s.hidden = even),
-              "--heads",      text(s.heads),
-              "--ffn",        text(s.ffn),
-              "--vocab",      text(s.vocab),
-              "--seq-len",    text(s.seq),
-              "--batch-size", text(s.batch)};
+  Words words{"--model",       llama ? "llama" : "gpt2",
+              "--layers",      text(s.blocks),
+              "--hidden",      text(s.hidden = even),
+              "--heads",       text(s.heads),
+              "--ffn",         text(s.ffn),
+              "--vocab",       text(s.vocab),
+              "--data-format", "bytes",
+              "--seq-len",     text(s.seq),
+              "--batch-size",  text(s.batch)};
   if (llama) words = words + Words{"--kv-heads", text(s.kv_heads)};
   if (s.untied) words.emplace_back("--untied");
   if (s.skips) words = words + Words{"--skips", "u"};

@@ -401,7 +401,7 @@ DrawnRun draw_run(std::uint64_t seed, std::uint64_t number) {
 
 Words words_of(const DrawnRun& run, const Leg& leg) {
   const auto& l = leg.layout;
-  Words words = Words{"train", "--assumed-costs", "--data", "corpus.txt"} + run.bits +
+  Words words = Words{"train", "--assumed-costs", "--data", "corpus.txt", "--data-format", "bytes"} + run.bits +
                 Words{"--steps", text(leg.steps), "--grad-accumulation", text(run.micro_batches / l.dp)};
   if (l.dp > 1) words = words + Words{"--dp", text(l.dp)};
   if (l.zero > 0) words = words + Words{"--zero", text(l.zero)};

@@ -46,7 +46,7 @@ expect_same() {
   done
 }
 export project folder
-kills=${TERRACE_KILLS:-3} seed=${TERRACE_KILL_SEED:-1}
+kills=${TERRACE_KILLS:-1} seed=${TERRACE_KILL_SEED:-1}
 
 begin_ms=$(date +%s%3N)
 (script "$folder/whole") > "$folder/first" || { cat "$folder/first"; fail 'it failed'; }

@@ -42,7 +42,7 @@ TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
     auto started = processes(2, 3, name, more(5000));
     started.in_child = [] { ::setpgid(0, 0); };
     Child child(started);
-    child.read_lines(8);
+    child.read_lines(9);
     if (signal < 0)
       child.send_to_group(-signal);
     else
@@ -125,6 +125,20 @@ TEST_F(Ranks, LaunchEndsAnMpirunThatOutlivesItsRanks) {
   auto launched = launch({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
   launched.environment["PROGRAM"] = TERRACE_PROGRAM;
   expect_refusal(run(launched), 1, {"mpirun was still running 10 s after its last rank had ended, and was ended\n"});
+}
+
+// mpirun gives the code of the rank that it saw end first, which may be one that ended because of the other.
+TEST_F(Ranks, LaunchEndsWithTheCodeOfTheCause) {
+  scratch_.write("mpirun", "#!/bin/sh\n\"$PROGRAM\" ckpt verify damaged\nexit 1\n");
+  fs::permissions(at("mpirun"), fs::perms::owner_all);
+  ASSERT_EQ(0, train({"--out-dir", "damaged"}).exit);
+  fs::remove_all(at("damaged/store"));
+  auto launched = launch({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
+  launched.environment["PROGRAM"] = TERRACE_PROGRAM;
+  const auto alone = terrace({"ckpt", "verify", "damaged"});
+  EXPECT_GT(alone.exit, 1) << alone.described;
+  const auto outcome = run(launched);
+  EXPECT_EQ(alone.exit, outcome.exit) << outcome.described;
 }
 
 TEST_F(Ranks, LaunchNeedsSharedMemory) {

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <functional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -25,6 +27,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 json llama() {
@@ -264,6 +267,60 @@ TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
   EXPECT_EQ("it was accepted", refusal(unused));
   EXPECT_THROW(static_cast<void>(lm::parse_model_config("[1]", "c")), Error);
   EXPECT_THROW(static_cast<void>(lm::parse_model_config("{", "c")), Error);
+}
+
+std::vector<std::string> unread(const json& config) {
+  std::vector<std::string> keys;
+  static_cast<void>(lm::parse_model_config(config.dump(), "dir/config.json", &keys));
+  return keys;
+}
+
+TEST(ModelDir, KeepsWhatChangesNothing) {
+  auto config = llama();
+  const json off = {{"use_mrope", false}, {"use_parallel", 0}, {"residual_dropout", 0.0}};
+  const json known = {{"auto_map", {{"AutoConfig", "own.LlamaConfig"}, {"AutoModel", "own--code.LlamaForCausalLM"}}},
+                      {"do_sample", true},
+                      {"temperature", 0.6},
+                      {"cache_implementation", "hybrid"},
+                      {"interpolate_factor", 1}};
+  config.update(off), config.update(known);
+  EXPECT_THAT(unread(config), ElementsAre("residual_dropout (0.0)", "use_mrope (false)", "use_parallel (0)"));
+  const auto written = lm::model_config_json(lm::parse_model_config(config.dump(), "c"), DType::fp32, config);
+  for (const auto& object : {off, known})
+    for (const auto& [key, value] : object.items()) EXPECT_EQ(value, written.at(key)) << key;
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, json>>{{"use_mrope", true},
+                                                 {"interpolate_factor", 2},
+                                                 {"use_qk_norm", true},
+                                                 {"sliding_window_size", 64},
+                                                 {"auto_map", {{"AutoModel", {"own.LlamaModel"}}}},
+                                                 {"auto_map", {{"AutoModel", "LlamaModel.Other"}}}}) {
+    auto changed = llama();
+    changed[key] = value;
+    EXPECT_THAT(refusal(changed), HasSubstr("what terrace does not know: " + key));
+  }
+  auto qwen3 = of_type("qwen3", {{"use_qk_norm", true}});
+  EXPECT_TRUE(unread(qwen3).empty());
+  auto mistral = of_type("mistral", {{"sliding_window", 64}, {"sliding_window_size", 64}});
+  EXPECT_TRUE(unread(mistral).empty());
+}
+
+// The keys and values of published checkpoints, with other sizes.
+TEST(ModelDir, OfPublishedCheckpointsAreRead) {
+  std::ifstream lines(std::filesystem::path(TERRACE_SOURCE_FOLDER) / "tests/examples/published_configs.jsonl");
+  int read = 0;
+  for (std::string line; std::getline(lines, line); ++read) {
+    const auto told = json::parse(line);
+    SCOPED_TRACE(told.at("like"));
+    const auto& config = told.at("config");
+    EXPECT_EQ("it was accepted", refusal(config));
+    if (HasFailure()) return;
+    const auto model = lm::parse_model_config(config.dump(), "c");
+    const auto written = lm::model_config_json(model, DType::bf16, config);
+    EXPECT_EQ("it was accepted", refusal(written));
+    for (const auto& [key, value] : config.items()) EXPECT_TRUE(written.contains(key)) << key;
+  }
+  EXPECT_EQ(18, read);
 }
 
 TEST(ModelDir, HasTheScalingsOfPositions) {

@@ -107,6 +107,18 @@ TEST(SafetensorsHeader, RefusesEveryBreach) {
   }
 }
 
+TEST(SafetensorsHeader, TypesOfQuantisedWeightsAreNoDamage) {
+  for (const std::string type : {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"}) {
+    try {
+      parse(R"({"a":{"dtype":")" + type + R"(","shape":[2],"data_offsets":[0,1]}})", 1);
+      ADD_FAILURE() << type;
+    } catch (const Error& e) {
+      EXPECT_EQ(Exit::usage, e.exit()) << type;
+      EXPECT_THAT(e.what(), testing::HasSubstr("tensor \"a\" is " + type));
+    }
+  }
+}
+
 TEST(SafetensorsHeader, DeepNestingCostsNothing) {
   EXPECT_THROW(parse("{\"a\":" + std::string(1 << 20, '['), 0), Error);
   EXPECT_THROW(parse("{\"a\":{\"shape\":" + std::string(1 << 20, '['), 0), Error);

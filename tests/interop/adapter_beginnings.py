@@ -80,7 +80,8 @@ def main():
 
     def command(adapter):
         settings = json.loads((folder / adapter / "adapter_config.json").read_text())
-        return ["train", "--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
+        return ["train", "--model", "model", "--data", "text", "--data-format", "bytes",
+                "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
                 "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--device-memory", "unlimited", "--host-memory", "unlimited",
                 "--lora-rank", settings["r"], "--lora-alpha", settings["lora_alpha"], "--init-adapter", adapter, "--out-dir", "run"]  # fmt: skip
 

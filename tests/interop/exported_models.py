@@ -94,7 +94,8 @@ def compare(program, folder, family, words):
     folder.mkdir(parents=True)
     tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
     (folder / "text").write_bytes(bytes(tokens.tolist()))
-    common = ["--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0, "--lr-schedule", "constant",
+    common = ["--data", "text", "--data-format", "bytes",
+              "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0, "--lr-schedule", "constant",
               "--device-memory", "unlimited", "--host-memory", "unlimited"]  # fmt: skip
     made = together(SIZES, FAMILIES[family], words)
     code, _, said = outcome(program, folder, "train", "--model", family, *made, *common, "--steps", 12, "--lr", 0.02, "--out-dir", "run")

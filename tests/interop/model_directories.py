@@ -178,7 +178,8 @@ def compare(program, folder, name, config):
     (folder / "text").write_bytes(bytes(tokens.tolist()))
     inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
 
-    common = ["--model", "model", "--data", "text", "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
+    common = ["--model", "model", "--data", "text", "--data-format", "bytes",
+              "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0,
               "--lr-schedule", "constant", "--eps", EPS, "--device-memory", "unlimited", "--host-memory", "unlimited",
               *RANKS.get(name, [])]  # fmt: skip
     terrace(program, folder, "train", *common, "--steps", 1, "--lr", 1e-30, "--min-lr", 1e-30, "--out-dir", "still")

@@ -1,0 +1,48 @@
+// What people type who know other programs, and what they are told.
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+class Mistakes : public Cli {};
+
+TEST_F(Mistakes, AreAnsweredWithTheLineToType) {
+  std::filesystem::create_directory(at("model"));
+  for (const auto& [words, exit, said] : std::vector<std::tuple<Words, int, std::vector<std::string>>>{
+           {{"--device-memory", "512"}, 3, {"--device-memory 512 is 512 bytes", "--device-memory 512MiB"}},
+           {{"--host-memory", "24"}, 3, {"--host-memory 24 is 24 bytes", "--host-memory 24GiB"}},
+           {{"--learning-rate", "1e-3"}, 2, {"unknown flag --learning-rate; terrace has --lr\n"}},
+           {{"--gradient_accumulation_steps=4"}, 2, {"; terrace has --grad-accumulation\n"}},
+           {{"--epochs", "2"}, 2, {"; terrace has --steps, which counts updates"}},
+           {{"--format", "u16"}, 2, {"; terrace has --data-format\n"}},
+           {{"-o", "run"}, 2, {"; terrace has --out-dir\n"}},
+           {{"--bf16"}, 2, {"; terrace has --dtype bf16\n"}},
+           {{"--micro-batches", "4"}, 2, {"; terrace has --grad-accumulation\n"}},
+           {{"--stepz", "4"}, 2, {"did you mean --steps?"}},
+           {{"corpus.txt"}, 2, {"unexpected argument \"corpus.txt\"; give --data corpus.txt\n"}},
+           {{"model"}, 2, {"unexpected argument \"model\"; give --model model\n"}},
+           {{"other"}, 2, {"unexpected argument \"other\"\n"}},
+           {{"--model", "someone/Llama-3.2-1B"},
+            2,
+            {"there is no directory someone/Llama-3.2-1B", "hf download someone/Llama-3.2-1B"}},
+           {{"--lora-rank", "2", "--lora-targets", "qproj"}, 2, {"has no product \"qproj\"", "q, k, v"}}}) {
+    SCOPED_TRACE(words.front());
+    const auto outcome = train(words + Words{"--out-dir", "none"});
+    expect_refusal(outcome, exit, said);
+    EXPECT_FALSE(std::filesystem::exists(at("none")));
+  }
+  expect_refusal(terrace({"generate", "--learning-rate", "1"}), 2, {"unknown flag --learning-rate\n"});
+}
+
+TEST_F(Mistakes, ThatHaveOneMeaningAreTakenSo) {
+  const auto trained = [&](const std::string& targets) {
+    const auto outcome = train({"--lora-rank", "2", "--lora-targets", targets, "--out-dir", "run " + targets});
+    EXPECT_EQ(0, outcome.exit) << outcome.described;
+    return weights_of(outcome);
+  };
+  EXPECT_EQ(trained("q,down"), trained("q_proj, down_proj"));
+  EXPECT_EQ(trained("all"), trained("all-linear"));
+}
+
+}  // namespace
+}  // namespace terrace::test
