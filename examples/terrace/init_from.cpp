@@ -289,8 +289,8 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
                     "the right values ({})",
                     c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
   if (const auto off = unread_keys(c); !off.empty())
-    warnings.push_back(fmt::format("the config.json in {} has what terrace does not know, and is off: {}", c.init_from,
-                                   fmt::join(off, ", ")));
+    warnings.push_back(
+        fmt::format("the config.json in {} has what terrace does not know, and is off: {}", c.init_from, fmt::join(off, ", ")));
   if (auto windows = warning_of_told_windows(c)) warnings.push_back(std::move(*windows));
   const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
   if (const auto scaling = rotary ? other_scaling(c, *rotary, sources) : std::nullopt)

@@ -1,7 +1,7 @@
 // How `terrace launch` knows when its last rank has ended, whatever mpirun does then, and with which code the one that failed
-// first, whose code mpirun gives only if it also saw it end first: each rank holds one end of a pipe until its process ends, and
-// launch has the other end. mpirun closes the descriptors that its ranks would inherit, so a rank opens
-// the pipe by a name below /proc, which is in its environment (kUnderLaunch).
+// first, whose code mpirun gives only if it also saw it end first: each rank holds one end of a pipe until its process ends,
+// and launch has the other end. mpirun closes the descriptors that its ranks would inherit, so a rank opens the pipe by a name
+// below /proc, which is in its environment (kUnderLaunch).
 //
 // Owner:   launch. Threads: one. Errors: Error if no pipe can be made. Where a rank cannot open it, launch waits for mpirun
 //          alone, as without it.

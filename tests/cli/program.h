@@ -52,7 +52,8 @@ class Child {
   Outcome wait();
   // Waits no longer than that, then kills it. Its output is read meanwhile, so that it never waits for us. `before` is called
   // at that moment, or at its end.
-  Outcome kill_after(std::chrono::nanoseconds time, const std::function<void()>& before = [] {});
+  Outcome kill_after(
+      std::chrono::nanoseconds time, const std::function<void()>& before = [] {});
   // As /proc tells it: while it runs.
   [[nodiscard]] std::filesystem::path proc() const { return std::filesystem::path("/proc") / std::to_string(pid_); }
 
