@@ -96,13 +96,14 @@ DataForm form_of_data(const std::filesystem::path& path, std::int64_t vocabulary
       refuse(path, "it is one JSON array, and terrace reads an object in each line",
              fmt::format("write them so: jq -c '.[]' {0} > {0}l", path.string()));
     const bool lines = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
-    return lines || begins_with_object(content) ? DataForm::conversations : DataForm::text;
+    return lines || begins_with_object(content) ? DataForm::conversations : DataForm::bytes;
   }
   if (largest<std::uint32_t>(std::string_view(bytes).substr(0, 4)) == kLlmCMagic) return DataForm::llm_c;
   const auto ids = static_cast<std::uint64_t>(vocabulary);
   // Pairs of small ids of two bytes are large numbers of four.
   if (size % 4 == 0 && largest<std::uint32_t>(bytes) < ids) return DataForm::u32;
   if (size % 2 == 0 && largest<std::uint16_t>(bytes) < ids) return DataForm::u16;
+  if (vocabulary == kByteVocabulary) return DataForm::bytes;
   refuse(
       path,
       fmt::format("it is no text, and no token ids of a model with --vocab {}: as ids of two bytes its first ones reach {}, as "

@@ -10,7 +10,8 @@
 
 namespace terrace::lm {
 
-enum class DataForm : std::uint8_t { text, conversations, u16, u32, llm_c };
+// bytes: text, or what is nothing else where each byte is an id.
+enum class DataForm : std::uint8_t { bytes, conversations, u16, u32, llm_c };
 DataForm form_of_data(const std::filesystem::path& file, std::int64_t vocabulary);
 
 }  // namespace terrace::lm

@@ -103,10 +103,11 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name, s
 }
 
 ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<std::string>* unread) {
-  if (std::error_code failed; !std::filesystem::exists(directory, failed))
+  const auto name = directory.string();
+  if (std::error_code failed; !name.starts_with('.') && !directory.is_absolute() && !std::filesystem::exists(directory, failed))
     throw Error(fmt::format("there is no directory {0}\n  terrace downloads nothing: fetch the model first, for example by hf "
                             "download {0} --local-dir DIR, and give its directory",
-                            directory.string()),
+                            name),
                 Exit::usage);
   const auto file = directory / kModelConfigFile;
   demand_fetched(file);

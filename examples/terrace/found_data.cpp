@@ -19,7 +19,7 @@ using lm::DataForm;
 
 const char* name_of(DataForm form) {
   switch (form) {
-    case DataForm::text: return "bytes";
+    case DataForm::bytes: return "bytes";
     case DataForm::conversations: return "jsonl";
     case DataForm::u16: return "u16";
     case DataForm::u32: return "u32";
@@ -29,7 +29,7 @@ const char* name_of(DataForm form) {
 }
 
 std::string described(const std::string& format) {
-  if (format == "bytes") return "text, whose bytes are the tokens";
+  if (format == "bytes") return "its bytes are the tokens";
   if (format == "jsonl") return "conversations, of which the answers are learned";
   return fmt::format("token ids ({})", format);
 }
@@ -43,7 +43,7 @@ void demand_bytes_are_meant(const RunConfig& config, const fs::path& file) {
                     "{1} --out {0}.ids, and give --data {0}.ids; --data-format bytes trains on the bytes of the text",
                     file.string(), tokenizer.string()),
         Exit::usage);
-  if (config.vocab != lm::kByteVocabulary)
+  if (config.vocab > lm::kByteVocabulary)  // smaller ones are refused anyway
     throw Error(
         fmt::format("--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give --data-format bytes if "
                     "they are meant; or token ids, which terrace tokenize makes",
@@ -62,12 +62,12 @@ std::string found_format(const RunConfig& config) {
     const auto form = lm::form_of_data(file, config.vocab);
     if (!first) first = form, of_first = file;
     if (form != *first)
-      throw Error(fmt::format("--data {} holds {}, and {} {}\n  give files of one form", of_first.string(),
-                              described(name_of(*first)), file.string(), described(name_of(form))),
+      throw Error(fmt::format("--data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
+                              of_first.string(), name_of(*first), file.string(), name_of(form)),
                   Exit::usage);
   }
-  if (first == DataForm::text) demand_bytes_are_meant(config, of_first);
-  return name_of(first.value_or(DataForm::text));
+  if (first == DataForm::bytes) demand_bytes_are_meant(config, of_first);
+  return name_of(first.value_or(DataForm::bytes));
 }
 
 std::string describe_data(const RunConfig& config) {

@@ -152,9 +152,10 @@ TEST_F(BadInput, OddButLegalInputTrains) {
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(i * 151 % 256);
   scratch_.write("binary.dat", bytes);
   std::filesystem::create_symlink("corpus.txt", at("link.txt"));
-  for (const Words& words : {Words{"--data", "binary.dat"}, Words{"--data", "link.txt", "binary.dat"}, Words{"--seq-len", "1"},
-                             Words{"--vocab", "257", "--ffn", "1"}, Words{"--steps", "1", "--warmup", "1000000"},
-                             Words{"--lr-schedule", "cosine", "--warmup", "10"}}) {
+  for (const Words& words :
+       {Words{"--data", "binary.dat"}, Words{"--data", "link.txt", "binary.dat"}, Words{"--seq-len", "1"},
+        Words{"--data-format", "bytes", "--vocab", "257", "--ffn", "1"}, Words{"--steps", "1", "--warmup", "1000000"},
+        Words{"--lr-schedule", "cosine", "--warmup", "10"}}) {
     std::filesystem::remove_all(at("run"));
     const auto outcome = train(words);
     EXPECT_EQ(0, outcome.exit) << outcome.described;

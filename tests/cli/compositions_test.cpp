@@ -56,8 +56,13 @@ struct Serial {
 Serial serial(Models kind) {
   const auto model = long_form() ? Words{"--layers", "6", "--hidden", "384", "--heads", "12", "--seq-len", "256"}
                                  : Words{"--layers", "2", "--hidden", "128", "--heads", "4", "--ffn", "256", "--seq-len", "32"};
-  const auto common = model + Words{"--vocab", "263",  "--lr",     "1e-3", "--steps", "3",
-                                    "--dtype", "fp64", "--recipe", "fp32", "--model", kind == kNorms ? "olmo2" : "llama"};
+  const auto common = model + Words{"--data-format", "bytes",
+                                    "--vocab",       "263",
+                                    "--lr",          "1e-3",
+                                    "--steps",       "3",
+                                    "--dtype",       "fp64",
+                                    "--recipe",      "fp32",
+                                    "--model",       kind == kNorms ? "olmo2" : "llama"};
   if (kind != kExperts)
     return {.run = kind == kNorms ? "one-norms" : "one", .micro_batches = 4, .words = common + Words{"--batch-size", "4"}};
   return {.run = "one-experts",

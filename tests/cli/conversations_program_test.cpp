@@ -155,7 +155,9 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   for (const auto* const special : {"<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"})
     words = words + Words{"--special", special};
   ASSERT_EQ(0, terrace(words).exit);
-  ASSERT_EQ(0, train({"--vocab", "280", "--dtype", "fp64", "--seq-len", "160", "--steps", "1", "--out-dir", "base"}).exit);
+  ASSERT_EQ(0, train({"--data-format", "bytes", "--vocab", "280", "--dtype", "fp64", "--seq-len", "160", "--steps", "1",
+                      "--out-dir", "base"})
+                   .exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "base", "dir"}).exit);
   std::filesystem::copy_file(at("llama.json"), at("dir/tokenizer.json"));
   scratch_.write("dir/tokenizer_config.json", R"({"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|eot_id|>"}})");

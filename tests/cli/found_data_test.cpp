@@ -29,7 +29,7 @@ class FoundData : public Cli {
 };
 
 TEST_F(FoundData, IsWhatTheFilesHold) {
-  expect_found("bytes", "data: corpus.txt: text, whose bytes are the tokens", {});
+  expect_found("bytes", "data: corpus.txt: its bytes are the tokens", {});
   expect_found("jsonl", "data: chat.jsonl: conversations, of which the answers are learned",
                Words{"--data", "chat.jsonl"} + with_tokenizer_);
   ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
@@ -47,7 +47,7 @@ TEST_F(FoundData, IsNotTrainedOnAsSomethingElse) {
   };
   refused({"--data", "chat.jsonl"}, {"needs a tokenizer", "--tokenizer FILE"});
   refused({"--vocab", "300"}, {"corpus.txt is text", "256 ids", "--vocab 300", "--data-format bytes"});
-  refused({"--data", "corpus.txt", "chat.jsonl"}, {"corpus.txt holds text", "chat.jsonl conversations", "files of one form"});
+  refused({"--data", "corpus.txt", "chat.jsonl"}, {"corpus.txt is bytes, and chat.jsonl is jsonl", "files of one form"});
   EXPECT_EQ(0, train({"--vocab", "300", "--data-format", "bytes", "--out-dir", "bytes"}).exit);
 
   // The line that it says works as it stands.

@@ -69,7 +69,7 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
     config["bos_token_id"] = 7;
     std::ofstream(at(dir) / "config.json") << config;
     std::ofstream(at(dir) / "tokenizer.json") << "{}";
-    ASSERT_EQ(0, look(family + "-c", {"--model", dir}).exit);
+    ASSERT_EQ(0, look(family + "-c", {"--model", dir, "--data-format", "bytes"}).exit);
     const auto again = exported(family + "-c", dir + "2");
     ASSERT_EQ(0, again.exit) << again.described;
     EXPECT_EQ(config, config_of(dir + "2"));

@@ -350,7 +350,7 @@ TEST_F(Output, GenerationIsOfBytes) {
   scratch_.write("ids.u16", std::string(2'000, '\1'));
   ASSERT_EQ(0, train({"--data", "ids.u16", "--data-format", "u16", "--vocab", "300"}).exit);
   expect_refusal(terrace({"generate", "run", "--prompt", "x"}), 2, {"--data-format u16", "--tokenizer"});
-  ASSERT_EQ(0, train({"--vocab", "3000", "--out-dir", "wide"}).exit);
+  ASSERT_EQ(0, train({"--vocab", "3000", "--data-format", "bytes", "--out-dir", "wide"}).exit);
   const auto text = terrace({"generate", "wide", "--prompt", "The river", "--temperature", "3"});
   ASSERT_EQ(0, text.exit) << text.described;
   EXPECT_EQ(64U + 1U, text.out.size());

@@ -323,6 +323,8 @@ TEST_F(Ranks, APipelineThatFitsWithItsCommitsIsPlanned) {
                     "18",
                     "--heads",
                     "3",
+                    "--data-format",
+                    "bytes",
                     "--vocab",
                     "300",
                     "--seq-len",

@@ -51,8 +51,8 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
 // other steps.
 TEST_F(Tensor, RanksThatDoNotDivideTheVocabularyTakeTheSameSteps) {
   const auto train_on = [&](const char* ranks, const Words& more) {
-    return train(Words{"--layers", "2", "--heads", "2", "--hidden", "32", "--seq-len", "32", "--batch-size", "2", "--vocab",
-                       "257", "--steps", "2", "--tp", ranks, "--out-dir", ranks} +
+    return train(Words{"--data-format", "bytes", "--layers", "2",   "--heads", "2", "--hidden", "32",  "--seq-len", "32",
+                       "--batch-size",  "2",     "--vocab",  "257", "--steps", "2", "--tp",     ranks, "--out-dir", ranks} +
                  more);
   };
   ASSERT_EQ(0, train_on("1", {}).exit);
@@ -161,8 +161,8 @@ TEST_F(Tensor, WeightsAreSavedWholeAndReadByAnyMesh) {
 // Shards change the size of chunks, and so the ranges in which weights are read.
 TEST_F(Tensor, EqualWeightsHaveOneHashHoweverTheyAreSharded) {
   const auto with = [&](const std::string& zero) {
-    return train(split("zero" + zero, {"--model", "gpt2", "--hidden", "20", "--ffn", "36", "--vocab", "263", "--tp", "2",
-                                       "--dp", "2", "--zero", zero, "--save", zero + ".safetensors"}));
+    return train(split("zero" + zero, {"--data-format", "bytes", "--model", "gpt2", "--hidden", "20", "--ffn", "36", "--vocab",
+                                       "263", "--tp", "2", "--dp", "2", "--zero", zero, "--save", zero + ".safetensors"}));
   };
   const auto whole = with("0"), sharded = with("1");
   ASSERT_EQ(0, whole.exit) << whole.described;

@@ -52,14 +52,14 @@ TEST_F(DataForms, OfTextAndConversations) {
     EXPECT_EQ(DataForm::conversations, form(name, "\n " + line + "\n" + line)) << name;
   EXPECT_EQ(DataForm::conversations, form("chat", R"({"text":")" + std::string(100'000, 'x') + "\"}\n"));
   EXPECT_EQ(DataForm::conversations, form("broken.jsonl", "not JSON"));  // the reader names the line
-  EXPECT_EQ(DataForm::text, form("book", "{ it begins with a brace\n"));
-  EXPECT_EQ(DataForm::text, form("book", std::string(200'000, '{')));
-  EXPECT_EQ(DataForm::text, form("book", ""));
+  EXPECT_EQ(DataForm::bytes, form("book", "{ it begins with a brace\n"));
+  EXPECT_EQ(DataForm::bytes, form("book", std::string(200'000, '{')));
+  EXPECT_EQ(DataForm::bytes, form("book", ""));
   // A character that ends behind what is looked at.
   for (int before = 0; before < 4; ++before) {
     std::string text(static_cast<std::size_t>(before), 'x');
     while (text.size() < 70'000) text += "𝄞";
-    EXPECT_EQ(DataForm::text, form("book", text));
+    EXPECT_EQ(DataForm::bytes, form("book", text));
   }
 }
 
@@ -72,6 +72,8 @@ TEST_F(DataForms, OfIds) {
   }
   for (const std::uint64_t vocabulary : {70'000U, 128'256U, 262'144U})
     EXPECT_EQ(DataForm::u32, form("ids", ids<std::uint32_t>(vocabulary, 50'000), static_cast<std::int64_t>(vocabulary)));
+  EXPECT_EQ(DataForm::u16, form("ids", ids<std::uint16_t>(256, 1'001)));
+  EXPECT_EQ(DataForm::bytes, form("binary", ids<std::uint16_t>(65'536, 1'000)));
   const std::uint32_t header[3] = {20240520, 1, 1000};
   std::string llm_c(1024, '\0');
   llm_c.replace(0, sizeof header, reinterpret_cast<const char*>(header), sizeof header);

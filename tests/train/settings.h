@@ -82,6 +82,7 @@ inline std::vector<Setting> covering_settings(std::size_t strength) {
 // Everything in the device, nothing clever: what the others are compared with.
 inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::path& corpus) {
   cli::RunConfig c;
+  c.data_format = "bytes";
   c.model = model.family;
   c.dtype = model.dtype;
   c.untied = model.untied;
