@@ -112,7 +112,9 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(*file.ffn, config.ffn);
   // A Mistral with types of layers is a Ministral, whose width of heads is not computed.
   const bool has_width = config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim));
-  if (has_width || differ || out.contains(kTypes)) set(*file.head_dim, config.head_dim());
+  // Mixtral's class leaves it unset, and scales positions by it.
+  const bool scales_mixture = config.experts.count != 0 && kind_of(config.rope_scaling) != "none";
+  if (has_width || differ || out.contains(kTypes) || scales_mixture) set(*file.head_dim, config.head_dim());
   // A table of positions has as many as were trained; rotary ones have no end.
   const auto positions = out.find(std::string(*file.positions));
   const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;

@@ -774,6 +774,14 @@ TEST(ModelDir, ExportsCanBeLoaded) {
     c.rope_scaling = lm::parse_rope_scaling("longrope:original=16,short=1/1/1/1/1/1/1/1,long=2/2/2/2/2/2/2/2");
   });
   EXPECT_EQ(16, longrope.at("original_max_position_embeddings")) << "which stands above that of the object";
+  const auto mixture = [](const char* scaling) {
+    return [=](auto& c) {
+      c.experts = {.count = 4, .chosen = 2};
+      c.rope_scaling = lm::parse_rope_scaling(scaling);
+    };
+  };
+  EXPECT_FALSE(of("mixtral", mixture("none")).contains("head_dim"));
+  EXPECT_EQ(16, of("mixtral", mixture("dynamic:factor=2,original=16")).at("head_dim"));
   EXPECT_THAT(refused("phi3",
                       [](auto& c) {
                         c.head_size = 8;

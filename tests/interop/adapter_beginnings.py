@@ -73,7 +73,7 @@ def main():
     folder.mkdir(parents=True)
     torch.manual_seed(3)
     transformers.AutoModelForCausalLM.from_config(transformers.LlamaConfig(**SIZES)).save_pretrained(folder / "model")
-    tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
+    tokens = torch.randint(0, 256, (BATCH * SEQ + 1,), generator=torch.Generator().manual_seed(5))
     (folder / "text").write_bytes(bytes(tokens.tolist()))
     inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
     wrong = []

@@ -92,7 +92,7 @@ def compare(program, folder, family, words):
     """The deviation of the losses, or None where the export is refused; a text is a mistake."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
+    tokens = torch.randint(0, 256, (BATCH * SEQ + 1,), generator=torch.Generator().manual_seed(5))
     (folder / "text").write_bytes(bytes(tokens.tolist()))
     common = ["--data", "text", "--data-format", "bytes",
               "--seq-len", SEQ, "--batch-size", BATCH, "--eval-batches", 0, "--warmup", 0, "--lr-schedule", "constant",

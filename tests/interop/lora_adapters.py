@@ -135,7 +135,7 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None,
     adapted = peft.get_peft_model(base(folder), settings)
     random_weights(torch.nn.ParameterDict({n.replace(".", "_"): p for n, p in adapters_of(adapted).items()}), 11)
     adapted.save_pretrained(folder / "adapter")
-    tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
+    tokens = torch.randint(0, 256, (BATCH * SEQ + 1,), generator=torch.Generator().manual_seed(5))
     (folder / "text").write_bytes(bytes(tokens.tolist()))
     inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
 

@@ -174,7 +174,7 @@ def compare(program, folder, name, config):
     model.tie_weights()
     model.save_pretrained(folder / "model", max_shard_size="100KB")
     model = language_model_of(model)
-    tokens = torch.randint(0, 256, (BATCH * SEQ + 1 + SEQ + 1,), generator=torch.Generator().manual_seed(5))
+    tokens = torch.randint(0, 256, (BATCH * SEQ + 1,), generator=torch.Generator().manual_seed(5))
     (folder / "text").write_bytes(bytes(tokens.tolist()))
     inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
 
