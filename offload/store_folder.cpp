@@ -13,6 +13,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/file_lock.h>
+#include <terrace/core/files.h>
 #include <terrace/offload/dead_stores.h>
 #include <terrace/offload/extent_files.h>
 
@@ -69,6 +70,7 @@ void remove_store(const std::filesystem::path& folder) {
     if (::unlinkat(directory.get(), name.c_str(), 0) != 0 && errno != ENOENT)
       fail(folder / name, "the file could not be removed");
   if (::rmdir(folder.c_str()) != 0) fail(folder, "the directory could not be removed");
+  sync_to_disk(std::filesystem::absolute(folder).parent_path());  // else a power loss brings a part of it back
 }
 
 }  // namespace terrace

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/core/files.h>
 #include <terrace/core/folders.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/folder_mark.h>
@@ -101,6 +102,7 @@ void remove_copy(const fs::path& folder) {
   sync_to_disk(folder);
   remove_copied(folder);
   remove_path(folder);
+  sync_to_disk(fs::absolute(folder).parent_path());  // else a power loss brings the mark back
 }
 
 UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
