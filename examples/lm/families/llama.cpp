@@ -10,7 +10,6 @@ consteval ModelFile llama_own_file() {
       llama_file("llama", "LlamaForCausalLM", kNoWindow, R"({"rms_norm_eps": 1e-6, "intermediate_size": 11008})"));
   file.heads_divide = true;
   file.mlp_bias = "mlp_bias";
-  file.unused = {"pretraining_tp"};
   return file;
 }
 

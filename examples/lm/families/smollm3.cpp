@@ -25,7 +25,6 @@ consteval ModelFile smollm3_file() {
                                      R"({"num_key_value_heads": 4, "intermediate_size": 11008, "pad_token_id": 128004})"));
   file.mlp_bias = "mlp_bias";
   file.tied = true;
-  file.unused = {"pretraining_tp"};
   return file;
 }
 
