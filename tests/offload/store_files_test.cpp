@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <fstream>
 #include <set>
 
@@ -152,18 +153,14 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
   constexpr gid_t kGroup = 12345;
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
-  const auto group = ::getegid();
-  ASSERT_EQ(0, ::setegid(kGroup));
-  const auto mask = ::umask(022);
-  {
-    const auto store = ChunkStore::create(options());
-    write(*store, 0, 1);
-    store->commit(1, "");
-  }
-  ::umask(mask);
-  ASSERT_EQ(0, ::setegid(group));
+  // The colleague begins first and waits: the sanitizer for threads ends a child of a process that has them.
+  std::array<int, 2> committed{};
+  ASSERT_EQ(0, ::pipe(committed.data()));
   const pid_t child = ::fork();
   if (child == 0) {
+    char byte = 0;
+    ::close(committed[1]);
+    if (::read(committed[0], &byte, 1) != 1) ::_exit(1);
     auto o = options();
     o.paths = {"nvme0"};  // the folders above may be closed
     if (::chdir(directory_.path().c_str()) != 0 || ::setgroups(0, nullptr) != 0 || ::setgid(kGroup) != 0 || ::setuid(4242) != 0)
@@ -178,6 +175,18 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
     }
     ::_exit(4);
   }
+  const auto group = ::getegid();
+  ASSERT_EQ(0, ::setegid(kGroup));
+  const auto mask = ::umask(022);
+  {
+    const auto store = ChunkStore::create(options());
+    write(*store, 0, 1);
+    store->commit(1, "");
+  }
+  ::umask(mask);
+  ASSERT_EQ(0, ::setegid(group));
+  EXPECT_EQ(1, ::write(committed[1], "1", 1));
+  for (const int end : committed) ::close(end);
   int status = 0;
   ASSERT_EQ(child, ::waitpid(child, &status, 0));
   EXPECT_TRUE(WIFEXITED(status));
