@@ -23,8 +23,10 @@
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/input_files.h>
+#include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setting_flags.h>
 
 namespace terrace::cli {
@@ -258,20 +260,41 @@ bool names_model(const std::function<void(RunConfig&)>& apply) {
   return !config.model.empty();
 }
 
-// Files (of a trained run: its own), --set and flags: each stands above the one before. A model's directory stands where it is
-// named: above the files before that place, and below what is named beside it and later, --set and flags.
-RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
-  const bool of_run = line.command == "generate" || line.command == "chat";
-  std::vector<ConfigText> files;
-  if (of_run) {
-    const auto own = fs::path(line.positional.at(0)) / kConfigFile;
-    if (!fs::exists(own))
-      refuse(fmt::format("\"{}\" is not a run directory: it has no {}", line.positional[0], kConfigFile), line.command);
-    files.push_back({own.string(), read_config_file(own)});
+// The directory of a run whose own settings stand below all that is given; empty: none.
+fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vector<ConfigText>& files) {
+  if (line.command == "generate" || line.command == "chat") {
+    const fs::path run = line.positional.at(0);
+    if (!fs::exists(run / kConfigFile))
+      refuse(fmt::format("\"{}\" is not a run directory: it has no {}", run.string(), kConfigFile), line.command);
+    return run;
   }
+  RunConfig given;
+  for (const auto& file : files) apply_toml(given, file.text, file.name);
+  for (const auto& set : parsed.sets) apply_set(given, set);
+  apply_flags(given, parsed.flags);
+  if (given.resume == "auto" || given.resume == "never") return {};
+  demand_run_to_resume(given.resume);
+  return fs::exists(fs::path(given.resume) / kConfigFile) ? fs::path(given.resume) : fs::path();
+}
+
+// What a run was told for one start is not for the next, or for reading it.
+void take_own_settings(RunConfig& config, const ConfigText& own) {
+  apply_toml(config, own.text, own.name);
+  config.json = config.force = false;
+  config.stage_layers.clear();    // the same pipeline has the stages of the run all the same
+  if (launched()) config.dp = 0;  // as many as there are now
+}
+
+// A run's own file, files, --set and flags: each stands above the one before. A model's directory stands where it is named:
+// above the files before that place, and below what is named beside it and later, --set and flags.
+RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
+  std::vector<ConfigText> files;
   for (const auto& file : parsed.config_files) files.push_back({file, read_config_file(file)});
+  const auto run = run_below(line, parsed, files);
+  if (!run.empty()) files.insert(files.begin(), {(run / kConfigFile).string(), read_config_file(run / kConfigFile)});
   const auto apply_files = [&](RunConfig& config, std::size_t from, std::size_t to) {
-    for (auto i = from; i < to; ++i) apply_toml(config, files[i].text, files[i].name);
+    for (auto i = from; i < to; ++i)
+      i == 0 && !run.empty() ? take_own_settings(config, files[i]) : apply_toml(config, files[i].text, files[i].name);
   };
   std::size_t place = 0;
   for (std::size_t i = 0; i < files.size(); ++i)
@@ -279,10 +302,9 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   for (const auto& set : parsed.sets)
     if (names_model([&](RunConfig& config) { apply_set(config, set); })) place = files.size();
   if (std::ranges::any_of(parsed.flags, [](const Assignment& flag) { return flag.option->key == "model"; }))
-    place = parsed.files_before_model;
+    place = parsed.files_before_model + (run.empty() ? 0 : 1);
   const auto apply_above = [&](RunConfig& config) {
     apply_files(config, place, files.size());
-    if (of_run) config.json = false;  // this one was for the training
     for (const auto& set : parsed.sets) apply_set(config, set);
     apply_flags(config, parsed.flags);
   };

@@ -56,6 +56,11 @@ Option text(std::string_view section, std::string_view key, Option::Field field,
           .choices = std::move(choices)};
 }
 
+Option alone(std::string_view value, Option option) {
+  option.alone = value;
+  return option;
+}
+
 template <class Names>
 std::vector<std::string_view> names_of(const Names& table) {
   std::vector<std::string_view> names;
@@ -332,7 +337,9 @@ std::vector<Option> make_table() {
            "how many layer computations ahead data is loaded"),
 
       text("run", "out-dir", &C::out_dir, Text::required, kOwn, "the run directory"),
-      text("run", "resume", &C::resume, Text::required, kRanks, "auto, never, or the run directory to continue"),
+      alone("auto", text("run", "resume", &C::resume, Text::required, kRanks,
+                         "the run directory to continue, whose settings stand below the flags; auto, or no value: the run in "
+                         "--out-dir, if there is one, as the flags have it; never")),
       text("run", "force", &C::force, Text::any, kRanks, "resume although model, data or seed differ"),
       number("run", "ckpt-interval", &C::ckpt_interval, kCount, kRanks, "steps between commits; 0: at the end and on signals"),
       number("run", "ckpt-keep", &C::ckpt_keep, {1, 100000}, kRanks,

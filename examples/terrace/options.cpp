@@ -19,6 +19,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/lm/activation_name.h>
+#include <terrace/examples/lm/mixture.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/examples/terrace/data_sources.h>
@@ -409,6 +410,7 @@ void add_options(CLI::App& app, Assignments& out, std::span<const std::string_vi
           },
           help);
       added->type_name(type_name(*o));
+      if (!o->alone.empty()) added->expected(0, 1)->default_str(std::string(o->alone));
     }
     added->group(std::string(o->section));
   }
@@ -546,6 +548,21 @@ void apply_flags(RunConfig& config, const Assignments& flags) {
     const Source source{fmt::format("--{}", option->key), false};
     assign(config, *option, source, option->many() ? Raw(values) : Raw(values.at(0)));
   }
+}
+
+RunConfig with_absolute_paths(RunConfig c) {
+  const auto one = [](auto& path) {
+    if (!path.empty()) path = fs::absolute(path).lexically_normal().string();
+  };
+  // A name of --schedule or --resume is no path.
+  for (auto* const text : {&c.tokenizer, &c.init_from, &c.save, &c.init_adapter, &c.machine_profile}) one(*text);
+  for (auto* const path : {&c.out_dir, &c.prometheus}) one(*path);
+  if (std::error_code error; fs::is_regular_file(c.schedule, error)) one(c.schedule);
+  if (c.resume != "auto" && c.resume != "never") one(c.resume);
+  for (auto& path : c.nvme_path) one(path);
+  for (auto& word : c.data)
+    if (!lm::is_number(word.string())) one(word);  // a weight
+  return c;
 }
 
 std::string to_toml(const RunConfig& config) {

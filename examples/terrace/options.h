@@ -45,6 +45,7 @@ struct Option {
   bool open_low = false, open_high = false;
   Text text = Text::any;
   std::vector<std::string_view> choices;
+  std::string_view alone = {};  // the value of the flag without one; empty: it needs one
 
   [[nodiscard]] bool many() const { return std::holds_alternative<std::vector<std::filesystem::path> RunConfig::*>(field); }
   [[nodiscard]] bool flag() const { return std::holds_alternative<bool RunConfig::*>(field); }
@@ -81,6 +82,8 @@ void keep_usual(RunConfig& config, const RunConfig& of_directory);
 void validate(const RunConfig& config);
 void demand_freeze(const RunConfig& config);  // the part of it that numbers of tiles decide
 
+// Of a run that can be continued from any folder.
+RunConfig with_absolute_paths(RunConfig config);
 std::string to_toml(const RunConfig& config);  // with a comment for each key; reading it gives the same configuration
 nlohmann::json to_json(const RunConfig& config);
 

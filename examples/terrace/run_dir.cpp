@@ -20,6 +20,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/own_store.h>
@@ -474,6 +475,15 @@ fs::path run_resumed(const RunConfig& c) {
   return c.resume != "never" && fs::exists(dir / kConfigFile) ? dir : fs::path();
 }
 
+void demand_run_to_resume(const std::string& dir) {
+  if (fs::exists(fs::path(dir) / kRunFile)) return;
+  throw Error(
+      fmt::format("--resume {}: this directory has no run\n  give the directory of a run, or --resume auto, which starts a new "
+                  "run if there is none",
+                  dir),
+      Exit::usage);
+}
+
 // Older versions always held a part out. What is wrong with the file is said where the run is opened.
 bool holds_out(const RunConfig& c) {
   const auto dir = run_resumed(c);
@@ -494,12 +504,7 @@ bool holds_out(const RunConfig& c) {
 RunDir open_run_dir(RunConfig& config) {
   if (config.resume != "auto" && config.resume != "never") {
     config.out_dir = config.resume;
-    if (!fs::exists(config.out_dir / kRunFile))
-      throw Error(
-          fmt::format("--resume {}: this directory has no run\n  give the directory of a run, or --resume auto, which starts a "
-                      "new run if there is none",
-                      config.resume),
-          Exit::usage);
+    demand_run_to_resume(config.resume);
   }
   RunDir dir{.path = config.out_dir,
              .lock = {},
@@ -634,10 +639,34 @@ std::vector<std::string> recorded_paths(const RunDir& dir) {
   return paths;
 }
 
+namespace {
+
+// As a shell reads it back.
+std::string shell_word(const std::string& text) {
+  const auto is_plain = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+           std::string_view("/._-+=:@%,").find(c) != std::string_view::npos;
+  };
+  if (std::ranges::all_of(text, is_plain)) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
+
+std::string command_to_resume(const fs::path& path, int ranks) {
+  const auto place = launched();
+  const auto command = fmt::format("terrace train --resume {}", shell_word(fs::absolute(path).string()));
+  if (!place) return command;
+  if (std::getenv(kUnderLaunch)) return fmt::format("terrace launch -n {} -- {}", ranks, command.substr(command.find(' ') + 1));
+  return fmt::format("{} as {} ranks", command, ranks);
+}
+
 void begin_run(const RunDir& dir, const RunConfig& config) {
   sync_names(dir.path);
   const auto tokenizer = keep_tokenizer(dir.path, config);
-  write_text(dir.path / kConfigFile, to_toml(config));
+  write_text(dir.path / kConfigFile, to_toml(with_absolute_paths(config)));
   auto former_ids = dir.store.run_ids;
   std::erase(former_ids, dir.run_id);  // a new run has no others
   nlohmann::json run{{"version", kRecordVersion},

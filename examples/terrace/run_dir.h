@@ -42,6 +42,8 @@ struct RunDir {
 
 // The directory of the run that --resume goes on with; empty if there is none.
 std::filesystem::path run_resumed(const RunConfig& config);
+// Error(Exit::usage) if the directory that --resume names has no run.
+void demand_run_to_resume(const std::string& dir);
 // Whether a part of the data is only evaluated on; --eval-batches 0 holds nothing out. A directory with run.json keeps what it
 // recorded, even if the run never committed: its data are opened before its stores are looked at. Error(Exit::usage) if it held
 // nothing out and is now to evaluate.
@@ -55,6 +57,8 @@ RunDir rank_dir(const RunConfig& config, int rank);
 // Whether the machine computes other bits than the one that computed the run until now; warns if so.
 bool has_other_bits(const RunDir& dir, const RunConfig& config);
 void warn_of_other_bits(const RunDir& dir, const RunConfig& config);
+// The command that goes on with a run after a stop, without further flags: it takes the run's own settings.
+std::string command_to_resume(const std::filesystem::path& path, int ranks);
 // Writes config.toml, run.json and the tokenizer, and removes an earlier result. Called after all checks.
 void begin_run(const RunDir& dir, const RunConfig& config);
 // Called after the first commit of this start: from now on, a store without a commit is damage. The stores still have the

@@ -344,7 +344,7 @@ class Training {
     demand_data();
     const auto what = fmt::format("stopped by {} after step {}", describe_stop(static_cast<int>(stopped - kStop)), done());
     if (!commits()) throw Error(what + "; nothing is kept with --durability none");
-    screen_.note(what + "; continue with --resume auto");
+    screen_.note(fmt::format("{}; continue with: {}", what, command_to_resume(dir_.path, team_.size())));
     return Exit::interrupted;
   }
 

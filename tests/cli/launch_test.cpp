@@ -50,13 +50,15 @@ TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
     const auto stopped = child.wait();
     ASSERT_EQ(75, stopped.exit) << stopped.described;
     EXPECT_THAT(stopped.out, HasSubstr("stopped by terrace launch after step")) << stopped.described;
+    const auto command = "terrace launch -n 2 -- train --resume " + at(name).string();
+    EXPECT_THAT(stopped.out, HasSubstr("; continue with: " + command + "\n")) << stopped.described;
     EXPECT_EQ("", stopped.err) << stopped.described;
     const auto inspected = terrace({"ckpt", "inspect", name, "--json"});
     ASSERT_EQ(0, inspected.exit) << inspected.described;
     const auto last = nlohmann::json::parse(inspected.out)["step"].get<int>() + 2;
     EXPECT_GE(last, 8) << inspected.described;
     if (signal != SIGTERM) continue;
-    const auto rest = run(processes(2, 3, name, more(last)));
+    const auto rest = terrace({"launch", "-n", "2", "--", "train", "--resume", name, "--steps", std::to_string(last)});
     ASSERT_EQ(0, rest.exit) << rest.described;
     EXPECT_EQ(weights_of(train(threads(2, 3, "whole", more(last)))), weights_of(rest));
   }

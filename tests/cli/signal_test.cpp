@@ -66,7 +66,7 @@ TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
     const auto outcome = child.wait();
     ASSERT_EQ(75, outcome.exit) << outcome.described;
     EXPECT_THAT(outcome.err, HasSubstr("stopped by signal " + std::to_string(signal)));
-    EXPECT_THAT(outcome.err, HasSubstr("--resume auto"));
+    EXPECT_THAT(outcome.err, HasSubstr("; continue with: terrace train --resume " + at("run").string() + "\n"));
     const auto done = steps("run").size();
     EXPECT_GE(done, kLinesBefore);
     EXPECT_LT(done, kSteps);

@@ -1,0 +1,84 @@
+// A run is continued by its name alone: what it was told once is told below the flags of the next start.
+#include "cli_test.h"
+
+namespace terrace::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class ResumedByName : public Cli {
+ protected:
+  void SetUp() override {
+    fs::create_directory(at("elsewhere"));
+    fs::create_directory(at("disk"));
+    whole_ = train({"--steps", "9", "--out-dir", "whole"});
+    ASSERT_EQ(0, whole_.exit) << whole_.described;
+  }
+  [[nodiscard]] Outcome elsewhere(const Words& words) const {
+    auto launched = launch(words);
+    launched.folder = at("elsewhere");
+    return run(launched);
+  }
+  Outcome whole_;
+};
+
+TEST_F(ResumedByName, GoesOnFromAnyFolderWithoutFlags) {
+  ASSERT_EQ(0, train({"--steps", "2", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB",
+                      "--save", "saved.safetensors", "--json"})
+                   .exit);
+  const auto steps_then = steps("run");
+  const auto nothing = elsewhere({"train", "--resume", at("run").string()});
+  EXPECT_EQ(0, nothing.exit) << nothing.described;
+  const auto rest = elsewhere({"train", "--resume", "../run", "--steps", "9"});
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_THAT(rest.out, HasSubstr("resumed after step 2; the state is in " + at("disk").string())) << "and no JSON";
+  EXPECT_EQ(weights_of(whole_), weights_of(rest));
+  EXPECT_EQ(steps("whole"), steps("run"));
+  EXPECT_TRUE(fs::exists(at("saved.safetensors")));
+  EXPECT_TRUE(fs::is_empty(at("elsewhere")));
+  // Again, from what the second start has written.
+  EXPECT_EQ(weights_of(whole_), weights_of(elsewhere({"train", "--resume", "../run"})));
+}
+
+TEST_F(ResumedByName, FlagsStandAboveItsSettings) {
+  ASSERT_EQ(0, train({"--steps", "2", "--force"}).exit);
+  expect_refusal(terrace({"train", "--resume", "run", "--seed", "3"}), 2, {"seed: 1 then, 3 now"});
+  scratch_.write("more.toml", "steps = 9\ndevice-memory = \"2MiB\"\nresume = \"run\"\n");
+  const auto rest = terrace({"train", "--config", "more.toml", "--set", "host-memory=8MiB"});
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_THAT(rest.out, HasSubstr("device 2.00 MiB, host 8.00 MiB"));
+  EXPECT_EQ(weights_of(whole_), weights_of(rest));
+}
+
+TEST_F(ResumedByName, OrAloneWhichMeansAuto) {
+  const auto fresh = train({"--resume", "--steps", "3"});
+  ASSERT_EQ(0, fresh.exit) << fresh.described;
+  const auto rest = train({"--steps", "9", "--resume"});
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_THAT(rest.out, HasSubstr("resumed after step 3"));
+  EXPECT_EQ(weights_of(whole_), weights_of(rest));
+}
+
+TEST_F(ResumedByName, IsRefusedWhereNoRunIs) {
+  for (const std::string name : {"nowhere", "elsewhere"})
+    expect_refusal(terrace({"train", "--resume", name}), 2, {"--resume " + name + ": this directory has no run"});
+  EXPECT_FALSE(fs::exists(at("nowhere")));
+}
+
+// Ranks of one process are as many as before; another pipeline has other stages.
+TEST_F(ResumedByName, KeepsItsRanksUnlessOthersAreGiven) {
+  ASSERT_EQ(0, train({"--steps", "2", "--dp", "2", "--grad-accumulation", "2", "--canonical-reduction"}).exit);
+  const auto same = terrace({"train", "--resume", "run", "--steps", "4"});
+  ASSERT_EQ(0, same.exit) << same.described;
+  EXPECT_THAT(same.out, HasSubstr("of 2"));
+  ASSERT_EQ(0, train({"--steps", "2", "--pp", "2", "--stage-layers", "1,3", "--out-dir", "pipe"}).exit);
+  const auto piped = terrace({"train", "--resume", "pipe", "--steps", "4"});
+  ASSERT_EQ(0, piped.exit) << piped.described;
+  EXPECT_THAT(piped.out, HasSubstr("stages of 1,3 layers"));
+  const auto alone = terrace({"train", "--resume", "pipe", "--steps", "9", "--pp", "1"});
+  ASSERT_EQ(0, alone.exit) << alone.described;
+  EXPECT_EQ(weights_of(whole_), weights_of(alone));
+}
+
+}  // namespace
+}  // namespace terrace::test
