@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <terrace/examples/terrace/disk_folders.h>
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
 #include <terrace/examples/terrace/setup.h>
@@ -37,8 +38,9 @@ void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agree
                             agreed.schedule_was_recorded() ? "this run continues with its schedule," : "chose",
                             agreed.schedule_name(), stage_layers(*agreed.request().pipeline)));
   if (dir.resume) return note_resume(screen, config, agreed, dir, team, start);
-  if (team.first())
-    for (const auto& warning : warnings_of(config, agreed.model())) screen.warn(warning);
+  if (!team.first()) return;
+  if (const auto disk = warning_of_root_disk(config)) screen.warn(*disk);
+  for (const auto& warning : warnings_of(config, agreed.model())) screen.warn(warning);
 }
 
 }  // namespace terrace::cli

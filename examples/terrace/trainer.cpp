@@ -29,6 +29,7 @@
 #include <terrace/examples/terrace/data_content.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/disk_folders.h>
 #include <terrace/examples/terrace/init_from.h>
 #include <terrace/examples/terrace/kept_commits.h>
 #include <terrace/examples/terrace/metrics.h>
@@ -480,6 +481,7 @@ Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
   if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
   demand_folder_of_prometheus(config.prometheus);
+  demand_disk_folders(config);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
   return train_ranks(std::move(config));
 }

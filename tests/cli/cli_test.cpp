@@ -16,6 +16,7 @@ json without_checksum(json object) {
 }  // namespace
 
 Cli::Cli() {
+  std::filesystem::create_directory(at("disk"));
   scratch_.write("corpus.txt", EnglishText(kCorpusSeed).of(kCorpusBytes));
   // The costs of a plan are assumed, because timing every layer first would be most of a tiny run.
   scratch_.write("tiny.toml", R"(data = ["corpus.txt"]

@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 // The same of processes: one error, and its code, from the rank that failed.
 TEST_F(Ranks, LaunchPrintsTheReasonAndNotItsConsequences) {
+  fs::create_directory(at("nv"));
   const auto with = [&](const char* steps) {
     return run(processes(1, 0, "run", {"--steps", steps, "--nvme-path", "nv", "--resume", "auto", "--pp", "2"}, 2));
   };

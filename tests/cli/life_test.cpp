@@ -60,6 +60,7 @@ class Life : public Cli {
     EXPECT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
     EXPECT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
     scratch_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+    for (const auto* const disk : {"first", "second"}) std::filesystem::create_directories(at("disk") / disk);
   }
 
   // All that happens to a run, in order.

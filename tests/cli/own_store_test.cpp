@@ -161,6 +161,7 @@ TEST_F(OwnStore, ARunWithoutAnIdGoesOnAndGetsOne) {
 
 // After a restart the same disk is mounted at another place.
 TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
+  fs::create_directory(at("second"));
   ASSERT_EQ(0, train({"--nvme-path", "disk", "--nvme-path", "second", "--steps", "4"}).exit);
   fs::create_directory(at("mnt"));
   for (const auto* const disk : {"disk", "second"}) fs::rename(at(disk), at("mnt") / disk);

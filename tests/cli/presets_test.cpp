@@ -45,6 +45,7 @@ TEST_F(Presets, AreSettings) {
 }
 
 TEST_F(Presets, EndInTheWeightsOfOneRank) {
+  fs::create_directory(at("nvme"));
   const auto one = train_with({"--grad-accumulation", "4"}, "one");
   const auto unclipped = train_with({"--grad-accumulation", "4", "--grad-clip", "0"}, "unclipped");
   ASSERT_EQ(0, one.exit) << one.described;

@@ -224,6 +224,7 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
     return run(one_by_one(tiny("train", words + first), tiny("train", words + second)));
   };
   const Words one{"--nvme-path", "one"}, two{"--nvme-path", "two"};
+  for (const auto* const disk : {"one", "two"}) fs::create_directory(at(disk));
   const auto whole = train({"--dp", "2", "--zero", "1", "--steps", "8", "--out-dir", "whole"});
   ASSERT_EQ(0, apart("4", one, two).exit);
   for (const auto& [steps, first, second] : {std::tuple{"6", one, two}, {"7", Words{}, Words{}}}) {
@@ -238,7 +239,7 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
   }
   // On one rank, then as the copy.
   for (const auto& [name, more] :
-       {std::pair<std::string, Words>{"run", {"--grad-accumulation", "2"}}, {"copy", {"--dp", "2", "--zero", "1"}}}) {
+       {std::pair<std::string, Words>{"run", {"--dp", "1", "--grad-accumulation", "2"}}, {"copy", {"--dp", "2", "--zero", "1"}}}) {
     const auto rest = train(Words{"--resume", name, "--steps", "8"} + more);
     ASSERT_EQ(0, rest.exit) << rest.described;
     if (name == "copy") {
@@ -393,6 +394,7 @@ TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
     Words more;
   };
   for (const auto& [name, dp, zero, more] : {Case{"pipeline", 1, 0, {"--pp", "2"}}, {"hybrid", 4, 1, {"--shard-group", "2"}}}) {
+    fs::create_directory(at(std::string(name) + "-nv"));
     const auto with = [&, dp = dp, zero = zero, run = std::string(name), &more = more](const char* steps) {
       Words words{"--steps", steps, "--nvme-path", run + "-nv", "--resume", "auto"};
       words.insert(words.end(), more.begin(), more.end());

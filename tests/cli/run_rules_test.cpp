@@ -127,6 +127,7 @@ TEST_F(RunRules, AnotherModelDataOrSeedIsRefusedUnlessForced) {
 
 TEST_F(RunRules, ADirectoryBelongsToOneRunAtATime) {
   const Words wanted{"--steps", "40", "--json"};
+  fs::create_directory(at("other"));
   const auto whole = train({"--steps", "40", "--out-dir", "whole"});
   Child first(launch(tiny("train", {"--steps", "40", "--json", "--nvme-path", "disk"})));
   first.read_lines(2);  // and it stays there until we read on

@@ -134,8 +134,11 @@ Words Runs::with_budgets(const DrawnRun& drawn, const Leg& leg, const std::strin
   const auto ranks = leg.layout.ranks();
   const auto needs = needs_of(words, ranks);
   if (!needs) return {};
-  for (std::uint64_t disk = 1; disk <= leg.disks; ++disk)
-    words = words + Words{"--nvme-path", fmt::format("{}-disk{}", run, disk)};
+  for (std::uint64_t disk = 1; disk <= leg.disks; ++disk) {
+    const auto folder = fmt::format("{}-disk{}", run, disk);
+    std::filesystem::create_directory(at(folder));
+    words = words + Words{"--nvme-path", folder};
+  }
   if (leg.disk.given) words = words + Words{"--nvme-limit", text_of(leg.disk, needs->disk / 2, 3 * needs->disk)};
   if (leg.host.given && !leg.host.at_the_edge)
     words = words + Words{"--host-memory", text_of(leg.host, needs->least_host, needs->host)};

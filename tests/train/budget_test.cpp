@@ -39,6 +39,7 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
   config.data = {corpus()};
   config.device_memory = config.host_memory = std::to_string(size.budget);
   config.nvme_path = {folder_ / "disk"};
+  std::filesystem::create_directory(folder_ / "disk");
   const auto p = plan_of(config);
   ASSERT_TRUE(p.fits) << p.refusal.why;
   ASSERT_GE(p.state_bytes, size.least_state);
