@@ -240,8 +240,10 @@ void check_request(const Model& model, const PlanRequest& request) {
   if (data.ranks == 0 || data.zero > 3) throw RefusedSetting("dp", "`dp` must be at least 1, and `zero` at most 3");
   if (data.context == 0) throw RefusedSetting("cp", "`cp` must be at least 1");
   if (data.experts == 0) throw RefusedSetting("ep", "`ep` must be at least 1");
-  if (data.context > 1 && request.decode_positions != 0) throw Error("generation has no context ranks", Exit::usage);
-  if (data.experts > 1 && request.decode_positions != 0) throw Error("generation has no expert ranks", Exit::usage);
+  if (request.decode_positions != 0 && request.evaluates_only)
+    throw Error("a plan is for generation or for evaluation, and not for both", Exit::usage);
+  if (data.context > 1 && !request.trains()) throw Error("generation has no context ranks", Exit::usage);
+  if (data.experts > 1 && !request.trains()) throw Error("generation has no expert ranks", Exit::usage);
 
   UsageErrors errors;
   errors.gather([&] { demand_commits(request); });

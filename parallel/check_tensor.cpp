@@ -31,7 +31,7 @@ void check_tensor(const Model& model, const PlanRequest& request) {
       throw RefusedSetting("sp", "`sp` splits activations over tensor ranks\n  give `tp` 2 or more, or leave out `sp`");
     return;
   }
-  if (request.decode_positions != 0)
+  if (!request.trains())
     throw RefusedSetting(
         "tp", fmt::format("`tp` {} does not work with generation\n  generate on one rank, or leave out `tp`", tensor.ranks));
   if (tensor.is_grid()) {

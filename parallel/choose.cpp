@@ -326,7 +326,7 @@ bool updates_on_host_only(const PlanRequest& request, const MachineProfile& prof
 }
 
 bool leaves_open(const PlanRequest& r, const MachineProfile& profile) {
-  if (r.decode_positions != 0) return false;
+  if (!r.trains()) return false;
   if (r.pipeline) return false;  // its schedule is the order, and layers keep what nobody said of
   if (!r.update && profile.separate_device() && !updates_on_host_only(r, profile)) return true;  // the updates may be shared
   return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));

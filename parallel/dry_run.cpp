@@ -37,15 +37,17 @@ class LifeWalk {
     if (life_.most_steps == 0) life_.most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
   }
 
-  DryRun generate() {
+  // A position, or a micro-batch, after the other.
+  DryRun read() {
     if (request_.weights_given)
       run(programs_.fill);
     else
       adopt_on_disk([&](ChunkId c) { return map_.chunks()[c].kind == Kind::parameter; });
-    const auto positions = std::min(life_.most_steps, static_cast<std::uint64_t>(request_.decode_positions));
-    for (std::uint64_t i = 0; i < positions; ++i) {
+    const auto& program = request_.evaluates_only ? programs_.evaluate : programs_.decode;
+    const auto most = request_.evaluates_only ? kWalkedSteps : static_cast<std::uint64_t>(request_.decode_positions);
+    for (std::uint64_t i = 0; i < std::min(life_.most_steps, most); ++i) {
       simulator_.finish_step();
-      out_.steps.push_back(moved_by([&] { run(programs_.decode); }));
+      out_.steps.push_back(moved_by([&] { run(program); }));
       out_.times = simulator_.finish_step();
     }
     note_space();
@@ -216,13 +218,14 @@ class LifeWalk {
 }  // namespace
 
 std::uint64_t actions_of(const Programs& programs) {
-  return std::max<std::uint64_t>(1, programs.steady.actions.size() + programs.decode.actions.size());
+  const auto of_step = programs.steady.actions.size() + programs.decode.actions.size();
+  return std::max<std::uint64_t>(1, of_step != 0 ? of_step : programs.evaluate.actions.size());
 }
 
 DryRun dry_run(const StepMap& map, const PlanRequest& request, const Programs& programs, const Budget& capacity,
                std::uint32_t generations, const CostModel& costs, const MachineProfile& profile, const Life& life) {
   LifeWalk walk(map, request, programs, capacity, generations, costs, profile, life);
-  return request.decode_positions != 0 ? walk.generate() : walk.train();
+  return request.trains() ? walk.train() : walk.read();
 }
 
 }  // namespace terrace

@@ -113,7 +113,7 @@ void apply_freeze(std::span<const std::string> patterns, const Model& model, std
 }
 
 void check_frozen(const Model& model, const PlanRequest& request) {
-  if (request.decode_positions != 0 || !has_frozen(model, request)) return;
+  if (!request.trains() || !has_frozen(model, request)) return;
   const auto refuse = [](const char* setting, const std::string& what) {
     throw RefusedSetting(setting, fmt::format("frozen parameters (`freeze`, `lora-rank`) do not work with {}", what));
   };

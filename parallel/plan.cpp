@@ -181,7 +181,7 @@ class Planner {
         return DoesNotFit(tier, least - b.of(tier),
                           fmt::format("{} tier: the largest action needs {}, and the budget is {}", name_of(tier),
                                       format_bytes(least), format_bytes(b.of(tier))));
-    if (request_.decode_positions != 0) return std::nullopt;
+    if (!request_.trains()) return std::nullopt;
     std::uint64_t state = 0;
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c)
       if (map.committed(ChunkId(c))) state += map.chunks()[ChunkId(c)].bytes;
@@ -296,7 +296,7 @@ class Planner {
   // has no room for it, a new run is still possible. In the other tiers it must fit: a run can be resumed under its own
   // budgets.
   std::uint64_t extent_of_resumed(const Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
-    if (!request_.commits || request_.decode_positions != 0 || budget().commit_only) return 0;
+    if (!request_.commits || !request_.trains() || budget().commit_only) return 0;
     try {
       return dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_, {.resumed = true}).extent[Tier::disk];
     } catch (const DoesNotFit& e) {
@@ -308,7 +308,7 @@ class Planner {
   // The arenas of a run without a disk tier are as large as it needs. If it resumes, it places its state in another order,
   // which may leave smaller holes, and no tier is below the host: then they grow, as far as the budgets allow.
   void make_room_for_resumed(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
-    if (!request_.commits || request_.decode_positions != 0 || !budget().commit_only) return;
+    if (!request_.commits || !request_.trains() || !budget().commit_only) return;
     const auto all = everything(map);
     const Life life{.most_steps = kFewestSteps, .resumed = true};  // places settle in the first steps
     for (;;) try {
@@ -352,14 +352,14 @@ class Planner {
 
   // One at the end, and those before it.
   [[nodiscard]] std::uint64_t commits() const {
-    if (request_.decode_positions != 0 || !request_.commits) return 0;
+    if (!request_.trains() || !request_.commits) return 0;
     return 1 + (request_.commit_every == 0 || request_.steps == 0 ? 0 : (request_.steps - 1) / request_.commit_every);
   }
 
   void refuse(Plan& p, const StepMap& map, const Programs& smallest, const CostModel& costs, const DoesNotFit& e) const {
     Action largest;
-    const auto need = largest_use(map, smallest.decode.actions.empty() ? smallest.steady : smallest.decode,
-                                  e.tier == Tier::disk ? Tier::host : e.tier, &largest);
+    const auto& used = request_.trains() ? smallest.steady : request_.evaluates_only ? smallest.evaluate : smallest.decode;
+    const auto need = largest_use(map, used, e.tier == Tier::disk ? Tier::host : e.tier, &largest);
     p.refusal = {.tier = e.tier, .missing_bytes = e.missing_bytes, .why = e.what()};
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)

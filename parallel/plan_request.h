@@ -49,7 +49,8 @@ struct PlanRequest {
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: the planner searches for the best size
   std::int64_t decode_positions = 0;  // not 0: generation instead of training, with caches of so many positions; shape {1, 1}
-  // For generation. true: fill() gives the weights, in the dtype that layers read, and nothing else is kept. false: the weights
+  bool evaluates_only = false;        // evaluations instead of training, of one micro-batch at a time
+  // For generation and evaluation. true: fill() gives the weights, in the dtype that layers read, and nothing else is kept. false: the weights
   // are read from a training run's store.
   bool weights_given = false;
   // The life of the run, which the plan walks as the trainer will: the number of steps (0: a few), evaluations and commits
@@ -74,6 +75,8 @@ struct PlanRequest {
   bool advises = true;
   // Asked before every program that is walked: true ends plan() with Abandoned. It may be asked on several threads at once.
   std::function<bool()> abandons = {};
+
+  [[nodiscard]] bool trains() const { return decode_positions == 0 && !evaluates_only; }
 };
 
 // Thrown by a plan whose request abandoned it. Nothing is left of the plan.

@@ -48,9 +48,12 @@ class ProgramWriter {
   ProgramWriter(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead)
       : map_(map), request_(request), depth_(depth), gather_ahead_(gather_ahead) {}
 
-  [[nodiscard]] Programs of_generation() const {
+  [[nodiscard]] Programs of_reading() const {
     Programs out;
-    out.decode = finish(with_phases(decoding(layers()), map_));
+    if (request_.evaluates_only)
+      out.evaluate = evaluate();
+    else
+      out.decode = finish(with_phases(decoding(layers()), map_));
     if (request_.weights_given) out.fill = sweep(Op::fill, layers(), groups_of());
     return out;
   }
@@ -181,7 +184,7 @@ class ProgramWriter {
 
 Programs write_programs(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead) {
   const ProgramWriter writer(map, request, depth, gather_ahead);
-  return request.decode_positions != 0 ? writer.of_generation() : writer.of_training();
+  return request.trains() ? writer.of_training() : writer.of_reading();
 }
 
 }  // namespace terrace

@@ -157,28 +157,55 @@ void demand_adapted_modules(const fs::path& file, std::span<const std::string> m
                               printable(module)));
 }
 
+namespace {
+
+double number_in(const fs::path& file, const nlohmann::json& json, const char* key) {
+  const auto at = json.find(key);
+  if (at == json.end() || !at->is_number()) refuse_file(file, fmt::format("it has no number {}", key));
+  return at->get<double>();
+}
+
+// rsLoRA (Kalajdzievski 2023) divides alpha by the root of the rank, terrace by the rank.
+bool divides_by_root(const fs::path& file, const nlohmann::json& json) {
+  const auto told = json.value("use_rslora", nlohmann::json(false));
+  if (!told.is_boolean() && !told.is_null()) refuse_file(file, "use_rslora is neither true nor false");
+  return told == true;
+}
+
+std::set<std::string> parameters_in(const nlohmann::json& json) {
+  std::set<std::string> told;
+  if (const auto at = json.find("target_parameters"); at != json.end() && at->is_array())
+    for (const auto& one : *at) told.insert(one.is_string() ? one.get<std::string>() : ConfigReader::shown(one));
+  return told;
+}
+
+}  // namespace
+
+AdapterNumbers adapter_numbers(const fs::path& file) {
+  const auto json = adapter_object(file);
+  demand_plain(file, json);
+  const auto rank = number_in(file, json, "r");
+  if (!(rank >= 1 && rank <= 65536 && rank == std::floor(rank))) refuse_file(file, fmt::format("r is {}, which is no rank", rank));
+  return {.rank = static_cast<std::int64_t>(rank),
+          .alpha = number_in(file, json, "lora_alpha") * (divides_by_root(file, json) ? std::sqrt(rank) : 1),
+          .of_experts = parameters_in(json)};
+}
+
 void demand_adapter_config(const fs::path& file, std::int64_t rank, double alpha, const std::set<std::string>& of_experts) {
   const auto json = adapter_object(file);
   demand_plain(file, json);
   demand_same_base(file, json);
   demand_nothing_else(file, json);
   const auto demand = [&](const char* key, double value, const char* flag, double factor = 1) {
-    const auto at = json.find(key);
-    if (at == json.end() || !at->is_number()) refuse_file(file, fmt::format("it has no number {}", key));
-    if (const auto has = at->get<double>() * factor; has != value)
+    const auto told = number_in(file, json, key);
+    if (const auto has = told * factor; has != value)
       refuse_file(
-          file, fmt::format("{} is {}{}, and this run has {}\n  give --{} {}", key, at->get<double>(),
+          file, fmt::format("{} is {}{}, and this run has {}\n  give --{} {}", key, told,
                             factor == 1 ? "" : fmt::format(" with use_rslora, which is {} without it", has), value, flag, has));
   };
   demand("r", static_cast<double>(rank), "lora-rank");
-  // rsLoRA (Kalajdzievski 2023) divides alpha by the root of the rank, terrace by the rank.
-  const auto by_root_told = json.value("use_rslora", nlohmann::json(false));
-  if (!by_root_told.is_boolean() && !by_root_told.is_null()) refuse_file(file, "use_rslora is neither true nor false");
-  const bool by_root = by_root_told == true;
-  demand("lora_alpha", alpha, "lora-alpha", by_root ? std::sqrt(static_cast<double>(rank)) : 1);
-  std::set<std::string> told;
-  if (const auto at = json.find("target_parameters"); at != json.end() && at->is_array())
-    for (const auto& one : *at) told.insert(one.is_string() ? one.get<std::string>() : ConfigReader::shown(one));
+  demand("lora_alpha", alpha, "lora-alpha", divides_by_root(file, json) ? std::sqrt(static_cast<double>(rank)) : 1);
+  const auto told = parameters_in(json);
   if (told != of_experts)
     refuse_file(file, fmt::format("its parameters of experts (target_parameters) are [{}], and this run's are [{}]\n  give its "
                                   "--lora-targets",

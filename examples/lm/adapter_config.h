@@ -14,6 +14,14 @@
 
 namespace terrace::lm {
 
+// What a directory says of its adapters. `alpha` is divided by the rank, also where the file has use_rslora, which divides it by
+// the root.
+struct AdapterNumbers {
+  std::int64_t rank = 0;
+  double alpha = 0;
+  std::set<std::string> of_experts;  // as below
+};
+AdapterNumbers adapter_numbers(const std::filesystem::path& file);
 // `of_experts`: the adapted products of all experts of a block, "mlp.experts.down_proj".
 void demand_adapter_config(const std::filesystem::path& file, std::int64_t rank, double alpha,
                            const std::set<std::string>& of_experts);

@@ -141,6 +141,25 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
   return adapters;
 }
 
+AdapterSettings adapter_settings(const fs::path& directory, const Family& family, bool experts) {
+  const auto numbers = adapter_numbers(directory / kAdapterConfigFile);
+  const WeightFiles file(directory / kAdapterWeightsFile);
+  const auto has = [&](const std::string& tensor) {
+    const auto name = fmt::format(".{}{}.", tensor, layers::kAdapterA);
+    return std::ranges::any_of(file.files(), [&](const auto& one) {
+      return std::ranges::any_of(one.entries(), [&](const auto& entry) { return entry.name.find(name) != std::string::npos; });
+    });
+  };
+  std::vector<std::string_view> words;
+  for (const auto& target : targets_of(family, experts))
+    if (is_of_experts(target.tensor) ? numbers.of_experts.contains(library_parameter(target.tensor))
+                                     : has(std::string(target.tensor)))
+      words.push_back(target.word);
+  if (words.empty())
+    refuse(directory / kAdapterWeightsFile, fmt::format("it has no adapters of the products of {}", *family.name));
+  return {numbers.rank, numbers.alpha, fmt::format("{}", fmt::join(words, ","))};
+}
+
 WeightSource adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
                            const Model& model) {
   std::set<std::string> of_experts;

@@ -31,6 +31,14 @@ inline constexpr const char *kAdapterConfigFile = "adapter_config.json", *kAdapt
 // of its input. `experts`: gate, up and down are those of each expert.
 layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view targets);
 
+// How a directory of PEFT describes its adapters, for adapters_of(): the words are those of the tensors that it has.
+struct AdapterSettings {
+  std::int64_t rank = 0;
+  double alpha = 0;
+  std::string targets;
+};
+AdapterSettings adapter_settings(const std::filesystem::path& directory, const Family& family, bool experts);
+
 // The adapters' first weights from a directory of PEFT. `model`: the one that is trained, with the adapters.
 WeightSource adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
                            const Model& model);

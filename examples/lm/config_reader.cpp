@@ -211,6 +211,14 @@ std::optional<bool> ConfigReader::truth(std::string_view key) {
   return truth(key, false);
 }
 
+DType ConfigReader::dtype() {
+  const auto* told = find("dtype");
+  if (!told) told = find("torch_dtype");
+  const auto text = told && told->is_string() ? told->get<std::string>() : std::string();
+  if (text == "bfloat16" || text == "float16") return DType::bf16;
+  return text == "float64" ? DType::fp64 : DType::fp32;
+}
+
 std::optional<double> ConfigReader::number(const Words& keys) {
   std::optional<double> found;
   for (const auto key : keys) {

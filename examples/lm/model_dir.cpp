@@ -64,6 +64,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name, s
   config.ffn = reader.integer(*file.ffn).value_or(0);
   config.seq_len = reader.size(*file.positions);
   config.vocab = reader.size("vocab_size");
+  config.dtype = reader.dtype();
   config.norm_eps = reader.number(family.norm_eps.keys).value_or(*family.norm_eps.usual);
   if (const auto* const base = rotary_base(family)) config.rope_theta = reader.number(base->keys).value_or(*base->usual);
   config.query_scalar = reader.query_scalar(family.scales);

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -16,6 +17,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/generator.h>
 #include <terrace/examples/terrace/run_text.h>
+#include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
 namespace {
@@ -66,13 +68,20 @@ std::optional<std::string> read_message(bool at_terminal) {
   return line;
 }
 
+// A published model allows more positions than most memories have room for keys and values.
+std::int64_t positions_of(const CommandLine& line) {
+  constexpr std::int64_t kOfModel = 4096;
+  const auto all = line.config.seq_len;
+  return is_run(line.positional.at(0)) ? all : std::min(all, kOfModel);
+}
+
 class Chat {
  public:
   explicit Chat(const CommandLine& line)
       : line_(line),
         text_(line.config, line.positional.at(0), line.generate.tokenizer, line.generate.stop_token),
         format_(text_.chat_format(std::time(nullptr))),
-        generator_(line.config, line.positional.at(0), line.config.seq_len) {
+        generator_(line.config, line.positional.at(0), positions_of(line)) {
     if (line.generate.stop_token != "none" && !format_.end().empty()) text_.end_at(format_.end());
     if (!line.chat.system.empty()) messages_.push_back({"system", line.chat.system});
     first_ = messages_.size();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 
 #include <terrace/core/notice.h>
@@ -44,7 +45,11 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
   const lm::ScanPart part{.index = static_cast<std::uint64_t>(c.local_rank),
                           .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))};
   std::optional<lm::TokenScan> scan;
-  team.together([&] { scan.emplace(data_files(c), lm::token_format(c.data_format, c.vocab), part); });
+  team.together([&] {
+    auto files = data_files(c);
+    if (!c.eval_data.empty()) std::ranges::move(data_files(of_evaluation(c)), std::back_inserter(files));
+    scan.emplace(files, lm::token_format(c.data_format, c.vocab), part);
+  });
   std::uint64_t rounds = 0, next_note = 1;  // with twice the distance each time
   for (bool done = false; !done;) {
     team.together([&] { done = scan->advance(kAtOnce); });
@@ -55,7 +60,9 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
       say(stderr, fmt::format("checking that all tokens of the data ({}) are below --vocab {}: {:.0f} % done\n",
                               format_bytes(scan->bytes()), c.vocab, 100 * scan->share_done()));
   }
-  return add_up(part, scan->checksums(), team);
+  auto checksums = add_up(part, scan->checksums(), team);
+  checksums.resize(data_files(c).size());  // those of what is trained on
+  return checksums;
 }
 
 }  // namespace terrace::cli

@@ -20,6 +20,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/input_files.h>
@@ -28,6 +29,7 @@
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setting_flags.h>
+#include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
 namespace {
@@ -47,11 +49,18 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all{
       {"train", "train a model within the given memory budgets", {"all"}, ""},
       {"plan", "print the memory, data movement and time of a run, without running it", {"all"}, ""},
-      {"generate", "continue a text with a trained run", {"memory", "threads", "json", "machine-profile"}, "RUN"},
-      {"chat",
-       "talk with a trained run, on standard input and output",
+      {"generate",
+       "continue a text with a trained run, or with the model in a directory",
        {"memory", "threads", "json", "machine-profile"},
-       "RUN"},
+       "RUN|DIR"},
+      {"chat",
+       "talk with a trained run or the model in a directory, on standard input and output",
+       {"memory", "threads", "json", "machine-profile"},
+       "RUN|DIR"},
+      {"eval",
+       "the loss of trained runs and of models in directories on data, without training",
+       {"memory", "threads", "json", "machine-profile"},
+       "RUN|DIR..."},
       {"doctor",
        "examine this machine, and print what to improve",
        {"device", "nvme-path", "machine-profile", "json", "threads"},
@@ -121,6 +130,9 @@ void check_sampling(const GenerateOptions& g, std::int64_t max_tokens, const std
   if (g.stop_token.empty()) refuse("--stop-token is empty: give a token, auto or none", command);
 }
 
+// The commands that read weights, and train nothing.
+bool reads_weights(std::string_view command) { return command == "generate" || command == "chat" || command == "eval"; }
+
 void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed& parsed) {
   auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
   sub->allow_extras();
@@ -153,7 +165,13 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_option("--step", out.step, "the commit after this step, one that ckpt list shows, and not the last one")
         ->type_name("STEP");
   } else if (!command.positional.empty()) {
-    sub->add_option("run", out.positional, "the run directory")->type_name(std::string(command.positional));
+    sub->add_option("run", out.positional,
+                    reads_weights(command.name) ? "the directory of a run, or of a model with config.json and weights"
+                                                : "the run directory")
+        ->type_name(std::string(command.positional));
+    if (reads_weights(command.name))
+      sub->add_option("--adapter", out.generate.adapter, "adapters of the model in a directory, as PEFT writes them")
+          ->type_name("DIR");
   }
   if (command.name == "top") {
     sub->add_flag("--once", out.once, "print one frame; so does an output that is not a terminal");
@@ -171,6 +189,26 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     add_tokenizer(*sub, out.generate);
     sub->add_option("--max-tokens", out.chat.max_tokens, "tokens of an answer, at most")->capture_default_str();
     add_sampling(*sub, out.generate);
+  }
+  if (command.name == "eval") {
+    auto& eval = out.eval;
+    sub->add_option("--data", eval.data,
+                    "files to evaluate on, each for itself; with weights, as in 7 web.bin 3 code.bin, those behind each number "
+                    "together")
+        ->type_name("PATH");
+    const auto* const format = find_option("data-format");
+    sub->add_option("--data-format", eval.data_format, "as of train")
+        ->capture_default_str()
+        ->check(CLI::IsMember(std::vector<std::string>(format->choices.begin(), format->choices.end())));
+    sub->add_option("--seq-len", eval.seq_len,
+                    fmt::format("tokens in a sequence; 0: as many as the run has, of a model in a directory at most {}",
+                                EvalOptions::kMostPositions))
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
+    sub->add_option("--batch-size", eval.batch_size,
+                    fmt::format("sequences that are computed together; 0: as many as have {} tokens", EvalOptions::kMostPositions))
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
+    sub->add_option("--sequences", eval.sequences, "read so many sequences of each source; 0: all")
+        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   }
   if (command.name == "plan") {
     sub->add_option("--search", out.plan.search,
@@ -205,6 +243,17 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   if (command.name == "doctor") sub->add_flag("--measure", out.measure, "measure this machine and save its profile");
 }
 
+void demand_files(const char* flag, const std::vector<fs::path>& files, const std::string& command) {
+  for (const auto& file : files) {
+    std::error_code error;
+    const bool there = fs::exists(file, error);
+    if (error) refuse(fmt::format("{}: \"{}\" cannot be reached: {}", flag, file.string(), describe_errno(error.value())), command);
+    if (!there) refuse(fmt::format("{}: \"{}\" does not exist", flag, file.string()), command);
+    if (fs::is_directory(file, error))
+      refuse(fmt::format("{0}: \"{1}\" is a directory; give {0} the files in it", flag, file.string()), command);
+  }
+}
+
 void check_arguments(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "ckpt") {
@@ -220,10 +269,12 @@ void check_arguments(const CommandLine& line) {
       refuse(fmt::format("ckpt {} needs a second directory, for what it writes", words[0]), "ckpt");
     if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
   }
-  if (line.command == "generate" || line.command == "chat" || line.command == "report") {
-    if (words.empty()) refuse(fmt::format("{} needs a run directory", line.command), line.command);
+  if (reads_weights(line.command) || line.command == "report") {
     const bool report = line.command == "report";
-    if (!report && words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
+    if (words.empty())
+      refuse(fmt::format("{} needs the directory of a run{}", line.command, report ? "" : ", or of a model"), line.command);
+    const bool one = line.command == "generate" || line.command == "chat";
+    if (one && words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
     std::error_code error;
     const bool bench =
         report && words.size() == 1 && fs::is_regular_file(words[0], error);  // written by `terrace bench --json`
@@ -232,19 +283,18 @@ void check_arguments(const CommandLine& line) {
         refuse(fmt::format("{}: \"{}\" is not a directory", line.command, word), line.command);
   }
   if (line.command == "top" && words.empty()) refuse("top needs a run directory", line.command);
+  if (line.command == "eval") {
+    if (line.eval.data.empty()) refuse("eval needs --data, files to evaluate on", "eval");
+    RunConfig of_data;
+    of_data.data = line.eval.data;
+    demand_files("--data", data_files(of_data), "eval");
+  }
   if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
   if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
-    for (const auto& file : data_files(line.config)) {
-      std::error_code error;
-      const bool there = fs::exists(file, error);
-      if (error)
-        refuse(fmt::format("--data: \"{}\" cannot be reached: {}", file.string(), describe_errno(error.value())), "train");
-      if (!there) refuse(fmt::format("--data: \"{}\" does not exist", file.string()), "train");
-      if (fs::is_directory(file, error))
-        refuse(fmt::format("--data: \"{}\" is a directory; give --data the files in it", file.string()), "train");
-    }
+    demand_files("--data", data_files(line.config), "train");
+    if (!line.config.eval_data.empty()) demand_files("--eval-data", data_files(of_evaluation(line.config)), "train");
   }
 }
 
@@ -260,14 +310,10 @@ bool names_model(const std::function<void(RunConfig&)>& apply) {
   return !config.model.empty();
 }
 
-// The directory of a run whose own settings stand below all that is given; empty: none.
-fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vector<ConfigText>& files) {
-  if (line.command == "generate" || line.command == "chat") {
-    const fs::path run = line.positional.at(0);
-    if (!fs::exists(run / kConfigFile))
-      refuse(fmt::format("\"{}\" is not a run directory: it has no {}", run.string(), kConfigFile), line.command);
-    return run;
-  }
+// The directory of a run whose own settings stand below all that is given; empty: none. `directory`: what a command reads.
+fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vector<ConfigText>& files,
+                   const fs::path& directory) {
+  if (reads_weights(line.command)) return directory;
   RunConfig given;
   for (const auto& file : files) apply_toml(given, file.text, file.name);
   for (const auto& set : parsed.sets) apply_set(given, set);
@@ -287,10 +333,10 @@ void take_own_settings(RunConfig& config, const ConfigText& own) {
 
 // A run's own file, files, --set and flags: each stands above the one before. A model's directory stands where it is named:
 // above the files before that place, and below what is named beside it and later, --set and flags.
-RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
+RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path& directory = {}) {
   std::vector<ConfigText> files;
   for (const auto& file : parsed.config_files) files.push_back({file, read_config_file(file)});
-  const auto run = run_below(line, parsed, files);
+  const auto run = run_below(line, parsed, files, directory);
   if (!run.empty()) files.insert(files.begin(), {(run / kConfigFile).string(), read_config_file(run / kConfigFile)});
   const auto apply_files = [&](RunConfig& config, std::size_t from, std::size_t to) {
     for (auto i = from; i < to; ++i)
@@ -318,6 +364,23 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed) {
   apply_above(config);
   config.model = below.model;
   keep_usual(config, below);
+  return config;
+}
+
+// The settings of what a command reads: a run's own, or those of a model's directory.
+RunConfig resolve_to_read(const CommandLine& line, const Parsed& parsed, const fs::path& directory) {
+  const auto& adapter = line.generate.adapter;
+  if (is_run(directory)) {
+    if (!adapter.empty())
+      refuse(fmt::format("--adapter is for a model's directory, and \"{}\" is a run", directory.string()), line.command);
+    return resolve(line, parsed, directory);
+  }
+  if (!fs::exists(directory / lm::kModelConfigFile))
+    refuse(fmt::format("\"{}\" is neither a run, because it has no {}, nor a model, because it has no {}", directory.string(),
+                       kConfigFile, lm::kModelConfigFile),
+           line.command);
+  auto config = settings_of_model(directory, adapter);
+  apply_flags(config, parsed.flags);
   return config;
 }
 
@@ -385,8 +448,13 @@ CommandLine parse(int argc, const char* const* argv) {
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
   parsed.files_before_model = files_before_model(chosen(app));
   if (!line.answer.empty()) return line;
-  for (const auto* const of_run : {"generate", "chat", "report", "top", "ckpt"})
+  for (const auto* const of_run : {"generate", "chat", "eval", "report", "top", "ckpt"})
     if (line.command == of_run) check_arguments(line);
+  if (reads_weights(line.command)) {
+    for (const auto& directory : line.positional) line.configs.push_back(resolve_to_read(line, parsed, directory));
+    line.config = line.configs.front();
+    return line;
+  }
   line.config = resolve(line, parsed);
   if (line.command == "train" || line.command == "plan" || line.command == "config") {
     if (line.config.data_format == kFindForm) line.config.data_format = found_format(line.config);

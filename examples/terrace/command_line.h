@@ -23,9 +23,19 @@ inline constexpr const char* kConfigFile = "config.toml";  // in every run direc
 struct GenerateOptions {
   std::string prompt;
   std::filesystem::path tokenizer;  // of a run that was trained on token ids
+  std::filesystem::path adapter;    // of a model's directory, as PEFT writes it; empty: none. For chat and eval, too
   std::int64_t max_tokens = 200;
   lm::Sampling sampling;
   std::string stop_token = "auto";  // for RunText
+};
+
+struct EvalOptions {
+  std::vector<std::filesystem::path> data;
+  std::string data_format = "auto";  // as of a run
+  std::int64_t seq_len = 0;          // 0: that of the run, or of a model at most kMostPositions
+  std::int64_t batch_size = 0;       // sequences at a time; 0: as many as make kMostPositions
+  std::int64_t sequences = 0;        // of each source; 0: all
+  static constexpr std::int64_t kMostPositions = 2048;
 };
 
 struct ChatOptions {
@@ -48,10 +58,12 @@ struct PlanOptions {
 };
 
 struct CommandLine {
-  std::string command;  // train, plan, generate, chat, doctor, report, top, config, ckpt
+  std::string command;  // train, plan, generate, chat, eval, doctor, report, top, config, ckpt
   RunConfig config;
-  std::vector<std::string> positional;  // generate and chat: RUN; report and top: RUN…; ckpt: ACTION RUN
+  std::vector<std::string> positional;  // generate, chat: RUN or DIR; eval: some of them; report, top: RUN…; ckpt: ACTION RUN
   GenerateOptions generate;
+  EvalOptions eval;
+  std::vector<RunConfig> configs;  // eval: of each directory; `config` is the first
   ChatOptions chat;  // beside the sampling of `generate`
   PlanOptions plan;
   bool merge = false;      // ckpt export: a run's adapters become part of its weights

@@ -11,6 +11,7 @@ namespace terrace::cli {
 Exit plan_command(const CommandLine& line);
 Exit generate_command(const CommandLine& line);
 Exit chat_command(const CommandLine& line);
+Exit eval_command(const CommandLine& line);
 Exit ckpt_command(const CommandLine& line);
 Exit report_command(const CommandLine& line);
 Exit top_command(const CommandLine& line);

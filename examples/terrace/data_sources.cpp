@@ -18,7 +18,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(fmt::format("--data: {}\n  give each source's weight before its files, as in --data 7 web.bin 3 code.bin; a "
-                          "file whose name is a number is written ./7",
+                          "file whose name is a number is written ./7; the same goes for --eval-data",
                           why),
               Exit::usage);
 }
@@ -69,8 +69,13 @@ std::vector<std::filesystem::path> data_files(const RunConfig& config) {
   return files;
 }
 
+RunConfig of_evaluation(RunConfig config) {
+  if (!config.eval_data.empty()) config.data = config.eval_data;
+  return config;
+}
+
 std::uint64_t evaluated_batches(const RunConfig& config) {
-  return static_cast<std::uint64_t>(config.eval_batches) * std::max<std::size_t>(1, data_sources(config).size());
+  return static_cast<std::uint64_t>(config.eval_batches) * std::max<std::size_t>(1, data_sources(of_evaluation(config)).size());
 }
 
 std::string data_lines(const RunConfig& config) {

@@ -21,6 +21,8 @@ struct DataSource {
 
 std::vector<DataSource> data_sources(const RunConfig& config);
 std::vector<std::filesystem::path> data_files(const RunConfig& config);  // of all sources
+// With the files that are evaluated on as its data: --eval-data, or else those of which a part is held out.
+RunConfig of_evaluation(RunConfig config);
 // Micro-batches of an evaluation: of each source --eval-batches.
 std::uint64_t evaluated_batches(const RunConfig& config);
 

@@ -1,6 +1,8 @@
 #include <terrace/examples/terrace/found_data.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 
 #include <fmt/format.h>
@@ -56,13 +58,15 @@ void demand_bytes_are_meant(const RunConfig& config, const fs::path& file) {
 std::string found_format(const RunConfig& config) {
   std::optional<DataForm> first;
   fs::path of_first;
-  for (const auto& file : data_files(config)) {
+  auto files = data_files(config);
+  if (!config.eval_data.empty()) std::ranges::move(data_files(of_evaluation(config)), std::back_inserter(files));
+  for (const auto& file : files) {
     std::error_code error;
     if (!fs::is_regular_file(file, error)) continue;
     const auto form = lm::form_of_data(file, config.vocab);
     if (!first) first = form, of_first = file;
     if (form != *first)
-      throw Error(fmt::format("--data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
+      throw Error(fmt::format("the data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
                               of_first.string(), name_of(*first), file.string(), name_of(form)),
                   Exit::usage);
   }

@@ -1,22 +1,9 @@
 #include <terrace/examples/terrace/generator.h>
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
-#include <fmt/format.h>
-
-#include <terrace/core/thread_pool.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/examples/terrace/device.h>
-#include <terrace/examples/terrace/refusal.h>
-#include <terrace/examples/terrace/run_dir.h>
-#include <terrace/examples/terrace/setup.h>
-#include <terrace/optimizers/optimizer.h>
-#include <terrace/parallel/committed_state.h>
-#include <terrace/parallel/engine.h>
+#include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
 namespace {
@@ -31,111 +18,22 @@ std::vector<double> as_doubles(const TensorView& logits) {
   return out;
 }
 
-// If each rank has a part of the weights, or if chunks are grouped by rank, the weights are gathered from the stores of all
-// ranks. Otherwise they are read in place.
-bool is_in_parts(const RunConfig& c) {
-  return c.pp > 1 || c.tp > 1 || c.ep > 1 || (c.dp * c.cp > 1 && (c.zero > 0 || c.canonical_reduction));
-}
-
-// One rank has all budgets.
-RunConfig on_one_rank(RunConfig c) {
-  c.dp = c.pp = c.tp = c.cp = c.ep = 1;
-  c.sp = false;
-  c.tp_mode = "1d";
-  c.tp_depth = c.tp_overlap = 1;
-  return c;
-}
-
-}  // namespace
-
-struct CommittedRun {
-  RunConfig config;
-  ChunkStore::Options store;
-  std::vector<ChunkStore::Options> ranks;
-  bool in_parts = false;
-};
-
-namespace {
-
-CommittedRun committed_run(RunConfig config, const std::string& run) {
-  demand_device(config);
-  CommittedRun source;  // no list of its members: if one of them throws, g++ 12 destroys some that were not made
-  source.ranks = stores_of_run(run, config.nvme_path);
-  source.store = source.ranks.front();
-  source.in_parts = is_in_parts(config);
-  demand_settings_of_run(run, config);
-  source.config = on_one_rank(std::move(config));
-  return source;
-}
-
-bool can_be_written(const std::filesystem::path& folder) { return ::access(folder.c_str(), W_OK | X_OK) == 0; }
-
-PlanRequest request_of(CommittedRun& source, std::int64_t positions) {
-  PlanRequest request{.shape = {.batch = {1, 1}, .micro_batches = 1},
-                      .budget = budgets(source.config),
-                      .recipe = source.config.recipe,
-                      .disk_tier = true};
-  request.budget.disk = kUnlimited;
-  request.decode_positions = positions;
-  auto& store = source.store;
-  if (source.in_parts) {
-    request.weights_given = true;
-    request.states = {};
-    request.commits = false;
-    request.generations = 1;
-    store.temporary = true;
-    store.name += fmt::format("-reader{}", ::getpid());
-    if (!std::ranges::all_of(store.paths, can_be_written)) store.paths = {std::filesystem::temp_directory_path()};
-  } else {
-    set_optimizer(request, source.config);
-    request.generations = store.generations;
-    store.read_only = store.scratch = true;
-  }
-  return request;
-}
-
-Plan plan_of(const Model& model, const PlanRequest& request, const RunConfig& config) {
-  auto p = plan(model, request, machine_profile(config));
-  if (!p.fits) throw refusal_error(config, p);
-  return p;
-}
-
 }  // namespace
 
 struct Generator::Parts {
-  Parts(CommittedRun of, std::int64_t of_positions)
-      : source(std::move(of)),
-        positions(of_positions),
-        model(lm::make_model(model_config(source.config))),
-        planned(plan_of(model, request_of(source, positions), source.config)),
-        pool(make_pool(source.config)),
-        device(make_device(source.config, pool)),
-        optimizer(source.in_parts ? make_optimizer("sgd", {.momentum = 0})
-                                  : optimizer_of(source.config, *device)),  // it updates nothing
-        engine(model, planned,
-               {.device = device.get(), .store = source.store, .resume = !source.in_parts, .optimizer = optimizer.get()}) {
-    if (source.in_parts) {
-      for (auto& rank : source.ranks) rank.read_only = true;
-      CommittedState state(source.ranks);
-      engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); });
-    }
-    memory = device->host_memory();
-    logits = memory->allocate(static_cast<std::size_t>(source.config.vocab) * size_of(model.dtype));
-  }
-  CommittedRun source;
+  Parts(const RunConfig& config, const std::string& directory, std::int64_t of_positions)
+      : positions(of_positions),
+        weights(config, directory, {.decode_positions = of_positions}),
+        memory(weights.device().host_memory()),
+        logits(memory->allocate(static_cast<std::size_t>(config.vocab) * size_of(weights.model().dtype))) {}
   std::int64_t positions;
-  Model model;
-  Plan planned;
-  ThreadPool pool;
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Optimizer> optimizer;
-  Engine engine;
-  decltype(std::declval<Device&>().host_memory()) memory = nullptr;
+  WeightsReader weights;
+  decltype(std::declval<Device&>().host_memory()) memory;
   Slab logits;
 };
 
-Generator::Generator(RunConfig config, const std::string& run, std::int64_t positions)
-    : parts_(std::make_unique<Parts>(committed_run(std::move(config), run), positions)) {}
+Generator::Generator(const RunConfig& config, const std::string& directory, std::int64_t positions)
+    : parts_(std::make_unique<Parts>(config, directory, positions)) {}
 Generator::~Generator() = default;
 Generator::Generator(Generator&&) noexcept = default;
 Generator& Generator::operator=(Generator&&) noexcept = default;
@@ -143,8 +41,9 @@ Generator& Generator::operator=(Generator&&) noexcept = default;
 std::int64_t Generator::positions() const { return parts_->positions; }
 
 std::vector<double> Generator::logits_behind(std::int32_t token) {
-  const TensorView view{parts_->logits.data(), parts_->model.dtype, {1, parts_->source.config.vocab}};
-  parts_->engine.decode({.tokens = {&token, 1},
+  auto& weights = parts_->weights;
+  const TensorView view{parts_->logits.data(), weights.model().dtype, {1, weights.config().vocab}};
+  weights.engine().decode({.tokens = {&token, 1},
                          .targets = {},
                          .update = {},
                          .weights = {},

@@ -1,9 +1,7 @@
-// The committed weights of a run, ready to generate: one position after another, each layer read through the tiers. Keys and
-// values of the positions before stay, so a longer text with the same beginning goes on where it differs.
+// The weights of a run or a model, ready to generate: one position after another. Keys and values of the positions before stay,
+// so a longer text with the same beginning goes on where it differs.
 //
-// Owner:   the command. Threads: one.
-// Errors:  Error(Exit::usage) for a directory that is no run, Error(Exit::corrupt) for a damaged one, Error(Exit::does_not_fit)
-//          for budgets that are too small; those of Engine.
+// Owner:   the command. Threads: one. Errors: those of WeightsReader.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +22,8 @@ namespace terrace::cli {
 
 class Generator {
  public:
-  // `config`: that of the run, with the budgets of this call. `positions`: the most that a text has.
-  Generator(RunConfig config, const std::string& run, std::int64_t positions);
+  // As for WeightsReader. `positions`: the most that a text has.
+  Generator(const RunConfig& config, const std::string& directory, std::int64_t positions);
   ~Generator();
   Generator(Generator&&) noexcept;
   Generator& operator=(Generator&&) noexcept;

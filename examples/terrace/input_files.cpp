@@ -26,6 +26,8 @@ std::vector<NamedFile> files_read(const CommandLine& line, std::span<const std::
   const auto& c = line.config;
   std::vector<NamedFile> all;
   for (const auto& file : data_files(c)) all.push_back({"--data", file});
+  if (!c.eval_data.empty())
+    for (const auto& file : data_files(of_evaluation(c))) all.push_back({"--eval-data", file});
   for (const auto& file : config_files) all.push_back({"--config", file});
   all.insert(all.end(), {{"--tokenizer", c.tokenizer},
                          {"--init-from", c.init_from},

@@ -29,6 +29,7 @@ int run(const CommandLine& line) {
   if (line.command == "plan") return static_cast<int>(plan_command(line));
   if (line.command == "generate") return static_cast<int>(generate_command(line));
   if (line.command == "chat") return static_cast<int>(chat_command(line));
+  if (line.command == "eval") return static_cast<int>(eval_command(line));
   if (line.command == "ckpt") return static_cast<int>(ckpt_command(line));
   if (line.command == "doctor") return run_doctor(line.config, line.measure, stdout);
   if (line.command == "report") return static_cast<int>(report_command(line));

@@ -262,6 +262,9 @@ std::vector<Option> make_table() {
       number("train", "eval-interval", &C::eval_interval, kCount, kRanks, "steps between evaluations; 0: at the end only"),
       number("train", "eval-batches", &C::eval_batches, kCount, kRanks,
              "micro-batches in an evaluation, of each source of the data; 0: no evaluations, and nothing is held out for them"),
+      text("train", "eval-data", &C::eval_data, Text::required, kRanks,
+           "files to evaluate on, of the form of --data, with weights as there; then nothing is held out, and all of --data is "
+           "trained on"),
       text("train", "eval-first", &C::eval_first, Text::any, kRanks, "evaluate before the first step, too"),
 
       number("parallel", "dp", &C::dp, {0, 65536}, kSame,

@@ -522,6 +522,7 @@ bool apply_model_dir(RunConfig& c) {
   c.mlp_bias = model.mlp_bias.value_or(false);
   if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
+  c.dtype = name_of(model.dtype);
   if (model.experts.count != 0) {
     c.experts = model.experts.count;
     c.experts_per_token = model.experts.chosen;
@@ -560,8 +561,9 @@ RunConfig with_absolute_paths(RunConfig c) {
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) one(c.schedule);
   if (c.resume != "auto" && c.resume != "never") one(c.resume);
   for (auto& path : c.nvme_path) one(path);
-  for (auto& word : c.data)
-    if (!lm::is_number(word.string())) one(word);  // a weight
+  for (auto* const words : {&c.data, &c.eval_data})
+    for (auto& word : *words)
+      if (!lm::is_number(word.string())) one(word);  // a weight
   return c;
 }
 

@@ -68,6 +68,7 @@ struct RunConfig {
   std::int64_t eval_interval = 0;  // in steps; 0: at the end only
   std::int64_t eval_batches = 4;
   bool eval_first = false;  // before the first step, too
+  std::vector<std::filesystem::path> eval_data;  // empty: a part of `data` is held out
   // ranks that train on different micro-batches of a step
   std::int64_t dp = 0;           // 0: as many as were launched
   std::int64_t zero = 0;         // the ZeRO stage

@@ -63,10 +63,10 @@ class RunData::Source {
 
 class RunData::Tokens final : public Source {
  public:
-  Tokens(const RunConfig& config, const DataSource& source, double share, std::size_t sources)
+  Tokens(const RunConfig& config, const DataSource& source, double share, std::size_t sources, bool holds_out)
       : Source(source.name, share),
         corpus_(lm::Corpus::open(source.files, windows_of(sources), lm::token_format(config.data_format, config.vocab))),
-        plan_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len), holds_out(config))),
+        plan_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len), holds_out)),
         seed_(config.seed),
         separator_(static_cast<std::int32_t>(config.document_separator)) {}
 
@@ -105,10 +105,10 @@ class RunData::Tokens final : public Source {
 
 class RunData::Conversations final : public Source {
  public:
-  Conversations(const RunConfig& config, const DataSource& source, double share, const lm::ChatFormat& format)
+  Conversations(const RunConfig& config, const DataSource& source, double share, const lm::ChatFormat& format, bool holds_out)
       : Source(source.name, share),
         seq_len_(config.seq_len),
-        data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed, holds_out(config)) {}
+        data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed, holds_out) {}
 
   [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split == Split::held_out); }
   void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
@@ -170,17 +170,25 @@ RunData::RunData(const RunConfig& config)
     vocabulary_ = std::make_unique<Vocabulary>(config);
   else if (!config.tokenizer.empty())  // the run only keeps it; a mistake must not show at the end
     static_cast<void>(read_tokenizer(config.tokenizer, config));
+  sources_ = sources_of(config, holds_out(config));
+  if (!config.eval_data.empty()) of_evaluation_ = sources_of(of_evaluation(config), false);
+}
+
+RunData::Sources RunData::sources_of(const RunConfig& config, bool holds_out) const {
+  Sources all;
   const auto sources = data_sources(config);
+  const auto mixture = mixture_of(config);
   for (const auto& source : sources) try {
-      const auto share = mixture_.share(sources_.size());
-      if (conversations)
-        sources_.push_back(std::make_unique<Conversations>(config, source, share, vocabulary_->format));
+      const auto share = mixture.share(all.size());
+      if (vocabulary_)
+        all.push_back(std::make_unique<Conversations>(config, source, share, vocabulary_->format, holds_out));
       else
-        sources_.push_back(std::make_unique<Tokens>(config, source, share, sources.size()));
+        all.push_back(std::make_unique<Tokens>(config, source, share, sources.size(), holds_out));
     } catch (const Error& error) {
       if (sources.size() == 1) throw;
-      throw Error(fmt::format("source {} of --data: {}", source.name, error.what()), error.exit());
+      throw Error(fmt::format("source {} of the data: {}", source.name, error.what()), error.exit());
     }
+  return all;
 }
 
 RunData::~RunData() = default;
@@ -188,18 +196,24 @@ RunData::~RunData() = default;
 RunData::Place RunData::place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const {
   if (split == Split::training) {
     const auto place = mixture.at(sequence);
-    return {sources_[place.source].get(), place.sequence};
+    return {sources_[place.source].get(), split, place.sequence};
   }
-  const auto micro_batch = sequence / rows_, all = static_cast<std::uint64_t>(sources_.size());
-  return {sources_[micro_batch % all].get(), micro_batch / all * rows_ + sequence % rows_};
+  const auto& sources = evaluated_sources();
+  const auto micro_batch = sequence / rows_, all = static_cast<std::uint64_t>(sources.size());
+  auto* const source = sources[micro_batch % all].get();
+  const auto of_source = micro_batch / all * rows_ + sequence % rows_;
+  if (of_evaluation_.empty()) return {source, split, of_source};
+  return {source, Split::training, of_source % source->sequences(Split::training)};  // the same ones each time
 }
+
+std::uint64_t RunData::sequences() const { return sources_.front()->sequences(Split::training); }
 
 bool RunData::read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
                    std::span<std::int32_t> targets) try {
   const auto each = sequences.empty() ? 0 : tokens.size() / sequences.size();
   for (std::size_t row = 0; row < sequences.size(); ++row) {
-    const auto [source, sequence] = place_of(mixture_, split, sequences[row]);
-    source->fill(split, sequence, tokens.subspan(row * each, each), targets.subspan(row * each, each));
+    const auto [source, own, sequence] = place_of(mixture_, split, sequences[row]);
+    source->fill(own, sequence, tokens.subspan(row * each, each), targets.subspan(row * each, each));
   }
   return error_ == nullptr;
 } catch (const Error&) {
@@ -212,8 +226,8 @@ BatchReader::Number RunData::documents() {
   return [this, mixture = mixture_](Split split, auto sequences, auto tokens, auto numbers) mutable {
     const auto each = sequences.empty() ? 0 : tokens.size() / sequences.size();
     for (std::size_t row = 0; row < sequences.size(); ++row) {
-      const auto [source, sequence] = place_of(mixture, split, sequences[row]);
-      source->number(split, sequence, tokens.subspan(row * each, each), numbers.subspan(row * each, each));
+      const auto [source, own, sequence] = place_of(mixture, split, sequences[row]);
+      source->number(own, sequence, tokens.subspan(row * each, each), numbers.subspan(row * each, each));
     }
   };
 }
@@ -227,17 +241,24 @@ std::vector<std::string> RunData::notes() const {
       lines.push_back(fmt::format("{}{:.4g} % of the sequences; {}", of_source, 100 * source->share(), source->describe()));
     else if (vocabulary_)
       lines.push_back(source->describe());
+    if (!of_evaluation_.empty()) continue;
     if (const auto held_out = source->sequences(Split::held_out); held_out > 0 && evaluated_ > held_out)
       lines.push_back(fmt::format(
           "{}an evaluation reads {} sequences (--eval-batches × --batch-size), and {} {} held out, so "
           "it reads {} again",
           of_source, evaluated_, held_out, held_out == 1 ? "is" : "are", held_out == 1 ? "that one" : "some of them"));
   }
+  for (const auto& source : of_evaluation_) {
+    const auto all = source->sequences(Split::training);
+    lines.push_back(fmt::format("evaluations read {} of the {} sequences of {}{}", std::min(evaluated_, all), all, source->name(),
+                                evaluated_ > all ? ", some of them again" : ""));
+  }
   return lines;
 }
 
 RunData::HeldOut RunData::held_out(std::span<const Trainer::HeldOut> micro_batches) const {
-  std::vector<Trainer::HeldOut> sums(sources_.size());
+  const auto& sources = evaluated_sources();
+  std::vector<Trainer::HeldOut> sums(sources.size());
   for (std::size_t i = 0; i < micro_batches.size(); ++i) {
     auto& sum = sums[i % sums.size()];
     sum.loss_sum += micro_batches[i].loss_sum;
@@ -245,15 +266,15 @@ RunData::HeldOut RunData::held_out(std::span<const Trainer::HeldOut> micro_batch
   }
   HeldOut found;
   const auto mean_of = [](const Trainer::HeldOut& sum) { return sum.targets > 0 ? std::optional(sum.mean()) : std::nullopt; };
-  if (sources_.size() == 1) {
+  if (sources.size() == 1) {
     found.loss = mean_of(sums.front());
     return found;
   }
   Trainer::HeldOut all;
   for (std::size_t s = 0; s < sums.size(); ++s) {
-    all.loss_sum += sources_[s]->share() * sums[s].loss_sum;
-    all.targets += sources_[s]->share() * sums[s].targets;
-    if (const auto mean = mean_of(sums[s])) found.of_sources[sources_[s]->name()] = *mean;
+    all.loss_sum += sources[s]->share() * sums[s].loss_sum;
+    all.targets += sources[s]->share() * sums[s].targets;
+    if (const auto mean = mean_of(sums[s])) found.of_sources[sources[s]->name()] = *mean;
   }
   found.loss = mean_of(all);
   return found;
@@ -271,7 +292,8 @@ std::map<std::string, double> RunData::epochs(std::uint64_t sequences) {
 std::vector<std::string> RunData::warnings() const {
   std::vector<std::string> warnings;
   if (vocabulary_) warnings.push_back(vocabulary_->format.warning());
-  for (const auto& source : sources_) warnings.push_back(source->warning());
+  for (const auto* const sources : {&sources_, &of_evaluation_})
+    for (const auto& source : *sources) warnings.push_back(source->warning());
   std::erase(warnings, "");
   return warnings;
 }

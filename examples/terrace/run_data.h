@@ -1,6 +1,6 @@
 // The sequences of a run's data, for the library's trainer: of a corpus of tokens, or of conversations; of one source, or of
-// several that are mixed by their weights (lm/mixture.h). Held-out sequences are never mixed: the micro-batches of an
-// evaluation are the sources' in turn.
+// several that are mixed by their weights (lm/mixture.h). Held-out sequences, or those of --eval-data, are never mixed: the
+// micro-batches of an evaluation are the sources' in turn.
 //
 // Owner:   the rank's training. Threads: the rank's.
 // Errors:  of the constructor, what the corpus or the conversations throw. If a file has changed or cannot be read later, all
@@ -37,6 +37,7 @@ class RunData {
   RunData(RunData&&) = delete;
   ~RunData();
 
+  [[nodiscard]] std::uint64_t sequences() const;  // to train on, of a single source
   // As Trainer::Options has it.
   bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
@@ -70,14 +71,18 @@ class RunData {
     lm::Tokenizer tokenizer;
     lm::ChatFormat format;
   };
+  using Sources = std::vector<std::unique_ptr<Source>>;
+  [[nodiscard]] Sources sources_of(const RunConfig& config, bool holds_out) const;
+  [[nodiscard]] const Sources& evaluated_sources() const { return of_evaluation_.empty() ? sources_ : of_evaluation_; }
   struct Place {
     Source* source = nullptr;
+    Split split = Split::training;  // of the source
     std::uint64_t sequence = 0;
   };
   [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
 
   std::unique_ptr<Vocabulary> vocabulary_;  // of conversations
-  std::vector<std::unique_ptr<Source>> sources_;
+  Sources sources_, of_evaluation_;             // of_evaluation_: of --eval-data, all of which is evaluated on
   lm::Mixture mixture_, counted_;  // counted_: of epochs(), whose place is another one
   std::uint64_t rows_;             // of a micro-batch
   std::uint64_t evaluated_;        // sequences of each source that an evaluation takes

@@ -487,15 +487,17 @@ void demand_run_to_resume(const std::string& dir) {
 // Older versions always held a part out. What is wrong with the file is said where the run is opened.
 bool holds_out(const RunConfig& c) {
   const auto dir = run_resumed(c);
-  if (dir.empty() || !fs::exists(dir / kRunFile)) return c.eval_batches > 0;
+  const bool needs_part = c.eval_batches > 0 && c.eval_data.empty();
+  if (dir.empty() || !fs::exists(dir / kRunFile)) return needs_part;
   bool held_out = true;
   for (const auto* const name : {kRunFileCopy, kRunFile}) try {
       held_out = parse_sealed(read_text_file(dir / name)).value(kHoldsOut, true);
     } catch (const std::exception&) {  // the next one, or what is usual
     }
-  if (!held_out && c.eval_batches > 0)
-    throw Error(fmt::format("the run in {} began with --eval-batches 0, so it trains on all of its data and has nothing to "
-                            "evaluate on\n  continue with --eval-batches 0, or start a new run in another --out-dir",
+  if (!held_out && needs_part)
+    throw Error(fmt::format("the run in {} began with --eval-batches 0 or --eval-data, so it trains on all of its data and has "
+                            "nothing to evaluate on\n  continue with --eval-batches 0 or with --eval-data, or start a new run "
+                            "in another --out-dir",
                             dir.string()),
                 Exit::usage);
   return held_out;

@@ -10,15 +10,20 @@
 #include <terrace/core/printable.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
 
 RunText::RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& given, const std::string& end) {
-  if (given.empty()) demand_intact_tokenizer(run);
-  const auto tokenizer = given.empty() ? tokenizer_of_run(run, config) : given;
-  const bool of_bytes = config.data_format == "bytes";
+  const bool of_run = is_run(run);
+  if (given.empty() && of_run) demand_intact_tokenizer(run);
+  const auto tokenizer = !given.empty() ? given : of_run ? tokenizer_of_run(run, config) : tokenizer_of(config);
+  const bool of_bytes = config.data_format == "bytes" && (of_run || given.empty());
   if (of_bytes && !tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run), Exit::usage);
+  if (!of_bytes && tokenizer.empty() && !of_run)
+    throw Error(fmt::format("the model in {} has no tokenizer.json and no tokenizer.model\n  give its --tokenizer", run),
+                Exit::usage);
   if (!of_bytes && tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}) without a --tokenizer\n  give the "
                             "--tokenizer that made the ids",
@@ -32,7 +37,7 @@ RunText::RunText(const RunConfig& config, const std::string& run, const std::fil
 lm::ChatFormat RunText::chat_format(std::int64_t now) const {
   if (!tokenizer_)
     throw Error(
-        "the run was trained on bytes, which have no marks between messages\n  train with --data-format jsonl and a "
+        "the model was trained on bytes, which have no marks between messages\n  train with --data-format jsonl and a "
         "--tokenizer; "
         "`terrace generate` continues a text",
         Exit::usage);

@@ -87,6 +87,11 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
   out["data"] = nlohmann::json::array();
   for (const auto& source : data_sources(c))
     for (const auto& file : source.files) out["data"].push_back(describe_content(file));
+  if (!c.eval_data.empty()) {
+    auto& files = out["eval-data"] = nlohmann::json::array();
+    for (const auto& source : data_sources(of_evaluation(c)))
+      for (const auto& file : source.files) files.push_back({source.weight, describe_content(file)});
+  }
   if (const auto sources = data_sources(c); sources.size() > 1)
     for (const auto& source : sources) out["data weights"].push_back({source.weight, source.files.size()});
   if (!holds_out(c)) out["held-out data"] = "none";

@@ -118,7 +118,12 @@ void demand_separator(const RunConfig& c) {
                 fmt::format("give the id of a token, at most {}, or leave it out", c.vocab - 1));
 }
 
-void demand_weights(const RunConfig& c) { static_cast<void>(data_sources(c)); }
+void demand_weights(const RunConfig& c) {
+  static_cast<void>(data_sources(c));
+  static_cast<void>(data_sources(of_evaluation(c)));
+  if (!c.eval_data.empty() && c.eval_batches == 0)
+    refuse_pair("--eval-data with --eval-batches 0, which evaluates nothing", "give --eval-batches 1 or more, or leave out one");
+}
 
 void demand_bytes(const RunConfig& c) {
   if (c.data_format == "bytes" && c.vocab < lm::kByteVocabulary)
