@@ -132,14 +132,37 @@ bool halve_head_rows(RunConfig& c, std::int64_t least, std::uint64_t largest_pha
   return true;
 }
 
+// Whether --tiles auto opens all numbers: if none is given, and the layers do not fit as they are. A run that goes on keeps those
+// that it has.
+bool opens_all(RunConfig& c) {
+  const bool given = std::ranges::any_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number != 1; });
+  if (c.tiles != "auto" || given || c.experts > 0 || c.tp_mode != "1d" || optimizer_of(c)->layer_unit()) return false;
+  if (const auto resumed = run_resumed(c); !resumed.empty()) {
+    RunConfig then;
+    apply_file(then, resumed / kConfigFile);
+    for (const auto& tiles : kTiles) c.*tiles.number = then.*tiles.number;
+    return false;
+  }
+  const auto budget = budgets(c).device;
+  const auto bytes = largest_phase(c).bytes;
+  if (bytes > budget) return true;
+  if (bytes <= budget / 20 * 19) return false;
+  auto request = plan_request(c);  // the plan itself, where a little may be missing
+  request.advises = false;
+  if (c.pp > 1) return false;
+  return !plan(lm::make_model(model_config(c)), request, machine_profile(c)).fits;
+}
+
 }  // namespace
 
 RunConfig with_chosen_tiles(RunConfig c) {
+  if (opens_all(c))
+    for (const auto& tiles : kTiles) c.*tiles.number = 0;
   std::vector<const Tiles*> open;
   for (const auto& tiles : kTiles)
     if (c.*tiles.number == 0) open.push_back(&tiles);
   const auto resumed = run_resumed(c);
-  const bool no_rows = c.head_rows == 0 && c.device != "cpu";
+  const bool no_rows = c.head_rows == 0 && c.on_gpu();
   if (open.empty() && !no_rows) return c;
   RunConfig then;
   if (!resumed.empty()) apply_file(then, resumed / kConfigFile);

@@ -22,6 +22,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/terrace/data_sources.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/input_files.h>
 #include <terrace/examples/terrace/launched.h>
@@ -29,6 +30,7 @@
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setting_flags.h>
+#include <terrace/examples/terrace/usual_settings.h>
 #include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
@@ -354,16 +356,19 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     for (const auto& set : parsed.sets) apply_set(config, set);
     apply_flags(config, parsed.flags);
   };
-  RunConfig below;
+  auto below = nothing_given();
   apply_files(below, 0, place);
   auto config = below;
   apply_above(config);
   below.model = config.model;
-  if (!apply_model_dir(below)) return config;
-  config = below;
-  apply_above(config);
-  config.model = below.model;
-  keep_usual(config, below);
+  const bool of_model = apply_model_dir(below);
+  if (of_model) {
+    config = below;
+    apply_above(config);
+    config.model = below.model;
+    keep_usual(config, below);
+  }
+  complete(config, of_model);
   return config;
 }
 
@@ -452,11 +457,15 @@ CommandLine parse(int argc, const char* const* argv) {
     if (line.command == of_run) check_arguments(line);
   if (reads_weights(line.command)) {
     for (const auto& directory : line.positional) line.configs.push_back(resolve_to_read(line, parsed, directory));
+    for (auto& config : line.configs) find_device(config, 1);
     line.config = line.configs.front();
     return line;
   }
   line.config = resolve(line, parsed);
-  if (line.command == "train" || line.command == "plan" || line.command == "config") {
+  const bool of_training = line.command == "train" || line.command == "plan" || line.command == "config";
+  if (const auto place = launched(); of_training || line.command == "doctor")
+    find_device(line.config, place ? place->local_ranks : line.config.ranks());
+  if (of_training) {
     if (line.config.data_format == kFindForm) line.config.data_format = found_format(line.config);
     validate(line.config);
     check_arguments(line);

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <mutex>
 
@@ -24,7 +25,7 @@ namespace {
 
 int gpu_index(const RunConfig& c, std::int64_t local_rank) {
   int index = 0;
-  const std::string_view digits = std::string_view(c.device).substr(std::string_view("cuda:").size());
+  const std::string_view digits = std::string_view(c.device_name()).substr(std::string_view("cuda:").size());
   std::from_chars(digits.data(), digits.data() + digits.size(), index);
   return index + static_cast<int>(local_rank);
 }
@@ -40,7 +41,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   if (found.gpus.empty())
     throw Error(fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu; terrace plan --cluster-profile "
                             "FILE plans for GPUs that are not here",
-                            c.device, found.why_none, found.mend),
+                            c.device_name(), found.why_none, found.mend),
                 Exit::hardware_missing);
   const auto index = static_cast<std::size_t>(gpu_index(c, local_rank));
   if (index >= found.gpus.size() && local_rank > 0)
@@ -48,10 +49,10 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
         fmt::format(
             "{} ranks of this machine need a GPU each, from {} on, but the machine has {}\n  start fewer ranks here, or give "
             "--device cpu",
-            c.local_ranks, c.device, found.gpus.size()),
+            c.local_ranks, c.device_name(), found.gpus.size()),
         Exit::hardware_missing);
   if (index >= found.gpus.size())
-    throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device, found.gpus.size(),
+    throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device_name(), found.gpus.size(),
                             found.gpus.size() == 1 ? "" : "s",
                             found.gpus.size() == 1 ? "" : fmt::format(" to cuda:{}", found.gpus.size() - 1)),
                 Exit::hardware_missing);
@@ -59,7 +60,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
 }
 
 std::filesystem::path profile_file(const RunConfig& c) {
-  return c.machine_profile.empty() ? default_profile_path(c.device) : std::filesystem::path(c.machine_profile);
+  return c.machine_profile.empty() ? default_profile_path(c.device_name()) : std::filesystem::path(c.machine_profile);
 }
 
 // Of a profile that cannot be read, nothing; machine_profile() warns about it.
@@ -81,12 +82,57 @@ std::string who_makes_attention(const RunConfig& c) {
 
 }  // namespace
 
+namespace {
+
+// Also without a driver.
+bool has_gpu_of_nvidia() {
+  constexpr std::string_view kNvidia = "0x10de", kDisplays = "0x03";
+  std::error_code error;
+  for (const auto& device : std::filesystem::directory_iterator("/sys/bus/pci/devices", error)) {
+    const auto says = [&](const char* name, std::string_view what) {
+      std::string word;
+      std::ifstream(device.path() / name) >> word;
+      return word.starts_with(what);
+    };
+    if (says("vendor", kNvidia) && says("class", kDisplays)) return true;
+  }
+  return false;
+}
+
+// Why a run does not use the GPUs of this machine; empty: it can.
+std::string why_no_gpu(const GpuSearch& found, std::int64_t ranks_here) {
+  constexpr int kLeastMajor = 8;  // the oldest that the kernels are built for
+  if (found.gpus.empty()) return found.why_none;
+  if (std::ssize(found.gpus) < ranks_here)
+    return fmt::format("{} ranks need a GPU each, and there {} {}", ranks_here, found.gpus.size() == 1 ? "is" : "are",
+                       found.gpus.size());
+  for (const auto& gpu : found.gpus)
+    if (gpu.compute_major < kLeastMajor)
+      return fmt::format("{} has compute capability {}.{}, and terrace needs {}.0", gpu.name, gpu.compute_major,
+                         gpu.compute_minor, kLeastMajor);
+  const auto trouble = cuda_module_trouble();
+  return trouble.substr(0, trouble.find('\n'));
+}
+
+}  // namespace
+
+void find_device(RunConfig& c, std::int64_t ranks_here) {
+  if (c.device != "auto") return;
+  const auto found = gpus_for(c);
+  const auto why_not = why_no_gpu(found, ranks_here);
+  c.found_device = why_not.empty() && !found.gpus.empty() ? "cuda:0" : "cpu";
+  if (c.on_gpu())
+    c.chosen.push_back(fmt::format("--device cuda:0 ({})", found.gpus.front().name));
+  else if (!found.gpus.empty() || has_gpu_of_nvidia())
+    c.chosen.push_back(fmt::format("--device cpu ({})", why_not));
+}
+
 void demand_device(const RunConfig& c) {
-  if (c.device != "cpu") find_gpu(c, std::max<std::int64_t>(0, c.local_ranks - 1));
+  if (c.on_gpu()) find_gpu(c, std::max<std::int64_t>(0, c.local_ranks - 1));
 }
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {
-  if (c.device == "cpu") return make_cpu_device(pool);
+  if (!c.on_gpu()) return make_cpu_device(pool);
   return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank),
                                  .algorithms = algorithms,
                                  .machine_algorithms = machine_algorithms(c),
@@ -95,23 +141,23 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
 
 ThreadPool make_pool(const RunConfig& c) {
   int node = -1;
-  if (c.device != "cpu") {
+  if (c.on_gpu()) {
     const auto gpus = gpus_for(c).gpus;  // empty if the plan is for another machine
     const auto index = static_cast<std::size_t>(gpu_index(c, c.local_rank));
     if (index < gpus.size()) node = gpus[index].numa_node;
   }
   const auto cores = cores_of_numa_node(node);
-  const bool asked = c.threads != 0 || c.device == "cpu";
+  const bool asked = c.threads != 0 || !c.on_gpu();
   return ThreadPool(asked ? static_cast<int>(c.threads) : usual_threads(c, usable_cores(cores)), cores);
 }
 
 int usual_threads(const RunConfig& c, int cores) {
   constexpr int kIssuing = 2;
-  return std::max(1, cores - (c.device == "cpu" ? 0 : std::min(kIssuing, cores / 4)));
+  return std::max(1, cores - (!c.on_gpu() ? 0 : std::min(kIssuing, cores / 4)));
 }
 
 std::string bits_group(const RunConfig& c) {
-  if (c.device == "cpu") return product_group(parse_dtype(c.dtype));
+  if (!c.on_gpu()) return product_group(parse_dtype(c.dtype));
   return fmt::format("{} products of {}", c.dtype, find_gpu(c, c.local_rank).name);
 }
 
@@ -152,7 +198,7 @@ std::uint64_t free_bytes(const GpuInfo& gpu) {
 }  // namespace
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
-  if (c.device == "cpu") return memory_for_budgets(c) / 2 / 100 * 95;
+  if (!c.on_gpu()) return memory_for_budgets(c) / 2 / 100 * 95;
   const auto gpu = find_gpu(c, c.local_rank);
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";
@@ -181,19 +227,19 @@ MachineProfile load_measured(const std::filesystem::path& file) try {
 
 MachineProfile machine_profile(const RunConfig& c) {
   MachineProfile assumed;
-  assumed.device = c.device;
+  assumed.device = c.device_name();
   assumed.links = links_of(c);
   const bool named = !c.machine_profile.empty();
   const auto file = profile_file(c);
   if (!named && !std::filesystem::exists(file)) return assumed;
   try {
     auto profile = load_measured(file);
-    if (profile.device != c.device)
+    if (profile.device != c.device_name())
       throw Error(
           fmt::format(
               "machine profile {} is for device {}, but the run uses {}\n  run terrace doctor --measure --device {}, or give "
               "another --machine-profile",
-              file.string(), profile.device, c.device, c.device),
+              file.string(), profile.device, c.device_name(), c.device_name()),
           Exit::usage);
     profile.links = links_of(c);
     return profile;

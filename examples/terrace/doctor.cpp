@@ -129,7 +129,7 @@ Finding examine_cudnn() {
 }
 
 Finding examine_profile(const RunConfig& config) {
-  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
+  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
   std::error_code error;
   if (!fs::exists(file, error)) {
@@ -163,7 +163,7 @@ void keep_disk(const fs::path& file, MachineProfile& profile) {
 
 void measure_and_save(const RunConfig& config) {
   auto pool = make_pool(config);
-  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device) : fs::path(config.machine_profile);
+  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
   std::error_code error;
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), error);
   if (error)
@@ -199,7 +199,7 @@ std::vector<Finding> examine_machine(const RunConfig& config) {
   out.push_back(examine_memlock());
   out.push_back(examine_huge_pages());
   out.push_back(examine_io_uring());
-  out.push_back(examine_cuda(config.device != "cpu"));
+  out.push_back(examine_cuda(config.on_gpu()));
   out.push_back(examine_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}));
   out.push_back(examine_library("NCCL", {"libnccl.so.2", "libnccl.so"}));
   out.push_back(examine_cufile());

@@ -142,6 +142,10 @@ std::vector<Option> make_table() {
           "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,
           "parts of the vocabulary's table that are used one after the other; a device budget must hold one of them, and the "
           "head computes its logits twice; 0: as few as fit"),
+      text("model", "tiles", &C::tiles, Text::choice, kRanks,
+           "large layers in tiles where they are not given (the flags that end with -tiles): auto: none where all fits, else as "
+           "few as fit; off: none",
+           {"auto", "off"}),
       number("model", "head-rows", &C::head_rows, {0, static_cast<double>(layers::kMostHeadRows)}, kSame,
              "rows of a micro-batch whose logits the output head makes at a time; more of them use the table of the vocabulary "
              "less often, and need more device memory; 0: on the CPU those of 64 MiB, on a GPU 4096, or fewer if these do not "
@@ -201,6 +205,8 @@ std::vector<Option> make_table() {
 
       number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch"),
       number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step"),
+      number("train", "epochs", &C::epochs, {0, kMost}, kRanks,
+             "how often all of the data is trained on, instead of --steps; 0: --steps says how long"),
       number("train", "steps", &C::steps, kPositive, kRanks, "training steps in all, each with one update of the weights"),
       text("train", "optimizer", &C::optimizer, Text::choice, kSame, "algorithm that updates the weights",
            names_of(optimizers())),
@@ -327,7 +333,7 @@ std::vector<Option> make_table() {
       number("parallel", "ep", &C::ep, {1, 65536}, kSame,
              "expert-parallel ranks, which train on different sequences and have different experts of each mixture"),
 
-      text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N"),
+      text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N; auto: the first GPU that can be used, else the CPU"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,
            "budget of the device tier; auto: 95 % of the free memory (with --device cpu: of half of it, after the room that "
            "the program needs)"),

@@ -26,6 +26,7 @@
 #include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/same_settings.h>
+#include <terrace/examples/terrace/usual_settings.h>
 
 namespace terrace::cli {
 namespace {
@@ -185,7 +186,7 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
     case Option::Text::device: {
       const bool digits = text.size() > 5 && text.size() < 9 &&
                           std::all_of(text.begin() + 5, text.end(), [](unsigned char c) { return c >= '0' && c <= '9'; });
-      if (text != "cpu" && !(text.starts_with("cuda:") && digits)) refuse(o, source, raw);
+      if (text != "auto" && text != "cpu" && !(text.starts_with("cuda:") && digits)) refuse(o, source, raw);
       return;
     }
   }
@@ -368,7 +369,7 @@ std::string accepted(const Option& o) {
     case Option::Text::layers: return fmt::format("{} or an integer of at least 0", listed(o.choices, ", "));
     case Option::Text::share: return fmt::format("{} or a share from 0 to 1", listed(o.choices, ", "));
     case Option::Text::windows: return "an integer of at least 0, or a list of them such as 512,512,0";
-    case Option::Text::device: return "cpu or cuda:N";
+    case Option::Text::device: return "auto, cpu or cuda:N";
     case Option::Text::required: return "a text that is not empty";
     case Option::Text::any: break;
   }
@@ -522,14 +523,22 @@ bool apply_model_dir(RunConfig& c) {
   c.mlp_bias = model.mlp_bias.value_or(false);
   if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
-  c.dtype = name_of(model.dtype);
+  if (c.dtype.empty()) {
+    c.dtype = name_of(model.dtype);
+    c.chosen.push_back(fmt::format("--dtype {} (its {})", c.dtype, lm::kModelConfigFile));
+  }
   if (model.experts.count != 0) {
     c.experts = model.experts.count;
     c.experts_per_token = model.experts.chosen;
     c.router_gates = model.experts.renormalise ? "chosen" : "all";
   }
   // The longest sequence of a published model is rarely what one wants to train with.
-  c.seq_len = std::min({c.seq_len, model.seq_len});
+  if (c.seq_len == 0) {
+    c.seq_len = std::min(kLongestUsual, model.seq_len);
+    c.chosen.push_back(fmt::format("--seq-len {} ({})", c.seq_len,
+                                   c.seq_len == model.seq_len ? "as long as the model's" : "usual for a published model"));
+  }
+  c.seq_len = std::min(c.seq_len, model.seq_len);
   return true;
 }
 

@@ -115,9 +115,8 @@ constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"num-threads", "--threads"},
     {"tensorboard-dir", "--tensorboard"},
     // What terrace counts in another way.
-    {"epochs", "--steps, which counts updates of the weights; terrace plan prints the epochs that they are"},
-    {"num-epochs", "--steps, which counts updates of the weights; terrace plan prints the epochs that they are"},
-    {"num-train-epochs", "--steps, which counts updates of the weights; terrace plan prints the epochs that they are"},
+    {"num-epochs", "--epochs"},
+    {"num-train-epochs", "--epochs"},
     {"load-in-4bit", "nothing for quantised weights; --nvme-path offloads the weights as they are"},
     {"load-in-8bit", "nothing for quantised weights; --nvme-path offloads the weights as they are"},
 };

@@ -1,5 +1,6 @@
 // terrace plan: prints what `train` with the same flags would do. It allocates nothing.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -21,6 +22,7 @@
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/usual_settings.h>
 #include <terrace/parallel/flops.h>
 
 namespace terrace::cli {
@@ -31,7 +33,8 @@ struct Where {
   MachineProfile profile;
 };
 
-Where here(const RunConfig& config) {
+Where here(const RunConfig& given) {
+  const auto config = with_chosen_tiles(given);
   // Where nothing is measured, the plan may be for another machine.
   if (!config.assumed_costs && config.pp <= 1) demand_device(config);
   return {config, machine_profile(config)};
@@ -40,11 +43,17 @@ Where here(const RunConfig& config) {
 Where there(const CommandLine& line) {
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
-  return {on_cluster(line.config, cluster, size), rank_profile(cluster, size)};
+  return {with_chosen_tiles(on_cluster(line.config, cluster, size)), rank_profile(cluster, size)};
+}
+
+// Of --epochs, if the data is here.
+void count_steps(RunConfig& config) {
+  if (config.epochs > 0 && !config.data.empty()) set_steps_of_epochs(config, RunData(config).sequences_of_an_epoch());
 }
 
 // The ranks, and the sequences of a step, are those that the flags without --search would have.
-Exit search(const CommandLine& line) {
+Exit search(CommandLine line) {
+  line.config.tiles = "off";  // of every candidate they would take as long to choose as its plan
   if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
     throw Error(
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
@@ -81,7 +90,7 @@ Exit search(const CommandLine& line) {
 
 Exit plan_command(const CommandLine& given) {
   auto line = given;
-  if (line.plan.search < 0) line.config = with_chosen_tiles(line.config);
+  count_steps(line.config);
   for (const auto& warning : warnings_of(line.config)) warn(warning);
   if (line.plan.search >= 0) return search(line);
   for (const auto& warning : warnings_of_data(line.config)) warn(warning);
@@ -110,6 +119,7 @@ Exit plan_command(const CommandLine& given) {
   }
 
   const auto t = traffic_of_step(p);
+  if (!config.chosen.empty()) fmt::print("chosen: {}\n", fmt::join(config.chosen, ", "));
   fmt::print("{}{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", config.model, tiles_in_words(config),
              static_cast<double>(p.parameters) * 1e-6, format_bytes(p.state_bytes), p.map.chunk_elements);
   const auto& recipe = p.map.recipe;

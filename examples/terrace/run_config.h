@@ -32,6 +32,7 @@ struct RunConfig {
   std::string router_gates = "chosen";  // chosen | all
   bool untied = false;                  // the output head has its own weights
   std::int64_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;
+  std::string tiles = "auto";  // auto: 1 of each kind that is not given, or as few as fit | off: as given
   std::int64_t head_rows = 0;
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
@@ -43,6 +44,7 @@ struct RunConfig {
   std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
   // training
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
+  double epochs = 0;  // 0: `steps` says how long; else so often through the data
   std::string optimizer = "adamw";  // of optimizers/optimizer.h's table
   std::string recipe = "fp32";      // of optimizers/recipe.h's table
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
@@ -103,7 +105,10 @@ struct RunConfig {
   std::int64_t local_ranks = 0;  // not an option: how many ranks share this machine; 0: all
   std::int64_t local_rank = 0;   // not an option: this rank among them, which is added to the number of the GPU
   // memory; sizes are text, because `auto` and `unlimited` are possible values
-  std::string device = "cpu";
+  std::string device = "auto";         // auto | cpu | cuda:N
+  std::string found_device = "cpu";    // not an option: what auto is on this machine (usual_settings.h)
+  [[nodiscard]] const std::string& device_name() const { return device == "auto" ? found_device : device; }
+  [[nodiscard]] bool on_gpu() const { return device_name() != "cpu"; }
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";
   std::vector<std::filesystem::path> nvme_path;  // empty: no disk tier
   std::string prefetch_depth = "auto";
@@ -120,6 +125,7 @@ struct RunConfig {
   bool tensorboard = false;          // an event file in the run directory
   std::filesystem::path prometheus;  // a text file of the last step's metrics; empty: none
   bool verify_resident = false;      // repeat the first steps without offloading and compare every loss
+  std::vector<std::string> chosen;   // not an option: "--dtype bf16 (config.json)", what nobody gave and why it is so
   bool assumed_costs = false;        // take the plan's times from the profile alone, as for another machine
   std::string machine_profile;       // a profile file; empty: the saved one, or assumed rates
 };

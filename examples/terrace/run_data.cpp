@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 #include <iterator>
 #include <utility>
@@ -207,6 +208,14 @@ RunData::Place RunData::place_of(lm::Mixture& mixture, Split split, std::uint64_
 }
 
 std::uint64_t RunData::sequences() const { return sources_.front()->sequences(Split::training); }
+
+// A source with a share s of all sequences is trained on once after n / s of them.
+std::uint64_t RunData::sequences_of_an_epoch() const {
+  double all = 0;
+  for (const auto& source : sources_)
+    all = std::max(all, static_cast<double>(source->sequences(Split::training)) / source->share());
+  return static_cast<std::uint64_t>(std::ceil(all));
+}
 
 bool RunData::read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
                    std::span<std::int32_t> targets) try {

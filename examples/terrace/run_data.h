@@ -37,7 +37,8 @@ class RunData {
   RunData(RunData&&) = delete;
   ~RunData();
 
-  [[nodiscard]] std::uint64_t sequences() const;  // to train on, of a single source
+  [[nodiscard]] std::uint64_t sequences() const;              // to train on, of a single source
+  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // until each source has been trained on once, or more often
   // As Trainer::Options has it.
   bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);

@@ -106,7 +106,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
   if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
   // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.
-  out["device"] = c.device.substr(0, c.device.find(':'));
+  out["device"] = c.on_gpu() ? "cuda" : "cpu";
   for (const auto* const choice : {"TERRACE_ATTENTION", "TERRACE_ATTENTION_KERNEL"})
     if (const auto* const value = std::getenv(choice)) out[choice] = value;
   return out;

@@ -133,9 +133,9 @@ Budget budgets(const RunConfig& c) {
   // The ranks of a machine divide its host memory and disks. A given device budget is that of each rank.
   const auto sharing = ranks_of_machine(c);
   const auto share = [&](std::uint64_t bytes) { return bytes == kUnlimited ? bytes : bytes / sharing; };
-  const auto device_share = c.device == "cpu" ? sharing : 1;
+  const auto device_share = !c.on_gpu() ? sharing : 1;
   b.device = resolve_bytes(c.device_memory, c.device_memory == "auto" ? usual_device_bytes(c) / device_share : 0);
-  b.host = share(resolve_bytes(c.host_memory, (c.device == "cpu" ? available / 2 : available) / 100 * 85));
+  b.host = share(resolve_bytes(c.host_memory, (!c.on_gpu() ? available / 2 : available) / 100 * 85));
   b.disk = c.nvme_path.empty() ? 0 : share(resolve_bytes(c.nvme_limit, kUnlimited));
   return b;
 }

@@ -32,6 +32,8 @@ void note_resume(Screen& screen, const RunConfig& config, const AgreedPlan& agre
 void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agreed, const RunDir& dir, const Team& team,
                 const Start& start) {
   if (const auto data = describe_data(config); !data.empty()) screen.note(data);
+  if (team.first() && !dir.resume && !config.chosen.empty())
+    screen.note(fmt::format("chosen: {}", fmt::join(config.chosen, ", ")));
   screen.note(agreed.describe());
   if (!agreed.found_schedule().empty())
     screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",

@@ -49,6 +49,7 @@
 #include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/examples/terrace/team.h>
 #include <terrace/examples/terrace/trainer_settings.h>
+#include <terrace/examples/terrace/usual_settings.h>
 #include <terrace/examples/terrace/verify_resident.h>
 #include <terrace/parallel/comm/nccl.h>
 #include <terrace/parallel/engine.h>
@@ -449,6 +450,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   agree_on_tiles(config, [&](std::uint64_t tiles) { return team.max(tiles); });
   team.together([&] {
     data.emplace(config);
+    set_steps_of_epochs(config, data->sequences_of_an_epoch());
     if (team.first()) content.emplace(config);
     agreed.emplace(config);
   });

@@ -117,6 +117,7 @@ RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) 
   RunConfig config;
   config.model = fs::absolute(directory).string();
   config.seq_len = std::numeric_limits<std::int64_t>::max();
+  config.dtype.clear();  // its own
   apply_model_dir(config);
   if (!adapter.empty()) {
     const auto told = lm::adapter_settings(adapter, lm::family_named(config.model), config.experts > 0);

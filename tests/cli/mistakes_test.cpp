@@ -13,7 +13,7 @@ TEST_F(Mistakes, AreAnsweredWithTheLineToType) {
            {{"--host-memory", "24"}, 3, {"--host-memory 24 is 24 bytes", "--host-memory 24GiB"}},
            {{"--learning-rate", "1e-3"}, 2, {"unknown flag --learning-rate; terrace has --lr\n"}},
            {{"--gradient_accumulation_steps=4"}, 2, {"; terrace has --grad-accumulation\n"}},
-           {{"--epochs", "2"}, 2, {"; terrace has --steps, which counts updates"}},
+           {{"--num_train_epochs", "2"}, 2, {"; terrace has --epochs\n"}},
            {{"--format", "u16"}, 2, {"; terrace has --data-format\n"}},
            {{"-o", "run"}, 2, {"; terrace has --out-dir\n"}},
            {{"--bf16"}, 2, {"; terrace has --dtype bf16\n"}},

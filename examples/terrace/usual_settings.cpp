@@ -1,0 +1,73 @@
+#include <terrace/examples/terrace/usual_settings.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/tokenizer/tokenizer.h>
+
+namespace terrace::cli {
+namespace {
+
+constexpr double kRateOfPublished = 1e-5, kRateOfAdapters = 2e-4;
+constexpr double kFallsTo = 0.1;  // of --lr, if --min-lr is not given with it
+
+void complete_rates(RunConfig& c, bool of_model) {
+  const RunConfig usual;
+  if (c.lr == 0) {
+    const bool adapters = c.lora_rank > 0;
+    c.lr = !of_model ? usual.lr : adapters ? kRateOfAdapters : kRateOfPublished;
+    if (of_model) {
+      c.chosen.push_back(fmt::format("--lr {} (usual for {})", c.lr, adapters ? "adapters" : "all weights of a published model"));
+      if (c.min_lr < 0) c.min_lr = kFallsTo * c.lr;
+    }
+  }
+  if (c.min_lr < 0) c.min_lr = usual.min_lr <= c.lr ? usual.min_lr : kFallsTo * c.lr;
+}
+
+void complete_vocabulary(RunConfig& c) {
+  if (c.vocab != 0) return;
+  c.vocab = RunConfig().vocab;
+  if (c.tokenizer.empty() || c.data_format == "bytes") return;
+  c.vocab = static_cast<std::int64_t>(lm::Tokenizer::read(c.tokenizer).ids());
+  c.chosen.push_back(fmt::format("--vocab {} (the tokenizer's)", c.vocab));
+}
+
+}  // namespace
+
+RunConfig nothing_given() {
+  RunConfig c;
+  c.seq_len = c.vocab = 0;
+  c.lr = 0;
+  c.min_lr = -1;
+  c.dtype.clear();
+  c.lora_targets.clear();
+  return c;
+}
+
+void complete(RunConfig& c, bool of_model) {
+  const RunConfig usual;
+  if (c.seq_len == 0) c.seq_len = usual.seq_len;
+  if (c.dtype.empty()) c.dtype = usual.dtype;
+  if (c.lora_targets.empty()) {
+    c.lora_targets = of_model ? "all" : usual.lora_targets;
+    if (of_model && c.lora_rank > 0) c.chosen.emplace_back("--lora-targets all (usual for a published model)");
+  }
+  complete_rates(c, of_model);
+  complete_vocabulary(c);
+}
+
+void set_steps_of_epochs(RunConfig& c, std::uint64_t sequences) {
+  if (c.epochs == 0) return;
+  const auto a_step = static_cast<double>(c.batch_size * c.grad_accumulation * c.ep * std::max<std::int64_t>(1, c.dp));
+  const auto steps = std::ceil(c.epochs * static_cast<double>(sequences) / a_step);
+  constexpr double kMost = 1e15;  // as for --steps
+  if (!(steps <= kMost)) throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.epochs), Exit::usage);
+  c.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  c.chosen.push_back(
+      fmt::format("--steps {} ({} epochs of {} sequences, {} a step)", c.steps, c.epochs, sequences, static_cast<std::int64_t>(a_step)));
+}
+
+}  // namespace terrace::cli
