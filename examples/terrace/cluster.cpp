@@ -19,6 +19,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/shipped_clusters.h>
 
 namespace terrace::cli {
 namespace {
@@ -190,10 +191,14 @@ ClusterProfile parse_cluster(std::string_view text, const std::string& name) { r
 
 ClusterProfile load_cluster(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml",
-                            file.string(), why),
+    throw Error(fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml, or "
+                            "one of {}",
+                            file.string(), why, fmt::join(shipped_clusters(), ", ")),
                 Exit::usage);
   };
+  std::error_code error;
+  if (const auto shipped = shipped_cluster(file.string()); shipped && !std::filesystem::exists(file, error))
+    return parse_cluster(*shipped, file.string());
   std::string text;
   try {
     text = read_text_file(file);

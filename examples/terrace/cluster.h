@@ -39,6 +39,7 @@ struct ClusterProfile {
 };
 
 ClusterProfile parse_cluster(std::string_view text, const std::string& name);  // `name` for messages
+// A file, or else a profile that the program has in itself.
 ClusterProfile load_cluster(const std::filesystem::path& file);
 
 struct ClusterSize {

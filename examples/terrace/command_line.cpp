@@ -30,6 +30,7 @@
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setting_flags.h>
+#include <terrace/examples/terrace/shipped_clusters.h>
 #include <terrace/examples/terrace/usual_settings.h>
 #include <terrace/examples/terrace/weights_reader.h>
 
@@ -227,8 +228,9 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
     sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
     auto* const profile = sub->add_option("--cluster-profile", out.plan.cluster_profile,
-                                          "plan for the cluster that this file describes; see examples/clusters");
-    profile->type_name("FILE")->group("cluster");
+                                          fmt::format("plan for the machine or cluster that this file describes, or for one of {}",
+                                                      fmt::join(shipped_clusters(), ", ")));
+    profile->type_name("FILE|NAME")->group("cluster");
     for (auto* const size :
          {sub->add_option("--nodes", out.plan.nodes, "number of nodes (default 1)"),
           sub->add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each node; 0: one for each GPU")})

@@ -40,7 +40,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
   const auto found = gpus_for(c);
   if (found.gpus.empty())
     throw Error(fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu; terrace plan --cluster-profile "
-                            "FILE plans for GPUs that are not here",
+                            "gpu-24gb (or gpu-32gb, gpu-48gb, gpu-80gb, gpu-141gb) plans for GPUs that are not here",
                             c.device_name(), found.why_none, found.mend),
                 Exit::hardware_missing);
   const auto index = static_cast<std::size_t>(gpu_index(c, local_rank));

@@ -1,0 +1,15 @@
+// The cluster profiles that the program has in itself (examples/clusters), so that --cluster-profile takes their names anywhere.
+//
+// Threads: any; constant.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace terrace::cli {
+
+std::optional<std::string_view> shipped_cluster(std::string_view name);  // its TOML text
+std::vector<std::string_view> shipped_clusters();                        // their names
+
+}  // namespace terrace::cli
