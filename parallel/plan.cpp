@@ -143,12 +143,15 @@ class Planner {
     p.map.recipe = map.options().recipe;
     p.map.activations = map.options().activations;
     p.state_bytes = map.chunks().state_bytes();
-    p.parameters = 0;  // of the whole model, also where ranks have parts of it
+    p.parameters = p.trained_parameters = 0;  // of the whole model, also where ranks have parts of it
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto& param : map.layout().params(l))
-        if (!param.tied)
-          p.parameters += static_cast<std::uint64_t>(whole_shape(param.shape, param.split).elements()) *
-                          std::max<std::size_t>(1, param.dealt.size());
+        if (!param.tied) {
+          const auto elements = static_cast<std::uint64_t>(whole_shape(param.shape, param.split).elements()) *
+                                std::max<std::size_t>(1, param.dealt.size());
+          p.parameters += elements;
+          if (!param.frozen) p.trained_parameters += elements;
+        }
 
     const ProfileCosts costs(map, profile_);
     auto programs = write_programs(map, request_, 1);

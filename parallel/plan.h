@@ -75,7 +75,7 @@ struct Plan {
   std::string link;     // the busiest link, "PCIe", "host memory" or "disk"; empty if the step does not stall
   StepChoice choice;
   std::vector<TriedChoice> tried;  // the candidates; empty if the request left nothing open
-  std::uint64_t state_bytes = 0, parameters = 0;
+  std::uint64_t state_bytes = 0, parameters = 0, trained_parameters = 0;  // trained: without frozen ones
 };
 
 // The plan of the first data rank with the layers of request.rank. Its decisions (chunks, tiers, distances) apply to all data

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cerrno>
 #include <exception>
 #include <functional>
@@ -169,6 +170,15 @@ std::vector<StepMetrics> read_metrics(const fs::path& file) {
     return true;
   });
   return out;
+}
+
+std::optional<StepMetrics> best_evaluation(const std::filesystem::path& file) {
+  std::optional<StepMetrics> best;
+  each_step(file, [&](const StepMetrics& m) {
+    if (m.eval_loss && std::isfinite(*m.eval_loss) && (!best || *m.eval_loss < *best->eval_loss)) best = m;
+    return true;
+  });
+  return best;
 }
 
 std::string missing_steps(const fs::path& file, std::uint64_t done_steps) {

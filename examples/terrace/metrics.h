@@ -64,6 +64,8 @@ class MetricsWriter final : public MetricsSink {
 // Reads the file as a stream; `take` returns false to end. A broken line is found when it is reached.
 void each_step(const std::filesystem::path& file, const std::function<bool(const StepMetrics&)>& take);
 std::vector<StepMetrics> read_metrics(const std::filesystem::path& file);  // the whole of a short file
+// The line with the lowest held-out loss; nothing: no evaluation has one.
+std::optional<StepMetrics> best_evaluation(const std::filesystem::path& file);
 // In words, the steps without a line between the first line and the last finished step; empty: none.
 std::string missing_steps(const std::filesystem::path& file, std::uint64_t done_steps);
 

@@ -1,6 +1,7 @@
 #include <terrace/examples/terrace/report.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/report_about.h>
 #include <terrace/examples/terrace/report_charts.h>
 #include <terrace/examples/terrace/report_template.h>
 #include <terrace/examples/terrace/run_dir.h>
@@ -50,8 +52,29 @@ std::string section(const std::string& title, const std::string& about, const st
 
 std::string missing(const std::string& what) { return fmt::format("<p class='quiet missing'>{}</p>", what); }
 
-std::string tiles(const RunSteps& steps) {
-  const auto& [device, host, disk] = steps.peaks;
+double number(const json& object, const std::vector<const char*>& path) {
+  const json* at = &object;
+  for (const auto* const key : path) {
+    if (!at->is_object() || !at->contains(key)) return NAN;
+    at = &at->at(key);
+  }
+  return at->is_number() ? at->get<double>() : NAN;
+}
+
+// Of device, host and disk. Those of a finished run's result are the whole run's, its last commit included, as the plan's are.
+std::array<std::uint64_t, 3> peaks_of(const json& result, const RunSteps& steps) {
+  auto peaks = steps.peaks;
+  std::size_t tier = 0;
+  for (const auto* const key : {"device", "host", "nvme"}) {
+    if (const double finished = number(result, {"peak_bytes", key}); finished >= 0 && finished < 1e18)
+      peaks[tier] = static_cast<std::uint64_t>(finished);
+    ++tier;
+  }
+  return peaks;
+}
+
+std::string tiles(const RunSteps& steps, const std::array<std::uint64_t, 3>& peaks) {
+  const auto& [device, host, disk] = peaks;
   const auto& steady = steps.steady();
   std::string out = "<div class='tiles'>\n";
   const auto tile = [&](const std::string& value, const std::string& name) {
@@ -69,22 +92,12 @@ std::string tiles(const RunSteps& steps) {
   return out + "</div>\n";
 }
 
-double number(const json& object, const std::vector<const char*>& path) {
-  const json* at = &object;
-  for (const auto* const key : path) {
-    if (!at->is_object() || !at->contains(key)) return NAN;
-    at = &at->at(key);
-  }
-  return at->is_number() ? at->get<double>() : NAN;
-}
-
 std::uint64_t walked_steps(const json& plan) {
   const double steps = number(plan, {"walked", "steps"});
   return steps >= 1 && steps < 1e9 ? static_cast<std::uint64_t>(steps) : 0;
 }
 
-// `result`: of a finished run, whose peaks are the whole run's, its last commit included, as the plan's are.
-std::string planned_table(const json& plan, const json& result, const RunSteps& steps) {
+std::string planned_table(const json& plan, const std::array<std::uint64_t, 3>& peaks, const RunSteps& steps) {
   using Format = std::function<std::string(double)>;
   const Format seconds = format_duration;
   const Format bytes = [](double v) { return format_bytes(static_cast<std::uint64_t>(std::clamp(v, 0.0, 1e18))); };
@@ -139,13 +152,11 @@ std::string planned_table(const json& plan, const json& result, const RunSteps& 
   moved("device to host", "d2h", &StepMetrics::d2h_bytes);
   const auto peak = [&](const std::string& name, const char* key, std::uint64_t measured) {
     const double of_rank = number(plan, {"peak_bytes", key}), of_ranks = number(plan, {"ranks", "peak_bytes", key});
-    const double finished = number(result, {"peak_bytes", key});
-    row(name, std::isfinite(of_ranks) ? of_ranks : of_rank, std::isfinite(finished) ? finished : static_cast<double>(measured),
-        bytes, true);
+    row(name, std::isfinite(of_ranks) ? of_ranks : of_rank, static_cast<double>(measured), bytes, true);
   };
-  peak("device peak", "device", steps.peaks[0]);
-  peak("host peak", "host", steps.peaks[1]);
-  peak("disk peak", "nvme", steps.peaks[2]);
+  peak("device peak", "device", peaks[0]);
+  peak("host peak", "host", peaks[1]);
+  peak("disk peak", "nvme", peaks[2]);
   std::string note;
   const double floor_s = number(plan, {"floor_s"});
   if (std::isfinite(floor_s)) note += fmt::format("Computing alone would take {} in each step. ", format_duration(floor_s));
@@ -181,16 +192,14 @@ std::string warnings_of_run(const json& plan) try {
   return {};
 }
 
-std::string planned_section(const fs::path& dir, const PlanFile& file, const RunSteps& steps) {
-  const auto content = [&]() -> std::string {
-    if (!file.missing.empty()) return missing(escape(file.missing));
-    try {
-      return planned_table(file.plan, sealed_in(dir / kResultFile), steps);
-    } catch (const Error& e) {
-      warn(fmt::format("the report compares nothing with the plan: {}", e.what()));
-      return missing(escape(fmt::format("{}.", e.what())));
-    }
-  }();
+// Null: the run is not finished, or its result cannot be read.
+json result_of(const fs::path& dir) try { return sealed_in(dir / kResultFile); } catch (const Error& e) {
+  warn(fmt::format("the report has the peaks of the steps only: {}", e.what()));
+  return {};
+}
+
+std::string planned_section(const PlanFile& file, const std::array<std::uint64_t, 3>& peaks, const RunSteps& steps) {
+  const auto content = file.missing.empty() ? planned_table(file.plan, peaks, steps) : missing(escape(file.missing));
   return section("Planned beside measured", "Times of a step (the run's median), bytes moved, and the greatest value of peaks.",
                  content);
 }
@@ -245,12 +254,18 @@ fs::path write_report(const fs::path& run_dir) {
   std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} step{}, {} tokens, {} of training</p>\n", escape(title),
                                  steps.count, steps.count == 1 ? "" : "s", steps.tokens, format_duration(steps.all.time_s));
   body += warnings_of_run(plan.plan);
-  body += tiles(steps);
+  const auto peaks = peaks_of(result_of(run_dir), steps);
+  body += tiles(steps, peaks);
+  body += about_run(run_dir, plan.plan, steps);
   body += section("Loss", "Mean over target tokens, in nats.", loss_chart(steps.points));
+  body += section("Learning rate, gradient and speed", "Of each step; the gradient's norm before clipping.",
+                  number_chart(steps.points, "learning rate", &StepMetrics::lr) +
+                      number_chart(steps.points, "gradient norm", &StepMetrics::grad_norm) +
+                      number_chart(steps.points, "tokens a second", &StepMetrics::tokens_per_s));
   body += sources_section(steps);
   body += step_sections(run_dir, steps);
   body += section("Stall by cause", "Time that the compute lane waited, by what it waited for.", stall_chart(steps.points));
-  body += planned_section(run_dir, plan, steps);
+  body += planned_section(plan, peaks, steps);
   if (const auto config = read_text(run_dir / kConfigFile)) {
     body +=
         fmt::format("<section><details><summary>Configuration</summary><pre>{}</pre></details></section>\n", escape(*config));

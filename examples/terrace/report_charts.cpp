@@ -101,6 +101,40 @@ std::string loss_chart(const std::vector<StepPoint>& points) {
   return legend(entries) + svg(kWidth, 290, "Loss by step", content);
 }
 
+std::string number_chart(const std::vector<StepPoint>& points, const std::string& name, double StepMetrics::*number) {
+  Points line;
+  double high = 0;
+  for (const auto& point : points) {
+    const double value = point.mean.*number;
+    if (!std::isfinite(value)) continue;
+    line.emplace_back(point.middle(), value);
+    high = std::max(high, value);
+  }
+  if (high <= 0) return {};
+  const Plot plot{.left = 64,
+                  .top = 24,
+                  .width = kWidth - 80,
+                  .height = 90,
+                  .x_low = static_cast<double>(points.front().first),
+                  .x_high = static_cast<double>(points.back().mean.step),
+                  .y_low = 0,
+                  .y_high = high * 1.08,
+                  .x_counts = true};
+  std::string content = plot.axes(whole, compact, "") + plot.line(line, "line s-compute");
+  content += fmt::format("<text class='name' x='0' y='12'>{}</text>", escape(name));
+  if (line.size() == 1)
+    content += fmt::format("<circle class='c-compute' r='3.5' cx='{:.1f}' cy='{:.1f}'/>", plot.x(line.front().first),
+                           plot.y(line.front().second));
+  const std::size_t stride = std::max<std::size_t>(1, line.size() / 200);
+  const double target = plot.width / static_cast<double>(std::max<std::size_t>(1, line.size() / stride));
+  for (std::size_t i = 0; i < line.size(); i += stride)
+    content +=
+        fmt::format("<rect class='hit' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>step {}: {}</title></rect>",
+                    plot.x(line[i].first) - target / 2, plot.top, target, plot.height, whole(line[i].first),
+                    format_number(line[i].second, 5));
+  return svg(kWidth, 146, name + " by step", content);
+}
+
 std::string stall_chart(const std::vector<StepPoint>& points) {
   // At most 120 bars; a bar is the mean of its points.
   const std::size_t stride = std::max<std::size_t>(1, (points.size() + 119) / 120);

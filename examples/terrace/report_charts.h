@@ -13,6 +13,8 @@
 namespace terrace::cli {
 
 std::string loss_chart(const std::vector<StepPoint>& points);
+// A number of each step, named with its unit; empty: no step has it.
+std::string number_chart(const std::vector<StepPoint>& points, const std::string& name, double StepMetrics::*number);
 std::string stall_chart(const std::vector<StepPoint>& points);
 std::string tier_chart(const TraceWindow& window);
 std::string lane_chart(const TraceWindow& window);

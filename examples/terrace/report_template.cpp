@@ -49,6 +49,7 @@ table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nu
 th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--grid); white-space: nowrap; }
 th { color: var(--quiet); font-weight: 500; font-size: 13px; } th:first-child, td:first-child { text-align: left; padding-left: 0; }
 tr:last-child td { border-bottom: 0; } td.same { color: var(--good); }
+td.text { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 pre { margin: 0; overflow-x: auto; font: 12.5px/1.55 ui-monospace, "SF Mono", Menlo, "Liberation Mono", "DejaVu Sans Mono", monospace; }
 summary { cursor: pointer; font-weight: 650; } details pre { margin-top: 12px; }
 footer { color: var(--quiet); font-size: 13px; margin-top: 20px; }

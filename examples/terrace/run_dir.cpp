@@ -27,6 +27,7 @@
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/sealed_json.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/shell_word.h>
 #include <terrace/examples/terrace/unfinished_copy.h>
 #include <terrace/offload/store_folder.h>
 
@@ -640,22 +641,6 @@ std::vector<std::string> recorded_paths(const RunDir& dir) {
   }
   return paths;
 }
-
-namespace {
-
-// As a shell reads it back.
-std::string shell_word(const std::string& text) {
-  const auto is_plain = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
-           std::string_view("/._-+=:@%,").find(c) != std::string_view::npos;
-  };
-  if (std::ranges::all_of(text, is_plain)) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
-}  // namespace
 
 std::string command_to_resume(const fs::path& path, int ranks) {
   const auto place = launched();

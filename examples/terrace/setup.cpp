@@ -357,6 +357,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   nlohmann::json j;
   j["fits"] = p.fits;
   j["parameters"] = p.parameters;
+  j["trained_parameters"] = p.trained_parameters;
   j["state_bytes"] = p.state_bytes;
   j["recipe"] = p.map.recipe.name;
   j["chunk_elements"] = p.map.chunk_elements;

@@ -5,8 +5,11 @@
 
 #include <terrace/examples/terrace/disk_folders.h>
 #include <terrace/examples/terrace/found_data.h>
+#include <terrace/examples/terrace/metrics.h>
 #include <terrace/examples/terrace/pipeline_setup.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/shell_word.h>
 
 namespace terrace::cli {
 namespace {
@@ -47,6 +50,17 @@ void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agree
                             config.zero));
   if (const auto disk = warning_of_root_disk(config)) screen.warn(*disk);
   for (const auto& warning : warnings_of(config, agreed.model())) screen.warn(warning);
+}
+
+void note_next(Screen& screen, const RunConfig& config, const std::filesystem::path& run, std::uint64_t done) {
+  if (const auto best = best_evaluation(run / kMetricsFile); best && best->step < done)
+    screen.note(fmt::format("the held-out loss was lowest after step {}: {}{}", best->step, format_number(*best->eval_loss, 6),
+                            config.ckpt_keep > 1 ? "; terrace ckpt list shows the commits that are kept"
+                                                 : "; --ckpt-interval and --ckpt-keep keep earlier commits"));
+  const auto name = shell_word(run.string());
+  screen.note(fmt::format("next: terrace {} {}{} | terrace eval {} --data FILE | terrace ckpt export {} NEW-DIRECTORY",
+                          config.data_format == kConversations ? "chat" : "generate", name,
+                          config.data_format == kConversations ? "" : " --prompt TEXT", name, name));
 }
 
 }  // namespace terrace::cli

@@ -365,6 +365,7 @@ class Training {
     if (team_.first()) {
       write_result(dir_, result);
       tell([&] { screen_.note(fmt::format("report {}", write_report(dir_.path).string())); });
+      if (!config_.json && commits()) tell([&] { note_next(screen_, config_, dir_.path, done()); });
     }
     if (config_.verify_resident) verify_resident(config_, agreed_, data_, *device_, *optimizer_, dir_, screen_);
     screen_.finish(hash, result);
@@ -377,6 +378,8 @@ class Training {
     if (evaluation_ && evaluation_->loss) result["eval_loss"] = *evaluation_->loss;
     if (evaluation_ && !evaluation_->of_sources.empty()) result["held_out"] = evaluation_->of_sources;
     if (const auto first = first_evaluation()) result["first_eval_loss"] = *first;
+    if (const auto best = team_.first() ? best_evaluation(dir_.path / kMetricsFile) : std::nullopt; best && best->step < done())
+      result["best_eval"] = {{"step", best->step}, {"loss", *best->eval_loss}};
     if (trainer_.loss_scale().dynamic()) result["loss_scale"] = trainer_.loss_scale().value();
     for (const auto tier : kAllTiers) peak[tier] = team_.max(peak[tier]);
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
