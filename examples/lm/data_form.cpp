@@ -92,9 +92,6 @@ DataForm form_of_data(const std::filesystem::path& path, std::int64_t vocabulary
   if (is_text(bytes, size > bytes.size())) {
     const auto begin = bytes.find_first_not_of(" \t\r\n");
     const auto content = begin == std::string::npos ? std::string_view() : std::string_view(bytes).substr(begin);
-    if (ending == ".json" && content.starts_with('['))
-      refuse(path, "it is one JSON array, and terrace reads an object in each line",
-             fmt::format("write them so: jq -c '.[]' {0} > {0}l", path.string()));
     const bool lines = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
     return lines || begins_with_object(content) ? DataForm::conversations : DataForm::bytes;
   }

@@ -187,6 +187,9 @@ std::vector<Option> make_table() {
            "format of the files: text whose bytes are the tokens; token ids as little-endian unsigned integers, with llm.c "
            "after its header; or jsonl, conversations of which the answers are learned; auto: what the files are",
            {"auto", "bytes", "u16", "u32", "llm.c", "jsonl"}),
+      text("model", "on-bad-line", &C::on_bad_line, Text::choice, kSame,
+           "for --data-format jsonl, a line that is no conversation: stop, with its number; or skip, and say how many",
+           {"stop", "skip"}),
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
            "tokenizer.json or tokenizer.model of the data: jsonl needs one, and runs of token ids keep it for generate, chat "
            "and ckpt export; "

@@ -37,6 +37,7 @@ struct RunConfig {
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
   std::string data_format = "auto";      // auto, until the files are looked at | bytes | u16 | u32 | llm.c | jsonl
+  std::string on_bad_line = "stop";      // of jsonl: stop | skip
   std::string tokenizer;                 // empty: the one in the directory of --init-from
   std::string template_date;             // of jsonl: the day that a chat template's strftime_now tells; empty: none
   std::int64_t document_separator = -1;  // a token that ends a document; -1: none, each sequence is one document

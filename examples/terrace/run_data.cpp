@@ -109,7 +109,8 @@ class RunData::Conversations final : public Source {
   Conversations(const RunConfig& config, const DataSource& source, double share, const lm::ChatFormat& format, bool holds_out)
       : Source(source.name, share),
         seq_len_(config.seq_len),
-        data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed, holds_out) {}
+        data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed, holds_out,
+              config.on_bad_line == "skip" ? lm::BadLine::skip : lm::BadLine::stop) {}
 
   [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split == Split::held_out); }
   void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
@@ -125,6 +126,8 @@ class RunData::Conversations final : public Source {
     if (data_.documents() > data_.conversations())
       text +=
           fmt::format("; as the chat template writes earlier answers in another way, they are {} documents", data_.documents());
+    if (data_.skipped() > 0)
+      text += fmt::format("; {} lines that are none were skipped, the first: {}", data_.skipped(), data_.first_skipped());
     if (data_.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data_.cut());
     if (data_.untaught() > 0)
       text += fmt::format("; {} have no answer within --seq-len, so nothing is learned from them", data_.untaught());

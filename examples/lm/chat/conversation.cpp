@@ -61,28 +61,88 @@ bool may_be_learned(const Json& object, const std::string& of) {
   return learned;
 }
 
-Conversation of_messages(const Json& list) {
-  constexpr const char* kMend = "write \"messages\" as a list of objects with \"role\" and \"content\"";
-  if (!list.is_array() || list.empty()) refuse("\"messages\" is no list with messages", kMend);
-  Conversation out;
+void add_messages(Conversation& out, const char* key, const Json& list, bool learned) {
+  const auto mend = fmt::format("write \"{}\" as a list of objects with \"role\" and \"content\"", key);
+  if (!list.is_array() || list.empty()) refuse(fmt::format("\"{}\" is no list with messages", key), mend);
   for (const auto& message : list) {
     const auto of = fmt::format("message {}", out.messages.size() + 1);
-    if (!message.is_object()) refuse(fmt::format("{} is no object", of), kMend);
+    if (!message.is_object()) refuse(fmt::format("{} is no object", of), mend);
     auto& added = out.messages.emplace_back();
     added.role = text_of(message, "role", of);
     added.given = message;
-    added.learned = added.role == kAnswering && may_be_learned(message, of);
+    added.learned = learned && added.role == kAnswering && may_be_learned(message, of);
     take_content(message, of, added);
   }
+}
+
+void demand_answers(const Conversation& out) {
   if (std::ranges::none_of(out.messages, [](const Message& m) { return m.role == kAnswering; }))
     refuse("no message has the role \"assistant\", so there is nothing to learn", "add an answer, or remove the line");
   if (std::ranges::none_of(out.messages, &Message::learned))
     refuse("all answers are marked as not to be learned, so there is nothing to learn", "remove the line");
+}
+
+Conversation of_messages(const Json& object) {
+  Conversation out;
+  if (object.contains("messages")) {
+    add_messages(out, "messages", object["messages"], true);
+  } else {  // TRL
+    add_messages(out, "prompt", object["prompt"], false);
+    if (!object.contains("completion")) refuse("the object has no \"completion\"", "add it, or remove the line");
+    add_messages(out, "completion", object["completion"], true);
+  }
+  demand_answers(out);
+  for (const auto& [key, to] :
+       {std::pair{"tools", &out.tools}, {"documents", &out.documents}, {"chat_template_kwargs", &out.variables}})
+    if (object.contains(key)) *to = object[key];
+  if (!out.variables.is_null() && !out.variables.is_object())
+    refuse("\"chat_template_kwargs\" is no object", "write an object, or remove it");
   return out;
+}
+
+// ShareGPT's names of who speaks.
+std::string_view role_of_speaker(const std::string& from, const std::string& of) {
+  struct Speaker {
+    std::string_view from, role;
+  };
+  static constexpr std::array<Speaker, 9> kSpeakers{{{"human", "user"},
+                                                     {"user", "user"},
+                                                     {"prompter", "user"},
+                                                     {"gpt", kAnswering},
+                                                     {"chatgpt", kAnswering},
+                                                     {"bot", kAnswering},
+                                                     {"model", kAnswering},
+                                                     {"assistant", kAnswering},
+                                                     {"system", "system"}}};
+  const auto found = std::ranges::find(kSpeakers, from, &Speaker::from);
+  if (found == kSpeakers.end())
+    refuse(fmt::format("{} is from \"{}\", whom terrace does not know", of, printable(from, 40)),
+           "write human, gpt or system, or write the conversation as \"messages\"");
+  return found->role;
 }
 
 void add_message(Conversation& to, std::string_view role, const std::string& content) {
   to.messages.push_back({.role = std::string(role), .content = content, .learned = role == kAnswering});
+}
+
+Conversation of_share_gpt(const Json& object) {
+  constexpr const char* kMend = "write \"conversations\" as a list of objects with \"from\" and \"value\"";
+  const auto& list = object["conversations"];
+  if (!list.is_array() || list.empty()) refuse("\"conversations\" is no list with messages", kMend);
+  Conversation out;
+  if (object.contains("system") && !object["system"].is_null())
+    if (const auto& system = text_of(object, "system", "the object"); !system.empty()) add_message(out, "system", system);
+  for (const auto& turn : list) {
+    const auto of = fmt::format("message {} of \"conversations\"", out.messages.size() + 1);
+    if (!turn.is_object()) refuse(fmt::format("{} is no object", of), kMend);
+    const bool other = turn.contains("role");  // some files have the keys of the newer form under the older name
+    const auto& from = text_of(turn, other ? "role" : "from", of);
+    add_message(out, role_of_speaker(from, of), text_of(turn, other ? "content" : "value", of));
+    auto& added = out.messages.back();
+    added.learned = added.learned && may_be_learned(turn, of);
+  }
+  demand_answers(out);
+  return out;
 }
 
 // Alpaca: the system's text, earlier questions with their answers, the instruction with its input, and the answer.
@@ -106,10 +166,12 @@ Conversation of_instruction(const Json& object) {
     }
   }
   auto question = text_of(object, "instruction", it);
-  if (given("input"))
-    if (const auto& input = text_of(object, "input", it); !input.empty()) question += "\n\n" + input;
+  const bool dolly = object.contains("response") && !object.contains("output");
+  for (const auto* const key : {"input", "context"})
+    if (given(key))
+      if (const auto& input = text_of(object, key, it); !input.empty()) question += "\n\n" + input;
   add_message(out, "user", question);
-  add_message(out, kAnswering, text_of(object, "output", it));
+  add_message(out, kAnswering, text_of(object, dolly ? "response" : "output", it));
   return out;
 }
 
@@ -125,13 +187,15 @@ Conversation parse_conversation(std::string_view line) {
   }
   if (!object.is_object()) refuse("it is no JSON object", "each line must be one JSON object: correct it, or remove it");
   const std::string it = "the object";
-  if (object.contains("messages")) {
-    auto out = of_messages(object["messages"]);
-    for (const auto& [key, to] :
-         {std::pair{"tools", &out.tools}, {"documents", &out.documents}, {"chat_template_kwargs", &out.variables}})
-      if (object.contains(key)) *to = object[key];
-    if (!out.variables.is_null() && !out.variables.is_object())
-      refuse("\"chat_template_kwargs\" is no object", "write an object, or remove it");
+  if (object.contains("chosen") && object.contains("rejected"))
+    refuse("it is a pair of a preferred and a rejected answer, and terrace learns from answers alone",
+           "write \"messages\" or \"prompt\" and \"completion\" with the preferred one");
+  if (object.contains("messages") || (object.contains("prompt") && object["prompt"].is_array())) return of_messages(object);
+  if (object.contains("conversations")) return of_share_gpt(object);
+  if (object.contains("prompt") && object.contains("response") && !object.contains("completion")) {
+    Conversation out;
+    add_message(out, "user", text_of(object, "prompt", it));
+    add_message(out, kAnswering, text_of(object, "response", it));
     return out;
   }
   if (object.contains("prompt")) {
@@ -143,7 +207,9 @@ Conversation parse_conversation(std::string_view line) {
     return out;
   }
   if (object.contains("instruction")) return of_instruction(object);
-  refuse("it has none of the keys \"messages\", \"prompt\" and \"instruction\"",
+  if (object.contains("text"))
+    refuse("it has a \"text\" and no answer to learn", "write the texts to a file and make its token ids with terrace tokenize");
+  refuse("it has none of the keys \"messages\", \"conversations\", \"prompt\" and \"instruction\"",
          "give \"messages\", or \"prompt\" and \"completion\", or \"instruction\" and \"output\"");
 }
 

@@ -3,9 +3,13 @@
 //   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}   and, for a chat template,
 //   "tools",
 //                                                              "documents" and "chat_template_kwargs"
-//   {"prompt": "…", "completion": "…"}
+//   {"prompt": [messages], "completion": [messages]}          TRL; only answers of the completion are learned
+//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}   ShareGPT; before them "system", a text
+//   {"prompt": "…", "completion": "…"}                        a text and its continuation, without a template
+//   {"prompt": "…", "response": "…"}                          a question and its answer
 //   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty, and before them may be
-//                                                             "system", a text, and "history", pairs of question and answer
+//                                                             "system", a text, and "history", pairs of question and answer;
+//                                                             Dolly calls them "context" and "response"
 //
 // An answer is not learned if its message says so in one of the usual ways: "weight", "train", "training", "trainable",
 // "learn", "loss", "loss_mask", "step_loss_mask" of 0 or false, "masked" of 1 or true. Other keys are ignored.

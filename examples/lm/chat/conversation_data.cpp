@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/chat/json_elements.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/offload/chunk_store.h>
 
@@ -18,15 +20,30 @@ constexpr std::uint64_t kPackingOrder = std::uint64_t{1} << 62, kSplitOrder = kP
 
 std::uint64_t checksum_of_text(std::string_view text) { return checksum_of(std::as_bytes(std::span(text))); }
 
+// Behind the bracket of a file that is one JSON array; nothing: it is not.
+std::optional<std::uint64_t> begin_of_array(const CorpusFile& in) {
+  constexpr std::uint64_t kLooksAt = 4096;
+  std::vector<unsigned char> first(static_cast<std::size_t>(std::min(kLooksAt, in.bytes())));
+  in.read(0, first);
+  const std::string_view text(reinterpret_cast<const char*>(first.data()), first.size());
+  const auto at = text.find_first_not_of(" \t\r\n");
+  if (at == std::string_view::npos || text[at] != '[') return std::nullopt;
+  return at + 1;
+}
+
 }  // namespace
 
 ConversationData::ConversationData(const std::vector<std::filesystem::path>& files, const ChatFormat& format,
-                                   std::uint64_t seq_len, std::uint64_t seed, bool holds_out)
-    : files_(files), format_(&format), seq_len_(seq_len), seed_(seed), checksums_(files.size()) {
+                                   std::uint64_t seq_len, std::uint64_t seed, bool holds_out, BadLine bad)
+    : files_(files), format_(&format), seq_len_(seq_len), seed_(seed), bad_(bad), checksums_(files.size()) {
   std::vector<bool> learns;  // of each document
   for (std::uint32_t file = 0; file < files_.size(); ++file) scan(file, learns);
   untaught_ = static_cast<std::uint64_t>(std::ranges::count(learns, false));
   const auto all = first_.size();
+  if (all == 0 && skipped_ > 0)
+    throw Error(fmt::format("the data has no conversation: all of its {} lines were skipped, the first because of {}", skipped_,
+                            first_skipped_),
+                Exit::usage);
   if (all == 0)
     throw Error("the data has no conversation: its files are empty\n  give --data files with at least one line", Exit::usage);
   const auto held_out = holds_out && all > 1 ? std::max<std::size_t>(1, all / kHeldOutOneIn) : 0;
@@ -62,6 +79,7 @@ ConversationData::ConversationData(const std::vector<std::filesystem::path>& fil
 void ConversationData::scan(std::uint32_t file, std::vector<bool>& learns) {
   const CorpusFile in(files_[file]);
   const auto size = in.bytes();
+  if (const auto begin = begin_of_array(in)) return scan_array(file, *begin, learns);
   std::vector<unsigned char> window;
   std::uint64_t number = 0;
   for (std::uint64_t offset = 0, wanted = kWindow; offset < size;) {
@@ -83,7 +101,7 @@ void ConversationData::scan(std::uint32_t file, std::vector<bool>& learns) {
     checksums_[file] = checksum_of(std::as_bytes(std::span(until_here)));
     for (std::size_t at = 0; at < text.size();) {
       const auto end = std::min(text.find('\n', at), text.size());
-      add(file, offset + at, ++number, text.substr(at, end - at), learns);
+      add(file, offset + at, fmt::format("line {}", ++number), text.substr(at, end - at), learns);
       at = end + 1;
     }
     offset += text.size();
@@ -91,7 +109,32 @@ void ConversationData::scan(std::uint32_t file, std::vector<bool>& learns) {
   }
 }
 
-void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line,
+void ConversationData::scan_array(std::uint32_t file, std::uint64_t begin, std::vector<bool>& learns) {
+  const CorpusFile in(files_[file]);
+  const auto refuse = [&](const std::string& why) {
+    throw Error(fmt::format("{}: {}\n  it begins as one JSON array, and each element must be one JSON object", files_[file].string(),
+                            why),
+                Exit::usage);
+  };
+  std::vector<unsigned char> window;
+  std::uint64_t number = 0;
+  JsonElements elements;
+  for (std::uint64_t offset = 0; offset < in.bytes(); offset += window.size()) {
+    window.resize(static_cast<std::size_t>(std::min(kWindow, in.bytes() - offset)));
+    in.read(offset, window);
+    const std::string_view text(reinterpret_cast<const char*>(window.data()), window.size());
+    const std::array<std::uint64_t, 2> until_here{checksums_[file], checksum_of_text(text)};
+    checksums_[file] = checksum_of(std::as_bytes(std::span(until_here)));
+    const auto skipped = offset < begin ? std::min<std::uint64_t>(begin - offset, text.size()) : 0;
+    elements.read(text.substr(skipped), offset + skipped, [&](std::uint64_t at, std::string_view element) {
+      add(file, at, fmt::format("element {}", ++number), element, learns);
+    });
+    if (elements.longest() > kMostLineBytes) refuse(fmt::format("element {} has more than {} bytes", number + 1, kMostLineBytes));
+  }
+  if (!elements.closed()) refuse("its array does not end");
+}
+
+void ConversationData::add(std::uint32_t file, std::uint64_t offset, const std::string& place, std::string_view line,
                            std::vector<bool>& learns) try {
   if (line.find_first_not_of(" \t\r") == std::string_view::npos) return;
   const auto documents = format_->encode(parse_conversation(line), encoding_);
@@ -111,7 +154,9 @@ void ConversationData::add(std::uint32_t file, std::uint64_t offset, std::uint64
     learns.push_back(learned(kept) > 0);
   }
 } catch (const Error& error) {
-  throw Error(fmt::format("{}, line {}: {}", files_[file].string(), number, error.what()), error.exit());
+  const auto why = fmt::format("{}, {}: {}", files_[file].string(), place, error.what());
+  if (bad_ == BadLine::stop) throw Error(why, error.exit());
+  if (skipped_++ == 0) first_skipped_ = why.substr(0, why.find('\n'));
 }
 
 double ConversationData::share_cut_off() const {

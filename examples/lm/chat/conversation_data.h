@@ -1,4 +1,4 @@
-// Files of JSON lines as training sequences. The constructor reads all files once, checks each line, and keeps where it begins,
+// Files of JSON lines, or of one JSON array, as training sequences. The constructor reads all files once, checks each line, and keeps where it begins,
 // how many tokens it has and its checksum: 36 bytes a line. A sequence is read and encoded when it is needed.
 //
 // A line is one document, or several (answers.h), which are held out or learned together.
@@ -26,13 +26,17 @@
 
 namespace terrace::lm {
 
+enum class BadLine : std::uint8_t { stop, skip };  // what becomes of a line that is no conversation
+
 class ConversationData {
  public:
   ConversationData(const std::vector<std::filesystem::path>& files, const ChatFormat& format, std::uint64_t seq_len,
-                   std::uint64_t seed, bool holds_out = true);
+                   std::uint64_t seed, bool holds_out = true, BadLine bad = BadLine::stop);
 
   [[nodiscard]] std::uint64_t sequences(bool held_out) const { return (held_out ? held_out_ : training_).sequences(); }
   [[nodiscard]] std::uint64_t conversations() const { return first_.size(); }
+  [[nodiscard]] std::uint64_t skipped() const { return skipped_; }                 // lines that are no conversations
+  [[nodiscard]] const std::string& first_skipped() const { return first_skipped_; }  // where, and why
   [[nodiscard]] std::uint64_t documents() const { return index_.size(); }
   [[nodiscard]] std::uint64_t cut() const { return cut_; }  // documents that are longer than a sequence
   [[nodiscard]] std::uint64_t untaught() const {
@@ -57,7 +61,9 @@ class ConversationData {
     std::uint32_t checksum = 0;                     // of the line
   };
   void scan(std::uint32_t file, std::vector<bool>& learns);
-  void add(std::uint32_t file, std::uint64_t offset, std::uint64_t number, std::string_view line, std::vector<bool>& learns);
+  // Each element of the array is as a line; `begin`: behind its bracket.
+  void scan_array(std::uint32_t file, std::uint64_t begin, std::vector<bool>& learns);
+  void add(std::uint32_t file, std::uint64_t offset, const std::string& place, std::string_view line, std::vector<bool>& learns);
   [[nodiscard]] std::span<const std::uint32_t> items_of(bool held_out, std::uint64_t sequence) const;
   [[nodiscard]] ChatFormat::Encoded read(const Entry& entry);
 
@@ -65,6 +71,9 @@ class ConversationData {
   const ChatFormat* format_;
   std::uint64_t seq_len_, seed_, cut_ = 0, untaught_ = 0, answer_tokens_ = 0, learned_tokens_ = 0;
   bool learns_held_out_ = false;
+  BadLine bad_ = BadLine::stop;
+  std::uint64_t skipped_ = 0;
+  std::string first_skipped_;
   std::vector<std::uint64_t> checksums_;
   std::vector<Entry> index_;
   std::vector<std::uint32_t> first_;  // of each line in index_

@@ -10,6 +10,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/chat/conversation_data.h>
+#include <terrace/examples/lm/chat/json_elements.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
@@ -216,6 +217,78 @@ TEST_F(Data, NothingIsHeldOutOfOneConversationOrWithoutEvaluations) {
     for (const auto& text : documents(row(all, false, s, 128)))
       if (text[0] != '\0') seen.insert(text);
   EXPECT_EQ(40U, seen.size());
+}
+
+TEST_F(Data, AnArrayIsReadAsItsElements) {
+  // Elements over several lines, and texts with what ends elements elsewhere.
+  const std::string odd = R"({ "messages": [ {"role": "user", "content": "a ] } , \" [ {"},
+    {"role": "assistant", "content": "\\"} ] })";
+  std::string array = " [\n";
+  const auto text = lines(40);
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = text.find('\n', at);
+    if (const auto one = text.substr(at, end - at); one.starts_with('{')) array += one + " ,\n  ";
+    at = end + 1;
+  }
+  array += odd + "\n]\n";
+  auto in_one_line = odd;
+  std::erase(in_one_line, '\n');
+  const auto in_lines = text + in_one_line;
+  ConversationData of_array({folder_.write("a.json", array)}, format_, 128, 5);
+  ConversationData of_lines({folder_.write("b.jsonl", in_lines)}, format_, 128, 5);
+  ASSERT_EQ(41U, of_array.conversations());
+  ASSERT_EQ(of_lines.sequences(false), of_array.sequences(false));
+  for (std::uint64_t s = 0; s < of_lines.sequences(false); ++s)
+    EXPECT_EQ(row(of_lines, false, s, 128), row(of_array, false, s, 128)) << s;
+  for (const auto& [broken, why] : {std::pair{array.substr(0, array.size() / 2), "does not end"},
+                                    {std::string("[1, 2]"), "element 1: it is no JSON object"},
+                                    {std::string("[") + line(1, 2) + ", {\"messages\": 3}]", "element 2: \"messages\""},
+                                    {std::string("[]"), "no conversation"}})
+    try {
+      ConversationData({folder_.write("bad.json", broken)}, format_, 128, 5);
+      ADD_FAILURE() << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr(why));
+    }
+}
+
+// Pieces end anywhere.
+TEST_F(Data, AnArrayIsCutAtItsElementsWhereverItsPiecesEnd) {
+  const std::string array = R"({"a": "]\"}"}, [1, {"b": 2}] ,3,"x,y" , {}] , {"behind": 1})";
+  std::vector<std::pair<std::uint64_t, std::string>> whole;
+  for (std::size_t piece = array.size(); piece > 0; --piece) {
+    std::vector<std::pair<std::uint64_t, std::string>> found;
+    JsonElements elements;
+    for (std::size_t at = 0; at < array.size(); at += piece)
+      elements.read(std::string_view(array).substr(at, piece), at,
+                    [&](std::uint64_t offset, std::string_view element) { found.emplace_back(offset, element); });
+    EXPECT_TRUE(elements.closed());
+    if (whole.empty()) whole = found;
+    EXPECT_EQ(whole, found) << piece;
+  }
+  ASSERT_EQ(5U, whole.size());
+  for (const auto& [offset, element] : whole) EXPECT_EQ(element, array.substr(offset, element.size()));
+  EXPECT_EQ("\"x,y\"", whole[3].second);
+}
+
+TEST_F(Data, BadLinesMayBeSkipped) {
+  const auto bad = std::string("not JSON\n") + R"({"messages": 3})" + "\n";
+  const auto good = folder_.write("good.jsonl", lines(30));
+  ConversationData without({good}, format_, 128, 5);
+  const auto file = folder_.write("bad.jsonl", line(0, 1) + bad + lines(30).substr(line(0, 1).size()));
+  ConversationData with({file}, format_, 128, 5, true, BadLine::skip);
+  EXPECT_EQ(2U, with.skipped());
+  EXPECT_THAT(with.first_skipped(), HasSubstr("bad.jsonl, line 2: it is not JSON"));
+  EXPECT_EQ(without.conversations(), with.conversations());
+  for (std::uint64_t s = 0; s < without.sequences(false); ++s) EXPECT_EQ(row(without, false, s, 128), row(with, false, s, 128));
+  EXPECT_THROW(ConversationData({file}, format_, 128, 5), Error);
+  try {
+    ConversationData({folder_.write("none.jsonl", bad)}, format_, 128, 5, true, BadLine::skip);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("all of its 2 lines were skipped, the first because of"));
+  }
 }
 
 TEST_F(Data, LongLinesAreReadWhole) {

@@ -44,6 +44,27 @@ TEST(Conversation, AlpacaHasASystemAndAHistory) {
   EXPECT_EQ(2U, parse_conversation(R"({"system":null,"history":null,"instruction":"i","output":"o"})").messages.size());
 }
 
+TEST(Conversation, HasTheSpellingsOfOtherPrograms) {
+  const auto spelled = [](const char* line) {
+    std::string text;
+    for (const auto& m : parse_conversation(line).messages) text += m.role + ":" + m.content + (m.learned ? "!" : "") + "|";
+    return text;
+  };
+  for (const auto& [line, messages] : {
+           std::pair{R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"},{"from":"user","value":"r"},{"from":"assistant","value":"b"}]})",
+                     "user:q|assistant:a!|user:r|assistant:b!|"},
+           {R"({"system":"s","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a","weight":0},{"from":"gpt","value":"b"}]})",
+            "system:s|user:q|assistant:a|assistant:b!|"},
+           {R"({"conversations":[{"from":"system","value":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})",
+            "system:s|user:q|assistant:a!|"},
+           {R"({"prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a"},{"role":"user","content":"r"}],"completion":[{"role":"assistant","content":"b"}]})",
+            "user:q|assistant:a|user:r|assistant:b!|"},
+           {R"({"prompt":"q","response":"a"})", "user:q|assistant:a!|"},
+           {R"({"instruction":"i","context":"c","response":"a","category":"x"})", "user:i\n\nc|assistant:a!|"},
+           {R"({"instruction":"i","context":"","response":"a"})", "user:i|assistant:a!|"}})
+    EXPECT_EQ(messages, spelled(line)) << line;
+}
+
 TEST(Conversation, AnswersMaySayThatTheyAreNotLearned) {
   const auto learned = [](const std::string& mark) {
     const auto all =
@@ -75,6 +96,15 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
         {R"({"messages":[{"role":"assistant","content":"a"}],"chat_template_kwargs":3})", "chat_template_kwargs"},
         {R"({"messages":[{"role":"user","content":"a"}]})", "nothing to learn"},
         {R"({"prompt":"p"})", "no \"completion\""},
+        {R"({"prompt":[{"role":"user","content":"q"}]})", "no \"completion\""},
+        {R"({"prompt":[{"role":"user","content":"q"}],"completion":"c"})", "\"completion\" is no list with messages"},
+        {R"({"prompt":"p","chosen":"a","rejected":"b"})", "a preferred and a rejected answer"},
+        {R"({"text":"t"})", "terrace tokenize"},
+        {R"({"conversations":[]})", "\"conversations\" is no list"},
+        {R"({"conversations":[{"from":"alien","value":"q"}]})", "from \"alien\""},
+        {R"({"conversations":[{"from":"human","value":"q"}]})", "nothing to learn"},
+        {R"({"conversations":[{"value":"q"}]})", "has no \"from\""},
+        {R"({"instruction":"i","context":3,"response":"o"})", "\"context\""},
         {R"({"prompt":"p","completion":""})", "nothing to learn"},
         {R"({"messages":[{"role":"assistant","content":"a","weight":0}]})", "all answers are marked as not to be learned"},
         {R"({"messages":[{"role":"assistant","content":"a","weight":0.5}]})", "\"weight\" of message 1 is 0.5"},

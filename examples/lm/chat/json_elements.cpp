@@ -1,0 +1,36 @@
+#include <terrace/examples/lm/chat/json_elements.h>
+
+namespace terrace::lm {
+
+void JsonElements::end(const Take& take) {
+  while (!element_.empty() && (element_.back() == ' ' || element_.back() == '\n' || element_.back() == '\r' || element_.back() == '\t'))
+    element_.pop_back();
+  if (!element_.empty()) take(begin_, element_);
+  element_.clear();
+}
+
+void JsonElements::read(std::string_view piece, std::uint64_t offset, const Take& take) {
+  for (std::size_t i = 0; i < piece.size() && !closed_; ++i) {
+    const char c = piece[i];
+    if (in_text_) {
+      in_text_ = escaped_ || c != '"';
+      escaped_ = !escaped_ && c == '\\';
+    } else if (c == '"') {
+      in_text_ = true;
+    } else if (c == '{' || c == '[') {
+      ++depth_;
+    } else if (depth_ > 0 && (c == '}' || c == ']')) {
+      --depth_;
+    } else if (depth_ == 0 && (c == ',' || c == ']')) {
+      end(take);
+      closed_ = c == ']';
+      continue;
+    }
+    const bool space = c == ' ' || c == '\n' || c == '\r' || c == '\t';
+    if (element_.empty() && space) continue;
+    if (element_.empty()) begin_ = offset + i;
+    element_ += c;
+  }
+}
+
+}  // namespace terrace::lm

@@ -1,0 +1,33 @@
+// Cuts a JSON array into the texts of its elements, piece by piece, without reading what they say.
+//
+// Owner:   the caller. Threads: one.
+// Errors:  none: what is no JSON is found by who reads the elements.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace terrace::lm {
+
+class JsonElements {
+ public:
+  // `offset`: of the piece's first byte in the file. The pieces follow each other, the first behind the array's bracket. `take`
+  // gets each element that ends in the piece, with the offset of its first byte.
+  using Take = std::function<void(std::uint64_t offset, std::string_view element)>;
+  void read(std::string_view piece, std::uint64_t offset, const Take& take);
+  [[nodiscard]] bool closed() const { return closed_; }
+  [[nodiscard]] std::size_t longest() const { return element_.size(); }  // of an element that has not ended
+
+ private:
+  void end(const Take& take);
+
+  std::string element_;       // until now
+  std::uint64_t begin_ = 0;   // of it in the file
+  std::size_t depth_ = 0;     // of brackets within it
+  bool in_text_ = false, escaped_ = false, closed_ = false;
+};
+
+}  // namespace terrace::lm
