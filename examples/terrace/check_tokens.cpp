@@ -13,6 +13,7 @@
 #include <terrace/examples/lm/token_scan.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/token_cache.h>
 
 namespace terrace::cli {
 namespace {
@@ -48,7 +49,7 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
   team.together([&] {
     auto files = data_files(c);
     if (!c.eval_data.empty()) std::ranges::move(data_files(of_evaluation(c)), std::back_inserter(files));
-    scan.emplace(files, lm::token_format(c.data_format, c.vocab), part);
+    scan.emplace(files, format_of_tokens(c), part);
   });
   std::uint64_t rounds = 0, next_note = 1;  // with twice the distance each time
   for (bool done = false; !done;) {

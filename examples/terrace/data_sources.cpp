@@ -12,6 +12,7 @@
 #include <terrace/examples/lm/mixture.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/token_cache.h>
 
 namespace terrace::cli {
 namespace {
@@ -60,6 +61,9 @@ std::vector<DataSource> data_sources(const RunConfig& config) {
       refuse(error.what());
     }
   name(sources);
+  for (auto& source : sources)
+    for (auto& file : source.files)
+      if (const auto ids = config.token_files.find(file.string()); ids != config.token_files.end()) file = ids->second;
   return sources;
 }
 
@@ -90,8 +94,9 @@ std::string data_lines(const RunConfig& config) {
   for (const auto& source : sources) {
     const auto share = static_cast<double>(source.weight) / static_cast<double>(sum);
     lines += fmt::format("data {}: {:.4g} % of the sequences", source.name, 100 * share);
-    if (config.data_format != kConversations) {
-      const auto format = lm::token_format(config.data_format, config.vocab);
+    const bool made = config.data_format != kText || !config.token_files.empty();
+    if (config.data_format != kConversations && made) {
+      const auto format = format_of_tokens(config);
       std::uint64_t tokens = 0;
       for (const auto& file : source.files) tokens += lm::tokens_in_file(file, format);
       const auto plan = lm::plan_sequences(tokens, static_cast<std::uint64_t>(config.seq_len), holds_out(config));

@@ -19,6 +19,7 @@
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/token_cache.h>
 #include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
@@ -54,7 +55,10 @@ std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, c
   config.data_format = options.data_format;
   if (is_run(directory) && config.data_format != "bytes") config.tokenizer = tokenizer_of_run(directory, config).string();
   if (config.data_format == kFindForm) config.data_format = found_format(config);
-  const auto sources = data_sources(config);
+  make_token_files(config);
+  auto as_given = config;
+  as_given.token_files.clear();
+  const auto sources = data_sources(as_given);
   const bool weighted = sources.size() > 1;
   std::vector<RunConfig> all;
   const auto add = [&](std::vector<std::filesystem::path> files) {

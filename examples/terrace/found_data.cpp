@@ -12,6 +12,7 @@
 #include <terrace/examples/lm/data_form.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/token_cache.h>
 
 namespace terrace::cli {
 namespace {
@@ -30,27 +31,25 @@ const char* name_of(DataForm form) {
   return "";
 }
 
-std::string described(const std::string& format) {
-  if (format == "bytes") return "its bytes are the tokens";
-  if (format == "jsonl") return "conversations, of which the answers are learned";
-  return fmt::format("token ids ({})", format);
+std::string described(const RunConfig& config) {
+  if (config.data_format == "bytes") return "its bytes are the tokens";
+  if (config.data_format == kConversations) return "conversations, of which the answers are learned";
+  if (config.data_format == kText) return fmt::format("text, in the tokens of {}", tokenizer_of(config).string());
+  return fmt::format("token ids ({})", config.data_format);
 }
 
-void demand_bytes_are_meant(const RunConfig& config, const fs::path& file) {
+// Text is read with the model's tokenizer, or its bytes are the tokens.
+std::string format_of_text(const RunConfig& config, const fs::path& file) {
   auto of_ids = config;
   of_ids.data_format = name_of(DataForm::u16);
-  if (const auto tokenizer = tokenizer_of(of_ids); !tokenizer.empty())
-    throw Error(
-        fmt::format("--data {0} is text, and the model has a tokenizer\n  make its token ids: terrace tokenize {0} --tokenizer "
-                    "{1} --out {0}.ids, and give --data {0}.ids; --data-format bytes trains on the bytes of the text",
-                    file.string(), tokenizer.string()),
-        Exit::usage);
+  if (!tokenizer_of(of_ids).empty()) return kText;
   if (config.vocab > lm::kByteVocabulary)  // smaller ones are refused anyway
     throw Error(
-        fmt::format("--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give --data-format bytes if "
-                    "they are meant; or token ids, which terrace tokenize makes",
+        fmt::format("--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
+                    "--data-format bytes, if they are meant",
                     file.string(), lm::kByteVocabulary, config.vocab),
         Exit::usage);
+  return name_of(DataForm::bytes);
 }
 
 }  // namespace
@@ -70,15 +69,17 @@ std::string found_format(const RunConfig& config) {
                               of_first.string(), name_of(*first), file.string(), name_of(form)),
                   Exit::usage);
   }
-  if (first == DataForm::bytes) demand_bytes_are_meant(config, of_first);
+  if (first == DataForm::bytes) return format_of_text(config, of_first);
   return name_of(first.value_or(DataForm::bytes));
 }
 
 std::string describe_data(const RunConfig& config) {
-  const auto files = data_files(config);
+  auto as_given = config;
+  as_given.token_files.clear();
+  const auto files = data_files(as_given);
   if (files.empty()) return "";
   return fmt::format("data: {}{}: {}", files.front().string(),
-                     files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", described(config.data_format));
+                     files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "", described(config));
 }
 
 }  // namespace terrace::cli

@@ -184,9 +184,10 @@ std::vector<Option> make_table() {
            "files with the training text; several sources are mixed by weights, as in 7 web.bin 3 code.bin: each number is the "
            "weight of the files behind it"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
-           "format of the files: text whose bytes are the tokens; token ids as little-endian unsigned integers, with llm.c "
-           "after its header; or jsonl, conversations of which the answers are learned; auto: what the files are",
-           {"auto", "bytes", "u16", "u32", "llm.c", "jsonl"}),
+           "format of the files: text, whose tokens a tokenizer makes once; bytes, text whose bytes are the tokens; token ids as "
+           "little-endian unsigned integers, with llm.c after its header; or jsonl, conversations of which the answers are "
+           "learned; auto: what the files are",
+           {"auto", "text", "bytes", "u16", "u32", "llm.c", "jsonl"}),
       text("model", "on-bad-line", &C::on_bad_line, Text::choice, kSame,
            "for --data-format jsonl, a line that is no conversation: stop, with its number; or skip, and say how many",
            {"stop", "skip"}),

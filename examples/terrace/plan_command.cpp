@@ -22,6 +22,7 @@
 #include <terrace/examples/terrace/refusal.h>
 #include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/token_cache.h>
 #include <terrace/examples/terrace/usual_settings.h>
 #include <terrace/parallel/flops.h>
 
@@ -48,7 +49,9 @@ Where there(const CommandLine& line) {
 
 // Of --epochs, if the data is here.
 void count_steps(RunConfig& config) {
-  if (config.epochs > 0 && !config.data.empty()) set_steps_of_epochs(config, RunData(config).sequences_of_an_epoch());
+  if (config.epochs == 0 || config.data.empty()) return;
+  make_token_files(config);
+  set_steps_of_epochs(config, RunData(config).sequences_of_an_epoch());
 }
 
 // The ranks, and the sequences of a step, are those that the flags without --search would have.

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,10 @@ struct RunConfig {
   std::int64_t head_rows = 0;
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
-  std::string data_format = "auto";      // auto, until the files are looked at | bytes | u16 | u32 | llm.c | jsonl
+  std::string data_format = "auto";      // auto, until the files are looked at | bytes | text | u16 | u32 | llm.c | jsonl
+  // Not options: where the ids of text are (token_cache.h), by its file's name; and their format.
+  std::map<std::string, std::filesystem::path> token_files;
+  std::string token_format;
   std::string on_bad_line = "stop";      // of jsonl: stop | skip
   std::string tokenizer;                 // empty: the one in the directory of --init-from
   std::string template_date;             // of jsonl: the day that a chat template's strftime_now tells; empty: none

@@ -14,6 +14,7 @@
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/token_cache.h>
 #include <terrace/offload/chunk_store.h>
 #include <terrace/parallel/train/documents.h>
 
@@ -66,7 +67,7 @@ class RunData::Tokens final : public Source {
  public:
   Tokens(const RunConfig& config, const DataSource& source, double share, std::size_t sources, bool holds_out)
       : Source(source.name, share),
-        corpus_(lm::Corpus::open(source.files, windows_of(sources), lm::token_format(config.data_format, config.vocab))),
+        corpus_(lm::Corpus::open(source.files, windows_of(sources), format_of_tokens(config))),
         plan_(lm::plan_sequences(corpus_.tokens(), static_cast<std::uint64_t>(config.seq_len), holds_out)),
         seed_(config.seed),
         separator_(static_cast<std::int32_t>(config.document_separator)) {}

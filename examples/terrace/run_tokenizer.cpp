@@ -9,6 +9,7 @@
 #include <terrace/core/folders.h>
 #include <terrace/core/printable.h>
 #include <terrace/core/text_file.h>
+#include <terrace/examples/terrace/token_cache.h>
 #include <terrace/offload/chunk_store.h>
 
 namespace terrace::cli {
@@ -46,11 +47,13 @@ fs::path tokenizer_of(const RunConfig& config) {
   const auto beside = config.init_from.empty() ? fs::path() : tokenizer_in(config.init_from);
   // Runs of ids need none, so one that this build cannot read is left where it is.
   const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
-  if (config.data_format != kConversations) return readable ? beside : fs::path();
+  const bool needs = config.data_format == kConversations || config.data_format == kText;
+  if (!needs) return readable ? beside : fs::path();
   if (!beside.empty()) return beside;
   throw Error(
-      "--data-format jsonl needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes one) or "
-      "a tokenizer.model",
+      fmt::format("--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
+                  "one) or a tokenizer.model",
+                  config.data_format),
       Exit::usage);
 }
 

@@ -21,6 +21,7 @@
 #include <terrace/examples/terrace/run_data.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
+#include <terrace/examples/terrace/token_cache.h>
 #include <terrace/offload/chunk_store.h>
 
 namespace terrace::cli {
@@ -100,7 +101,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
     for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));
   }
   if (!c.init_adapter.empty()) out["init-adapter"] = describe_content(fs::path(c.init_adapter) / lm::kAdapterWeightsFile);
-  if (c.data_format == kConversations) out["tokenizer"] = describe_content(tokenizer_of(c));
+  if (c.data_format == kConversations || c.data_format == kText) out["tokenizer"] = describe_content(tokenizer_of(c));
   if (c.data_format == kConversations)
     if (auto text = describe_template(c); !text.empty()) out["chat template"] = std::move(text);
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);

@@ -48,6 +48,7 @@
 #include <terrace/examples/terrace/step_metrics.h>
 #include <terrace/examples/terrace/stop_signal.h>
 #include <terrace/examples/terrace/team.h>
+#include <terrace/examples/terrace/token_cache.h>
 #include <terrace/examples/terrace/trainer_settings.h>
 #include <terrace/examples/terrace/usual_settings.h>
 #include <terrace/examples/terrace/verify_resident.h>
@@ -449,7 +450,10 @@ Exit train_rank(const RunConfig& given, Team& team) {
   std::optional<DataContent> content;
   std::optional<RunDir> dir;
   // All checks come before the directory is touched.
-  team.together([&] { config = with_chosen_tiles(config); });
+  team.together([&] {
+    make_token_files(config);
+    config = with_chosen_tiles(config);
+  });
   agree_on_tiles(config, [&](std::uint64_t tiles) { return team.max(tiles); });
   team.together([&] {
     data.emplace(config);
