@@ -17,6 +17,14 @@ constexpr PerTier<const char*> kFlags{{"--device-memory", "--host-memory", "--nv
 // How many ranks divide what the tier's flag gives. A device budget is that of each rank.
 std::uint64_t sharing(const RunConfig& c, Tier tier) { return tier == Tier::device ? 1 : ranks_of_machine(c); }
 
+// In the unit that a person would type, and at least as many: "900MiB", "18.5GiB".
+std::string sized(std::uint64_t bytes) {
+  constexpr std::uint64_t kFromGiB = 10 * kGiB, kTenths = kGiB / 10;
+  if (bytes < kFromGiB) return fmt::format("{}MiB", ceil_div(bytes, kMiB));
+  const auto tenths = ceil_div(bytes, kTenths);
+  return tenths % 10 == 0 ? fmt::format("{}GiB", tenths / 10) : fmt::format("{}.{}GiB", tenths / 10, tenths % 10);
+}
+
 // A number of bytes that was meant to be one of MiB or GiB.
 std::string without_unit(const RunConfig& c, Tier tier) {
   const auto& text = tier == Tier::device ? c.device_memory : tier == Tier::host ? c.host_memory : c.nvme_limit;
@@ -38,8 +46,8 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
       c.nvme_path.empty() && std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::host; });
   const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk that can hold the rest" : "";
   if (const auto r = std::ranges::find_if(refusals, [](const Refusal& of) { return of.least_bytes != 0; }); r != refusals.end())
-    return fmt::format("{} must be more than {}MiB; for a model of this size no exact value is searched{}", kFlags[r->tier],
-                       r->least_bytes * sharing(c, r->tier) / kMiB, or_disk);
+    return fmt::format("{} must be more than {}; for a model of this size no exact value is searched{}", kFlags[r->tier],
+                       sized(r->least_bytes * sharing(c, r->tier)), or_disk);
   const auto alone = [](Tier tier) { return fmt::format("no value of {} alone is enough: ", kFlags[tier]); };
   if (const auto r = std::ranges::find(refusals, 0U, &Refusal::enough_bytes); r != refusals.end()) {
     std::vector<const char*> others;
@@ -63,7 +71,7 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
       if (r.tier == tier) enough = std::max(enough, r.enough_bytes);
       if (r.other == tier) enough = std::max(enough, r.other_bytes);
     }
-    if (enough != 0) flags.push_back(fmt::format("{} {}MiB", kFlags[tier], enough * sharing(c, tier) / kMiB));
+    if (enough != 0) flags.push_back(fmt::format("{} {}", kFlags[tier], sized(enough * sharing(c, tier))));
   }
   const auto pair = std::ranges::find_if(refusals, [](const Refusal& of) { return of.other_bytes != 0; });
   const auto together = pair != refusals.end();

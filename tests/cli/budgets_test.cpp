@@ -402,7 +402,7 @@ TEST_F(Budgets, AModelOf70BillionParametersIsPlanned) {
 TEST_F(Budgets, AModelFarTooLargeIsRefusedWithoutAWalk) {
   const auto refused = terrace({"plan", "--layers", "1000", "--hidden", "60000", "--heads", "100", "--assumed-costs",
                                 "--device-memory", "24GiB", "--host-memory", "100GiB", "--nvme-path", "disk"});
-  expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 224578MiB"});
+  expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 219.4GiB"});
 }
 
 // Neither alone would help. The pair works as it is printed.
