@@ -132,6 +132,14 @@ bool halve_head_rows(RunConfig& c, std::int64_t least, std::uint64_t largest_pha
   return true;
 }
 
+// Of a rank that is not one of a pipeline, which would need its stages first.
+bool fits(const RunConfig& c) {
+  if (c.pp > 1) return true;
+  auto request = plan_request(c);
+  request.advises = false;
+  return plan(lm::make_model(model_config(c)), request, machine_profile(c)).fits;
+}
+
 // Whether --tiles auto opens all numbers: if none is given, and the layers do not fit as they are. A run that goes on keeps those
 // that it has.
 bool opens_all(RunConfig& c) {
@@ -146,18 +154,15 @@ bool opens_all(RunConfig& c) {
   const auto budget = budgets(c).device;
   const auto bytes = largest_phase(c).bytes;
   if (bytes > budget) return true;
-  if (bytes <= budget / 20 * 19) return false;
-  auto request = plan_request(c);  // the plan itself, where a little may be missing
-  request.advises = false;
-  if (c.pp > 1) return false;
-  return !plan(lm::make_model(model_config(c)), request, machine_profile(c)).fits;
+  return bytes > budget / 20 * 19 && !fits(c);  // where a little may be missing
 }
 
 }  // namespace
 
-RunConfig with_chosen_tiles(RunConfig c) {
-  if (opens_all(c))
-    for (const auto& tiles : kTiles) c.*tiles.number = 0;
+namespace {
+
+// `share`: of the device budget, which the largest phase may take.
+RunConfig with_tiles_for(RunConfig c, double share) {
   std::vector<const Tiles*> open;
   for (const auto& tiles : kTiles)
     if (c.*tiles.number == 0) open.push_back(&tiles);
@@ -170,8 +175,7 @@ RunConfig with_chosen_tiles(RunConfig c) {
   // A run that goes on keeps its own.
   const bool chooses_rows = no_rows && resumed.empty();
   if (no_rows) c.head_rows = chooses_rows ? most_head_rows(c) : then.head_rows;
-  // A plan needs a little more than its largest phase.
-  const auto budget = budgets(c).device / 20 * 19;
+  const auto budget = static_cast<std::uint64_t>(share * static_cast<double>(budgets(c).device));
   while (chooses_rows || !open.empty()) {
     const auto [bytes, of] = largest_phase(c);
     if (bytes <= budget) break;
@@ -179,6 +183,19 @@ RunConfig with_chosen_tiles(RunConfig c) {
     if (!halve(kFastHeadRows) && !add_tiles(c, of, open) && !halve(kLeastHeadRows)) break;
   }
   return c;
+}
+
+}  // namespace
+
+RunConfig with_chosen_tiles(RunConfig c) {
+  constexpr double kMostOfBudget = 0.95;  // a plan needs a little more than its largest phase
+  if (!opens_all(c)) return with_tiles_for(c, kMostOfBudget);
+  for (const auto& tiles : kTiles) c.*tiles.number = 0;
+  // Sometimes it needs much more, beside what the phase before it leaves.
+  const auto few = with_tiles_for(c, kMostOfBudget);
+  for (const double share : {kMostOfBudget, 0.8, 0.65, 0.5, 0.35})
+    if (auto tiled = with_tiles_for(c, share); fits(tiled)) return tiled;
+  return few;
 }
 
 void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_t)>& largest) {

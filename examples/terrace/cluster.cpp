@@ -196,8 +196,8 @@ ClusterProfile load_cluster(const std::filesystem::path& file) {
                             file.string(), why, fmt::join(shipped_clusters(), ", ")),
                 Exit::usage);
   };
-  std::error_code error;
-  if (const auto shipped = shipped_cluster(file.string()); shipped && !std::filesystem::exists(file, error))
+  std::error_code unknown;
+  if (const auto shipped = shipped_cluster(file.string()); shipped && !std::filesystem::exists(file, unknown))
     return parse_cluster(*shipped, file.string());
   std::string text;
   try {

@@ -208,7 +208,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
                                 EvalOptions::kMostPositions))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
     sub->add_option("--batch-size", eval.batch_size,
-                    fmt::format("sequences that are computed together; 0: as many as have {} tokens", EvalOptions::kMostPositions))
+                    fmt::format("sequences that are computed together; 0: as many as have {} tokens, or fewer if they do not fit", EvalOptions::kMostPositions))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
     sub->add_option("--sequences", eval.sequences, "read so many sequences of each source; 0: all")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));

@@ -13,6 +13,7 @@
 
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
+#include <terrace/examples/lm/mixture.h>
 #include <terrace/examples/terrace/check_tokens.h>
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/data_sources.h>
@@ -59,7 +60,7 @@ std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, c
   auto as_given = config;
   as_given.token_files.clear();
   const auto sources = data_sources(as_given);
-  const bool weighted = sources.size() > 1;
+  const bool weighted = std::ranges::any_of(options.data, [](const auto& word) { return lm::is_number(word.string()); });
   std::vector<RunConfig> all;
   const auto add = [&](std::vector<std::filesystem::path> files) {
     all.push_back(config);
@@ -112,13 +113,23 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
   return found;
 }
 
+// With half of the sequences at a time where all of them do not fit, unless their number is given.
+WeightsReader reader_of(const RunConfig& config, const std::string& directory, std::vector<RunConfig>& sources, bool given) {
+  for (;;) try {
+      return {config, directory,
+              {.shape = {.batch = {sources.front().batch_size, sources.front().seq_len}, .micro_batches = 1}}};
+    } catch (const Error& error) {
+      if (given || error.exit() != Exit::does_not_fit || sources.front().batch_size == 1) throw;
+      for (auto& source : sources) source.batch_size /= 2;
+    }
+}
+
 std::vector<Evaluated> evaluate_all(const CommandLine& line) {
   std::vector<Evaluated> found;
   for (std::size_t i = 0; i < line.positional.size(); ++i) {
     const auto& directory = line.positional[i];
-    const auto sources = data_of(line.configs[i], directory, line.eval);
-    WeightsReader weights(line.configs[i], directory,
-                          {.shape = {.batch = {sources.front().batch_size, sources.front().seq_len}, .micro_batches = 1}});
+    auto sources = data_of(line.configs[i], directory, line.eval);
+    auto weights = reader_of(line.configs[i], directory, sources, line.eval.batch_size > 0);
     Evaluated of_all{.model = directory, .source = "all"};
     for (const auto& source : sources) {
       auto one = evaluate(weights, source, static_cast<std::uint64_t>(line.eval.sequences));

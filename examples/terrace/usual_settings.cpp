@@ -52,8 +52,9 @@ void complete(RunConfig& c, bool of_model) {
   if (c.seq_len == 0) c.seq_len = usual.seq_len;
   if (c.dtype.empty()) c.dtype = usual.dtype;
   if (c.lora_targets.empty()) {
-    c.lora_targets = of_model ? "all" : usual.lora_targets;
-    if (of_model && c.lora_rank > 0) c.chosen.emplace_back("--lora-targets all (usual for a published model)");
+    const bool of_adapters = of_model && c.lora_rank > 0;
+    c.lora_targets = of_adapters ? "all" : usual.lora_targets;
+    if (of_adapters) c.chosen.emplace_back("--lora-targets all (usual for a published model)");
   }
   complete_rates(c, of_model);
   complete_vocabulary(c);

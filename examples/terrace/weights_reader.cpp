@@ -24,6 +24,15 @@
 #include <terrace/parallel/committed_state.h>
 
 namespace terrace::cli {
+
+// Where weights are, and the store of the engine that reads them.
+struct WeightsToRead {
+  RunConfig config;
+  ChunkStore::Options store;
+  std::vector<ChunkStore::Options> ranks;  // of a run whose weights are gathered from them
+  bool given = false;                      // to the engine, from the ranks or from a model's files; false: the store has them
+};
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -43,14 +52,6 @@ RunConfig on_one_rank(RunConfig c) {
   return c;
 }
 
-// Where weights are, and the store of the engine that reads them.
-struct Weights {
-  RunConfig config;
-  ChunkStore::Options store;
-  std::vector<ChunkStore::Options> ranks;  // of a run whose weights are gathered from them
-  bool given = false;                      // to the engine, from the ranks or from a model's files; false: the store has them
-};
-
 bool can_be_written(const fs::path& folder) { return ::access(folder.c_str(), W_OK | X_OK) == 0; }
 
 void make_temporary(ChunkStore::Options& store) {
@@ -59,8 +60,8 @@ void make_temporary(ChunkStore::Options& store) {
   if (store.paths.empty() || !std::ranges::all_of(store.paths, can_be_written)) store.paths = {fs::temp_directory_path()};
 }
 
-Weights weights_of_run(const RunConfig& config, const std::string& run) {
-  Weights weights;  // no list of its members: if one of them throws, g++ 12 destroys some that were not made
+WeightsToRead weights_of_run(const RunConfig& config, const std::string& run) {
+  WeightsToRead weights;  // no list of its members: if one of them throws, g++ 12 destroys some that were not made
   weights.ranks = stores_of_run(run, config.nvme_path);
   weights.store = weights.ranks.front();
   weights.given = is_in_parts(config);
@@ -73,8 +74,8 @@ Weights weights_of_run(const RunConfig& config, const std::string& run) {
   return weights;
 }
 
-Weights weights_of_model(const RunConfig& config) {
-  Weights weights;
+WeightsToRead weights_of_model(const RunConfig& config) {
+  WeightsToRead weights;
   weights.config = config;
   weights.given = true;
   weights.store.paths = config.nvme_path;
@@ -83,7 +84,7 @@ Weights weights_of_model(const RunConfig& config) {
   return weights;
 }
 
-PlanRequest request_of(const Weights& weights, const ReadFor& use, bool of_run) {
+PlanRequest request_of(const WeightsToRead& weights, const ReadFor& use, bool of_run) {
   PlanRequest request{.shape = use.shape,
                       .budget = budgets(weights.config),
                       .recipe = weights.config.recipe,
@@ -132,7 +133,7 @@ RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) 
 }
 
 struct WeightsReader::Parts {
-  Parts(Weights all, const ReadFor& use, bool of_run)
+  Parts(WeightsToRead all, const ReadFor& use, bool of_run)
       : weights(std::move(all)),
         model(lm::make_model(model_config(weights.config))),
         planned(plan_of(model, request_of(weights, use, of_run), weights.config)),
@@ -151,7 +152,7 @@ struct WeightsReader::Parts {
     CommittedState state(weights.ranks);
     engine.fill([&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); });
   }
-  Weights weights;
+  WeightsToRead weights;
   Model model;
   Plan planned;
   ThreadPool pool;

@@ -58,7 +58,7 @@ TEST_F(EvalData, IsRefusedWhereItCannotBe) {
            {{"--eval-data", "disk"}, {"--eval-data: \"disk\" is a directory"}},
            {{"--eval-data", "chat.jsonl"}, {"corpus.txt is bytes, and chat.jsonl is jsonl"}},
            {{"--eval-data", "other.txt", "--eval-batches", "0"}, {"which evaluates nothing"}},
-           {{"--eval-data", "ids.u16", "--data", "ids.u16", "--data-format", "u16"}, {"ids.u16", "--vocab 256"}},
+           {{"--eval-data", "ids.u16", "--data", "ids.u16", "--data-format", "u16"}, {"ids.u16", "vocabulary of 256"}},
            {{"--eval-data", "2", "other.txt", "3"}, {"the weight 3 has no files"}},
            {{"--eval-data", "other.txt", "--save", "other.txt"}, {"is a file of --eval-data"}}}) {
     expect_refusal(train(words), 2, said);

@@ -97,14 +97,13 @@ TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   EXPECT_THAT(of_file.out, Not(HasSubstr("--lr")));
 }
 
-// Adapters and their base fit in tiles where they do not fit whole.
 TEST_F(FirstCommands, LayersAreCutIntoTilesWhereTheyDoNotFit) {
-  const Words words{"train", "--model", "model", "--data", "ids.u16", "--dtype", "fp32", "--steps", "2", "--assumed-costs",
-                    "--batch-size", "1", "--nvme-path", "disk", "--host-memory", "2MiB"};
-  const auto whole = terrace(words + Words{"--out-dir", "whole", "--device-memory", "8MiB"});
+  const Words words{"train", "--data", "ids.u16", "--vocab", "16384", "--layers", "2", "--hidden", "256", "--heads", "4", "--seq-len",
+                    "64", "--steps", "2", "--assumed-costs", "--batch-size", "1", "--nvme-path", "disk", "--host-memory", "16MiB"};
+  const auto whole = terrace(words + Words{"--out-dir", "whole", "--device-memory", "48MiB"});
   ASSERT_EQ(0, whole.exit) << whole.described;
   EXPECT_THAT(whole.out, Not(HasSubstr("in tiles")));
-  const Words little{"--device-memory", "230KiB"};
+  const Words little{"--device-memory", "11MiB"};
   expect_refusal(terrace(words + little + Words{"--tiles", "off", "--out-dir", "off"}), 3, {"--device-memory"});
   const auto tiled = terrace(words + little + Words{"--out-dir", "tiled"});
   ASSERT_EQ(0, tiled.exit) << tiled.described;
