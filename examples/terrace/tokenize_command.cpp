@@ -134,7 +134,16 @@ Exit tokenize_command(int argc, const char* const* argv) {
   lm::TokenizeJob job(settings, tokenizer, pool);
   const auto begin = Clock::now();
   const auto from = job.progress().bytes;
-  for (auto recorded = begin; job.step();) {
+  const auto step = [&] {
+    try {
+      return job.step();
+    } catch (const Error& error) {
+      if (error.exit() != Exit::usage || job.progress().bytes == from) throw;
+      job.record();
+      throw Error(fmt::format("{}; then the same command goes on from there", error.what()), error.exit());
+    }
+  };
+  for (auto recorded = begin; step();) {
     if (stop_signal() != 0) {
       job.record();
       say(stderr, fmt::format("stopped by {}; the same command goes on from here\n", describe_stop(stop_signal())));

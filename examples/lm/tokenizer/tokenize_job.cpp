@@ -28,6 +28,17 @@ std::filesystem::path record_of(const TokenizeSettings& settings) { return setti
 
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
+// Of all that has been read, piece after piece.
+std::uint64_t with_piece(std::uint64_t until_here, const Piece& piece) {
+  return XXH3_64bits_withSeed(piece.bytes.data(), piece.bytes.size(), until_here);
+}
+
+std::string names_of(const std::vector<std::filesystem::path>& files) {
+  std::string names;
+  for (const auto& file : files) names += file.string() + "\n";
+  return names;
+}
+
 }  // namespace
 
 struct TokenizeJob::State {
@@ -41,7 +52,7 @@ struct TokenizeJob::State {
         pieces_at_once(static_cast<std::size_t>(std::min(4 * on.threads(), std::max(kManyPieces, on.threads())))) {
     // The number of threads changes nothing.
     identity = fmt::format(
-        "{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", source.described(), tokenizer.text(), name_of(settings.kind),
+        "{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", names_of(settings.inputs), tokenizer.text(), name_of(settings.kind),
                                        settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
                                        settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
@@ -51,6 +62,9 @@ struct TokenizeJob::State {
   [[nodiscard]] std::filesystem::path record_file() const { return record_of(settings); }
   WriterPlace read_record();
   void write_record() const;
+  [[nodiscard]] std::string input() const { return fmt::format("{:016x}", hash_of(source.described())); }
+  // Whether the input until `place` has the bytes that were read: what stands behind may have been mended.
+  [[nodiscard]] bool begins_with(std::uint64_t sum);
   [[nodiscard]] std::vector<Piece> read_pieces();
   Encoding take_encoding() {
     const std::lock_guard lock(mutex);
@@ -74,6 +88,7 @@ struct TokenizeJob::State {
   PieceSource source;
   std::string identity;  // by which a record is known to be of the same job
   InputPlace place;
+  std::uint64_t read_sum = 0;  // with_piece() of all until `place`
   std::optional<TokenWriter> writer;
   const std::size_t pieces_at_once;
   std::mutex mutex;
@@ -82,12 +97,14 @@ struct TokenizeJob::State {
 
 WriterPlace TokenizeJob::State::read_record() {
   if (!std::filesystem::exists(record_file())) return {};
+  const auto refuse = [&] {
+    throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
+                            settings.out.string(), record_file().string()),
+                Exit::usage);
+  };
   try {
     const auto json = parse_json(read_text_file(record_file()));
-    if (json.at("job") != identity)
-      throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
-                              settings.out.string(), record_file().string()),
-                  Exit::usage);
+    if (json.at("job") != identity) refuse();
     const auto count = [&](const char* key) {
       const auto& value = json.at(key);
       if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMostCounted)
@@ -95,6 +112,8 @@ WriterPlace TokenizeJob::State::read_record() {
       return value.get<std::uint64_t>();
     };
     place = {count("file"), count("offset")};
+    read_sum = json.at("read").get<std::uint64_t>();
+    if (json.at("input") != input() && !begins_with(read_sum)) refuse();
     if (!source.has(place)) throw Error("it names a place that the input does not have");
     const WriterPlace done{count("tokens"), count("documents"), count("open_tokens")};
     if (done.open_tokens > done.tokens) throw Error("a document has more tokens than all of them");
@@ -110,9 +129,26 @@ WriterPlace TokenizeJob::State::read_record() {
 
 void TokenizeJob::State::write_record() const {
   const auto done = writer->place();
-  const nlohmann::ordered_json json{{"job", identity},       {"file", place.file},          {"offset", place.offset},
-                                    {"tokens", done.tokens}, {"documents", done.documents}, {"open_tokens", done.open_tokens}};
+  const nlohmann::ordered_json json{{"job", identity},
+                                    {"input", input()},
+                                    {"read", read_sum},
+                                    {"file", place.file},
+                                    {"offset", place.offset},
+                                    {"tokens", done.tokens},
+                                    {"documents", done.documents},
+                                    {"open_tokens", done.open_tokens}};
   replace_text_file(record_file(), json.dump() + "\n", Durable::yes);
+}
+
+bool TokenizeJob::State::begins_with(std::uint64_t sum) {
+  std::uint64_t found = 0;
+  InputPlace at;
+  while (at.file < place.file || (at.file == place.file && at.offset < place.offset)) {
+    const auto piece = source.next(at);
+    if (!piece) return false;
+    found = with_piece(found, *piece);
+  }
+  return at.file == place.file && at.offset == place.offset && found == sum;
 }
 
 std::vector<Piece> TokenizeJob::State::read_pieces() {
@@ -143,16 +179,23 @@ TokenizeJob::~TokenizeJob() = default;
 
 bool TokenizeJob::step() {
   auto& s = *state_;
+  const auto before = s.place;
   const auto pieces = s.read_pieces();
   if (pieces.empty()) return false;
   std::vector<Encoded> encoded(pieces.size());
-  s.pool.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i) {
-    const auto at = static_cast<std::size_t>(i);
-    auto with = s.take_encoding();
-    s.encode(pieces[at], with, encoded[at]);
-    s.give_back(std::move(with));
-  });
+  try {
+    s.pool.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i) {
+      const auto at = static_cast<std::size_t>(i);
+      auto with = s.take_encoding();
+      s.encode(pieces[at], with, encoded[at]);
+      s.give_back(std::move(with));
+    });
+  } catch (...) {  // a line that is no object: what was written until now is right, and can be gone on from
+    s.place = before;
+    throw;
+  }
   for (const auto& piece : encoded) s.writer->write(piece.ids.view(), piece.ends);
+  for (const auto& piece : pieces) s.read_sum = with_piece(s.read_sum, piece);
   return true;
 }
 

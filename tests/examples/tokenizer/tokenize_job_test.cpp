@@ -261,6 +261,52 @@ TEST_F(Job, RecordsOfOtherJobsAndDamagedOnesAreRefused) {
   EXPECT_EQ(Exit::corrupt, exit_of(first));
 }
 
+// What stands before the mended line need not be read again, and must be the same.
+TEST_F(Job, GoesOnFromAMendedFile) {
+  ThreadPool pool(1);
+  std::string good, bad;
+  for (int i = 0; i < 400; ++i) {
+    const auto line = R"({"text":"line )" + std::to_string(i) + "\"}\n";
+    good += line;
+    bad += i == 390 ? "{broken\n" : line;
+  }
+  auto s = settings("mended", TokenFile::u16);
+  s.piece_bytes = 256;
+  s.inputs = {folder_.write("lines.jsonl", good)};
+  auto whole = s;
+  whole.out = folder_ / "whole of lines";
+  TokenizeJob job(whole, tokenizer_, pool);
+  while (job.step())
+    ;
+  job.finish();
+
+  const auto until_error = [&] {
+    TokenizeJob broken(s, tokenizer_, pool);
+    EXPECT_THROW(
+        while (broken.step()) {
+        },
+        Error);
+    broken.record();
+    return broken.progress().bytes;
+  };
+  folder_.write("lines.jsonl", bad);
+  const auto done = until_error();
+  EXPECT_GT(done, bad.size() / 2);
+  EXPECT_LT(done, bad.size());
+  EXPECT_EQ(done, until_error()) << "it is still broken";
+  auto other = good;
+  other[10] = 'L';
+  folder_.write("lines.jsonl", other);
+  EXPECT_THROW(TokenizeJob(s, tokenizer_, pool), Error) << "the beginning is another one";
+  folder_.write("lines.jsonl", good);
+  TokenizeJob rest(s, tokenizer_, pool);
+  EXPECT_EQ(done, rest.progress().bytes);
+  while (rest.step())
+    ;
+  rest.finish();
+  EXPECT_EQ(read(folder_ / "whole of lines"), read(folder_ / "mended"));
+}
+
 TEST_F(Job, ALineThatIsNoObjectIsNamedWithItsPlace) {
   ThreadPool pool(1);
   auto s = settings("y", TokenFile::u16);
