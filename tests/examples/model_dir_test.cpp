@@ -540,9 +540,22 @@ TEST(ModelDir, GemmasEmbeddingIsMultiplied) {
   auto config = gemma3();
   config["hidden_size"] = 3072;
   auto c = lm::parse_model_config(config.dump(), "c");
+  c.dtype = DType::fp32;
   EXPECT_DOUBLE_EQ(std::sqrt(3072.0), lm::transformer_of(c).embedding_factor);
   c.dtype = DType::bf16;
   EXPECT_EQ(55.5, lm::transformer_of(c).embedding_factor);
+}
+
+TEST(ModelDir, HasTheTypeOfItsWeights) {
+  for (const auto& [name, dtype] : {std::pair{"bfloat16", DType::bf16}, {"float16", DType::bf16}, {"float32", DType::fp32},
+                                    {"float64", DType::fp64}, {"unheard_of", DType::fp32}})
+    for (const auto* const key : {"torch_dtype", "dtype"}) {
+      auto config = llama();
+      config.erase("torch_dtype");
+      EXPECT_EQ(DType::fp32, lm::parse_model_config(config.dump(), "c").dtype);
+      config[key] = name;
+      EXPECT_EQ(dtype, lm::parse_model_config(config.dump(), "c").dtype) << key << ' ' << name;
+    }
 }
 
 // The formulas once more, by other means: a wave of pair i has 2π · base^(2i/D) positions.
