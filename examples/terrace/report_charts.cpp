@@ -120,7 +120,8 @@ std::string number_chart(const std::vector<StepPoint>& points, const std::string
                   .y_low = 0,
                   .y_high = high * 1.08,
                   .x_counts = true};
-  std::string content = plot.axes(whole, compact, "") + plot.line(line, "line s-compute");
+  const auto label = [](double value) { return value >= 1e4 && value < 1e9 ? whole(value) : compact(value); };
+  std::string content = plot.axes(whole, label, "") + plot.line(line, "line s-compute");
   content += fmt::format("<text class='name' x='0' y='12'>{}</text>", escape(name));
   if (line.size() == 1)
     content += fmt::format("<circle class='c-compute' r='3.5' cx='{:.1f}' cy='{:.1f}'/>", plot.x(line.front().first),

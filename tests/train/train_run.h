@@ -66,6 +66,7 @@ class QuietOutput {
 };
 
 inline Trained run_train(const cli::RunConfig& config) {
+  for (const auto& disk : config.nvme_path) std::filesystem::create_directories(disk);
   {
     const QuietOutput quiet;
     if (const auto exit = cli::train(config); exit != Exit::ok) throw Error("training was interrupted", exit);
