@@ -35,6 +35,9 @@ set(cxx_options
   -Wno-stringop-overflow
   # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
   -ffp-contract=off -fno-omit-frame-pointer)
+if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  list(APPEND cxx_options -Wno-unknown-warning-option)  # those of g++ above and elsewhere
+endif()
 # nvcc writes host code that is not ours: its warnings are those of nvcc itself and the plain ones of the host compiler.
 # Local memory is what a register lacked; line numbers are for profilers, and cost no speed.
 set(cuda_options --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer -lineinfo
