@@ -36,7 +36,7 @@ set(cxx_options
   # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
   -ffp-contract=off -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  list(APPEND cxx_options -Wno-unknown-warning-option)  # those of g++ above and elsewhere
+  list(APPEND cxx_options -Wno-unknown-warning-option -Wno-unknown-pragmas)  # those of g++
 endif()
 # nvcc writes host code that is not ours: its warnings are those of nvcc itself and the plain ones of the host compiler.
 # Local memory is what a register lacked; line numbers are for profilers, and cost no speed.

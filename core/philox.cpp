@@ -6,6 +6,8 @@
 
 #include <xxhash.h>
 
+#include <terrace/core/wide_vectors.h>
+
 // One body, compiled for each ISA. Every step is an IEEE operation that is rounded on its own (no contraction, no libm),
 // so the ISA decides how many lanes run at once and nothing else.
 #define TERRACE_INLINE inline __attribute__((always_inline))
@@ -162,7 +164,7 @@ __attribute__((target("avx2"))) void batches_avx2(float* out, std::int64_t count
   batches_body(out, count, seed, stream, first, std);
 }
 
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void batches_avx512(
+__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" TERRACE_WIDE_VECTORS))) void batches_avx512(
     float* out, std::int64_t count, std::uint64_t seed, std::uint64_t stream, std::uint64_t first, double std) {
   batches_body(out, count, seed, stream, first, std);
 }

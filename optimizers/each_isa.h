@@ -9,6 +9,7 @@
 
 #include <cstddef>
 
+#include <terrace/core/wide_vectors.h>
 #include <terrace/optimizers/isa.h>
 
 // Code that a GPU's kernels share with the loops is compiled for both sides.
@@ -21,8 +22,8 @@
 #endif
 #if defined(__x86_64__)
 #define TERRACE_AVX2 __attribute__((target("avx2,fma")))
-#define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
-#define TERRACE_AVX512VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,prefer-vector-width=512")))
+#define TERRACE_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl" TERRACE_WIDE_VECTORS)))
+#define TERRACE_AVX512VBMI __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi" TERRACE_WIDE_VECTORS)))
 #define TERRACE_AVX512BF16 TERRACE_AVX512VBMI  // the loops write its one instruction as asm
 #else
 #define TERRACE_AVX512BF16
