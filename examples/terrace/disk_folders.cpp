@@ -11,13 +11,30 @@
 #include <terrace/core/error.h>
 #include <terrace/core/text_file.h>
 #include <terrace/core/units.h>
+#include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/run_dir.h>
 
 namespace terrace::cli {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Where a run that goes on has its disks by its own account. If they are not there, it says what its state needs.
+std::vector<fs::path> known_to_run(const RunConfig& c) {
+  const auto run = run_resumed(c);
+  RunConfig then;
+  if (!run.empty()) apply_file(then, run / kConfigFile);
+  return then.nvme_path;
+}
+
+}  // namespace
+
 void demand_disk_folders(const RunConfig& c) {
+  const auto known = known_to_run(c);
   for (const auto& folder : c.nvme_path) {
+    if (std::ranges::count(known, fs::absolute(folder).lexically_normal()) != 0) continue;
     std::error_code error;
     static_cast<void>(fs::symlink_status(folder, error));
     if (error == std::errc::no_such_file_or_directory)

@@ -80,7 +80,7 @@ TEST_F(OwnStore, ARunAtThePathOfAMovedOneBeginsOnlyElsewhere) {
 TEST_F(OwnStore, AnyStoreOfAMovedRunIsSeen) {
   const Words disk{"--nvme-path", "disk"};
   ASSERT_EQ(0, train(disk + Words{"--dp", "2", "--zero", "1"}).exit);
-  const auto other = go_on("run", "6", disk + Words{"--grad-accumulation", "2"});  // one rank, in a new store
+  const auto other = go_on("run", "6", disk + Words{"--dp", "1", "--grad-accumulation", "2"});  // one rank, in a new store
   ASSERT_EQ(0, other.exit) << other.described;
   EXPECT_THAT(store_in("disk").string(), HasSubstr("-layout2"));
   fs::rename(at("run"), at("moved"));
@@ -198,6 +198,7 @@ TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
   for (const auto& ranks : {Words{}, Words{"--dp", "2", "--zero", "1"}}) {
     SCOPED_TRACE(ranks.size());
     fs::remove_all(at("run")), fs::remove_all(at("disk"));
+    fs::create_directory(at("disk"));
     const auto trained = train(Words{"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"} + ranks);
     ASSERT_EQ(0, trained.exit) << trained.described;
     const auto before = everything({"run", "disk"});
