@@ -13,8 +13,8 @@ using nlohmann::json;
 // Whatever their values are. Each word stands between two spaces.
 constexpr std::string_view kHarmless =
     // Where the model comes from, and what it was made for.
-    " architectures model_type name_or_path transformers_version unsloth_version unsloth_fixed is_llama_config"
-    " transformers.js_config task_specific_params finetuning_task problem_type id2label label2id "
+    " architectures model_type name_or_path transformers_version unsloth_version unsloth_fixed internal_version is_llama_config"
+    " transformers.js_config task_specific_params finetuning_task problem_type num_labels id2label label2id "
     // Its tokens.
     " tokenizer_class prefix bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id"
     " predict_special_tokens n_ctx max_sequence_length "
@@ -26,7 +26,7 @@ constexpr std::string_view kHarmless =
     " return_dict pruned_heads is_decoder is_encoder_decoder tie_encoder_decoder cross_attention_hidden_size max_window_layers "
     // Generation, which version 4 of the library wrote here, too.
     " do_sample temperature top_k top_p typical_p num_beams num_beam_groups diversity_penalty max_length min_length"
-    " length_penalty repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping"
+    " max_new_tokens length_penalty repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping"
     " num_return_sequences bad_words_ids forced_bos_token_id forced_eos_token_id decoder_start_token_id remove_invalid_values"
     " exponential_decay_length_penalty suppress_tokens begin_suppress_tokens output_scores return_dict_in_generate ";
 
@@ -39,7 +39,8 @@ bool is_harmless(const std::string& key) {
 bool maps_to_own_classes(const json& auto_map, const Family& family) {
   std::string_view stem = *family.file.architecture;
   stem = stem.substr(0, stem.find("For"));
-  for (const auto& named : auto_map) {
+  for (const auto& [use, named] : auto_map.items()) {
+    if (use == "AutoTokenizer") continue;
     if (!named.is_string()) return false;
     const auto& path = named.get_ref<const std::string&>();
     if (!std::string_view(path).substr(path.rfind('.') + 1).starts_with(stem)) return false;

@@ -278,11 +278,15 @@ std::vector<std::string> unread(const json& config) {
 TEST(ModelDir, KeepsWhatChangesNothing) {
   auto config = llama();
   const json off = {{"use_mrope", false}, {"use_parallel", 0}, {"residual_dropout", 0.0}};
-  const json known = {{"auto_map", {{"AutoConfig", "own.LlamaConfig"}, {"AutoModel", "own--code.LlamaForCausalLM"}}},
-                      {"do_sample", true},
-                      {"temperature", 0.6},
-                      {"cache_implementation", "hybrid"},
-                      {"interpolate_factor", 1}};
+  const json known = {
+      {"auto_map",
+       {{"AutoConfig", "own.LlamaConfig"}, {"AutoModel", "own--code.LlamaForCausalLM"}, {"AutoTokenizer", "own/tokens"}}},
+      {"do_sample", true},
+      {"temperature", 0.6},
+      {"cache_implementation", "hybrid"},
+      {"max_new_tokens", 64},
+      {"num_labels", 2},
+      {"interpolate_factor", 1}};
   config.update(off), config.update(known);
   EXPECT_THAT(unread(config), ElementsAre("residual_dropout (0.0)", "use_mrope (false)", "use_parallel (0)"));
   const auto written = lm::model_config_json(lm::parse_model_config(config.dump(), "c"), DType::fp32, config);
@@ -293,6 +297,7 @@ TEST(ModelDir, KeepsWhatChangesNothing) {
                                                  {"interpolate_factor", 2},
                                                  {"use_qk_norm", true},
                                                  {"sliding_window_size", 64},
+                                                 {"torch_dtype dtype", "two harmless keys"},
                                                  {"auto_map", {{"AutoModel", {"own.LlamaModel"}}}},
                                                  {"auto_map", {{"AutoModel", "LlamaModel.Other"}}}}) {
     auto changed = llama();
@@ -390,6 +395,8 @@ json gemma3() {
                                  {"attn_logit_softcapping", nullptr},
                                  {"final_logit_softcapping", nullptr},
                                  {"cache_implementation", "hybrid"},
+                                 {"max_new_tokens", 64},
+                                 {"num_labels", 2},
                                  {"use_bidirectional_attention", false},
                                  {"tie_word_embeddings", nullptr}});
 }
