@@ -310,24 +310,6 @@ TEST(ModelDir, KeepsWhatChangesNothing) {
   EXPECT_TRUE(unread(mistral).empty());
 }
 
-// The keys and values of published checkpoints, with other sizes.
-TEST(ModelDir, OfPublishedCheckpointsAreRead) {
-  std::ifstream lines(std::filesystem::path(TERRACE_SOURCE_FOLDER) / "tests/examples/published_configs.jsonl");
-  int read = 0;
-  for (std::string line; std::getline(lines, line); ++read) {
-    const auto told = json::parse(line);
-    SCOPED_TRACE(told.at("like"));
-    const auto& config = told.at("config");
-    EXPECT_EQ("it was accepted", refusal(config));
-    if (HasFailure()) return;
-    const auto model = lm::parse_model_config(config.dump(), "c");
-    const auto written = lm::model_config_json(model, DType::bf16, config);
-    EXPECT_EQ("it was accepted", refusal(written));
-    for (const auto& [key, value] : config.items()) EXPECT_TRUE(written.contains(key)) << key;
-  }
-  EXPECT_EQ(18, read);
-}
-
 TEST(ModelDir, HasTheScalingsOfPositions) {
   const auto of = [](const json& scaling, bool newer = false) {
     auto config = llama();
