@@ -9,6 +9,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/activation_name.h>
+#include <terrace/examples/lm/harmless_keys.h>
 #include <terrace/examples/lm/rope_scaling.h>
 #include <terrace/parallel/layers/pattern.h>
 
@@ -16,88 +17,6 @@ namespace terrace::lm {
 namespace {
 
 using nlohmann::json;
-
-// Keys that change nothing of what the model computes: where it came from, how it is initialised, special tokens, how the
-// library runs it, and dropout, which terrace does not have.
-constexpr std::string_view kHarmless[] = {"architectures",
-                                          "model_type",
-                                          "transformers_version",
-                                          "torch_dtype",
-                                          "dtype",
-                                          "initializer_range",
-                                          "bos_token_id",
-                                          "eos_token_id",
-                                          "pad_token_id",
-                                          "sep_token_id",
-                                          "cls_token_id",
-                                          "unk_token_id",
-                                          "use_cache",
-                                          "attention_dropout",
-                                          "hidden_dropout",
-                                          "attn_pdrop",
-                                          "embd_pdrop",
-                                          "resid_pdrop",
-                                          "n_ctx",
-                                          "task_specific_params",
-                                          "output_attentions",
-                                          "output_hidden_states",
-                                          "return_dict",
-                                          "torchscript",
-                                          "use_bfloat16",
-                                          "name_or_path",
-                                          "id2label",
-                                          "label2id",
-                                          "finetuning_task",
-                                          "problem_type",
-                                          "chunk_size_feed_forward",
-                                          "reorder_and_upcast_attn",
-                                          "max_window_layers",
-                                          "tokenizer_class",
-                                          "prefix",
-                                          "is_encoder_decoder",
-                                          "is_decoder",
-                                          "cross_attention_hidden_size",
-                                          "pruned_heads",
-                                          "tie_encoder_decoder",
-                                          "unsloth_version",
-                                          "attn_implementation",
-                                          "cache_implementation",
-                                          "unsloth_fixed",
-                                          "transformers.js_config",
-                                          "max_sequence_length",
-                                          "is_llama_config",
-                                          "output_past",
-                                          "pretraining_tp",
-                                          "predict_special_tokens",
-                                          "gradient_checkpointing"};
-
-// Of generation, which version 4 of the library wrote here, too.
-constexpr std::string_view kOfGeneration[] = {"temperature",
-                                              "top_k",
-                                              "top_p",
-                                              "typical_p",
-                                              "do_sample",
-                                              "num_beams",
-                                              "num_beam_groups",
-                                              "diversity_penalty",
-                                              "max_length",
-                                              "min_length",
-                                              "length_penalty",
-                                              "repetition_penalty",
-                                              "no_repeat_ngram_size",
-                                              "encoder_no_repeat_ngram_size",
-                                              "early_stopping",
-                                              "num_return_sequences",
-                                              "bad_words_ids",
-                                              "forced_bos_token_id",
-                                              "forced_eos_token_id",
-                                              "decoder_start_token_id",
-                                              "remove_invalid_values",
-                                              "exponential_decay_length_penalty",
-                                              "suppress_tokens",
-                                              "begin_suppress_tokens",
-                                              "output_scores",
-                                              "return_dict_in_generate"};
 
 constexpr const char* kOriginal = "original_max_position_embeddings";
 
@@ -116,9 +35,6 @@ bool has_window(const WindowKeys& keys, std::int64_t number, std::int64_t block,
   }
   return false;
 }
-
-// What a switch that is off says.
-bool says_nothing(const json& value) { return value == false || (value.is_number() && value == 0); }
 
 }  // namespace
 
@@ -382,31 +298,16 @@ layers::Windows ConfigReader::windows(const WindowKeys& keys, std::int64_t block
 }
 
 std::vector<std::string> ConfigReader::demand_nothing_else(const Family& family) const {
-  std::vector<std::string> unknown, unread;
+  std::vector<std::string> unknown, off;
   for (const auto& [key, value] : values_.items()) {
-    const bool harmless = key.starts_with('_') || key.starts_with("summary_") || std::ranges::count(kHarmless, key) != 0 ||
-                          std::ranges::count(kOfGeneration, key) != 0;
-    if (harmless || value.is_null() || std::ranges::count(known_, key) != 0 || says_the_usual(key, value, family)) continue;
-    (says_nothing(value) ? unread : unknown).push_back(fmt::format("{} ({})", printable(key), shown(value)));
+    if (std::ranges::count(known_, key) != 0) continue;
+    const auto kind = further_key(key, values_, family);
+    if (kind == FurtherKey::harmless) continue;
+    (kind == FurtherKey::off ? off : unknown).push_back(fmt::format("{} ({})", printable(key), shown(value)));
   }
-  if (unknown.empty()) return unread;
+  if (unknown.empty()) return off;
   refuse(fmt::format("it has what terrace does not know: {}", fmt::join(unknown, ", ")),
          "if that changes nothing of what the model computes, take it out of a copy of the file");
-}
-
-bool ConfigReader::says_the_usual(const std::string& key, const json& value, const Family& family) const {
-  if (key == "use_qk_norm") return value == true && *family.query_key_norms != layers::QueryKeyNorms::none;
-  if (key == "sliding_window_size") return values_.contains("sliding_window") && value == values_.at("sliding_window");
-  if (key == "interpolate_factor" || key == "full_attn_mod") return value == 1;
-  // Code beside the weights that only says what the library has: classes of the family's own name.
-  if (key != "auto_map" || !value.is_object()) return false;
-  std::string_view stem = *family.file.architecture;
-  stem = stem.substr(0, stem.find("For"));
-  return std::ranges::all_of(value, [&](const json& named) {
-    if (!named.is_string()) return false;
-    const auto& path = named.get_ref<const std::string&>();
-    return std::string_view(path).substr(path.rfind('.') + 1).starts_with(stem);
-  });
 }
 
 }  // namespace terrace::lm

@@ -56,8 +56,6 @@ class ConfigReader {
   [[nodiscard]] static std::string shown(const nlohmann::json& value);  // for messages
 
  private:
-  // An unknown key says what the family does anyway.
-  [[nodiscard]] bool says_the_usual(const std::string& key, const nlohmann::json& value, const Family& family) const;
   // The scaling of one object, if it is there.
   Rotary scaling_at(std::string_view pointer, const RotaryPositions& rotary, std::int64_t longest);
 

@@ -278,11 +278,15 @@ std::vector<std::string> unread(const json& config) {
 TEST(ModelDir, KeepsWhatChangesNothing) {
   auto config = llama();
   const json off = {{"use_mrope", false}, {"use_parallel", 0}, {"residual_dropout", 0.0}};
-  const json known = {{"auto_map", {{"AutoConfig", "own.LlamaConfig"}, {"AutoModel", "own--code.LlamaForCausalLM"}}},
-                      {"do_sample", true},
-                      {"temperature", 0.6},
-                      {"cache_implementation", "hybrid"},
-                      {"interpolate_factor", 1}};
+  const json known = {
+      {"auto_map",
+       {{"AutoConfig", "own.LlamaConfig"}, {"AutoModel", "own--code.LlamaForCausalLM"}, {"AutoTokenizer", "own/tokens"}}},
+      {"do_sample", true},
+      {"temperature", 0.6},
+      {"cache_implementation", "hybrid"},
+      {"max_new_tokens", 64},
+      {"num_labels", 2},
+      {"interpolate_factor", 1}};
   config.update(off), config.update(known);
   EXPECT_THAT(unread(config), ElementsAre("residual_dropout (0.0)", "use_mrope (false)", "use_parallel (0)"));
   const auto written = lm::model_config_json(lm::parse_model_config(config.dump(), "c"), DType::fp32, config);
@@ -293,6 +297,7 @@ TEST(ModelDir, KeepsWhatChangesNothing) {
                                                  {"interpolate_factor", 2},
                                                  {"use_qk_norm", true},
                                                  {"sliding_window_size", 64},
+                                                 {"torch_dtype dtype", "two harmless keys"},
                                                  {"auto_map", {{"AutoModel", {"own.LlamaModel"}}}},
                                                  {"auto_map", {{"AutoModel", "LlamaModel.Other"}}}}) {
     auto changed = llama();
@@ -303,24 +308,6 @@ TEST(ModelDir, KeepsWhatChangesNothing) {
   EXPECT_TRUE(unread(qwen3).empty());
   auto mistral = of_type("mistral", {{"sliding_window", 64}, {"sliding_window_size", 64}});
   EXPECT_TRUE(unread(mistral).empty());
-}
-
-// The keys and values of published checkpoints, with other sizes.
-TEST(ModelDir, OfPublishedCheckpointsAreRead) {
-  std::ifstream lines(std::filesystem::path(TERRACE_SOURCE_FOLDER) / "tests/examples/published_configs.jsonl");
-  int read = 0;
-  for (std::string line; std::getline(lines, line); ++read) {
-    const auto told = json::parse(line);
-    SCOPED_TRACE(told.at("like"));
-    const auto& config = told.at("config");
-    EXPECT_EQ("it was accepted", refusal(config));
-    if (HasFailure()) return;
-    const auto model = lm::parse_model_config(config.dump(), "c");
-    const auto written = lm::model_config_json(model, DType::bf16, config);
-    EXPECT_EQ("it was accepted", refusal(written));
-    for (const auto& [key, value] : config.items()) EXPECT_TRUE(written.contains(key)) << key;
-  }
-  EXPECT_EQ(18, read);
 }
 
 TEST(ModelDir, HasTheScalingsOfPositions) {
@@ -390,6 +377,8 @@ json gemma3() {
                                  {"attn_logit_softcapping", nullptr},
                                  {"final_logit_softcapping", nullptr},
                                  {"cache_implementation", "hybrid"},
+                                 {"max_new_tokens", 64},
+                                 {"num_labels", 2},
                                  {"use_bidirectional_attention", false},
                                  {"tie_word_embeddings", nullptr}});
 }

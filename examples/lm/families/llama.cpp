@@ -6,8 +6,9 @@ namespace terrace::lm {
 namespace {
 
 consteval ModelFile llama_own_file() {
-  auto file = with_attention_bias(
-      llama_file("llama", "LlamaForCausalLM", kNoWindow, R"({"rms_norm_eps": 1e-6, "intermediate_size": 11008})"));
+  auto file =
+      with_attention_bias(llama_file("llama", "LlamaForCausalLM", kNoWindow,
+                                     R"({"rms_norm_eps": 1e-6, "intermediate_size": 11008, "max_position_embeddings": 2048})"));
   file.heads_divide = true;
   file.mlp_bias = "mlp_bias";
   return file;
