@@ -5,6 +5,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/command_text.h>
 
 namespace terrace::cli {
 
@@ -18,5 +19,11 @@ Exit bench_command(int argc, const char* const* argv);     // from the word "ben
 Exit tokenize_command(int argc, const char* const* argv);  // from the word "tokenize" on
 Exit train_tokenizer_command(int argc, const char* const* argv);  // from the word "train-tokenizer" on
 Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; returns the exit code of the ranks
+
+// The command lines of these four.
+CommandText describe_bench();
+CommandText describe_tokenize();
+CommandText describe_train_tokenizer();
+CommandText describe_launch();
 
 }  // namespace terrace::cli
