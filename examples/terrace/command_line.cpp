@@ -66,6 +66,10 @@ const std::vector<Command>& commands() {
       {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
+      {"help", "print the help of a command", {}, "COMMAND"},
+      {"version", "print the version", {}, ""},
+      {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
+      {"man", "print the manual page", {}, ""},
   };
   return all;
 }
@@ -374,6 +378,7 @@ CommandLine parse(int argc, const char* const* argv) {
 
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
+  if (line.answer.empty()) line.answer = answer_of(line);
   parsed.files_before_model = files_before_model(chosen(app));
   if (!line.answer.empty()) return line;
   for (const auto* const of_run : {"generate", "chat", "report", "top", "ckpt"})

@@ -26,4 +26,9 @@ CommandText describe_tokenize();
 CommandText describe_train_tokenizer();
 CommandText describe_launch();
 
+// `terrace help train` is `terrace train --help`: the words of a command line, with these instead of those.
+std::vector<const char*> without_help_command(int argc, const char* const* argv);
+// What the commands version, completions and man print; empty: another command.
+std::string answer_of(const CommandLine& line);
+
 }  // namespace terrace::cli
