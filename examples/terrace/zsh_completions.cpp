@@ -43,11 +43,11 @@ std::string zsh_text(const std::string& text, std::string_view special) {
   return out;
 }
 
-// What _arguments proposes: files and choices may both be possible.
+// What _arguments proposes: files and choices may both be possible. The space keeps it from adding words of its own.
 std::string action_of(const std::vector<std::string>& choices, bool path) {
   if (choices.empty()) return path ? "_files" : " ";
   if (!path) return fmt::format("({})", fmt::join(choices, " "));
-  return fmt::format("_alternative \"values\\:value\\:({})\" \"files\\:file\\:_files\"", fmt::join(choices, " "));
+  return fmt::format(" _alternative \"values\\:value\\:({})\" \"files\\:file\\:_files\"", fmt::join(choices, " "));
 }
 
 std::string zsh_flags(const CommandText& command, const CommandText& program, const std::string& indent) {
