@@ -87,7 +87,6 @@ struct Entry {
   void add_to(CLI::App& app, const BenchEntry& of, std::vector<Flag> common) {
     auto* const sub = app.add_subcommand(std::string(bench->name()), std::string(bench->help()));
     sub->allow_extras();
-    sub->set_help_flag("-h,--help", "print this help and exit");
     const auto command = fmt::format("bench {}", bench->name());
     auto flags = bench->flags();
     flags.insert(flags.end(), common.begin(), common.end());
@@ -106,23 +105,36 @@ struct Entry {
   }
 };
 
+// The command line of all benches. It points into `options` and into itself.
+struct Benches {
+  CLI::App app{"measure disks, memory, computing, and the parts of terrace", "terrace bench"};
+  std::vector<Entry> entries = std::vector<Entry>(bench_table().size());
+  std::vector<std::string_view> names;
+
+  explicit Benches(bench::Session::Options& options) {
+    app.allow_extras();
+    const std::vector<Flag> common{{"runs", &options.runs, "runs for each figure, which is their median", kLeastRuns, 10'000},
+                                   {"json", &options.json, "print only one JSON object on standard output"}};
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      entries[i].bench = bench_table()[i].make(entries[i].config);
+      entries[i].add_to(app, bench_table()[i], common);
+      names.push_back(entries[i].bench->name());
+    }
+  }
+};
+
 }  // namespace
+
+CommandText describe_bench() {
+  bench::Session::Options options;
+  return describe_command(Benches(options).app, "bench");
+}
 
 Exit bench_command(int argc, const char* const* argv) {
   bench::Session::Options options{
       .terminal = ::isatty(STDERR_FILENO) != 0, .stopped = [] { return stop_signal() != 0; }, .shown = with_flags};
-  CLI::App app("measures this machine, and the parts of terrace on it", "terrace bench");
-  app.set_help_flag("-h,--help", "print this help and exit");
-  app.allow_extras();
-  const std::vector<Flag> common{{"runs", &options.runs, "runs for each figure, which is their median", kLeastRuns, 10'000},
-                                 {"json", &options.json, "print only one JSON object on standard output"}};
-  std::vector<Entry> entries(bench_table().size());
-  std::vector<std::string_view> names;
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    entries[i].bench = bench_table()[i].make(entries[i].config);
-    entries[i].add_to(app, bench_table()[i], common);
-    names.push_back(entries[i].bench->name());
-  }
+  Benches benches(options);
+  auto& [app, entries, names] = benches;
   if (argc > 1 && argv[1][0] != '-' && std::ranges::find(names, std::string_view(argv[1])) == names.end())
     refuse(fmt::format("unknown bench \"{}\"{}", argv[1], suggestion(argv[1], names)), "bench");
   if (const auto answer = parse_words(app, argc, argv, "bench"); !answer.empty()) {

@@ -21,6 +21,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/model_dir.h>
+#include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/found_data.h>
@@ -39,7 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kVersion = "terrace 0.1.0";
+constexpr const char* kAbout = "terrace trains models that do not fit in memory";
 
 // The commands and the options that each accepts, in the order of the help.
 struct Command {
@@ -69,16 +70,20 @@ const std::vector<Command>& commands() {
        {"device", "nvme-path", "machine-profile", "json", "threads"},
        ""},
       {"report",
-       "write the report.html of a run, a page that compares several runs, or a page from the JSON of a bench",
+       "write the report.html of a run, or a page that compares several runs or shows the JSON of a bench",
        {"json"},
        "RUN..."},
       {"top", "watch runs in a terminal while they train", {}, "RUN..."},
       {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "list, inspect, verify, copy, export or remove the commits of a run", {"nvme-path", "json"}, "RUN"},
-      {"launch", "start train or another command as several ranks on this machine, with mpirun", {"json"}, ""},
+      {"ckpt", "list, verify, copy, export or remove commits of a run", {"nvme-path", "json"}, "RUN"},
+      {"launch", "start several ranks of train, or of another command, on this machine with mpirun", {"json"}, ""},
       {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
+      {"help", "print the help of a command", {}, "COMMAND"},
+      {"version", "print the version", {}, ""},
+      {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
+      {"man", "print the manual page", {}, ""},
   };
   return all;
 }
@@ -101,10 +106,9 @@ void add_sampling(CLI::App& sub, GenerateOptions& out) {
   auto& sampling = out.sampling;
   add_number(sub, "--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token");
   sub.add_option("--top-k", sampling.top_k, "sample from so many most probable tokens; 0: from all")->capture_default_str();
-  add_number(sub, "--top-p", sampling.top_p,
-             "and from the fewest of them that together have this share of the probability; 1: from all");
+  add_number(sub, "--top-p", sampling.top_p, "the fewest of these with so much probability together; 1: all");
   add_number(sub, "--repetition-penalty", sampling.repetition_penalty,
-             "makes tokens less probable that the text has already: their logits are divided by it, negative ones "
+             "makes tokens that the text has less probable: their logits are divided by it, negative ones "
              "multiplied; 1: no penalty");
   sub.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
   sub.add_option(
@@ -139,7 +143,6 @@ bool reads_weights(std::string_view command) { return command == "generate" || c
 void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed& parsed) {
   auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
   sub->allow_extras();
-  sub->set_help_flag("-h,--help", "print this help and exit");
   const bool all = std::ranges::find(command.takes, "all") != command.takes.end();
   if (all) {
     sub->add_option(
@@ -159,18 +162,18 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
                 all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
   if (command.name == "ckpt") {
     sub->add_option("arguments", out.positional,
-                    "list, inspect, verify, copy, export or rm, then the run directory; for copy and export also the new "
-                    "directory")
-        ->type_name("ACTION RUN [NEW]");
-    sub->add_flag("--merge", out.merge,
-                  "for export of a run with --lora-rank: write the whole model with its adapters merged into its weights, not "
-                  "the adapters alone");
+                    "what to do, then the run directory; for copy and export also the new directory")
+        ->type_name("list|inspect|verify|copy|export|rm RUN [NEW]");
+    sub->add_flag(
+        "--merge", out.merge,
+        "export the whole model of a run with --lora-rank: the adapters merged into the weights, not the adapters alone");
     sub->add_option("--step", out.step, "the commit after this step, one that ckpt list shows, and not the last one")
         ->type_name("STEP");
   } else if (!command.positional.empty()) {
     sub->add_option("run", out.positional,
                     reads_weights(command.name) ? "the directory of a run, or of a model with config.json and weights"
-                                                : "the run directory")
+                    : command.positional.starts_with("RUN") ? "the run directory"
+                                                            : "which one")
         ->type_name(std::string(command.positional));
     if (reads_weights(command.name))
       sub->add_option("--adapter", out.generate.adapter, "adapters of the model in a directory, as PEFT writes them")
@@ -188,7 +191,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
     add_sampling(*sub, out.generate);
   }
   if (command.name == "chat") {
-    sub->add_option("--system", out.chat.system, "text of a message of the role system that begins the conversation");
+    sub->add_option("--system", out.chat.system, "system message that begins the conversation");
     add_tokenizer(*sub, out.generate);
     sub->add_option("--max-tokens", out.chat.max_tokens, "tokens of an answer, at most")->capture_default_str();
     add_sampling(*sub, out.generate);
@@ -256,6 +259,15 @@ void demand_files(const char* flag, const std::vector<fs::path>& files, const st
     if (fs::is_directory(file, error))
       refuse(fmt::format("{0}: \"{1}\" is a directory; give {0} the files in it", flag, file.string()), command);
   }
+}
+
+void add_commands(CLI::App& app, CommandLine& out, Parsed& parsed) {
+  app.require_subcommand(0, 1);
+  app.set_version_flag("--version", kVersion, "print the version and exit");
+  app.footer(
+      "Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: 0 done, 1 run-time error, 2 usage, 3 does not fit, "
+      "4 hardware missing, 5 stored state corrupt, 75 interrupted but resumable.");
+  for (const auto& command : commands()) add_command(app, command, out, parsed);
 }
 
 void check_arguments(const CommandLine& line) {
@@ -438,21 +450,27 @@ std::string each_with_error(const std::string& text) {
 
 }  // namespace
 
+CommandText describe_program() {
+  CommandLine line;
+  Parsed parsed;
+  CLI::App app(kAbout, "terrace");
+  add_commands(app, line, parsed);
+  auto program = describe_command(app, "");
+  for (const auto& own : {describe_bench(), describe_tokenize(), describe_train_tokenizer(), describe_launch()})
+    *std::ranges::find(program.commands, own.name, &CommandText::name) = own;
+  return program;
+}
+
 CommandLine parse(int argc, const char* const* argv) {
   refuse_unknown_command(argc, argv);
   CommandLine line;
   Parsed parsed;
-  CLI::App app("terrace trains models that do not fit in memory", "terrace");
-  app.require_subcommand(0, 1);
-  app.set_help_flag("-h,--help", "print this help and exit");
-  app.set_version_flag("--version", kVersion);
-  app.footer(
-      "Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: 0 done, 1 run-time error, 2 usage, 3 does not fit,\n"
-      "4 hardware missing, 5 stored state corrupt, 75 interrupted but resumable.");
-  for (const auto& command : commands()) add_command(app, command, line, parsed);
+  CLI::App app(kAbout, "terrace");
+  add_commands(app, line, parsed);
 
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
+  if (line.answer.empty()) line.answer = answer_of(line);
   parsed.files_before_model = files_before_model(chosen(app));
   if (!line.answer.empty()) return line;
   for (const auto* const of_run : {"generate", "chat", "eval", "report", "top", "ckpt"})

@@ -14,10 +14,12 @@
 #include <vector>
 
 #include <terrace/examples/lm/sampling.h>
+#include <terrace/examples/terrace/command_text.h>
 #include <terrace/examples/terrace/run_config.h>
 
 namespace terrace::cli {
 
+inline constexpr const char* kVersion = "terrace 0.1.0";
 inline constexpr const char* kConfigFile = "config.toml";  // in every run directory
 
 struct GenerateOptions {
@@ -74,6 +76,9 @@ struct CommandLine {
 };
 
 CommandLine parse(int argc, const char* const* argv);
+
+// All commands, with those that have a command line of their own.
+CommandText describe_program();
 
 // Prints "error: …" and returns the process's exit code.
 int report_error(const std::exception& error, std::FILE* to);

@@ -5,6 +5,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/command_text.h>
 
 namespace terrace::cli {
 
@@ -19,5 +20,16 @@ Exit bench_command(int argc, const char* const* argv);     // from the word "ben
 Exit tokenize_command(int argc, const char* const* argv);  // from the word "tokenize" on
 Exit train_tokenizer_command(int argc, const char* const* argv);  // from the word "train-tokenizer" on
 Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; returns the exit code of the ranks
+
+// The command lines of these four.
+CommandText describe_bench();
+CommandText describe_tokenize();
+CommandText describe_train_tokenizer();
+CommandText describe_launch();
+
+// `terrace help train` is `terrace train --help`: the words of a command line, with these instead of those.
+std::vector<const char*> without_help_command(int argc, const char* const* argv);
+// What the commands version, completions and man print; empty: another command.
+std::string answer_of(const CommandLine& line);
 
 }  // namespace terrace::cli

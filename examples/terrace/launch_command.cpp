@@ -34,6 +34,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/help_text.h>
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/rank_pipe.h>
 #include <terrace/offload/extent_files.h>
@@ -41,15 +42,14 @@
 namespace terrace::cli {
 namespace {
 
-constexpr const char* kHelp =
-    "terrace launch -n RANKS [--mpirun PROGRAM] -- COMMAND …\n"
-    "Starts `terrace COMMAND …` as RANKS processes of this machine with mpirun, with the options that root and few cores "
-    "need.\n"
+constexpr const char* kAboutLaunch =
+    "start several ranks of train, or of another command, on this machine with mpirun, with the options that root and few "
+    "cores "
+    "need";
+constexpr const char* kNotesOnLaunch =
     "An error is printed once. Ctrl-C, SIGTERM and SIGHUP stop a training run cleanly: the ranks commit, and launch exits with "
-    "75.\n"
-    "SIGUSR1 makes them commit after the current step and go on.\n"
-    "For several machines use mpirun or srun directly: terrace reads its rank from the environment.\n"
-    "  terrace launch -n 4 -- train --data corpus.txt --zero 3\n";
+    "75. SIGUSR1 makes them commit after the current step and go on. For several machines use mpirun or srun directly: terrace "
+    "reads its rank from the environment.";
 
 constexpr int kFlushMilliseconds = 100;  // how long a block of lines may wait for its next line
 
@@ -358,6 +358,16 @@ Exit run(std::vector<std::string> words, int ranks) {
 
 }  // namespace
 
+CommandText describe_launch() {
+  CommandText command{.name = "launch", .help = kAboutLaunch, .notes = kNotesOnLaunch};
+  command.flags = {
+      {.name = "-n", .value = "RANKS", .help = "number of processes"},
+      {.name = "--mpirun", .value = "PROGRAM", .help = "the mpirun to use", .fallback = "mpirun"},
+      {.name = "-- COMMAND...", .help = "the command of terrace that each rank runs, with its flags", .word = true}};
+  finish(command);
+  return command;
+}
+
 Exit launch_command(int argc, const char* const* argv) {
   std::optional<int> ranks;
   std::string mpirun = "mpirun";
@@ -365,7 +375,7 @@ Exit launch_command(int argc, const char* const* argv) {
   for (; at < argc && std::string_view(argv[at]) != "--"; ++at) {
     const std::string_view word = argv[at];
     if (word == "-h" || word == "--help") {
-      fmt::print("{}", kHelp);
+      fmt::print("{}", word == "-h" ? brief_help(describe_launch()) : full_help(describe_launch(), help_columns()));
       return Exit::ok;
     }
     if (ranks && !word.starts_with('-')) break;  // the command, without -- before it

@@ -78,13 +78,16 @@ void occupy_standard_descriptors() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int words, char** given) {
   remember_commit_requests();
   std::set_terminate(end_without_abort);
   occupy_standard_descriptors();
   hold_rank_pipe();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is an error, and does not end the process
   try {
+    const auto meant = without_help_command(words, given);
+    const auto argc = static_cast<int>(meant.size());
+    const auto* const* const argv = meant.data();
     if (argc > 1 && std::string_view(argv[1]) == "bench") return printed(static_cast<int>(bench_command(argc - 1, argv + 1)));
     if (argc > 1 && std::string_view(argv[1]) == "launch") return printed(static_cast<int>(launch_command(argc - 1, argv + 1)));
     if (argc > 1 && std::string_view(argv[1]) == "tokenize")

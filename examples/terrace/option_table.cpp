@@ -8,6 +8,7 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/recipe.h>
+#include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::cli {
 namespace {
@@ -56,11 +57,6 @@ Option text(std::string_view section, std::string_view key, Option::Field field,
           .choices = std::move(choices)};
 }
 
-Option alone(std::string_view value, Option option) {
-  option.alone = value;
-  return option;
-}
-
 template <class Names>
 std::vector<std::string_view> names_of(const Names& table) {
   std::vector<std::string_view> names;
@@ -97,46 +93,65 @@ std::vector<Option> make_table() {
                   usual_in_families(lm::rotary_base));
   static const auto norm_eps =
       fmt::format("added to the variance in norms, {}", usual_in_families([](const auto& family) { return &family.norm_eps; }));
+  static const auto schedules = fmt::format("{}|auto|FILE", fmt::join(names_of(pipeline::all_orders()), "|"));
   return {
+      text("model", "data", &C::data, Text::required, kSame,
+           "files with the training text; several sources are mixed by weights, as in 7 web.bin 3 code.bin: each number is the "
+           "weight of the files behind it")
+          .takes("FILE")
+          .common("text, token ids or conversations to train on"),
       text("model", "model", &C::model, Text::model, kSame,
-           "model family; or a directory of Hugging Face's library, whose config.json and weights are used", family_names()),
-      number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks"),
-      number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream"),
+           "model family; or a directory of Hugging Face's library, whose config.json and weights are used", family_names())
+          .common("family such as llama, or directory of a model"),
+      number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks").common(),
+      number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream").common("width of the model"),
       number("model", "heads", &C::heads, kPositive, kSame, "attention heads"),
       number("model", "kv-heads", &C::kv_heads, kCount, kSame, "key and value heads; 0: as many as --heads"),
-      number("model", "head-dim", &C::head_dim, kCount, kSame, "width of an attention head; 0: --hidden divided by --heads"),
+      number("model", "head-dim", &C::head_dim, kCount, kSame, "width of an attention head; 0: --hidden divided by --heads")
+          .fact(),
       number("model", "ffn", &C::ffn, kCount, kSame, "width of the feed-forward part; 0: the usual width of the model family"),
-      number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence"),
+      number("model", "seq-len", &C::seq_len, kPositive, kSame, "tokens in a sequence").common(),
       number("model", "vocab", &C::vocab, {2, 2147483647.0}, kSame, "size of the vocabulary; every token is below it"),
-      number("model", "rope-base", &C::rope_base, {0, kMost}, kSame, rope_base),
+      number("model", "rope-base", &C::rope_base, {0, kMost}, kSame, rope_base).fact(),
       text("model", "rope-scaling", &C::rope_scaling, Text::required, kSame,
            "how the angles of rotary positions are changed for long sequences, as rope_scaling in a config.json: none, "
-           "linear:factor=F, dynamic:factor=F,original=N, llama3:factor=F,low=L,high=H,original=N or yarn:factor=F,original=N"),
+           "linear:factor=F, dynamic:factor=F,original=N, llama3:factor=F,low=L,high=H,original=N or yarn:factor=F,original=N")
+          .takes("none|KIND:KEY=VALUE,...")
+          .fact(),
       number("model", "rope-fraction", &C::rope_fraction, {0, 1}, kSame,
-             "the part of each head's elements that rotary positions rotate, its first ones"),
+             "the part of each head's elements that rotary positions rotate, its first ones")
+          .fact(),
       text(
           "model", "rope-layers", &C::rope_layers, Text::required, kSame,
           "which layers rotary positions rotate: 1 is all; a list such as 1,1,1,0 is repeated over the layers; usual: as usual "
-          "in the model family"),
+          "in the model family")
+          .takes("usual|N,N,...")
+          .fact(),
       number(
           "model", "window-rope-base", &C::window_rope_base, {0, kMost}, kSame,
           "base of rotary positions in layers with a --window, if it is another one (rope_local_base_freq in a config.json); "
-          "0: as usual in the model family"),
-      number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps),
+          "0: as usual in the model family")
+          .fact(),
+      number("model", "norm-eps", &C::norm_eps, kFraction, kSame, norm_eps).fact(),
       number(
           "model", "query-scalar", &C::query_scalar, {0, kMost}, kSame,
           "number by whose square root attention divides its scores (query_pre_attn_scalar in a config.json); 0: the width of "
-          "a head"),
+          "a head")
+          .fact(),
       number("model", "attention-cap", &C::attention_cap, {-1, kMost}, kSame,
-             "attention's scores s become cap · tanh(s / cap); 0: they are not capped; -1: as usual in the model family"),
-      number("model", "logit-cap", &C::logit_cap, {-1, kMost}, kSame, "the same for the output head's logits"),
+             "attention's scores s become cap · tanh(s / cap); 0: they are not capped; -1: as usual in the model family")
+          .fact(),
+      number("model", "logit-cap", &C::logit_cap, {-1, kMost}, kSame, "the same for the output head's logits").fact(),
       text("model", "activation", &C::activation, Text::choice, kSame,
            "function of the feed-forward part (hidden_act in a config.json); usual: as usual in the model family",
-           {"usual", "silu", "gelu", "gelu_pytorch_tanh"}),
+           {"usual", "silu", "gelu", "gelu_pytorch_tanh"})
+          .fact(),
       text("model", "attention-bias", &C::attention_bias, Text::any, kSame,
-           "give attention's four products biases (attention_bias in a config.json)"),
+           "give attention's four products biases (attention_bias in a config.json)")
+          .fact(),
       text("model", "mlp-bias", &C::mlp_bias, Text::any, kSame,
-           "give the feed-forward part's products biases (mlp_bias in a config.json)"),
+           "give the feed-forward part's products biases (mlp_bias in a config.json)")
+          .fact(),
       text("model", "untied", &C::untied, Text::any, kSame, "give the output head its own weights, not those of the embedding"),
       number(
           "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,
@@ -161,7 +176,8 @@ std::vector<Option> make_table() {
              "must hold one of them; 0: as few as fit"),
       text("model", "window", &C::window, Text::windows, kSame,
            "sliding window: each position attends to so many, itself among them; 0: to all before it; a list such as 512,512,0 "
-           "is repeated over the layers"),
+           "is repeated over the layers")
+          .takes("N,N,..."),
       text("model", "skips", &C::skips, Text::choice, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
            "block from the end",
@@ -180,9 +196,6 @@ std::vector<Option> make_table() {
              "weight of the loss that keeps the router's logits small"),
       text("model", "router-gates", &C::router_gates, Text::choice, kSame,
            "gates of a token's experts: their probabilities among the chosen experts, or among all", {"chosen", "all"}),
-      text("model", "data", &C::data, Text::required, kSame,
-           "files with the training text; several sources are mixed by weights, as in 7 web.bin 3 code.bin: each number is the "
-           "weight of the files behind it"),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
            "format of the files: text, whose tokens a tokenizer makes once; bytes, text whose bytes are the tokens; token ids as "
            "little-endian unsigned integers, with llm.c after its header; or jsonl, conversations of which the answers are "
@@ -194,29 +207,35 @@ std::vector<Option> make_table() {
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
            "tokenizer.json or tokenizer.model of the data: jsonl needs one, and runs of token ids keep it for generate, chat "
            "and ckpt export; "
-           "empty: the one in the directory of --model or --init-from"),
+           "empty: the one in the directory of --model or --init-from")
+          .takes("FILE"),
       text("model", "template-date", &C::template_date, Text::any, kSame,
            "for --data-format jsonl: the day, as 2026-11-26, that strftime_now of a chat template tells in all steps; empty: a "
-           "template has no strftime_now"),
+           "template has no strftime_now")
+          .takes("DATE"),
       number("model", "document-separator", &C::document_separator, {-1, 2147483646.0}, kSame,
              "id of the token that ends a document: attention, positions and losses do not cross it; -1: each sequence is one "
              "document"),
       text("model", "init-from", &C::init_from, Text::any, kRanks,
-           "safetensors file, or directory with such files, of the initial weights"),
-      text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to"),
+           "safetensors file, or directory with such files, of the initial weights")
+          .takes("PATH"),
+      text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to").takes("FILE"),
       text("model", "dtype", &C::dtype, Text::choice, kSame,
-           "type of weights and activations; bf16 and fp16 keep fp32 master weights", {"fp32", "bf16", "fp16", "fp64"}),
+           "type of weights and activations; bf16 and fp16 keep fp32 master weights", {"fp32", "bf16", "fp16", "fp64"})
+          .common("type of weights and activations"),
 
-      number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch"),
-      number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step"),
+      number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch").common(),
+      number("train", "grad-accumulation", &C::grad_accumulation, kPositive, kSame, "micro-batches in a step").common(),
       number("train", "epochs", &C::epochs, {0, kMost}, kRanks,
-             "how often all of the data is trained on, instead of --steps; 0: --steps says how long"),
-      number("train", "steps", &C::steps, kPositive, kRanks, "training steps in all, each with one update of the weights"),
+             "how often all of the data is trained on, instead of --steps; 0: --steps says how long")
+          .common("how often through the data, instead of --steps"),
+      number("train", "steps", &C::steps, kPositive, kRanks, "training steps in all, each with one update of the weights")
+          .common("training steps in all"),
       text("train", "optimizer", &C::optimizer, Text::choice, kSame, "algorithm that updates the weights",
            names_of(optimizers())),
       text("train", "recipe", &C::recipe, Text::choice, kSame, "number formats of weights, gradients and optimizer states",
            names_of(recipes())),
-      number("train", "lr", &C::lr, kAbove0, kSame, "highest learning rate"),
+      number("train", "lr", &C::lr, kAbove0, kSame, "highest learning rate").common(),
       text("train", "lr-schedule", &C::lr_schedule, Text::choice, kSame, "how the learning rate changes after the warm-up",
            {"constant", "linear", "cosine", "wsd"}),
       number("train", "min-lr", &C::min_lr, kCount, kSame, "learning rate at the end of the schedule"),
@@ -231,25 +250,31 @@ std::vector<Option> make_table() {
       text("train", "param-groups", &C::param_groups, Text::any, kSame,
            "learning rate, decay and clip norm for parameters whose names match: \"REGEX:rate=0.1,decay=0,clip=1; ...\"; rate "
            "and "
-           "decay multiply --lr and --weight-decay"),
+           "decay multiply --lr and --weight-decay")
+          .takes("GROUPS"),
       text("train", "freeze", &C::freeze, Text::any, kSame,
            "parameters that stay as they are, without gradients and optimizer states: names of parameters or layers, or their "
-           "ends, separated by commas, in which * is any text: \"embed*,layers.0.*\""),
+           "ends, separated by commas, in which * is any text: \"embed*,layers.0.*\"")
+          .takes("NAMES"),
       number("train", "lora-rank", &C::lora_rank, {0, 65536}, kSame,
-             "train low-rank adapters (LoRA) of this rank, and freeze all other parameters; 0: no adapters"),
+             "train low-rank adapters (LoRA) of this rank, and freeze all other parameters; 0: no adapters")
+          .common("train only adapters (LoRA) of this rank; 0: none"),
       number("train", "lora-alpha", &C::lora_alpha, kAbove0, kSame,
              "an adapter's result is multiplied by --lora-alpha divided by --lora-rank"),
       text("train", "lora-targets", &C::lora_targets, Text::required, kSame,
-           "the products of each block that have adapters, separated by commas: q, k, v, o, gate, up, down; or all"),
+           "the products of each block that have adapters, separated by commas: q, k, v, o, gate, up, down; or all")
+          .takes("NAMES"),
       text("train", "init-adapter", &C::init_adapter, Text::any, kRanks,
-           "directory of the adapters' first weights, as Hugging Face's PEFT writes it"),
+           "directory of the adapters' first weights, as Hugging Face's PEFT writes it")
+          .takes("DIR"),
       number("train", "grad-clip", &C::grad_clip, kCount, kSame,
              "greatest norm of the gradients of all parameters that no group clips; 0: no clipping"),
       text("train", "on-non-finite", &C::on_non_finite, Text::choice, kRanks,
            "when a loss or a gradient norm is infinite or NaN: end the run, or skip the update and continue", {"stop", "skip"}),
       text("train", "loss-scale", &C::loss_scale, Text::any, kRanks,
            "factor on the gradients, which the update divides out: off, a power of two, or dynamic, which is halved after an "
-           "overflow, whose step is skipped; auto: dynamic with --dtype fp16, else off"),
+           "overflow, whose step is skipped; auto: dynamic with --dtype fp16, else off")
+          .takes("auto|off|dynamic|FACTOR"),
       text("train", "order", &C::order, Text::choice, kRanks,
            "compute micro-batch by micro-batch, or layer by layer over all micro-batches; auto: the faster one",
            {"auto", "horizontal", "vertical"}),
@@ -308,13 +333,15 @@ std::vector<Option> make_table() {
       text(
           "parallel", "schedule", &C::schedule, Text::required, kSame,
           "pipeline schedule: layerwise, gpipe, 1f1b, interleaved, zb-h1, zb-v, chimera, dualpipe-v, pipedream, pipedream-2bw, "
-          "a file with one, or auto, which searches for the fastest"),
+          "a file with one, or auto, which searches for the fastest")
+          .takes(schedules),
       number("parallel", "virtual-stages", &C::virtual_stages, {0, 65536}, kSame,
              "stages on each rank, of the interleaved schedule; 0: the schedule's usual number"),
       number("parallel", "drain-interval", &C::drain_interval, {1, 65536}, kSame,
              "pipedream and pipedream-2bw: steps after which all ranks wait until the pipeline is empty"),
       text("parallel", "stage-layers", &C::stage_layers, Text::any, kRanks,
-           "number of layers in each stage, such as 3,4,4,3; empty: balanced by their costs"),
+           "number of layers in each stage, such as 3,4,4,3; empty: balanced by their costs")
+          .takes("N,N,..."),
       number("parallel", "tp", &C::tp, {1, 65536}, kSame, "tensor-parallel ranks, which have a part of each layer"),
       text("parallel", "tp-mode", &C::tp_mode, Text::choice, kSame,
            "how matrices are split over the tensor ranks: columns of them (1d), or blocks, on a square of ranks (2d), on "
@@ -337,22 +364,33 @@ std::vector<Option> make_table() {
       number("parallel", "ep", &C::ep, {1, 65536}, kSame,
              "expert-parallel ranks, which train on different sequences and have different experts of each mixture"),
 
-      text("memory", "device", &C::device, Text::device, kOwn, "where layers are computed: cpu or cuda:N; auto: the first GPU that can be used, else the CPU"),
+      text("memory", "device", &C::device, Text::device, kOwn,
+           "where layers are computed: cpu or cuda:N; auto: the first GPU that can be used, else the CPU")
+          .takes("auto|cpu|cuda:N")
+          .common("where layers are computed"),
       text("memory", "device-memory", &C::device_memory, Text::size, kOwn,
            "budget of the device tier; auto: 95 % of the free memory (with --device cpu: of half of it, after the room that "
-           "the program needs)"),
+           "the program needs)")
+          .common("budget of the device tier"),
       text("memory", "host-memory", &C::host_memory, Text::size, kOwn,
-           "budget of the host tier; auto: 85 % of the available memory (with --device cpu: of the other half)"),
+           "budget of the host tier; auto: 85 % of the available memory (with --device cpu: of the other half)")
+          .common("budget of the host tier"),
       text("memory", "nvme-path", &C::nvme_path, Text::required, kOwn,
-           "folder for the disk tier; repeatable, one for each disk; without it there is no disk tier"),
+           "folder for the disk tier; repeatable, one for each disk; without it there is no disk tier")
+          .takes("DIR")
+          .common("folder for the disk tier; repeatable"),
       text("memory", "nvme-limit", &C::nvme_limit, Text::size, kOwn, "budget of the disk tier, of all paths together"),
       text("memory", "prefetch-depth", &C::prefetch_depth, Text::depth, kRanks,
-           "how many layer computations ahead data is loaded"),
+           "how many layer computations ahead data is loaded")
+          .takes("auto|N"),
 
-      text("run", "out-dir", &C::out_dir, Text::required, kOwn, "the run directory"),
-      alone("auto", text("run", "resume", &C::resume, Text::required, kRanks,
-                         "the run directory to continue, whose settings stand below the flags; auto, or no value: the run in "
-                         "--out-dir, if there is one, as the flags have it; never")),
+      text("run", "out-dir", &C::out_dir, Text::required, kOwn, "the run directory").takes("DIR").common(),
+      text("run", "resume", &C::resume, Text::required, kRanks,
+           "the run directory to continue, whose settings stand below the flags; auto, or no value: the run in --out-dir, if there "
+           "is one, as the flags have it; never (default never)")
+          .takes("RUN|auto|never")
+          .common("continue this run (default never)")
+          .or_alone("auto"),
       text("run", "force", &C::force, Text::any, kRanks, "resume although model, data or seed differ"),
       number("run", "ckpt-interval", &C::ckpt_interval, kCount, kRanks, "steps between commits; 0: at the end and on signals"),
       number("run", "ckpt-keep", &C::ckpt_keep, {1, 100000}, kRanks,
@@ -370,12 +408,14 @@ std::vector<Option> make_table() {
       text("run", "tensorboard", &C::tensorboard, Text::any, kOwn,
            "write the metrics to a TensorBoard event file in the run directory"),
       text("run", "prometheus", &C::prometheus, Text::any, kOwn,
-           "file of the last step's metrics in Prometheus' text format, replaced after each step; empty: none"),
+           "file of the last step's metrics in Prometheus' text format, replaced after each step; empty: none")
+          .takes("FILE"),
       text("run", "verify-resident", &C::verify_resident, Text::any, kOwn,
            "repeat the first steps without offloading and compare every loss"),
       text("run", "assumed-costs", &C::assumed_costs, Text::any, kOwn,
            "plan with FLOPs and the rates of the machine profile only; without it each kind of layer is timed first"),
-      text("run", "machine-profile", &C::machine_profile, Text::any, kOwn, "file of the machine profile; empty: the saved one"),
+      text("run", "machine-profile", &C::machine_profile, Text::any, kOwn, "file of the machine profile; empty: the saved one")
+          .takes("FILE"),
   };
 }
 

@@ -332,12 +332,15 @@ nlohmann::json json_value(const Option& o, const RunConfig& config) {
 }
 
 std::string type_name(const Option& o) {
+  if (!o.value.empty()) return std::string(o.value);
   if (std::holds_alternative<Of<double>>(o.field)) return "NUMBER";
   if (std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field)) return "INT";
   if (std::holds_alternative<Of<fs::path>>(o.field) || o.many()) return "PATH";
   if (o.text == Option::Text::size) return "SIZE";
   if (o.text == Option::Text::choice) return listed(o.choices, "|");
   if (o.text == Option::Text::model) return listed(o.choices, "|") + "|DIR";
+  if (o.text == Option::Text::layers) return listed(o.choices, "|") + "|N";
+  if (o.text == Option::Text::share) return listed(o.choices, "|") + "|SHARE";
   return "TEXT";
 }
 
@@ -385,8 +388,7 @@ void add_options(CLI::App& app, Assignments& out, std::span<const std::string_vi
     };
     if (!only.empty() && std::ranges::none_of(only, wanted)) continue;
     const auto flag = fmt::format("--{}", o->key);
-    const auto fallback = o->flag() ? "" : default_text(*o);
-    const auto help = fallback.empty() ? std::string(o->help) : fmt::format("{} (default {})", o->help, fallback);
+    const std::string help(o->help);
     CLI::Option* added = nullptr;
     if (o->flag()) {
       added = app.add_flag_function(
@@ -413,6 +415,7 @@ void add_options(CLI::App& app, Assignments& out, std::span<const std::string_vi
       added->type_name(type_name(*o));
       if (!o->alone.empty()) added->expected(0, 1)->default_str(std::string(o->alone));
     }
+    if (!o->flag() && o->alone.empty()) added->default_str(default_text(*o));
     added->group(std::string(o->section));
   }
 }

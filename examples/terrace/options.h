@@ -46,9 +46,30 @@ struct Option {
   Text text = Text::any;
   std::vector<std::string_view> choices;
   std::string_view alone = {};  // the value of the flag without one; empty: it needs one
+  std::string_view brief = {};  // what -h says of the option; empty: only --help has it
+  std::string_view value = {};  // what the help calls a value; empty: as its type is called
+  bool of_config_json = false;  // a fact of a published model, which its config.json states: people rarely set it
 
   [[nodiscard]] bool many() const { return std::holds_alternative<std::vector<std::filesystem::path> RunConfig::*>(field); }
   [[nodiscard]] bool flag() const { return std::holds_alternative<bool RunConfig::*>(field); }
+
+  // For rows of the table.
+  [[nodiscard]] Option common(std::string_view brief_help = {}) && {  // empty: `help` is brief
+    brief = brief_help.empty() ? help : brief_help;
+    return std::move(*this);
+  }
+  [[nodiscard]] Option takes(std::string_view name) && {
+    value = name;
+    return std::move(*this);
+  }
+  [[nodiscard]] Option or_alone(std::string_view value_alone) && {
+    alone = value_alone;
+    return std::move(*this);
+  }
+  [[nodiscard]] Option fact() && {
+    of_config_json = true;
+    return std::move(*this);
+  }
 };
 
 std::span<const Option> options();

@@ -13,6 +13,8 @@
 #include <CLI/CLI.hpp>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/terrace/command_text.h>
+#include <terrace/examples/terrace/help_text.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/other_words.h>
 
@@ -64,6 +66,13 @@ void take_last_of_repeated(CLI::App& app) {
   for (auto* const sub : app.get_subcommands({})) take_last_of_repeated(*sub);
 }
 
+// For CLI11, -h is the other help, so that it can be told from --help.
+void add_help_flags(CLI::App& app) {
+  app.set_help_flag("--help", "print all flags and exit");
+  app.set_help_all_flag("-h", "print the common flags and exit");
+  for (auto* const sub : app.get_subcommands({})) add_help_flags(*sub);
+}
+
 // Rewrites CLI11's "Could not convert: --nodes = many" in the form of terrace's own errors.
 std::string unlike(const std::string& what, const CLI::App& sub) {
   constexpr std::string_view kBefore = "Could not convert: ", kBetween = " = ";
@@ -101,6 +110,7 @@ void add_number(CLI::App& command, const std::string& flag, double& number, cons
 CLI::App& chosen(CLI::App& app) { return app.get_subcommands().empty() ? app : *app.get_subcommands().front(); }
 
 std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command) {
+  add_help_flags(app);
   take_last_of_repeated(app);
   const auto full_name = [&] {
     const auto own = &chosen(app) == &app ? std::string() : chosen(app).get_name();
@@ -110,8 +120,10 @@ std::string parse_words(CLI::App& app, int argc, const char* const* argv, const 
     app.parse(argc, argv);
   } catch (const CLI::CallForVersion&) {
     return app.version() + "\n";
+  } catch (const CLI::CallForAllHelp&) {
+    return brief_help(describe_command(chosen(app), full_name()));
   } catch (const CLI::CallForHelp&) {
-    return &chosen(app) == &app ? app.help() : chosen(app).help(app.get_name());
+    return full_help(describe_command(chosen(app), full_name()), help_columns());
   } catch (const CLI::ArgumentMismatch& e) {
     const std::string_view what = e.what();
     const auto flag = what.substr(0, what.find(':'));

@@ -1,5 +1,5 @@
-// Common to all command lines of terrace: errors say where to look, --help is not an error, and an error about an unknown flag
-// suggests the nearest known one.
+// Common to all command lines of terrace: each has -h and --help (help_text.h), which are no errors; errors say where to look,
+// and an error about an unknown flag suggests the nearest known one.
 //
 // Threads: any. Errors: Error(Exit::usage).
 #pragma once
@@ -15,8 +15,8 @@ namespace terrace::cli {
 // Throws an Error with `what`, and "see terrace COMMAND --help" as its second line. `command` may be empty.
 [[noreturn]] void refuse(const std::string& what, const std::string& command);
 
-// Parses the command line. An argument that no option accepts is an error. Returns the text of --help or --version if one of
-// them was given, else nothing. `command`: the words before the app's own, such as "bench". Subcommands must allow extras.
+// Parses the command line. An argument that no option accepts is an error. Returns the text of -h, --help or --version if one
+// of them was given, else nothing. `command`: the words before the app's own, such as "bench". Subcommands must allow extras.
 std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command = "");
 
 // A flag with a real number, which has a decimal point whatever the locale is.

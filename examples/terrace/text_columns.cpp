@@ -19,4 +19,18 @@ std::string cut(std::string_view text, std::size_t columns) {
   return out + "…";
 }
 
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns) {
+  std::vector<std::string> lines;
+  for (;;) {
+    text.remove_prefix(std::min(text.find_first_not_of(" \n"), text.size()));
+    if (text.empty()) return lines;
+    const auto word = text.substr(0, text.find_first_of(" \n"));
+    text.remove_prefix(word.size());
+    if (lines.empty() || columns_of(lines.back()) + 1 + columns_of(word) > columns)
+      lines.emplace_back(word);
+    else
+      (lines.back() += ' ') += word;
+  }
+}
+
 }  // namespace terrace::cli

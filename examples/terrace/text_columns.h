@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace terrace::cli {
 
@@ -13,5 +14,7 @@ namespace terrace::cli {
 std::size_t columns_of(std::string_view text);
 // The text, or its beginning and "…".
 std::string cut(std::string_view text, std::size_t columns);
+// Lines of so many columns, broken at spaces. A word that is longer has a line of its own.
+std::vector<std::string> wrapped(std::string_view text, std::size_t columns);
 
 }  // namespace terrace::cli

@@ -37,9 +37,11 @@ struct Words {
   int threads = 0;
 };
 
+constexpr const char* kAboutTokenize = "write the tokens of text to files for training";
+
 void add_options(CLI::App& app, Words& words) {
   app.add_option("files", words.files, "files of text, each one document; .jsonl and .ndjson: a JSON object in each line")
-      ->type_name("FILE");
+      ->type_name("FILE...");
   app.add_option("--tokenizer", words.tokenizer, "the tokenizer.json or tokenizer.model")->type_name("FILE");
   app.add_option("--out", words.out, "the file to write; with megatron OUT.bin and OUT.idx")->type_name("FILE");
   app.add_option("--format", words.format,
@@ -53,7 +55,7 @@ void add_options(CLI::App& app, Words& words) {
       ->capture_default_str();
   app.add_option("--field", words.field, "the text's name in a JSON object")->capture_default_str();
   app.add_flag("--match-added", words.added,
-               "special and other added tokens in the text become these tokens; without it, they are text");
+               "special and added tokens in the text become these tokens; without it, they are text");
   app.add_option("--threads", words.threads, "threads; 0: one for each core")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -112,10 +114,16 @@ void show(const lm::TokenizeProgress& done, Clock::duration time, std::uint64_t 
 
 }  // namespace
 
+CommandText describe_tokenize() {
+  Words words;
+  CLI::App app(kAboutTokenize);
+  add_options(app, words);
+  return describe_command(app, "tokenize");
+}
+
 Exit tokenize_command(int argc, const char* const* argv) {
   Words words;
-  CLI::App app("write the tokens of text to files for training", "terrace tokenize");
-  app.set_help_flag("-h,--help", "print this help and exit");
+  CLI::App app(kAboutTokenize, "terrace tokenize");
   add_options(app, words);
   app.allow_extras();
   if (const auto answer = parse_words(app, argc, argv, "tokenize"); !answer.empty()) {

@@ -35,8 +35,10 @@ struct TrainerWords {
   int threads = 0;
 };
 
+constexpr const char* kAboutTrainer = "make a tokenizer.json from text";
+
 void add_trainer_options(CLI::App& app, TrainerWords& words) {
-  app.add_option("files", words.files, "files of text; .jsonl and .ndjson: a JSON object in each line")->type_name("FILE");
+  app.add_option("files", words.files, "files of text; .jsonl and .ndjson: a JSON object in each line")->type_name("FILE...");
   app.add_option("--out", words.out, "the tokenizer.json to write")->type_name("FILE");
   app.add_option("--vocab", words.trainer.vocabulary, "ids in all: special tokens, 256 bytes, and merges")
       ->check(CLI::Range(256, 1 << 24))
@@ -85,10 +87,16 @@ class Progress {
 
 }  // namespace
 
+CommandText describe_train_tokenizer() {
+  TrainerWords words;
+  CLI::App app(kAboutTrainer);
+  add_trainer_options(app, words);
+  return describe_command(app, "train-tokenizer");
+}
+
 Exit train_tokenizer_command(int argc, const char* const* argv) {
   TrainerWords words;
-  CLI::App app("make a tokenizer.json from text", "terrace train-tokenizer");
-  app.set_help_flag("-h,--help", "print this help and exit");
+  CLI::App app(kAboutTrainer, "terrace train-tokenizer");
   add_trainer_options(app, words);
   app.allow_extras();
   if (const auto answer = parse_words(app, argc, argv, "train-tokenizer"); !answer.empty()) {

@@ -30,6 +30,17 @@ run(${SCRATCH}/prefix/bin/terrace --version)
 if(NOT output MATCHES "terrace [0-9]")
   message(FATAL_ERROR "the installed program says something else: ${output}")
 endif()
+foreach(page man/man1/terrace.1=man bash-completion/completions/terrace=completions:bash
+    zsh/site-functions/_terrace=completions:zsh fish/vendor_completions.d/terrace.fish=completions:fish)
+  string(REGEX REPLACE ".*=" "" words ${page})
+  string(REGEX REPLACE "=.*" "" page ${page})
+  string(REPLACE ":" ";" words ${words})
+  run(${SCRATCH}/prefix/bin/terrace ${words})
+  file(READ ${SCRATCH}/prefix/share/${page} installed)
+  if(NOT installed STREQUAL output)
+    message(FATAL_ERROR "the installed ${page} is not what the program prints")
+  endif()
+endforeach()
 
 # configure(NAME STATUS SAID OPTION…): the project, with the options, ends with the status and says that in its words.
 function(configure name expected said)

@@ -1,0 +1,41 @@
+// The commands that print texts about the command line: help, version, completions and man.
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+
+#include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/completions.h>
+#include <terrace/examples/terrace/man_page.h>
+#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/parse_words.h>
+
+namespace terrace::cli {
+
+std::vector<const char*> without_help_command(int argc, const char* const* argv) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (argc < 2 || std::string_view(argv[1]) != "help") return words;
+  if (argc > 2 && argv[2][0] == '-') return words;  // a flag of help itself
+  words.erase(words.begin() + 1);
+  // Before a `--`, behind which launch has the words of another command.
+  words.insert(std::ranges::find_if(words, [](std::string_view word) { return word == "--"; }), "--help");
+  return words;
+}
+
+std::string answer_of(const CommandLine& line) {
+  const auto& words = line.positional;
+  if (line.command == "version") return fmt::format("{}\n", kVersion);
+  if (line.command == "man") return man_page(describe_program(), kVersion);
+  if (line.command != "completions") return {};
+  static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
+  if (words.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
+  if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
+  if (words[0] == "bash") return bash_completions(describe_program());
+  if (words[0] == "zsh") return zsh_completions(describe_program());
+  if (words[0] == "fish") return fish_completions(describe_program());
+  refuse(fmt::format("completions: there is no script for the shell \"{}\"{}", words[0], suggestion(words[0], kShells)),
+         line.command);
+}
+
+}  // namespace terrace::cli
