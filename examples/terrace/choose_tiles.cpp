@@ -140,26 +140,24 @@ bool fits(const RunConfig& c) {
   return plan(lm::make_model(model_config(c)), request, machine_profile(c)).fits;
 }
 
-// Whether --tiles auto opens all numbers: if none is given, and the layers do not fit as they are. A run that goes on keeps those
-// that it has.
-bool opens_all(RunConfig& c) {
+// Whether --tiles auto may choose them: if none is given. A run that goes on keeps those that it has.
+bool leaves_tiles_open(RunConfig& c) {
   const bool given = std::ranges::any_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number != 1; });
   if (c.tiles != "auto" || given || c.experts > 0 || c.tp_mode != "1d" || optimizer_of(c)->layer_unit()) return false;
-  if (const auto resumed = run_resumed(c); !resumed.empty()) {
-    RunConfig then;
-    apply_file(then, resumed / kConfigFile);
-    for (const auto& tiles : kTiles) c.*tiles.number = then.*tiles.number;
-    return false;
-  }
-  const auto budget = budgets(c).device;
-  const auto bytes = largest_phase(c).bytes;
-  if (bytes > budget) return true;
-  return bytes > budget / 20 * 19 && !fits(c);  // where a little may be missing
+  const auto resumed = run_resumed(c);
+  if (resumed.empty()) return true;
+  RunConfig then;
+  apply_file(then, resumed / kConfigFile);
+  for (const auto& tiles : kTiles) c.*tiles.number = then.*tiles.number;
+  return false;
 }
 
-}  // namespace
+constexpr double kMostOfBudget = 0.95;  // a plan needs a little more than its largest phase
 
-namespace {
+bool fits_whole(const RunConfig& c) {
+  const auto budget = static_cast<double>(budgets(c).device), bytes = static_cast<double>(largest_phase(c).bytes);
+  return bytes <= kMostOfBudget * budget || (bytes <= budget && fits(c));
+}
 
 // `share`: of the device budget, which the largest phase may take.
 RunConfig with_tiles_for(RunConfig c, double share) {
@@ -188,8 +186,9 @@ RunConfig with_tiles_for(RunConfig c, double share) {
 }  // namespace
 
 RunConfig with_chosen_tiles(RunConfig c) {
-  constexpr double kMostOfBudget = 0.95;  // a plan needs a little more than its largest phase
-  if (!opens_all(c)) return with_tiles_for(c, kMostOfBudget);
+  const bool open = leaves_tiles_open(c);
+  auto whole = with_tiles_for(c, kMostOfBudget);
+  if (!open || fits_whole(whole)) return whole;
   for (const auto& tiles : kTiles) c.*tiles.number = 0;
   // Sometimes it needs much more, beside what the phase before it leaves.
   const auto few = with_tiles_for(c, kMostOfBudget);

@@ -51,6 +51,7 @@ TEST_F(FailingMemory, EndsARunWithAMessageAtEveryAllocation) {
                  (all_later ? " and all later ones" : ""));
     std::filesystem::remove_all(at("run"));
     std::filesystem::remove_all(at("disk"));
+    std::filesystem::create_directory(at("disk"));
     const auto outcome = run_with("TERRACE_FAIL_AT", std::to_string(n), all_later);
     EXPECT_EQ(0, outcome.signal) << outcome.described;
     EXPECT_TRUE(outcome.exit == 0 || outcome.exit == 1) << outcome.described;

@@ -61,6 +61,7 @@ TEST_F(Kills, AtRandomMomentsLoseNothing) {
     const auto& way = kWays[random() % kWays.size()];
     SCOPED_TRACE(fmt::format("TERRACE_KILL_SEED={}: {}", seed, fmt::join(way, " ")));
     for (const auto* left : {"run", "disk", "disk2"}) fs::remove_all(at(left));
+    for (const auto* disk : {"disk", "disk2"}) fs::create_directory(at(disk));
     const auto times = 1 + random() % 2;
     for (std::uint64_t i = 0; i < times; ++i) {
       const auto outcome = Child(wanted("run", way)).kill_after(std::chrono::nanoseconds(random() % whole_ns));

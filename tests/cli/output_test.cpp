@@ -230,6 +230,7 @@ TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
       const auto followed = train(words);
       EXPECT_EQ(0, followed.exit) << testing::PrintToString(words) << followed.described;
       for (const auto* const folder : {"run", "disk"}) std::filesystem::remove_all(at(folder));
+      std::filesystem::create_directory(at("disk"));
     }
 }
 
@@ -379,7 +380,7 @@ TEST_F(Output, GenerationContinuesThePrompt) {
   expect_refusal(generate({"--prompt", std::string(64, 'x')}), 2, {"64 bytes", "at most 63 bytes"});
   expect_refusal(generate({"--prompt", std::string(100'000, 'x')}), 2, {"100000 bytes", "at most 63 bytes"});
   expect_refusal(generate({"--prompt", "x", "--device-memory", "1KiB"}), 3, {"device tier", "would fit"});
-  expect_refusal(terrace({"generate", "disk", "--prompt", "x"}), 2, {"is not a run directory"});
+  expect_refusal(terrace({"generate", "disk", "--prompt", "x"}), 2, {"is neither a run"});
   expect_refusal(terrace({"report", "disk"}), 2, {"metrics.jsonl"});
   expect_refusal(terrace({"ckpt", "verify", "disk"}), 2, {"has no run"});
   expect_refusal(terrace({"ckpt", "verify", "run", "disk"}), 2, {"unexpected argument \"disk\""});

@@ -190,6 +190,7 @@ TEST_F(RunRules, SavedWeightsAreTheFirstOnesOfAnotherRun) {
 TEST_F(RunRules, AStoreIsNamedAlikeWhetherItsRunDirectoryIsThereOrNot) {
   const auto store_of = [&](const std::string& run) {
     std::filesystem::remove_all(at("disk"));
+    std::filesystem::create_directory(at("disk"));
     const auto outcome = train({"--steps", "1", "--out-dir", run, "--nvme-path", "disk"});
     EXPECT_EQ(0, outcome.exit) << outcome.described;
     std::vector<std::string> names;

@@ -13,6 +13,7 @@ cli::RunConfig with_vocabulary(const char* device, const char* memory) {
   c.layers = 1, c.hidden = 64, c.heads = 2, c.seq_len = 4096, c.batch_size = 2, c.vocab = 128256;
   c.dtype = "bf16", c.recipe = "split";
   c.device = device, c.device_memory = memory;
+  c.tiles = "off";
   return c;
 }
 std::int64_t rows(const cli::RunConfig& c) { return cli::with_chosen_tiles(c).head_rows; }
@@ -39,6 +40,23 @@ TEST(HeadRows, AreHalvedBeforeTheVocabularyIsInTiles) {
   EXPECT_EQ(std::pair(std::int64_t{512}, std::int64_t{1}), chosen("250MiB", 0));
   EXPECT_EQ(std::pair(std::int64_t{512}, std::int64_t{2}), chosen("120MiB", 0));
   EXPECT_EQ(std::pair(std::int64_t{256}, std::int64_t{1}), chosen("120MiB", 1));
+}
+
+// What fits whole has the bits that it has without tiles.
+TEST(HeadRows, AreFewerBeforeAutomaticTiles) {
+  for (const auto* const memory : {"80GiB", "450MiB", "60MiB"}) {
+    auto c = with_vocabulary("cuda:0", memory);
+    const auto off = rows(c);
+    c.tiles = "auto";
+    const auto chosen = cli::with_chosen_tiles(c);
+    EXPECT_EQ(off, chosen.head_rows) << memory;
+    EXPECT_EQ(1, chosen.vocab_tiles) << memory;
+  }
+  auto c = with_vocabulary("cuda:0", "20MiB");
+  c.tiles = "auto";
+  EXPECT_LT(1, cli::with_chosen_tiles(c).vocab_tiles);
+  c.mlp_tiles = 2;
+  EXPECT_EQ(1, cli::with_chosen_tiles(c).vocab_tiles) << "a number is given";
 }
 
 // On an H100 a limit of 16 MiB changed bits, for it made slices of 512 and 18 of the rows.
