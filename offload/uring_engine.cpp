@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <stdexcept>
 #include <utility>
@@ -122,8 +123,8 @@ class UringEngine final : public IoEngine {
 
   // A disabled ring cannot be enabled without this call. Checked now, while another engine can still be chosen.
   bool may_register(std::string& why) const {
-    io_uring_probe nothing{};
-    if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_PROBE, &nothing, 0) == 0) return true;
+    alignas(io_uring_probe) std::array<std::byte, sizeof(io_uring_probe)> nothing{};
+    if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_PROBE, nothing.data(), 0) == 0) return true;
     why = fmt::format("io_uring_register: {}", describe_errno(errno));
     return false;
   }

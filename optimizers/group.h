@@ -93,7 +93,7 @@ struct HalfRowIn {
 // Rounds two vectors of 16 to a row of bf16 states by one instruction, which treats subnormal numbers as zero. If the row has
 // no zero, it is rounded as states are. The result is a local variable: a member would go through memory.
 template <class L>
-TERRACE_INLINE typename L::Bits bf16_row(const L& first, const L& second) {
+TERRACE_INLINE typename L::Bits bf16_row([[maybe_unused]] const L& first, [[maybe_unused]] const L& second) {
   typename L::Bits row{};
 #if defined(__x86_64__) && !defined(__clang__)  // clang has no register for this operand before it inlines
   asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(row) : "v"(first.numbers), "v"(second.numbers));
@@ -101,7 +101,7 @@ TERRACE_INLINE typename L::Bits bf16_row(const L& first, const L& second) {
   return row;
 }
 template <class Bits>
-TERRACE_INLINE bool have_zeros(Bits row0, Bits row1, Bits magnitudes) {
+TERRACE_INLINE bool have_zeros([[maybe_unused]] Bits row0, [[maybe_unused]] Bits row1, [[maybe_unused]] Bits magnitudes) {
   bool have = true;
 #if defined(__x86_64__) && !defined(__clang__)
   asm("vptestnmw %3, %1, %%k1\n\tvptestnmw %3, %2, %%k2\n\tkortestd %%k2, %%k1"

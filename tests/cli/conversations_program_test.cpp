@@ -266,7 +266,7 @@ TEST_F(Conversations, AChangedFileIsNoticedAtAResume) {
 
 TEST_F(Conversations, RefusalsSayWhatToDo) {
   expect_refusal(train({"--data", "chat.jsonl", "--data-format", "jsonl"}), 2, {"--tokenizer"});
-  expect_refusal(train({"--tokenizer", "tokenizer.json"}), 2, {"--tokenizer", "--data-format"});
+  expect_refusal(train({"--tokenizer", "tokenizer.json", "--data-format", "bytes"}), 2, {"--tokenizer", "--data-format"});
   expect_refusal(learn("none", {"--vocab", "256"}), 2, {"280 ids", "--vocab 256"});
   expect_refusal(learn("none", {"--document-separator", "0"}), 2, {"--document-separator"});
   scratch_.write("chat.jsonl", "{\"instruction\":\"a\",\"output\":\"b\"}\n{\"instruction\":\"a\"}\n");
