@@ -62,7 +62,8 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
                               format_bytes(scan->bytes()), c.vocab, 100 * scan->share_done()));
   }
   auto checksums = add_up(part, scan->checksums(), team);
-  checksums.resize(data_files(c).size());  // those of what is trained on
+  const auto trained_on = data_files(c).size();  // of bytes that are all ids there are none
+  if (checksums.size() > trained_on) checksums.resize(trained_on);
   return checksums;
 }
 

@@ -154,6 +154,19 @@ bool leaves_tiles_open(RunConfig& c) {
 
 constexpr double kMostOfBudget = 0.95;  // a plan needs a little more than its largest phase
 
+// By a lower bound of what all ranks hold: tiles help only where all of it has room, and a model is not too large to be walked.
+bool has_room_for_all(const RunConfig& c) {
+  constexpr double kBytes = 4, kMostElements = 2e11;  // above, plans are refused without a walk
+  const auto model = model_config(c);
+  const auto elements = static_cast<double>(model.layers) * static_cast<double>(model.hidden) *
+                        (2.0 * static_cast<double>(model.hidden) + 2.0 * static_cast<double>(model.ffn));
+  const auto b = budgets(c);
+  const auto bytes = [](std::uint64_t some) { return some == kUnlimited ? 1e30 : static_cast<double>(some); };
+  const auto room = bytes(b.device) + bytes(b.host) + bytes(b.disk);
+  const auto all_ranks = room * static_cast<double>(std::max<std::int64_t>(1, c.ranks()));
+  return elements < kMostElements && kBytes * elements <= all_ranks;
+}
+
 bool fits_whole(const RunConfig& c) {
   const auto budget = static_cast<double>(budgets(c).device), bytes = static_cast<double>(largest_phase(c).bytes);
   return bytes <= kMostOfBudget * budget || (bytes <= budget && fits(c));
@@ -189,12 +202,12 @@ RunConfig with_chosen_tiles(RunConfig c) {
   const bool open = leaves_tiles_open(c);
   auto whole = with_tiles_for(c, kMostOfBudget);
   if (!open || fits_whole(whole)) return whole;
+  if (!has_room_for_all(whole)) return whole;
   for (const auto& tiles : kTiles) c.*tiles.number = 0;
-  // Sometimes it needs much more, beside what the phase before it leaves.
-  const auto few = with_tiles_for(c, kMostOfBudget);
-  for (const double share : {kMostOfBudget, 0.8, 0.65, 0.5, 0.35})
-    if (auto tiled = with_tiles_for(c, share); fits(tiled)) return tiled;
-  return few;
+  auto few = with_tiles_for(c, kMostOfBudget);
+  // A phase sometimes has much less room, beside what the one before it leaves.
+  constexpr double kOfTightPlan = 0.6;
+  return fits(few) ? few : with_tiles_for(c, kOfTightPlan);
 }
 
 void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_t)>& largest) {
