@@ -114,8 +114,8 @@ std::string man_page(const CommandText& program, const std::string& version) {
   const auto settings = static_cast<std::size_t>(std::ranges::count_if(full.flags, &FlagText::setting));
   std::string out = fmt::format(".TH TERRACE 1 \"\" \"{}\" \"User Commands\"\n", version);
   out += ".SH NAME\nterrace \\- trains language models that do not fit in memory\n";
-  out += fmt::format(".SH SYNOPSIS\n.B terrace\n\\fICOMMAND\\fR [\\fIFLAGS\\fR]\n.SH DESCRIPTION\n{}.\n.PP\n{}\n", roff(program.help),
-                     roff(program.notes));
+  out += fmt::format(".SH SYNOPSIS\n.B terrace\n\\fICOMMAND\\fR [\\fIFLAGS\\fR]\n.SH DESCRIPTION\n{}.\n.PP\n{}\n",
+                     roff(program.help), roff(program.notes));
   out += ".SH FLAGS\n";
   add_flag(out, help_flag());
   for (const auto& flag : program.flags) add_flag(out, flag);
