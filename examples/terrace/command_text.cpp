@@ -110,8 +110,9 @@ void finish(CommandText& command) {
   }
   // The settings come first where only some of the other flags are common, and words before all.
   const bool settings_first = !more.own.empty();
-  std::ranges::stable_partition(command.flags, [&](const FlagText& flag) { return flag.setting == settings_first; });
-  std::ranges::stable_partition(command.flags, &FlagText::word);
+  auto& flags = command.flags;
+  std::stable_partition(flags.begin(), flags.end(), [&](const FlagText& flag) { return flag.setting == settings_first; });
+  std::stable_partition(flags.begin(), flags.end(), [](const FlagText& flag) { return flag.word; });
 }
 
 }  // namespace terrace::cli

@@ -89,7 +89,7 @@ std::vector<Group> groups_of(const CommandText& command) {
                  : flag.group.empty() ? "More flags of " + command.called()
                                       : "More flags, " + flag.group;
     auto at = std::ranges::find(others, title, &Group::first);
-    if (at == others.end()) at = others.insert(at, {std::move(title), {}});
+    if (at == others.end()) at = others.emplace(at, std::move(title), std::vector<const FlagText*>{});
     at->second.push_back(&flag);
   }
   if (others.empty()) common.first = "Flags";

@@ -46,7 +46,7 @@ std::size_t entry_of(const std::string& help, const std::string& flag) {
 std::string on_path(const std::string& name) {
   std::istringstream folders(std::getenv("PATH") ? std::getenv("PATH") : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const auto path = folder + "/" + name;
+    auto path = folder + "/" + name;
     if (::access(path.c_str(), X_OK) == 0) return path;
   }
   return {};
