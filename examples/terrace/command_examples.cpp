@@ -28,6 +28,7 @@ const CommandExamples& examples_of(std::string_view command) {
         "terrace generate runs/mine --prompt 'Once' --temperature 0 --max-tokens 50"},
        {}},
       {"chat", {"terrace chat runs/mine", "terrace chat runs/mine --system 'Answer in one sentence.'"}, {}},
+      {"eval", {"terrace eval runs/mine --data other.txt", "terrace eval runs/mine Llama-3.2-1B --data chats.jsonl"}, {}},
       {"doctor", {"terrace doctor", "terrace doctor --measure --nvme-path /mnt/disk"}, {}},
       {"report", {"terrace report runs/mine", "terrace report runs/one runs/other", "terrace report all.json"}, {}},
       {"top", {"terrace top runs/mine", "terrace top runs/one runs/other --once"}, {}},
