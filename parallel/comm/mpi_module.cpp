@@ -7,15 +7,14 @@
 #include <memory>
 
 #include <terrace/core/error.h>
-#include <terrace/core/notice.h>
 #include <terrace/parallel/comm/mpi_transport.h>
 #include <terrace/parallel/comm/watchdog.h>
 
 namespace terrace {
 namespace {
 
-// MPI_Finalize waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or soon
-// after it.
+// The end of MPI waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or
+// soon after it.
 constexpr std::chrono::seconds kEndAfterFailure{2};
 
 void finalise(int status, std::chrono::milliseconds time_limit) {
@@ -24,9 +23,10 @@ void finalise(int status, std::chrono::milliseconds time_limit) {
   if (finalised || MachineWindow::a_process_died()) return;
   const bool failed = status != 0 && MachineWindow::a_rank_failed();
   const auto wait = failed ? std::min<std::chrono::milliseconds>(kEndAfterFailure, time_limit) : limit_of_mpi(time_limit);
-  const Watchdog watchdog(wait, [=] {
-    if (!failed) warn("this rank has ended, but not all others: the launcher is left to end them");
-    ::_exit(status != 0 ? status : static_cast<int>(Exit::runtime));
+  const Watchdog watchdog(wait, [=] {  // then the launcher ends the others
+    const int code = status != 0 ? status : static_cast<int>(Exit::runtime);
+    if (failed) ::_exit(code);
+    end_process(describe_wait_in_mpi("the end of MPI", time_limit), code);
   });
   MPI_Finalize();
 }
@@ -41,7 +41,7 @@ void initialise_once(std::chrono::milliseconds time_limit) {
   } else {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // ranks that wait leave their core to those that compute
     const Watchdog watchdog(limit_of_mpi(time_limit),
-                            [=] { end_process(describe_wait_in_mpi("a rank", "the start of MPI", time_limit)); });
+                            [=] { end_process(describe_wait_in_mpi("the start of MPI", time_limit)); });
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     static const auto limit = time_limit;
     on_exit([](int status, void*) { finalise(status, limit); }, nullptr);

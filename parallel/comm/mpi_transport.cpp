@@ -61,7 +61,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
     : name_(std::move(name)), options_(options) {
   MPI_Comm_rank(ranks, &rank_);
   MPI_Comm_size(ranks, &size_);
-  const auto limited = watchdog("the start of a communicator");
+  const auto limited = watchdog("the start");
   lanes_ = duplicate(ranks);
   inner_ = duplicate(ranks);
   demand_same_division();
@@ -85,8 +85,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
 
 Watchdog MpiTransport::watchdog(const std::string& where) const {
   return {limit_of_mpi(options_.time_limit), [this, where] {
-            end_process(
-                fmt::format("{}: {}", name_, describe_wait_in_mpi(fmt::format("rank {}", rank_), where, options_.time_limit)));
+            end_process(describe_wait_in_mpi(fmt::format("{} of communicator {}", where, name_), options_.time_limit));
           }};
 }
 
@@ -317,7 +316,7 @@ bool MpiTransport::has_left(int peer) {
 
 void MpiTransport::leave() noexcept {
   tell_other_machines(kLeftTag);
-  const auto limited = watchdog("the end of a communicator");
+  const auto limited = watchdog("the end");
   // Between machines, late messages of this kind must not meet another communicator with the same number: it is not given back.
   if (!window_->leave() || !one_machine()) return;
   MPI_Comm_free(&machine_);
