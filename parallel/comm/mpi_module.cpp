@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/comm/mpi_transport.h>
@@ -16,6 +17,17 @@ namespace {
 // The end of MPI waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or
 // soon after it.
 constexpr std::chrono::seconds kEndAfterFailure{2};
+constexpr std::chrono::milliseconds kLook{1};
+
+// Waits until all ranks have come. MPI_Finalize alone would let a rank pass whose neighbour came, waited for it, and was
+// stopped meanwhile: nothing would be left that watches that one, and the launcher would wait for it without a limit. Of ranks
+// that come from here, MPI_Finalize wants one more sign of life.
+void meet_at_the_end() {
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Request all = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &all) != MPI_SUCCESS) return;
+  for (int come = 0; MPI_Test(&all, &come, MPI_STATUS_IGNORE) == MPI_SUCCESS && !come;) std::this_thread::sleep_for(kLook);
+}
 
 void finalise(int status, std::chrono::milliseconds time_limit) {
   int finalised = 0;
@@ -28,6 +40,7 @@ void finalise(int status, std::chrono::milliseconds time_limit) {
     if (failed) ::_exit(code);
     end_process(describe_wait_in_mpi("the end of MPI", time_limit), code);
   });
+  meet_at_the_end();
   MPI_Finalize();
 }
 
