@@ -1,6 +1,5 @@
 #include <terrace/parallel/comm/machine_window.h>
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -13,7 +12,6 @@
 #include <climits>
 #include <cstring>
 #include <new>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -22,6 +20,7 @@
 #include <terrace/core/error.h>
 #include <terrace/core/units.h>
 #include <terrace/parallel/comm/rank_failed.h>
+#include <terrace/parallel/comm/stopped_ranks.h>
 #include <terrace/parallel/comm/wait_clock.h>
 
 namespace terrace {
@@ -51,18 +50,6 @@ void futex_wake(std::atomic<std::uint32_t>& word) { syscall(SYS_futex, &word, FU
 std::byte* at_page(std::byte* address) {
   const auto into = reinterpret_cast<std::uintptr_t>(address) % kPageBytes;
   return into == 0 ? address : address + (kPageBytes - into);
-}
-
-// Whether a process of this machine is stopped by a signal or a debugger: its state, after its name in brackets, is T or t.
-bool is_stopped(pid_t process) {
-  std::array<char, 512> text = {};
-  const int file = ::open(fmt::format("/proc/{}/stat", process).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const auto length = ::read(file, text.data(), text.size());
-  ::close(file);
-  const std::string_view stat(text.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0)));
-  const auto name_end = stat.rfind(')');
-  return name_end != std::string_view::npos && name_end + 2 < stat.size() && (stat[name_end + 2] | 0x20) == 't';
 }
 
 // Texts that another process may read while they are written: a torn text is no worse than an old one.

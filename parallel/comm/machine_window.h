@@ -37,6 +37,7 @@ class MachineWindow {
   // `left`: whether it had left before the caller looked, for the last time, for what it waits for.
   void check(int rank, bool left, std::uint64_t number, std::chrono::steady_clock::time_point since);
   [[nodiscard]] bool has_left(int rank) const;  // of this machine
+  [[nodiscard]] bool is_patient(std::uint64_t number) const { return number == patient_; }
   // `on_another_machine`: the text is the failure() of ranks there.
   void fail(const std::string& why, bool on_another_machine = false) noexcept;
   // Tells the others that this rank leaves. True if all ranks do so within a short time: then collective clean-up cannot hang.

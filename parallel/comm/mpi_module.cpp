@@ -5,18 +5,29 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 
 #include <terrace/core/error.h>
-#include <terrace/core/notice.h>
 #include <terrace/parallel/comm/mpi_transport.h>
 #include <terrace/parallel/comm/watchdog.h>
 
 namespace terrace {
 namespace {
 
-// MPI_Finalize waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or soon
-// after it.
+// The end of MPI waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or
+// soon after it.
 constexpr std::chrono::seconds kEndAfterFailure{2};
+constexpr std::chrono::milliseconds kLook{1};
+
+// Waits until all ranks have come. MPI_Finalize alone would let a rank pass whose neighbour came, waited for it, and was
+// stopped meanwhile: nothing would be left that watches that one, and the launcher would wait for it without a limit. Of ranks
+// that come from here, MPI_Finalize wants one more sign of life.
+void meet_at_the_end() {
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  MPI_Request all = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(MPI_COMM_WORLD, &all) != MPI_SUCCESS) return;
+  for (int come = 0; MPI_Test(&all, &come, MPI_STATUS_IGNORE) == MPI_SUCCESS && !come;) std::this_thread::sleep_for(kLook);
+}
 
 void finalise(int status, std::chrono::milliseconds time_limit) {
   int finalised = 0;
@@ -24,10 +35,12 @@ void finalise(int status, std::chrono::milliseconds time_limit) {
   if (finalised || MachineWindow::a_process_died()) return;
   const bool failed = status != 0 && MachineWindow::a_rank_failed();
   const auto wait = failed ? std::min<std::chrono::milliseconds>(kEndAfterFailure, time_limit) : limit_of_mpi(time_limit);
-  const Watchdog watchdog(wait, [=] {
-    if (!failed) warn("this rank has ended, but not all others: the launcher is left to end them");
-    ::_exit(status != 0 ? status : static_cast<int>(Exit::runtime));
+  const Watchdog watchdog(wait, [=] {  // then the launcher ends the others
+    const int code = status != 0 ? status : static_cast<int>(Exit::runtime);
+    if (failed) ::_exit(code);
+    end_process(describe_wait_in_mpi("the end of MPI", time_limit), code);
   });
+  meet_at_the_end();
   MPI_Finalize();
 }
 
@@ -41,7 +54,7 @@ void initialise_once(std::chrono::milliseconds time_limit) {
   } else {
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);  // ranks that wait leave their core to those that compute
     const Watchdog watchdog(limit_of_mpi(time_limit),
-                            [=] { end_process(describe_wait_in_mpi("a rank", "the start of MPI", time_limit)); });
+                            [=] { end_process(describe_wait_in_mpi("the start of MPI", time_limit)); });
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided);
     static const auto limit = time_limit;
     on_exit([](int status, void*) { finalise(status, limit); }, nullptr);

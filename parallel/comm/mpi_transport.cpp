@@ -57,11 +57,12 @@ class Entered {
 
 }  // namespace
 
-MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options)
-    : name_(std::move(name)), options_(options) {
+MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options,
+                           std::shared_ptr<MpiPulse> pulse)
+    : name_(std::move(name)), options_(options), pulse_(std::move(pulse)) {
   MPI_Comm_rank(ranks, &rank_);
   MPI_Comm_size(ranks, &size_);
-  const auto limited = watchdog("the start of a communicator");
+  const auto limited = watchdog("the start");
   lanes_ = duplicate(ranks);
   inner_ = duplicate(ranks);
   demand_same_division();
@@ -81,12 +82,13 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
   demand(MPI_Allgather(&neighbours_.front(), 1, MPI_INT, machine_of_rank.data(), 1, MPI_INT, inner_), "MPI_Allgather");
   machines_ = Machines::of(machine_of_rank);
   window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.time_limit);
+  if (!pulse_ && !one_machine()) pulse_ = std::make_shared<MpiPulse>(ranks);
+  if (pulse_) of_world_ = pulse_->ranks_of(ranks);
 }
 
 Watchdog MpiTransport::watchdog(const std::string& where) const {
   return {limit_of_mpi(options_.time_limit), [this, where] {
-            end_process(
-                fmt::format("{}: {}", name_, describe_wait_in_mpi(fmt::format("rank {}", rank_), where, options_.time_limit)));
+            end_process(describe_wait_in_mpi(fmt::format("{} of communicator {}", where, name_), options_.time_limit));
           }};
 }
 
@@ -178,7 +180,7 @@ std::shared_ptr<Transport> MpiTransport::split(int color, int key, const std::st
   const auto limited = watchdog("a split");
   demand(MPI_Comm_split(inner_, color < 0 ? MPI_UNDEFINED : color, key, &part), "MPI_Comm_split");
   if (part == MPI_COMM_NULL) return nullptr;
-  auto transport = std::make_shared<MpiTransport>(part, name, options_);
+  auto transport = std::make_shared<MpiTransport>(part, name, options_, pulse_);
   MPI_Comm_free(&part);
   return transport;
 }
@@ -229,7 +231,7 @@ void MpiTransport::exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>&
         MPI_Test(&requests[i], &done, &status);
       if (done) break;
       try {
-        window_->check(peers[i], left, number, wait.since() + grace);
+        check(peers[i], left, number, wait.since() + grace);
       } catch (const Error&) {
         cancel(requests);
         throw;
@@ -254,6 +256,19 @@ void MpiTransport::cancel(std::vector<MPI_Request>& requests) {
 }
 
 // ---- failures ----------------------------------------------------------------------------------------------------------
+
+void MpiTransport::check(int peer, bool left, std::uint64_t number, Clock::time_point since) {
+  const bool far = std::ranges::find(neighbours_, peer) == neighbours_.end();
+  if (far && !left && window_->is_patient(number)) {
+    const auto limit = limit_of_mpi(options_.time_limit);
+    if (pulse_->silence_of(of_world_[static_cast<std::size_t>(peer)]) > limit)
+      window_->fail(
+          fmt::format("rank {} has given no sign of life for {} s, and rank {} waits for it in its call {}; its process is "
+                      "stopped (SIGSTOP, a debugger), or its machine or the network to it is lost",
+                      peer, std::chrono::duration<double>(limit).count(), rank_, number));
+  }
+  window_->check(peer, left, number, since);
+}
 
 void MpiTransport::check(std::uint64_t number, Clock::time_point since) {
   hear_other_machines();
@@ -317,7 +332,7 @@ bool MpiTransport::has_left(int peer) {
 
 void MpiTransport::leave() noexcept {
   tell_other_machines(kLeftTag);
-  const auto limited = watchdog("the end of a communicator");
+  const auto limited = watchdog("the end");
   // Between machines, late messages of this kind must not meet another communicator with the same number: it is not given back.
   if (!window_->leave() || !one_machine()) return;
   MPI_Comm_free(&machine_);

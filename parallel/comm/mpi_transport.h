@@ -22,6 +22,7 @@
 #include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/comm/machine_window.h>
 #include <terrace/parallel/comm/mpi.h>
+#include <terrace/parallel/comm/mpi_pulse.h>
 #include <terrace/parallel/comm/transport.h>
 #include <terrace/parallel/comm/watchdog.h>
 
@@ -29,7 +30,8 @@ namespace terrace {
 
 class MpiTransport final : public Transport {
  public:
-  MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options);  // collective
+  // Collective. `pulse`: of the communicator that this one is a part of.
+  MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options, std::shared_ptr<MpiPulse> pulse = nullptr);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -54,6 +56,8 @@ class MpiTransport final : public Transport {
   void exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in, std::uint64_t number,
                 std::chrono::milliseconds grace = {});
   static void cancel(std::vector<MPI_Request>& requests);
+  // For a wait for `peer` in the call `number`; throws if it cannot end.
+  void check(int peer, bool left, std::uint64_t number, std::chrono::steady_clock::time_point since);
   [[nodiscard]] bool one_machine() const { return static_cast<int>(neighbours_.size()) == size_; }
   void tell_other_machines(int tag) noexcept;
   void hear_other_machines();
@@ -80,7 +84,9 @@ class MpiTransport final : public Transport {
   std::vector<int> neighbours_;       // their ranks
   Machines machines_;
   std::unique_ptr<MachineWindow> window_;
-  std::atomic<bool> told_{false};  // the other machines, of a failure
+  std::shared_ptr<MpiPulse> pulse_;  // null: all ranks of the world are on one machine
+  std::vector<int> of_world_;        // each rank's number for it
+  std::atomic<bool> told_{false};    // the other machines, of a failure
   std::mutex hearing_;
   std::set<int> gone_;                  // ranks on other machines that have left
   std::deque<std::string> obituaries_;  // on their way

@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
 #include <terrace/core/notice.h>
+#include <terrace/parallel/comm/stopped_ranks.h>
 #include <terrace/parallel/comm/wait_clock.h>
 
 namespace terrace {
@@ -50,16 +50,22 @@ std::chrono::milliseconds limit_of_mpi(std::chrono::milliseconds time_limit) {
   return std::max<std::chrono::milliseconds>(time_limit, kLeastOfMpi);
 }
 
-std::string describe_wait_in_mpi(const std::string& who, const std::string& where, std::chrono::milliseconds time_limit) {
+std::string describe_wait_in_mpi(const std::string& where, std::chrono::milliseconds time_limit) {
+  using Seconds = std::chrono::duration<double>;
+  const auto stopped = stopped_ranks();
   return fmt::format(
-      "{} waited {} s for other ranks in {}\n  one of them is stopped (SIGSTOP, a debugger), hangs, or was never started: look "
-      "at the processes of this job",
-      who, std::chrono::duration<double>(limit_of_mpi(time_limit)).count(), where);
+      "{}: waited {} s for other ranks in {}\n  {}\n  start all ranks again, with --resume auto to go on from the last commit; "
+      "--rank-deadline is how long they wait, in calls of MPI itself at least {} s",
+      own_rank(), Seconds(limit_of_mpi(time_limit)).count(), where,
+      !stopped.empty() ? "stopped by SIGSTOP or a debugger: " + stopped
+                       : "one of them is stopped (SIGSTOP, a debugger), hangs, or was never started: look at the processes of "
+                         "this job",
+      Seconds(kLeastOfMpi).count());
 }
 
-void end_process(const std::string& error) {
+void end_process(const std::string& error, int code) {
   say(stderr, "error: " + error + "\n");
-  ::_exit(static_cast<int>(Exit::runtime));
+  ::_exit(code);
 }
 
 }  // namespace terrace

@@ -13,6 +13,8 @@
 #include <string>
 #include <thread>
 
+#include <terrace/core/error.h>
+
 namespace terrace {
 
 class Watchdog {
@@ -35,9 +37,9 @@ class Watchdog {
 // How long ranks wait for each other in MPI's own calls, where calls of a communicator have this limit. Processes never start
 // and end at the same moment, so it is not shorter than some seconds.
 std::chrono::milliseconds limit_of_mpi(std::chrono::milliseconds time_limit);
-// "rank 0 waited 600 s for other ranks in the start of MPI", and what to do.
-std::string describe_wait_in_mpi(const std::string& who, const std::string& where, std::chrono::milliseconds time_limit);
+// "rank 0: waited 600 s for other ranks in the start of MPI", which of them are stopped, and what to do.
+std::string describe_wait_in_mpi(const std::string& where, std::chrono::milliseconds time_limit);
 // Prints the error and ends the process.
-[[noreturn]] void end_process(const std::string& error);
+[[noreturn]] void end_process(const std::string& error, int code = static_cast<int>(Exit::runtime));
 
 }  // namespace terrace

@@ -583,7 +583,9 @@ TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
 TEST_F(Ranks, ARankThatNeverStartsEndsTheOthers) {
   const auto words = tiny("train", {"--out-dir", "run", "--rank-deadline", "1"});
   const auto outcome = run(one_by_one(words, words, "sh -c 'kill -STOP $$'"));
-  expect_refusal(outcome, 1, {"error: a rank waited 10 s for other ranks in the start of MPI\n  one of them is stopped"});
+  expect_refusal(
+      outcome, 1,
+      {"error: rank 0: waited 10 s for other ranks in the start of MPI\n", "debugger: rank 1 (process ", "--resume auto"});
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
