@@ -198,8 +198,8 @@ TERRACE_INLINE G read_weights(const typename G::Halves& h, const Tile<float>& t,
   return with(HalfRow::to_lower(h, load<typename G::Bits>(t.low + i)));
 }
 template <class G>
-TERRACE_INLINE void write_weights(const typename G::Halves& h, const Tile<float>& t, std::int64_t i, typename G::Bits random,
-                                  const G& w) {
+TERRACE_INLINE void write_weights(const typename G::Halves& h, const Tile<float>& t, std::int64_t i,
+                                  const typename G::Bits& random, const G& w) {
   using HalfRow = typename G::HalfRow;
   const auto first = w.first.bits(), second = w.second.bits();
   if (t.weight != nullptr) w.to_numbers(t.weight + i);

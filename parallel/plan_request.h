@@ -50,8 +50,8 @@ struct PlanRequest {
   std::uint64_t chunk_elements = 0;   // 0: the planner searches for the best size
   std::int64_t decode_positions = 0;  // not 0: generation instead of training, with caches of so many positions; shape {1, 1}
   bool evaluates_only = false;        // evaluations instead of training, of one micro-batch at a time
-  // For generation and evaluation. true: fill() gives the weights, in the dtype that layers read, and nothing else is kept. false: the weights
-  // are read from a training run's store.
+  // For generation and evaluation. true: fill() gives the weights, in the dtype that layers read, and nothing else is kept.
+  // false: the weights are read from a training run's store.
   bool weights_given = false;
   // The life of the run, which the plan walks as the trainer will: the number of steps (0: a few), evaluations and commits
   // after every n-th step (0: never), and one of each at the end. The plan skips the middle of a very long life.

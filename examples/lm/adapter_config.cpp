@@ -185,7 +185,8 @@ AdapterNumbers adapter_numbers(const fs::path& file) {
   const auto json = adapter_object(file);
   demand_plain(file, json);
   const auto rank = number_in(file, json, "r");
-  if (!(rank >= 1 && rank <= 65536 && rank == std::floor(rank))) refuse_file(file, fmt::format("r is {}, which is no rank", rank));
+  if (!(rank >= 1 && rank <= 65536 && rank == std::floor(rank)))
+    refuse_file(file, fmt::format("r is {}, which is no rank", rank));
   return {.rank = static_cast<std::int64_t>(rank),
           .alpha = number_in(file, json, "lora_alpha") * (divides_by_root(file, json) ? std::sqrt(rank) : 1),
           .of_experts = parameters_in(json)};

@@ -14,8 +14,8 @@
 
 namespace terrace::lm {
 
-// What a directory says of its adapters. `alpha` is divided by the rank, also where the file has use_rslora, which divides it by
-// the root.
+// What a directory says of its adapters. `alpha` is divided by the rank, also where the file has use_rslora, which divides it
+// by the root.
 struct AdapterNumbers {
   std::int64_t rank = 0;
   double alpha = 0;

@@ -37,7 +37,7 @@ class ConfigReader {
   std::int64_t size(const Words& names);  // under the names that versions gave it
   std::optional<double> number(const Words& keys);
   bool truth(std::string_view key, bool usual);
-  std::optional<bool> truth(std::string_view key);             // nothing: the family has no such key
+  std::optional<bool> truth(std::string_view key);  // nothing: the family has no such key
   // Of the weights, in either spelling; fp16, which overflows in training, counts as bf16. fp32 if no type is told.
   DType dtype();
   std::optional<Activation> activation(const Family& family);  // nothing: as usual in the family

@@ -29,7 +29,8 @@ namespace terrace::lm {
 
 inline constexpr const char* kModelConfigFile = "config.json";
 
-// The model of a directory: family and sizes, of which seq_len is the longest sequence. dtype is that of its weights, bf16 for fp16. Ranks are the caller's.
+// The model of a directory: family and sizes, of which seq_len is the longest sequence. dtype is that of its weights, bf16 for
+// fp16. Ranks are the caller's.
 ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<std::string>* unread = nullptr);
 // The same of the text of a config.json. `name`: for messages.
 ModelConfig parse_model_config(std::string_view text, const std::string& name, std::vector<std::string>* unread = nullptr);

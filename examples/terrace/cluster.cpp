@@ -191,10 +191,11 @@ ClusterProfile parse_cluster(std::string_view text, const std::string& name) { r
 
 ClusterProfile load_cluster(const std::filesystem::path& file) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml, or "
-                            "one of {}",
-                            file.string(), why, fmt::join(shipped_clusters(), ", ")),
-                Exit::usage);
+    throw Error(
+        fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml, or "
+                    "one of {}",
+                    file.string(), why, fmt::join(shipped_clusters(), ", ")),
+        Exit::usage);
   };
   std::error_code unknown;
   if (const auto shipped = shipped_cluster(file.string()); shipped && !std::filesystem::exists(file, unknown))

@@ -210,8 +210,10 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
                     fmt::format("tokens in a sequence; 0: as many as the run has, of a model in a directory at most {}",
                                 EvalOptions::kMostPositions))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
-    sub->add_option("--batch-size", eval.batch_size,
-                    fmt::format("sequences that are computed together; 0: as many as have {} tokens, or fewer if they do not fit", EvalOptions::kMostPositions))
+    sub->add_option(
+           "--batch-size", eval.batch_size,
+           fmt::format("sequences that are computed together; 0: as many as have {} tokens, or fewer if they do not fit",
+                       EvalOptions::kMostPositions))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
     sub->add_option("--sequences", eval.sequences, "read so many sequences of each source; 0: all")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
@@ -230,9 +232,10 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
         ->capture_default_str();
     sub->add_flag("--program", out.plan.program, "print the program of a steady step");
     sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
-    auto* const profile = sub->add_option("--cluster-profile", out.plan.cluster_profile,
-                                          fmt::format("plan for the machine or cluster that this file describes, or for one of {}",
-                                                      fmt::join(shipped_clusters(), ", ")));
+    auto* const profile =
+        sub->add_option("--cluster-profile", out.plan.cluster_profile,
+                        fmt::format("plan for the machine or cluster that this file describes, or for one of {}",
+                                    fmt::join(shipped_clusters(), ", ")));
     profile->type_name("FILE|NAME")->group("cluster");
     for (auto* const size :
          {sub->add_option("--nodes", out.plan.nodes, "number of nodes (default 1)"),
@@ -254,7 +257,8 @@ void demand_files(const char* flag, const std::vector<fs::path>& files, const st
   for (const auto& file : files) {
     std::error_code error;
     const bool there = fs::exists(file, error);
-    if (error) refuse(fmt::format("{}: \"{}\" cannot be reached: {}", flag, file.string(), describe_errno(error.value())), command);
+    if (error)
+      refuse(fmt::format("{}: \"{}\" cannot be reached: {}", flag, file.string(), describe_errno(error.value())), command);
     if (!there) refuse(fmt::format("{}: \"{}\" does not exist", flag, file.string()), command);
     if (fs::is_directory(file, error))
       refuse(fmt::format("{0}: \"{1}\" is a directory; give {0} the files in it", flag, file.string()), command);

@@ -66,7 +66,7 @@ struct CommandLine {
   GenerateOptions generate;
   EvalOptions eval;
   std::vector<RunConfig> configs;  // eval: of each directory; `config` is the first
-  ChatOptions chat;  // beside the sampling of `generate`
+  ChatOptions chat;                // beside the sampling of `generate`
   PlanOptions plan;
   bool merge = false;      // ckpt export: a run's adapters become part of its weights
   bool once = false;       // top: one frame, and no more

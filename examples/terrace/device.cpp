@@ -52,8 +52,8 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
             c.local_ranks, c.device_name(), found.gpus.size()),
         Exit::hardware_missing);
   if (index >= found.gpus.size())
-    throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device_name(), found.gpus.size(),
-                            found.gpus.size() == 1 ? "" : "s",
+    throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device_name(),
+                            found.gpus.size(), found.gpus.size() == 1 ? "" : "s",
                             found.gpus.size() == 1 ? "" : fmt::format(" to cuda:{}", found.gpus.size() - 1)),
                 Exit::hardware_missing);
   return found.gpus[index];

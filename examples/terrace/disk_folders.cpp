@@ -38,9 +38,9 @@ void demand_disk_folders(const RunConfig& c) {
     std::error_code error;
     static_cast<void>(fs::symlink_status(folder, error));
     if (error == std::errc::no_such_file_or_directory)
-      throw Error(fmt::format("--nvme-path {0} does not exist\n  mount its disk, or make the folder: mkdir -p {0}",
-                              folder.string()),
-                  Exit::hardware_missing);
+      throw Error(
+          fmt::format("--nvme-path {0} does not exist\n  mount its disk, or make the folder: mkdir -p {0}", folder.string()),
+          Exit::hardware_missing);
   }
 }
 
@@ -78,9 +78,10 @@ std::optional<std::string> warning_of_root_disk(const RunConfig& c) {
     struct stat file {};
     if (::stat(folder.c_str(), &file) != 0) continue;
     if (const auto larger = larger_than_root(file.st_dev, disks))
-      return fmt::format("--nvme-path {} lies on the disk of /, and {} has a larger one ({}): give a folder there if it is the "
-                         "fast one",
-                         folder.string(), larger->folder, format_bytes(larger->bytes));
+      return fmt::format(
+          "--nvme-path {} lies on the disk of /, and {} has a larger one ({}): give a folder there if it is the "
+          "fast one",
+          folder.string(), larger->folder, format_bytes(larger->bytes));
   }
   return std::nullopt;
 }

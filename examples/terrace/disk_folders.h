@@ -18,7 +18,7 @@ namespace terrace::cli {
 void demand_disk_folders(const RunConfig& config);
 
 struct MountedDisk {
-  std::string folder;       // where it is mounted
+  std::string folder;        // where it is mounted
   std::uint64_t device = 0;  // as stat() names it
   std::uint64_t bytes = 0;   // all of its space
 };

@@ -129,7 +129,8 @@ Finding examine_cudnn() {
 }
 
 Finding examine_profile(const RunConfig& config) {
-  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
+  const fs::path file =
+      config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
   std::error_code error;
   if (!fs::exists(file, error)) {
@@ -163,7 +164,8 @@ void keep_disk(const fs::path& file, MachineProfile& profile) {
 
 void measure_and_save(const RunConfig& config) {
   auto pool = make_pool(config);
-  const fs::path file = config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
+  const fs::path file =
+      config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
   std::error_code error;
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), error);
   if (error)

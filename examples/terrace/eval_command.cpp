@@ -116,8 +116,8 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
 // With half of the sequences at a time where all of them do not fit, unless their number is given.
 WeightsReader reader_of(const RunConfig& config, const std::string& directory, std::vector<RunConfig>& sources, bool given) {
   for (;;) try {
-      return {config, directory,
-              {.shape = {.batch = {sources.front().batch_size, sources.front().seq_len}, .micro_batches = 1}}};
+      return {
+          config, directory, {.shape = {.batch = {sources.front().batch_size, sources.front().seq_len}, .micro_batches = 1}}};
     } catch (const Error& error) {
       if (given || error.exit() != Exit::does_not_fit || sources.front().batch_size == 1) throw;
       for (auto& source : sources) source.batch_size /= 2;

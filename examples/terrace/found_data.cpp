@@ -45,9 +45,10 @@ std::string format_of_text(const RunConfig& config, const fs::path& file) {
   if (!tokenizer_of(of_ids).empty()) return kText;
   if (config.vocab > lm::kByteVocabulary)  // smaller ones are refused anyway
     throw Error(
-        fmt::format("--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
-                    "--data-format bytes, if they are meant",
-                    file.string(), lm::kByteVocabulary, config.vocab),
+        fmt::format(
+            "--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
+            "--data-format bytes, if they are meant",
+            file.string(), lm::kByteVocabulary, config.vocab),
         Exit::usage);
   return name_of(DataForm::bytes);
 }

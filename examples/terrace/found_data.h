@@ -1,5 +1,6 @@
 // --data-format auto: what the files of a run hold, and that the run may be trained on it. Nothing is trained on as something
-// that it is not: text is read with the tokenizer of the model, and its bytes are tokens only of a model of 256 ids without one.
+// that it is not: text is read with the tokenizer of the model, and its bytes are tokens only of a model of 256 ids without
+// one.
 //
 // Threads: any. Errors: Error(Exit::usage) that names the files, and the line to type.
 #pragma once

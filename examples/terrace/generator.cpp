@@ -44,11 +44,11 @@ std::vector<double> Generator::logits_behind(std::int32_t token) {
   auto& weights = parts_->weights;
   const TensorView view{parts_->logits.data(), weights.model().dtype, {1, weights.config().vocab}};
   weights.engine().decode({.tokens = {&token, 1},
-                         .targets = {},
-                         .update = {},
-                         .weights = {},
-                         .logits = view,
-                         .position = static_cast<std::int64_t>(known_.size())});
+                           .targets = {},
+                           .update = {},
+                           .weights = {},
+                           .logits = view,
+                           .position = static_cast<std::int64_t>(known_.size())});
   known_.push_back(token);
   return as_doubles(view);
 }

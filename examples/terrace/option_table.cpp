@@ -157,10 +157,11 @@ std::vector<Option> make_table() {
           "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,
           "parts of the vocabulary's table that are used one after the other; a device budget must hold one of them, and the "
           "head computes its logits twice; 0: as few as fit"),
-      text("model", "tiles", &C::tiles, Text::choice, kRanks,
-           "large layers in tiles where they are not given (the flags that end with -tiles): auto: none where all fits, else as "
-           "few as fit; off: none",
-           {"auto", "off"}),
+      text(
+          "model", "tiles", &C::tiles, Text::choice, kRanks,
+          "large layers in tiles where they are not given (the flags that end with -tiles): auto: none where all fits, else as "
+          "few as fit; off: none",
+          {"auto", "off"}),
       number("model", "head-rows", &C::head_rows, {0, static_cast<double>(layers::kMostHeadRows)}, kSame,
              "rows of a micro-batch whose logits the output head makes at a time; more of them use the table of the vocabulary "
              "less often, and need more device memory; 0: on the CPU those of 64 MiB, on a GPU 4096, or fewer if these do not "
@@ -197,7 +198,8 @@ std::vector<Option> make_table() {
       text("model", "router-gates", &C::router_gates, Text::choice, kSame,
            "gates of a token's experts: their probabilities among the chosen experts, or among all", {"chosen", "all"}),
       text("model", "data-format", &C::data_format, Text::choice, kSame,
-           "format of the files: text, whose tokens a tokenizer makes once; bytes, text whose bytes are the tokens; token ids as "
+           "format of the files: text, whose tokens a tokenizer makes once; bytes, text whose bytes are the tokens; token ids "
+           "as "
            "little-endian unsigned integers, with llm.c after its header; or jsonl, conversations of which the answers are "
            "learned; auto: what the files are",
            {"auto", "text", "bytes", "u16", "u32", "llm.c", "jsonl"}),
@@ -386,7 +388,8 @@ std::vector<Option> make_table() {
 
       text("run", "out-dir", &C::out_dir, Text::required, kOwn, "the run directory").takes("DIR").common(),
       text("run", "resume", &C::resume, Text::required, kRanks,
-           "the run directory to continue, whose settings stand below the flags; auto, or no value: the run in --out-dir, if there "
+           "the run directory to continue, whose settings stand below the flags; auto, or no value: the run in --out-dir, if "
+           "there "
            "is one, as the flags have it; never (default never)")
           .takes("RUN|auto|never")
           .common("continue this run (default never)")

@@ -19,7 +19,8 @@ namespace terrace::cli {
 namespace {
 
 std::string model_of(const RunConfig& c) {
-  auto text = fmt::format("{}: {} blocks of width {}, {} heads, vocabulary of {}", c.model, c.layers, c.hidden, c.heads, c.vocab);
+  auto text =
+      fmt::format("{}: {} blocks of width {}, {} heads, vocabulary of {}", c.model, c.layers, c.hidden, c.heads, c.vocab);
   if (c.experts > 0) text += fmt::format(", {} experts", c.experts);
   if (!c.init_from.empty()) text += fmt::format("; from {}", printable(c.init_from));
   return text;

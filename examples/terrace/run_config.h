@@ -37,7 +37,7 @@ struct RunConfig {
   std::int64_t head_rows = 0;
   std::string window = "0";  // of blocks in turn: positions that one attends to; 0: to all before it
   std::vector<std::filesystem::path> data;
-  std::string data_format = "auto";      // auto, until the files are looked at | bytes | text | u16 | u32 | llm.c | jsonl
+  std::string data_format = "auto";  // auto, until the files are looked at | bytes | text | u16 | u32 | llm.c | jsonl
   // Not options: where the ids of text are (token_cache.h), by its file's name; and their format.
   std::map<std::string, std::filesystem::path> token_files;
   std::string token_format;
@@ -49,7 +49,7 @@ struct RunConfig {
   std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
   // training
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
-  double epochs = 0;  // 0: `steps` says how long; else so often through the data
+  double epochs = 0;                // 0: `steps` says how long; else so often through the data
   std::string optimizer = "adamw";  // of optimizers/optimizer.h's table
   std::string recipe = "fp32";      // of optimizers/recipe.h's table
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
@@ -74,7 +74,7 @@ struct RunConfig {
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // in steps; 0: at the end only
   std::int64_t eval_batches = 4;
-  bool eval_first = false;  // before the first step, too
+  bool eval_first = false;                       // before the first step, too
   std::vector<std::filesystem::path> eval_data;  // empty: a part of `data` is held out
   // ranks that train on different micro-batches of a step
   std::int64_t dp = 0;           // 0: as many as were launched
@@ -110,8 +110,8 @@ struct RunConfig {
   std::int64_t local_ranks = 0;  // not an option: how many ranks share this machine; 0: all
   std::int64_t local_rank = 0;   // not an option: this rank among them, which is added to the number of the GPU
   // memory; sizes are text, because `auto` and `unlimited` are possible values
-  std::string device = "auto";         // auto | cpu | cuda:N
-  std::string found_device = "cpu";    // not an option: what auto is on this machine (usual_settings.h)
+  std::string device = "auto";       // auto | cpu | cuda:N
+  std::string found_device = "cpu";  // not an option: what auto is on this machine (usual_settings.h)
   [[nodiscard]] const std::string& device_name() const { return device == "auto" ? found_device : device; }
   [[nodiscard]] bool on_gpu() const { return device_name() != "cpu"; }
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";

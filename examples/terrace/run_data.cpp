@@ -263,8 +263,8 @@ std::vector<std::string> RunData::notes() const {
   }
   for (const auto& source : of_evaluation_) {
     const auto all = source->sequences(Split::training);
-    lines.push_back(fmt::format("evaluations read {} of the {} sequences of {}{}", std::min(evaluated_, all), all, source->name(),
-                                evaluated_ > all ? ", some of them again" : ""));
+    lines.push_back(fmt::format("evaluations read {} of the {} sequences of {}{}", std::min(evaluated_, all), all,
+                                source->name(), evaluated_ > all ? ", some of them again" : ""));
   }
   return lines;
 }

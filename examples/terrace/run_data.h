@@ -83,10 +83,10 @@ class RunData {
   [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
 
   std::unique_ptr<Vocabulary> vocabulary_;  // of conversations
-  Sources sources_, of_evaluation_;             // of_evaluation_: of --eval-data, all of which is evaluated on
-  lm::Mixture mixture_, counted_;  // counted_: of epochs(), whose place is another one
-  std::uint64_t rows_;             // of a micro-batch
-  std::uint64_t evaluated_;        // sequences of each source that an evaluation takes
+  Sources sources_, of_evaluation_;         // of_evaluation_: of --eval-data, all of which is evaluated on
+  lm::Mixture mixture_, counted_;           // counted_: of epochs(), whose place is another one
+  std::uint64_t rows_;                      // of a micro-batch
+  std::uint64_t evaluated_;                 // sequences of each source that an evaluation takes
   bool has_documents_;
   std::exception_ptr error_;
 };

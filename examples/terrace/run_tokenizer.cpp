@@ -51,9 +51,10 @@ fs::path tokenizer_of(const RunConfig& config) {
   if (!needs) return readable ? beside : fs::path();
   if (!beside.empty()) return beside;
   throw Error(
-      fmt::format("--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
-                  "one) or a tokenizer.model",
-                  config.data_format),
+      fmt::format(
+          "--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
+          "one) or a tokenizer.model",
+          config.data_format),
       Exit::usage);
 }
 

@@ -1,4 +1,5 @@
-// The cluster profiles that the program has in itself (examples/clusters), so that --cluster-profile takes their names anywhere.
+// The cluster profiles that the program has in itself (examples/clusters), so that --cluster-profile takes their names
+// anywhere.
 //
 // Threads: any; constant.
 #pragma once

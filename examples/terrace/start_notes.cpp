@@ -45,9 +45,10 @@ void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agree
   if (dir.resume) return note_resume(screen, config, agreed, dir, team, start);
   if (!team.first()) return;
   if (config.zero > 0 && config.dp * config.cp == 1)
-    screen.note(fmt::format("--zero {}: there is one data rank, so nothing is sharded; the budgets decide what lies in which tier, "
-                            "and --dp or terrace launch give more ranks",
-                            config.zero));
+    screen.note(
+        fmt::format("--zero {}: there is one data rank, so nothing is sharded; the budgets decide what lies in which tier, "
+                    "and --dp or terrace launch give more ranks",
+                    config.zero));
   if (const auto disk = warning_of_root_disk(config)) screen.warn(*disk);
   for (const auto& warning : warnings_of(config, agreed.model())) screen.warn(warning);
 }

@@ -35,7 +35,9 @@ namespace fs = std::filesystem;
 FileHandle locked(const fs::path& file) {
   constexpr auto kBetween = std::chrono::milliseconds(50);
   FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock) throw Error(fmt::format("{} cannot be made: {}\n  make room there, or set XDG_CACHE_HOME", file.string(), describe_errno(errno)));
+  if (!lock)
+    throw Error(
+        fmt::format("{} cannot be made: {}\n  make room there, or set XDG_CACHE_HOME", file.string(), describe_errno(errno)));
   for (;;) {
     const auto state = try_lock(lock.get(), LOCK_EX);
     if (state == Locked::impossible) warn_without_locks(file);
@@ -64,7 +66,8 @@ void make(const fs::path& text, const fs::path& ids, lm::TokenFile kind, const l
     job.record();
     recorded = Clock::now();
     const auto done = job.progress();
-    say(stderr, fmt::format("tokenizing {}: {} of {}\n", text.string(), format_bytes(done.bytes), format_bytes(done.bytes_in_all)));
+    say(stderr,
+        fmt::format("tokenizing {}: {} of {}\n", text.string(), format_bytes(done.bytes), format_bytes(done.bytes_in_all)));
   }
   job.finish();
 }
@@ -88,8 +91,8 @@ void make_token_files(RunConfig& config) {
   const auto of_tokenizer = whole_content(file);
   for (const auto& text : texts) {
     const auto content = of_tokenizer + whole_content(text);
-    const auto name = fmt::format("{}-{:016x}.{}", text.stem().string(), checksum_of(std::as_bytes(std::span(content))),
-                                  config.token_format);
+    const auto name =
+        fmt::format("{}-{:016x}.{}", text.stem().string(), checksum_of(std::as_bytes(std::span(content))), config.token_format);
     const auto ids = folder / name;
     const auto lock = locked(folder / (name + ".lock"));
     if (std::error_code error; !fs::exists(ids, error)) {

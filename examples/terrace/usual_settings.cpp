@@ -20,7 +20,8 @@ void complete_rates(RunConfig& c, bool of_model) {
     const bool adapters = c.lora_rank > 0;
     c.lr = !of_model ? usual.lr : adapters ? kRateOfAdapters : kRateOfPublished;
     if (of_model) {
-      c.chosen.push_back(fmt::format("--lr {} (usual for {})", c.lr, adapters ? "adapters" : "all weights of a published model"));
+      c.chosen.push_back(
+          fmt::format("--lr {} (usual for {})", c.lr, adapters ? "adapters" : "all weights of a published model"));
       if (c.min_lr < 0) c.min_lr = kFallsTo * c.lr;
     }
   }
@@ -67,8 +68,8 @@ void set_steps_of_epochs(RunConfig& c, std::uint64_t sequences) {
   constexpr double kMost = 1e15;  // as for --steps
   if (!(steps <= kMost)) throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.epochs), Exit::usage);
   c.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
-  c.chosen.push_back(
-      fmt::format("--steps {} ({} epochs of {} sequences, {} a step)", c.steps, c.epochs, sequences, static_cast<std::int64_t>(a_step)));
+  c.chosen.push_back(fmt::format("--steps {} ({} epochs of {} sequences, {} a step)", c.steps, c.epochs, sequences,
+                                 static_cast<std::int64_t>(a_step)));
 }
 
 }  // namespace terrace::cli

@@ -122,7 +122,8 @@ void demand_weights(const RunConfig& c) {
   static_cast<void>(data_sources(c));
   static_cast<void>(data_sources(of_evaluation(c)));
   if (!c.eval_data.empty() && c.eval_batches == 0)
-    refuse_pair("--eval-data with --eval-batches 0, which evaluates nothing", "give --eval-batches 1 or more, or leave out one");
+    refuse_pair("--eval-data with --eval-batches 0, which evaluates nothing",
+                "give --eval-batches 1 or more, or leave out one");
 }
 
 void demand_bytes(const RunConfig& c) {

@@ -2,7 +2,8 @@
 // it, or over those of a model's directory. For generation and for evaluation.
 //
 // Owner:   the command. Threads: one.
-// Errors:  Error(Exit::usage) for a directory that is neither, Error(Exit::corrupt) for a damaged one, Error(Exit::does_not_fit)
+// Errors:  Error(Exit::usage) for a directory that is neither, Error(Exit::corrupt) for a damaged one,
+// Error(Exit::does_not_fit)
 //          for budgets that are too small; those of Engine.
 #pragma once
 

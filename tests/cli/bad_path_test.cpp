@@ -248,8 +248,8 @@ TEST_F(BadPath, NoInputHasTheNameOfAnOutputsTemporaryFile) {
     expect_kept("out.tmp", "corpus.txt", tiny("train", {"--data", "out.tmp", flag, "out"}), said);
     expect_kept("out.tmp", "tiny.toml", {"train", "--config", "out.tmp", flag, "out"}, said);
     expect_kept("out.tmp", "weights.st", tiny("train", {"--init-from", "./out.tmp", flag, "out"}), said);
-    expect_kept("out.tmp", "corpus.txt", tiny("train", {"--tokenizer", "out.tmp", "--data-format", "u16", "--vocab", "256", flag, "out"}),
-                said);
+    expect_kept("out.tmp", "corpus.txt",
+                tiny("train", {"--tokenizer", "out.tmp", "--data-format", "u16", "--vocab", "256", flag, "out"}), said);
   }
   for (const std::string flag : {"--trace", "--timeline", "--write-schedule"})
     expect_kept("out.tmp", "tiny.toml", {"plan", "--config", "out.tmp", "--pp", "2", flag, "out"},

@@ -66,7 +66,8 @@ TEST_F(Evaluation, IsTheSameFromEveryTierAndOfTheExportedModel) {
   for (const auto& more : {Words{"--device-memory", "1MiB", "--host-memory", "1MiB"}, Words{"--threads", "1"}})
     EXPECT_EQ(whole, loss(Words{"run"} + data + more));
   EXPECT_EQ(whole, loss(Words{"model"} + data + Words{"--seq-len", "64"}));
-  EXPECT_EQ(whole, loss(Words{"model"} + data + Words{"--nvme-path", "disk", "--device-memory", "700KiB", "--host-memory", "200KiB"}));
+  EXPECT_EQ(whole,
+            loss(Words{"model"} + data + Words{"--nvme-path", "disk", "--device-memory", "700KiB", "--host-memory", "200KiB"}));
   EXPECT_TRUE(fs::is_empty(at("disk")));
   // Rows that do not fill a micro-batch are computed, and not counted.
   EXPECT_NEAR(whole, loss({"run", "--data", "corpus.txt", "--device-memory", "1MiB"}), 1e-6 * whole) << "with fewer rows";
@@ -103,8 +104,8 @@ TEST_F(Evaluation, ComparesDirectoriesAndSources) {
 }
 
 TEST_F(Evaluation, OfABaseWithAnAdapterIsThatOfTheRun) {
-  const auto tuned = train({"--model", "./model", "--lora-rank", "4", "--lora-alpha", "7", "--lora-targets", "q,v,down",
-                            "--lr", "0.01", "--out-dir", "tuned"});
+  const auto tuned = train({"--model", "./model", "--lora-rank", "4", "--lora-alpha", "7", "--lora-targets", "q,v,down", "--lr",
+                            "0.01", "--out-dir", "tuned"});
   ASSERT_EQ(0, tuned.exit) << tuned.described;
   ASSERT_EQ(0, terrace({"ckpt", "export", "tuned", "adapter"}).exit);
   const Words data{"--data", "corpus.txt"};
@@ -135,8 +136,8 @@ TEST_F(Evaluation, OfConversationsCountsTheirAnswers) {
                  R"({"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "It is me"}]})"
                  "\n");
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
-  const auto trained = train({"--data", "chat.jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280", "--eval-batches", "0",
-                              "--out-dir", "chats"});
+  const auto trained = train(
+      {"--data", "chat.jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280", "--eval-batches", "0", "--out-dir", "chats"});
   ASSERT_EQ(0, trained.exit) << trained.described;
   fs::remove(at("tokenizer.json"));  // the run has its own
   const auto all = eval({"chats", "--data", "chat.jsonl"});
@@ -154,7 +155,8 @@ TEST_F(Evaluation, RefusesWhatItCannotRead) {
                  {"\"nothing\" is neither a run, because it has no config.toml, nor a model, because it has no config.json"});
   expect_refusal(terrace({"eval", "run"}), 2, {"eval needs --data"});
   expect_refusal(terrace(Words{"eval"} + data), 2, {"eval needs the directory of a run, or of a model"});
-  expect_refusal(terrace(Words{"eval", "run", "--seq-len", "65"} + data), 2, {"--seq-len 65: the model in run has 64 positions"});
+  expect_refusal(terrace(Words{"eval", "run", "--seq-len", "65"} + data), 2,
+                 {"--seq-len 65: the model in run has 64 positions"});
   expect_refusal(terrace(Words{"eval", "run", "--data-format", "u17"} + data), 2, {"u17"});
   expect_refusal(terrace({"eval", "run", "--data", "none.txt"}), 2, {"none.txt"});
   expect_refusal(terrace(Words{"eval", "run", "--device-memory", "1KiB"} + data), 3, {"--device-memory"});

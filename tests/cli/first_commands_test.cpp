@@ -17,8 +17,8 @@ class FirstCommands : public Cli {
   void SetUp() override {
     ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
     ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids.u16"}).exit);
-    const auto made = train({"--data", "ids.u16", "--vocab", "280", "--tokenizer", "tokenizer.json", "--dtype", "bf16", "--steps",
-                             "1", "--out-dir", "made"});
+    const auto made = train({"--data", "ids.u16", "--vocab", "280", "--tokenizer", "tokenizer.json", "--dtype", "bf16",
+                             "--steps", "1", "--out-dir", "made"});
     ASSERT_EQ(0, made.exit) << made.described;
     ASSERT_EQ(0, terrace({"ckpt", "export", "made", "model"}).exit);
     std::string lines;
@@ -82,10 +82,17 @@ TEST_F(FirstCommands, ChooseTheRestAndSayIt) {
 TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   const Words least{"train", "--model", "model", "--data", "chat.jsonl", "--lora-rank", "4", "--steps", "3", "--assumed-costs"};
   const auto chosen = terrace(least + Words{"--out-dir", "chosen"});
-  const auto given =
-      terrace(least + Words{"--out-dir", "given", "--device", "cpu", "--dtype", "bf16", "--seq-len", "64", "--lr", "2e-4", "--min-lr",
-                            "2e-5", "--lora-targets", "q,k,v,o,gate,up,down", "--data-format", "jsonl", "--tokenizer",
-                            "model/tokenizer.json", "--vocab", "280", "--tiles", "off"});
+  const auto given = terrace(least + Words{"--out-dir",      "given",
+                                           "--device",       "cpu",
+                                           "--dtype",        "bf16",
+                                           "--seq-len",      "64",
+                                           "--lr",           "2e-4",
+                                           "--min-lr",       "2e-5",
+                                           "--lora-targets", "q,k,v,o,gate,up,down",
+                                           "--data-format",  "jsonl",
+                                           "--tokenizer",    "model/tokenizer.json",
+                                           "--vocab",        "280",
+                                           "--tiles",        "off"});
   ASSERT_EQ(0, chosen.exit) << chosen.described;
   ASSERT_EQ(0, given.exit) << given.described;
   EXPECT_EQ(weights_of(given), weights_of(chosen));
@@ -98,8 +105,28 @@ TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
 }
 
 TEST_F(FirstCommands, LayersAreCutIntoTilesWhereTheyDoNotFit) {
-  const Words words{"train", "--data", "ids.u16", "--vocab", "16384", "--layers", "2", "--hidden", "256", "--heads", "4", "--seq-len",
-                    "64", "--steps", "2", "--assumed-costs", "--batch-size", "1", "--nvme-path", "disk", "--host-memory", "16MiB"};
+  const Words words{"train",
+                    "--data",
+                    "ids.u16",
+                    "--vocab",
+                    "16384",
+                    "--layers",
+                    "2",
+                    "--hidden",
+                    "256",
+                    "--heads",
+                    "4",
+                    "--seq-len",
+                    "64",
+                    "--steps",
+                    "2",
+                    "--assumed-costs",
+                    "--batch-size",
+                    "1",
+                    "--nvme-path",
+                    "disk",
+                    "--host-memory",
+                    "16MiB"};
   const auto whole = terrace(words + Words{"--out-dir", "whole", "--device-memory", "48MiB"});
   ASSERT_EQ(0, whole.exit) << whole.described;
   EXPECT_THAT(whole.out, Not(HasSubstr("in tiles")));

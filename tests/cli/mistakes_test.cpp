@@ -37,12 +37,14 @@ TEST_F(Mistakes, AreAnsweredWithTheLineToType) {
 
 // A machine that is not here is planned by a name that the program knows, from any folder.
 TEST_F(Mistakes, APlanForACardThatIsNotHereNamesProfiles) {
-  expect_refusal(terrace(tiny("plan", {"--device", "cuda:0"})), 4, {"no GPU was found", "terrace plan --cluster-profile gpu-24gb"});
+  expect_refusal(terrace(tiny("plan", {"--device", "cuda:0"})), 4,
+                 {"no GPU was found", "terrace plan --cluster-profile gpu-24gb"});
   double before = 0;
   for (const auto* const card : {"gpu-141gb", "gpu-80gb", "gpu-48gb", "gpu-32gb", "gpu-24gb"}) {
-    const auto planned = terrace(tiny("plan", {"--device", "auto", "--layers", "32", "--hidden", "4096", "--heads", "32", "--vocab", "32000",
-                                               "--data-format", "u16", "--seq-len", "512", "--dtype", "bf16", "--nvme-path", "disk", "--tiles",
-                                               "auto", "--cluster-profile", card, "--json"}));
+    const auto planned =
+        terrace(tiny("plan", {"--device",    "auto",  "--layers",      "32",   "--hidden",          "4096", "--heads", "32",
+                              "--vocab",     "32000", "--data-format", "u16",  "--seq-len",         "512",  "--dtype", "bf16",
+                              "--nvme-path", "disk",  "--tiles",       "auto", "--cluster-profile", card,   "--json"}));
     ASSERT_EQ(0, planned.exit) << planned.described;
     const double step_s = nlohmann::json::parse(planned.out).at("step_time_s");
     EXPECT_GT(step_s, before) << card << ", which is slower than the one before";

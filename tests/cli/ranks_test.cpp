@@ -238,8 +238,8 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
     EXPECT_EQ(0, read.exit) << read.described;
   }
   // On one rank, then as the copy.
-  for (const auto& [name, more] :
-       {std::pair<std::string, Words>{"run", {"--dp", "1", "--grad-accumulation", "2"}}, {"copy", {"--dp", "2", "--zero", "1"}}}) {
+  for (const auto& [name, more] : {std::pair<std::string, Words>{"run", {"--dp", "1", "--grad-accumulation", "2"}},
+                                   {"copy", {"--dp", "2", "--zero", "1"}}}) {
     const auto rest = train(Words{"--resume", name, "--steps", "8"} + more);
     ASSERT_EQ(0, rest.exit) << rest.described;
     if (name == "copy") {

@@ -23,8 +23,8 @@ class ResumedByName : public Cli {
 };
 
 TEST_F(ResumedByName, GoesOnFromAnyFolderWithoutFlags) {
-  ASSERT_EQ(0, train({"--steps", "2", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB",
-                      "--save", "saved.safetensors", "--json"})
+  ASSERT_EQ(0, train({"--steps", "2", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB", "--save",
+                      "saved.safetensors", "--json"})
                    .exit);
   const auto steps_then = steps("run");
   const auto nothing = elsewhere({"train", "--resume", at("run").string()});

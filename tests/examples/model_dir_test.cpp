@@ -536,8 +536,11 @@ TEST(ModelDir, GemmasEmbeddingIsMultiplied) {
 }
 
 TEST(ModelDir, HasTheTypeOfItsWeights) {
-  for (const auto& [name, dtype] : {std::pair{"bfloat16", DType::bf16}, {"float16", DType::bf16}, {"float32", DType::fp32},
-                                    {"float64", DType::fp64}, {"unheard_of", DType::fp32}})
+  for (const auto& [name, dtype] : {std::pair{"bfloat16", DType::bf16},
+                                    {"float16", DType::bf16},
+                                    {"float32", DType::fp32},
+                                    {"float64", DType::fp64},
+                                    {"unheard_of", DType::fp32}})
     for (const auto* const key : {"torch_dtype", "dtype"}) {
       auto config = llama();
       config.erase("torch_dtype");

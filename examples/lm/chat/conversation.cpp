@@ -208,7 +208,8 @@ Conversation parse_conversation(std::string_view line) {
   }
   if (object.contains("instruction")) return of_instruction(object);
   if (object.contains("text"))
-    refuse("it has a \"text\" and no answer to learn", "write the texts to a file and make its token ids with terrace tokenize");
+    refuse("it has a \"text\" and no answer to learn",
+           "write the texts to a file and make its token ids with terrace tokenize");
   refuse("it has none of the keys \"messages\", \"conversations\", \"prompt\" and \"instruction\"",
          "give \"messages\", or \"prompt\" and \"completion\", or \"instruction\" and \"output\"");
 }

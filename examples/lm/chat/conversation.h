@@ -4,7 +4,8 @@
 //   "tools",
 //                                                              "documents" and "chat_template_kwargs"
 //   {"prompt": [messages], "completion": [messages]}          TRL; only answers of the completion are learned
-//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}   ShareGPT; before them "system", a text
+//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}   ShareGPT; before them "system", a
+//   text
 //   {"prompt": "…", "completion": "…"}                        a text and its continuation, without a template
 //   {"prompt": "…", "response": "…"}                          a question and its answer
 //   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty, and before them may be

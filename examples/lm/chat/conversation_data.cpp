@@ -112,8 +112,8 @@ void ConversationData::scan(std::uint32_t file, std::vector<bool>& learns) {
 void ConversationData::scan_array(std::uint32_t file, std::uint64_t begin, std::vector<bool>& learns) {
   const CorpusFile in(files_[file]);
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("{}: {}\n  it begins as one JSON array, and each element must be one JSON object", files_[file].string(),
-                            why),
+    throw Error(fmt::format("{}: {}\n  it begins as one JSON array, and each element must be one JSON object",
+                            files_[file].string(), why),
                 Exit::usage);
   };
   std::vector<unsigned char> window;
@@ -129,7 +129,8 @@ void ConversationData::scan_array(std::uint32_t file, std::uint64_t begin, std::
     elements.read(text.substr(skipped), offset + skipped, [&](std::uint64_t at, std::string_view element) {
       add(file, at, fmt::format("element {}", ++number), element, learns);
     });
-    if (elements.longest() > kMostLineBytes) refuse(fmt::format("element {} has more than {} bytes", number + 1, kMostLineBytes));
+    if (elements.longest() > kMostLineBytes)
+      refuse(fmt::format("element {} has more than {} bytes", number + 1, kMostLineBytes));
   }
   if (!elements.closed()) refuse("its array does not end");
 }

@@ -1,5 +1,6 @@
-// Files of JSON lines, or of one JSON array, as training sequences. The constructor reads all files once, checks each line, and keeps where it begins,
-// how many tokens it has and its checksum: 36 bytes a line. A sequence is read and encoded when it is needed.
+// Files of JSON lines, or of one JSON array, as training sequences. The constructor reads all files once, checks each line, and
+// keeps where it begins, how many tokens it has and its checksum: 36 bytes a line. A sequence is read and encoded when it is
+// needed.
 //
 // A line is one document, or several (answers.h), which are held out or learned together.
 //
@@ -35,7 +36,7 @@ class ConversationData {
 
   [[nodiscard]] std::uint64_t sequences(bool held_out) const { return (held_out ? held_out_ : training_).sequences(); }
   [[nodiscard]] std::uint64_t conversations() const { return first_.size(); }
-  [[nodiscard]] std::uint64_t skipped() const { return skipped_; }                 // lines that are no conversations
+  [[nodiscard]] std::uint64_t skipped() const { return skipped_; }                   // lines that are no conversations
   [[nodiscard]] const std::string& first_skipped() const { return first_skipped_; }  // where, and why
   [[nodiscard]] std::uint64_t documents() const { return index_.size(); }
   [[nodiscard]] std::uint64_t cut() const { return cut_; }  // documents that are longer than a sequence
@@ -63,7 +64,8 @@ class ConversationData {
   void scan(std::uint32_t file, std::vector<bool>& learns);
   // Each element of the array is as a line; `begin`: behind its bracket.
   void scan_array(std::uint32_t file, std::uint64_t begin, std::vector<bool>& learns);
-  void add(std::uint32_t file, std::uint64_t offset, const std::string& place, std::string_view line, std::vector<bool>& learns);
+  void add(std::uint32_t file, std::uint64_t offset, const std::string& place, std::string_view line,
+           std::vector<bool>& learns);
   [[nodiscard]] std::span<const std::uint32_t> items_of(bool held_out, std::uint64_t sequence) const;
   [[nodiscard]] ChatFormat::Encoded read(const Entry& entry);
 

@@ -3,7 +3,8 @@
 namespace terrace::lm {
 
 void JsonElements::end(const Take& take) {
-  while (!element_.empty() && (element_.back() == ' ' || element_.back() == '\n' || element_.back() == '\r' || element_.back() == '\t'))
+  while (!element_.empty() &&
+         (element_.back() == ' ' || element_.back() == '\n' || element_.back() == '\r' || element_.back() == '\t'))
     element_.pop_back();
   if (!element_.empty()) take(begin_, element_);
   element_.clear();

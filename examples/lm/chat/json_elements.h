@@ -24,9 +24,9 @@ class JsonElements {
  private:
   void end(const Take& take);
 
-  std::string element_;       // until now
-  std::uint64_t begin_ = 0;   // of it in the file
-  std::size_t depth_ = 0;     // of brackets within it
+  std::string element_;      // until now
+  std::uint64_t begin_ = 0;  // of it in the file
+  std::size_t depth_ = 0;    // of brackets within it
   bool in_text_ = false, escaped_ = false, closed_ = false;
 };
 

@@ -52,9 +52,10 @@ struct TokenizeJob::State {
         pieces_at_once(static_cast<std::size_t>(std::min(4 * on.threads(), std::max(kManyPieces, on.threads())))) {
     // The number of threads changes nothing.
     identity = fmt::format(
-        "{:016x}", hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", names_of(settings.inputs), tokenizer.text(), name_of(settings.kind),
-                                       settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
-                                       settings.separator_first, settings.finds_added, settings.piece_bytes)));
+        "{:016x}",
+        hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", names_of(settings.inputs), tokenizer.text(), name_of(settings.kind),
+                            settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
+                            settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
     writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
   }

@@ -50,18 +50,20 @@ TEST(Conversation, HasTheSpellingsOfOtherPrograms) {
     for (const auto& m : parse_conversation(line).messages) text += m.role + ":" + m.content + (m.learned ? "!" : "") + "|";
     return text;
   };
-  for (const auto& [line, messages] : {
-           std::pair{R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"},{"from":"user","value":"r"},{"from":"assistant","value":"b"}]})",
-                     "user:q|assistant:a!|user:r|assistant:b!|"},
-           {R"({"system":"s","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a","weight":0},{"from":"gpt","value":"b"}]})",
-            "system:s|user:q|assistant:a|assistant:b!|"},
-           {R"({"conversations":[{"from":"system","value":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})",
-            "system:s|user:q|assistant:a!|"},
-           {R"({"prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a"},{"role":"user","content":"r"}],"completion":[{"role":"assistant","content":"b"}]})",
-            "user:q|assistant:a|user:r|assistant:b!|"},
-           {R"({"prompt":"q","response":"a"})", "user:q|assistant:a!|"},
-           {R"({"instruction":"i","context":"c","response":"a","category":"x"})", "user:i\n\nc|assistant:a!|"},
-           {R"({"instruction":"i","context":"","response":"a"})", "user:i|assistant:a!|"}})
+  for (
+      const auto& [line, messages] :
+      {std::pair{
+           R"({"conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"},{"from":"user","value":"r"},{"from":"assistant","value":"b"}]})",
+           "user:q|assistant:a!|user:r|assistant:b!|"},
+       {R"({"system":"s","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a","weight":0},{"from":"gpt","value":"b"}]})",
+        "system:s|user:q|assistant:a|assistant:b!|"},
+       {R"({"conversations":[{"from":"system","value":"s"},{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})",
+        "system:s|user:q|assistant:a!|"},
+       {R"({"prompt":[{"role":"user","content":"q"},{"role":"assistant","content":"a"},{"role":"user","content":"r"}],"completion":[{"role":"assistant","content":"b"}]})",
+        "user:q|assistant:a|user:r|assistant:b!|"},
+       {R"({"prompt":"q","response":"a"})", "user:q|assistant:a!|"},
+       {R"({"instruction":"i","context":"c","response":"a","category":"x"})", "user:i\n\nc|assistant:a!|"},
+       {R"({"instruction":"i","context":"","response":"a"})", "user:i|assistant:a!|"}})
     EXPECT_EQ(messages, spelled(line)) << line;
 }
 

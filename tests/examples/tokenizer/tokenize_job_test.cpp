@@ -282,10 +282,7 @@ TEST_F(Job, GoesOnFromAMendedFile) {
 
   const auto until_error = [&] {
     TokenizeJob broken(s, tokenizer_, pool);
-    EXPECT_THROW(
-        while (broken.step()) {
-        },
-        Error);
+    EXPECT_THROW(while (broken.step()){}, Error);
     broken.record();
     return broken.progress().bytes;
   };
