@@ -54,8 +54,8 @@ std::string describe_wait_in_mpi(const std::string& where, std::chrono::millisec
   using Seconds = std::chrono::duration<double>;
   const auto stopped = stopped_ranks();
   return fmt::format(
-      "{}: waited {} s for other ranks in {}\n  {}\n  start all ranks again, with --resume auto to go on from the last commit; "
-      "--rank-deadline is how long they wait, in calls of MPI itself at least {} s",
+      "{}: waited {} s for other ranks in {}\n  {}\n  start all ranks again, with `resume` auto to go on from the last commit; "
+      "`rank-deadline` is how long they wait, in calls of MPI itself at least {} s",
       own_rank(), Seconds(limit_of_mpi(time_limit)).count(), where,
       !stopped.empty() ? "stopped by SIGSTOP or a debugger: " + stopped
                        : "one of them is stopped (SIGSTOP, a debugger), hangs, or was never started: look at the processes of "
