@@ -44,7 +44,7 @@ TEST(HeadRows, AreHalvedBeforeTheVocabularyIsInTiles) {
 
 // What fits whole has the bits that it has without tiles.
 TEST(HeadRows, AreFewerBeforeAutomaticTiles) {
-  for (const auto* const memory : {"80GiB", "450MiB", "60MiB"}) {
+  for (const auto* const memory : {"80GiB", "450MiB", "250MiB"}) {
     auto c = with_vocabulary("cuda:0", memory);
     const auto off = rows(c);
     c.tiles = "auto";

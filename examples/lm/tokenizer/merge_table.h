@@ -63,7 +63,9 @@ class MergeTable {
   [[nodiscard]] std::size_t bit(std::uint64_t of) const { return hash(of) >> static_cast<unsigned>(shift_ - kBitShift); }
   // The place of the key, or of the empty entry in which it would stand.
   [[nodiscard]] std::size_t found(std::size_t at, std::uint64_t of) const {
-    while ((entries_[at].key != of) & (entries_[at].merge.rank != kNoRank)) at = (at + 1) & (places_ - 1);  // one branch
+    const auto is_other = [&] { return static_cast<unsigned>(entries_[at].key != of); };
+    const auto is_taken = [&] { return static_cast<unsigned>(entries_[at].merge.rank != kNoRank); };
+    while ((is_other() & is_taken()) != 0) at = (at + 1) & (places_ - 1);  // one branch
     return at;
   }
   // One bit of eight for each place tells of most pairs that they do not merge; all bits are in a nearer cache than the
