@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
+#include <terrace/examples/lm/adapters.h>
+#include <terrace/examples/lm/family.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 
 namespace terrace::cli {
@@ -13,6 +15,20 @@ namespace {
 
 constexpr double kRateOfPublished = 1e-5, kRateOfAdapters = 2e-4;
 constexpr double kFallsTo = 0.1;  // of --lr, if --min-lr is not given with it
+
+// Adapters that are there say what they are.
+void complete_adapters(RunConfig& c) {
+  if (c.init_adapter.empty() || (c.lora_rank > 0 && !c.lora_targets.empty())) return;
+  const auto told = lm::adapter_settings(c.init_adapter, lm::family_named(c.model), c.experts > 0);
+  if (c.lora_rank == 0) {
+    c.lora_rank = told.rank;
+    if (c.lora_alpha == RunConfig().lora_alpha) c.lora_alpha = told.alpha;
+    c.chosen.push_back(fmt::format("--lora-rank {} --lora-alpha {} (those of --init-adapter)", c.lora_rank, c.lora_alpha));
+  }
+  if (!c.lora_targets.empty()) return;
+  c.lora_targets = told.targets;
+  c.chosen.push_back(fmt::format("--lora-targets {} (those of --init-adapter)", c.lora_targets));
+}
 
 void complete_rates(RunConfig& c, bool of_model) {
   const RunConfig usual;
@@ -52,6 +68,7 @@ void complete(RunConfig& c, bool of_model) {
   const RunConfig usual;
   if (c.seq_len == 0) c.seq_len = usual.seq_len;
   if (c.dtype.empty()) c.dtype = usual.dtype;
+  complete_adapters(c);
   if (c.lora_targets.empty()) {
     const bool of_adapters = of_model && c.lora_rank > 0;
     c.lora_targets = of_adapters ? "all" : usual.lora_targets;

@@ -78,6 +78,22 @@ TEST_F(FirstCommands, ChooseTheRestAndSayIt) {
     }
 }
 
+// Adapters that are there need no description.
+TEST_F(FirstCommands, AdaptersGoOnAsTheyAre) {
+  const Words least{"train", "--model", "model", "--data", "chat.jsonl", "--steps", "2", "--assumed-costs"};
+  ASSERT_EQ(
+      0,
+      terrace(least + Words{"--lora-rank", "4", "--lora-alpha", "7", "--lora-targets", "q,down", "--out-dir", "tuned"}).exit);
+  ASSERT_EQ(0, terrace({"ckpt", "export", "tuned", "adapter"}).exit);
+  const auto chosen = terrace(least + Words{"--init-adapter", "adapter", "--out-dir", "chosen"});
+  ASSERT_EQ(0, chosen.exit) << chosen.described;
+  EXPECT_THAT(chosen.out, AllOf(HasSubstr("--lora-rank 4 --lora-alpha 7 (those of --init-adapter)"),
+                                HasSubstr("--lora-targets q,down (those of --init-adapter)")));
+  const auto given = terrace(least + Words{"--init-adapter", "adapter", "--lora-rank", "4", "--lora-alpha", "7",
+                                           "--lora-targets", "q,down", "--out-dir", "given"});
+  EXPECT_EQ(weights_of(given), weights_of(chosen)) << given.described;
+}
+
 // The values that are chosen are those of the same flags.
 TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   const Words least{"train", "--model", "model", "--data", "chat.jsonl", "--lora-rank", "4", "--steps", "3", "--assumed-costs"};

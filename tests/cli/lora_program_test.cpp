@@ -384,7 +384,7 @@ TEST_F(LoraProgram, WhatCannotBeIsRefused) {
   refused({"--freeze", "layers.0.*", "--tp", "4", "--tp-mode", "2d", "--batch-size", "4"},
           {"--freeze", "tensor ranks in a grid"});
   refused({"--lora-rank", "4", "--optimizer", "muon", "--tp", "2"}, {"--optimizer", "whole matrices"});
-  refused({"--init-adapter", "nothing"}, {"--init-adapter", "--lora-rank"});
+  refused({"--init-adapter", "nothing"}, {"nothing/adapter_config.json", "give a directory that PEFT wrote"});
 }
 
 }  // namespace
