@@ -19,6 +19,7 @@
 #include <terrace/core/units.h>
 #include <terrace/examples/terrace/bench_table.h>
 #include <terrace/examples/terrace/commands.h>
+#include <terrace/examples/terrace/device.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/setting_flags.h>
@@ -144,6 +145,7 @@ Exit bench_command(int argc, const char* const* argv) {
   if (&chosen(app) == &app) refuse(fmt::format("bench needs the name of a bench: {}", fmt::join(names, ", ")), "bench");
   auto& entry = entries[static_cast<std::size_t>(std::ranges::find(names, chosen(app).get_name()) - names.begin())];
   apply_flags(entry.config, entry.assignments);
+  find_device(entry.config, 1);
   entry.bench->check();
 
   catch_stop_signals();

@@ -30,6 +30,7 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/run_dir.h>
+#include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/examples/terrace/shipped_clusters.h>
 #include <terrace/examples/terrace/usual_settings.h>
@@ -215,6 +216,7 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
            fmt::format("sequences that are computed together; 0: as many as have {} tokens, or fewer if they do not fit",
                        EvalOptions::kMostPositions))
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
+    add_tokenizer(*sub, out.generate);
     sub->add_option("--sequences", eval.sequences, "read so many sequences of each source; 0: all")
         ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
   }
@@ -346,9 +348,30 @@ fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vec
 // What a run was told for one start is not for the next, or for reading it.
 void take_own_settings(RunConfig& config, const ConfigText& own) {
   apply_toml(config, own.text, own.name);
+  // The file that it began with may be another one by now.
+  const auto run = fs::path(own.name).parent_path();
+  if (const auto kept = tokenizer_kept_by(run); !kept.empty()) config.tokenizer = kept.string();
   config.json = config.force = false;
   config.stage_layers.clear();    // the same pipeline has the stages of the run all the same
   if (launched()) config.dp = 0;  // as many as there are now
+}
+
+using Layer = std::function<void(RunConfig&)>;
+
+// Of --steps and --epochs the one counts that stands above. A run's own file, the first layer if there is one, has both.
+double epochs_of(std::span<const Layer> layers, bool has_own, const std::string& command) {
+  double epochs = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    RunConfig of_layer;
+    of_layer.steps = 0;
+    of_layer.epochs = -1;
+    layers[i](of_layer);
+    const bool has_steps = of_layer.steps != 0, has_epochs = of_layer.epochs > 0;
+    if (has_steps && has_epochs && !(has_own && i == 0))
+      refuse("--steps and --epochs both say how long to train: give one of them", command);
+    if (has_steps || of_layer.epochs >= 0) epochs = std::max(0.0, of_layer.epochs);
+  }
+  return epochs;
 }
 
 // A run's own file, files, --set and flags: each stands above the one before. A model's directory stands where it is named:
@@ -385,7 +408,19 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     apply_above(config);
     config.model = below.model;
     keep_usual(config, below);
+    // What was given all the same was not chosen.
+    std::erase_if(config.chosen, [&](const std::string& said) {
+      return (said.starts_with("--dtype ") && config.dtype != below.dtype) ||
+             (said.starts_with("--seq-len ") && config.seq_len != below.seq_len);
+    });
   }
+  std::vector<Layer> layers;
+  for (std::size_t i = 0; i < files.size(); ++i) layers.emplace_back([&, i](RunConfig& c) { apply_files(c, i, i + 1); });
+  layers.emplace_back([&](RunConfig& c) {
+    for (const auto& set : parsed.sets) apply_set(c, set);
+  });
+  layers.emplace_back([&](RunConfig& c) { apply_flags(c, parsed.flags); });
+  config.epochs = epochs_of(layers, !run.empty(), line.command);
   complete(config, of_model);
   return config;
 }

@@ -17,6 +17,7 @@
 #include <terrace/core/product_group.h>
 #include <terrace/core/profile_algorithms.h>
 #include <terrace/core/refused_setting.h>
+#include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/comm/between_machines.h>
 
@@ -32,7 +33,7 @@ int gpu_index(const RunConfig& c, std::int64_t local_rank) {
 
 // Every use of CUDA begins here.
 GpuSearch gpus_for(const RunConfig& c) {
-  prepare_cuda(c.ranks() > 1);
+  prepare_cuda(c.ranks() > 1 || launched());  // how many data ranks there are may not be known yet
   return find_gpus();
 }
 

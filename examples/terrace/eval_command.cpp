@@ -45,7 +45,9 @@ std::int64_t positions_of(const RunConfig& config, const std::string& directory,
 }
 
 // One source after the other, so that each has a loss of its own: all of it is read as if it were trained on.
-std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, const EvalOptions& options) {
+std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, const EvalOptions& options,
+                               const std::filesystem::path& tokenizer) {
+  const bool of_bytes = is_run(directory) && config.data_format == "bytes";
   config.seq_len = positions_of(config, directory, options);
   config.batch_size =
       options.batch_size > 0 ? options.batch_size : std::max<std::int64_t>(1, EvalOptions::kMostPositions / config.seq_len);
@@ -54,8 +56,9 @@ std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, c
   config.resume = "never";
   config.data = options.data;
   config.data_format = options.data_format;
-  if (is_run(directory) && config.data_format != "bytes") config.tokenizer = tokenizer_of_run(directory, config).string();
+  if (!tokenizer.empty()) config.tokenizer = tokenizer.string();
   if (config.data_format == kFindForm) config.data_format = found_format(config);
+  if (config.data_format == kText && of_bytes) config.data_format = "bytes";  // as the run read text
   make_token_files(config);
   auto as_given = config;
   as_given.token_files.clear();
@@ -128,7 +131,7 @@ std::vector<Evaluated> evaluate_all(const CommandLine& line) {
   std::vector<Evaluated> found;
   for (std::size_t i = 0; i < line.positional.size(); ++i) {
     const auto& directory = line.positional[i];
-    auto sources = data_of(line.configs[i], directory, line.eval);
+    auto sources = data_of(line.configs[i], directory, line.eval, line.generate.tokenizer);
     auto weights = reader_of(line.configs[i], directory, sources, line.eval.batch_size > 0);
     Evaluated of_all{.model = directory, .source = "all"};
     for (const auto& source : sources) {

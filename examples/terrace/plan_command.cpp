@@ -34,8 +34,16 @@ struct Where {
   MachineProfile profile;
 };
 
+// Of --epochs, if the data is here.
+RunConfig with_steps(RunConfig config) {
+  if (config.epochs == 0 || config.data.empty()) return config;
+  make_token_files(config);
+  set_steps_of_epochs(config, RunData(config).sequences_of_an_epoch());
+  return config;
+}
+
 Where here(const RunConfig& given) {
-  const auto config = with_chosen_tiles(given);
+  const auto config = with_steps(with_chosen_tiles(given));
   // Where nothing is measured, the plan may be for another machine.
   if (!config.assumed_costs && config.pp <= 1) demand_device(config);
   return {config, machine_profile(config)};
@@ -44,14 +52,7 @@ Where here(const RunConfig& given) {
 Where there(const CommandLine& line) {
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
-  return {with_chosen_tiles(on_cluster(line.config, cluster, size)), rank_profile(cluster, size)};
-}
-
-// Of --epochs, if the data is here.
-void count_steps(RunConfig& config) {
-  if (config.epochs == 0 || config.data.empty()) return;
-  make_token_files(config);
-  set_steps_of_epochs(config, RunData(config).sequences_of_an_epoch());
+  return {with_steps(with_chosen_tiles(on_cluster(line.config, cluster, size))), rank_profile(cluster, size)};
 }
 
 // The ranks, and the sequences of a step, are those that the flags without --search would have.
@@ -93,7 +94,6 @@ Exit search(CommandLine line) {
 
 Exit plan_command(const CommandLine& given) {
   auto line = given;
-  count_steps(line.config);
   for (const auto& warning : warnings_of(line.config)) warn(warning);
   if (line.plan.search >= 0) return search(line);
   for (const auto& warning : warnings_of_data(line.config)) warn(warning);

@@ -51,8 +51,9 @@ std::string training_of(const RunConfig& c) {
                      c.batch_size, c.grad_accumulation, c.ranks() > 1 ? fmt::format(", {} ranks", c.ranks()) : "");
 }
 
-std::string place_of(const RunConfig& c) {
-  return fmt::format("{}; budgets: device {}, host {}, disk {}", c.device_name(), c.device_memory, c.host_memory,
+std::string place_of(const RunConfig& c, const nlohmann::json& plan) {
+  const auto device = plan.is_object() ? plan.value("device", c.device) : c.device;
+  return fmt::format("{}; budgets: device {}, host {}, disk {}", device, c.device_memory, c.host_memory,
                      c.nvme_path.empty() ? "none" : c.nvme_limit);
 }
 
@@ -66,7 +67,7 @@ std::string about_run(const std::filesystem::path& run_dir, const nlohmann::json
                                                                                    {"parameters", parameters_of(config, plan)},
                                                                                    {"data", data_of_run(config, steps)},
                                                                                    {"training", training_of(config)},
-                                                                                   {"machine", place_of(config)}})
+                                                                                   {"machine", place_of(config, plan)}})
     if (!text.empty()) rows += fmt::format("<tr><td>{}</td><td class='text'>{}</td></tr>\n", name, escape(text));
   return fmt::format("<section>\n<div class='scroll'><table>\n{}</table></div>\n</section>\n", rows);
 } catch (const std::exception&) {

@@ -58,8 +58,10 @@ fs::path tokenizer_of(const RunConfig& config) {
       Exit::usage);
 }
 
+fs::path tokenizer_kept_by(const fs::path& run) { return tokenizer_in(tokenizer_folder(run)); }
+
 fs::path tokenizer_of_run(const fs::path& run, const RunConfig& config) {
-  if (auto kept = tokenizer_in(tokenizer_folder(run)); !kept.empty()) return kept;
+  if (auto kept = tokenizer_kept_by(run); !kept.empty()) return kept;
   return tokenizer_of(config);
 }
 

@@ -25,6 +25,8 @@ inline constexpr const char* kTokenizerFiles[] = {
 // The tokenizer of new runs, a tokenizer.json or a tokenizer.model: --tokenizer, or the one beside the weights that they begin
 // with. Empty: there is none, as always for runs of bytes. Conversations need one.
 std::filesystem::path tokenizer_of(const RunConfig& config);
+// The copy in a run's directory; empty: there is none.
+std::filesystem::path tokenizer_kept_by(const std::filesystem::path& run);
 // The tokenizer of the run in a directory: its copy, or for a run of an older version, the file that it was given.
 std::filesystem::path tokenizer_of_run(const std::filesystem::path& run, const RunConfig& config);
 // Reads it; its ids must be in the vocabulary.

@@ -356,6 +356,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   const auto of_step = [&](double amount) { return amount / static_cast<double>(together); };
   nlohmann::json j;
   j["fits"] = p.fits;
+  j["device"] = c.device_name();
   j["parameters"] = p.parameters;
   j["trained_parameters"] = p.trained_parameters;
   j["state_bytes"] = p.state_bytes;

@@ -34,14 +34,17 @@ namespace fs = std::filesystem;
 // Held while a file is made. A process that is killed leaves a lock that nobody has, and what the next one goes on from.
 FileHandle locked(const fs::path& file) {
   constexpr auto kBetween = std::chrono::milliseconds(50);
+  constexpr int kSaysSo = 100;
   FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!lock)
     throw Error(
         fmt::format("{} cannot be made: {}\n  make room there, or set XDG_CACHE_HOME", file.string(), describe_errno(errno)));
-  for (;;) {
+  for (int waited = 0;; ++waited) {
     const auto state = try_lock(lock.get(), LOCK_EX);
     if (state == Locked::impossible) warn_without_locks(file);
     if (state != Locked::by_another) return lock;
+    if (waited == kSaysSo)
+      say(stderr, fmt::format("another process makes these tokens and holds {}: waiting for it\n", file.string()));
     std::this_thread::sleep_for(kBetween);
   }
 }
@@ -60,19 +63,30 @@ void make(const fs::path& text, const fs::path& ids, lm::TokenFile kind, const l
   settings.out = ids;
   settings.kind = kind;
   settings.separator = separator_of(tokenizer);
-  lm::TokenizeJob job(settings, tokenizer, pool);
-  for (auto recorded = Clock::now(); job.step();) {
+  std::optional<lm::TokenizeJob> job;
+  try {
+    job.emplace(settings, tokenizer, pool);
+  } catch (const Error&) {  // what is left of another start, which gave the file another name, or of another version
+    for (const auto& left : lm::TokenizeJob::unfinished_files(settings)) remove_path(left);
+    job.emplace(settings, tokenizer, pool);
+  }
+  for (auto recorded = Clock::now(); job->step();) {
     if (Clock::now() - recorded < kRecordEvery) continue;
-    job.record();
+    job->record();
     recorded = Clock::now();
-    const auto done = job.progress();
+    const auto done = job->progress();
     say(stderr,
         fmt::format("tokenizing {}: {} of {}\n", text.string(), format_bytes(done.bytes), format_bytes(done.bytes_in_all)));
   }
-  job.finish();
+  job->finish();
 }
 
-std::string whole_content(const fs::path& file) { return describe_content(file, kUnlimited); }
+// Of a large file a sample and its time: reading all of it at each start would take long, and a copy is only tokenized again.
+std::string content_of(const fs::path& file) {
+  constexpr std::uint64_t kWhole = kGiB, kSample = 256 * kMiB;
+  if (fs::file_size(file) <= kWhole) return describe_content(file, kUnlimited);
+  return fmt::format("{} written {}", describe_content(file, kSample), fs::last_write_time(file).time_since_epoch().count());
+}
 
 }  // namespace
 
@@ -88,9 +102,12 @@ void make_token_files(RunConfig& config) {
   std::set<fs::path> texts;
   for (const auto& c : {config, of_evaluation(config)})
     for (const auto& text : data_files(c)) texts.insert(text);
-  const auto of_tokenizer = whole_content(file);
+  // All that decides the ids, and a number to be raised when the same would give others.
+  constexpr int kVersion = 1;
+  const auto separator = separator_of(tokenizer);
+  const auto of_tokenizer = fmt::format("{} {} {}", kVersion, separator ? std::int64_t{*separator} : -1, tokenizer.text());
   for (const auto& text : texts) {
-    const auto content = of_tokenizer + whole_content(text);
+    const auto content = of_tokenizer + content_of(text);
     const auto name =
         fmt::format("{}-{:016x}.{}", text.stem().string(), checksum_of(std::as_bytes(std::span(content))), config.token_format);
     const auto ids = folder / name;

@@ -22,7 +22,7 @@ void complete_adapters(RunConfig& c) {
   const auto told = lm::adapter_settings(c.init_adapter, lm::family_named(c.model), c.experts > 0);
   if (c.lora_rank == 0) {
     c.lora_rank = told.rank;
-    if (c.lora_alpha == RunConfig().lora_alpha) c.lora_alpha = told.alpha;
+    if (c.lora_alpha == 0) c.lora_alpha = told.alpha;
     c.chosen.push_back(fmt::format("--lora-rank {} --lora-alpha {} (those of --init-adapter)", c.lora_rank, c.lora_alpha));
   }
   if (!c.lora_targets.empty()) return;
@@ -61,6 +61,7 @@ RunConfig nothing_given() {
   c.min_lr = -1;
   c.dtype.clear();
   c.lora_targets.clear();
+  c.lora_alpha = 0;
   return c;
 }
 
@@ -69,6 +70,7 @@ void complete(RunConfig& c, bool of_model) {
   if (c.seq_len == 0) c.seq_len = usual.seq_len;
   if (c.dtype.empty()) c.dtype = usual.dtype;
   complete_adapters(c);
+  if (c.lora_alpha == 0) c.lora_alpha = usual.lora_alpha;
   if (c.lora_targets.empty()) {
     const bool of_adapters = of_model && c.lora_rank > 0;
     c.lora_targets = of_adapters ? "all" : usual.lora_targets;
@@ -84,7 +86,8 @@ void set_steps_of_epochs(RunConfig& c, std::uint64_t sequences) {
   const auto steps = std::ceil(c.epochs * static_cast<double>(sequences) / a_step);
   constexpr double kMost = 1e15;  // as for --steps
   if (!(steps <= kMost)) throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.epochs), Exit::usage);
-  c.steps = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  const auto whole = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+  c.steps = (whole + c.sync_interval - 1) / c.sync_interval * c.sync_interval;  // local SGD ends with an average
   c.chosen.push_back(fmt::format("--steps {} ({} epochs of {} sequences, {} a step)", c.steps, c.epochs, sequences,
                                  static_cast<std::int64_t>(a_step)));
 }

@@ -50,6 +50,35 @@ TEST_F(ResumedByName, FlagsStandAboveItsSettings) {
   EXPECT_EQ(weights_of(whole_), weights_of(rest));
 }
 
+// How long it trains is said once more, in either way.
+TEST_F(ResumedByName, StepsStandAboveEpochs) {
+  ASSERT_EQ(0, train({"--epochs", "0.02"}).exit);
+  EXPECT_EQ(3U, steps("run").size()) << "0.02 times 296 sequences, two a step";
+  EXPECT_EQ(0, terrace({"train", "--resume", "run"}).exit);
+  EXPECT_EQ(3U, steps("run").size());
+  ASSERT_EQ(0, terrace({"train", "--resume", "run", "--epochs", "0.03"}).exit);
+  EXPECT_EQ(5U, steps("run").size());
+  const auto rest = terrace({"train", "--resume", "run", "--steps", "9"});
+  ASSERT_EQ(0, rest.exit) << rest.described;
+  EXPECT_EQ(weights_of(whole_), weights_of(rest));
+  expect_refusal(train({"--steps", "9", "--epochs", "1", "--out-dir", "none"}), 2, {"--steps and --epochs both say how long"});
+}
+
+// Also where the file that it began with has become another one, or is gone.
+TEST_F(ResumedByName, KeepsItsTokenizer) {
+  ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
+  ASSERT_EQ(0, train({"--tokenizer", "tokenizer.json", "--out-dir", "text"}).exit);
+  const auto kept = scratch_.read("text/tokenizer/tokenizer.json");
+  ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "270", "--out", "other.json"}).exit);
+  fs::rename(at("other.json"), at("tokenizer.json"));
+  for (const auto* const steps : {"5", "6"}) {
+    const auto rest = terrace({"train", "--resume", "text", "--steps", steps});
+    ASSERT_EQ(0, rest.exit) << rest.described;
+    EXPECT_EQ(kept, scratch_.read("text/tokenizer/tokenizer.json"));
+    fs::remove(at("tokenizer.json"));
+  }
+}
+
 TEST_F(ResumedByName, OrAloneWhichMeansAuto) {
   const auto fresh = train({"--resume", "--steps", "3"});
   ASSERT_EQ(0, fresh.exit) << fresh.described;

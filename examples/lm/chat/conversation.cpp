@@ -167,9 +167,8 @@ Conversation of_instruction(const Json& object) {
   }
   auto question = text_of(object, "instruction", it);
   const bool dolly = object.contains("response") && !object.contains("output");
-  for (const auto* const key : {"input", "context"})
-    if (given(key))
-      if (const auto& input = text_of(object, key, it); !input.empty()) question += "\n\n" + input;
+  if (const auto* const key = dolly ? "context" : "input"; given(key))
+    if (const auto& input = text_of(object, key, it); !input.empty()) question += "\n\n" + input;
   add_message(out, "user", question);
   add_message(out, kAnswering, text_of(object, dolly ? "response" : "output", it));
   return out;

@@ -133,6 +133,7 @@ void ConversationData::scan_array(std::uint32_t file, std::uint64_t begin, std::
       refuse(fmt::format("element {} has more than {} bytes", number + 1, kMostLineBytes));
   }
   if (!elements.closed()) refuse("its array does not end");
+  if (elements.goes_on()) refuse("something stands behind its array");
 }
 
 void ConversationData::add(std::uint32_t file, std::uint64_t offset, const std::string& place, std::string_view line,

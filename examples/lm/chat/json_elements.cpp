@@ -11,8 +11,13 @@ void JsonElements::end(const Take& take) {
 }
 
 void JsonElements::read(std::string_view piece, std::uint64_t offset, const Take& take) {
-  for (std::size_t i = 0; i < piece.size() && !closed_; ++i) {
+  for (std::size_t i = 0; i < piece.size(); ++i) {
     const char c = piece[i];
+    const bool space = c == ' ' || c == '\n' || c == '\r' || c == '\t';
+    if (closed_) {
+      goes_on_ = goes_on_ || !space;
+      continue;
+    }
     if (in_text_) {
       in_text_ = escaped_ || c != '"';
       escaped_ = !escaped_ && c == '\\';
@@ -27,7 +32,6 @@ void JsonElements::read(std::string_view piece, std::uint64_t offset, const Take
       closed_ = c == ']';
       continue;
     }
-    const bool space = c == ' ' || c == '\n' || c == '\r' || c == '\t';
     if (element_.empty() && space) continue;
     if (element_.empty()) begin_ = offset + i;
     element_ += c;

@@ -19,6 +19,7 @@ class JsonElements {
   using Take = std::function<void(std::uint64_t offset, std::string_view element)>;
   void read(std::string_view piece, std::uint64_t offset, const Take& take);
   [[nodiscard]] bool closed() const { return closed_; }
+  [[nodiscard]] bool goes_on() const { return goes_on_; }                // something stands behind the array
   [[nodiscard]] std::size_t longest() const { return element_.size(); }  // of an element that has not ended
 
  private:
@@ -27,7 +28,7 @@ class JsonElements {
   std::string element_;      // until now
   std::uint64_t begin_ = 0;  // of it in the file
   std::size_t depth_ = 0;    // of brackets within it
-  bool in_text_ = false, escaped_ = false, closed_ = false;
+  bool in_text_ = false, escaped_ = false, closed_ = false, goes_on_ = false;
 };
 
 }  // namespace terrace::lm

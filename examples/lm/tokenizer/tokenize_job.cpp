@@ -181,17 +181,19 @@ TokenizeJob::~TokenizeJob() = default;
 bool TokenizeJob::step() {
   auto& s = *state_;
   const auto before = s.place;
-  const auto pieces = s.read_pieces();
-  if (pieces.empty()) return false;
-  std::vector<Encoded> encoded(pieces.size());
+  std::vector<Piece> pieces;
+  std::vector<Encoded> encoded;
   try {
+    pieces = s.read_pieces();
+    if (pieces.empty()) return false;
+    encoded.resize(pieces.size());
     s.pool.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i) {
       const auto at = static_cast<std::size_t>(i);
       auto with = s.take_encoding();
       s.encode(pieces[at], with, encoded[at]);
       s.give_back(std::move(with));
     });
-  } catch (...) {  // a line that is no object: what was written until now is right, and can be gone on from
+  } catch (...) {  // a line that is no object, or a file that cannot be read: what was written until now is right
     s.place = before;
     throw;
   }

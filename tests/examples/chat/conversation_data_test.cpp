@@ -241,6 +241,7 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
   for (std::uint64_t s = 0; s < of_lines.sequences(false); ++s)
     EXPECT_EQ(row(of_lines, false, s, 128), row(of_array, false, s, 128)) << s;
   for (const auto& [broken, why] : {std::pair{array.substr(0, array.size() / 2), "does not end"},
+                                    {array + array, "something stands behind its array"},
                                     {std::string("[1, 2]"), "element 1: it is no JSON object"},
                                     {std::string("[") + line(1, 2) + ", {\"messages\": 3}]", "element 2: \"messages\""},
                                     {std::string("[]"), "no conversation"}})
@@ -263,7 +264,7 @@ TEST_F(Data, AnArrayIsCutAtItsElementsWhereverItsPiecesEnd) {
     for (std::size_t at = 0; at < array.size(); at += piece)
       elements.read(std::string_view(array).substr(at, piece), at,
                     [&](std::uint64_t offset, std::string_view element) { found.emplace_back(offset, element); });
-    EXPECT_TRUE(elements.closed());
+    EXPECT_TRUE(elements.closed() && elements.goes_on());
     if (whole.empty()) whole = found;
     EXPECT_EQ(whole, found) << piece;
   }
