@@ -113,7 +113,7 @@ TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   ASSERT_EQ(0, given.exit) << given.described;
   EXPECT_EQ(weights_of(given), weights_of(chosen));
   // What is given is not said to be chosen.
-  const auto other = terrace(least + Words{"--out-dir", "other", "--dtype", "fp32", "--seq-len", "32"});
+  const auto other = terrace(least + Words{"--out-dir", "other", "--dtype", "fp32", "--seq-len", "60"});
   ASSERT_EQ(0, other.exit) << other.described;
   EXPECT_THAT(other.out, AllOf(Not(HasSubstr("--dtype")), Not(HasSubstr("--seq-len")), HasSubstr("--lr 0.0002")));
   // A given rate alone is enough, and a file's settings count as given.
