@@ -65,7 +65,7 @@ fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offlo
 fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp "${core[@]}"
 mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' ! -name sentencepiece.cpp | sort)
 fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,json_mutator,plain_checksum,plain_io_engine}.cpp \
-  examples/lm/{activation_name,adapter_config,config_reader,corpus,corpus_file,family,model_config,model_dir,rope_scaling,token_scan}.cpp \
+  examples/lm/{activation_name,adapter_config,config_reader,corpus,corpus_file,family,harmless_keys,model_config,model_dir,rope_scaling,token_scan}.cpp \
   examples/lm/{conversions,safetensors,safetensors_header,unique_keys,weight_files,write_model_config}.cpp \
   examples/lm/families/*.cpp offload/{direct_io,io_thread,page_buffer,read_ahead,thread_engine,write_behind}.cpp \
   examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/$regex.cpp" \

@@ -98,6 +98,7 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const CorpusFile opened(files_[file].path);
   opened.demand_unchanged(files_[file].state);
   opened.read(format_.header + offset, w.bytes);
+  opened.demand_unchanged(files_[file].state);  // a write may begin after the first look
   demand_same_bytes(w);
   windows_.splice(windows_.begin(), fresh);
   return windows_.front();

@@ -22,11 +22,13 @@ namespace fs = std::filesystem;
 namespace {
 
 // Where a run that goes on has its disks by its own account. If they are not there, it says what its state needs.
-std::vector<fs::path> known_to_run(const RunConfig& c) {
+std::vector<fs::path> known_to_run(const RunConfig& c) try {
   const auto run = run_resumed(c);
   RunConfig then;
   if (!run.empty()) apply_file(then, run / kConfigFile);
   return then.nvme_path;
+} catch (const Error&) {  // what is wrong with the file is said where the run is opened
+  return {};
 }
 
 }  // namespace

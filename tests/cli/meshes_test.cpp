@@ -158,6 +158,7 @@ TEST_F(Meshes, TrainWhatOneRankTrains) {
     for (const auto& entry : fs::directory_iterator(scratch_.path()))
       if (const auto name = entry.path().filename(); name != "corpus.txt" && name != "tiny.toml" && name != "cache")
         fs::remove_all(entry.path());
+    fs::create_directory(at("disk"));
   }
   fmt::print("seed {}: {} models, {} command lines of train, {} budgets without room\n", seed, number, trained_, without_room_);
 }

@@ -585,7 +585,7 @@ TEST_F(Ranks, ARankThatNeverStartsEndsTheOthers) {
   const auto outcome = run(one_by_one(words, words, "sh -c 'kill -STOP $$'"));
   expect_refusal(
       outcome, 1,
-      {"error: rank 0: waited 10 s for other ranks in the start of MPI\n", "debugger: rank 1 (process ", "--resume auto"});
+      {"error: rank 0: waited 10 s for other ranks in the start of MPI\n", "debugger: rank 1 (process ", "`resume` auto"});
   EXPECT_FALSE(fs::exists(at("run")));
 }
 

@@ -326,6 +326,7 @@ TEST_F(Runs, EndAlikeHoweverTheyAreRun) {
     for (const auto& entry : fs::directory_iterator(scratch_.path()))
       if (const auto name = entry.path().filename(); name != "corpus.txt" && name != "tiny.toml" && name != "cache")
         fs::remove_all(entry.path());
+    fs::create_directory(at("disk"));
   }
   fmt::print(
       "seed {}: {} cases, {} command lines of train: {} were refused with a suggestion that was then taken, {} for words that "

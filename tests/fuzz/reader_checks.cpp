@@ -191,22 +191,24 @@ lm::TokenizeSettings tokenize_settings() {
   return settings;
 }
 
-// The record with which `terrace tokenize` goes on. JOB stands for what only the job itself knows.
+// The record with which `terrace tokenize` goes on. JOB and INPUT stand for what only the job itself knows.
 bool takes_progress(std::string_view text) {
   static const auto tokenizer = lm::tokenizer_of_bytes({"</s>"});
   static ThreadPool pool(1);
   static const auto settings = tokenize_settings();
-  static const auto job = [] {
+  static const auto known = [] {
     lm::TokenizeJob begun(settings, tokenizer, pool);
     begun.record();
-    auto job_of = nlohmann::json::parse(scratch().read("ids.progress")).at("job").get<std::string>();
+    auto all = nlohmann::json::parse(scratch().read("ids.progress"));
     while (begun.step()) continue;
     begun.finish();
-    return job_of;
+    return all;
   }();
   static const auto whole = scratch().read("ids.bin");
   std::string record(text);
-  if (const auto at = record.find("JOB"); at != std::string::npos) record.replace(at, 3, job);
+  for (const auto& [word, key] : {std::pair<std::string, const char*>{"JOB", "job"}, {"INPUT", "input"}})
+    if (const auto at = record.find(word); at != std::string::npos)
+      record.replace(at, word.size(), known.at(key).get<std::string>());
   scratch().write("ids.progress", record);
   scratch().write("ids.partial", whole);  // more than any record counts
   scratch().write("ids.sizes.partial", std::string(16, '\0'));

@@ -113,6 +113,8 @@ WriterPlace TokenizeJob::State::read_record() {
       return value.get<std::uint64_t>();
     };
     place = {count("file"), count("offset")};
+    if (!json.contains("input")) refuse();  // of an older version
+    if (!json.at("read").is_number_unsigned()) throw Error("its \"read\" is no sum");
     read_sum = json.at("read").get<std::uint64_t>();
     if (json.at("input") != input() && !begins_with(read_sum)) refuse();
     if (!source.has(place)) throw Error("it names a place that the input does not have");
