@@ -146,9 +146,12 @@ bool leaves_tiles_open(RunConfig& c) {
   if (c.tiles != "auto" || given || c.experts > 0 || c.tp_mode != "1d" || optimizer_of(c)->layer_unit()) return false;
   const auto resumed = run_resumed(c);
   if (resumed.empty()) return true;
-  RunConfig then;
-  apply_file(then, resumed / kConfigFile);
-  for (const auto& tiles : kTiles) c.*tiles.number = then.*tiles.number;
+  try {
+    RunConfig then;
+    apply_file(then, resumed / kConfigFile);
+    for (const auto& tiles : kTiles) c.*tiles.number = then.*tiles.number;
+  } catch (const Error&) {  // what is wrong with the file is said where the run is opened
+  }
   return false;
 }
 
