@@ -204,8 +204,7 @@ RunConfig with_tiles_for(RunConfig c, double share) {
 RunConfig with_chosen_tiles(RunConfig c) {
   const bool open = leaves_tiles_open(c);
   auto whole = with_tiles_for(c, kMostOfBudget);
-  if (!open || fits_whole(whole)) return whole;
-  if (!has_room_for_all(whole)) return whole;
+  if (!open || fits_whole(whole) || !has_room_for_all(whole)) return whole;
   for (const auto& tiles : kTiles) c.*tiles.number = 0;
   auto few = with_tiles_for(c, kMostOfBudget);
   // A phase sometimes has much less room, beside what the one before it leaves.

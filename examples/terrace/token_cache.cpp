@@ -49,12 +49,6 @@ FileHandle locked(const fs::path& file) {
   }
 }
 
-std::optional<lm::TokenId> separator_of(const lm::Tokenizer& tokenizer) {
-  for (const auto* const name : {"<|endoftext|>", "<|end_of_text|>", "</s>"})
-    if (const auto id = tokenizer.id_of(name)) return id;
-  return {};
-}
-
 void make(const fs::path& text, const fs::path& ids, lm::TokenFile kind, const lm::Tokenizer& tokenizer, ThreadPool& pool) {
   using Clock = std::chrono::steady_clock;
   constexpr auto kRecordEvery = std::chrono::seconds(5);
@@ -62,7 +56,7 @@ void make(const fs::path& text, const fs::path& ids, lm::TokenFile kind, const l
   settings.inputs = {text};
   settings.out = ids;
   settings.kind = kind;
-  settings.separator = separator_of(tokenizer);
+  settings.separator = lm::usual_separator(tokenizer);
   std::optional<lm::TokenizeJob> job;
   try {
     job.emplace(settings, tokenizer, pool);
@@ -104,7 +98,7 @@ void make_token_files(RunConfig& config) {
     for (const auto& text : data_files(c)) texts.insert(text);
   // All that decides the ids, and a number to be raised when the same would give others.
   constexpr int kVersion = 1;
-  const auto separator = separator_of(tokenizer);
+  const auto separator = lm::usual_separator(tokenizer);
   const auto of_tokenizer = fmt::format("{} {} {}", kVersion, separator ? std::int64_t{*separator} : -1, tokenizer.text());
   for (const auto& text : texts) {
     const auto content = of_tokenizer + content_of(text);

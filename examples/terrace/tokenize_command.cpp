@@ -63,12 +63,10 @@ void add_options(CLI::App& app, Words& words) {
 
 std::optional<lm::TokenId> separator_of(const Words& words, const lm::Tokenizer& tokenizer) {
   if (words.separator == "none") return {};
-  std::vector<std::string> names{words.separator};
-  if (words.separator == "auto") names = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-  for (const auto& name : names)
-    if (const auto id = tokenizer.id_of(name)) return id;
+  const bool usual = words.separator == "auto";
+  if (const auto id = usual ? lm::usual_separator(tokenizer) : tokenizer.id_of(words.separator)) return id;
   throw Error(fmt::format("the tokenizer {} has no token {}\n  give --separator one of its tokens, or none", words.tokenizer,
-                          names.front()),
+                          usual ? "<|endoftext|>" : words.separator),
               Exit::usage);
 }
 

@@ -41,6 +41,12 @@ std::string names_of(const std::vector<std::filesystem::path>& files) {
 
 }  // namespace
 
+std::optional<TokenId> usual_separator(const Tokenizer& tokenizer) {
+  for (const auto* const name : {"<|endoftext|>", "<|end_of_text|>", "</s>"})
+    if (const auto id = tokenizer.id_of(name)) return id;
+  return {};
+}
+
 struct TokenizeJob::State {
   State(TokenizeSettings of, const Tokenizer& with, ThreadPool& on)
       : settings(std::move(of)),

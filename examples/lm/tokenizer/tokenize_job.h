@@ -32,6 +32,9 @@ struct TokenizeSettings {
   std::uint64_t piece_bytes = std::uint64_t{1} << 20;
 };
 
+// The token that usually ends a document: <|endoftext|>, <|end_of_text|> or </s>. Nothing: the tokenizer has none of them.
+std::optional<TokenId> usual_separator(const Tokenizer& tokenizer);
+
 struct TokenizeProgress {
   std::uint64_t bytes = 0, bytes_in_all = 0;  // of the input
   std::uint64_t tokens = 0, documents = 0;
