@@ -162,24 +162,10 @@ TEST_F(Help, NoLineIsWiderThanCanBeRead) {
 
   for (const auto& [columns, least, most] :
        {std::tuple{200, kColumns + 1, kMostColumns}, {90, kColumns + 1, 90}, {70, 61, 70}}) {
-    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
-    if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) GTEST_SKIP() << "no pseudo-terminal here";
-    const std::string name = ::ptsname(terminal);
-    auto shown = launch({"train", "--help"});
-    shown.in_child = [&, width = static_cast<unsigned short>(columns)] {
-      const int fd = ::open(name.c_str(), O_RDWR | O_NOCTTY);
-      const winsize size{24, width, 0, 0};
-      if (fd < 0 || ::ioctl(fd, TIOCSWINSZ, &size) != 0 || ::dup2(fd, STDOUT_FILENO) < 0) ::_exit(kNotPermitted);
-    };
-    Child child(shown);
-    std::string text;
-    char buffer[4096];
-    std::thread reader([&] {  // ends when the child does: its side is the last one open
-      for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
-    });
-    const auto outcome = child.wait();
-    reader.join();
-    ::close(terminal);
+    const auto shown = run_on_terminal(launch({"train", "--help"}), static_cast<unsigned short>(columns));
+    if (!shown) GTEST_SKIP() << "no pseudo-terminal here";
+    const auto& outcome = *shown;
+    auto text = outcome.out;
     ASSERT_EQ(0, outcome.exit) << outcome.described;
     std::erase(text, '\r');
     text = text.substr(0, text.find("\nExamples:"));  // which are not broken, so that they can be copied

@@ -245,26 +245,13 @@ TEST_F(Output, NoEscapeCodesWithoutATerminal) {
 
 TEST_F(Output, ATerminalGetsColourUnlessNoColorIsSet) {
   for (const bool colour : {true, false}) {
-    const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
-    if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) GTEST_SKIP() << "no pseudo-terminal here";
-    const std::string name = ::ptsname(terminal);
-    auto shown = launch(tiny("train", {"--out-dir", colour ? "colour" : "plain"}));
-    shown.environment["TERM"] = "xterm-256color";
-    shown.environment["NO_COLOR"] = colour ? "" : "1";
-    shown.in_child = [&] {
-      const int fd = ::open(name.c_str(), O_RDWR | O_NOCTTY);
-      const winsize size{24, 100, 0, 0};
-      if (fd < 0 || ::ioctl(fd, TIOCSWINSZ, &size) != 0 || ::dup2(fd, STDOUT_FILENO) < 0) ::_exit(kNotPermitted);
-    };
-    Child child(shown);
-    std::string text;
-    char buffer[4096];
-    std::thread reader([&] {  // ends when the child does: its side is the last one open
-      for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
-    });
-    const auto outcome = child.wait();
-    reader.join();
-    ::close(terminal);
+    auto started = launch(tiny("train", {"--out-dir", colour ? "colour" : "plain"}));
+    started.environment["TERM"] = "xterm-256color";
+    started.environment["NO_COLOR"] = colour ? "" : "1";
+    const auto shown = run_on_terminal(started, 100);
+    if (!shown) GTEST_SKIP() << "no pseudo-terminal here";
+    const auto& outcome = *shown;
+    const auto& text = outcome.out;
     ASSERT_EQ(0, outcome.exit) << outcome.described << text;
     EXPECT_THAT(text, AllOf(HasSubstr("weights xxh64 "), HasSubstr("█"), HasSubstr("left")));
     EXPECT_EQ(colour, text.find('\x1b') != std::string::npos) << text;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,10 +10,12 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 extern char** environ;
@@ -170,5 +173,27 @@ Outcome Child::wait() {
 }
 
 Outcome run(const Launch& launch) { return Child(launch).wait(); }
+
+std::optional<Outcome> run_on_terminal(Launch launch, unsigned short columns) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0 || ::grantpt(terminal) != 0 || ::unlockpt(terminal) != 0) return std::nullopt;
+  const std::string name = ::ptsname(terminal);
+  launch.in_child = [&] {
+    const int fd = ::open(name.c_str(), O_RDWR | O_NOCTTY);
+    const winsize size{24, columns, 0, 0};
+    if (fd < 0 || ::ioctl(fd, TIOCSWINSZ, &size) != 0 || ::dup2(fd, STDOUT_FILENO) < 0) ::_exit(kNotPermitted);
+  };
+  Child child(launch);
+  std::string text;
+  char buffer[4096];
+  std::thread reader([&] {  // ends when the child does: its side is the last one open
+    for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
+  });
+  auto outcome = child.wait();
+  reader.join();
+  ::close(terminal);
+  outcome.out = std::move(text);
+  return outcome;
+}
 
 }  // namespace terrace::test

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,5 +73,7 @@ class Child {
 };
 
 Outcome run(const Launch& launch);
+// With its standard output on a terminal of so many columns. Nothing: there are no pseudo-terminals here.
+std::optional<Outcome> run_on_terminal(Launch launch, unsigned short columns);
 
 }  // namespace terrace::test
