@@ -28,6 +28,8 @@ endif()
 
 pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
 pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
+pkg_check_modules(ZLIB QUIET IMPORTED_TARGET zlib)         # for data that gzip has packed
+pkg_check_modules(ZSTD QUIET IMPORTED_TARGET libzstd)      # for data that zstd has packed
 
 # AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)

@@ -4,7 +4,7 @@
 terrace_packages=(
   g++ cmake ninja-build pkg-config git ca-certificates
   liburing-dev libnuma-dev libtbb-dev libopenmpi-dev openmpi-bin libdnnl-dev libxxhash-dev
-  libpcre2-dev libsentencepiece-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libfmt-dev nlohmann-json3-dev libtomlplusplus-dev
+  libpcre2-dev libsentencepiece-dev zlib1g-dev libzstd-dev libgtest-dev libgmock-dev libbenchmark-dev libcli11-dev libfmt-dev nlohmann-json3-dev libtomlplusplus-dev
 )
 
 say() { printf '\n== %s\n' "$*"; }

@@ -59,6 +59,8 @@ fuzzer() {
   rules+=$'\n'"build $name: link$objects"$'\n'"  libraries = $libraries"
 }
 core=(core/{error,fetched_file,file_lock,file_state,files,folders,nesting,notice,printable,text_file,units}.cpp)
+# Of packed files: what unpacks them is not ours.
+unpack=(examples/lm/unpack/{data_stream,gzip_absent,zstd_absent}.cpp)
 regex=regex_absent pcre=
 if pkg-config --exists libpcre2-8; then regex=regex_pcre2 pcre=-lpcre2-8; fi
 fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offload/{store_index,stripes}.cpp
@@ -68,7 +70,7 @@ fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,jso
   examples/lm/{activation_name,adapter_config,config_reader,corpus,corpus_file,family,harmless_keys,model_config,model_dir,rope_scaling,token_scan}.cpp \
   examples/lm/{conversions,safetensors,safetensors_header,unique_keys,weight_files,write_model_config}.cpp \
   examples/lm/families/*.cpp offload/{direct_io,io_thread,page_buffer,read_ahead,thread_engine,write_behind}.cpp \
-  examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/$regex.cpp" \
+  "${unpack[@]}" examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/$regex.cpp" \
   parallel/layers/{rotated_blocks,transformer,windows}.cpp core/{cores,dtype,philox,thread_pool_std,topology,trace}.cpp "${core[@]}"
 cmp -s "$build/build.ninja" <<<"$rules" || cat >"$build/build.ninja" <<<"$rules"
 ninja -C "$build" ${jobs:+-j "$jobs"} --quiet

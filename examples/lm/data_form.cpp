@@ -14,8 +14,7 @@
 #include <terrace/core/nesting.h>
 #include <terrace/core/text_file.h>
 #include <terrace/examples/lm/corpus.h>
-
-#include "corpus_file.h"
+#include <terrace/examples/lm/unpack/data_stream.h>
 
 namespace terrace::lm {
 namespace {
@@ -41,8 +40,8 @@ void demand_known(const std::filesystem::path& file, std::string_view bytes) {
   struct Kind {
     std::string_view magic, called, unpack;
   };
-  static constexpr std::array<Kind, 4> kPacked{{{"\x1f\x8b", "packed by gzip", "gunzip -k"},
-                                                {"\x28\xb5\x2f\xfd", "packed by zstd", "unzstd -k"},
+  static constexpr std::array<Kind, 4> kPacked{{{"\x1f\x8b\x08", "packed twice", "gunzip -k"},
+                                                {"\x28\xb5\x2f\xfd", "packed twice", "unzstd -k"},
                                                 {"\xfd"
                                                  "7zXZ",
                                                  "packed by xz", "unxz -k"},
@@ -82,20 +81,22 @@ std::uint64_t largest(std::string_view bytes) {
 }  // namespace
 
 DataForm form_of_data(const std::filesystem::path& path, std::int64_t vocabulary) {
-  const CorpusFile file(path);
-  const auto size = file.bytes();
-  std::string bytes(std::min<std::uint64_t>(size, kLooksAt), '\0');
-  file.read(0, {reinterpret_cast<unsigned char*>(bytes.data()), bytes.size()});
+  DataStream file(path);
+  auto bytes = file.peek(kLooksAt + 1);
+  const bool cut = bytes.size() > kLooksAt;
+  bytes = bytes.substr(0, kLooksAt);
+  // How long the content of a packed file is, is not known.
+  const auto size = cut && file.packed() ? 0 : cut ? file.file_bytes() : bytes.size();
   demand_known(path, bytes);
-  auto ending = path.extension().string();
+  auto ending = name_of_content(path).extension().string();
   std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (is_text(bytes, size > bytes.size())) {
+  if (is_text(bytes, cut)) {
     const auto begin = bytes.find_first_not_of(" \t\r\n");
-    const auto content = begin == std::string::npos ? std::string_view() : std::string_view(bytes).substr(begin);
+    const auto content = begin == std::string_view::npos ? std::string_view() : bytes.substr(begin);
     const bool lines = ending == ".jsonl" || ending == ".ndjson" || ending == ".json";
     return lines || begins_with_object(content) ? DataForm::conversations : DataForm::bytes;
   }
-  if (largest<std::uint32_t>(std::string_view(bytes).substr(0, 4)) == kLlmCMagic) return DataForm::llm_c;
+  if (largest<std::uint32_t>(bytes.substr(0, 4)) == kLlmCMagic) return DataForm::llm_c;
   const auto ids = static_cast<std::uint64_t>(vocabulary);
   // Pairs of small ids of two bytes are large numbers of four.
   if (size % 4 == 0 && largest<std::uint32_t>(bytes) < ids) return DataForm::u32;

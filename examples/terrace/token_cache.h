@@ -1,8 +1,9 @@
-// --data-format text: the token ids of text, made once with the run's tokenizer and kept in the user's cache, for all ranks and
-// later starts. A file of ids is named by the bytes of its text and of its tokenizer.
+// The tokens of a run's data as files that can be read at any place, made once in the user's cache (user_cache.h) where the
+// data is not such a file: text with the run's tokenizer (--data-format text), and files of bytes or ids that gzip or zstd has
+// packed.
 //
 // Threads: one; processes wait for each other.
-// Errors:  those of the tokenizer; Error with the file where one cannot be read or written.
+// Errors:  those of the tokenizer and of DataStream; Error with the file where one cannot be read or written.
 #pragma once
 
 #include <terrace/examples/lm/corpus.h>
@@ -12,8 +13,10 @@ namespace terrace::cli {
 
 inline constexpr const char* kText = "text";  // the --data-format
 
-// Makes those that are not there, and notes in the configuration where they are. Nothing for other formats.
+// Makes those that are not there, and notes in the configuration where they are. Nothing for conversations.
 void make_token_files(RunConfig& config);
+// Whether make_token_files() has no file to make, or has been called.
+bool has_token_files(const RunConfig& config);
 // Of the ids that a run reads.
 lm::TokenFormat format_of_tokens(const RunConfig& config);
 

@@ -40,7 +40,9 @@ struct Words {
 constexpr const char* kAboutTokenize = "write the tokens of text to files for training";
 
 void add_options(CLI::App& app, Words& words) {
-  app.add_option("files", words.files, "files of text, each one document; .jsonl and .ndjson: a JSON object in each line")
+  app.add_option(
+         "files", words.files,
+         "files of text, each one document; .jsonl and .ndjson: a JSON object in each line; also packed by gzip or zstd")
       ->type_name("FILE...");
   app.add_option("--tokenizer", words.tokenizer, "the tokenizer.json or tokenizer.model")->type_name("FILE");
   app.add_option("--out", words.out, "the file to write; with megatron OUT.bin and OUT.idx")->type_name("FILE");
@@ -139,12 +141,13 @@ Exit tokenize_command(int argc, const char* const* argv) {
   demand_outputs(words, settings);
   lm::TokenizeJob job(settings, tokenizer, pool);
   const auto begin = Clock::now();
-  const auto from = job.progress().bytes;
+  const auto begun = job.progress();
+  const auto from = begun.bytes;
   const auto step = [&] {
     try {
       return job.step();
     } catch (const Error& error) {
-      if (error.exit() != Exit::usage || job.progress().bytes == from) throw;
+      if (error.exit() != Exit::usage || job.progress().tokens == begun.tokens) throw;
       job.record();
       throw Error(fmt::format("{}; then the same command goes on from there", error.what()), error.exit());
     }

@@ -84,8 +84,11 @@ TEST_F(DataForms, OfIds) {
 }
 
 TEST_F(DataForms, OthersAreNamedWithTheLineThatConvertsThem) {
-  EXPECT_THAT(refusal("chat.jsonl.gz", "\x1f\x8b\x08 and so on"), HasSubstr("gunzip -k"));
-  EXPECT_THAT(refusal("chat.jsonl.zst", "\x28\xb5\x2f\xfd and so on"), HasSubstr("unzstd -k"));
+  EXPECT_THAT(refusal("chat.jsonl.xz",
+                      "\xfd"
+                      "7zXZ and so on"),
+              HasSubstr("unxz -k"));
+  EXPECT_THAT(refusal("chat.jsonl.bz2", "BZh91AY and so on"), HasSubstr("bunzip2 -k"));
   EXPECT_THAT(refusal("rows.parquet", "PAR1 and so on"), HasSubstr("read_parquet"));
 }
 

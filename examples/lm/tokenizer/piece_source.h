@@ -3,8 +3,8 @@
 // when the source was made until its last piece has been read.
 //
 // Owner:   the job. Threads: next() from one at a time.
-// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and for a line, or a text that cannot be
-//          cut, of more than kMostPieceBytes; Error(Exit::runtime) if reading fails, and for a file that has changed.
+// Errors:  those of DataStream; Error(Exit::usage) for a line, or a text that cannot be cut, of more than kMostPieceBytes;
+//          Error(Exit::runtime) for a file that has changed.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/core/files.h>
+#include <terrace/examples/lm/unpack/data_stream.h>
 
 namespace terrace::lm {
 
@@ -44,9 +44,9 @@ class PieceSource {
   // The texts of a piece: all of it, or of each line's object the one with that name. Error(Exit::usage) with the place of a
   // line that is no such object. From any thread.
   void each_text(const Piece& piece, const std::string& field, const std::function<void(std::string_view)>& take) const;
-  [[nodiscard]] bool has(InputPlace place) const;                    // in a file, or the end
+  [[nodiscard]] bool has(InputPlace place);                          // in a file, or the end
   [[nodiscard]] std::uint64_t bytes() const;                         // of all files
-  [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // read so far
+  [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // of the files, before the last piece's end
   [[nodiscard]] const std::filesystem::path& path(std::uint64_t file) const { return files_[file].path; }
   [[nodiscard]] std::string described() const;  // names, sizes and times, by which a later run knows the same input
 
@@ -55,16 +55,16 @@ class PieceSource {
     std::filesystem::path path;
     std::uint64_t bytes = 0;
     std::int64_t written_ns = 0;
+    bool packed = false;
   };
-  void open(std::uint64_t file);
+  bool go_to(InputPlace place);   // of a file; false: it ends before
   void demand_unchanged() const;  // the open file
-  [[nodiscard]] std::string read(std::uint64_t offset, std::uint64_t bytes) const;
-  [[nodiscard]] std::size_t end_of_piece(const std::string& window, std::uint64_t most, bool lines) const;
+  [[nodiscard]] std::size_t end_of_piece(std::string_view window, bool lines) const;
 
   std::vector<File> files_;
   std::uint64_t piece_bytes_;
   Cut cut_;
-  FileHandle open_;
+  std::optional<DataStream> open_;
   std::uint64_t open_file_ = ~std::uint64_t{0};
 };
 

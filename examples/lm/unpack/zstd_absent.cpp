@@ -1,0 +1,11 @@
+// In place of zstd_unpacker.cpp where libzstd is not installed.
+#include <terrace/core/error.h>
+#include <terrace/examples/lm/unpack/unpacker.h>
+
+namespace terrace::lm {
+
+std::unique_ptr<Unpacker> zstd_unpacker() {
+  throw Error("this build of terrace has no libzstd\n  install libzstd-dev and build terrace again");
+}
+
+}  // namespace terrace::lm
