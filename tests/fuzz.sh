@@ -93,7 +93,7 @@ fuzz() {
 }
 fuzz store 8192 "$build/store"
 fuzz template 2048 "$build/template"
-for reader in safetensors index config tokenizer tokenizer_config tokens progress adapter conversations; do
+for reader in safetensors index config tokenizer tokenizer_config tokens progress adapter conversations encoded; do
   fuzz "$reader" 4096 "$build/reader" --reader="$reader"
 done
 [ -n "$ran" ] || { echo "tests/fuzz.sh: there is no fuzzer$only" >&2; exit 2; }

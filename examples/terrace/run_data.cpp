@@ -11,6 +11,7 @@
 #include <terrace/core/printable.h>
 #include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/corpus.h>
+#include <terrace/examples/terrace/conversation_cache.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
@@ -107,11 +108,10 @@ class RunData::Tokens final : public Source {
 
 class RunData::Conversations final : public Source {
  public:
-  Conversations(const RunConfig& config, const DataSource& source, double share, const lm::ChatFormat& format, bool holds_out)
+  Conversations(const RunConfig& config, const DataSource& source, double share, const Vocabulary& vocabulary, bool holds_out)
       : Source(source.name, share),
         seq_len_(config.seq_len),
-        data_(source.files, format, static_cast<std::uint64_t>(config.seq_len), config.seed, holds_out,
-              config.on_bad_line == "skip" ? lm::BadLine::skip : lm::BadLine::stop) {}
+        data_(files_of(config, source, vocabulary), config.seed, holds_out) {}
 
   [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split == Split::held_out); }
   void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
@@ -146,6 +146,14 @@ class RunData::Conversations final : public Source {
   [[nodiscard]] std::vector<std::uint64_t> checksums() const override { return data_.checksums(); }
 
  private:
+  static std::vector<lm::EncodedConversations> files_of(const RunConfig& config, const DataSource& source,
+                                                        const Vocabulary& vocabulary) {
+    std::vector<lm::EncodedConversations> files;
+    for (const auto& file : source.files)
+      files.push_back(encoded_conversations(file, config, vocabulary.tokenizer, vocabulary.format));
+    return files;
+  }
+
   std::int64_t seq_len_;
   lm::ConversationData data_;
 };
@@ -186,7 +194,7 @@ RunData::Sources RunData::sources_of(const RunConfig& config, bool holds_out) co
   for (const auto& source : sources) try {
       const auto share = mixture.share(all.size());
       if (vocabulary_)
-        all.push_back(std::make_unique<Conversations>(config, source, share, vocabulary_->format, holds_out));
+        all.push_back(std::make_unique<Conversations>(config, source, share, *vocabulary_, holds_out));
       else
         all.push_back(std::make_unique<Tokens>(config, source, share, sources.size(), holds_out));
     } catch (const Error& error) {

@@ -13,7 +13,6 @@
 #include <terrace/core/thread_pool.h>
 #include <terrace/examples/lm/adapter_config.h>
 #include <terrace/examples/lm/chat/chat_format.h>
-#include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/corpus.h>
 #include <terrace/examples/lm/model_dir.h>
 #include <terrace/examples/lm/safetensors.h>
@@ -23,6 +22,7 @@
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_config.h>
 #include <terrace/examples/lm/weight_files.h>
+#include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
@@ -229,36 +229,49 @@ bool takes_adapter(std::string_view text) {
   });
 }
 
+// All sequences of 48 tokens, which are below `ids`.
+void read_all(lm::ConversationData data, std::int32_t ids) {
+  constexpr std::size_t kLength = 48;
+  std::vector<std::int32_t> tokens(kLength), targets(kLength), numbers(kLength);
+  for (const bool held_out : {false, true})
+    for (std::uint64_t i = 0; i < data.sequences(held_out); ++i) {
+      data.fill(held_out, {&i, 1}, tokens, targets);
+      data.number(held_out, {&i, 1}, numbers);
+      for (std::size_t at = 0; at < kLength; ++at) {
+        demand(tokens[at] >= 0 && tokens[at] < ids && targets[at] >= -1 && targets[at] < ids, "a token that is none");
+        demand(targets[at] < 0 || at + 1 == kLength || targets[at] == tokens[at + 1], "a target that does not follow");
+      }
+    }
+}
+
 bool takes_conversations(std::string_view text) {
   static const auto tokenizer = lm::tokenizer_of_bytes({"<|im_start|>", "<|im_end|>"});
   static const lm::ChatFormat format(tokenizer, {});
   const auto file = scratch().write("talk.jsonl", text);
+  return taken("", [&] { read_all(lm::encoded_data({file}, format, 48, 1), 258); });
+}
+
+// What is kept of conversations: damage is met long before the checksum at the end tells of it.
+bool takes_encoded(std::string_view bytes) {
+  const auto file = scratch().write("kept.talk", bytes);
   return taken("", [&] {
-    constexpr std::size_t kLength = 48;
-    lm::ConversationData data({file}, format, kLength, 1);
-    std::vector<std::int32_t> tokens(kLength), targets(kLength), numbers(kLength);
-    for (const bool held_out : {false, true})
-      for (std::uint64_t i = 0; i < data.sequences(held_out); ++i) {
-        data.fill(held_out, {&i, 1}, tokens, targets);
-        data.number(held_out, {&i, 1}, numbers);
-        for (std::size_t at = 0; at < kLength; ++at) {
-          demand(tokens[at] >= 0 && tokens[at] < 258 && targets[at] >= -1 && targets[at] < 258, "a token that is none");
-          demand(targets[at] < 0 || at + 1 == kLength || targets[at] == tokens[at + 1], "a target that does not follow");
-        }
-      }
+    std::vector<lm::EncodedConversations> files;
+    files.emplace_back(file, "talk.jsonl", 48);
+    read_all({std::move(files), 1}, 258);
   });
 }
 
 }  // namespace
 
-const std::array<ReaderCheck, 9> kReaderChecks{{{"safetensors", takes_safetensors},
-                                                {"index", takes_index},
-                                                {"config", takes_config},
-                                                {"tokenizer", takes_tokenizer},
-                                                {"tokenizer_config", takes_tokenizer_config},
-                                                {"tokens", takes_tokens},
-                                                {"progress", takes_progress},
-                                                {"adapter", takes_adapter},
-                                                {"conversations", takes_conversations}}};
+const std::array<ReaderCheck, 10> kReaderChecks{{{"safetensors", takes_safetensors},
+                                                 {"index", takes_index},
+                                                 {"config", takes_config},
+                                                 {"tokenizer", takes_tokenizer},
+                                                 {"tokenizer_config", takes_tokenizer_config},
+                                                 {"tokens", takes_tokens},
+                                                 {"progress", takes_progress},
+                                                 {"adapter", takes_adapter},
+                                                 {"conversations", takes_conversations},
+                                                 {"encoded", takes_encoded}}};
 
 }  // namespace terrace::test

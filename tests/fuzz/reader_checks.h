@@ -19,6 +19,6 @@ struct ReaderCheck {
 
 inline std::ostream& operator<<(std::ostream& out, const ReaderCheck& check) { return out << check.name; }
 
-extern const std::array<ReaderCheck, 9> kReaderChecks;
+extern const std::array<ReaderCheck, 10> kReaderChecks;
 
 }  // namespace terrace::test

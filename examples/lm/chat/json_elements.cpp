@@ -6,13 +6,12 @@ void JsonElements::end(const Take& take) {
   while (!element_.empty() &&
          (element_.back() == ' ' || element_.back() == '\n' || element_.back() == '\r' || element_.back() == '\t'))
     element_.pop_back();
-  if (!element_.empty()) take(begin_, element_);
+  if (!element_.empty()) take(element_);
   element_.clear();
 }
 
-void JsonElements::read(std::string_view piece, std::uint64_t offset, const Take& take) {
-  for (std::size_t i = 0; i < piece.size(); ++i) {
-    const char c = piece[i];
+void JsonElements::read(std::string_view piece, const Take& take) {
+  for (const char c : piece) {
     const bool space = c == ' ' || c == '\n' || c == '\r' || c == '\t';
     if (closed_) {
       goes_on_ = goes_on_ || !space;
@@ -33,7 +32,6 @@ void JsonElements::read(std::string_view piece, std::uint64_t offset, const Take
       continue;
     }
     if (element_.empty() && space) continue;
-    if (element_.empty()) begin_ = offset + i;
     element_ += c;
   }
 }

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -14,10 +13,9 @@ namespace terrace::lm {
 
 class JsonElements {
  public:
-  // `offset`: of the piece's first byte in the file. The pieces follow each other, the first behind the array's bracket. `take`
-  // gets each element that ends in the piece, with the offset of its first byte.
-  using Take = std::function<void(std::uint64_t offset, std::string_view element)>;
-  void read(std::string_view piece, std::uint64_t offset, const Take& take);
+  // The pieces follow each other, the first behind the array's bracket. `take` gets each element that ends in the piece.
+  using Take = std::function<void(std::string_view element)>;
+  void read(std::string_view piece, const Take& take);
   [[nodiscard]] bool closed() const { return closed_; }
   [[nodiscard]] bool goes_on() const { return goes_on_; }                // something stands behind the array
   [[nodiscard]] std::size_t longest() const { return element_.size(); }  // of an element that has not ended
@@ -25,9 +23,8 @@ class JsonElements {
  private:
   void end(const Take& take);
 
-  std::string element_;      // until now
-  std::uint64_t begin_ = 0;  // of it in the file
-  std::size_t depth_ = 0;    // of brackets within it
+  std::string element_;    // until now
+  std::size_t depth_ = 0;  // of brackets within it
   bool in_text_ = false, escaped_ = false, closed_ = false, goes_on_ = false;
 };
 

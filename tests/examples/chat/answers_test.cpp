@@ -8,7 +8,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/examples/lm/chat/chat_format.h>
-#include <terrace/examples/lm/chat/conversation_data.h>
+#include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
@@ -201,7 +201,7 @@ TEST_F(Answers, DocumentsOfALineAreHeldOutTogether) {
     lines += line + "\n";
   }
   const ChatFormat format(tokenizer_, config(kThoughts));
-  ConversationData data({folder_.write("a.jsonl", lines)}, format, 64, 1);
+  auto data = encoded_data({folder_.write("a.jsonl", lines)}, format, 64, 1);
   EXPECT_EQ(20U, data.conversations());
   EXPECT_EQ(40U, data.documents());
   std::vector<std::int32_t> tokens(64), targets(64), numbers(64);

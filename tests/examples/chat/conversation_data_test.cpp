@@ -1,7 +1,9 @@
 // Conversations as sequences: what is learned, what is packed, in which order, and what a changed or damaged file says.
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,8 +11,9 @@
 #include <gtest/gtest.h>
 
 #include <terrace/core/error.h>
-#include <terrace/examples/lm/chat/conversation_data.h>
 #include <terrace/examples/lm/chat/json_elements.h>
+#include <terrace/offload/chunk_store.h>
+#include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
@@ -99,7 +102,7 @@ TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
   constexpr std::size_t kLength = 128;
   const std::vector<std::filesystem::path> files{folder_.write("a.jsonl", lines(70)),
                                                  folder_.write("b.jsonl", "\n" + line(70, 3) + line(71, 4))};
-  ConversationData data(files, format_, kLength, 5);
+  auto data = encoded_data(files, format_, kLength, 5);
   ASSERT_EQ(72U, data.conversations());
   EXPECT_EQ(0U, data.cut());
   std::map<std::string, int> held_out;
@@ -124,7 +127,7 @@ TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
   }
   EXPECT_NE(rows[0], rows[1]) << "each epoch has its own order";
 
-  ConversationData again(files, format_, kLength, 5), other(files, format_, kLength, 6);
+  auto again = encoded_data(files, format_, kLength, 5), other = encoded_data(files, format_, kLength, 6);
   EXPECT_EQ(rows[1][3], row(again, false, epoch + 3, kLength));
   bool differs = false;
   for (std::uint64_t s = 0; s < std::min(epoch, other.sequences(false)); ++s)
@@ -139,7 +142,7 @@ TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
 }
 
 TEST_F(Data, TargetsAreTheAnswersAndPaddingHasNone) {
-  ConversationData data({folder_.write("a.jsonl", line(1, 5) + line(2, 6))}, format_, 100, 1);
+  auto data = encoded_data({folder_.write("a.jsonl", line(1, 5) + line(2, 6))}, format_, 100, 1);
   const auto one = row(data, false, 0, 100);
   const auto text = documents(one).at(0);
   const auto letters = static_cast<std::size_t>(std::ranges::count(text, 'x'));
@@ -157,7 +160,7 @@ TEST_F(Data, TargetsAreTheAnswersAndPaddingHasNone) {
 }
 
 TEST_F(Data, WhatIsLongerThanASequenceIsCut) {
-  ConversationData data({folder_.write("a.jsonl", line(1, 500) + line(2, 500))}, format_, 64, 1);
+  auto data = encoded_data({folder_.write("a.jsonl", line(1, 500) + line(2, 500))}, format_, 64, 1);
   EXPECT_EQ(2U, data.cut());
   EXPECT_EQ(1U, data.sequences(false));
   const auto one = row(data, false, 0, 64);
@@ -170,7 +173,7 @@ TEST_F(Data, WhatIsLearnedMustStandWithinASequence) {
   const auto asked = [](const std::string& question) {
     return R"({"messages":[{"role":"user","content":")" + question + R"("},{"role":"assistant","content":"yes"}]})" + "\n";
   };
-  const auto data = [&](const std::string& text) { return ConversationData({folder_.write("a.jsonl", text)}, format_, 64, 1); };
+  const auto data = [&](const std::string& text) { return encoded_data({folder_.write("a.jsonl", text)}, format_, 64, 1); };
   const std::string endless = asked(std::string(500, 'q'));
   std::string some = asked("a");
   for (int i = 0; i < 9; ++i) some += endless + asked("b");
@@ -193,24 +196,24 @@ TEST_F(Data, WhatIsLearnedMustStandWithinASequence) {
 
 TEST_F(Data, SaysHowMuchOfTheAnswersIsCutOff) {
   const auto share = [&](const std::string& text) {
-    return ConversationData({folder_.write("a.jsonl", text)}, format_, 64, 1).share_cut_off();
+    return encoded_data({folder_.write("a.jsonl", text)}, format_, 64, 1).share_cut_off();
   };
   EXPECT_EQ(0, share(line(1, 5) + line(2, 6)));
   // Each answer has a thousand letters and its end, and 64 positions have what is before them, too.
-  const ConversationData data({folder_.write("a.jsonl", line(1, 999) + line(2, 999))}, format_, 64, 1);
+  const auto data = encoded_data({folder_.write("a.jsonl", line(1, 999) + line(2, 999))}, format_, 64, 1);
   const auto before = tokenizer_.encode("<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\n").size();
   EXPECT_DOUBLE_EQ(1 - static_cast<double>(64 - before) / 1000, data.share_cut_off());
   EXPECT_EQ(0U, data.untaught());
 }
 
 TEST_F(Data, NothingIsHeldOutOfOneConversationOrWithoutEvaluations) {
-  ConversationData one({folder_.write("a.jsonl", line(1, 5))}, format_, 64, 1);
+  auto one = encoded_data({folder_.write("a.jsonl", line(1, 5))}, format_, 64, 1);
   EXPECT_EQ(1U, one.sequences(false));
   EXPECT_EQ(0U, one.sequences(true));
   EXPECT_EQ(1, std::ranges::count(row(one, false, 0, 64).targets, static_cast<std::int32_t>(kEnd)));
   EXPECT_EQ(64, std::ranges::count(row(one, true, 3, 64).targets, -1)) << "an evaluation finds no target";
   const auto file = folder_.write("b.jsonl", lines(40));
-  ConversationData all({file}, format_, 128, 5, false);
+  auto all = encoded_data({file}, format_, 128, 5, false);
   EXPECT_EQ(0U, all.sequences(true));
   std::set<std::string> seen;
   for (std::uint64_t s = 0; s < all.sequences(false); ++s)
@@ -234,8 +237,8 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
   auto in_one_line = odd;
   std::erase(in_one_line, '\n');
   const auto in_lines = text + in_one_line;
-  ConversationData of_array({folder_.write("a.json", array)}, format_, 128, 5);
-  ConversationData of_lines({folder_.write("b.jsonl", in_lines)}, format_, 128, 5);
+  auto of_array = encoded_data({folder_.write("a.json", array)}, format_, 128, 5);
+  auto of_lines = encoded_data({folder_.write("b.jsonl", in_lines)}, format_, 128, 5);
   ASSERT_EQ(41U, of_array.conversations());
   ASSERT_EQ(of_lines.sequences(false), of_array.sequences(false));
   for (std::uint64_t s = 0; s < of_lines.sequences(false); ++s)
@@ -246,7 +249,7 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
                                     {std::string("[") + line(1, 2) + ", {\"messages\": 3}]", "element 2: \"messages\""},
                                     {std::string("[]"), "no conversation"}})
     try {
-      ConversationData({folder_.write("bad.json", broken)}, format_, 128, 5);
+      encoded_data({folder_.write("bad.json", broken)}, format_, 128, 5);
       ADD_FAILURE() << why;
     } catch (const Error& error) {
       EXPECT_EQ(Exit::usage, error.exit());
@@ -257,35 +260,32 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
 // Pieces end anywhere.
 TEST_F(Data, AnArrayIsCutAtItsElementsWhereverItsPiecesEnd) {
   const std::string array = R"({"a": "]\"}"}, [1, {"b": 2}] ,3,"x,y" , {}] , {"behind": 1})";
-  std::vector<std::pair<std::uint64_t, std::string>> whole;
+  std::vector<std::string> whole;
   for (std::size_t piece = array.size(); piece > 0; --piece) {
-    std::vector<std::pair<std::uint64_t, std::string>> found;
+    std::vector<std::string> found;
     JsonElements elements;
     for (std::size_t at = 0; at < array.size(); at += piece)
-      elements.read(std::string_view(array).substr(at, piece), at,
-                    [&](std::uint64_t offset, std::string_view element) { found.emplace_back(offset, element); });
+      elements.read(std::string_view(array).substr(at, piece), [&](std::string_view element) { found.emplace_back(element); });
     EXPECT_TRUE(elements.closed() && elements.goes_on());
     if (whole.empty()) whole = found;
     EXPECT_EQ(whole, found) << piece;
   }
-  ASSERT_EQ(5U, whole.size());
-  for (const auto& [offset, element] : whole) EXPECT_EQ(element, array.substr(offset, element.size()));
-  EXPECT_EQ("\"x,y\"", whole[3].second);
+  EXPECT_EQ((std::vector<std::string>{R"({"a": "]\"}"})", R"([1, {"b": 2}])", "3", R"("x,y")", "{}"}), whole);
 }
 
 TEST_F(Data, BadLinesMayBeSkipped) {
   const auto bad = std::string("not JSON\n") + R"({"messages": 3})" + "\n";
   const auto good = folder_.write("good.jsonl", lines(30));
-  ConversationData without({good}, format_, 128, 5);
+  auto without = encoded_data({good}, format_, 128, 5);
   const auto file = folder_.write("bad.jsonl", line(0, 1) + bad + lines(30).substr(line(0, 1).size()));
-  ConversationData with({file}, format_, 128, 5, true, BadLine::skip);
+  auto with = encoded_data({file}, format_, 128, 5, true, BadLine::skip);
   EXPECT_EQ(2U, with.skipped());
   EXPECT_THAT(with.first_skipped(), HasSubstr("bad.jsonl, line 2: it is not JSON"));
   EXPECT_EQ(without.conversations(), with.conversations());
   for (std::uint64_t s = 0; s < without.sequences(false); ++s) EXPECT_EQ(row(without, false, s, 128), row(with, false, s, 128));
-  EXPECT_THROW(ConversationData({file}, format_, 128, 5), Error);
+  EXPECT_THROW(encoded_data({file}, format_, 128, 5), Error);
   try {
-    ConversationData({folder_.write("none.jsonl", bad)}, format_, 128, 5, true, BadLine::skip);
+    encoded_data({folder_.write("none.jsonl", bad)}, format_, 128, 5, true, BadLine::skip);
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("all of its 2 lines were skipped, the first because of"));
@@ -295,7 +295,7 @@ TEST_F(Data, BadLinesMayBeSkipped) {
 TEST_F(Data, LongLinesAreReadWhole) {
   std::string text;
   for (int i = 0; i < 3; ++i) text += line(i, 1'200'000) + line(10 + i, 2);
-  ConversationData data({folder_.write("a.jsonl", text)}, format_, 256, 1);
+  auto data = encoded_data({folder_.write("a.jsonl", text)}, format_, 256, 1);
   EXPECT_EQ(6U, data.conversations());
   EXPECT_EQ(3U, data.cut());
 }
@@ -303,7 +303,7 @@ TEST_F(Data, LongLinesAreReadWhole) {
 TEST_F(Data, MistakesNameFileAndLine) {
   const auto expect = [&](const std::string& text, const char* part, Exit exit = Exit::usage) {
     try {
-      ConversationData({folder_.write("bad.jsonl", text)}, format_, 64, 1);
+      encoded_data({folder_.write("bad.jsonl", text)}, format_, 64, 1);
       ADD_FAILURE() << part;
     } catch (const Error& error) {
       EXPECT_EQ(exit, error.exit());
@@ -315,26 +315,29 @@ TEST_F(Data, MistakesNameFileAndLine) {
   expect(line(1, 2) + line(2, 2).substr(0, 30), "bad.jsonl, line 2: it is not JSON");
   expect("", "no conversation");
   expect("\n \n", "no conversation");
-  EXPECT_THROW(ConversationData({folder_ / "absent"}, format_, 64, 1), Error);
+  EXPECT_THROW(encoded_data({folder_ / "absent"}, format_, 64, 1), Error);
 }
 
-TEST_F(Data, AFileThatChangesIsNoticed) {
+// The tokens are kept: what the data file becomes later is of no account, and what they become is noticed.
+TEST_F(Data, TokensThatChangeAreNoticed) {
   const auto file = folder_.write("a.jsonl", line(1, 2) + line(2, 2));
-  ConversationData data({file}, format_, 64, 1);
-  for (const auto& text : {line(1, 3) + line(2, 3), std::string(line(1, 2).size() * 2, 'x'), std::string("short")}) {
-    folder_.write("a.jsonl", text);
+  auto data = encoded_data({file}, format_, 64, 1);
+  folder_.write("a.jsonl", "short");
+  EXPECT_NO_THROW(row(data, false, 0, 64));
+  const auto kept = folder_.read("a.jsonl.talk");
+  for (auto text : {kept.substr(0, 20), std::string(kept.size(), 'x'), std::string()}) {
+    folder_.write("a.jsonl.talk", text);
     EXPECT_THROW(row(data, false, 0, 64), Error);
   }
-  // As many bytes, tokens and answers.
-  folder_.write("a.jsonl", line(1, 2) + line(2, 2));
+  folder_.write("a.jsonl.talk", kept);
   EXPECT_NO_THROW(row(data, false, 0, 64));
-  folder_.write("a.jsonl", line(3, 2) + line(4, 2));
+  std::filesystem::remove(folder_ / "a.jsonl.talk");
   EXPECT_THROW(row(data, false, 0, 64), Error);
 }
 
 TEST_F(Data, FilesHaveChecksumsOfAllTheirBytes) {
   const auto checksum = [&](const std::string& text) {
-    return ConversationData({folder_.write("a.jsonl", text)}, format_, 64, 1).checksums().at(0);
+    return encoded_data({folder_.write("a.jsonl", text)}, format_, 64, 1).checksums().at(0);
   };
   const auto text = lines(60);
   const auto expected = checksum(text);
@@ -343,6 +346,36 @@ TEST_F(Data, FilesHaveChecksumsOfAllTheirBytes) {
   other[text.rfind("x")] = 'y';
   EXPECT_NE(expected, checksum(other));
   EXPECT_NE(expected, checksum(text + "\n"));
+}
+
+// Runs have recorded them: in windows of 1 MiB that end with a line, or wherever for an array.
+TEST_F(Data, ChecksumsStayAsTheyWere) {
+  const auto joined = [](const std::vector<std::string>& windows) {
+    std::uint64_t sum = 0;
+    for (const auto& window : windows) {
+      const std::array<std::uint64_t, 2> both{sum, checksum_of(std::as_bytes(std::span(window)))};
+      sum = checksum_of(std::as_bytes(std::span(both)));
+    }
+    return sum;
+  };
+  const auto checksum = [&](const std::string& name, const std::string& text) {
+    return encoded_data({folder_.write(name, text)}, format_, 64, 1).checksums().at(0);
+  };
+  constexpr std::size_t kWindow = 1 << 20;
+  EXPECT_EQ(joined({lines(60)}), checksum("a.jsonl", lines(60)));
+  std::string some;
+  for (int i = 0; some.size() < kWindow; ++i) some += line(i, 100'000);
+  const auto last = some.rfind('\n', some.size() - 2) + 1;
+  EXPECT_EQ(joined({some.substr(0, last), some.substr(last) + lines(9)}), checksum("b.jsonl", some + lines(9)));
+  const auto exact = line(1, 2) + line(2, static_cast<int>(kWindow - line(1, 2).size() - line(2, 0).size()));
+  ASSERT_EQ(kWindow, exact.size());
+  EXPECT_EQ(joined({exact}), checksum("c.jsonl", exact));
+  const auto longer = line(3, 1'500'000);
+  EXPECT_EQ(joined({line(1, 2), longer + line(2, 2)}), checksum("d.jsonl", line(1, 2) + longer + line(2, 2)));
+  auto array = "[" + some;
+  std::ranges::replace(array, '\n', ',');
+  array.back() = ']';
+  EXPECT_EQ(joined({array.substr(0, kWindow), array.substr(kWindow)}), checksum("e.json", array));
 }
 
 }  // namespace

@@ -1,0 +1,33 @@
+// What the writer and the reader of encoded conversations have in common. encoded_conversations.h has the format.
+//
+// Internal to examples/lm/chat. Threads: any.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include <terrace/offload/chunk_store.h>
+
+namespace terrace::lm::encoded {
+
+// Its last digits are to be raised when the same conversations become other bytes.
+inline constexpr std::string_view kMagic = "terrace talk 01\n";
+inline constexpr std::uint32_t kHighBit = std::uint32_t{1} << 31U;
+
+// Of a file, part after part.
+class Checksum {
+ public:
+  void add(std::uint64_t of_part) {
+    const std::array<std::uint64_t, 2> both{sum_, of_part};
+    sum_ = checksum_of(std::as_bytes(std::span(both)));
+  }
+  void add(std::string_view part) { add(checksum_of(std::as_bytes(std::span(part)))); }
+  [[nodiscard]] std::uint64_t sum() const { return sum_; }
+
+ private:
+  std::uint64_t sum_ = 0;
+};
+
+}  // namespace terrace::lm::encoded
