@@ -40,15 +40,15 @@ void demand_known(const std::filesystem::path& file, std::string_view bytes) {
   struct Kind {
     std::string_view magic, called, unpack;
   };
-  static constexpr std::array<Kind, 4> kPacked{{{"\x1f\x8b\x08", "packed twice", "gunzip -k"},
-                                                {"\x28\xb5\x2f\xfd", "packed twice", "unzstd -k"},
-                                                {"\xfd"
+  static constexpr std::array<Kind, 2> kPacked{{{"\xfd"
                                                  "7zXZ",
                                                  "packed by xz", "unxz -k"},
                                                 {"BZh", "packed by bzip2", "bunzip2 -k"}}};
   for (const auto& kind : kPacked)
     if (bytes.starts_with(kind.magic))
       refuse(file, fmt::format("it is {}", kind.called), fmt::format("unpack it first: {} {}", kind.unpack, name));
+  if (bytes.starts_with("\x1f\x8b\x08") || bytes.starts_with("\x28\xb5\x2f\xfd"))
+    refuse(file, "it is packed twice", "unpack it once, and give what comes out");
   if (bytes.starts_with("PAR1"))
     refuse(file, "it is a parquet file, which terrace does not read",
            fmt::format("write its rows as lines: python3 -c \"import pandas; pandas.read_parquet('{0}').to_json('{0}.jsonl', "

@@ -33,11 +33,21 @@ std::string content_of(const fs::path& file) {
   return fmt::format("{} written {}", describe_content(file, kSample), fs::last_write_time(file).time_since_epoch().count());
 }
 
+[[noreturn]] void refuse_to_make(const fs::path& what, const std::string& why) {
+  throw Error(
+      fmt::format("{} cannot be made: {}\n  tokens of data are kept there: mend that, or set XDG_CACHE_HOME to another folder",
+                  what.string(), why));
+}
+
 }  // namespace
 
 CachedFile::CachedFile(fs::path data, std::string decides, std::string ending)
     : data_(std::move(data)), decides_(std::move(decides)), ending_(std::move(ending)), path_(path_now()) {
-  make_folders(path_.parent_path());
+  try {
+    make_folders(path_.parent_path());
+  } catch (const Error& error) {
+    refuse_to_make(path_.parent_path(), error.what());
+  }
 }
 
 fs::path CachedFile::path_now() const {
@@ -59,9 +69,7 @@ FileHandle CachedFile::lock() const {
   constexpr int kSaysSo = 100;
   const fs::path file = path_.string() + ".lock";
   FileHandle lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock)
-    throw Error(
-        fmt::format("{} cannot be made: {}\n  make room there, or set XDG_CACHE_HOME", file.string(), describe_errno(errno)));
+  if (!lock) refuse_to_make(file, describe_errno(errno));
   for (int waited = 0;; ++waited) {
     const auto state = try_lock(lock.get(), LOCK_EX);
     if (state == Locked::impossible) warn_without_locks(file);

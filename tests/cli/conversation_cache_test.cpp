@@ -183,6 +183,14 @@ TEST_F(ConversationCache, IsMadeOnceForAllThatBeginTogether) {
   EXPECT_EQ(1, times_made());
 }
 
+TEST_F(ConversationCache, ThatCannotBeWrittenSaysWhatToDo) {
+  scratch_.write("no folder", "");
+  auto started = launch(words("none"));
+  started.environment["XDG_CACHE_HOME"] = at("no folder").string();
+  expect_refusal(run(started), 1, {"no folder/terrace/tokens cannot be made: ", "set XDG_CACHE_HOME"});
+  EXPECT_FALSE(fs::exists(at("none")));
+}
+
 // Kept or not, a run notices other data when it goes on.
 TEST_F(ConversationCache, ARunGoesOnWithItsDataOnly) {
   const auto whole = learn("whole", {"--steps", "4"});
@@ -190,7 +198,8 @@ TEST_F(ConversationCache, ARunGoesOnWithItsDataOnly) {
   const auto text = scratch_.read("chat.jsonl");
   scratch_.write("chat.jsonl", lines("answeR"));
   ASSERT_EQ(0, learn("other", {"--steps", "1"}).exit) << "its tokens are kept, too";
-  expect_refusal(terrace({"train", "--resume", "run", "--steps", "4"}), 2, {"has changed since it began: chat.jsonl"});
+  expect_refusal(terrace({"train", "--resume", "run", "--steps", "4"}), 2,
+                 {"has changed since it began: ", "chat.jsonl has other bytes"});
   scratch_.write("chat.jsonl", text);
   fs::remove_all(folder());
   const auto rest = terrace({"train", "--resume", "run", "--steps", "4"});

@@ -106,6 +106,9 @@ TEST_F(PackedData, ThatIsDamagedIsRefused) {
     scratch_.write(file, whole);
     EXPECT_EQ(0, train(Words{"--data", file, "--out-dir", "of " + file} + with_tokenizer_).exit) << "nothing damaged was kept";
   }
+  scratch_.write("twice.gz", gzip_packed(scratch_.read("chat.jsonl.zst")));
+  expect_refusal(train(Words{"--data", "twice.gz", "--out-dir", "none"} + with_tokenizer_), 2,
+                 {"twice.gz: it is packed twice"});
 }
 
 }  // namespace
