@@ -39,7 +39,7 @@ while IFS=: read -r page name; do
   esac
   echo "error: $page names $name, which is no test" >&2
   status=1
-done < <(grep -oE '`([A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+|[a-z0-9_]+_test)`' README.md docs/*.md | tr -d '`' | sort -u)
+done < <(grep -oE '`([A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+|[a-z0-9_]+_test)`' README.md $(git ls-files 'docs/*.md') | tr -d '`' | sort -u)
 
 if command -v python3 >/dev/null; then
   python3 -B tests/tour_excerpts.py || status=1
