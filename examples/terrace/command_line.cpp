@@ -24,6 +24,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/exit_codes.h>
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/input_files.h>
 #include <terrace/examples/terrace/launched.h>
@@ -84,7 +85,7 @@ const std::vector<Command>& commands() {
       {"help", "print the help of a command", {}, "COMMAND"},
       {"version", "print the version", {}, ""},
       {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
-      {"man", "print the manual page", {}, ""},
+      {"man", "print the manual page, or a page of the reference in Markdown", {}, "[flags|metrics|exit-codes]"},
   };
   return all;
 }
@@ -270,9 +271,7 @@ void demand_files(const char* flag, const std::vector<fs::path>& files, const st
 void add_commands(CLI::App& app, CommandLine& out, Parsed& parsed) {
   app.require_subcommand(0, 1);
   app.set_version_flag("--version", kVersion, "print the version and exit");
-  app.footer(
-      "Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: 0 done, 1 run-time error, 2 usage, 3 does not fit, "
-      "4 hardware missing, 5 stored state corrupt, 75 interrupted but resumable.");
+  app.footer("Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: " + brief_exit_codes() + ".");
   for (const auto& command : commands()) add_command(app, command, out, parsed);
 }
 
