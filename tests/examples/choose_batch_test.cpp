@@ -66,9 +66,10 @@ TEST(ChosenBatch, GrowsUntilAStepComputesForLongerThanItMoves) {
     EXPECT_GE(of.sequences(), before) << rate;
     EXPECT_LE(of.sequences(), 64) << rate;
     before = of.sequences();
-    if (rate == 1e6)
+    if (rate == 1e6) {
       EXPECT_THAT(of.said,
                   ElementsAre(HasSubstr("64 sequences a step, because a step moves bytes for longer than it computes")));
+    }
   }
   EXPECT_EQ(64, before);
 }
