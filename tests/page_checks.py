@@ -17,13 +17,15 @@ OTHER_FLAGS = {
     "ctest": "--output-on-failure --test-dir",
     "docker": "--ulimit",
     "Google Benchmark": "--benchmark_repetitions",
-    "mpirun": "--bind-to --hostfile --map-by --mca --oversubscribe",
-    "Slurm": "--signal",
+    "fio": "--directory --unlink",
+    "Hugging Face's hf": "--local-dir",
+    "mpirun": "--allow-run-as-root --bind-to --hostfile --map-by --mca --oversubscribe",
+    "Slurm": "--exclusive --gpu-bind --gpus-per-task --mpi --ntasks-per-node --requeue --signal --time",
     "tensorboard": "--logdir",
     "a mistake, whose answer a page shows": "--learning-rate --stepz",
 }
 OF_OTHERS = {flag for flags in OTHER_FLAGS.values() for flag in flags.split()}
-OTHER_NAMES = {"memory.max", "memory.high", "model.safetensors", "run.json", "run.toml", "assistant_only_loss",
+OTHER_NAMES = {"memory.max", "memory.high", "model.safetensors", "run.json", "run.toml", "assistant_only_loss", "huggingface_hub",
                "cudaStreamCreateWithPriority", "mpi_yield_when_idle", "process_vm_readv"}
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*\w")
 LAUNCHERS = {"mpirun", "mpiexec", "srun", "env", "sudo", "time", "exec"}
