@@ -13,6 +13,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # What pages say of other programs: their flags, and names that look like ours. Flags of scripts are read from the scripts.
 OTHER_FLAGS = {
+    "apt": "--autoremove",
     "cmake": "--build --install --preset --prefix --target",
     "ctest": "--output-on-failure --test-dir",
     "docker": "--ulimit",

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on the sources: dependencies point only downward, formatting, excerpts in the docs, nothing left lying about.
+# Checks on the sources: dependencies point only downward, formatting, excerpts and names in the pages, nothing left lying about.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0

@@ -13,7 +13,7 @@ constexpr ExitCode kExitCodes[] = {
      "correct it and run again; use the version that wrote the run"},
     {Exit::does_not_fit, "does not fit", "the plan does not fit into the budgets, or the store onto its disk",
      "use a setting that the message names, or free the bytes that it names"},
-    {Exit::hardware_missing, "hardware missing", "required hardware, a module for it, or the folder of a disk is absent",
+    {Exit::hardware_missing, "hardware missing", "required hardware, a library or program for it, or the folder of a disk is absent",
      "terrace doctor says what is absent and how to mend it"},
     {Exit::corrupt, "stored state corrupt", "bytes that terrace stored are not as it wrote them",
      "do not resume over them; check the disk, and go back to a kept commit or an export"},
