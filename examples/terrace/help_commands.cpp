@@ -10,6 +10,7 @@
 #include <terrace/examples/terrace/man_page.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/version_text.h>
 
 namespace terrace::cli {
 
@@ -25,8 +26,8 @@ std::vector<const char*> without_help_command(int argc, const char* const* argv)
 
 std::string answer_of(const CommandLine& line) {
   const auto& words = line.positional;
-  if (line.command == "version") return fmt::format("{}\n", kVersion);
-  if (line.command == "man") return man_page(describe_program(), kVersion);
+  if (line.command == "version") return version_text() + "\n";
+  if (line.command == "man") return man_page(describe_program(), version_line());
   if (line.command != "completions") return {};
   static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
   if (words.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
