@@ -13,11 +13,15 @@ pkg_check_modules(NUMA QUIET numa)  # only for its version
 if(NOT NUMA_VERSION)
   set(NUMA_VERSION "of unknown version")
 endif()
-find_package(CLI11 REQUIRED)
-find_package(tomlplusplus QUIET)
-if(NOT tomlplusplus_FOUND)
-  pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
-  add_library(tomlplusplus::tomlplusplus ALIAS PkgConfig::TOMLPLUSPLUS)
+if(TERRACE_PROGRAM)
+  find_package(CLI11 REQUIRED)
+  find_package(tomlplusplus QUIET)
+  if(NOT tomlplusplus_FOUND)
+    pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
+    add_library(tomlplusplus::tomlplusplus ALIAS PkgConfig::TOMLPLUSPLUS)
+  endif()
+  pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
+  pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
 endif()
 if(TERRACE_POOL STREQUAL "tbb")
   find_package(TBB REQUIRED)
@@ -29,9 +33,6 @@ endif()
 if(TERRACE_BENCH)
   find_package(benchmark REQUIRED)
 endif()
-
-pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
-pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
 
 # AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)
