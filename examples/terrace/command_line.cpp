@@ -35,6 +35,7 @@
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/examples/terrace/shipped_clusters.h>
 #include <terrace/examples/terrace/usual_settings.h>
+#include <terrace/examples/terrace/version_text.h>
 #include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
@@ -83,7 +84,7 @@ const std::vector<Command>& commands() {
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
       {"help", "print the help of a command", {}, "COMMAND"},
-      {"version", "print the version", {}, ""},
+      {"version", "print the version and what it was built with", {}, ""},
       {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
       {"man", "print the manual page, or a page of the reference in Markdown", {}, "[flags|metrics|exit-codes]"},
   };
@@ -270,7 +271,7 @@ void demand_files(const char* flag, const std::vector<fs::path>& files, const st
 
 void add_commands(CLI::App& app, CommandLine& out, Parsed& parsed) {
   app.require_subcommand(0, 1);
-  app.set_version_flag("--version", kVersion, "print the version and exit");
+  app.set_version_flag("--version", version_text, "print the version and what it was built with, and exit");
   app.footer("Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: " + brief_exit_codes() + ".");
   for (const auto& command : commands()) add_command(app, command, out, parsed);
 }

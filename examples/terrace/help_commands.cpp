@@ -12,6 +12,7 @@
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
 #include <terrace/examples/terrace/reference_pages.h>
+#include <terrace/examples/terrace/version_text.h>
 
 namespace terrace::cli {
 
@@ -41,10 +42,11 @@ std::vector<const char*> without_help_command(int argc, const char* const* argv)
 
 std::string answer_of(const CommandLine& line) {
   const auto& words = line.positional;
-  if (line.command == "version") return fmt::format("{}\n", kVersion);
+  if (line.command == "version") return version_text() + "
+";
   if (line.command != "man" && line.command != "completions") return {};
   if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
-  if (line.command == "man") return words.empty() ? man_page(describe_program(), kVersion) : reference_page(words[0]);
+  if (line.command == "man") return words.empty() ? man_page(describe_program(), version_line()) : reference_page(words[0]);
   static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
   if (words.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
   if (words[0] == "bash") return bash_completions(describe_program());
