@@ -20,7 +20,7 @@ done
 
 build=build/package
 out=$build/packages
-[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" binutils dpkg-dev python3-minimal file
+[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" binutils dpkg-dev file python3
 timed 'configure' cmake --preset package "${configure[@]}"
 timed 'build' cmake --build --preset package -- --quiet
 rm -rf "$out"
@@ -33,6 +33,10 @@ trap 'rm -rf "$unpacked"' EXIT
 tar -xzf "$archive" -C "$unpacked" --strip-components 1
 if grep 'NO NOTICE WAS FOUND' "$unpacked/share/doc/terrace/copyright"; then
   echo "error: $archive has a library without its notice (above), so it must not be given to others" >&2
+  exit 1
+fi
+if grep -rlF "$PWD/build" "$unpacked"; then
+  echo "error: $archive has a path of this machine in it (above), where another machine may have anything" >&2
   exit 1
 fi
 # newest NAME: the newest version of the symbols NAME_… that a file of the archive needs.
