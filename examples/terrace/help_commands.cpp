@@ -42,8 +42,7 @@ std::vector<const char*> without_help_command(int argc, const char* const* argv)
 
 std::string answer_of(const CommandLine& line) {
   const auto& words = line.positional;
-  if (line.command == "version") return version_text() + "
-";
+  if (line.command == "version") return version_text() + "\n";
   if (line.command != "man" && line.command != "completions") return {};
   if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
   if (line.command == "man") return words.empty() ? man_page(describe_program(), version_line()) : reference_page(words[0]);
