@@ -37,7 +37,7 @@ function(install_cuda12)
     if(CMAKE_INSTALL_DO_STRIP)
       set(strip --strip)
     endif()
-    execute_process(COMMAND \"${CMAKE_COMMAND}\" --install \"${PROJECT_BINARY_DIR}/cuda12\" --component cuda-module
+    execute_process(COMMAND \"${CMAKE_COMMAND}\" --install \"${PROJECT_BINARY_DIR}/cuda12\" --component cuda
       --prefix \"\${CMAKE_INSTALL_PREFIX}\" \${strip} COMMAND_ERROR_IS_FATAL ANY)" ${ARGN})
 endfunction()
-install_cuda12()
+install_cuda12(COMPONENT cuda)

@@ -9,11 +9,21 @@ pkg_check_modules(URING REQUIRED IMPORTED_TARGET liburing)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 find_library(NUMA_LIBRARY numa REQUIRED)
 find_path(NUMA_INCLUDE_DIR numa.h REQUIRED)
-find_package(CLI11 REQUIRED)
-find_package(tomlplusplus QUIET)
-if(NOT tomlplusplus_FOUND)
-  pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
-  add_library(tomlplusplus::tomlplusplus ALIAS PkgConfig::TOMLPLUSPLUS)
+pkg_check_modules(NUMA QUIET numa)  # only for its version
+if(NOT NUMA_VERSION)
+  set(NUMA_VERSION "of unknown version")
+endif()
+if(TERRACE_PROGRAM)
+  find_package(CLI11 REQUIRED)
+  find_package(tomlplusplus QUIET)
+  if(NOT tomlplusplus_FOUND)
+    pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
+    add_library(tomlplusplus::tomlplusplus ALIAS PkgConfig::TOMLPLUSPLUS)
+  endif()
+  pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
+  pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
+  pkg_check_modules(ZLIB QUIET IMPORTED_TARGET zlib)         # for data that gzip has packed
+  pkg_check_modules(ZSTD QUIET IMPORTED_TARGET libzstd)      # for data that zstd has packed
 endif()
 if(TERRACE_POOL STREQUAL "tbb")
   find_package(TBB REQUIRED)
@@ -25,11 +35,6 @@ endif()
 if(TERRACE_BENCH)
   find_package(benchmark REQUIRED)
 endif()
-
-pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
-pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
-pkg_check_modules(ZLIB QUIET IMPORTED_TARGET zlib)         # for data that gzip has packed
-pkg_check_modules(ZSTD QUIET IMPORTED_TARGET libzstd)      # for data that zstd has packed
 
 # AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
 set(TERRACE_HAS_CUDA OFF)
@@ -60,6 +65,7 @@ if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/n
 endif()
 set(TERRACE_HAS_MPI OFF)
 if(NOT TERRACE_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)  # MPI's C++ bindings, which Open MPI 5 no longer has
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     set(TERRACE_HAS_MPI ON)

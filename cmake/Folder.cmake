@@ -1,7 +1,8 @@
 # `cmake --install BUILD --prefix DIR --component folder`: the program, its modules and the few libraries that they need, in one
-# folder that runs on another machine. CUDA's libraries and the driver's are that machine's own, and are never copied; nor is what
-# belongs to its kernel (glibc).
+# folder that runs on another machine. Never copied, because they are that machine's own: CUDA's libraries and the driver's, glibc, and
+# the compiler's (libstdc++, libgcc_s), which every system has and which need a newer glibc than terrace does.
 set(folder_libraries lib/terrace)
+set(not_in_folder "^libcu" "^libnv" "^libnccl" "^ld-linux" "^lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s)\\.so")
 install(TARGETS terrace_program RUNTIME_DEPENDENCY_SET terrace_folder
   RUNTIME DESTINATION bin COMPONENT folder EXCLUDE_FROM_ALL)
 if(TARGET terrace_cuda)
@@ -14,8 +15,7 @@ endif()
 if(TARGET terrace_mpi)  # where that machine has the same MPI, it works
   install(TARGETS terrace_mpi LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
 endif()
-install(RUNTIME_DEPENDENCY_SET terrace_folder
-  PRE_EXCLUDE_REGEXES "^libcu" "^libnv" "^libnccl" "^ld-linux" "^lib(c|m|dl|rt|pthread)\\.so"
+install(RUNTIME_DEPENDENCY_SET terrace_folder PRE_EXCLUDE_REGEXES ${not_in_folder}
   LIBRARY DESTINATION ${folder_libraries} COMPONENT folder EXCLUDE_FROM_ALL)
 # The old kind of rpath also holds for what the libraries themselves need.
 target_link_options(terrace_program PRIVATE -Wl,--disable-new-dtags)

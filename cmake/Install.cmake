@@ -1,16 +1,19 @@
 # `cmake --install` gives the program, headers under include/terrace/…, the static libraries, and a package for
-# find_package(terrace).
+# find_package(terrace). Components: `program`, `library`, `mpi` and `cuda` (the modules).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS terrace terrace_core terrace_memory terrace_offload terrace_optimizers terrace_parallel
-  EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+if(TERRACE_PROGRAM)
+  install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+endif()
 foreach(folder core memory offload optimizers parallel)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/terrace FILES_MATCHING PATTERN "*.h")
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder} DESTINATION include/terrace COMPONENT library FILES_MATCHING PATTERN "*.h")
 endforeach()
-install(EXPORT terraceTargets NAMESPACE terrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
+install(EXPORT terraceTargets NAMESPACE terrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace
+  COMPONENT library)
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/terraceConfig.cmake.in ${PROJECT_BINARY_DIR}/terraceConfig.cmake
   INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/terraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/terraceConfig.cmake ${PROJECT_BINARY_DIR}/terraceConfigVersion.cmake
-  ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace)
+  ${PROJECT_SOURCE_DIR}/cmake/FindOneDNN.cmake DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace COMPONENT library)

@@ -1,7 +1,10 @@
 # Options, compiler flags, and the two helpers every folder uses.
-option(TERRACE_TESTS "Build the tests" ON)
-option(TERRACE_BENCH "Build the benchmarks of single parts (Google Benchmark); terrace bench is always there" ON)
-option(TERRACE_WERROR "Warnings are errors" ON)
+option(TERRACE_PROGRAM "Build the program; OFF: only the library, without tests and benchmarks, which need the program's parts" ON)
+include(CMakeDependentOption)
+cmake_dependent_option(TERRACE_TESTS "Build the tests" ON TERRACE_PROGRAM OFF)
+cmake_dependent_option(TERRACE_BENCH "Build the benchmarks of single parts (Google Benchmark); terrace bench is always there" ON TERRACE_PROGRAM OFF)
+option(TERRACE_WERROR "Warnings are errors: for those who change terrace, with the compilers that they test" OFF)
+option(TERRACE_RELOCATABLE "For packages: modules are not searched in this build's folder" OFF)
 set(TERRACE_CUDA AUTO CACHE STRING "AUTO (where there is a GPU), ON or OFF")
 set(TERRACE_CUDA12_TOOLKIT "" CACHE PATH "A toolkit of CUDA 12, for a second module for older drivers; empty: none")
 set(TERRACE_MPI AUTO CACHE STRING "AUTO, ON or OFF")

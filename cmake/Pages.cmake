@@ -8,7 +8,8 @@ file(MAKE_DIRECTORY ${pages})
 function(terrace_page file destination)  # and the words that print it
   add_custom_command(OUTPUT ${pages}/${file} COMMAND terrace_program ${ARGN} > ${pages}/${file}
     DEPENDS terrace_program COMMENT "Printing ${file}" VERBATIM)
-  install(FILES ${pages}/${file} DESTINATION ${CMAKE_INSTALL_DATADIR}/${destination} OPTIONAL)
+  install(FILES ${pages}/${file} DESTINATION ${CMAKE_INSTALL_DATADIR}/${destination} COMPONENT program OPTIONAL)
+  install(FILES ${pages}/${file} DESTINATION share/${destination} COMPONENT folder EXCLUDE_FROM_ALL OPTIONAL)
   set(printed ${printed} ${pages}/${file} PARENT_SCOPE)
 endfunction()
 set(printed)

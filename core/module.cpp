@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ std::vector<std::string> places() {
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
   folders.push_back(program.string());
   folders.push_back((program.parent_path() / "lib" / "terrace").string());
-  folders.emplace_back(TERRACE_MODULE_BUILD_FOLDER);
+  if (constexpr std::string_view build = TERRACE_MODULE_BUILD_FOLDER; !build.empty()) folders.emplace_back(build);
   folders.emplace_back(TERRACE_MODULE_INSTALL_FOLDER);
   return folders;
 }

@@ -10,8 +10,8 @@
 namespace terrace {
 
 // The address of `entry` in "<name>.so", which is searched in $TERRACE_MODULE_PATH; if that is not set, beside the program, in
-// its installation (../lib/terrace), and where this library was built or installed. `mend`: "install …, and build terrace
-// again".
+// its installation (../lib/terrace), and where this library was built (unless TERRACE_RELOCATABLE) or installed. `mend`:
+// "install …, and build terrace again".
 void* load_module(const std::string& name, const char* entry, const std::string& mend);
 // Whether there is such a file, whatever it is.
 bool has_module(const std::string& name);

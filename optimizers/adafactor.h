@@ -1,6 +1,6 @@
 // Adafactor (Shazeer and Stern: "Adafactor: adaptive learning rates with sublinear memory cost", ICML 2018), without a first
 // moment: its scratch and its arithmetic, shared by the host's loops (adafactor.cpp) and the GPU's kernels
-// (cuda/layer_update.h). docs/optimizers.md has the order of sums.
+// (cuda/layer_update.h). docs/internals/optimizers.md has the order of sums.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once

@@ -1,4 +1,5 @@
-// The two moments of Adam and its variants: their update and bias corrections. Lines 2 to 4 of AdamW in docs/optimizers.md.
+// The two moments of Adam and its variants: their update and bias corrections. Lines 2 to 4 of AdamW in
+// docs/internals/optimizers.md.
 //
 // Internal to optimizers/. Threads: any. Errors: Error(Exit::usage) for settings out of range.
 #pragma once

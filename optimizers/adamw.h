@@ -27,7 +27,7 @@ struct AdamW {
             .step_size = static_cast<A>(step.learning_rate / moment_correction(s.beta1, step))};
   }
 
-  // docs/optimizers.md numbers these lines.
+  // docs/internals/optimizers.md numbers these lines.
   template <class A>
   TERRACE_INLINE static void element(const Factors<A>& f, A& weight, A gradient, A& m, A& v) {
     const A g = gradient * f.gradient_scale;                 // 1

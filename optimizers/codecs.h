@@ -1,5 +1,5 @@
-// Conversions between the formats of chunks and fp32, one function per instruction set. docs/optimizers.md, "Formats",
-// specifies them to the bit.
+// Conversions between the formats of chunks and fp32, one function per instruction set. docs/internals/optimizers.md,
+// "Formats", specifies them to the bit.
 //
 // Internal to optimizers/. Threads: any. Arrays do not overlap.
 #pragma once

@@ -1,5 +1,5 @@
 // Block-wise dynamic 8-bit quantisation (Dettmers et al.: "8-bit optimizers via block-wise quantization", ICLR 2022), with the
-// code values of bitsandbytes' create_dynamic_map. docs/optimizers.md, "Formats", specifies it to the bit.
+// code values of bitsandbytes' create_dynamic_map. docs/internals/optimizers.md, "Formats", specifies it to the bit.
 //
 // A block of 256 elements shares one fp32 scale, its greatest magnitude (at least the smallest normal number). An array of n
 // elements is the codes of all blocks, padded to whole blocks, then one scale per block.

@@ -1,5 +1,5 @@
-// Optimizers: pure arithmetic on the bytes of one chunk. docs/optimizers.md specifies the arithmetic, including the order and
-// rounding of every operation, so that every implementation gives the same bits.
+// Optimizers: pure arithmetic on the bytes of one chunk. docs/internals/optimizers.md specifies the arithmetic, including the
+// order and rounding of every operation, so that every implementation gives the same bits.
 //
 // Owner:   main owns the optimizer; bytes belong to the caller's leases.
 // Threads: update() from one thread; it uses the pool. No split into threads, chunks or parts changes a bit.

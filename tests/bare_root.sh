@@ -1,4 +1,5 @@
-# Sourced by tests/bare_system.sh and tests/rehearsal.sh, behind cmake/packages.sh: a bare Debian in a scratch folder.
+# Sourced by tests/bare_system.sh, tests/packages.sh and tests/rehearsal.sh, behind cmake/packages.sh: a bare Debian or Ubuntu in a
+# scratch folder.
 # Needs skip(), which ends the script visibly where no such system can be made.
 
 demand_bare_root() {
@@ -9,13 +10,19 @@ demand_bare_root() {
 
 # make_bare_root SUITE: a copy in $scratch/root, which is removed when the script ends, of a system that is made once a build folder.
 make_bare_root() {
-  local made=build/bare/$1
+  local made=build/bare/$1 ubuntu=() script=()
+  case $1 in
+    jammy | noble)  # Debian's debootstrap may not know the name, but has the script and the mirror of all releases of Ubuntu
+      ubuntu=(--components=main,universe)
+      script=(/usr/share/debootstrap/scripts/gutsy)
+      script=("$(sed -n '/\*)/{n;s/.*default_mirror *//p;q}' "${script[0]}")" "${script[0]}") ;;
+  esac
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/terrace-bare-XXXXXX")
   trap 'rm -rf --one-file-system "$scratch"' EXIT
   root=$scratch/root
   if [ ! -d "$made" ]; then
     rm -rf --one-file-system "$made.new" && mkdir -p build/bare
-    timed "debootstrap $1" debootstrap --variant=minbase --include=ca-certificates "$1" "$made.new" >"$scratch/log" 2>&1 ||
+    timed "debootstrap $1" debootstrap --variant=minbase --include=ca-certificates "${ubuntu[@]}" "$1" "$made.new" "${script[@]}" >"$scratch/log" 2>&1 ||
       { tail -3 "$scratch/log"; skip 'debootstrap failed (above)'; }
     tail -1 "$scratch/log"
     mv "$made.new" "$made"

@@ -2,7 +2,7 @@
 # What is no test of the build itself: formatting, a bare system, other instruction sets, clang-tidy, sanitizers.
 #   tests/checks.sh [--no-install] [--changed] [PART...]       without a PART: all of them, in this order
 #
-#   source        formatting, includes that point upward, excerpts in the docs (seconds)
+#   source        formatting, includes that point upward, excerpts and names in the pages (seconds)
 #   bare          packages, build and a first run in a bare Debian (needs root and debootstrap)
 #   rehearsal     the acceptance on a GPU in a bare Debian, on the fake driver (needs root, debootstrap and build/release)
 #   instructions  the program and the math tests as on smaller processors (needs build/release)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the math tests, products of each dtype and a small training run of each dtype as on other processors than this one:
 # DNNL_MAX_CPU_ISA limits what oneDNN uses, and qemu-x86_64 everything else, too. Prints a checksum for each, and fails where two
-# processors differ that docs/testing.md promises the same bits for.
+# processors differ that docs/internals/testing.md promises the same bits for.
 #   tests/instruction_sets.sh [BUILD-FOLDER]      build/release by default
 # The emulated processors are skipped, visibly, where qemu-user is not installed.
 set -euo pipefail
@@ -40,7 +40,7 @@ same() {
   local kind
   for kind in product run; do
     [ "${found[$2.$kind.$1]:-}" = "${found[$3.$kind.$1]:-}" ] ||
-      { echo "error: $1 ($kind) differs between $2 and $3, which docs/testing.md says share their bits" >&2; exit 1; }
+      { echo "error: $1 ($kind) differs between $2 and $3, which docs/internals/testing.md says share their bits" >&2; exit 1; }
   done
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The acceptance on one GPU (docs/gpu.md), rehearsed as it will run: the installed folder, packed and unpacked, in a bare Debian that has
-# Python 3 and nothing else of what terrace is built with, on the tests' fake driver and CUDA module. All three calls of bench/gpu.sh
-# run, and then the first once more with a test program that fails, one that hangs and one that is missing.
+# The acceptance on one GPU (docs/internals/gpu.md), rehearsed as it will run: the installed folder, packed and unpacked, in a bare
+# Debian that has Python 3 and nothing else of what terrace is built with, on the tests' fake driver and CUDA module. All three calls
+# of bench/gpu.sh run, and then the first once more with a test program that fails, one that hangs and one that is missing.
 #   tests/rehearsal.sh [BUILD-FOLDER]      build/release by default; what the folder needs is built there
 # Exit code 77 and the reason where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
 set -euo pipefail
@@ -38,7 +38,7 @@ source packages.sh
 install_packages python3
 ! ldconfig -p | grep -E 'lib(uring|numa|tbb|mpi|gtest|gmock|dnnl|fmt|sentencepiece|cuda|nccl)\.so' || exit 1
 export LD_LIBRARY_PATH=/srv/fakes TERRACE_MODULE_PATH=/srv/fakes
-# acceptance CALL OUT PATIENCE: as docs/gpu.md says for another machine.
+# acceptance CALL OUT PATIENCE: as docs/internals/gpu.md says for another machine.
 acceptance() {
   local status=0
   mkdir -p /tmp/disk "$2" && { [ -d /tmp/folder ] || tar -xzf terrace.tar.gz -C /tmp; } &&

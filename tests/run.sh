@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build needs, builds, and runs the tests. Idempotent.
 #   tests/run.sh [--no-install] [--quick] [--cuda] [--preset NAME] [-- CTEST-ARGUMENTS]
-# --quick runs only the tests labelled quick; docs/testing.md says how long each set takes.
+# --quick runs only the tests labelled quick; docs/internals/testing.md says how long each set takes.
 # --cuda  compiles the CUDA code where no GPU is, too; it needs nvcc.
 # Exit code 0 only if everything was built without a warning and every test passed or was visibly skipped.
 set -euo pipefail

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks on the sources: dependencies point only downward, formatting, excerpts in the docs, nothing left lying about.
+# Checks on the sources: dependencies point only downward, formatting, excerpts and names in the pages, nothing left lying about.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -31,20 +31,12 @@ if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
   status=1
 fi
 
-# What the pages name as a test is one: Suite.Test, and the names of programs and of their sources.
-while IFS=: read -r page name; do
-  case $name in
-    *.*) grep -rqE "TEST(_F|_P)?\\(${name%.*}, ${name#*.}\\)" tests --include='*.cpp' && continue ;;
-    *) grep -rqE "(terrace_test\\(|NAME )$name\\b" tests --include=CMakeLists.txt || [ -n "$(git ls-files "*/$name.cpp")" ] && continue ;;
-  esac
-  echo "error: $page names $name, which is no test" >&2
-  status=1
-done < <(grep -oE '`([A-Z][A-Za-z0-9]+\.[A-Z][A-Za-z0-9]+|[a-z0-9_]+_test)`' README.md docs/*.md | tr -d '`' | sort -u)
-
 if command -v python3 >/dev/null; then
   python3 -B tests/tour_excerpts.py || status=1
+  python3 -B tests/page_checks.py --self-test || status=1
+  python3 -B tests/page_checks.py || { echo 'error: the pages above name what does not exist' >&2; status=1; }
 else
-  echo 'skipped: there is no python3, so the excerpts in docs/ are not compared with the sources'
+  echo 'skipped: there is no python3, so the pages are not compared with the sources'
 fi
 
 if command -v clang-format >/dev/null; then

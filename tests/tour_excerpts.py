@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The code in docs/tour.md is the code in the sources: every excerpt stands, line behind line, in a file that its station has
-named before it. White space does not count, and a line with nothing but … leaves something out. The same holds for the sections
-of docs/embedding.md that have named a source before; its other code is a program of its own."""
+"""The code in docs/internals/tour.md is the code in the sources: every excerpt stands, line behind line, in a file that its
+station has named before it. White space does not count, and a line with nothing but … leaves something out. The same holds for
+the sections of docs/guides/embedding.md that have named a source before; its other code is a program of its own."""
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = {"docs/tour.md": r"\.(?:h|cpp)$", "docs/embedding.md": r"\.cpp$"}  # the files that may hold the excerpts
+PAGES = {"docs/internals/tour.md": r"\.(?:h|cpp)$", "docs/guides/embedding.md": r"\.cpp$"}  # the files that may hold the excerpts
 
 
 def squeezed(text):
@@ -37,7 +37,7 @@ def check(page, holds_excerpts):
     wrong = seen = 0
     for number, named, code in excerpts((ROOT / page).read_text()):
         files = [file for file in named if re.search(holds_excerpts, file)]
-        if not files and page != "docs/tour.md":
+        if not files and page != "docs/internals/tour.md":
             continue
         sources = [squeezed((ROOT / file).read_text()) for file in files if (ROOT / file).exists()]
         for part in re.split(r"^\s*…\s*$", code, flags=re.MULTILINE):

@@ -1,6 +1,5 @@
 // --vocab-tiles 0, --mlp-tiles 0, --mlp-row-tiles 0 and --attention-tiles 0: the fewest tiles with which the largest phase of
-// the model fits into the device budget. --head-rows 0 on a GPU: as many rows, up to 4,096, as take at most
-// an eighth of the device.
+// the model fits into the device budget. --head-rows 0 on a GPU: 4,096 rows, or fewer where a plan would not fit.
 //
 // Tiles change the rounding of sums, so they are chosen once: a run that goes on keeps its tiles if they still fit.
 //

@@ -53,7 +53,7 @@ const CommandExamples& examples_of(std::string_view command) {
        {"source <(terrace completions bash)", "terrace completions zsh > ~/.zfunc/_terrace",
         "terrace completions fish > ~/.config/fish/completions/terrace.fish"},
        {}},
-      {"man", {"terrace man > terrace.1", "terrace man | man -l -"}, {}},
+      {"man", {"terrace man > terrace.1", "terrace man | man -l -", "terrace man flags"}, {}},
   };
   static const CommandExamples none;
   const auto found = std::ranges::find(all, command, &CommandExamples::command);

@@ -24,6 +24,7 @@
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/data_sources.h>
 #include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/exit_codes.h>
 #include <terrace/examples/terrace/found_data.h>
 #include <terrace/examples/terrace/input_files.h>
 #include <terrace/examples/terrace/launched.h>
@@ -34,6 +35,7 @@
 #include <terrace/examples/terrace/setting_flags.h>
 #include <terrace/examples/terrace/shipped_clusters.h>
 #include <terrace/examples/terrace/usual_settings.h>
+#include <terrace/examples/terrace/version_text.h>
 #include <terrace/examples/terrace/weights_reader.h>
 
 namespace terrace::cli {
@@ -82,9 +84,9 @@ const std::vector<Command>& commands() {
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
       {"help", "print the help of a command", {}, "COMMAND"},
-      {"version", "print the version", {}, ""},
+      {"version", "print the version and what it was built with", {}, ""},
       {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
-      {"man", "print the manual page", {}, ""},
+      {"man", "print the manual page, or a page of the reference in Markdown", {}, "[flags|metrics|exit-codes]"},
   };
   return all;
 }
@@ -269,10 +271,8 @@ void demand_files(const char* flag, const std::vector<fs::path>& files, const st
 
 void add_commands(CLI::App& app, CommandLine& out, Parsed& parsed) {
   app.require_subcommand(0, 1);
-  app.set_version_flag("--version", kVersion, "print the version and exit");
-  app.footer(
-      "Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: 0 done, 1 run-time error, 2 usage, 3 does not fit, "
-      "4 hardware missing, 5 stored state corrupt, 75 interrupted but resumable.");
+  app.set_version_flag("--version", version_text, "print the version and what it was built with, and exit");
+  app.footer("Sizes: 512MiB, 16GB (decimal), auto, unlimited. Exit codes: " + brief_exit_codes() + ".");
   for (const auto& command : commands()) add_command(app, command, out, parsed);
 }
 

@@ -19,7 +19,6 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kVersion = "terrace 0.1.0";
 inline constexpr const char* kConfigFile = "config.toml";  // in every run directory
 
 struct GenerateOptions {

@@ -76,7 +76,7 @@ FlagText describe_flag(const CLI::Option& option) {
 // A part in capitals is a name of values, such as N, DIR or cuda:N.
 std::vector<std::string> FlagText::choices() const {
   const std::string_view text = word ? name : value;
-  auto parts = pieces_of(text.substr(0, text.find(' ')), "|");
+  auto parts = pieces_of(text.substr(0, text.find(' ')), "|[]");
   if (parts.size() < 2) return {};
   std::erase_if(parts, [](const std::string& part) { return std::ranges::any_of(part, is_upper); });
   return parts;
@@ -96,6 +96,27 @@ CommandText describe_command(const CLI::App& app, const std::string& name) {
     command.commands.push_back(describe_command(*sub, name + (name.empty() ? "" : " ") + sub->get_name()));
   finish(command);
   return command;
+}
+
+std::string SettingsSection::title() const {
+  return of_config_json ? "[" + name + "], facts of a model, which --model DIR reads in its config.json" : "[" + name + "]";
+}
+
+std::vector<SettingsSection> settings_of(const CommandText& program) {
+  const auto count = [](const CommandText& command) { return std::ranges::count_if(command.flags, &FlagText::setting); };
+  std::vector<SettingsSection> sections;
+  for (const auto& flag : std::ranges::max_element(program.commands, {}, count)->flags) {
+    if (!flag.setting) continue;
+    const auto here = [&flag](const SettingsSection& section) {
+      return section.name == flag.group && section.of_config_json == flag.of_config_json;
+    };
+    auto at = std::ranges::find_if(sections, here);
+    if (at == sections.end()) at = sections.insert(at, {.name = flag.group, .of_config_json = flag.of_config_json});
+    at->settings.push_back(flag);
+  }
+  std::stable_partition(sections.begin(), sections.end(),
+                        [](const SettingsSection& section) { return !section.of_config_json; });
+  return sections;
 }
 
 void finish(CommandText& command) {

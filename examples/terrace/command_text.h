@@ -41,7 +41,18 @@ struct CommandText {
   [[nodiscard]] std::string called() const { return name.empty() ? "terrace" : "terrace " + name; }
 };
 
+// Settings that stand under one heading: a section of a TOML file, or the facts of a model, which also are in a section.
+struct SettingsSection {
+  std::string name = {};
+  bool of_config_json = false;
+  std::vector<FlagText> settings = {};
+
+  [[nodiscard]] std::string title() const;  // "[train]"
+};
+
 CommandText describe_command(const CLI::App& app, const std::string& name);
+// Every setting once, as the command describes it that takes them all; the facts of models stand last.
+std::vector<SettingsSection> settings_of(const CommandText& program);
 // Adds what command_examples.h has of the command, and decides which of its flags are common.
 void finish(CommandText& command);
 

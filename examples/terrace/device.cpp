@@ -170,9 +170,9 @@ void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
 
 namespace {
 
-// What NCCL keeps on the GPU of a rank, in all communicators of a run; docs/gpu.md has the sources. Each is made at its first
-// use, so this is what it may come to. Ranks of a machine exchange through buffers of each pair, those of others through shared
-// ones.
+// What NCCL keeps on the GPU of a rank, in all communicators of a run; docs/internals/gpu.md has the sources. Each is made at
+// its first use, so this is what it may come to. Ranks of a machine exchange through buffers of each pair, those of others
+// through shared ones.
 std::uint64_t bytes_of_nccl(const RunConfig& c) {
   constexpr std::uint64_t kPair = 384 * kMiB, kNetwork = 512 * kMiB;
   const auto of_group = [&](std::int64_t ranks) -> std::uint64_t {

@@ -22,6 +22,8 @@
 #include <terrace/core/machine.h>
 #include <terrace/core/thread_pool.h>
 #include <terrace/core/units.h>
+#include <terrace/core/version.h>
+#include <terrace/examples/terrace/build_facts.h>
 #include <terrace/offload/cufile.h>
 #include <terrace/offload/io_engine.h>
 
@@ -50,6 +52,10 @@ class Library {
  private:
   void* handle_ = nullptr;
 };
+
+Finding examine_build() {
+  return {Status::ok, "terrace", fmt::format("{}, commit {}, {}", version(), build_commit(), build_facts().compiler), ""};
+}
 
 Finding examine_memlock() {
   rlimit limit{};
@@ -186,7 +192,7 @@ std::string_view name_of(Finding::Status status) {
 
 std::vector<Finding> examine_machine(const RunConfig& config) {
   const auto topology = read_topology();
-  std::vector<Finding> out;
+  std::vector<Finding> out{examine_build()};
   out.push_back({Status::ok, "processor",
                  fmt::format("{}, {} core{}, {} NUMA node{}", topology.cpu_model, topology.cores,
                              topology.cores == 1 ? "" : "s", topology.numa_nodes, topology.numa_nodes == 1 ? "" : "s"),

@@ -4,14 +4,31 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <terrace/examples/terrace/commands.h>
 #include <terrace/examples/terrace/completions.h>
 #include <terrace/examples/terrace/man_page.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/reference_pages.h>
+#include <terrace/examples/terrace/version_text.h>
 
 namespace terrace::cli {
+
+namespace {
+
+std::string reference_page(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const auto& page : reference_pages()) {
+    if (page.name == name) return page.write(describe_program());
+    names.push_back(page.name);
+  }
+  refuse(fmt::format("man: there is no page \"{}\"{}; the pages are {}", name, suggestion(name, names), fmt::join(names, ", ")),
+         "man");
+}
+
+}  // namespace
 
 std::vector<const char*> without_help_command(int argc, const char* const* argv) {
   std::vector<const char*> words(argv, argv + argc);
@@ -25,12 +42,12 @@ std::vector<const char*> without_help_command(int argc, const char* const* argv)
 
 std::string answer_of(const CommandLine& line) {
   const auto& words = line.positional;
-  if (line.command == "version") return fmt::format("{}\n", kVersion);
-  if (line.command == "man") return man_page(describe_program(), kVersion);
-  if (line.command != "completions") return {};
+  if (line.command == "version") return version_text() + "\n";
+  if (line.command != "man" && line.command != "completions") return {};
+  if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
+  if (line.command == "man") return words.empty() ? man_page(describe_program(), version_line()) : reference_page(words[0]);
   static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
   if (words.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
-  if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
   if (words[0] == "bash") return bash_completions(describe_program());
   if (words[0] == "zsh") return zsh_completions(describe_program());
   if (words[0] == "fish") return fish_completions(describe_program());

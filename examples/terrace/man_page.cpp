@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/examples/terrace/exit_codes.h>
 #include <terrace/examples/terrace/help_text.h>
 
 namespace terrace::cli {
@@ -78,28 +79,23 @@ void add_command_section(std::string& out, const CommandText& command, std::size
   for (const auto& sub : command.commands) add_command_section(out, sub, settings_in_all, notes_of_all);
 }
 
-// The command that takes every setting has the most of them.
-const CommandText& with_all_settings(const CommandText& program) {
-  return *std::ranges::max_element(program.commands, {}, [](const CommandText& command) {
-    return std::ranges::count_if(command.flags, &FlagText::setting);
-  });
-}
-
-void add_settings(std::string& out, const std::vector<FlagText>& flags) {
+void add_settings(std::string& out, const std::vector<SettingsSection>& sections) {
   out +=
       ".SH SETTINGS\n"
       "Every setting is a flag, and a key of a TOML file for \\fB\\-\\-config\\fR, in the section that its heading names.\n";
-  std::vector<std::string> sections;
-  for (const auto& flag : flags)
-    if (flag.setting && std::ranges::find(sections, flag.group) == sections.end()) sections.push_back(flag.group);
   for (const auto& section : sections) {
-    out += fmt::format(".SS [{}]\n", section);
-    for (const auto& flag : flags)
-      if (flag.setting && flag.group == section && !flag.of_config_json) add_flag(out, flag);
+    out += fmt::format(".SS {}\n", roff(section.title()));
+    for (const auto& setting : section.settings) add_flag(out, setting);
   }
-  out += ".SS Facts of a model, which \\-\\-model DIR reads in its config.json; in [model]\n";
-  for (const auto& flag : flags)
-    if (flag.of_config_json) add_flag(out, flag);
+}
+
+void add_exit_codes(std::string& out) {
+  out += ".SH EXIT STATUS\n";
+  for (const auto& exit : exit_codes()) {
+    out +=
+        fmt::format(".TP\n\\fB{}\\fR\n{}", static_cast<int>(exit.code), roff(fmt::format("{}: {}.", exit.brief, exit.meaning)));
+    out += (exit.advice.empty() ? "" : " " + roff(fmt::format("Next: {}.", exit.advice))) + "\n";
+  }
 }
 
 void add_examples(std::string& out, const CommandText& command) {
@@ -110,8 +106,9 @@ void add_examples(std::string& out, const CommandText& command) {
 }  // namespace
 
 std::string man_page(const CommandText& program, const std::string& version) {
-  const auto& full = with_all_settings(program);
-  const auto settings = static_cast<std::size_t>(std::ranges::count_if(full.flags, &FlagText::setting));
+  const auto sections = settings_of(program);
+  std::size_t settings = 0;
+  for (const auto& section : sections) settings += section.settings.size();
   std::string out = fmt::format(".TH TERRACE 1 \"\" \"{}\" \"User Commands\"\n", version);
   out += ".SH NAME\nterrace \\- trains language models that do not fit in memory\n";
   out += fmt::format(".SH SYNOPSIS\n.B terrace\n\\fICOMMAND\\fR [\\fIFLAGS\\fR]\n.SH DESCRIPTION\n{}.\n.PP\n{}\n",
@@ -121,7 +118,8 @@ std::string man_page(const CommandText& program, const std::string& version) {
   for (const auto& flag : program.flags) add_flag(out, flag);
   out += ".SH COMMANDS\n";
   for (const auto& command : program.commands) add_command_section(out, command, settings, program.notes);
-  add_settings(out, full.flags);
+  add_settings(out, sections);
+  add_exit_codes(out);
   out += ".SH EXAMPLES\n";
   add_examples(out, program);
   return out;

@@ -370,9 +370,10 @@ std::vector<Option> make_table() {
            "where layers are computed: cpu or cuda:N; auto: the first GPU that can be used, else the CPU")
           .takes("auto|cpu|cuda:N")
           .common("where layers are computed"),
-      text("memory", "device-memory", &C::device_memory, Text::size, kOwn,
-           "budget of the device tier; auto: 95 % of the free memory (with --device cpu: of half of it, after the room that "
-           "the program needs)")
+      text(
+          "memory", "device-memory", &C::device_memory, Text::size, kOwn,
+          "budget of the device tier; auto: the GPU's free memory, less 5 % of its whole memory or what CUDA's libraries need, "
+          "whichever is more (with --device cpu: 95 % of half the free memory, after the room that the program needs)")
           .common("budget of the device tier"),
       text("memory", "host-memory", &C::host_memory, Text::size, kOwn,
            "budget of the host tier; auto: 85 % of the available memory (with --device cpu: of the other half)")

@@ -38,8 +38,9 @@ pipeline::Schedule schedule_from(const RunConfig& c) {
     s = pipeline::parse_schedule(read_text_file(c.schedule));
     pipeline::simulate(s, {});
   } catch (const Error& error) {
-    refuse(fmt::format("{}\n  docs/pipeline.md describes the format, and terrace plan --write-schedule writes such a file",
-                       error.what()));
+    refuse(fmt::format(
+        "{}\n  docs/concepts/pipeline.md describes the format, and terrace plan --write-schedule writes such a file",
+        error.what()));
   }
   const auto each = s.asynchronous() ? s.update_every : s.micro_batches;
   if (s.placement.ranks != static_cast<std::uint32_t>(c.pp) || each != static_cast<std::uint32_t>(c.grad_accumulation))

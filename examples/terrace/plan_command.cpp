@@ -10,6 +10,7 @@
 #include <terrace/core/notice.h>
 #include <terrace/core/trace.h>
 #include <terrace/examples/lm/model.h>
+#include <terrace/examples/terrace/choose_batch.h>
 #include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/cluster.h>
 #include <terrace/examples/terrace/commands.h>
@@ -42,8 +43,18 @@ RunConfig with_steps(RunConfig config) {
   return config;
 }
 
+// What train would choose, too.
+RunConfig complete(RunConfig config, const MachineProfile& profile) {
+  const auto sequences = [&]() -> std::uint64_t {
+    if (config.data.empty()) return 0;
+    make_token_files(config);
+    return RunData(config).sequences_of_an_epoch();
+  };
+  return with_steps(with_chosen_tiles(with_chosen_batch(config, profile, sequences)));
+}
+
 Where here(const RunConfig& given) {
-  const auto config = with_steps(with_chosen_tiles(given));
+  const auto config = complete(given, machine_profile(given));
   // Where nothing is measured, the plan may be for another machine.
   if (!config.assumed_costs && config.pp <= 1) demand_device(config);
   return {config, machine_profile(config)};
@@ -52,7 +63,8 @@ Where here(const RunConfig& given) {
 Where there(const CommandLine& line) {
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
-  return {with_steps(with_chosen_tiles(on_cluster(line.config, cluster, size))), rank_profile(cluster, size)};
+  const auto profile = rank_profile(cluster, size);
+  return {complete(on_cluster(line.config, cluster, size), profile), profile};
 }
 
 // The ranks, and the sequences of a step, are those that the flags without --search would have.

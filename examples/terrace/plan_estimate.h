@@ -3,7 +3,7 @@
 //
 // The seconds and bytes are those of the planner's own programs and costs, for a model of one block and two micro-batches; the
 // rest is counted: blocks, micro-batches, the schedule of a pipeline, what hides behind what, and what must leave the device.
-// docs/cluster.md has the rules.
+// docs/reference/cluster.md has the rules.
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) for a configuration that a run would refuse.
 #pragma once

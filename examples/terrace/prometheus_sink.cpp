@@ -33,13 +33,15 @@ std::string sample_of(const MetricValue& value) {
 
 }  // namespace
 
+std::string prometheus_name(const Metric& metric) { return "terrace_" + metric.name('_'); }
+
 std::string prometheus_text(const StepMetrics& metrics, std::string_view run) {
   const auto of_run = fmt::format("run=\"{}\"", in_label(run));
   std::string out;
   for (const auto& metric : metric_table()) {
     const auto values = values_of(metric, metrics);
     if (values.empty()) continue;
-    const auto name = "terrace_" + metric.name('_');
+    const auto name = prometheus_name(metric);
     out += fmt::format("# HELP {} {} ({}).\n# TYPE {} gauge\n", name, metric.help, metric.unit, name);
     for (const auto& [cause, value] : values)
       out += fmt::format("{}{{{}{}}} {}\n", name, of_run,

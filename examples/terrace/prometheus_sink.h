@@ -8,10 +8,12 @@
 #include <string>
 #include <string_view>
 
+#include <terrace/examples/terrace/metric_table.h>
 #include <terrace/examples/terrace/metrics_sink.h>
 
 namespace terrace::cli {
 
+std::string prometheus_name(const Metric& metric);  // "terrace_mem_host_peak_bytes"
 // Every sample has the label run="…", because one collector reads the files of several runs.
 std::string prometheus_text(const StepMetrics& metrics, std::string_view run);
 

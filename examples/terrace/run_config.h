@@ -49,6 +49,7 @@ struct RunConfig {
   std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
   // training
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
+  bool chooses_batch = false;       // not an option: neither of both is given beside a published model (choose_batch.h)
   double epochs = 0;                // 0: `steps` says how long; else so often through the data
   std::string optimizer = "adamw";  // of optimizers/optimizer.h's table
   std::string recipe = "fp32";      // of optimizers/recipe.h's table

@@ -33,7 +33,7 @@ bool units_apart(const RunConfig& config);
 // it.
 Budget budgets(const RunConfig& config);
 // What `auto` budgets divide: the available memory of this machine or its cgroup, less what the program itself needs: its code,
-// the libraries' buffers, threads and I/O buffers, as measured on small runs (docs/residency.md).
+// the libraries' buffers, threads and I/O buffers, as measured on small runs (docs/internals/residency.md).
 std::uint64_t memory_for_budgets(const RunConfig& config);
 std::uint64_t ranks_of_machine(const RunConfig& config);  // the ranks that share this machine's memory and disks
 PlanRequest plan_request(const RunConfig& config);

@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/choose_batch.h>
 #include <terrace/examples/terrace/choose_tiles.h>
 #include <terrace/examples/terrace/trainer.h>
 
@@ -452,8 +453,13 @@ Exit train_rank(const RunConfig& given, Team& team) {
   // All checks come before the directory is touched.
   team.together([&] {
     make_token_files(config);
-    config = with_chosen_tiles(config);
+    if (team.first())
+      config = with_chosen_batch(config, machine_profile(config), [&] { return RunData(config).sequences_of_an_epoch(); });
   });
+  // One rank chooses: ranks' rates differ.
+  config.batch_size = static_cast<std::int64_t>(team.each(static_cast<double>(config.batch_size)).front());
+  config.grad_accumulation = static_cast<std::int64_t>(team.each(static_cast<double>(config.grad_accumulation)).front());
+  team.together([&] { config = with_chosen_tiles(config); });
   agree_on_tiles(config, [&](std::uint64_t tiles) { return team.max(tiles); });
   team.together([&] {
     data.emplace(config);

@@ -56,7 +56,7 @@ void complete_vocabulary(RunConfig& c) {
 
 RunConfig nothing_given() {
   RunConfig c;
-  c.seq_len = c.vocab = 0;
+  c.seq_len = c.vocab = c.batch_size = c.grad_accumulation = 0;
   c.lr = 0;
   c.min_lr = -1;
   c.dtype.clear();
@@ -68,6 +68,9 @@ RunConfig nothing_given() {
 void complete(RunConfig& c, bool of_model) {
   const RunConfig usual;
   if (c.seq_len == 0) c.seq_len = usual.seq_len;
+  c.chooses_batch = of_model && c.batch_size == 0 && c.grad_accumulation == 0;
+  if (c.batch_size == 0) c.batch_size = usual.batch_size;
+  if (c.grad_accumulation == 0) c.grad_accumulation = usual.grad_accumulation;
   if (c.dtype.empty()) c.dtype = usual.dtype;
   complete_adapters(c);
   if (c.lora_alpha == 0) c.lora_alpha = usual.lora_alpha;

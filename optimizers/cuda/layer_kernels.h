@@ -1,5 +1,5 @@
-// The kernels of optimizers of whole layers, on a Lane (core/cuda/lane.h): sums in the order of docs/optimizers.md, and the
-// operations on every element. UpdateTile (update_kernel.h) computes directions and last steps, with the rules here.
+// The kernels of optimizers of whole layers, on a Lane (core/cuda/lane.h): sums in the order of docs/internals/optimizers.md,
+// and the operations on every element. UpdateTile (update_kernel.h) computes directions and last steps, with the rules here.
 //
 // Internal to optimizers/.
 #pragma once

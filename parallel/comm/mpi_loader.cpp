@@ -9,7 +9,9 @@ using Make = Transport* (*)(const CommunicatorOptions*);
 
 Make load() {
   return reinterpret_cast<Make>(
-      load_module("terrace_mpi", "terrace_mpi_transport", "install libopenmpi-dev and openmpi-bin and build terrace again"));
+      load_module("terrace_mpi", "terrace_mpi_transport",
+                  "install Open MPI (openmpi-bin), and terrace's Debian package terrace-mpi if terrace "
+                  "came so, or build terrace again with libopenmpi-dev"));
 }
 
 }  // namespace

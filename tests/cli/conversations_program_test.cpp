@@ -204,7 +204,7 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   expect_refusal(tuned("none", "chat.jsonl", {"--template-date", "2026-02-31"}), 2, {"--template-date", "is no day"});
   scratch_.write("dir/chat_template.jinja", "\n{% include 'x' %}");
   expect_refusal(tuned("none", "chat.jsonl", {}), 2,
-                 {"chat_template.jinja, line 2", "'include' is not supported", "docs/chat.md"});
+                 {"chat_template.jinja, line 2", "'include' is not supported", "docs/guides/chat.md"});
   scratch_.write("run/tokenizer/chat_template.jinja", "\n{% include 'x' %}");
   expect_refusal(run(with_input(launch({"chat", "run"}), "a\n")), 5, {"chat_template.jinja: the file is damaged"});
 }

@@ -10,7 +10,7 @@ namespace {
 
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
-// Which runs have the same bits (docs/data-parallel.md, docs/pipeline.md).
+// Which runs have the same bits (docs/concepts/data-parallel.md, docs/concepts/pipeline.md).
 enum class Same {
   on_all_ranks,  // --canonical-reduction: every layout that divides the micro-batches
   on_one,        // one data rank: every synchronous pipeline in one direction

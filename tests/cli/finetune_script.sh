@@ -18,7 +18,7 @@ echo '00000061 00 a 01 wordb(a) 0 000 | a meaning' > "$folder/dictionary/data.ad
 echo '00000062 02 r 01 two_words 0 000 | a meaning' > "$folder/dictionary/data.adv"
 printf '  1 A licence | of whom  \n' > "$folder/dictionary/data.verb"
 script() {
-  exec "$project/examples/finetune.sh" --no-install --steps 4 --text "$project/docs/tour.md" --dictionary "$folder/dictionary" --out-dir "$1"
+  exec "$project/examples/finetune.sh" --no-install --steps 4 --text "$project/docs/internals/tour.md" --dictionary "$folder/dictionary" --out-dir "$1"
 }
 start() {
   setsid "$BASH" -c "$(declare -f script); script '$folder/$1'" > "$folder/log" 2>&1 &

@@ -3,6 +3,9 @@
 
 #include <fstream>
 #include <map>
+#include <regex>
+
+#include <terrace/core/machine.h>
 
 #include "cli_test.h"
 
@@ -167,6 +170,39 @@ TEST_F(FirstCommands, AGpuThatIsNotUsedIsNamed) {
   const auto one = run(started);
   ASSERT_EQ(0, one.exit) << one.described;
   EXPECT_THAT(one.out, HasSubstr("--device cpu (2 ranks need a GPU each, and there is 1)"));
+}
+
+// On a machine whose memory copies slowly, a step of eight sequences would wait for them.
+TEST_F(FirstCommands, ChooseTheirMicroBatchesOnce) {
+  auto slow = MachineProfile();
+  slow.memory_copy = 1e6;
+  save_profile(slow, at("slow.json"));
+  std::string lines;
+  for (int i = 0; i < 4000; ++i) lines += fmt::format("line {} of a longer text\n", i);
+  scratch_.write("long.txt", lines);
+  const Words least{"train", "--model", "model", "--data", "long.txt", "--seq-len", "16", "--assumed-costs"},
+      two{"--steps", "2"};
+  const Words tight{"--device-memory", "1.5MiB", "--machine-profile", "slow.json"};
+  const auto chosen = terrace(least + tight + two + Words{"--out-dir", "chosen"});
+  ASSERT_EQ(0, chosen.exit) << chosen.described;
+  std::smatch found;
+  ASSERT_TRUE(std::regex_search(chosen.out, found,
+                                std::regex("--batch-size ([0-9]+) --grad-accumulation ([0-9]+) \\([0-9]+ sequences a step, ")))
+      << chosen.described;
+  const Words given{"--batch-size", found[1], "--grad-accumulation", found[2]};
+  EXPECT_GT(std::stoi(found[1]) * std::stoi(found[2]), 8);
+  // The same flags, and no budget, give the same bits.
+  EXPECT_EQ(weights_of(chosen), weights_of(terrace(least + given + two + Words{"--out-dir", "given"})));
+  // A run that goes on keeps its own where the rates are others.
+  const auto more =
+      terrace(least + Words{"--device-memory", "1.5MiB", "--steps", "4", "--resume", "auto", "--out-dir", "chosen"});
+  ASSERT_EQ(0, more.exit) << more.described;
+  const auto whole = terrace({"train", "--resume", "given", "--steps", "4"});
+  EXPECT_EQ(weights_of(whole), weights_of(more)) << whole.described;
+  // Ranks take what the first one chooses.
+  const auto ranks = terrace(Words{"launch", "-n", "2", "--"} + least + tight + two + Words{"--out-dir", "ranks"});
+  EXPECT_EQ(0, ranks.exit) << ranks.described;
+  EXPECT_THAT(ranks.out, HasSubstr("sequences a step, "));
 }
 
 }  // namespace

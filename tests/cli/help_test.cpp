@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <map>
+#include <regex>
 #include <sstream>
 #include <thread>
 
@@ -184,6 +186,32 @@ TEST_F(Help, OfACommandIsAlsoACommand) {
   expect_refusal(terrace({"version", "2"}), 2, {"unexpected argument \"2\""});
 }
 
+// A bug report must say what ran.
+TEST_F(Help, TheVersionNamesTheBuild) {
+  const auto text = answer({"version"});
+  EXPECT_THAT(text, testing::StartsWith("terrace " TERRACE_VERSION "\n"));
+  std::istringstream lines(text);
+  std::map<std::string, std::string> told;
+  for (std::string name, value; lines >> name && std::getline(lines >> std::ws, value);) told[name] = value;
+  EXPECT_TRUE(std::regex_match(told["commit"], std::regex("[0-9a-f]{12,}(\\+changes)?|unknown"))) << told["commit"];
+  EXPECT_THAT(told["compiler"], testing::ContainsRegex("[0-9]+\\.[0-9]+"));
+  for (const auto* const library : {"oneDNN", "TBB", "liburing", "libnuma", "PCRE2", "sentencepiece", "NCCL"})
+    EXPECT_THAT(told[library], testing::AnyOf("left out", "in the CUDA module", testing::ContainsRegex("[0-9]+\\.[0-9]+")));
+}
+
+// Modules are those of the installation, whatever was built.
+TEST_F(Help, TheVersionLooksForModules) {
+  scratch_.write("terrace_cuda12.so", "only its name counts");
+  const auto modules = [&] {
+    auto version = launch({"version"});
+    version.environment = {{"TERRACE_MODULE_PATH", scratch_.path().string()}};
+    return run(version).out;
+  };
+  EXPECT_THAT(modules(), AllOf(HasSubstr("CUDA           terrace_cuda12\n"), HasSubstr("MPI            left out\n")));
+  scratch_.write("terrace_mpi.so", "only its name counts");
+  EXPECT_THAT(modules(), HasSubstr("MPI            terrace_mpi\n"));
+}
+
 // An example with a flag that the command does not have would teach a mistake.
 TEST_F(Help, ExamplesUseFlagsThatExist) {
   std::size_t examples = 0, flags = 0;
@@ -243,6 +271,7 @@ TEST_F(Help, BashCompletes) {
   EXPECT_THAT(proposed({"launch", "-n", "2", "--", "train", "--dty"}), ElementsAre("--dtype"));
   EXPECT_THAT(proposed({"help", "ch"}), ElementsAre("chat"));
   EXPECT_THAT(proposed({"completions", "z"}), ElementsAre("zsh"));
+  EXPECT_THAT(proposed({"man", ""}), ElementsAre("flags", "metrics", "exit-codes"));
   EXPECT_THAT(proposed({"nonsense", "--d"}), ElementsAre(""));
 }
 

@@ -54,7 +54,7 @@ class StepLaunchesTest : public FolderTest {
     c.machine_profile = profile();
     return c;
   }
-  // The rates that docs/gpu.md assumes for an H200.
+  // The rates that docs/internals/gpu.md assumes for an H200.
   [[nodiscard]] std::string profile() const {
     const MachineProfile h200{.disk_read = 2e9,
                               .disk_write = 1.2e9,
@@ -159,7 +159,7 @@ TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
   expect_counted(c, true);
 }
 
-// Llama 8B, 65,536 tokens a step: the figures of docs/gpu.md. Choices are those that `terrace plan` makes there.
+// Llama 8B, 65,536 tokens a step: the figures of docs/internals/gpu.md. Choices are those that `terrace plan` makes there.
 TEST_F(StepLaunchesTest, OfLlama8B) {
   cli::RunConfig resident;
   resident.layers = 32, resident.hidden = 4096, resident.heads = 32, resident.kv_heads = 8, resident.ffn = 14336;

@@ -28,8 +28,8 @@ std::pair<int, std::string> doctor(const RunConfig& config) {
 TEST(Doctor, LooksAtEverything) {
   const auto [code, text] = doctor({});
   EXPECT_EQ(code, 0) << text;
-  for (const auto* const name : {"processor", "SIMD", "memory", "memlock", "huge pages", "io_uring", "CUDA", "MPI", "NCCL",
-                                 "cuDNN", "disk path", "machine profile"}) {
+  for (const auto* const name : {"terrace", "processor", "SIMD", "memory", "memlock", "huge pages", "io_uring", "CUDA", "MPI",
+                                 "NCCL", "cuDNN", "disk path", "machine profile"}) {
     EXPECT_THAT(text, testing::HasSubstr(name));
   }
 }

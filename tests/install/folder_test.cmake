@@ -25,13 +25,13 @@ file(RENAME ${made} ${folder})
 
 file(GLOB_RECURSE files RELATIVE ${folder} ${folder}/*)
 foreach(file IN LISTS files)
-  if(file MATCHES "lib(cu|nv|nccl)")
+  if(file MATCHES "lib(cu|nv|nccl|stdc\\+\\+|gcc_s)")
     message(FATAL_ERROR "${file} is the other machine's own")
   endif()
 endforeach()
 
-# What belongs to that machine: its kernel's libraries, CUDA's, and an MPI, whose own libraries it brings along.
-set(others "^(linux-vdso|/lib64/ld-linux|lib(c|m|dl|rt|pthread)\\.so|libcu|libnv|libnccl)")
+# What belongs to that machine: glibc and the compiler's libraries, CUDA's, and an MPI, whose own libraries it brings along.
+set(others "^(linux-vdso|/lib64/ld-linux|lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s)\\.so|libcu|libnv|libnccl)")
 # Modules come last: they are loaded into the program, which has loaded its own libraries from the folder by then.
 file(GLOB programs ${folder}/bin/* ${folder}/tests/*)
 file(GLOB modules ${folder}/lib/terrace/terrace_cuda*.so)
@@ -53,6 +53,16 @@ foreach(file IN LISTS programs modules)
     endif()
   endforeach()
 endforeach()
+
+find_program(DPKG dpkg-query)
+if(DPKG)  # notices are Debian's
+  file(READ ${folder}/share/doc/terrace/copyright notices)
+  foreach(library libnuma1 liburing2 common-licenses/LGPL-2.1 libcli11-dev)
+    if(NOT notices MATCHES "\n=+\n[^\n]*${library}")
+      message(FATAL_ERROR "the folder has no notice of ${library}")
+    endif()
+  endforeach()
+endif()
 
 run(${folder}/bin/terrace doctor)
 file(WRITE ${SCRATCH}/corpus "")

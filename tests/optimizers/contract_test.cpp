@@ -75,8 +75,8 @@ void specify(const Case& optimizer, const UpdateStep& step, double decay, A& w, 
     optimizer.in_fp32(optimizer.settings, step, decay, w, g, s0, s1);
 }
 
-// What docs/optimizers.md says becomes of a chunk, whose second part begins with this element of its tensor. Numbers go in as
-// they are stored and come out as they will be stored.
+// What docs/internals/optimizers.md says becomes of a chunk, whose second part begins with this element of its tensor. Numbers
+// go in as they are stored and come out as they will be stored.
 template <class A>
 void expect_specified_steps(const Case& optimizer, const Optimizer& tested, ThreadPool& pool, TestChunk chunk, unsigned steps,
                             const std::function<UpdateStep(std::uint64_t)>& step_of, std::uint64_t tensor_element = 0) {

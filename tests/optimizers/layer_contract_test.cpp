@@ -119,7 +119,8 @@ TEST_P(LayerContract, HundredStepsAreThoseOfThePublishedFormula) {
   EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp32)), 2e-4);
 }
 
-// What docs/optimizers.md says becomes of a layer. Numbers go in as they are stored and come out as they will be stored.
+// What docs/internals/optimizers.md says becomes of a layer. Numbers go in as they are stored and come out as they will be
+// stored.
 template <class A>
 void expect_specified_steps(const Case& c, const Optimizer& tested, Device& device, Stream& stream, TestLayer l,
                             const std::function<UpdateStep(std::uint64_t)>& step_of) {

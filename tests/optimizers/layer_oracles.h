@@ -1,5 +1,5 @@
-// The published formulas of optimizers that see whole layers, in fp64 and tensor by tensor: what docs/optimizers.md is held
-// against. They share nothing with the code under test.
+// The published formulas of optimizers that see whole layers, in fp64 and tensor by tensor: what docs/internals/optimizers.md
+// is held against. They share nothing with the code under test.
 #pragma once
 
 #include <algorithm>

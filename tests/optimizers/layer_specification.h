@@ -1,6 +1,6 @@
-// Optimizers that see whole layers as docs/optimizers.md specifies them, on one tensor: one operation a line, each rounded to A
-// on its own (std::fma once), sums of squares in the order that is written there. Matrix products alone are the device's, as
-// the page says.
+// Optimizers that see whole layers as docs/internals/optimizers.md specifies them, on one tensor: one operation a line, each
+// rounded to A on its own (std::fma once), sums of squares in the order that is written there. Matrix products alone are the
+// device's, as the page says.
 #pragma once
 
 #include <array>

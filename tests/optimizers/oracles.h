@@ -1,5 +1,5 @@
-// Every optimizer twice over, on one element: as docs/optimizers.md specifies it, one operation a line, each rounded to A on
-// its own (std::fma once); and as its paper or PyTorch states it, in more precision than anything under test.
+// Every optimizer twice over, on one element: as docs/internals/optimizers.md specifies it, one operation a line, each rounded
+// to A on its own (std::fma once); and as its paper or PyTorch states it, in more precision than anything under test.
 #pragma once
 
 #include <cmath>

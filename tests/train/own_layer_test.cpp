@@ -1,4 +1,4 @@
-// A layer of an embedder's own in a chain of the library's layers. docs/embedding.md shows it.
+// A layer of an embedder's own in a chain of the library's layers. docs/guides/embedding.md shows it.
 #include <gtest/gtest.h>
 
 #include <memory>

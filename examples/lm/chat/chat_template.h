@@ -1,5 +1,5 @@
-// A model's own chat template: the part of Jinja that the templates of Hugging Face's library use (docs/chat.md lists it), in
-// the environment that the library gives them: trim_blocks, lstrip_blocks, loop controls and {% generation %}.
+// A model's own chat template: the part of Jinja that the templates of Hugging Face's library use (docs/guides/chat.md lists
+// it), in the environment that the library gives them: trim_blocks, lstrip_blocks, loop controls and {% generation %}.
 //
 // A template is foreign text. It reads the values that it is given and writes a text, and has no way to anything else. Its
 // steps, its depth and its memory are limited (jinja/work.h).

@@ -55,7 +55,7 @@ Tokenizer Tokenizer::read(const std::filesystem::path& file) {
   } catch (const Error& error) {
     throw Error(
         fmt::format("the tokenizer {} cannot be used: {}\n  give a tokenizer.json with the model BPE, or a tokenizer.model "
-                    "of sentencepiece; docs/tokenizers.md lists what they may have",
+                    "of sentencepiece; docs/reference/tokenizers.md lists what they may have",
                     file.string(), error.what()),
         error.exit());
   }

@@ -260,7 +260,7 @@ TEST(Template, WhatIsNoTemplateIsRefusedWithItsLine) {
 
 TEST(Template, WhatTerraceDoesNotHaveIsNamed) {
   expect_refused(
-      {{"{% include 'x' %}", "the statement 'include' is not supported\n  docs/chat.md"},
+      {{"{% include 'x' %}", "the statement 'include' is not supported\n  docs/guides/chat.md"},
        {"{% extends 'x' %}", "'extends' is not supported"},
        {"{% block x %}{% endblock %}", "'block' is not supported"},
        {"{% import 'x' as y %}", "'import' is not supported"},

@@ -19,7 +19,7 @@ struct Fault {
 // Part of Jinja or of Python that terrace does not have.
 [[noreturn]] inline void unsupported(const std::string& what) {
   throw Fault{what + " is not supported",
-              "docs/chat.md lists what is; write the template without it, as chat_template.jinja beside the tokenizer"};
+              "docs/guides/chat.md lists what is; write the template without it, as chat_template.jinja beside the tokenizer"};
 }
 [[noreturn]] inline void too_much(std::string what) {
   throw Fault{std::move(what), "correct the template: one that writes conversations needs far less"};

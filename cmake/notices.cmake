@@ -1,0 +1,73 @@
+# Included by the installation of a package's component (Pack.cmake): writes OUT, its file `copyright`, which says what holds for
+# terrace and has the notices of all that is in the package besides:
+#   SHIPPED      programs whose shared libraries are in the package, but for those that NOT_SHIPPED matches
+#   COMPILED_IN  Debian's packages of headers that are compiled in
+#   CUDA_LICENCE the licence of CUDA's static runtime, or where it was not found; empty: nothing of CUDA is in the package
+# The notices are Debian's. Where libraries are shipped, the texts that they name in /usr/share/common-licenses follow, because the
+# package may go to a system without them.
+cmake_policy(VERSION 3.25)
+
+function(add_notice title file)
+  string(REPEAT "=" 100 line)
+  file(READ ${file} words)
+  string(APPEND text "\n${line}\n${title}\n${line}\n\n${words}")
+  set(text "${text}" PARENT_SCOPE)
+endfunction()
+
+function(write_notices)
+  set(owners ${COMPILED_IN})
+  set(missing "")
+  if(SHIPPED)
+    file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${SHIPPED} PRE_EXCLUDE_REGEXES ${NOT_SHIPPED} RESOLVED_DEPENDENCIES_VAR libraries)
+    foreach(library IN LISTS libraries)
+      file(REAL_PATH ${library} file)
+      execute_process(COMMAND dpkg-query -S ${file} OUTPUT_VARIABLE owner RESULT_VARIABLE status ERROR_QUIET)
+      if(status EQUAL 0)
+        string(REGEX REPLACE ":.*" "" owner "${owner}")
+        list(APPEND owners ${owner})
+      else()
+        list(APPEND missing ${library})
+      endif()
+    endforeach()
+  endif()
+
+  set(text "${WHAT}
+
+No licence has been chosen for terrace yet. Until its owners choose one, all rights in it are reserved.
+What follows are the notices of other libraries in this package: shared libraries, or code that is compiled into its files.
+")
+  set(licences "")
+  list(REMOVE_DUPLICATES owners)
+  foreach(owner IN LISTS owners)
+    execute_process(COMMAND dpkg-query -W -f "\${source:Package} \${source:Version}" ${owner}
+      OUTPUT_VARIABLE source RESULT_VARIABLE status ERROR_QUIET)
+    set(notice /usr/share/doc/${owner}/copyright)
+    if(status EQUAL 0 AND EXISTS ${notice})
+      add_notice("${owner}, of Debian's source package ${source}" ${notice})
+      file(STRINGS ${notice} lines REGEX "/usr/share/common-licenses/")
+      string(REGEX MATCHALL "/usr/share/common-licenses/[A-Za-z0-9.-]*[A-Za-z0-9]" named "${lines}")
+      list(APPEND licences ${named})
+    else()
+      list(APPEND missing ${owner})
+    endif()
+  endforeach()
+  if(EXISTS "${CUDA_LICENCE}")
+    add_notice("the runtime of CUDA, which the CUDA module has in it" ${CUDA_LICENCE})
+  elseif(NOT "${CUDA_LICENCE}" STREQUAL "")
+    list(APPEND missing "the runtime of CUDA")
+  endif()
+  if(SHIPPED)
+    list(REMOVE_DUPLICATES licences)
+    foreach(licence IN LISTS licences)
+      if(EXISTS ${licence})
+        add_notice(${licence} ${licence})
+      endif()
+    endforeach()
+  endif()
+  foreach(name IN LISTS missing)
+    message(WARNING "no notice of ${name} was found, because it is not of a Debian package: add it before others get this package")
+    string(APPEND text "\nNO NOTICE WAS FOUND: ${name}\n")
+  endforeach()
+  file(WRITE ${OUT} "${text}")
+endfunction()
+write_notices()

@@ -1,0 +1,25 @@
+// What this program was built from: the commit, the compiler and the libraries. CMake writes the values.
+//
+// Threads: any; constant.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace terrace::cli {
+
+struct BuildFacts {
+  struct Library {
+    std::string_view name, version;  // version empty: left out
+  };
+  std::string_view compiler;  // "GNU 12.2.0, Release"
+  std::array<Library, 6> libraries;
+  bool nccl;  // in the CUDA module, if that was built
+};
+const BuildFacts& build_facts();
+
+// Twelve digits, followed by "+changes" if tracked files differed from the commit; "unknown" if the sources were no git
+// checkout.
+std::string_view build_commit();
+
+}  // namespace terrace::cli

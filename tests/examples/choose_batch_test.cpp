@@ -1,0 +1,95 @@
+// The micro-batches that are chosen beside a published model, by plans for machines of given rates.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/examples/terrace/choose_batch.h>
+
+namespace terrace::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+cli::RunConfig published() {
+  cli::RunConfig c;
+  c.layers = 4, c.hidden = 256, c.heads = 4, c.seq_len = 256, c.vocab = 512;
+  c.dtype = "bf16";
+  c.device = c.found_device = "cpu";
+  c.device_memory = c.host_memory = "1GiB";
+  c.chooses_batch = true;
+  return c;
+}
+// Its state lies on the disk.
+cli::RunConfig on_disk() {
+  auto c = published();
+  c.device_memory = "16MiB", c.host_memory = "16MiB";
+  c.nvme_path = {"/"};
+  return c;
+}
+MachineProfile with_disk(double bytes_a_second) {
+  MachineProfile p;
+  p.disk_read = p.disk_write = bytes_a_second;
+  p.disk_both = 2 * bytes_a_second;
+  return p;
+}
+struct Chosen {
+  std::int64_t batch_size = 0, micro_batches = 0;
+  std::vector<std::string> said;
+  [[nodiscard]] std::int64_t sequences() const { return batch_size * micro_batches; }
+};
+Chosen chosen(const cli::RunConfig& c, const MachineProfile& profile, std::uint64_t sequences = 0) {
+  const auto with = cli::with_chosen_batch(c, profile, [=] { return sequences; });
+  return {with.batch_size, with.grad_accumulation, with.chosen};
+}
+
+TEST(ChosenBatch, IsTheUsualOneWhereAllFits) {
+  const auto of = chosen(published(), MachineProfile());
+  EXPECT_EQ(8, of.batch_size);
+  EXPECT_EQ(1, of.micro_batches);
+  EXPECT_THAT(of.said, IsEmpty()) << "nothing was chosen";
+}
+
+TEST(ChosenBatch, HoldsFewerActivationsAtOnceWhereTheyDoNotFit) {
+  auto c = published();
+  c.device_memory = "8MiB", c.host_memory = "64MiB";
+  const auto of = chosen(c, MachineProfile());
+  EXPECT_LT(of.batch_size, 8);
+  EXPECT_EQ(8, of.sequences());
+  EXPECT_THAT(of.said, ElementsAre(HasSubstr("(8 sequences a step, ")));
+}
+
+TEST(ChosenBatch, GrowsUntilAStepComputesForLongerThanItMoves) {
+  std::int64_t before = 8;
+  for (const double rate : {2.5e9, 5e7, 1e6}) {
+    const auto of = chosen(on_disk(), with_disk(rate));
+    EXPECT_GE(of.sequences(), before) << rate;
+    EXPECT_LE(of.sequences(), 64) << rate;
+    before = of.sequences();
+    if (rate == 1e6) {
+      EXPECT_THAT(of.said,
+                  ElementsAre(HasSubstr("64 sequences a step, because a step moves bytes for longer than it computes")));
+    }
+  }
+  EXPECT_EQ(64, before);
+}
+
+TEST(ChosenBatch, LeavesAnEpochThirtyTwoSteps) {
+  EXPECT_EQ(8, chosen(on_disk(), with_disk(1e6), 300).sequences());
+  EXPECT_EQ(16, chosen(on_disk(), with_disk(1e6), 32 * 16).sequences());
+  EXPECT_EQ(32, chosen(on_disk(), with_disk(1e6), 32 * 63).sequences());
+}
+
+TEST(ChosenBatch, IsLeftAsItIsWhereItIsGivenOrOthersDependOnIt) {
+  for (const auto& change : std::vector<std::function<void(cli::RunConfig&)>>{
+           [](cli::RunConfig& c) { c.chooses_batch = false; }, [](cli::RunConfig& c) { c.pp = 2; },
+           [](cli::RunConfig& c) { c.group = 1; }, [](cli::RunConfig& c) { c.sync_interval = 2; }}) {
+    auto c = on_disk();
+    change(c);
+    EXPECT_EQ(8, chosen(c, with_disk(1e6)).batch_size);
+    EXPECT_EQ(1, chosen(c, with_disk(1e6)).micro_batches);
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test
