@@ -202,6 +202,18 @@ TEST_F(ContextProgram, PlannedPeaksAreThoseOfTheRankThatReservesMost) {
   EXPECT_EQ(peaks, nlohmann::json::parse(planned.out).at("peak_bytes"));
 }
 
+// Places may still move after many rounds of an evaluation.
+TEST_F(ContextProgram, PlannedPeaksAreThoseOfAllRoundsOfAnEvaluation) {
+  const Words sizes{"--layers", "3", "--hidden", "128", "--heads", "8", "--seq-len", "128", "--vocab", "257", "--untied"};
+  const Words batch{"--batch-size", "1", "--steps", "5", "--warmup", "0", "--eval-batches", "30", "--eval-first"};
+  const Words ways{"--cp", "4", "--zero", "2", "--order", "vertical", "--prefetch-depth", "3", "--recompute", "none"};
+  const Words room{"--nvme-path", "disk", "--device-memory", "1631492", "--host-memory", "3190440", "--save", "s.safetensors"};
+  const auto trained =
+      train(Words{"--model", "olmo2", "--dtype", "bf16", "--data-format", "bytes"} + sizes + batch + ways + room);
+  ASSERT_EQ(0, trained.exit) << trained.described;
+  EXPECT_EQ(json_in("run/plan.json").at("peak_bytes"), json_in("run/result.json").at("peak_bytes"));
+}
+
 TEST_F(ContextProgram, APlanSaysWhatARankHoldsAndSends) {
   const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
              part = terrace(tiny("plan", {"--heads", "4", "--cp", "4", "--zero", "3", "--json"}));
