@@ -28,6 +28,7 @@ class LifeWalk {
         programs_(programs),
         costs_(costs),
         life_(life),
+        further_rounds_(life.most_steps),
         residency_(capacity, policy_, generations),
         walk_(map, residency_, policy_),
         simulator_(costs, profile, life.trace, [&map](ChunkId chunk) { return map.describe(chunk); }) {
@@ -157,7 +158,11 @@ class LifeWalk {
     drain();
     const auto at_once = std::uint64_t{request_.data.with_sequences()} * programs_.evaluate.micro_batches;
     const auto rounds = ceil_div(request_.evaluate_batches, at_once);
-    for (std::uint64_t i = 0; i < std::min(rounds, kWalkedSteps); ++i) run(programs_.evaluate);  // they repeat, too
+    // They repeat, too, but places may still move after many of them: a whole life walks more rounds, in all of its evaluations
+    // together.
+    const auto few = std::min(rounds, kWalkedSteps), more = std::min(rounds - few, further_rounds_);
+    further_rounds_ -= more;
+    for (std::uint64_t i = 0; i < few + more; ++i) run(programs_.evaluate);
   }
 
   void commit() {
@@ -204,6 +209,7 @@ class LifeWalk {
   const Programs& programs_;
   const CostModel& costs_;
   Life life_;
+  std::uint64_t further_rounds_;  // of evaluations
   Belady policy_;
   Residency residency_;
   Walk walk_;

@@ -473,6 +473,22 @@ Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, con
   return Planner(model, closed, profile).of_rank(p, request.rank);
 }
 
+PerTier<std::uint64_t> peak_of_data_ranks(const Plan& p, const Model& model, const PlanRequest& request,
+                                          const MachineProfile& profile, ThreadPool& pool) {
+  if (request.data.stage() == 0) return p.peak_bytes;  // all hold the same
+  const auto mesh = mesh_of(model, request);
+  std::vector<PerTier<std::uint64_t>> peaks(std::min(request.data.all(), kTriedRanks), p.peak_bytes);
+  pool.parallel_for(static_cast<std::int64_t>(peaks.size()), [&](std::int64_t i) {
+    auto other = request;
+    other.rank = mesh.at(p.map.rank, kDataAxes, static_cast<std::uint32_t>(i));
+    peaks[static_cast<std::size_t>(i)] = for_rank(p, model, other, profile).peak_bytes;
+  });
+  auto most = p.peak_bytes;
+  for (const auto& peak : peaks)
+    for (const auto tier : kAllTiers) most[tier] = std::max(most[tier], peak[tier]);
+  return most;
+}
+
 Traffic traffic_of_step(const Plan& p) {
   auto all = p.steady_traffic;
   if (p.average.every == 0) return all;

@@ -84,6 +84,10 @@ struct Plan {
 Plan plan(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool = nullptr);
 // The same plan for request.rank. Throws DoesNotFit in the unlikely case that its walk needs more memory than the first one's.
 Plan for_rank(const Plan& plan, const Model& model, const PlanRequest& request, const MachineProfile& profile);
+// The greatest peaks of the data ranks, of which `plan` is the first one's. Each holds other chunks, so another one may reserve
+// more. Walks the first eight, as plan() does to see whether they fit.
+PerTier<std::uint64_t> peak_of_data_ranks(const Plan& plan, const Model& model, const PlanRequest& request,
+                                          const MachineProfile& profile, ThreadPool& pool);
 
 // The traffic of a steady step, including its share of an average.
 Traffic traffic_of_step(const Plan& plan);

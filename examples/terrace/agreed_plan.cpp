@@ -123,7 +123,7 @@ nlohmann::json AgreedPlan::to_json(Team& team) const {
   auto peaks = json.at("peak_bytes");
   for (auto& [tier, bytes] : peaks.items()) bytes = team.max(bytes.get<std::uint64_t>());
   const auto steps = team.each(static_cast<double>(plan_.step_traffic.size()));
-  json["ranks"]["peak_bytes"] = peaks;
+  json["peak_bytes"] = json["ranks"]["peak_bytes"] = peaks;
   if (std::ranges::min(steps) == std::ranges::max(steps)) json["ranks"]["walked_bytes"] = walked;
   return json;
 }

@@ -45,7 +45,8 @@ class AgreedPlan {
 
   // "gpt2 with 124.4M parameters, …": this rank, its model and budgets, and what bounds its steps.
   [[nodiscard]] std::string describe() const;
-  // The first rank's plan. With several ranks also the bytes that all of them move and the greatest peaks, as in the metrics.
+  // The first rank's plan, with the greatest peaks of all ranks. With several ranks also the bytes that all of them move, as in
+  // the metrics.
   [[nodiscard]] nlohmann::json to_json(Team& team) const;
 
  private:

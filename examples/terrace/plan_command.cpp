@@ -118,7 +118,11 @@ Exit plan_command(const CommandLine& given) {
   auto request = plan_request(config);
   set_pipeline(request, config, model, profile);
   Trace trace;
-  const auto p = make_plan(config, model, request, profile, line.plan.trace.empty() ? nullptr : &trace);
+  auto p = make_plan(config, model, request, profile, line.plan.trace.empty() ? nullptr : &trace);
+  if (p.fits) {
+    auto pool = make_pool(config);
+    p.peak_bytes = peak_of_data_ranks(p, model, request, profile, pool);
+  }
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
     auto json = to_json(config, p);

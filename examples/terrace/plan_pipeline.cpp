@@ -130,6 +130,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
     set_pipeline(request, config, model, profile);
     plans = plan_ranks(request, config, model, profile, pool);
   }
+  for (auto& stage : plans) stage.peak_bytes = peak_of_data_ranks(stage, model, request, profile, pool);
   const auto& p = *request.pipeline;
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);
   const auto timing = pipeline::simulate(p.schedule, costs);

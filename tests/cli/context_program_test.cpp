@@ -185,6 +185,35 @@ TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 
+// Ranks hold different chunks. Here another one than the first reserves the most.
+TEST_F(ContextProgram, PlannedPeaksAreThoseOfTheRankThatReservesMost) {
+  const Words sizes{"--layers", "1", "--hidden", "12", "--heads", "2", "--seq-len", "24", "--vocab", "509"};
+  const Words batch{"--batch-size", "3", "--grad-accumulation", "3", "--steps", "1", "--eval-batches", "1"};
+  const Words ways{"--cp", "4", "--zero", "1", "--prefetch-depth", "5", "--activations", "keep", "--nvme-path", "disk"};
+  const auto words = Words{"--model", "olmo2", "--dtype", "bf16", "--data-format", "bytes"} + sizes + batch + ways +
+                     Words{"--device-memory", "299417", "--host-memory", "746168"};
+  const auto trained = train(words);
+  ASSERT_EQ(0, trained.exit) << trained.described;
+  const auto peaks = json_in("run/result.json").at("peak_bytes");
+  EXPECT_EQ(294912, peaks.at("device")) << "the first rank alone has 274432";
+  EXPECT_EQ(peaks, json_in("run/plan.json").at("peak_bytes"));
+  const auto planned = terrace(tiny("plan", words + Words{"--json"}));
+  ASSERT_EQ(0, planned.exit) << planned.described;
+  EXPECT_EQ(peaks, nlohmann::json::parse(planned.out).at("peak_bytes"));
+}
+
+// Places may still move after many rounds of an evaluation.
+TEST_F(ContextProgram, PlannedPeaksAreThoseOfAllRoundsOfAnEvaluation) {
+  const Words sizes{"--layers", "3", "--hidden", "128", "--heads", "8", "--seq-len", "128", "--vocab", "257", "--untied"};
+  const Words batch{"--batch-size", "1", "--steps", "5", "--warmup", "0", "--eval-batches", "30", "--eval-first"};
+  const Words ways{"--cp", "4", "--zero", "2", "--order", "vertical", "--prefetch-depth", "3", "--recompute", "none"};
+  const Words room{"--nvme-path", "disk", "--device-memory", "1631492", "--host-memory", "3190440", "--save", "s.safetensors"};
+  const auto trained =
+      train(Words{"--model", "olmo2", "--dtype", "bf16", "--data-format", "bytes"} + sizes + batch + ways + room);
+  ASSERT_EQ(0, trained.exit) << trained.described;
+  EXPECT_EQ(json_in("run/plan.json").at("peak_bytes"), json_in("run/result.json").at("peak_bytes"));
+}
+
 TEST_F(ContextProgram, APlanSaysWhatARankHoldsAndSends) {
   const auto whole = terrace(tiny("plan", {"--heads", "4", "--json"})),
              part = terrace(tiny("plan", {"--heads", "4", "--cp", "4", "--zero", "3", "--json"}));

@@ -396,12 +396,16 @@ DrawnRun draw_run(std::uint64_t seed, std::uint64_t number) {
   if (draw.one_in(4)) std::tie(run.wrong, run.wrong_says) = draw_wrong(draw, b);
   run.prompt = std::string("The river").substr(0, draw.from(1, 7));
   run.sampling = {"--max-tokens", text(draw.from(1, 20)), "--temperature", draw.of<const char*>({"0", "0.8"})};
+  run.tokenizer = draw.one_in(4);
+  if (run.tokenizer) run.bits = run.bits + Words{"--vocab", kTokenizerVocab, "--tokenizer", "tokenizer.json"};
   return run;
 }
 
 Words words_of(const DrawnRun& run, const Leg& leg) {
   const auto& l = leg.layout;
-  Words words = Words{"train", "--assumed-costs", "--data", "corpus.txt", "--data-format", "bytes"} + run.bits +
+  const auto data =
+      run.tokenizer ? Words{"--data", "ids", "--data-format", "u16"} : Words{"--data", "corpus.txt", "--data-format", "bytes"};
+  Words words = Words{"train", "--assumed-costs"} + data + run.bits +
                 Words{"--steps", text(leg.steps), "--grad-accumulation", text(run.micro_batches / l.dp)};
   if (l.dp > 1) words = words + Words{"--dp", text(l.dp)};
   if (l.zero > 0) words = words + Words{"--zero", text(l.zero)};

@@ -50,12 +50,14 @@ struct DrawnRun {
   Words bits;                       // the model and all that reaches its bits
   std::uint64_t micro_batches = 1;  // of a step, on all ranks
   bool canonical = false;
+  bool tokenizer = false;  // trained on ids, with the tokenizer that made them, and not on bytes
   Leg reference;
   std::vector<std::vector<Leg>> variants;  // each a run, in one or more legs
   Words wrong, wrong_says;                 // words that make the reference illegal, and what the refusal must name
   std::string prompt;
   Words sampling;  // of `terrace generate`
 };
+inline constexpr auto kTokenizerVocab = "281";  // of tokenizer.json, which no number of tiles or ranks divides
 DrawnRun draw_run(std::uint64_t seed, std::uint64_t number);
 
 // `terrace train` without budgets.

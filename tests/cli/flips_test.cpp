@@ -179,6 +179,45 @@ TEST_F(Flips, InAnyFileOfAStoppedRunAreFoundOrHarmless) {
   flip_all("stopped", {Use::resume, Use::verify, Use::generate, Use::report}, {{Use::resume, end}});
 }
 
+// A kept commit is used by its copy. Found: where it is verified, copied, or where the copy goes on. Harmless: the copy ends as
+// the run did.
+TEST_F(Flips, InAKeptCommitAreFoundOrHarmless) {
+  const auto whole = terrace(small({"--steps", kFinished, "--ckpt-keep", "2"}));
+  ASSERT_EQ(0, whole.exit) << whole.described;
+  fs::rename(at("run"), at("finished"));
+  const auto places = number_from_environment("TERRACE_FLIPS", 6), seed = number_from_environment("TERRACE_FLIP_SEED", 1);
+  const auto kept = fs::directory_iterator(at("finished/kept"))->path().filename();
+  ASSERT_EQ("step-00000002", kept);
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(at("finished/kept") / kept))
+    if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(fs::relative(entry.path(), at("finished")));
+  ASSERT_FALSE(files.empty());
+  std::ranges::sort(files);
+  for (const auto& file : files) {
+    std::mt19937_64 random(seed);
+    for (std::uint64_t i = 0; i < places; ++i) {
+      SCOPED_TRACE(fmt::format("TERRACE_FLIP_SEED={}, place {} of {}", seed, i, file.string()));
+      put("finished");
+      fs::remove_all(at("again"));
+      flip(at("run") / file, random);
+      const auto passes = [&](const Words& words) {
+        const auto outcome = terrace(words);
+        EXPECT_TRUE(outcome.exit == 0 || outcome.exit == 5) << outcome.described;
+        EXPECT_TRUE(outcome.exit == 0 || outcome.err.find(file.filename().string()) != std::string::npos) << outcome.described;
+        return outcome.exit == 0;
+      };
+      const bool verified = passes({"ckpt", "verify", "run", "--step", "2"});
+      if (!passes({"ckpt", "copy", "run", "again", "--step", "2"})) continue;
+      const auto rest = terrace(small({"--steps", kFinished, "--out-dir", "again"}));
+      ASSERT_TRUE(rest.exit == 0 || !verified) << "what was verified does not go on: " << rest.described;
+      if (rest.exit == 0) {
+        EXPECT_EQ(weights_of(whole), weights_of(rest)) << rest.described;
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // A tokenizer with a flipped bit may be one that reads well and gives other ids, so every flip must be found.
 TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);

@@ -2,7 +2,7 @@
 // pipeline, tensor, context and expert parallelism, each under two ways of moving and sharing. What must hold:
 //
 //   - every drawn line is accepted, and trains what one rank trains: losses, gradient norms, held-out loss, generated text;
-//   - both ways give the same bits on one mesh;
+//   - both ways give the same bits on one mesh, move the planned bytes and reach the planned peaks;
 //   - an illegal degree is refused with its flag and the nearest legal ones, and these are accepted.
 //
 //   TERRACE_MESHES_SEED   the first number of every draw
@@ -20,6 +20,7 @@
 
 #include "drawn_mesh.h"
 #include "on_ranks.h"
+#include "run_promises.h"
 
 namespace terrace::test {
 namespace {
@@ -42,6 +43,9 @@ class Meshes : public Ranks {
     return tell(words);
   }
   [[nodiscard]] std::string greedy(const std::string& run);
+  [[nodiscard]] Told told_by(const std::string& run) const {
+    return {metrics(run), json_in(run + "/plan.json"), json_in(run + "/result.json")};
+  }
   [[nodiscard]] Words budgets(const DrawnMesh& mesh, const Words& words);
   void check_mesh(const DrawnModel& model, const DrawnMesh& mesh, const std::string& run);
   void check_wrong(const DrawnModel& model);
@@ -95,6 +99,7 @@ void Meshes::check_mesh(const DrawnModel& model, const DrawnMesh& mesh, const st
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   SCOPED_TRACE(outcome.described);
   expect_near("one", run, model.fp64 ? 1e-9 : 5e-5);
+  expect_moved_as_planned(told_by(run));
   EXPECT_EQ(text_, greedy(run));
 
   const auto other = with(words, mesh.other_way);
@@ -108,6 +113,13 @@ void Meshes::check_mesh(const DrawnModel& model, const DrawnMesh& mesh, const st
   ASSERT_EQ(0, again.exit) << again.described;
   EXPECT_EQ(weights_of(outcome), weights_of(again)) << again.described;
   EXPECT_EQ(steps(run), steps(run + "-tight"));
+  SCOPED_TRACE(again.described);
+  expect_moved_as_planned(told_by(run + "-tight"));
+  auto plan = other + tight + Words{"--json"};
+  plan.front() = "plan";
+  const auto asked = tell(plan);
+  ASSERT_EQ(0, asked.exit) << asked.described;
+  expect_planned_peaks(json::parse(asked.out), told_by(run + "-tight"));
 }
 
 void Meshes::check_wrong(const DrawnModel& model) {

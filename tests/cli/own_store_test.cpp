@@ -94,10 +94,11 @@ TEST_F(OwnStore, OfTwoCopiesOfARunTheStoreIsThatOfTheOneThatWentOn) {
   EXPECT_EQ(0, verify("copy").exit) << "nothing was written since";
   ASSERT_EQ(0, go_on("run", "6").exit);
   const auto before = everything({"disk"});
-  for (const auto& words : {Words{"ckpt", "verify", "copy"}, Words{"ckpt", "inspect", "copy"}, Words{"ckpt", "list", "copy"},
-                            Words{"ckpt", "copy", "copy", "new"}, Words{"ckpt", "export", "copy", "new"},
-                            Words{"generate", "copy", "--prompt", "The"}, tiny("train", {"--resume", "copy", "--steps", "8"}),
-                            tiny("train", {"--resume", "copy", "--steps", "8", "--force"})})
+  for (const auto& words :
+       {Words{"ckpt", "verify", "copy"}, Words{"ckpt", "inspect", "copy"}, Words{"ckpt", "list", "copy"},
+        Words{"ckpt", "copy", "copy", "new"}, Words{"ckpt", "export", "copy", "new"},
+        Words{"generate", "copy", "--prompt", "The"}, Words{"eval", "copy", "--data", "corpus.txt"},
+        tiny("train", {"--resume", "copy", "--steps", "8"}), tiny("train", {"--resume", "copy", "--steps", "8", "--force"})})
     expect_refusal(terrace(words), 5, {"belongs to another run", "the run in copy", "terrace ckpt copy"});
   EXPECT_FALSE(fs::exists(at("new")));
   const auto removed = terrace({"ckpt", "rm", "copy"});

@@ -27,6 +27,9 @@ void expect_result_of(const Told& reference, const Told& run);
 // Of a run that began anew: the bytes of the planned steps, and the peaks to the byte.
 void expect_moved_as_planned(const Told& run);
 
+// `terrace plan --json` says the peaks of the run's own plan, which are those of the rank that reserves most.
+void expect_planned_peaks(const nlohmann::json& plan, const Told& run);
+
 struct MostBytes {  // of one rank
   std::uint64_t device = std::numeric_limits<std::uint64_t>::max(), host = device, disk = device;
 };

@@ -466,24 +466,20 @@ TEST(ModelDir, GemmasLanguageModelIsFoundInAModelWithAPartForImages) {
 
 // A window that no sequence reaches is kept for files and computes nothing else than none, in Gemma 3 with its own rotary base.
 TEST(ModelDir, AWindowMayBeLongerThanTheSequences) {
-  for (const auto* const type : {"mistral", "gemma2", "gemma3_text"}) {
+  for (const std::string type : {"mistral", "mixtral", "phi3", "gemma2", "gemma3_text"}) {
     SCOPED_TRACE(type);
-    auto config = std::string(type) == "mistral" ? of_type(type, {{"attention_bias", nullptr}}) : gemma3();
+    auto config = type.starts_with("gemma") ? gemma3() : of_type(type.c_str(), {{"attention_bias", nullptr}});
+    if (type == "mixtral") config.update({{"num_local_experts", 4}, {"num_experts_per_tok", 2}});
     config["model_type"] = type;
     config["sliding_window"] = 4096;
     config["max_position_embeddings"] = 2048;
     const auto c = lm::parse_model_config(config.dump(), "c");
-    const std::string pattern = std::string(type) == "mistral"  ? "4096"
-                                : std::string(type) == "gemma2" ? "4096,0"
-                                                                : "4096,4096,4096,4096,4096,0";
+    const std::string pattern = type == "gemma2" ? "4096,0" : type == "gemma3_text" ? "4096,4096,4096,4096,4096,0" : "4096";
     EXPECT_EQ(pattern, layers::to_string(c.window));
     auto shorter = c;
     shorter.seq_len = 32;
     const auto computed = lm::transformer_of(lm::complete(shorter)).window;
-    EXPECT_EQ(std::string(type) == "gemma3_text" ? "32,32,32,32,32,0"
-              : std::string(type) == "gemma2"    ? "0,0"
-                                                 : "0",
-              layers::to_string(computed));
+    EXPECT_EQ(type == "gemma3_text" ? "32,32,32,32,32,0" : type == "gemma2" ? "0,0" : "0", layers::to_string(computed));
     const auto written = lm::model_config_json(shorter, DType::fp32, config);
     EXPECT_EQ(4096, written.at("sliding_window"));
     EXPECT_EQ(2048, written.at("max_position_embeddings"));
