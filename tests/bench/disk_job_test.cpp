@@ -60,7 +60,7 @@ class DiskJobTest : public testing::TestWithParam<const char*> {
   std::string why_not_;
 };
 
-constexpr DiskShape kWhole{.block_bytes = 256 * kKiB, .queue_depth = 4};
+const DiskShape kWhole{.block_bytes = 256 * kKiB, .queue_depth = 4};
 
 TEST_P(DiskJobTest, EveryShapeMovesEveryBlockOnce) {
   for (const DiskShape& shape : {DiskShape{.block_bytes = kMiB, .queue_depth = 8},

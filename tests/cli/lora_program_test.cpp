@@ -303,7 +303,7 @@ TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
     const auto config = json::parse(bytes_of(named("-adapter/adapter_config.json")));
     EXPECT_EQ(4, config["r"]);
     EXPECT_EQ("LORA", config["peft_type"]);
-    EXPECT_EQ(at(named("-base")).string(), config["base_model_name_or_path"]) << "from any folder";
+    EXPECT_EQ(at(named("-base")).string(), config["base_model_name_or_path"].get<std::string>()) << "from any folder";
   }
 }
 

@@ -48,7 +48,7 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
     const auto done = exported(family, dir);
     ASSERT_EQ(0, done.exit) << done.described;
     EXPECT_THAT(done.out, HasSubstr("after step 3"));
-    EXPECT_EQ(family == "gemma3" ? "gemma3_text" : family, config_of(dir)["model_type"]);
+    EXPECT_EQ(family == "gemma3" ? "gemma3_text" : family, config_of(dir)["model_type"].get<std::string>());
     const auto from_dir = look(family + "-a", {"--model", dir});
     ASSERT_EQ(0, from_dir.exit) << from_dir.described;
     const auto from_file = look(

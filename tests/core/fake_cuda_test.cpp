@@ -60,6 +60,25 @@ TEST_F(FakeCudaFinds, DeviceMemoryWhereverItsAddressIsGivenToAKernel) {
   EXPECT_EQ(fake_.free(there_), 0);
 }
 
+TEST_F(FakeCudaFinds, AnAddressInWhatIsANumberAndPaddingAndLeavesTheNumberAsItIs) {
+  struct Arguments {
+    std::int32_t number;
+    std::byte padding[4];
+    std::int32_t* seen;
+  };
+  std::int32_t seen = 0;
+  Arguments arguments{.number = 0, .padding = {}, .seen = &seen};
+  std::memcpy(&arguments, &there_, sizeof there_);
+  const auto run = [](const CudaLaunch& launch) {
+    const auto& a = *static_cast<const Arguments*>(launch.arguments);
+    *a.seen = a.number;
+  };
+  EXPECT_EQ(fake_.launch({.kernel = kernel(run), .arguments = &arguments, .argument_bytes = sizeof arguments}, stream_), 0);
+  EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
+  EXPECT_EQ(seen, arguments.number);
+  EXPECT_EQ(fake_.free(there_), 0);
+}
+
 TEST_F(FakeCudaFinds, UsesByTheHostThatMeetAnOperation) {
   const auto use = [&](void* data, std::size_t bytes, bool writes) {
     FakeCuda::Touched touched{.name = "an update"};

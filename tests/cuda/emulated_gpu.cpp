@@ -51,15 +51,13 @@ struct Launcher {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {
     static_assert(sizeof(Args) <= 4096);
-    auto words = args;
-    __builtin_clear_padding(&words);  // in which the fake would look for addresses
     const CudaLaunch launch{.kernel = reinterpret_cast<const void*>(&run_emulated<Kernel, Args>),
                             .blocks = {static_cast<unsigned>(shape.blocks[0]), static_cast<unsigned>(shape.blocks[1]),
                                        static_cast<unsigned>(shape.blocks[2])},
                             .threads = static_cast<unsigned>(shape.threads),
                             .shared_bytes = shape.shared_bytes,
-                            .arguments = &words,
-                            .argument_bytes = sizeof words};
+                            .arguments = &args,
+                            .argument_bytes = sizeof args};
     if (const int code = runtime.launch(launch, on)) throw CudaError(runtime, code, operation, "cudaLaunchKernel");
     if (launched != nullptr && *launched) (*launched)(operation);
   }

@@ -80,8 +80,7 @@ class CountingBackend {
 class CountingSink final : public Sink {
  public:
   CountingSink(const StepMap& map, Device& device, const Optimizer& optimizer, StepLaunches& counts)
-      : map_(map),
-        counts_(counts),
+      : counts_(counts),
         stream_(device.make_stream("compute")),
         compute_({.device = &device, .streams = streams_of(*stream_), .map = &map, .optimizer = &optimizer}),
         tokens_(static_cast<std::size_t>(map.options().shape.batch.tokens()) * map.micro_batches()) {}
@@ -122,7 +121,6 @@ class CountingSink final : public Sink {
     for (std::size_t i = 0; i < kLanes; ++i) counts_.waits += i != index(own) && after.at[i] != 0 ? 1 : 0;
   }
 
-  const StepMap& map_;
   StepLaunches& counts_;
   const std::unique_ptr<Stream> stream_;
   StepInput input_;

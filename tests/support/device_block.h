@@ -2,12 +2,18 @@
 // can reach nothing, and another one at which the fake's copies and kernels find the bytes. Pages at both ends belong to
 // nothing.
 //
+// The two addresses differ in their sixth byte only. The fake finds addresses among the arguments of a kernel by their value,
+// so it can take a number for one, if the padding behind the number happens to hold the upper half of an address. What it then
+// changes is padding alone.
+//
 // Owner: the fake's memory. Threads: any. Errors: std::bad_alloc.
 #pragma once
 
 #include <sys/mman.h>
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -21,7 +27,7 @@ class DeviceBlock {
   DeviceBlock() = default;
   // `apart`: else both addresses are one.
   DeviceBlock(std::size_t bytes, std::byte poison, bool apart)
-      : bytes_(round_up(bytes, kPageBytes)), here_(reserve()), device_(apart ? reserve() : here_) {
+      : bytes_(round_up(bytes, kPageBytes)), here_(reserve(nullptr)), device_(apart ? reserve_beside() : here_) {
     if (bytes_ != 0 && ::mprotect(here_ + kPageBytes, bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
     std::memset(here(), static_cast<int>(poison), bytes);
   }
@@ -40,12 +46,23 @@ class DeviceBlock {
   [[nodiscard]] std::byte* device() const { return device_ + kPageBytes; }
 
  private:
-  [[nodiscard]] std::byte* reserve() const {
-    void* const at = ::mmap(nullptr, bytes_ + 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  // At `wanted`, where that is free and given.
+  [[nodiscard]] std::byte* reserve(void* wanted) const {
+    void* const at = ::mmap(wanted, bytes_ + 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
     return static_cast<std::byte*>(at);
   }
+  [[nodiscard]] std::byte* reserve_beside() const {
+    for (int bit = kFirstBit; bit < kEndBit; ++bit) {
+      auto* const wanted = std::bit_cast<std::byte*>(std::bit_cast<std::uintptr_t>(here_) ^ std::uintptr_t{1} << bit);
+      auto* const at = reserve(wanted);
+      if (at == wanted) return at;
+      ::munmap(at, bytes_ + 2 * kPageBytes);
+    }
+    throw std::bad_alloc();
+  }
 
+  static constexpr int kFirstBit = 40, kEndBit = 47;  // of the sixth byte; on x86-64 a process has no address with the bit 47
   std::size_t bytes_ = 0;
   std::byte *here_ = nullptr, *device_ = nullptr;  // of the first page, which belongs to nothing
 };

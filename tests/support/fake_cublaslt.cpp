@@ -446,20 +446,19 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   if (!aligned(p.a, a) || !aligned(p.b, b) || !aligned(p.c, c) || !aligned(p.d, d)) return CUBLAS_STATUS_NOT_SUPPORTED;
 
   auto& on = gpu_of_thread();
-  Work work{.problem = p,
-            .a = a,
-            .b = b,
-            .c = c,
-            .bias = p.bias_data,
-            .d = d,
-            .workspace = static_cast<std::byte*>(workspace),
-            .workspace_bytes = found.workspaceSize,
-            .alpha = number(p.scale, alpha),
-            .beta = beta_value,
-            .parts = algorithm.parts,
-            .bias_alignment = algorithm.bias_alignment,
-            .gpu = &on};
-  __builtin_clear_padding(&work);  // in which the fake would look for addresses
+  const Work work{.problem = p,
+                  .a = a,
+                  .b = b,
+                  .c = c,
+                  .bias = p.bias_data,
+                  .d = d,
+                  .workspace = static_cast<std::byte*>(workspace),
+                  .workspace_bytes = found.workspaceSize,
+                  .alpha = number(p.scale, alpha),
+                  .beta = beta_value,
+                  .parts = algorithm.parts,
+                  .bias_alignment = algorithm.bias_alignment,
+                  .gpu = &on};
   const terrace::CudaLaunch launch{
       .kernel = reinterpret_cast<const void*>(&run), .arguments = &work, .argument_bytes = sizeof work};
   return on.launch(launch, stream) == terrace::kCudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;

@@ -149,8 +149,7 @@ class FakeCuda final : public CudaRuntime {
   int synchronize_stream(CudaStreamHandle stream) override;
   int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override;
   int launch(const CudaLaunch& launch, CudaStreamHandle stream) override { return this->launch(launch, stream, {}); }
-  // Each word of the arguments that is an address of the device becomes the one at which kernels find the bytes, so what lies
-  // between members must be cleared: it might look like one.
+  // Each word of the arguments that is an address of the device becomes the one at which kernels find the bytes.
   int launch(const CudaLaunch& launch, CudaStreamHandle stream, Touched touched);
   // As launch(), of a function of the host that uses these bytes, each where reach() says.
   int launch_touching(CudaStreamHandle stream, Touched touched, std::function<void()> run);

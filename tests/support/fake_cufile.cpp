@@ -17,8 +17,8 @@
 
 namespace {
 
-struct Status {  // CUfileError_t
-  int error = 0, cuda_error = 0;
+struct Status {  // CUfileError_t; returned by functions of C, so it has no initialisers
+  int error, cuda_error;
 };
 struct Description {  // CUfileDescr_t
   int type;

@@ -276,8 +276,7 @@ std::function<void(CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shar
       from.push_back(r == w.rank ? w.own : w.slots + static_cast<std::size_t>(r) * w.stride_bytes);
     fold(w.reduction, w.to, from, w.count);
   };
-  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, cuda::FoldWork work) {
-    __builtin_clear_padding(&work);  // in which the fake would look for addresses
+  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, const cuda::FoldWork& work) {
     runtime->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
                     stream);
   };

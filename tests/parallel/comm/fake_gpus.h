@@ -24,8 +24,7 @@ inline std::function<void(CudaStreamHandle, const cuda::FoldWork&)> emulated_fol
     cuda::fold_ranks(EmulatedLauncher{.counts = &counts, .schedule = schedules() % 8},
                      *static_cast<const cuda::FoldWork*>(launch.arguments));
   };
-  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, cuda::FoldWork work) {
-    __builtin_clear_padding(&work);  // in which the fake would look for addresses
+  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, const cuda::FoldWork& work) {
     runtime->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
                     stream);
   };
