@@ -10,13 +10,20 @@
 #include <terrace/examples/terrace/man_page.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/presets.h>
 
 namespace terrace::cli {
+
+namespace {
+
+constexpr std::string_view kPresets = "presets";
+
+}  // namespace
 
 std::vector<const char*> without_help_command(int argc, const char* const* argv) {
   std::vector<const char*> words(argv, argv + argc);
   if (argc < 2 || std::string_view(argv[1]) != "help") return words;
-  if (argc > 2 && argv[2][0] == '-') return words;  // a flag of help itself
+  if (argc > 2 && (argv[2][0] == '-' || argv[2] == kPresets)) return words;  // help's own
   words.erase(words.begin() + 1);
   // Before a `--`, behind which launch has the words of another command.
   words.insert(std::ranges::find_if(words, [](std::string_view word) { return word == "--"; }), "--help");
@@ -27,6 +34,7 @@ std::string answer_of(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "version") return fmt::format("{}\n", kVersion);
   if (line.command == "man") return man_page(describe_program(), kVersion);
+  if (line.command == "help" && words.size() == 1 && words[0] == kPresets) return preset_list();
   if (line.command != "completions") return {};
   static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
   if (words.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
