@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <system_error>
 
@@ -98,7 +99,7 @@ std::vector<std::string_view> command_names() {
 
 // What CLI11 fills while it parses. It is applied afterwards, in the order of precedence.
 struct Parsed {
-  std::string preset;
+  std::optional<std::string> preset;
   std::vector<std::string> config_files;
   std::size_t files_before_model = 0;  // on the command line
   std::vector<std::string> sets;
@@ -550,7 +551,7 @@ CommandLine parse(int argc, const char* const* argv) {
     line.config = line.configs.front();
     return line;
   }
-  if (!parsed.preset.empty()) line.preset = &preset_named(parsed.preset);
+  if (parsed.preset) line.preset = &preset_named(*parsed.preset);
   line.config = resolve(line, parsed);
   const bool of_training = line.command == "train" || line.command == "plan" || line.command == "config";
   if (const auto place = launched(); of_training || line.command == "doctor")

@@ -124,6 +124,7 @@ TEST_F(NamedPresets, ARunKeepsTheValues) {
 TEST_F(NamedPresets, MistakesAreNamed) {
   expect_refusal(terrace({"plan", "--preset", "lora-8b-24g"}), 2,
                  {"--preset lora-8b-24g", "did you mean lora-8b-24gb?", "pretrain-124m", "terrace help presets"});
+  expect_refusal(terrace({"plan", "--preset", ""}), 2, {"--preset", "lora-8b-24gb"});
   expect_refusal(terrace({"train", "--preset", "lora-8b-24gb", "--data", "corpus.txt"}), 2,
                  {"--preset lora-8b-24gb", "--model DIR"});
   expect_refusal(terrace({"plan", "--preset", "lora-8b-24gb", "--cluster-profile", "cpu-64gb"}), 2,
