@@ -26,42 +26,54 @@ namespace {
 
 using P = ClusterProfile;
 
+// The nodes that a key describes.
+enum class Nodes : std::uint8_t { all, with_gpus, without_gpus };
+
 struct Key {
   std::string_view section, key;
   std::variant<std::function<double&(P&)>, std::function<std::uint64_t&(P&)>, std::function<std::int64_t&(P&)>> field;
+  Nodes of = Nodes::all;
 };
 
 template <class T, class Of>
-Key key(std::string_view section, std::string_view name, Of of) {
-  return {section, name, std::function<T&(P&)>(of)};
+Key key(std::string_view section, std::string_view name, Of of, Nodes nodes = Nodes::all) {
+  return {section, name, std::function<T&(P&)>(of), nodes};
 }
 
 const std::vector<Key>& keys() {
   static const std::vector<Key> all{
       key<std::uint64_t>(
-          "gpu", "memory", [](P & p) -> auto& { return p.gpu.memory; }),
+          "gpu", "memory", [](P & p) -> auto& { return p.gpu.memory; }, Nodes::with_gpus),
       key<double>(
-          "gpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.gpu.matmul_bf16_flop_s; }),
+          "gpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.gpu.matmul_bf16_flop_s; }, Nodes::with_gpus),
       key<double>(
-          "gpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp32_flop_s; }),
+          "gpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp32_flop_s; }, Nodes::with_gpus),
       key<double>(
-          "gpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp64_flop_s; }),
+          "gpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.gpu.matmul_fp64_flop_s; }, Nodes::with_gpus),
       key<double>(
-          "gpu", "memory-bytes-s", [](P & p) -> auto& { return p.gpu.memory_bytes_s; }),
+          "gpu", "memory-bytes-s", [](P & p) -> auto& { return p.gpu.memory_bytes_s; }, Nodes::with_gpus),
       key<double>(
-          "gpu", "upload-bytes-s", [](P & p) -> auto& { return p.gpu.upload_bytes_s; }),
+          "gpu", "upload-bytes-s", [](P & p) -> auto& { return p.gpu.upload_bytes_s; }, Nodes::with_gpus),
       key<double>(
-          "gpu", "download-bytes-s", [](P & p) -> auto& { return p.gpu.download_bytes_s; }),
+          "gpu", "download-bytes-s", [](P & p) -> auto& { return p.gpu.download_bytes_s; }, Nodes::with_gpus),
       key<std::int64_t>(
-          "node", "gpus", [](P & p) -> auto& { return p.node.gpus; }),
+          "cpu", "cores", [](P & p) -> auto& { return p.cpu.cores; }, Nodes::without_gpus),
+      key<double>(
+          "cpu", "matmul-bf16-flop-s", [](P & p) -> auto& { return p.cpu.matmul_bf16_flop_s; }, Nodes::without_gpus),
+      key<double>(
+          "cpu", "matmul-fp32-flop-s", [](P & p) -> auto& { return p.cpu.matmul_fp32_flop_s; }, Nodes::without_gpus),
+      key<double>(
+          "cpu", "matmul-fp64-flop-s", [](P & p) -> auto& { return p.cpu.matmul_fp64_flop_s; }, Nodes::without_gpus),
+      key<std::int64_t>(
+          "node", "gpus", [](P & p) -> auto& { return p.node.gpus; }, Nodes::with_gpus),
       key<std::uint64_t>(
           "node", "memory", [](P & p) -> auto& { return p.node.memory; }),
       key<double>(
           "node", "memory-bytes-s", [](P & p) -> auto& { return p.node.memory_bytes_s; }),
       key<double>(
-          "node", "upload-bytes-s", [](P & p) -> auto& { return p.node.upload_bytes_s; }),
+          "node", "upload-bytes-s", [](P & p) -> auto& { return p.node.upload_bytes_s; }, Nodes::with_gpus),
       key<double>(
-          "node", "download-bytes-s", [](P & p) -> auto& { return p.node.download_bytes_s; }),
+          "node", "download-bytes-s", [](P & p) -> auto& { return p.node.download_bytes_s; }, Nodes::with_gpus),
       key<std::uint64_t>(
           "node", "nvme", [](P & p) -> auto& { return p.node.nvme; }),
       key<double>(
@@ -84,7 +96,7 @@ const std::vector<Key>& keys() {
   return all;
 }
 
-constexpr std::array<std::string_view, 3> kSections{"gpu", "node", "links"};
+constexpr std::array<std::string_view, 4> kSections{"gpu", "cpu", "node", "links"};
 
 // Reads the text of a profile. The name is for messages.
 class Reader {
@@ -106,6 +118,7 @@ class Reader {
     demand_known();
     P profile;
     for (const auto& k : keys()) {
+      if (!is_asked(k)) continue;
       const auto* const node = root_[k.section][k.key].node();
       if (node) {
         std::visit([&](const auto& field) { set(k, *node, field(profile)); }, k.field);
@@ -125,15 +138,22 @@ class Reader {
            fmt::format("give {} = {}", k.key, accepted));
   }
 
+  // A profile has one kind of nodes: [cpu] stands in place of [gpu].
+  [[nodiscard]] bool is_asked(const Key& k) const {
+    return k.of == Nodes::all || (k.of == Nodes::without_gpus) == root_.contains("cpu");
+  }
+
   void demand_known() const {
+    if (root_.contains("cpu") && root_.contains("gpu"))
+      refuse("", "it has both [gpu] and [cpu]", "give [gpu] for nodes that compute on GPUs, or [cpu] for nodes without them");
     for (const auto& [section, table] : root_) {
       const auto line = fmt::format(", line {}", section.source().begin.line);
       if (std::ranges::find(kSections, section.str()) == kSections.end() || !table.is_table())
         refuse(line, fmt::format("there is no section [{}]{}", printable(section.str()), suggestion(section.str(), kSections)),
-               "the sections are gpu, node and links");
+               "the sections are gpu or cpu, node, and links");
       std::vector<std::string_view> known;
       for (const auto& k : keys())
-        if (k.section == section.str()) known.push_back(k.key);
+        if (k.section == section.str() && is_asked(k)) known.push_back(k.key);
       for (const auto& [name, value] : *table.as_table()) {
         if (section.str() == "links" && name.str() == "sums")  // was a key once
           refuse(fmt::format(", line {}", name.source().begin.line), "links.sums is not a property of the links",
@@ -173,9 +193,15 @@ class Reader {
   toml::table root_;
 };
 
-std::int64_t gpus_used(const ClusterProfile& cluster, const ClusterSize& size) {
+std::int64_t ranks_of_node(const ClusterProfile& cluster, const ClusterSize& size) {
   if (size.nodes < 1 || size.nodes > 65536)
     throw Error(fmt::format("--nodes: {} is not accepted\n  give --nodes an integer from 1 to 65536", size.nodes), Exit::usage);
+  if (cluster.on_cpu() && size.gpus_per_node != 0)
+    throw Error(fmt::format("--gpus-per-node {}: a node of this cluster has no GPU\n  leave it out, or give another "
+                            "--cluster-profile",
+                            size.gpus_per_node),
+                Exit::usage);
+  if (cluster.on_cpu()) return 1;
   if (size.gpus_per_node < 0 || size.gpus_per_node > cluster.node.gpus)
     throw Error(
         fmt::format(
@@ -183,6 +209,14 @@ std::int64_t gpus_used(const ClusterProfile& cluster, const ClusterSize& size) {
             size.gpus_per_node, cluster.node.gpus, cluster.node.gpus),
         Exit::usage);
   return size.gpus_per_node == 0 ? cluster.node.gpus : size.gpus_per_node;
+}
+
+// What GPUs and CPUs have in common.
+void set_rates(MachineProfile& p, std::string device, const auto& of) {
+  p.device = std::move(device);
+  p.matmul_bf16 = of.matmul_bf16_flop_s;
+  p.matmul_fp32 = of.matmul_fp32_flop_s;
+  p.matmul_fp64 = of.matmul_fp64_flop_s;
 }
 
 }  // namespace
@@ -210,19 +244,24 @@ ClusterProfile load_cluster(const std::filesystem::path& file) {
 }
 
 MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& size) {
-  const auto ranks = gpus_used(cluster, size);
+  const auto ranks = ranks_of_node(cluster, size);
   const auto share = [&](double of_node) { return of_node / static_cast<double>(ranks); };
-  const auto& [gpu, node, links] = cluster;
+  const auto& [gpu, cpu, node, links] = cluster;
   MachineProfile p;
-  p.device = "cuda:0";
-  p.matmul_bf16 = gpu.matmul_bf16_flop_s;
-  p.matmul_fp32 = gpu.matmul_fp32_flop_s;
-  p.matmul_fp64 = gpu.matmul_fp64_flop_s;
-  p.device_stream = gpu.memory_bytes_s;
-  p.upload = std::min(gpu.upload_bytes_s, share(node.upload_bytes_s));
-  p.download = std::min(gpu.download_bytes_s, share(node.download_bytes_s));
   p.memory_stream = share(node.memory_bytes_s);
   p.memory_copy = share(node.memory_bytes_s);
+  if (cluster.on_cpu()) {
+    set_rates(p, "cpu", cpu);
+    p.threads = static_cast<int>(cpu.cores);
+    p.memory_copy /= 2;  // it reads and writes each byte
+    // A thread that copies, or checks what the disk reads, shares the cores with those that compute.
+    p.compute_beside_copy = p.compute_beside_disk = static_cast<double>(cpu.cores) / static_cast<double>(cpu.cores + 1);
+  } else {
+    set_rates(p, "cuda:0", gpu);
+    p.device_stream = gpu.memory_bytes_s;
+    p.upload = std::min(gpu.upload_bytes_s, share(node.upload_bytes_s));
+    p.download = std::min(gpu.download_bytes_s, share(node.download_bytes_s));
+  }
   p.disk_read = share(node.nvme_read_bytes_s);
   p.disk_write = share(node.nvme_write_bytes_s);
   p.disk_both = share(node.nvme_both_bytes_s);
@@ -237,7 +276,7 @@ MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& si
 }
 
 RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSize& size) {
-  const auto ranks = gpus_used(cluster, size), all = size.nodes * ranks;
+  const auto ranks = ranks_of_node(cluster, size), all = size.nodes * ranks;
   if (ranks % c.tp != 0)
     throw Error(
         fmt::format("--tp {} does not divide the {} GPUs of a node\n  give another --tp, or --gpus-per-node a number that "
@@ -275,14 +314,21 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
                         (c.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.ep)),
                     data),
         Exit::usage);
+  if (c.device != "auto" && (c.device == "cpu") != cluster.on_cpu())
+    throw Error(fmt::format("--device {}: a node of this cluster computes on {}\n  leave --device out, or give another "
+                            "--cluster-profile",
+                            c.device, cluster.on_cpu() ? "its CPU" : "GPUs"),
+                Exit::usage);
   c.local_ranks = ranks;
-  c.device = "cuda:0";
+  c.device = cluster.on_cpu() ? "cpu" : "cuda:0";
   c.assumed_costs = true;
   const auto usual = [](std::string& setting, std::uint64_t bytes) {
     if (setting == "auto" || setting == "unlimited") setting = std::to_string(bytes);
   };
-  usual(c.device_memory, cluster.gpu.memory / 100 * 95);
-  usual(c.host_memory, cluster.node.memory / 100 * 85);
+  // On a CPU the device tier has half of the memory, as in a run there (usual_device_bytes()).
+  const auto half = cluster.node.memory / 2;
+  usual(c.device_memory, (cluster.on_cpu() ? half : cluster.gpu.memory) / 100 * 95);
+  usual(c.host_memory, (cluster.on_cpu() ? half : cluster.node.memory) / 100 * 85);
   usual(c.nvme_limit, cluster.node.nvme);
   return c;
 }

@@ -18,12 +18,18 @@ namespace terrace::cli {
 // Rates while everything runs at the same time; a single transfer may be faster. The GPUs of a node share the rates of the
 // node.
 struct ClusterProfile {
-  struct {
+  [[nodiscard]] bool on_cpu() const { return node.gpus == 0; }
+
+  struct {                                                                          // of nodes that have GPUs
     std::uint64_t memory = 0;                                                       // bytes
     double matmul_bf16_flop_s = 0, matmul_fp32_flop_s = 0, matmul_fp64_flop_s = 0;  // measured, of a matrix product
     double memory_bytes_s = 0;                                                      // read and written by kernels
     double upload_bytes_s = 0, download_bytes_s = 0;                                // of its link to the host
   } gpu;
+  struct {  // of nodes without GPUs, which are one rank each
+    std::int64_t cores = 0;
+    double matmul_bf16_flop_s = 0, matmul_fp32_flop_s = 0, matmul_fp64_flop_s = 0;  // of all cores
+  } cpu;
   struct {
     std::int64_t gpus = 0;
     std::uint64_t memory = 0, nvme = 0;
@@ -43,11 +49,12 @@ ClusterProfile parse_cluster(std::string_view text, const std::string& name);  /
 ClusterProfile load_cluster(const std::filesystem::path& file);
 
 struct ClusterSize {
-  std::int64_t nodes = 1, gpus_per_node = 0;  // 0: all GPUs of a node
+  std::int64_t nodes = 1, gpus_per_node = 0;  // 0: all GPUs of a node, or its CPU
 };
 // The rates that one rank has while all other ranks do the same work.
 MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& size);
-// The configuration of a run on that cluster: one rank for each GPU, and `auto` budgets of the cluster.
+// The configuration of a run on that cluster: one rank for each GPU, or each node without them, and `auto` budgets of the
+// cluster.
 RunConfig on_cluster(RunConfig config, const ClusterProfile& cluster, const ClusterSize& size);
 
 }  // namespace terrace::cli

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <sstream>
 #include <system_error>
 
@@ -30,6 +31,7 @@
 #include <terrace/examples/terrace/launched.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/presets.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/run_tokenizer.h>
 #include <terrace/examples/terrace/setting_flags.h>
@@ -83,7 +85,7 @@ const std::vector<Command>& commands() {
       {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
       {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
       {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
-      {"help", "print the help of a command", {}, "COMMAND"},
+      {"help", "print the help of a command, or the list of presets", {}, "COMMAND|presets"},
       {"version", "print the version and what it was built with", {}, ""},
       {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
       {"man", "print the manual page, or a page of the reference in Markdown", {}, "[flags|metrics|exit-codes]"},
@@ -99,6 +101,7 @@ std::vector<std::string_view> command_names() {
 
 // What CLI11 fills while it parses. It is applied afterwards, in the order of precedence.
 struct Parsed {
+  std::optional<std::string> preset;
   std::vector<std::string> config_files;
   std::size_t files_before_model = 0;  // on the command line
   std::vector<std::string> sets;
@@ -148,6 +151,9 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   sub->allow_extras();
   const bool all = std::ranges::find(command.takes, "all") != command.takes.end();
   if (all) {
+    sub->add_option("--preset", parsed.preset,
+                    "settings of a common task, below a model's directory, --config, --set and flags; help: what each is for")
+        ->type_name(fmt::format("{}|{}", preset_names("|"), kListPresets));
     sub->add_option(
            "--config", parsed.config_files,
            "TOML file with the same names, flat or in sections; repeatable, later files override; see examples/presets")
@@ -314,6 +320,11 @@ void check_arguments(const CommandLine& line) {
   if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
   if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
+    if (line.preset && line.preset->needs_model() && line.config.init_from.empty())
+      refuse(fmt::format("--preset {} trains a model that is there, and none is given: add --model DIR, a directory with its "
+                         "config.json and weights",
+                         line.preset->name),
+             "train");
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
     demand_files("--data", data_files(line.config), "train");
     if (!line.config.eval_data.empty()) demand_files("--eval-data", data_files(of_evaluation(line.config)), "train");
@@ -374,8 +385,8 @@ double epochs_of(std::span<const Layer> layers, bool has_own, const std::string&
   return epochs;
 }
 
-// A run's own file, files, --set and flags: each stands above the one before. A model's directory stands where it is named:
-// above the files before that place, and below what is named beside it and later, --set and flags.
+// A preset, a run's own file, files, --set and flags: each stands above the one before. A model's directory stands where it is
+// named: above the files before that place, and below what is named beside it and later, --set and flags.
 RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path& directory = {}) {
   std::vector<ConfigText> files;
   for (const auto& file : parsed.config_files) files.push_back({file, read_config_file(file)});
@@ -397,7 +408,16 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     for (const auto& set : parsed.sets) apply_set(config, set);
     apply_flags(config, parsed.flags);
   };
+  const auto apply_preset = [&](RunConfig& config) {
+    if (line.preset) apply_toml(config, line.preset->text, fmt::format("preset {}", line.preset->name));
+  };
+  if (line.preset && !run.empty())
+    refuse(fmt::format("--preset {} would stand below the settings of the run that --resume names, which are complete: leave "
+                       "it out, or give what is to change as flags",
+                       line.preset->name),
+           line.command);
   auto below = nothing_given();
+  apply_preset(below);
   apply_files(below, 0, place);
   auto config = below;
   apply_above(config);
@@ -415,6 +435,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     });
   }
   std::vector<Layer> layers;
+  if (line.preset) layers.emplace_back(apply_preset);
   for (std::size_t i = 0; i < files.size(); ++i) layers.emplace_back([&, i](RunConfig& c) { apply_files(c, i, i + 1); });
   layers.emplace_back([&](RunConfig& c) {
     for (const auto& set : parsed.sets) apply_set(c, set);
@@ -470,6 +491,16 @@ std::string advice_on(const fs::filesystem_error& error) {
   }
 }
 
+// A preset for a GPU is also planned where there is none: on the machine that it is for.
+void plan_where_preset_is_for(CommandLine& line) {
+  auto& config = line.config;
+  if (!line.preset || line.preset->machine().empty() || !line.plan.cluster_profile.empty()) return;
+  if (!config.on_gpu() || config.assumed_costs || has_gpus(config)) return;
+  line.plan.cluster_profile = line.preset->machine();
+  config.chosen.push_back(
+      fmt::format("--cluster-profile {} (that of the preset: no GPU was found here)", line.preset->machine()));
+}
+
 std::size_t files_before_model(const CLI::App& app) {
   std::size_t files = 0, before = 0;
   for (const auto* const option : app.parse_order()) {
@@ -509,7 +540,7 @@ CommandLine parse(int argc, const char* const* argv) {
 
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
-  if (line.answer.empty()) line.answer = answer_of(line);
+  if (line.answer.empty()) line.answer = parsed.preset == kListPresets ? preset_list() : answer_of(line);
   parsed.files_before_model = files_before_model(chosen(app));
   if (!line.answer.empty()) return line;
   for (const auto* const of_run : {"generate", "chat", "eval", "report", "top", "ckpt"})
@@ -520,6 +551,7 @@ CommandLine parse(int argc, const char* const* argv) {
     line.config = line.configs.front();
     return line;
   }
+  if (parsed.preset) line.preset = &preset_named(*parsed.preset);
   line.config = resolve(line, parsed);
   const bool of_training = line.command == "train" || line.command == "plan" || line.command == "config";
   if (const auto place = launched(); of_training || line.command == "doctor")
@@ -530,6 +562,7 @@ CommandLine parse(int argc, const char* const* argv) {
     check_arguments(line);
     demand_inputs_stay(line, parsed.config_files);
   }
+  if (line.command == "plan") plan_where_preset_is_for(line);
   return line;
 }
 

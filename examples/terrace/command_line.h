@@ -15,6 +15,7 @@
 
 #include <terrace/examples/lm/sampling.h>
 #include <terrace/examples/terrace/command_text.h>
+#include <terrace/examples/terrace/presets.h>
 #include <terrace/examples/terrace/run_config.h>
 
 namespace terrace::cli {
@@ -67,11 +68,12 @@ struct CommandLine {
   std::vector<RunConfig> configs;  // eval: of each directory; `config` is the first
   ChatOptions chat;                // beside the sampling of `generate`
   PlanOptions plan;
-  bool merge = false;      // ckpt export: a run's adapters become part of its weights
-  bool once = false;       // top: one frame, and no more
-  std::int64_t step = -1;  // ckpt: the commit after this step; −1: the last one
-  bool measure = false;    // doctor: measure the machine profile and save it
-  std::string answer;      // if not empty: print it and exit with 0
+  bool merge = false;              // ckpt export: a run's adapters become part of its weights
+  bool once = false;               // top: one frame, and no more
+  std::int64_t step = -1;          // ckpt: the commit after this step; −1: the last one
+  bool measure = false;            // doctor: measure the machine profile and save it
+  std::string answer;              // if not empty: print it and exit with 0
+  const Preset* preset = nullptr;  // train, plan, config: the one that was given
 };
 
 CommandLine parse(int argc, const char* const* argv);

@@ -15,10 +15,10 @@ std::string last_word(const CommandText& command) {
 }
 
 std::vector<std::string> word_choices(const FlagText& word, const CommandText& program) {
-  if (word.name != "COMMAND") return word.choices();
-  std::vector<std::string> names;
-  for (const auto& command : program.commands) names.push_back(command.name);
-  return names;
+  auto choices = word.choices();
+  if (!word.name.starts_with("COMMAND")) return choices;
+  for (const auto& command : program.commands) choices.push_back(command.name);
+  return choices;
 }
 
 std::string hint_of(const FlagText& flag) { return flag.brief.empty() ? first_clauses(flag.help, kHintColumns) : flag.brief; }

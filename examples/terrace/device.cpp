@@ -128,6 +128,8 @@ void find_device(RunConfig& c, std::int64_t ranks_here) {
     c.chosen.push_back(fmt::format("--device cpu ({})", why_not));
 }
 
+bool has_gpus(const RunConfig& c) { return !gpus_for(c).gpus.empty(); }
+
 void demand_device(const RunConfig& c) {
   if (c.on_gpu()) find_gpu(c, std::max<std::int64_t>(0, c.local_ranks - 1));
 }

@@ -17,6 +17,7 @@ namespace terrace::cli {
 
 // --device auto: the first GPU, if there are as many as the ranks of this machine need.
 void find_device(RunConfig& config, std::int64_t ranks_here);
+bool has_gpus(const RunConfig& config);       // this machine, whether or not the run can use them
 void demand_device(const RunConfig& config);  // throws if a GPU of this machine's ranks is absent
 // `algorithms`: those that an earlier part of the run recorded. For the others the machine profile decides.
 std::unique_ptr<Device> make_device(const RunConfig& config, ThreadPool& pool, const std::string& algorithms = {});

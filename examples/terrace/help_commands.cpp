@@ -11,12 +11,15 @@
 #include <terrace/examples/terrace/man_page.h>
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/parse_words.h>
+#include <terrace/examples/terrace/presets.h>
 #include <terrace/examples/terrace/reference_pages.h>
 #include <terrace/examples/terrace/version_text.h>
 
 namespace terrace::cli {
 
 namespace {
+
+constexpr std::string_view kPresets = "presets";
 
 std::string reference_page(const std::string& name) {
   std::vector<std::string_view> names;
@@ -33,7 +36,7 @@ std::string reference_page(const std::string& name) {
 std::vector<const char*> without_help_command(int argc, const char* const* argv) {
   std::vector<const char*> words(argv, argv + argc);
   if (argc < 2 || std::string_view(argv[1]) != "help") return words;
-  if (argc > 2 && argv[2][0] == '-') return words;  // a flag of help itself
+  if (argc > 2 && (argv[2][0] == '-' || argv[2] == kPresets)) return words;  // help's own
   words.erase(words.begin() + 1);
   // Before a `--`, behind which launch has the words of another command.
   words.insert(std::ranges::find_if(words, [](std::string_view word) { return word == "--"; }), "--help");
@@ -43,6 +46,7 @@ std::vector<const char*> without_help_command(int argc, const char* const* argv)
 std::string answer_of(const CommandLine& line) {
   const auto& words = line.positional;
   if (line.command == "version") return version_text() + "\n";
+  if (line.command == "help" && words.size() == 1 && words[0] == kPresets) return preset_list();
   if (line.command != "man" && line.command != "completions") return {};
   if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
   if (line.command == "man") return words.empty() ? man_page(describe_program(), version_line()) : reference_page(words[0]);

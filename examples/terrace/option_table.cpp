@@ -103,8 +103,8 @@ std::vector<Option> make_table() {
       text("model", "model", &C::model, Text::model, kSame,
            "model family; or a directory of Hugging Face's library, whose config.json and weights are used", family_names())
           .common("family such as llama, or directory of a model"),
-      number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks").common(),
-      number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream").common("width of the model"),
+      number("model", "layers", &C::layers, kPositive, kSame, "transformer blocks"),
+      number("model", "hidden", &C::hidden, kPositive, kSame, "width of the residual stream"),
       number("model", "heads", &C::heads, kPositive, kSame, "attention heads"),
       number("model", "kv-heads", &C::kv_heads, kCount, kSame, "key and value heads; 0: as many as --heads"),
       number("model", "head-dim", &C::head_dim, kCount, kSame, "width of an attention head; 0: --hidden divided by --heads")

@@ -126,6 +126,7 @@ Exit plan_command(const CommandLine& given) {
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
   if (config.json) {
     auto json = to_json(config, p);
+    if (!line.plan.cluster_profile.empty()) json["cluster_profile"] = line.plan.cluster_profile.string();
     if (p.fits && config.ranks() > 1)
       json["model_flop_s"] = flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));

@@ -270,6 +270,8 @@ TEST_F(Help, BashCompletes) {
   EXPECT_THAT(proposed({"launch", "-n", "2", "--", "pl"}), ElementsAre("plan"));
   EXPECT_THAT(proposed({"launch", "-n", "2", "--", "train", "--dty"}), ElementsAre("--dtype"));
   EXPECT_THAT(proposed({"help", "ch"}), ElementsAre("chat"));
+  EXPECT_THAT(proposed({"help", "pre"}), ElementsAre("presets"));
+  EXPECT_THAT(proposed({"train", "--preset", "lora-8"}), ElementsAre("lora-8b-24gb"));
   EXPECT_THAT(proposed({"completions", "z"}), ElementsAre("zsh"));
   EXPECT_THAT(proposed({"man", ""}), ElementsAre("flags", "metrics", "exit-codes"));
   EXPECT_THAT(proposed({"nonsense", "--d"}), ElementsAre(""));

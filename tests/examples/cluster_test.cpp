@@ -53,8 +53,10 @@ TEST(Cluster, EveryShippedProfileIsRight) {
   std::size_t files = 0;
   for (const auto& file : std::filesystem::directory_iterator(shipped(""))) {
     const auto cluster = load_cluster(file.path());
-    EXPECT_GE(cluster.node.gpus, 1) << file.path();
-    EXPECT_EQ(cluster.gpu.memory, load_cluster(file.path().stem()).gpu.memory) << "the program has it in itself";
+    EXPECT_GE(cluster.on_cpu() ? cluster.cpu.cores : cluster.node.gpus, 1) << file.path();
+    const auto in_program = load_cluster(file.path().stem());
+    EXPECT_EQ(cluster.gpu.memory, in_program.gpu.memory) << file.path();
+    EXPECT_EQ(cluster.node.memory, in_program.node.memory) << file.path();
     ++files;
   }
   EXPECT_EQ(files, shipped_clusters().size());
@@ -86,6 +88,41 @@ TEST(Cluster, TheRunIsOneRankAGpuWithTheClustersMemory) {
   EXPECT_THROW(static_cast<void>(on_cluster(given, cluster, {1, 2})), Error);
   EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {1, 17})), Error);
   EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {0, 1})), Error);
+}
+
+// A node without GPUs is one rank, whose device tier and host tier share the memory as in a run.
+TEST(Cluster, ANodeWithoutGpusComputesOnItsCpu) {
+  const auto cluster = load_cluster(shipped("cpu-64gb.toml"));
+  ASSERT_TRUE(cluster.on_cpu());
+  const auto profile = rank_profile(cluster, {2, 0});
+  EXPECT_FALSE(profile.separate_device());
+  EXPECT_DOUBLE_EQ(profile.matmul_fp32, cluster.cpu.matmul_fp32_flop_s);
+  EXPECT_DOUBLE_EQ(profile.memory_copy, cluster.node.memory_bytes_s / 2) << "a copy reads and writes";
+  EXPECT_DOUBLE_EQ(profile.disk_read, cluster.node.nvme_read_bytes_s);
+  EXPECT_DOUBLE_EQ(profile.compute_beside_copy, 8.0 / 9) << "nine threads on eight cores";
+  const auto c = on_cluster({}, cluster, {2, 0});
+  EXPECT_EQ(c.dp, 2);
+  EXPECT_EQ(c.local_ranks, 1);
+  EXPECT_FALSE(c.on_gpu());
+  EXPECT_EQ(std::stoull(c.device_memory), 64'000'000'000ULL / 2 / 100 * 95);
+  EXPECT_EQ(std::stoull(c.host_memory), 64'000'000'000ULL / 2 / 100 * 85);
+  EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {1, 1})), Error) << "GPUs of a node without them";
+  RunConfig on_gpu;
+  on_gpu.device = "cuda:0";
+  EXPECT_THROW(static_cast<void>(on_cluster(on_gpu, cluster, {1, 0})), Error);
+  RunConfig on_cpu;
+  on_cpu.device = "cpu";
+  EXPECT_THROW(static_cast<void>(on_cluster(on_cpu, load_cluster(shipped("dgx2.toml")), {1, 1})), Error);
+}
+
+TEST(Cluster, AProfileHasOneKindOfNodes) {
+  const auto cpu = text_of(shipped("cpu-64gb.toml"));
+  EXPECT_THAT(refusal(text_of(shipped("dgx2.toml")) + "[cpu]\ncores = 8\n"), HasSubstr("both [gpu] and [cpu]"));
+  auto without_cores = cpu;
+  EXPECT_THAT(refusal(without_cores.replace(cpu.find("cores = 8"), 9, "")), HasSubstr("cpu.cores is missing"));
+  auto with_gpus = cpu;
+  EXPECT_THAT(refusal(with_gpus.replace(cpu.find("[node]"), 6, "[node]\ngpus = 1")), HasSubstr("unknown key node.gpus"));
+  EXPECT_THAT(refusal(changed("[gpu]", "[gpus]")), HasSubstr("did you mean gpu?"));
 }
 
 TEST(Cluster, WhatIsWrongIsNamedWithItsPlace) {
