@@ -320,11 +320,6 @@ void check_arguments(const CommandLine& line) {
   if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
   if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
-    if (line.preset && line.preset->needs_model() && line.config.init_from.empty())
-      refuse(fmt::format("--preset {} trains a model that is there, and none is given: add --model DIR, a directory with its "
-                         "config.json and weights",
-                         line.preset->name),
-             "train");
     if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
     demand_files("--data", data_files(line.config), "train");
     if (!line.config.eval_data.empty()) demand_files("--eval-data", data_files(of_evaluation(line.config)), "train");
@@ -491,6 +486,14 @@ std::string advice_on(const fs::filesystem_error& error) {
   }
 }
 
+void demand_model_of_preset(const CommandLine& line) {
+  if (line.command != "train" || !line.preset || !line.preset->needs_model() || !line.config.init_from.empty()) return;
+  refuse(fmt::format("--preset {} trains a model that is there, and none is given: add --model DIR, a directory with its "
+                     "config.json and weights",
+                     line.preset->name),
+         line.command);
+}
+
 // A preset for a GPU is also planned where there is none: on the machine that it is for.
 void plan_where_preset_is_for(CommandLine& line) {
   auto& config = line.config;
@@ -553,6 +556,7 @@ CommandLine parse(int argc, const char* const* argv) {
   }
   if (parsed.preset) line.preset = &preset_named(*parsed.preset);
   line.config = resolve(line, parsed);
+  demand_model_of_preset(line);
   const bool of_training = line.command == "train" || line.command == "plan" || line.command == "config";
   if (const auto place = launched(); of_training || line.command == "doctor")
     find_device(line.config, place ? place->local_ranks : line.config.ranks());

@@ -42,6 +42,8 @@ std::string roff(std::string_view text) {
       out += "\\(ti";
     else if (c == '"')
       out += "\\(dq";
+    else if (c == '|')
+      out += "|\\:";  // lists of values may go on in the next line
     else if (c >= 0x80)
       out += fmt::format("\\[u{:04X}]", static_cast<unsigned>(c));
     else
@@ -110,6 +112,7 @@ std::string man_page(const CommandText& program, const std::string& version) {
   std::size_t settings = 0;
   for (const auto& section : sections) settings += section.settings.size();
   std::string out = fmt::format(".TH TERRACE 1 \"\" \"{}\" \"User Commands\"\n", version);
+  out += ".ad l\n";  // a long list of values alone in its line cannot be stretched
   out += ".SH NAME\nterrace \\- trains language models that do not fit in memory\n";
   out += fmt::format(".SH SYNOPSIS\n.B terrace\n\\fICOMMAND\\fR [\\fIFLAGS\\fR]\n.SH DESCRIPTION\n{}.\n.PP\n{}\n",
                      roff(program.help), roff(program.notes));

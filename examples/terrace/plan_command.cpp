@@ -54,10 +54,11 @@ RunConfig complete(RunConfig config, const MachineProfile& profile) {
 }
 
 Where here(const RunConfig& given) {
-  const auto config = complete(given, machine_profile(given));
+  const auto profile = machine_profile(given);
+  const auto config = complete(given, profile);
   // Where nothing is measured, the plan may be for another machine.
   if (!config.assumed_costs && config.pp <= 1) demand_device(config);
-  return {config, machine_profile(config)};
+  return {config, profile};
 }
 
 Where there(const CommandLine& line) {

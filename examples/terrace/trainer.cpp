@@ -453,7 +453,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
   // All checks come before the directory is touched.
   team.together([&] {
     make_token_files(config);
-    if (team.first())
+    if (team.first() && config.chooses_batch)
       config = with_chosen_batch(config, machine_profile(config), [&] { return RunData(config).sequences_of_an_epoch(); });
   });
   // One rank chooses: ranks' rates differ.
