@@ -2,15 +2,16 @@
 // can reach nothing, and another one at which the fake's copies and kernels find the bytes. Pages at both ends belong to
 // nothing.
 //
-// The two addresses differ in their sixth byte only. The fake finds addresses among the arguments of a kernel by their value,
-// so it can take a number for one, if the padding behind the number happens to hold the upper half of an address. What it then
-// changes is padding alone.
+// The two addresses differ in one bit of their upper half, in the sixth byte if that can be. The fake finds addresses among the
+// arguments of a kernel by their value, so it can take a number for one, if the padding behind the number happens to hold the
+// upper half of an address. What it then changes is padding alone.
 //
 // Owner: the fake's memory. Threads: any. Errors: std::bad_alloc.
 #pragma once
 
 #include <sys/mman.h>
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +54,7 @@ class DeviceBlock {
     return static_cast<std::byte*>(at);
   }
   [[nodiscard]] std::byte* reserve_beside() const {
-    for (int bit = kFirstBit; bit < kEndBit; ++bit) {
+    for (const int bit : kBits) {
       auto* const wanted = std::bit_cast<std::byte*>(std::bit_cast<std::uintptr_t>(here_) ^ std::uintptr_t{1} << bit);
       auto* const at = reserve(wanted);
       if (at == wanted) return at;
@@ -62,7 +63,9 @@ class DeviceBlock {
     throw std::bad_alloc();
   }
 
-  static constexpr int kFirstBit = 40, kEndBit = 47;  // of the sixth byte; on x86-64 a process has no address with the bit 47
+  // The sixth byte first. On x86-64 no address of a process has the bit 47, and under ThreadSanitizer few bits lead to memory
+  // that a process may use.
+  static constexpr std::array kBits{40, 41, 42, 43, 44, 45, 46, 39, 38, 37, 36, 35, 34, 33, 32};
   std::size_t bytes_ = 0;
   std::byte *here_ = nullptr, *device_ = nullptr;  // of the first page, which belongs to nothing
 };
