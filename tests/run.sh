@@ -27,7 +27,8 @@ done
 # Open MPI refuses root unless told otherwise.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" ccache
+# btrfs-progs: file systems of their own, whose disk loses its power.
+[ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" ccache btrfs-progs
 timed 'configure' cmake --preset "$preset" "${configure[@]}"
 timed 'build' cmake --build --preset "$preset"
 # One more than there are cores, because tests also wait: for deadlines, disks and processes.

@@ -174,7 +174,8 @@ TEST_F(Life, KillsAtRandomMomentsChangeNothing) {
 
 TEST_F(Life, PowerCutsAtRandomMomentsChangeNothing) {
   CutDisk disk(scratch_.path());
-  if (!disk.make()) GTEST_SKIP() << "no file system of its own can be mounted here";
+  if (!disk.make())
+    GTEST_SKIP() << "no file system of its own can be mounted here (it needs btrfs-progs, e2fsprogs and loop devices)";
   live(number_from_environment("TERRACE_CUTS", 5), number_from_environment("TERRACE_KILL_SEED", 1),
        [&](const Words& words, nanoseconds time) {
          const auto outcome = Child(launch(words)).kill_after(time, [&] { disk.keep_this_moment(); });
