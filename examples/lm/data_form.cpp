@@ -47,8 +47,7 @@ void demand_known(const std::filesystem::path& file, std::string_view bytes) {
   for (const auto& kind : kPacked)
     if (bytes.starts_with(kind.magic))
       refuse(file, fmt::format("it is {}", kind.called), fmt::format("unpack it first: {} {}", kind.unpack, name));
-  if (bytes.starts_with("\x1f\x8b\x08") || bytes.starts_with("\x28\xb5\x2f\xfd"))
-    refuse(file, "it is packed twice", "unpack it once, and give what comes out");
+  if (begins_packed(bytes)) refuse(file, "it is packed twice", "unpack it once, and give what comes out");
   if (bytes.starts_with("PAR1"))
     refuse(file, "it is a parquet file, which terrace does not read",
            fmt::format("write its rows as lines: python3 -c \"import pandas; pandas.read_parquet('{0}').to_json('{0}.jsonl', "

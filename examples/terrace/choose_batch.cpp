@@ -5,12 +5,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
 #include <terrace/examples/lm/model.h>
 #include <terrace/examples/terrace/choose_tiles.h>
-#include <terrace/examples/terrace/command_line.h>
 #include <terrace/examples/terrace/device.h>
-#include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/run_dir.h>
 #include <terrace/examples/terrace/setup.h>
 #include <terrace/parallel/plan.h>
@@ -95,13 +92,10 @@ bool can_choose(const RunConfig& c) {
 RunConfig with_chosen_batch(RunConfig c, const MachineProfile& profile,
                             const std::function<std::uint64_t()>& sequences_of_an_epoch) {
   if (!can_choose(c)) return c;
-  if (const auto resumed = run_resumed(c); !resumed.empty()) {
-    try {
-      RunConfig then;
-      apply_file(then, resumed / kConfigFile);
-      c.batch_size = then.batch_size;
-      c.grad_accumulation = then.grad_accumulation;
-    } catch (const Error&) {  // what is wrong with the file is said where the run is opened
+  if (!run_resumed(c).empty()) {
+    if (const auto then = settings_of_resumed(c)) {
+      c.batch_size = then->batch_size;
+      c.grad_accumulation = then->grad_accumulation;
     }
     return c;
   }

@@ -144,14 +144,9 @@ bool fits(const RunConfig& c) {
 bool leaves_tiles_open(RunConfig& c) {
   const bool given = std::ranges::any_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number != 1; });
   if (c.tiles != "auto" || given || c.experts > 0 || c.tp_mode != "1d" || optimizer_of(c)->layer_unit()) return false;
-  const auto resumed = run_resumed(c);
-  if (resumed.empty()) return true;
-  try {
-    RunConfig then;
-    apply_file(then, resumed / kConfigFile);
-    for (const auto& tiles : kTiles) c.*tiles.number = then.*tiles.number;
-  } catch (const Error&) {  // what is wrong with the file is said where the run is opened
-  }
+  if (run_resumed(c).empty()) return true;
+  if (const auto then = settings_of_resumed(c))
+    for (const auto& tiles : kTiles) c.*tiles.number = (*then).*tiles.number;
   return false;
 }
 

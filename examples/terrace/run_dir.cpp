@@ -476,6 +476,16 @@ fs::path run_resumed(const RunConfig& c) {
   return c.resume != "never" && fs::exists(dir / kConfigFile) ? dir : fs::path();
 }
 
+std::optional<RunConfig> settings_of_resumed(const RunConfig& c) try {
+  const auto dir = run_resumed(c);
+  if (dir.empty()) return std::nullopt;
+  RunConfig then;
+  apply_file(then, dir / kConfigFile);
+  return then;
+} catch (const Error&) {
+  return std::nullopt;
+}
+
 void demand_run_to_resume(const std::string& dir) {
   if (fs::exists(fs::path(dir) / kRunFile)) return;
   throw Error(

@@ -42,6 +42,8 @@ struct RunDir {
 
 // The directory of the run that --resume goes on with; empty if there is none.
 std::filesystem::path run_resumed(const RunConfig& config);
+// Those that this run began with. Nothing: there is none, or its file cannot be read, which is said where the run is opened.
+std::optional<RunConfig> settings_of_resumed(const RunConfig& config);
 // Error(Exit::usage) if the directory that --resume names has no run.
 void demand_run_to_resume(const std::string& dir);
 // Whether a part of the data is only evaluated on; --eval-batches 0 holds nothing out. A directory with run.json keeps what it

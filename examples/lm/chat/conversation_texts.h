@@ -2,8 +2,7 @@
 //
 // Threads: any.
 // Errors:  those of DataStream; Error(Exit::usage) with the file and the place of a text that is too long, and for an array
-// that
-//          does not end or has something behind it.
+//          without an end or with something behind it.
 #pragma once
 
 #include <cstdint>

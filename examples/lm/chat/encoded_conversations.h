@@ -11,8 +11,7 @@
 //
 // Owner:   the caller. Threads: any. No file stays open.
 // Errors:  of the constructor, Error(Exit::corrupt) with only the reason for a file that is cut, damaged or another one, and
-// what
-//          DataStream throws; of read(), Error(Exit::runtime) for one that has changed.
+//          what DataStream throws; of read(), Error(Exit::runtime) for one that has changed.
 #pragma once
 
 #include <cstdint>

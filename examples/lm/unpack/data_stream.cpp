@@ -149,6 +149,8 @@ bool DataStream::has_next_part() {
   return true;
 }
 
+bool begins_packed(std::string_view bytes) { return DataStream::packing_of(bytes) != nullptr; }
+
 bool is_packed(const std::filesystem::path& file) { return DataStream(file).packed(); }
 
 std::filesystem::path name_of_content(const std::filesystem::path& file) {

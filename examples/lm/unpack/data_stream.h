@@ -39,6 +39,7 @@ class DataStream {
 
  private:
   struct Packing;
+  friend bool begins_packed(std::string_view bytes);
   [[nodiscard]] static const Packing* packing_of(std::string_view first);
   [[nodiscard]] std::string read(std::uint64_t bytes);  // the next ones of the file
   void fill(std::size_t wanted);
@@ -60,6 +61,7 @@ class DataStream {
 };
 
 bool is_packed(const std::filesystem::path& file);
+bool begins_packed(std::string_view bytes);  // as what gzip or zstd writes
 // "chat.jsonl" of "chat.jsonl.gz": the name without the ending of a packed file.
 std::filesystem::path name_of_content(const std::filesystem::path& file);
 
