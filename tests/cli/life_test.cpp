@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <array>
 #include <chrono>
@@ -125,6 +126,7 @@ void Life::live(std::uint64_t lives, std::uint64_t first_seed, const Disturb& di
     for (const auto& entry : fs::directory_iterator(at("disk")))
       if (entry.path().filename() != "lost+found") fs::remove_all(entry.path());
     for (const auto* const folder : {"disk/first", "disk/second"}) fs::create_directory(at(folder));
+    ::sync();  // or a power cut brings the life before back
   };
   for (const bool with_disks : {false, true}) {
     begin_again();
