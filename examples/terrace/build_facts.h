@@ -13,7 +13,7 @@ struct BuildFacts {
     std::string_view name, version;  // version empty: left out
   };
   std::string_view compiler;  // "GNU 12.2.0, Release"
-  std::array<Library, 6> libraries;
+  std::array<Library, 8> libraries;
   bool nccl;  // in the CUDA module, if that was built
 };
 const BuildFacts& build_facts();

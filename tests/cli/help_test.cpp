@@ -195,7 +195,7 @@ TEST_F(Help, TheVersionNamesTheBuild) {
   for (std::string name, value; lines >> name && std::getline(lines >> std::ws, value);) told[name] = value;
   EXPECT_TRUE(std::regex_match(told["commit"], std::regex("[0-9a-f]{12,}(\\+changes)?|unknown"))) << told["commit"];
   EXPECT_THAT(told["compiler"], testing::ContainsRegex("[0-9]+\\.[0-9]+"));
-  for (const auto* const library : {"oneDNN", "TBB", "liburing", "libnuma", "PCRE2", "sentencepiece", "NCCL"})
+  for (const auto* const library : {"oneDNN", "TBB", "liburing", "libnuma", "PCRE2", "sentencepiece", "zlib", "zstd", "NCCL"})
     EXPECT_THAT(told[library], testing::AnyOf("left out", "in the CUDA module", testing::ContainsRegex("[0-9]+\\.[0-9]+")));
 }
 
