@@ -10,9 +10,9 @@
 
 #include <terrace/core/trace.h>
 #include <terrace/offload/io_engine.h>
-#include <terrace/parallel/comm/faults.h>
 #include <terrace/parallel/executor.h>
 #include <terrace/parallel/plan.h>
+#include <terrace/tests/doubles/faults.h>
 
 namespace terrace::bench {
 

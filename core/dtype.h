@@ -24,6 +24,8 @@ constexpr std::size_t size_of(DType dtype) {
   }
   return 0;
 }
+// The dtype of sums, statistics and inner products for a compute dtype.
+constexpr DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 std::string_view name_of(DType dtype);     // "fp32"
 DType parse_dtype(std::string_view text);  // throws Error(Exit::usage)
 

@@ -18,8 +18,6 @@ inline std::int64_t rows_of(const TensorView& v) {
 }
 inline std::int64_t columns_of(const MatrixView& m) { return columns_of(m.view); }
 inline std::int64_t rows_of(const MatrixView& m) { return rows_of(m.view); }
-// The dtype of sums, statistics and inner products for a compute dtype.
-inline DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 
 namespace math_arguments {
 

@@ -10,7 +10,6 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/notice.h>
-#include <terrace/offload/cufile.h>
 
 namespace terrace {
 
@@ -21,24 +20,16 @@ constexpr std::string_view kUringNames[] = {"uring", "uring-sqpoll", "uring-iopo
 std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
   const char* const text = std::getenv("TERRACE_IO_ENGINE");
   const std::string_view forced = text ? text : "";
-  if (!forced.empty() && forced != "threads" && forced != "cufile" &&
-      std::ranges::find(kUringNames, forced) == std::end(kUringNames)) {
-    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use {}, cufile or threads", forced,
+  if (!forced.empty() && forced != "threads" && std::ranges::find(kUringNames, forced) == std::end(kUringNames)) {
+    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use {} or threads", forced,
                             fmt::join(kUringNames, ", ")),
                 Exit::usage);
   }
   if (forced == "threads") return make_thread_engine(options);
-  std::string why;
-  if (forced == "cufile") {
-    if (auto engine = make_cufile_engine(options, why)) return engine;
-    throw Error(
-        fmt::format("TERRACE_IO_ENGINE=cufile, but that is not possible here: {}\n  unset it, or install GPUDirect Storage "
-                    "(libcufile, and nvidia-fs)",
-                    why));
-  }
   auto asked = options;
   asked.kernel_submits |= forced == "uring-sqpoll";
   asked.device_polls |= forced == "uring-iopoll";
+  std::string why;
   if (auto engine = make_uring_engine(asked, why)) return engine;
   if (!forced.empty())
     throw Error(

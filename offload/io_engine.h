@@ -77,26 +77,4 @@ std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, 
 // TERRACE_IO_ENGINE=threads|uring|uring-sqpoll|uring-iopoll forces one.
 std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options);
 
-// In memory, seeded: random delays (in polls), reordering, short transfers, and faults at chosen requests. `durable` holds the
-// bytes that survive a power loss: writes reach it only at sync().
-struct SimulatedFault {
-  std::uint64_t at_request = 0;  // counts from 0
-  enum class What : std::uint8_t {
-    error,
-    short_transfer,
-    zero_length,
-    flip_bit,
-    stale,
-    misdirected,
-    torn,
-    never
-  } what = What::error;
-  int error_number = 5;
-  std::optional<IoRequest::Op> only = {};  // counts these only, because the order of reads and writes depends on timing
-};
-class SimulatedDisk;  // shared by engines over a "power loss"
-std::shared_ptr<SimulatedDisk> make_simulated_disk(int files, std::uint64_t bytes_each);
-std::unique_ptr<IoEngine> make_simulated_engine(std::shared_ptr<SimulatedDisk> disk, std::uint64_t seed,
-                                                std::vector<SimulatedFault> faults = {});
-
 }  // namespace terrace

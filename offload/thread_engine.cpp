@@ -1,27 +1,27 @@
-// Threads that each make one blocking call for a request; with pread and pwrite for kernels and containers that forbid
-// io_uring.
+// Threads that call pread and pwrite, one request at a time each: for kernels and containers that forbid io_uring.
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <terrace/core/trace.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
-#include <terrace/offload/transfer_threads.h>
 
 namespace terrace {
 namespace {
 
 class ThreadEngine final : public IoEngine {
  public:
-  explicit ThreadEngine(TransferThreads how) : how_(std::move(how)) {
+  ThreadEngine(std::vector<int> files, int threads) : files_(std::move(files)) {
     try {
-      for (int i = 0; i < std::max(1, how_.threads); ++i) threads_.emplace_back([this] { run(); });
+      for (int i = 0; i < std::max(1, threads); ++i) threads_.emplace_back([this] { run(); });
     } catch (...) {  // too many threads for this process
       stop();
       throw;
@@ -33,7 +33,7 @@ class ThreadEngine final : public IoEngine {
     {
       const std::lock_guard lock(mutex_);
       for (IoRequest* request : requests) {
-        if (static_cast<std::size_t>(request->file) >= how_.files) throw std::logic_error("IoEngine: no such file");
+        if (static_cast<std::size_t>(request->file) >= files_.size()) throw std::logic_error("IoEngine: no such file");
         request->moved_bytes = 0;
         waiting_.push(*request);
         ++queued_;
@@ -69,7 +69,7 @@ class ThreadEngine final : public IoEngine {
     const std::lock_guard lock(mutex_);
     return queued_;
   }
-  std::string name() const override { return how_.name; }
+  std::string name() const override { return "threads"; }
 
  private:
   void stop() {
@@ -82,7 +82,6 @@ class ThreadEngine final : public IoEngine {
   }
 
   void run() {
-    if (how_.enter) how_.enter();
     std::unique_lock lock(mutex_);
     for (;;) {
       work_.wait(lock, [this] { return stopping_ || !waiting_.empty(); });
@@ -97,9 +96,19 @@ class ThreadEngine final : public IoEngine {
     }
   }
 
+  // Bytes moved, or a negative errno.
+  [[nodiscard]] std::int64_t call(const IoRequest& request) const {
+    const int file = files_[static_cast<std::size_t>(request.file)];
+    std::byte* const at = request.buffer + request.moved_bytes;
+    const auto bytes = request.bytes - request.moved_bytes;
+    const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
+    const auto moved = request.op == IoRequest::Op::read ? ::pread(file, at, bytes, offset) : ::pwrite(file, at, bytes, offset);
+    return moved < 0 ? -errno : moved;
+  }
+
   int transfer(IoRequest& request) const {
     for (Backoff backoff;;) {
-      const auto result = how_.transfer(request);
+      const auto result = call(request);
       if (const auto error_number = account(request, result)) return *error_number;
       if (result != -EAGAIN) continue;
       backoff.refused(now_ns());
@@ -107,7 +116,7 @@ class ThreadEngine final : public IoEngine {
     }
   }
 
-  const TransferThreads how_;
+  const std::vector<int> files_;
   mutable std::mutex mutex_;
   std::condition_variable work_, ended_or_woken_;
   IoBacklog waiting_;
@@ -119,24 +128,8 @@ class ThreadEngine final : public IoEngine {
 
 }  // namespace
 
-std::unique_ptr<IoEngine> make_transfer_threads(TransferThreads how) { return std::make_unique<ThreadEngine>(std::move(how)); }
-
-std::int64_t transfer_by_call(int descriptor, const IoRequest& request) {
-  std::byte* const at = request.buffer + request.moved_bytes;
-  const auto bytes = request.bytes - request.moved_bytes;
-  const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
-  const auto moved =
-      request.op == IoRequest::Op::read ? ::pread(descriptor, at, bytes, offset) : ::pwrite(descriptor, at, bytes, offset);
-  return moved < 0 ? -errno : moved;
-}
-
 std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads) {
-  return make_transfer_threads({.name = "threads",
-                                .files = options.files.size(),
-                                .threads = threads,
-                                .transfer = [files = options.files](const IoRequest& request) {
-                                  return transfer_by_call(files[static_cast<std::size_t>(request.file)], request);
-                                }});
+  return std::make_unique<ThreadEngine>(options.files, threads);
 }
 
 }  // namespace terrace

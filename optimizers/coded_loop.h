@@ -71,7 +71,7 @@ class CodedState {
 
 template <class Rule, WeightRows kWeights>
 TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
-  using L = Lanes<16>;
+  using L = Simd<16>;
   using G = Group<L, Isa::avx512vbmi, Layout::in_order>;
   using Random = RandomLanes<16>;
   using dynamic8::kBlockElements;

@@ -1,6 +1,6 @@
 // The loops over a tile, one for each instruction set (each_isa.h), from one source.
 //
-// fp32 arithmetic computes on Lanes. 16-bit rows are widened and rounded back in the same pass over the tile. If all rows are
+// fp32 arithmetic computes on Simd. 16-bit rows are widened and rounded back in the same pass over the tile. If all rows are
 // 16-bit, the lanes are the even and the odd elements of a group, which needs only shifts and masks.
 //
 // Internal to optimizers/.
@@ -70,7 +70,7 @@ __attribute__((noinline)) void one_by_one(const Tile<float>& t, const FactorsOf<
 
 template <class Rule, Isa kIsa, WeightRows kWeights, Rows kStateRows, Layout kLayout>
 TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>& factors) {
-  using L = Lanes<lanes_of(kIsa)>;
+  using L = Simd<lanes_of(kIsa)>;
   using G = Group<L, kIsa, kLayout>;
   using Random = RandomLanes<L::kCount>;
   using Bits = typename L::Bits;

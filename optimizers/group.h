@@ -10,7 +10,7 @@
 #include <terrace/core/fp16_bits.h>
 #include <terrace/optimizers/bf16_bits.h>
 #include <terrace/optimizers/isa.h>
-#include <terrace/optimizers/lanes.h>
+#include <terrace/optimizers/simd.h>
 #include <terrace/optimizers/tile.h>
 
 namespace terrace::elementwise {
@@ -74,19 +74,19 @@ struct HalfRowIn {
   static constexpr bool kPairs = kLayout == Layout::pairs;
   TERRACE_INLINE static Two<Bits> to_upper(const Halves& h, Bits row) {
     if constexpr (kPairs) return {row << 16, row & h.upper};
-    return {L::template widened_first<Half::upper>(row), L::template widened_second<Half::upper>(row)};
+    return {L::template widened_first<SimdHalf::upper>(row), L::template widened_second<SimdHalf::upper>(row)};
   }
   TERRACE_INLINE static Two<Bits> to_lower(const Halves& h, Bits row) {
     if constexpr (kPairs) return {row & h.lower, row >> 16};
-    return {L::template widened_first<Half::lower>(row), L::template widened_second<Half::lower>(row)};
+    return {L::template widened_first<SimdHalf::lower>(row), L::template widened_second<SimdHalf::lower>(row)};
   }
   TERRACE_INLINE static Bits of_upper(const Halves& h, Bits first, Bits second) {
     if constexpr (kPairs) return (first >> 16) | (second & h.upper);
-    return L::template narrowed<Half::upper>(first, second);
+    return L::template narrowed<SimdHalf::upper>(first, second);
   }
   TERRACE_INLINE static Bits of_lower(const Halves& h, Bits first, Bits second) {
     if constexpr (kPairs) return (first & h.lower) | (second << 16);
-    return L::template narrowed<Half::lower>(first, second);
+    return L::template narrowed<SimdHalf::lower>(first, second);
   }
 };
 

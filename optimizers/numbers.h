@@ -1,4 +1,4 @@
-// The functions that rules call, for one number; lanes.h has them for several.
+// The functions that rules call, for one number; simd.h has them for several.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <utility>
 
-#include <terrace/optimizers/lanes.h>
 #include <terrace/optimizers/random_half.h>
+#include <terrace/optimizers/simd.h>
 
 namespace terrace {
 

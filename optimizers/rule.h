@@ -8,8 +8,8 @@
 //   template <class A> Factors<A> factors(const UpdateStep&, double decay) const;
 //   template <class A> static void element(const Factors<A>&, A& weight, A gradient, A& state0, A& state1);
 //
-// element() is TERRACE_INLINE and has no branches: A is fp32, fp64 or Lanes of fp32, so it uses only the four operators, the
-// comparisons of lanes.h, root(), fused() and choose(). Every operation (also square root and division) is rounded separately
+// element() is TERRACE_INLINE and has no branches: A is fp32, fp64 or Simd of fp32, so it uses only the four operators, the
+// comparisons of simd.h, root(), fused() and choose(). Every operation (also square root and division) is rounded separately
 // as IEEE says, so the instruction set only decides how many lanes run at once. All members of Factors have type A.
 //
 // Internal to optimizers/.

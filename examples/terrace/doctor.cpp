@@ -24,7 +24,6 @@
 #include <terrace/core/units.h>
 #include <terrace/core/version.h>
 #include <terrace/examples/terrace/build_facts.h>
-#include <terrace/offload/cufile.h>
 #include <terrace/offload/io_engine.h>
 
 namespace terrace::cli {
@@ -113,19 +112,6 @@ Finding examine_library(const std::string& name, std::initializer_list<const cha
   return {Status::ok, name, Library(files) ? "present" : "absent (not needed for one rank)", ""};
 }
 
-Finding examine_cufile() {
-  std::string why;
-  const auto library = load_cufile(why);
-  if (!library) return {Status::ok, "GPUDirect", "absent (not needed: without it disks are read into host memory)", ""};
-  std::error_code error;
-  const bool driver = fs::exists("/proc/driver/nvidia-fs/version", error);
-  return {
-      Status::ok, "GPUDirect",
-      fmt::format("cuFile {}.{}, {}; used with TERRACE_IO_ENGINE=cufile", library->version / 1000, library->version % 1000 / 10,
-                  driver ? "nvidia-fs is loaded" : "copies through host memory, because nvidia-fs is not loaded"),
-      ""};
-}
-
 Finding examine_cudnn() {
   std::string why;
   const auto library = cuda::cudnn::load_library(why);
@@ -210,7 +196,6 @@ std::vector<Finding> examine_machine(const RunConfig& config) {
   out.push_back(examine_cuda(config.on_gpu()));
   out.push_back(examine_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}));
   out.push_back(examine_library("NCCL", {"libnccl.so.2", "libnccl.so"}));
-  out.push_back(examine_cufile());
   out.push_back(examine_cudnn());
   for (const auto& path : config.nvme_path)
     for (auto& finding : examine_path(path)) out.push_back(std::move(finding));

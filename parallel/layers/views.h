@@ -13,9 +13,6 @@
 
 namespace terrace::layers {
 
-// The dtype of sums and statistics for a compute dtype.
-constexpr DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
-
 inline TensorView reshaped(TensorView view, Shape shape) {
   if (shape.elements() != view.elements()) {
     throw std::logic_error("a view of " + to_string(view.shape) + " cannot be seen as " + to_string(shape));

@@ -46,12 +46,19 @@ struct Diverged : Error {
 
 class Trainer {
  public:
+  // Gradients are clipped to this global norm; 0: they are not. It has no default, so Options without it do not compile: a
+  // forgotten setting would switch clipping off in silence.
+  struct GreatestNorm {
+    GreatestNorm(double norm) : value(norm) {}  // NOLINT: written as a number
+    operator double() const { return value; }   // NOLINT
+    double value;
+  };
   struct Options {
     // Writes tokens and targets of these sequences (deal.h numbers them), row by row; a target of −1 does not count. False:
     // they cannot be read. Then the caller stops, on all ranks.
     BatchReader::Read read;
     std::function<double(std::uint64_t step)> rate;  // learning rate of a step, which counts from 1
-    double greatest_norm;                            // gradients are clipped to this global norm; 0: they are not
+    GreatestNorm greatest_norm;
     NonFinite non_finite = NonFinite::stop;
     LossScale loss_scale = {};
     std::uint64_t seed = 0;      // of stochastic rounding

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include <terrace/core/error.h>
+#include <terrace/tests/doubles/simulated_disk.h>
 
 namespace terrace::bench {
 namespace {

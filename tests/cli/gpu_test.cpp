@@ -33,11 +33,6 @@ TEST_F(WithGpu, DoctorSaysWhichThereAre) {
   EXPECT_THAT(outcome.out, HasSubstr("2 GPUs; cuda:0 Imaginary H0, 3.00 GiB, compute capability 9.1; cuda:1 Imaginary H1"));
 }
 
-TEST_F(WithGpu, DoctorSaysWhetherThereIsGpuDirectStorage) {
-  EXPECT_THAT(with_gpu({"doctor"}).out, AllOf(HasSubstr("cuFile 1.15"), HasSubstr("TERRACE_IO_ENGINE=cufile")));
-  EXPECT_THAT(terrace({"doctor"}).out, HasSubstr("GPUDirect"));
-}
-
 TEST_F(WithGpu, DoctorSaysWhetherThereIsCudnn) {
   EXPECT_THAT(with_gpu({"doctor"}).out, HasSubstr("9.19.0; used with TERRACE_ATTENTION=cudnn or faster"));
 }
@@ -59,21 +54,6 @@ TEST_F(WithGpu, TheUsualBudgetIsOfWhatIsFree) {
   const auto words = tiny("plan", {"--device", "cuda:0"}), two = tiny("plan", {"--device", "cuda:0", "--dp", "2"});
   EXPECT_THAT(with_gpu(words, {{"TERRACE_FAKE_GPU_FREE_MIB", "1536"}}).out, HasSubstr("device        512 MiB"));
   EXPECT_THAT(with_gpu(two, {{"TERRACE_FAKE_GPUS", "2"}}).out, HasSubstr("device       1.59 GiB"));
-}
-
-// The library is made up; what it reads and writes are the run's chunks.
-TEST_F(WithGpu, ARunThroughGpuDirectStorageEndsWithTheSameWeights) {
-  const auto cpu = train({"--out-dir", "on_cpu"});
-  ASSERT_EQ(0, cpu.exit) << cpu.described;
-  fs::create_directories(at("disk"));
-  const auto words =
-      tiny("train", {"--device", "cuda:0", "--device-memory", "1MiB", "--host-memory", "1MiB", "--nvme-path", "disk"});
-  const auto direct = with_gpu(words, {{"TERRACE_IO_ENGINE", "cufile"}});
-  ASSERT_EQ(0, direct.exit) << direct.described;
-  EXPECT_EQ(weights_of(cpu), weights_of(direct));
-  expect_refusal(with_gpu(tiny("train", {"--out-dir", "refused", "--nvme-path", "disk"}),
-                          {{"TERRACE_IO_ENGINE", "cufile"}, {"TERRACE_FAKE_CUFILE_DRIVER", "5001"}}),
-                 1, {"TERRACE_IO_ENGINE=cufile", "nvidia-fs driver is not loaded"});
 }
 
 TEST_F(WithGpu, DoctorSaysWhyThereIsNone) {

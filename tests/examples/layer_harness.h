@@ -132,7 +132,7 @@ class LayerRun {
     std::vector<TensorSpec> weight_specs, gradient_specs;
     for (const auto& p : params) {
       weight_specs.push_back({p.name, dtype, p.shape});
-      gradient_specs.push_back({p.name, layers::accumulator_of(dtype), p.shape});
+      gradient_specs.push_back({p.name, accumulator_of(dtype), p.shape});
     }
     weights = Packed(weight_specs, 64);
     gradients = Packed(gradient_specs, 64);

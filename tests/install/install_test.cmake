@@ -64,10 +64,14 @@ configure(optional_again 0 "goes on with terrace")
 configure(offload 0 "goes on with terrace")
 configure(offlaod 1 "terrace has no component offlaod; it has core, memory, offload")
 
-# Headers of the source tree must not have been needed: only the prefix may be named.
-file(GLOB_RECURSE headers ${SCRATCH}/prefix/include/*.h)
+# No name is defined twice: all installed headers compile together.
+file(GLOB_RECURSE headers RELATIVE ${SCRATCH}/prefix/include ${SCRATCH}/prefix/include/*.h)
 list(LENGTH headers count)
-if(count LESS 20)
+if(count LESS 200)
   message(FATAL_ERROR "only ${count} headers were installed")
 endif()
+list(TRANSFORM headers REPLACE "(.+)" "#include <\\1>\n")
+list(JOIN headers "" headers)
+file(WRITE ${SCRATCH}/all_headers.cpp "${headers}")
+run(${COMPILER} -std=c++20 -fsyntax-only -DFMT_SHARED -I${SCRATCH}/prefix/include ${SCRATCH}/all_headers.cpp)
 file(REMOVE_RECURSE ${SCRATCH})

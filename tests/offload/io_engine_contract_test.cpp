@@ -14,12 +14,11 @@
 #include <random>
 #include <thread>
 
-#include <terrace/offload/cufile.h>
 #include <terrace/offload/direct_io.h>
 #include <terrace/offload/extent_files.h>
 #include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
-#include <terrace/offload/simulated_disk.h>
+#include <terrace/tests/doubles/simulated_disk.h>
 
 #include "pages.h"
 #include "temporary_directory.h"
@@ -63,11 +62,6 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
     }
     if (kind == "threads") return make_thread_engine(options, 3);
     if (kind == "uncached") return make_uncached_engine(make_thread_engine(options, 3), options.files);
-    if (kind == "cufile") {
-      auto engine = make_cufile_engine(options, skip_, {.library = TERRACE_FAKE_CUFILE, .threads = 3});
-      EXPECT_NE(nullptr, engine) << skip_;
-      return engine;
-    }
     options.kernel_submits = kind == "uring-sqpoll";
     options.device_polls = kind == "uring-iopoll";
     std::string why;
@@ -223,7 +217,7 @@ TEST_P(IoEngineContract, AClosedFileEndsWithEbadf) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, IoEngineContract,
-                         testing::Values("uring", "uring-sqpoll", "uring-iopoll", "threads", "cufile", "uncached", "simulated"),
+                         testing::Values("uring", "uring-sqpoll", "uring-iopoll", "threads", "uncached", "simulated"),
                          [](const auto& of) {
                            std::string name = of.param;
                            std::ranges::replace(name, '-', '_');

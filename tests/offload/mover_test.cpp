@@ -17,8 +17,8 @@
 
 #include <terrace/core/error.h>
 #include <terrace/core/thread_pool.h>
-#include <terrace/offload/cufile.h>
 #include <terrace/offload/mover.h>
+#include <terrace/tests/doubles/simulated_disk.h>
 #include <terrace/tests/support/test_device.h>
 
 #include "pages.h"
@@ -57,8 +57,6 @@ struct Terraces {
       engine = make_simulated_engine(make_simulated_disk(2, kDataBytes), seed, std::move(faults));
     } else if (engine_name == "threads") {
       engine = make_thread_engine(io, 2);
-    } else if (engine_name == "cufile") {
-      engine = make_cufile_engine(io, why, {.library = TERRACE_FAKE_CUFILE, .threads = 2});
     } else {
       engine = make_uring_engine(io, why);
     }
@@ -299,7 +297,7 @@ TEST_P(MoverTest, AFlightTellsWhatItWaitedFor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, MoverTest,
-                         testing::Combine(testing::Values("uring", "threads", "cufile", "simulated"),
+                         testing::Combine(testing::Values("uring", "threads", "simulated"),
                                           testing::Values("cpu", "fake_cuda")),
                          [](const auto& of) { return fmt::format("{}_{}", std::get<0>(of.param), std::get<1>(of.param)); });
 

@@ -5,7 +5,7 @@
 #include <chrono>
 
 #include <terrace/offload/io_engine.h>
-#include <terrace/offload/simulated_disk.h>
+#include <terrace/tests/doubles/simulated_disk.h>
 
 #include "pages.h"
 

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include <terrace/optimizers/fused_lanes.h>
-#include <terrace/optimizers/lanes.h>
+#include <terrace/optimizers/simd.h>
 
 namespace terrace {
 namespace {
 
-using L = Lanes<4>;
+using L = Simd<4>;
 
 void expect_fused(float a, float b, float c) {
   const L x{fused_in_fp64(L::all(a).numbers, L::all(b).numbers, L::all(c).numbers)};

@@ -15,9 +15,8 @@
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/comm/agree.h>
-#include <terrace/parallel/comm/canonical.h>
-#include <terrace/parallel/comm/faults.h>
-#include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/doubles/faults.h>
+#include <terrace/tests/doubles/ledger.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/one_in.h>
 
@@ -436,27 +435,24 @@ TEST_P(CommunicatorContract, LedgerIsTheFormula) {
   });
 }
 
-// The same 24 contributions on every number of ranks that divides them: one rank's sum, bit for bit.
-TEST_P(CommunicatorContract, CanonicalFoldIsOneRanksSum) {
+// Canonical reduction: rank r gives contribution round · ranks + r. The sum of all 24 equals one rank's sum, bit for bit, for
+// every number of ranks that divides them.
+TEST_P(CommunicatorContract, FoldingRoundsInTheOrderOfRanksIsOneRanksSum) {
   run([](Rank& rank) {
-    constexpr int kMicroBatches = 24;
-    if (kMicroBatches % rank.comm->size() != 0) return;
+    constexpr std::size_t kMicroBatches = 24;
+    if (kMicroBatches % static_cast<std::size_t>(rank.comm->size()) != 0) return;
     const auto stream = rank.device.make_stream("comm");
     const auto ranks = static_cast<std::size_t>(rank.comm->size()), me = static_cast<std::size_t>(rank.comm->rank());
     for (const auto dtype : {DType::fp32, DType::fp64, DType::bf16}) {
       const auto accumulator = dtype == DType::bf16 ? DType::fp32 : dtype;
-      CanonicalFold canonical(*rank.comm, kMicroBatches, dtype, accumulator);
       const std::size_t block = 48 / ranks;
       std::vector<Buffer> contributions;
-      for (int j = 0; j < kMicroBatches; ++j) {
-        contributions.push_back(test::random_elements(dtype, block * ranks, first_seed() + static_cast<std::uint64_t>(j)));
-      }
+      for (std::size_t j = 0; j < kMicroBatches; ++j)
+        contributions.push_back(test::random_elements(dtype, block * ranks, first_seed() + j));
       Buffer mine(block * size_of(accumulator), std::byte{0x55});
-      for (int round = 0; round < canonical.rounds(); ++round) {
-        const auto j = static_cast<std::size_t>(canonical.micro_batch(round));
-        EXPECT_EQ(me, j % ranks);
-        canonical.add(*stream, round, contributions[j], mine);
-      }
+      for (std::size_t j = me; j < kMicroBatches; j += ranks)
+        rank.comm->reduce_scatter(*stream, {.from = dtype, .to = accumulator, .onto = j >= ranks, .order = SumOrder::ranks},
+                                  contributions[j], mine);
       stream->synchronize();
       const auto want = test::fold_oracle({dtype, accumulator}, contributions, me * block, block);
       EXPECT_TRUE(want == mine) << name_of(dtype) << " with " << ranks << " ranks, seed " << first_seed();
@@ -479,8 +475,6 @@ TEST_P(CommunicatorContract, WrongArgumentsThrowAtOnce) {
     EXPECT_THROW(comm.broadcast(*stream, small, comm.size()), Error);
     EXPECT_THROW(comm.send(*stream, small, -1, 0), Error);
     EXPECT_THROW(comm.send(*stream, small, 0, kMessageLanes), Error);
-    EXPECT_THROW(CanonicalFold(comm, 0, DType::fp32, DType::fp32), Error);
-    EXPECT_THROW(CanonicalFold(comm, comm.size(), DType::bf16, DType::bf16), Error);
     comm.barrier(*stream);  // nothing of it was issued: the ranks still agree
     stream->synchronize();
   });

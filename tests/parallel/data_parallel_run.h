@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/comm/faults.h>
-#include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/doubles/faults.h>
+#include <terrace/tests/doubles/ledger.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/toy_run.h>
 

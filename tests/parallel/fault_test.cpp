@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/offload/simulated_disk.h>
+#include <terrace/tests/doubles/simulated_disk.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/open_descriptors.h>

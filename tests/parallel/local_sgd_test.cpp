@@ -7,8 +7,8 @@
 #include <memory>
 
 #include <terrace/optimizers/schedule.h>
-#include <terrace/parallel/comm/ledger.h>
 #include <terrace/parallel/exchange.h>
+#include <terrace/tests/doubles/ledger.h>
 
 #include "data_parallel_run.h"
 

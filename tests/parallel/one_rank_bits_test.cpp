@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/comm/faults.h>
 #include <terrace/parallel/dry_run.h>
+#include <terrace/tests/doubles/faults.h>
 #include <terrace/tests/support/one_in.h>
 
 #include "committed_hashes.h"

@@ -13,14 +13,14 @@
 #include <fmt/format.h>
 
 #include <terrace/core/error.h>
-#include <terrace/parallel/comm/faults.h>
-#include <terrace/parallel/comm/ledger.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/connect.h>
 #include <terrace/parallel/pipeline/cut_edges.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/pipeline/stage_graph.h>
+#include <terrace/tests/doubles/faults.h>
+#include <terrace/tests/doubles/ledger.h>
 
 #include "comm/rank_group.h"
 

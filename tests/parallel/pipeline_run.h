@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/comm/ledger.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
+#include <terrace/tests/doubles/ledger.h>
 
 #include "data_parallel_run.h"
 

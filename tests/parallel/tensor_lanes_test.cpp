@@ -13,7 +13,7 @@
 
 #include <terrace/core/error.h>
 #include <terrace/parallel/collective.h>
-#include <terrace/parallel/comm/faults.h>
+#include <terrace/tests/doubles/faults.h>
 
 #include "tensor_run.h"
 

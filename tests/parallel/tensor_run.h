@@ -17,13 +17,13 @@
 
 #include <terrace/core/philox.h>
 #include <terrace/examples/lm/model.h>
-#include <terrace/parallel/comm/ledger.h>
 #include <terrace/parallel/freeze.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/train/initial_weights.h>
 #include <terrace/parallel/train/trainer.h>
+#include <terrace/tests/doubles/ledger.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/one_in.h>
 

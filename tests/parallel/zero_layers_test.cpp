@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-#include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/doubles/ledger.h>
 
 #include "data_parallel_run.h"
 

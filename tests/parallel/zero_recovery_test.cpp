@@ -5,7 +5,7 @@
 #include <chrono>
 #include <filesystem>
 
-#include <terrace/parallel/comm/faults.h>
+#include <terrace/tests/doubles/faults.h>
 
 #include "data_parallel_run.h"
 

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 
-#include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/doubles/ledger.h>
 
 #include "data_parallel_run.h"
 

@@ -61,6 +61,17 @@ TEST(Progress, ComesBackAsItWas) {
   }
 }
 
+// Options that forget the norm do not compile: clipping would be off in silence.
+template <class Options>
+concept WithNorm = requires {
+  Options{.read = {}, .rate = {}, .greatest_norm = 1};
+};
+template <class Options>
+concept WithoutNorm = requires {
+  Options{.read = {}, .rate = {}};
+};
+static_assert(WithNorm<Trainer::Options> && !WithoutNorm<Trainer::Options>);
+
 // A rank's engine over the toy model, and a trainer whose data depends on the sequence's number only.
 struct TrainedRun {
   explicit TrainedRun(toy::RunOptions options, Trainer::Options trained = plain(), Communicator* ranks = nullptr)

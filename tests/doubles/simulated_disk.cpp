@@ -1,4 +1,5 @@
-// The simulated disk and the engine over it: seeded delays, reordering, short transfers, and faults at chosen requests.
+#include <terrace/tests/doubles/simulated_disk.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -9,9 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include <terrace/offload/io_engine.h>
 #include <terrace/offload/io_progress.h>
-#include <terrace/offload/simulated_disk.h>
 
 namespace terrace {
 

@@ -1,4 +1,4 @@
-#include <terrace/parallel/comm/ledger.h>
+#include <terrace/tests/doubles/ledger.h>
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include <terrace/parallel/comm/faults.h>
+#include <terrace/tests/doubles/faults.h>
 
 #include <random>
 #include <thread>

@@ -1,4 +1,5 @@
-// A disk in memory whose power can fail: its files as the running system sees them, and their durable content.
+// A disk in memory whose power can fail, and an I/O engine over it with seeded delays (counted in polls), reordering, short
+// transfers, and faults at chosen requests. Part of terrace::testing.
 //
 // Owner:   shared by the engines that use it, one after the other, over "power losses".
 // Threads: the engine's thread; sync() and power_loss() when nothing is in flight.
@@ -8,11 +9,16 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include <terrace/offload/io_engine.h>
+
 namespace terrace {
 
+// Two states of each file: what the running system reads, and what is durable. Writes become durable only at sync().
 class SimulatedDisk {
  public:
   SimulatedDisk(int files, std::uint64_t bytes_each);
@@ -35,5 +41,24 @@ class SimulatedDisk {
   std::atomic<bool> released_{false};
   std::atomic<std::uint64_t> late_ends_{0};
 };
+
+struct SimulatedFault {
+  std::uint64_t at_request = 0;  // counts from 0
+  enum class What : std::uint8_t {
+    error,
+    short_transfer,
+    zero_length,
+    flip_bit,
+    stale,
+    misdirected,
+    torn,
+    never
+  } what = What::error;
+  int error_number = 5;
+  std::optional<IoRequest::Op> only = {};  // counts these only, because the order of reads and writes depends on timing
+};
+std::shared_ptr<SimulatedDisk> make_simulated_disk(int files, std::uint64_t bytes_each);
+std::unique_ptr<IoEngine> make_simulated_engine(std::shared_ptr<SimulatedDisk> disk, std::uint64_t seed,
+                                                std::vector<SimulatedFault> faults = {});
 
 }  // namespace terrace
