@@ -1,12 +1,12 @@
-// The math a layer needs, as operations enqueued on a stream. One implementation per device (the CUDA one is a module
-// loaded at run time, which is why this is an interface and not a set of free functions).
+// The math that a layer needs, as operations enqueued on a stream. Each device has one implementation. (The CUDA implementation
+// is a module loaded at run time; therefore this is an interface and not a set of free functions.)
 //
 // Owner:   the device. Buffers belong to the caller and must live until the stream has finished the call.
-// Threads: as Stream. Operands of one call must not overlap unless it says so.
+// Threads: as Stream. Operands of one call must not overlap unless the operation allows it.
 // Errors:  a shape or dtype that does not match throws std::logic_error at the call; a failure inside travels in events.
-// Bits:    every result depends on operand values and logical shapes only: never on threads, budgets or chunk sizes. Where a
-//          library chooses the algorithms of products (algorithms()), theirs depend on operands' alignment, too, up to 16
-//          bytes.
+// Bits:    every result depends only on operand values and logical shapes, never on threads, budgets or chunk sizes. Where a
+//          library chooses the algorithms of products (algorithms()), their results also depend on the operands' alignment, up
+//          to 16 bytes.
 // Dtypes:  "compute dtype" is fp32, bf16, fp16 or fp64, the same for all activations and weights of a call. Statistics, sums
 //          and 16-bit arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
 //          fp32 for bf16 and fp16. `accumulate`: false overwrites; true adds the whole, finished result to the old content.
@@ -28,20 +28,19 @@ namespace terrace {
 enum class Transpose : bool { no, yes };
 enum class Accumulate : bool { no, yes };
 enum class Activation : std::uint8_t { gelu_tanh, swiglu, geglu_tanh, gelu_erf, geglu_erf };
-// The numbers that make one result.
+// How many input numbers make one result.
 constexpr std::int64_t inputs_of(Activation kind) {
   return kind == Activation::gelu_tanh || kind == Activation::gelu_erf ? 1 : 2;
 }
 
-// Elements of one fp64 partial sum.
+// How many elements one fp64 partial sum covers.
 inline constexpr std::int64_t kSumBlock = 4096;
 // The number of blocks that sum_of_squares() makes of this many elements.
 constexpr std::int64_t square_blocks(std::int64_t elements, std::int64_t first) {
   return elements <= first ? 1 : 1 + (elements - first + kSumBlock - 1) / kSumBlock;
 }
 
-// What becomes of a product of a query and a key before the softmax: s = factor · q·k, and with a cap cap · tanh(s / cap)
-// (Gemma 2).
+// What is done to a query-key product before the softmax: s = factor · q·k; with a cap, then cap · tanh(s / cap) (Gemma 2).
 struct ScoreRule {
   double scale = 0;  // the factor; 0: 1/sqrt(D)
   double cap = 0;    // 0: none
@@ -54,21 +53,21 @@ struct ScoreRule {
 
 struct AttentionShape {
   std::int64_t batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  bool one_of_many = false;  // of calls of very many lengths: nothing is prepared, tried or recorded for this length
+  bool one_of_many = false;  // calls will have very many lengths: nothing is prepared, tried or recorded for this one
   ScoreRule scores = {};
 };
 
-// Some queries of each sequence against some of its keys. Key j is seen by query i if it is at most `offset` positions behind
-// it: j <= i + offset, and with a window j > i + offset - window, too.
+// Some queries of each sequence against some of its keys. Query i sees key j if j <= i + offset and, with a window, j > i +
+// offset - window.
 struct AttentionBlock {
-  // Of sequence b the rows [b · every + first, b · every + first + count) of a tensor.
+  // Rows [b · every + first, b · every + first + count) of a tensor, for sequence b.
   struct Rows {
     std::int64_t first = 0, count = 0, every = 0;
   };
   std::int64_t batch = 0, heads = 0, kv_heads = 0, head_dim = 0;
   Rows queries = {}, keys = {};
-  std::int64_t offset = 0;  // from the position of the first key to that of the first query
-  std::int64_t window = 0;  // a query sees so many positions, its own among them; 0: all
+  std::int64_t offset = 0;  // position of the first query minus position of the first key
+  std::int64_t window = 0;  // how many positions a query sees, its own included; 0: all
   ScoreRule scores = {};
   // The keys that a query sees: [low, high).
   [[nodiscard]] constexpr std::int64_t low(std::int64_t query) const {
@@ -79,7 +78,7 @@ struct AttentionBlock {
     const auto end = query + offset + 1;
     return end < 0 ? 0 : end < keys.count ? end : keys.count;
   }
-  // How many pairs of a query and a key that it sees there are in a sequence.
+  // The number of (query, key) pairs in a sequence where the query sees the key.
   [[nodiscard]] constexpr std::int64_t pairs() const {
     std::int64_t all = 0;
     for (std::int64_t i = 0; i < queries.count; ++i) all += high(i) - low(i);
@@ -87,16 +86,17 @@ struct AttentionBlock {
   }
 };
 
-// Rows of scores, one for each query, whose keys lie in parts. Of a matrix (a sequence and a head) the score of query i and key
-// k · keys + j, both counted in the sequence's keys, is element [k, matrix, i, j] of [parts, matrices, every, keys].
+// Rows of scores, one for each query. A row is split into parts by its keys. For one matrix (a sequence and a head), the score
+// of query i and key k · keys + j, both counted within the sequence's keys, is element [k, matrix, i, j] of [parts, matrices,
+// every, keys].
 struct ScoreRows {
   std::int64_t parts = 1, matrices = 1, every = 1, keys = 1;
-  // Which rows: queries [first, first + count) of some matrices. The first one is at `position` of its sequence.
+  // Which rows: queries [first, first + count) of some matrices. The first query is at `position` in its sequence.
   std::int64_t first_matrix = 0, count_of_matrices = 1, first = 0, count = 1;
   std::int64_t position = 0;
-  std::int64_t begin = 0;   // they see no key before it
-  std::int64_t window = 0;  // a query sees so many keys, its own among them; 0: all from `begin` on
-  // The keys that a query sees, counted from `first` on: [low, high).
+  std::int64_t begin = 0;   // the queries see no key before this one
+  std::int64_t window = 0;  // how many keys a query sees, its own included; 0: all from `begin` on
+  // The keys that query `first` + `query` sees: [low, high).
   [[nodiscard]] constexpr std::int64_t low(std::int64_t query) const {
     const auto from = window == 0 ? begin : position + query - window + 1;
     return from < begin ? begin : from;
