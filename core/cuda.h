@@ -43,8 +43,8 @@ void prepare_cuda(bool several_gpus);
 // for one GPU.
 GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
 
-// Free memory of a GPU, plus what this process's own context takes, which the call itself creates. Nothing if the driver cannot
-// tell.
+// Free memory of a GPU now, less what this process's own context takes: the call itself makes that context. Nothing if the
+// driver cannot tell.
 std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver = "libcuda.so.1");
 
 // Device memory beside a stream's workspace, where cuDNN may compute attention: enough for four groups of four heads of 4,096
@@ -55,8 +55,8 @@ struct CudaOptions {
   int index = 0;
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
   int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
-  bool tf32 = false;            // fp32 matrix products on tensor cores, whose operands keep ten mantissa bits
-  std::string algorithms = {};  // Math::algorithms() of the run that is resumed: they are used again
+  bool tf32 = false;                              // fp32 matrix products on tensor cores, whose operands keep ten mantissa bits
+  std::string algorithms = {};                    // Math::algorithms() of the run that is resumed: they are used again
   // The algorithms in the machine profile. Used for products that `algorithms` does not list, if the same library version chose
   // them.
   std::string machine_algorithms = {};
