@@ -20,7 +20,7 @@ import time
 
 import runs
 
-# As examples/quickstart.sh, without its budgets: offloading changes no bit.
+# As in examples/quickstart.sh, without its budgets: offloading changes no bit of the results.
 MODEL = ["--model", "llama", "--layers", "6", "--hidden", "384", "--heads", "6", "--seq-len", "256", "--batch-size", "2",
          "--grad-accumulation", "4", "--order", "vertical", "--warmup", "20", "--assumed-costs", "--durability", "off"]
 RECIPES = {

@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TERRACE = os.environ.get("TERRACE", str(ROOT / "build/release/bin/terrace"))
 BEGIN, END = "<!-- what fits -->", "<!-- /what fits -->"
 
-SEQUENCES, LENGTH = 16, 2048  # of a step, in micro-batches of one sequence
+SEQUENCES, LENGTH = 16, 2048  # per step; each micro-batch has one sequence
 TOKENS = SEQUENCES * LENGTH
 DOES_NOT_FIT = 3  # exit code
 GIB = 1 << 30
@@ -32,7 +32,7 @@ GIB = 1 << 30
 class Machine:
     name: str
     profile: str
-    device: int  # budgets in bytes: what auto would take there, rounded
+    device: int  # budgets in bytes: what auto would choose there, rounded
     host: int
 
     @property
@@ -99,7 +99,7 @@ def streams(one):
 def row(folder, machine, model, mode):
     flags = [*model.flags, *MODES[mode], *machine.flags]
     one = plan(folder, *flags, "--nvme-path", "disk")
-    # Without the disk all weights must be in host memory once, and the whole state in both tiers.
+    # Without the disk, host memory must hold all weights once, and the two tiers together the whole state.
     if 2 * one["parameters"] < machine.host and one["state_bytes"] < machine.device + machine.host:
         resident = plan(folder, *flags)
         one = resident if resident["fits"] else one

@@ -54,9 +54,7 @@ class Space {
   [[nodiscard]] std::uint64_t capacity_bytes() const { return capacity_bytes_; }
   [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
-  [[nodiscard]] std::uint64_t extent_bytes() const {
-    return extent_bytes_;
-  }  // highest end of a range so far: the size to allocate
+  [[nodiscard]] std::uint64_t extent_bytes() const { return extent_bytes_; }  // the highest end so far: what to allocate
   [[nodiscard]] std::uint64_t largest_hole() const { return holes_.largest(); }
   [[nodiscard]] const Holes& holes() const { return holes_; }
   void check() const;  // throws std::logic_error when an invariant is broken

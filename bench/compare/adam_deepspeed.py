@@ -21,7 +21,8 @@ import sides
 
 RECIPES = {"fp32": ("fp32", "fp32"), "copy": ("bf16", "fp32"), "bf16": ("bf16", "all-bf16")}
 
-# What runs under that Python: a line of JSON with the parameters a second of each rival, medians of three passes after one that warms up.
+# The program that runs under that Python. It prints a line of JSON with the parameters per second of each rival: medians of
+# three passes after one that warms up.
 THEIRS = r"""
 import json, sys, time
 import torch
@@ -77,7 +78,7 @@ def our_turn(params, threads, what):
 
 
 def their_turn(params, threads, what, deepspeed):
-    # Threads of libraries that read this before anything can be set.
+    # Some libraries read their number of threads from the environment, before the program can set it.
     env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
     done = subprocess.run([PYTHON, "-c", THEIRS, str(params), str(threads), what, "yes" if deepspeed else "no"], capture_output=True,
                           text=True, check=False, env=env)

@@ -14,7 +14,7 @@ import tempfile
 import sides
 
 BARE_RING = os.environ.get("BARE_RING", str(sides.ROOT / "build/release/bench/bare_ring"))
-TURN_PASSES = 3  # as terrace's: a turn is the median of three passes
+TURN_PASSES = 3  # as in terrace: a turn is the median of three passes
 
 
 def bare_turn(folder, op, file_bytes, *shape):

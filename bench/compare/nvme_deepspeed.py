@@ -17,7 +17,7 @@ import tempfile
 
 import sides
 
-# What runs under that Python: a line of JSON for each direction and kind of buffer, three passes each.
+# The program that runs under that Python: prints a line of JSON for each direction and kind of buffer, with three passes each.
 THEIRS = r"""
 import json, resource, sys, time
 import torch

@@ -22,15 +22,15 @@ import sides
 
 MIB = 1 << 20
 DIRECTIONS = {"read": ["--rw=read"], "write": ["--rw=write"], "randread": ["--rw=randread"], "mixed": ["--rw=rw", "--rwmixread=50"]}
-# Each is tried where this kernel, this fio and its limits permit it.
+# Each combination is tried if this kernel, this fio and its limits permit it.
 WAYS = [[*buffers, *memory, *files]
         for buffers in ([], ["--fixedbufs=1"])
         for memory in ([], ["--iomem=mmaphuge"])
         for files in ([], ["--registerfiles=1"])]
 SHAPES = [(block, depth) for block in (256 << 10, MIB, 4 * MIB, 8 * MIB) for depth in (8, 32, 128) if block * depth <= sides.GIB]
 SWEEP_PASSES = 5
-AS_FAST = 0.98  # of the fastest: closer than one pass is to the next
-TURN_PASSES = 3  # as terrace's: a turn is the median of three passes
+AS_FAST = 0.98  # share of the fastest: the difference is less than that between two passes
+TURN_PASSES = 3  # as in terrace: a turn is the median of three passes
 
 
 def fio_pass(file, op, file_bytes, block_bytes, depth, way):
@@ -44,7 +44,7 @@ def fio_pass(file, op, file_bytes, block_bytes, depth, way):
     if job["error"] != 0:
         return None, f"error {job['error']}"
     moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
-    # Both directions run at once: the longer of their times is the pass's. Milliseconds, as finely as fio tells.
+    # Both directions run at once: the time of the pass is the longer one, in milliseconds, as fio reports no finer times.
     seconds = 1e-3 * max(job["read"]["runtime"], job["write"]["runtime"])
     busy = 1e-2 * (job["usr_cpu"] + job["sys_cpu"]) * 1e-3 * job["job_runtime"]
     return (1e-9 * moved / seconds, busy / (moved / sides.GIB)), None

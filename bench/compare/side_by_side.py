@@ -34,7 +34,7 @@ TERRACE_SIDES = {"terrace-disk": "terrace, state on disk (256 + 256 MiB)", "terr
 RIVALS = {"zero-infinity": "DeepSpeed ZeRO-Infinity, parameters and states on disk", "eager": "PyTorch eager",
           "compiled": "PyTorch compiled"}
 MALLOCS = {"both": ["plain", "kept"], "plain": ["plain"], "kept": ["kept"]}
-# Largest difference of a step's loss from the first side's. bf16 sides round at different places.
+# Largest allowed difference between a step's loss and that of the first side. bf16 sides round at different places.
 LIMITS = {"fp32": 5e-3, "bf16": 5e-2}
 
 

@@ -17,10 +17,10 @@ PYTHON = os.environ.get("PYTHON", sys.executable)
 MODEL = {"layers": 12, "hidden": 768, "heads": 12, "ffn": 2048, "vocab": 256, "seq": 256}
 ADAMW = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "decay": 0.1, "clip": 1.0}
 SIDES = ["terrace-disk", "zero-infinity", "terrace-memory", "eager", "compiled"]
-BUDGETS = {"terrace-disk": "256MiB", "terrace-memory": "unlimited"}  # of the device tier and of the host tier
+BUDGETS = {"terrace-disk": "256MiB", "terrace-memory": "unlimited"}  # of the device tier and the host tier, each
 SCRIPTS = {"zero-infinity": ["zero_infinity.py"], "eager": ["pytorch.py", "eager"], "compiled": ["pytorch.py", "compiled"]}
 MODULES = {"zero-infinity": "torch, safetensors, deepspeed", "eager": "torch, safetensors", "compiled": "torch, safetensors"}
-# glibc then serves large blocks from the heap, and never returns the heap's end to the system.
+# glibc then serves large blocks from the heap, and never returns the end of the heap to the system.
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "1073741824"}
 BUILD_OPS = """
 from deepspeed.accelerator import get_accelerator
@@ -119,7 +119,7 @@ def terrace_flags(of, program):
              "seq-len": of["seq"], "batch-size": of["batch"], "threads": of["threads"], "dtype": of["dtype"], "steps": of["steps"],
              "data": of["text"], "lr": adamw["lr"], "min-lr": adamw["lr"], "lr-schedule": "constant", "warmup": 0, "beta1": adamw["betas"][0],
              "beta2": adamw["betas"][1], "eps": adamw["eps"], "weight-decay": adamw["decay"], "grad-clip": adamw["clip"],
-             "eval-batches": 0, "durability": "none"}  # the rivals commit nothing either
+             "eval-batches": 0, "durability": "none"}  # because the rivals commit nothing
     return [program, "train", *(word for key, value in flags.items() for word in ("--" + key, value))]
 
 
@@ -151,7 +151,7 @@ def rival_environment(of, folder, malloc):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     threads = str(of["threads"])
-    # The build of DeepSpeed's libraries calls ninja, which lies beside Python in a virtual environment.
+    # The build of DeepSpeed's libraries calls ninja, which is beside Python in a virtual environment.
     path = f"{pathlib.Path(shutil.which(PYTHON) or PYTHON).parent}:{os.environ.get('PATH', '')}"
     return {**inherited(), "PATH": path, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "MASTER_PORT": str(port),
             "DS_ACCELERATOR": "cpu", "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1",

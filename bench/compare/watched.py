@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import time
 
-POLL_S = 0.05  # short beside a step; a look at a process tree takes under a millisecond
+POLL_S = 0.05  # short compared with a step; reading a process tree takes under a millisecond
 
 
 class Failed(Exception):
@@ -60,10 +60,10 @@ def run(command, steps_file, log_file, environment, warm_up):
     bytes, and the bytes read and written a step after the warm-up."""
     with open(log_file, "w", encoding="utf-8") as log:
         process = subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT, env=environment)
-    peak, moved = 0, {}  # moved: bytes so far, by the number of finished steps
+    peak, moved = 0, {}  # moved: bytes so far, by number of finished steps
     try:
         while True:
-            # wait4 in place of poll(): it also tells the exact peak of the largest process in the tree.
+            # wait4 instead of poll(): it also returns the exact peak of the largest process in the tree.
             ended, status, usage = os.wait4(process.pid, os.WNOHANG)
             if ended:
                 process.returncode = os.waitstatus_to_exitcode(status)

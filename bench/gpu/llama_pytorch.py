@@ -63,7 +63,7 @@ class Llama(nn.Module):
         x = self.embed(tokens)
         for block in self.blocks:
             x = checkpoint(block, x, self.cos, self.sin, use_reentrant=False) if self.recompute else block(x, self.cos, self.sin)
-        # By sequences, so that the logits of all of them never exist at once.
+        # One sequence at a time, so that the logits of all of them never exist at once.
         x, loss = self.norm(x), 0
         for row, target in zip(x, targets):
             loss = loss + checkpoint(lambda r, t: F.cross_entropy(self.head(r).float(), t, reduction="sum"), row, target,
@@ -98,7 +98,7 @@ def prepared(way, model, device, batch, accumulation, folder):
         def micro_batch(tokens, targets):
             loss = engine(tokens, targets)
             engine.backward(loss)
-            engine.step()  # updates with the last one
+            engine.step()  # the last one also updates
             return loss
 
         return micro_batch, lambda: None

@@ -13,7 +13,7 @@ class Llama:
     vocab: int = 128256
     tied: bool = False
     seq: int = 4096
-    device_mebibytes: int = 2  # a budget in which a small model is offloaded
+    device_mebibytes: int = 2  # a budget with which a small model is offloaded
 
     def flags(self):
         return ["--model", "llama", "--layers", self.layers, "--hidden", self.hidden, "--heads", self.heads, "--kv-heads",

@@ -10,7 +10,7 @@ import pathlib
 from stages import Deadline, Failed, Skipped, run
 
 SHARDS = pathlib.Path(__file__).with_name("shards.sh")
-MESSAGE = 1500  # characters of each failed test that stand in the record; its program's log has all
+MESSAGE = 1500  # characters of each failed test in the record; the program's log has all
 
 
 def outcome(reports):
@@ -41,7 +41,7 @@ def run_programs(s, deadline, wanted, parts={}):
             found[name] = {"missing": str(why)}
         except Failed as why:
             found[name] = {"error": str(why)[-2000:]}
-        # A part that crashed or was ended wrote no report.
+        # A part that crashed or was ended has written no report.
         if written := [json.loads(each.read_text()) for each in reports if each.exists() and each.stat().st_size]:
             found[name] |= outcome(written)
         if "missing" in found[name] or "error" in found[name] or found[name].get("failed"):

@@ -40,13 +40,13 @@ def mebibytes(count):
 
 
 class Setting:
-    # What a run's tiers leave alone: of the host for the program, the driver and the system, of the device for CUDA and its
-    # libraries, of the disk for everybody else.
+    # What runs must leave free: on the host for the program, the driver and the system; on the device for CUDA and its
+    # libraries; on the disk for other users.
     HOST_RESERVE, DEVICE_RESERVE, DISK_RESERVE = 8 * GIB, 4 * GIB, 4 * GIB
 
     def __init__(self, options):
         self.device, self.small, self.plans_only = options.device, options.small, options.plan
-        # Of a machine that is not here; what a run says itself comes last.
+        # Flags that describe a machine other than this one; flags of a run take precedence.
         self.elsewhere = {}
         if options.plan and options.machine_profile:
             self.elsewhere = {"--machine-profile": pathlib.Path(options.machine_profile).resolve(),
@@ -57,13 +57,13 @@ class Setting:
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.disk = pathlib.Path(options.disk).resolve() if options.disk else None
         path = ":".join(cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p])
-        # The machine profile outlives a call, so that the next one plans with it.
+        # The machine profile is kept after a call, so that the next call plans with it.
         self.environment = {"LD_LIBRARY_PATH": path, "XDG_CACHE_HOME": str(self.scratch / "cache")}
-        # Beside the record, or in the folder that it goes to.
+        # The logs are beside the record, or in the folder that it goes to.
         out = pathlib.Path(options.out).resolve()
         self.logs = Logs((out if out.is_dir() else out.parent) / f"gpu-{options.call}-logs")
         self.runs = 0
-        self.matrix_peak = None  # FLOP/s, once it is measured
+        self.matrix_peak = None  # FLOP/s; set once it is measured
         self.there = self.find(options)
 
     def disk_folder(self):
@@ -80,12 +80,12 @@ class Setting:
         there["disk"] = max(shutil.disk_usage(self.disk_folder()).free - self.DISK_RESERVE, GIB)
         try:
             told = self.terrace(Deadline(60), "doctor", "--device", self.device)
-            # Of the machine, or of the control group of this process, whichever leaves less.
+            # The limit of the machine or of this process's control group, whichever is smaller.
             if host := re.search(r" memory +([\d.]+ [MGT]iB) available", told):
                 there["host"] = max(bytes_of(host[1]) - self.HOST_RESERVE, GIB)
             gpu = re.search(rf"{self.device} [^,;]*, ([\d.]+ [MGT]iB)", told)
             there["device"] = max(bytes_of(gpu[1]) - self.DEVICE_RESERVE, GIB) if gpu else there["host"] // 2
-        except (Failed, Skipped) as why:  # the stages will say so, too
+        except (Failed, Skipped) as why:  # the stages will report it, too
             print(why, file=sys.stderr)
         return there
 
@@ -189,7 +189,7 @@ def measured(plan, steps, model, tokens, result=None):
         shown |= {"step_s": seconds, "tokens_s": tokens / seconds, "model_flop_s": tokens / seconds * model.flops_a_token(),
                   "plan_error": plan["step_time_s"] / seconds - 1, "stall_s": timed[-1]["stall"], "offload": timed[-1]["offload"],
                   "peak": timed[-1].get("mem"), "losses": [s["loss"] for s in steps]}
-    if result and "wall_s" in result:  # planning, memory, first weights, and the hash of the last ones
+    if result and "wall_s" in result:  # the time for planning, memory, first weights, and the hash of the last weights
         shown["beside_steps_s"] = result["wall_s"] - sum(s["step_time_s"] for s in steps)
     if result and "cut_short" in result:
         shown["cut_short"] = result["cut_short"]

@@ -15,7 +15,7 @@ import time
 import traceback
 
 
-KILLED_S = 10  # that a killed command may take to be gone
+KILLED_S = 10  # how long a killed command may take to end
 
 
 class Skipped(Exception):
@@ -29,7 +29,7 @@ class Failed(Exception):
 class Deadline:
     def __init__(self, seconds, keep=lambda result: None):
         self.end = time.monotonic() + seconds
-        self.keep = keep  # a stage's result so far: on disk before what comes next is begun
+        self.keep = keep  # keep: saves a stage's result so far, so that it is on disk before the next part begins
 
     def left(self):
         return max(0.0, self.end - time.monotonic())
@@ -69,7 +69,7 @@ class Stages:
                 stage["state"] = "done"
             except Skipped as why:
                 stage |= {"state": "skipped", "why": str(why)}
-            except Exception as error:  # whatever it is, the next stage runs
+            except Exception as error:  # whatever the error, the next stage runs
                 told = str(error) if isinstance(error, Failed) else traceback.format_exc()
                 stage |= {"state": "failed", "error": told[-4000:]}
             except BaseException:
@@ -114,10 +114,10 @@ def run(command, deadline, environment=None, logs=None, name=None):
             os.killpg(process.pid, signal.SIGKILL)
             try:
                 process.wait(timeout=KILLED_S)
-            except subprocess.TimeoutExpired:  # it hangs in a driver: the stages behind it still have their time
+            except subprocess.TimeoutExpired:  # it hangs in a driver: later stages still have their time
                 pass
             raise Failed(f"{' '.join(command)}\nwas ended at its deadline\n{end_of(out, 1500)}\n{end_of(err, 2000)}") from None
-        except BaseException:  # this script is ended: nothing that it started lives on
+        except BaseException:  # this script is being ended: end everything that it started
             os.killpg(process.pid, signal.SIGKILL)
             raise
         if process.returncode != 0:

@@ -46,17 +46,17 @@
 // and, on compute capability 9.0 only (code for sm_90a), products that run beside computing. A warpgroup makes them: four
 // warps, the first of which has a number divisible by four. All its threads must call each of these functions with the same
 // descriptors (matrix_descriptor.h; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Each warp has 16 of the 64
+// rows of a and d; in registers, they are arranged as for multiply().
+//
 //   // d[64,8·n] = a[64,16] · b[16,8·n], or += if `add`. b is stored by columns: its column n is row n of the stored matrix;
 //   // for multiply_async_transposed(), b is stored by rows.
 //   template <int n> void multiply_async(float (&d)[n][4], MatrixDescriptor a, MatrixDescriptor b, bool add);
 //   template <int n> void multiply_async_transposed(float (&d)[n][4], const std::uint32_t (&a)[4], MatrixDescriptor b,
 //                                                   bool add);
 //   // Required between any access to the registers d and a and the product that uses them.
-//   add);
-// // Required between any access to the registers d and a and the product that uses them.
-//   // Waits until at most n groups of this warp are under way; `ended` names the sums that may be used from here on.
+//   void fence_products();
 //   void commit_products();                         // what was begun since the last call is one group
-// // Waits until at most n groups of this warp are under way; `ended` names the sums that may be used from here on.
+//   // Waits until at most n groups of this warp are under way; `ended` names the sums that may be used from here on.
 //   template <int n, class... Sums> void wait_products(Pending<n>, Sums&... ended);
 //   // Makes this thread's completed writes to shared memory visible to products after the next sync().
 //   void fence_shared();
@@ -67,7 +67,7 @@
 //
 // Threads: a Lane belongs to its thread. Nothing here is atomic: results depend on operand values and shapes only.
 // Build:   .cu files are compiled with --expt-relaxed-constexpr, so that constexpr functions of the standard library
-// (std::bit_cast) work on both sides.
+//          (std::bit_cast) work on both sides.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -57,7 +57,8 @@ def main():
     settings = config(setting)
     if setting["dtype"] == "bf16":
         model.bfloat16()
-    # initialize() would convert the model too, but then it keeps fp32 weights in bf16 on processors without fp16 instructions.
+    # initialize() would also convert the model, but on processors without fp16 instructions it keeps fp32 weights in a bf16
+    # run.
     deepspeed.zero.Init(module=model, config_dict_or_path=settings)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=llama.groups(model, setting["adamw"]["decay"]), config=settings)
 
