@@ -24,7 +24,7 @@ PYTORCH = pathlib.Path(__file__).with_name("gpt2_pytorch.py")
 
 
 def pytorch(dtype, threads, steps):
-    """Tokens a second of each step, or nothing where PyTorch is not installed."""
+    """Tokens per second of each step, or nothing if PyTorch is not installed."""
     # PyTorch's allocator returns large blocks to the system at each step unless malloc is set to keep them.
     keep = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "1073741824"}
     command = [os.environ.get("PYTHON", sys.executable), PYTORCH, dtype, str(threads), str(steps)]

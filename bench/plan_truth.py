@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far a plan's step time is from the measured one, with the machine profile taken just before.
+"""Compares the step time of plans with the measured one; the machine profile is measured just before.
 
     bench/plan_truth.py [--steps N] [--disk DIR] [--only SETTING]
 """

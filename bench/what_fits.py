@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What fits where: a table of models and machines, in Markdown, from `terrace plan --json` with the shipped cluster profiles.
+"""Makes a table of which models fit on which machines, in Markdown, from `terrace plan --json` with the shipped cluster profiles.
 
     bench/what_fits.py [--write PAGE] [--jobs N]
 
-Every model is planned with LoRA and with all weights trained, without the disk if that fits, else with it. A step has the same tokens
-everywhere. --write replaces what stands between the two marks of a page.
+Every model is planned with LoRA and with all weights trained, without the disk if that fits, else with it. A step has the same number of
+tokens everywhere. --write replaces the text between the two marks of a page.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def gib(amount):
 
 
 def streams(one):
-    """The tiers below the device that a step fetches from."""
+    """The tiers below the device from which a step reads at least one GiB."""
     sources = [name for name, key in (("memory", "h2d"), ("disk", "read")) if one["bytes"][key] >= GIB]
     return " and ".join(sources) or "–"
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`terrace bench optimizer` beside DeepSpeed's CPU Adam and PyTorch's AdamW, in turns: AdamW over the same number of parameters, on the
-same number of threads, in three ways of keeping them.
+"""Compares `terrace bench optimizer` with DeepSpeed's CPU Adam and PyTorch's AdamW, in turns: AdamW over the same number of parameters, on the
+same number of threads, with three ways of storing them.
 
     bench/compare/adam_deepspeed.py [--params 64000000] [--rounds 7] [--threads 1,2] [--what fp32,copy,bf16]
 
@@ -8,7 +8,7 @@ fp32   weights, gradients and moments in fp32                          DeepSpeed
 copy   the same, and a bf16 copy of the new weights                    DeepSpeed, then a cast
 bf16   everything in bf16 (terrace rounds weights stochastically)      DeepSpeed with bf16 states
 
-Needs a Python with torch and deepspeed (PYTHON=…): without one it says so and ends with 2. --without-deepspeed leaves it out.
+Needs a Python with torch and deepspeed (PYTHON=…): without one it says so and ends with 2. --without-deepspeed leaves DeepSpeed out.
 """
 
 import argparse

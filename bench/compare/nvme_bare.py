@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`terrace bench nvme` beside the least that moves a file's bytes through io_uring (bare_ring.cpp): the same folder, file size, block
-size and depth, in turns.
+"""Compares `terrace bench nvme` with the minimal program that moves a file's bytes through io_uring (bare_ring.cpp): the same folder, file
+size, block size and depth, in turns.
 
     bench/compare/nvme_bare.py [--disk DIR] [--size 1GiB] [--rounds 7] [--block-size 8MiB] [--queue-depth 32]
 

@@ -61,14 +61,14 @@ def arguments(text):
 
 
 def setting(dtype, options, folder):
-    """All that a side needs to know. The rivals read it as a JSON file."""
+    """All settings of a side. The rivals read them as a JSON file."""
     return {**MODEL, "layers": options.layers, "batch": options.tokens // MODEL["seq"], "threads": options.threads, "dtype": dtype,
             "steps": options.steps, "recompute": options.recompute, "adamw": ADAMW, "weights": str(folder / "first.safetensors"),
             "text": str(folder / "text")}
 
 
 def text(batch):
-    """Words of which terrace trains on exactly `batch` sequences: it holds out the last twentieth, at least one sequence."""
+    """A text on which terrace trains exactly `batch` sequences: it holds out the last twentieth, at least one sequence."""
     wanted, held_out = batch * MODEL["seq"] + 1, MODEL["seq"] + 1
     length = wanted + held_out
     while length - max(held_out, length // 20) < wanted:
@@ -79,7 +79,7 @@ def text(batch):
 
 
 def round_to_bf16(file):
-    """Cuts every fp32 number of a safetensors file to one that bf16 holds too: else a side that starts from bf16 starts elsewhere."""
+    """Truncates every fp32 number of a safetensors file to bf16, so that a side that starts from bf16 starts from the same weights."""
     data = bytearray(file.read_bytes())
     begin = 8 + int.from_bytes(data[:8], "little")
     for low in (begin, begin + 1):
@@ -88,8 +88,8 @@ def round_to_bf16(file):
 
 
 def prepare(options, folder, names):
-    """The text, the first weights (terrace draws them: one step at a rate that changes none), the machine profile that terrace plans with,
-    and DeepSpeed's libraries, which it would otherwise build inside its first turn."""
+    """Makes the text, the first weights (terrace draws them; one step with a learning rate that changes none), the machine profile for
+    terrace's plans, and DeepSpeed's libraries, which DeepSpeed would otherwise build inside its first turn."""
     first = setting("fp32", options, folder)
     pathlib.Path(first["text"]).write_text(text(first["batch"]), encoding="ascii")
     command = terrace_flags({**first, "steps": 1, "adamw": {**ADAMW, "lr": 1e-30}}, options.terrace)
@@ -137,12 +137,12 @@ def rival_command(name, of, folder):
 
 
 def inherited():
-    """This process's environment without settings of malloc: --malloc alone decides them."""
+    """This process's environment without settings of malloc, because --malloc sets them."""
     return {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
 
 
 def terrace_environment(folder):
-    """Its machine profile is that of prepare(), not one from an earlier day."""
+    """The environment of terrace, with the machine profile from prepare(), not an older one."""
     return {**inherited(), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
@@ -159,7 +159,7 @@ def rival_environment(of, folder, malloc):
 
 
 def absent(name):
-    """Why a side cannot run here; empty if it can."""
+    """The reason why a side cannot run here; empty if it can."""
     if name in BUDGETS:
         return ""
     probe = subprocess.run([PYTHON, "-c", f"import {MODULES[name]}"], capture_output=True, text=True, check=False,

@@ -15,7 +15,7 @@ class Failed(Exception):
 
 
 def tree(root):
-    """The process and all that descend from it."""
+    """The process and all its descendants."""
     found, left = [], [root]
     while left:
         pid = left.pop()
@@ -29,7 +29,7 @@ def tree(root):
 
 
 def fields(pid, name):
-    """"name: number" lines of a file in /proc/PID; none when the process has ended."""
+    """"name: number" lines of a file in /proc/PID; empty if the process has ended."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/{name}").read_text().splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def fields(pid, name):
 
 
 def look(root):
-    """Sums over the tree: high-water marks of resident memory, bytes read from and written to disks."""
+    """Sums over the process tree: high-water marks of resident memory, bytes read from and written to disks."""
     resident = read = written = 0
     for pid in tree(root):
         resident += 1024 * fields(pid, "status").get("VmHWM", 0)
@@ -56,8 +56,8 @@ def complete_lines(file):
 
 
 def run(command, steps_file, log_file, environment, warm_up):
-    """Runs the command, which appends a line of JSON a step to steps_file. Returns the losses, the seconds of every step, the peak resident
-    bytes, and the bytes read and written a step after the warm-up."""
+    """Runs the command, which appends one line of JSON per step to steps_file. Returns the losses, the seconds of every step, the peak
+    resident bytes, and the bytes read and written per step after the warm-up."""
     with open(log_file, "w", encoding="utf-8") as log:
         process = subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT, env=environment)
     peak, moved = 0, {}  # moved: bytes so far, by number of finished steps

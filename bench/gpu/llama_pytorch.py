@@ -1,4 +1,4 @@
-"""The rivals' side: the same Llama, recipe, vocabulary and tokens in PyTorch. One JSON object on standard output.
+"""The rivals: the same Llama, recipe, vocabulary and tokens in PyTorch. Prints one JSON object.
 
     llama_pytorch.py WAY DEVICE STEPS BATCH ACCUMULATION LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB SEQ TIED [FOLDER]
 
@@ -72,13 +72,13 @@ class Llama(nn.Module):
 
 
 def alone():
-    """A process group of one, which FSDP2 and DeepSpeed ask for."""
+    """Makes a process group of one, which FSDP2 and DeepSpeed need."""
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, value)
 
 
 def prepared(way, model, device, batch, accumulation, folder):
-    """Two functions: one micro-batch's forward and backward, and the update."""
+    """Returns two functions: the forward and backward of one micro-batch, and the update."""
     if way.startswith("zero"):
         try:
             import deepspeed

@@ -1,4 +1,4 @@
-"""bench/gpu.sh speed|size|rivals: the acceptance on one GPU, stage by stage, the most valuable first.
+"""bench/gpu.sh speed|size|rivals: the acceptance tests on one GPU, stage by stage, the most important first.
 
 Every stage has its own deadline; the JSON is rewritten after each. With --small everything is tiny and runs on the CPU device or
 on any GPU within a minute: a rehearsal that proves every command line. With --plan runs are only planned, for this machine or
@@ -38,7 +38,7 @@ BITS_MODELS = {"head 64": models.HEAD_64, "head 128, 521 tokens": models.HEAD_12
 
 
 def bitwise(s, deadline):
-    """Models under every kind of budget: the same weights and losses, and twice the same. Says which attention kernel each used."""
+    """Trains models under every kind of budget, one of them twice: weights and losses must be the same. Records which attention kernel each used."""
     found, differing = {}, []
     for which, model in BITS_MODELS.items():
         limit = f"{model.device_mebibytes}MiB"
@@ -98,7 +98,7 @@ def rival(s, deadline, way, model, batch, accumulation, steps):
 
 
 def beside(s, deadline, ours, theirs, turns=2):
-    """Both, alternately; a rival that is missing leaves ours alone."""
+    """Runs both, alternately; if the rival is missing, runs only ours."""
     told = {"terrace": [], "rival": []}
     for _ in range(1 if s.small or s.plans_only else turns):
         try:
@@ -122,7 +122,7 @@ def beside(s, deadline, ours, theirs, turns=2):
 
 
 def resident(s, deadline, model, batch):
-    """32k tokens a step, everything on the GPU, beside PyTorch compiled by layer; weights, gradients and states in bf16."""
+    """32k tokens per step, everything on the GPU, compared with PyTorch compiled by layer; weights, gradients and states in bf16."""
     model = s.model(model)
     accumulation = max(1, (256 if s.small else 32768) // (batch * model.seq))
 
@@ -140,7 +140,7 @@ def resident(s, deadline, model, batch):
 
 
 def fitted(s, model, limit, tokens):
-    """The model with as many of its layers as the resident run and the offloaded one have room for, the limit in proportion, and why."""
+    """The model with as many of its layers as fit in both the resident run and the offloaded one; the limit in proportion; the reason."""
     state, there = 16, s.there  # bytes per parameter, with split master weights and fp32 gradients
     fits = lambda m, device: (state * m.parameters() < 0.9 * there["device"] and  # noqa: E731
                               state * m.parameters() + 2 * tokens * m.hidden * m.layers < 0.95 * (device + there["host"]))
@@ -155,7 +155,7 @@ def fitted(s, model, limit, tokens):
 
 
 def tax(s, deadline, model, memory, tokens, clip, disk=False):
-    """The offloaded run, and the resident one with the same recomputation and the same micro-batches."""
+    """Compares the offloaded run with a resident one with the same recomputation and the same micro-batches."""
     why = None
     if s.small:
         model, tokens, limit = s.model(model), 256, 1 << 20
@@ -202,8 +202,8 @@ STARTS_S = 60  # what a run of the largest sizes may take besides its steps: pla
 
 
 def size(s, deadline, ladder, state, recipe, disk):
-    """Five steps on one repeated batch: the loss falls. The largest of `ladder` (billions of parameters of `state` bytes) that fits
-    what was found here and that the planner accepts and sees ending in time; the reasons are told."""
+    """Five steps on one repeated batch: the loss must fall. Uses the largest model of `ladder` (billions of parameters, `state` bytes each) that
+    fits here, that the planner accepts, and whose planned time suffices. Records why larger ones were passed over."""
     told = {**machine(s), "passed_over": []}
     room = 0.9 * sum(s.there[tier] for tier in ("device", "host", "disk") if disk or tier != "disk")
     flags = ["--dtype", "bf16", "--assumed-costs", "--lr", "1e-3", "--lr-schedule", "constant", "--recipe", recipe, "--grad-clip", 0,

@@ -19,11 +19,11 @@ KILLED_S = 10  # how long a killed command may take to end
 
 
 class Skipped(Exception):
-    """Why a stage cannot run here."""
+    """A stage cannot run here; the text says why."""
 
 
 class Failed(Exception):
-    """A command that ended badly, with the end of its output."""
+    """A command failed; the text has the end of its output."""
 
 
 class Deadline:
@@ -43,13 +43,13 @@ class Stages:
         self.write()
 
     def write(self):
-        """Never half a file: whoever reads it while a stage runs, or after this was killed, finds the stages before."""
+        """Replaces the whole file, so that a reader finds all earlier stages even while a stage runs or after this script was killed."""
         fresh = self.out.with_suffix(".new")
         fresh.write_text(json.dumps(self.record, indent=1) + "\n")
         fresh.replace(self.out)
 
     def run(self, name, needs_s, limit_s, work):
-        """`needs_s`: with less time than that it is not begun."""
+        """`needs_s`: if less time than this is left, the stage is skipped."""
         limit = min(limit_s, self.deadline.left())
         stage = {"name": name, "limit_s": round(limit, 1)}
         self.record["stages"].append(stage)
@@ -85,7 +85,7 @@ class Stages:
 
 
 class Logs:
-    """All output of every command, in one file each: time on a GPU is too scarce to run a command again for its message."""
+    """Keeps all output of every command, one file each: time on a GPU is too scarce to run a command again for its message."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -98,8 +98,8 @@ class Logs:
 
 
 def run(command, deadline, environment=None, logs=None, name=None):
-    """Standard output of a command, which is ended with all its children at the deadline. `logs` keeps its whole output, under the
-    program's name or another one."""
+    """The standard output of a command; at the deadline, the command is ended with all its children. `logs` keeps its whole output under
+    `name`, or under the name of the program."""
     command = [str(word) for word in command]
     with contextlib.ExitStack() as files:
         if logs:
