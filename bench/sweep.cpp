@@ -11,7 +11,7 @@ constexpr std::array<std::uint32_t, 4> kDepths{1, 4, 16, 64};
 constexpr std::uint32_t kMostThreads = 4;
 constexpr std::uint64_t kMostBufferBytes = 512 * kMiB;
 constexpr std::uint64_t kLeastRounds = 2;  // a queue that is filled fewer times than this is mostly not full
-constexpr double kAsFast = 0.98;           // share of the fastest: the difference is less than that between two runs
+constexpr double kAsFast = 0.98;           // of the fastest rate: a smaller difference is noise
 
 }  // namespace
 

@@ -135,7 +135,7 @@ class Math {
   // `products`.
   virtual void row_products(Stream&, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
                             double offset = 0) = 0;
-  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. mean and rstd empty: the gradient of scale()'s gain.
+  // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. If mean and rstd are empty, dgain is that of scale().
   virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
                                 TensorView rstd, Accumulate accumulate) = 0;
 
@@ -148,7 +148,7 @@ class Math {
   // Causal attention. qkv [N, (H + 2G)·D]: q heads, then k heads, then v heads. out [N, H·D]. lse [B, H, S] in fp32 (fp64 for
   // fp64): log-sum-exp of the scores (ScoreRule), kept for the backward. The probabilities are never stored whole.
   virtual void attention(Stream&, AttentionShape, TensorView out, TensorView lse, TensorView qkv) = 0;
-  // Overwrites dqkv with the gradient from dout; recomputes the probabilities by blocks. Each thread has its own scratch.
+  // Overwrites dqkv with the gradient from dout; recomputes the probabilities by blocks. The implementation owns its scratch.
   virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                               TensorView qkv) = 0;
   // One block of attention. q: rows that begin with the H query heads. kv: rows that end with the G key heads and then the G

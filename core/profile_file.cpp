@@ -79,7 +79,7 @@ void write(const nlohmann::ordered_json& json, const fs::path& file) {
 // The file that a new profile replaces. It may be damaged or missing.
 nlohmann::ordered_json earlier(const fs::path& file) {
   std::error_code error;
-  if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return read(file);  // throws: reading would wait for a pipe
+  if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return read(file);  // throws; a pipe would never end
   try {
     return parse_json<nlohmann::ordered_json>(read_text_file(file));
   } catch (const Error&) {

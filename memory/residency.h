@@ -74,10 +74,10 @@ class Residency {
   // A hint: brings content into `tier` (through the host if needed) unless that evicts something needed sooner. True if the
   // content is there or on its way.
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
-  // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. Only if that
-  // evicts nothing needed sooner, and nothing from the host. The place may be taken again, like any place that is not in use.
-  // With a disk tier below the host, however small, it does nothing and returns true. False: no place now; it may be called
-  // again.
+  // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. It never
+  // evicts a chunk that is needed sooner, or one from the host. The place may be taken again, like any place that is not in
+  // use. With a disk tier below the host, however small, it does nothing and returns true. False: no place now; it may be
+  // called again.
   bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // The opposite hint: frees the chunk's place on the device now, and sends its content down if no other tier has it, making
   // room below as an eviction does. Does nothing if the chunk is in use or there is no room below. True if the chunk is not on
@@ -171,7 +171,7 @@ class Residency {
   // size that its plan needs takes the same places and makes the same decisions as the plan.
   [[nodiscard]] End end_of(ChunkId c, Tier t) const { return t == Tier::disk ? End::low : run_of(c).end; }
   [[nodiscard]] std::uint64_t unit_bytes(ChunkId head, Tier t) const { return members(head, t).size() * place_bytes(head, t); }
-  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // its copies count elsewhere
+  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // for valid_elsewhere()
   [[nodiscard]] bool valid_elsewhere(ChunkId c, Tier t) const;
   // All content of the unit is valid elsewhere, too.
   [[nodiscard]] bool free_to_give_up(ChunkId head, Tier t) const { return at(head).unit[t].only == 0; }

@@ -70,7 +70,7 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
     if (!fits) return std::nullopt;
   }
   // 2. The bytes that the host must take: device victims that are valid nowhere else, then the chunk itself, if it is
-  // prefetched to the host or through it. Host copies of `spared` chunks are no victims: they are sources, or let a device
+  // prefetched to the host or through it. Host copies of `spared` chunks must not be victims: they are sources, or let a device
   // victim leave without a move.
   std::vector<ChunkId> coming, spared{chunk};
   for (const ChunkId victim : victims.device) {

@@ -29,7 +29,7 @@ WAYS = [[*buffers, *memory, *files]
         for files in ([], ["--registerfiles=1"])]
 SHAPES = [(block, depth) for block in (256 << 10, MIB, 4 * MIB, 8 * MIB) for depth in (8, 32, 128) if block * depth <= sides.GIB]
 SWEEP_PASSES = 5
-AS_FAST = 0.98  # share of the fastest: the difference is less than that between two passes
+AS_FAST = 0.98  # of the fastest rate: a smaller difference is noise
 TURN_PASSES = 3  # as in terrace: a turn is the median of three passes
 
 

@@ -1,5 +1,5 @@
 // A block of attention, computed as attention.cpp does for the whole: scores by blocks of query rows. In each row, the scores
-// that its query sees are moved to the begin of the row for the softmax, then back.
+// that its query sees are moved to the beginning of the row for the softmax, then back.
 #include <cmath>
 #include <cstring>
 #include <limits>

@@ -72,7 +72,7 @@ class CudaStream final : public Stream, public RangedStream {
     const std::byte* from;
     std::size_t bytes;
   };
-  struct Range {  // the begin or the end of a range
+  struct Range {  // the beginning or the end of a range
     std::string name;
     bool begins;
   };

@@ -5,7 +5,7 @@
 // The gradient uses the form whose sums have one order: dq is one product with the stored gradient of the scores. The faster
 // form adds parts into fp32 by atomics. Neither form is marked NONDETERMINISTIC by the library, so the graph must choose.
 //
-// Owner, threads: values. Errors: the descriptors'.
+// Owner, threads: values. Errors: those of descriptors.
 #pragma once
 
 #include <compare>

@@ -72,7 +72,8 @@ bool for_tensor_cores(const AttentionShape& s, F&& f) {
   }
 }
 
-// The kernels of a head dim, for GPUs whose multiprocessors have at least 164 KiB: the tiles are as large as two blocks allow.
+// The kernels of a head dim, for multiprocessors with at least 164 KiB of shared memory: the largest tiles with two blocks
+// each.
 template <int kDim>
 struct LargeTiles {
   using Forward = AttentionForward<kDim>;

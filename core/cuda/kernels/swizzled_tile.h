@@ -52,7 +52,7 @@ struct SwizzledTile {
   std::byte* data;  // aligned to kSwizzleAlignment
 };
 
-// The begin of the first tile in a block's shared memory; up to kSwizzleAlignment bytes after shared().
+// The start of the first tile in a block's shared memory; up to kSwizzleAlignment bytes after shared().
 template <class Lane>
 TERRACE_KERNEL std::byte* swizzle_base(Lane& lane) {
   return lane.shared() + (-lane.shared_address(lane.shared()) & (kSwizzleAlignment - 1));

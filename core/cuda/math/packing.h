@@ -22,7 +22,8 @@ inline std::vector<Wave> narrowing_waves(std::int64_t count, std::int64_t wide_b
     waves.push_back({begin, std::min(count, std::max(begin + 1, begin * wide_bytes / narrow_bytes))});
   return waves;
 }
-// For packed pieces at the end of the buffer in which they become wider: the same waves, in reverse order and mirrored.
+// For packed pieces at the end of the buffer in which they become wider: the same waves in reverse order, counted from the last
+// piece.
 inline std::vector<Wave> widening_waves(std::int64_t count, std::int64_t wide_bytes, std::int64_t narrow_bytes) {
   auto waves = narrowing_waves(count, wide_bytes, narrow_bytes);
   std::ranges::reverse(waves);
