@@ -20,7 +20,7 @@ bool same(const TensorView& a, const TensorView& b) { return a.dtype == b.dtype 
 bool vector_or_empty(const TensorView& v, std::int64_t n, DType dtype) {
   return v.empty() || (v.elements() == n && v.dtype == dtype);
 }
-// A weight's gradient has the compute dtype or the one sums are made in.
+// A weight's gradient has the compute dtype or the dtype of sums.
 bool gradient_dtype(DType gradient, DType compute) { return gradient == compute || gradient == accumulator_of(compute); }
 
 void require_statistics(const char* operation, const TensorView& mean, const TensorView& rstd, const TensorView& rows) {

@@ -192,7 +192,7 @@ class Residency {
   void keep_on_disk(ChunkId c, bool kept);
   void list_spare(ChunkId c);  // updates spare_on_disk_
 
-  // Moves and room for them (residency_room.cpp). They return false with the reason in Order::shortage.
+  // Moves and room for them (residency_room.cpp). On failure, they return false and set Order::shortage.
   void emit(ChunkId c, Tier from, Tier to, Order& order);
   bool bring(ChunkId c, Tier to, Order& order);
   bool evict(ChunkId head, Tier t, Order& order);
