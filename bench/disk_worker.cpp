@@ -93,7 +93,7 @@ void DiskWorker::ended(Slot& slot, int error_number) {
   }
 }
 
-// Timed passes check one stamp of each block, a different one each time; untimed passes check whole blocks.
+// Timed passes check one stamp of each block, at a place that depends on the block; untimed passes check whole blocks.
 void DiskWorker::check_read(const Slot& slot) {
   const auto first_page = slot.block * block_pages_;
   std::optional<std::string> found;
