@@ -1,7 +1,8 @@
-// The accesses of a program to one tier, in order, to be replayed under any eviction policy.
+// The accesses of a program to one tier, in order. They can be replayed under any eviction policy.
 //
-// As text, an action a line: "device read:12:65536 update:13:65536 drop:14:4096", that is access:chunk:bytes. Everything on a
-// line is needed at once; `drop` says that the content is not needed after this action. '#' at a line's start is a comment.
+// The text form has one line per action: "device read:12:65536 update:13:65536 drop:14:4096", that is access:chunk:bytes.
+// Everything on a line is needed at once; `drop` means that the content is not needed after this action. A line that begins
+// with '#' is a comment.
 //
 // Threads: any; values. Errors: Error(Exit::usage) that names the line.
 #pragma once
@@ -22,13 +23,13 @@ struct AccessTrace {
     std::vector<ChunkId> dead;
     friend bool operator==(const Action&, const Action&);
   };
-  std::vector<std::uint64_t> chunk_bytes;  // by chunk
+  std::vector<std::uint64_t> chunk_bytes;  // indexed by chunk
   std::vector<Action> actions;
   friend bool operator==(const AccessTrace&, const AccessTrace&) = default;
 };
 
 std::string to_text(const AccessTrace& trace);
-// Chunks are renumbered in the order in which they appear.
+// Renumbers chunks in the order in which they appear.
 AccessTrace parse_trace(std::string_view text);
 
 }  // namespace terrace::bench

@@ -1,8 +1,8 @@
 // One benchmark of `terrace bench`: its name, its flags, and the measurement.
 //
-// Owner:   the program owns benches; a bench's flags point into it. Threads: one; a bench may start its own.
-// Errors:  check() throws Error(Exit::usage) before anything is changed; run() throws errors that end the whole bench. The
-//          failure of one test of several goes to Session::fail(), and the other tests still run.
+// Owner:   the program owns the benches; the flags of a bench point into it. Threads: one; a bench may start more.
+// Errors:  check() throws Error(Exit::usage) before anything is changed; run() throws errors that end the whole bench. If one
+//          test of several fails, the error goes to Session::fail(), and the other tests still run.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@
 
 namespace terrace::bench {
 
-// A setting of a bench. The program makes a command line of them.
+// A setting of a bench. The program makes command-line flags of them.
 struct Flag {
-  // A flag, a number, a size ("8MiB", at least one page), a text, a path.
+  // Where the value goes: a switch, a number, a size ("8MiB", at least one page), a text or a path.
   using Target = std::variant<bool*, std::int64_t*, std::uint64_t*, std::string*, std::filesystem::path*>;
-  std::string name;  // "queue-depth"; of the positional argument: what it is called in messages
+  std::string name;  // "queue-depth"; for the positional argument, its name in messages
   Target target;
   std::string help;
-  std::int64_t least = 1, most = 1'000'000;  // of a number
-  std::vector<std::string> choices = {};     // of a text; empty: any
+  std::int64_t least = 1, most = 1'000'000;  // limits of a number
+  std::vector<std::string> choices = {};     // allowed texts; empty: any
   bool positional = false;
 };
 

@@ -1,5 +1,5 @@
-// A pipeline's bubbles filled with the disk traffic of its updates: the same updates, of state that does not fit into the
-// host's memory, run after the step's last backward, or before each stage's first use, where most ranks would wait.
+// A pipeline's bubbles filled with the disk traffic of its updates. The same updates, of state that does not fit into host
+// memory, run either after the last backward of the step, or before the first use of each stage, where most ranks would wait.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::uint64_t kChunkElements = 16'384, kChunks = 8;  // of a stage
 constexpr std::uint64_t kKinds = 3;                            // weights and two moments, fp32
-constexpr double kInstant = 1e15;                              // bytes a second of what shall take no time
+constexpr double kInstant = 1e15;                              // bytes per second, for work that should take no time
 
 class BubblesBench final : public Bench {
  public:
@@ -69,7 +69,7 @@ class BubblesBench final : public Bench {
       session.progress(fmt::format("updates {} …", at_end ? "at the end" : "in bubbles"));
       const auto all = run_ranks(model, run);
       auto seconds = step_seconds(all);
-      seconds.erase(seconds.begin());  // the first with a pending update, and with moments that hold nothing yet
+      seconds.erase(seconds.begin());  // leaves out the first step with a pending update, whose moments are still empty
       std::vector<Plan> plans;
       for (const auto& rank : all) plans.push_back(rank.plan);
       const auto simulated =

@@ -1,7 +1,7 @@
 // The whole path of a chunk, from host memory to the disk and back, beside the bare I/O engine.
 //
-// What a move adds to its bytes: its clock, the store's choice of a place, the checksum, the lane's bookkeeping. Both sides
-// move the same bytes in requests of the same size, through the same window of memory, in turns.
+// Shows what a move costs besides its bytes: its clock, the store's choice of a place, the checksum, the lane's bookkeeping.
+// Both sides move the same bytes in requests of the same size, through the same window of memory, in turns.
 #include <array>
 #include <memory>
 
@@ -22,7 +22,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr std::uint64_t kRequestBytes = StoredChunks::kRequestBytes;
-// Slots of host memory: those in flight, and as many again.
+// Slots of host memory: one for each request in flight, and the same number again.
 constexpr std::uint64_t kWindowBytes = 2 * StoredChunks::kQueueDepth * kRequestBytes;
 constexpr std::array kKinds{Kind::master};
 
@@ -58,7 +58,7 @@ class ChunksBench final : public Bench {
     const auto count = bytes_ / chunk_bytes_, slots = kWindowBytes / chunk_bytes_;
     StoredChunks chunks(path_, count, kKinds, chunk_bytes_, bytes, *device);
     const auto move_all = [&](IoRequest::Op op) {
-      std::vector<Clock> free(slots);  // when a slot's last move has ended
+      std::vector<Clock> free(slots);  // by slot: when its last move has ended
       for (std::uint64_t c = 0; c < count; ++c) {
         auto& slot = free[c % slots];
         slot = chunks.move(op, c, c % slots * chunk_bytes_, slot);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What commits beside training cost: what the run waits for a commit, and how much longer the step beside it takes than the others, over
-the steps between two commits. One model with its state in memory, and with everything on the disk.
+"""Measures what commits during training cost: how long the run waits for a commit, and how much longer the step beside it takes than other
+steps, spread over the steps between two commits. One model with its state in memory, and with everything on the disk.
 
     bench/commit_cost.py [--rounds N] [--steps N] [--every N] [--disk DIR]
 """
@@ -21,7 +21,7 @@ PLACES = {
 
 
 def costs(steps):
-    """Seconds that each commit adds, and the median of a step without one. A step's line has what its run waited before it and for it."""
+    """The seconds that each commit adds, and the median time of a step without one. A step's commit_s is the wait for a commit before it."""
     plain = statistics.median(s["step_time_s"] for s in steps[2:] if "commit_s" not in s)
     return [s["commit_s"] + s["step_time_s"] - plain for s in steps if "commit_s" in s], plain
 

@@ -59,7 +59,7 @@ class ComputeBench final : public Bench {
                     {"spread", spread(gflop_per_s)}});
   }
 
-  // Zeros: dense kernels take no shortcut for them.
+  // The operands are zeros: dense kernels have no shortcut for them.
   static void product(Session& session, Device& device, Stream& stream, DType dtype, std::int64_t n) {
     const auto bytes = static_cast<std::size_t>(n * n) * size_of(dtype);
     const Slab slab = device.memory().allocate(3 * bytes);

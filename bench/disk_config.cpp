@@ -10,7 +10,7 @@
 namespace terrace::bench {
 namespace {
 
-// For a shell, when it holds anything but harmless characters.
+// Quotes a text for a shell if it has other than harmless characters.
 std::string quoted(const std::string& text) {
   constexpr std::string_view kHarmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./,:=+";
   if (!text.empty() && text.find_first_not_of(kHarmless) == std::string::npos) return text;
@@ -29,7 +29,7 @@ std::string fio_rw(DiskOp op) {
   return "";
 }
 
-// "8MiB" where that is exact: it is to be read again.
+// "8MiB" if that is exact; otherwise bytes, because the text will be parsed again.
 std::string exact(std::uint64_t bytes) {
   if (bytes % kGiB == 0) return fmt::format("{}GiB", bytes / kGiB);
   if (bytes % kMiB == 0) return fmt::format("{}MiB", bytes / kMiB);
@@ -49,7 +49,7 @@ std::string name_of(DiskOp op) {
 }
 
 std::string fio_line(DiskOp op, const DiskShape& shape, std::uint64_t bytes, const std::filesystem::path& directory) {
-  // fio's jobs have a file each: together they move the same bytes. One that calls pread has one request in flight.
+  // Each of fio's jobs has its own file; together they move the same bytes. A job that calls pread has one request in flight.
   const bool preads = shape.engine == "threads";
   const auto jobs = preads ? shape.threads * shape.queue_depth : shape.threads;
   const auto own = std::max(bytes / jobs / shape.block_bytes, std::uint64_t{1}) * shape.block_bytes;

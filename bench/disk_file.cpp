@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
                           directory.string(), what, describe_errno(error_number), directory.string()));
 }
 
-// What the kernel demands of direct I/O on this file; a page where it does not tell.
+// The alignment that the kernel requires for direct I/O on this file; a page if it does not tell.
 std::uint64_t direct_alignment(int descriptor) {
 #if defined(STATX_DIOALIGN)
   struct statx info {};
@@ -42,7 +42,7 @@ std::uint64_t direct_alignment(int descriptor) {
   return kPageBytes;
 }
 
-// Whether requests to the disk are under way; false where the system does not tell.
+// True if requests to the disk are under way; false if the system does not tell.
 bool has_work(dev_t device) {
   std::ifstream in_flight(fmt::format("/sys/dev/block/{}:{}/inflight", major(device), minor(device)));
   std::uint64_t reads = 0, writes = 0;

@@ -1,5 +1,5 @@
-// The file that a disk benchmark reads and writes: new, of mode 0600, reserved, and without a name wherever the file system
-// permits it, so that it is gone with the process, however that ends.
+// The file that a disk benchmark reads and writes: new, with mode 0600, and reserved. If the file system permits it, the file
+// has no name, so that it disappears with the process, however that ends.
 //
 // Owner:   the caller. Threads: any; the descriptor is shared.
 // Errors:  Error(Exit::usage) for anything that is not a directory (an existing file and a device are never touched);
@@ -15,9 +15,9 @@ namespace terrace::bench {
 // Throws unless `path` is a directory in which a file can be created.
 void demand_directory(const std::filesystem::path& path);
 
-// Waits until the disk has done what removing files left to do: their space is given back to the disk with the file system's
-// next commit, and in the background after it, and would take that time from whatever is timed then. So this commits, and then
-// waits until the disk has had nothing to do for 100 ms; 20 s at most, because others may use the disk.
+// Waits until the disk has finished the work that removed files leave behind: the file system returns their space to the disk
+// with its next commit and in the background after it, which would slow down whatever is timed then. So this commits, and then
+// waits until the disk has been idle for 100 ms; at most 20 s, because others may use the disk.
 void settle(const std::filesystem::path& folder);
 
 class DiskFile {
@@ -32,7 +32,7 @@ class DiskFile {
   [[nodiscard]] bool direct() const { return direct_; }                             // false: through the page cache
   [[nodiscard]] std::uint64_t alignment_bytes() const { return alignment_bytes_; }  // of offsets, for direct I/O
   void sync() const;
-  void forget_cache() const;  // the next reads come from the disk, also without direct I/O
+  void forget_cache() const;  // the next reads come from the disk, even without direct I/O
 
  private:
   void open(const std::filesystem::path& directory);

@@ -19,7 +19,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr auto kWatchEvery = std::chrono::milliseconds(100);
-constexpr int kMostPreadThreads = 64;  // the thread engine has one for each request in flight, up to here
+constexpr int kMostPreadThreads = 64;  // the thread engine has one thread for each request in flight, up to this number
 
 double cpu_seconds() {
   rusage used{};
@@ -28,7 +28,7 @@ double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-// What all workers of a pass share: the start, the stop, the first error, and how many are still at it.
+// What all workers of a pass share: the start, the stop, the first error, and how many are still running.
 struct Pass {
   explicit Pass(std::ptrdiff_t workers) : ready(workers), start(1), running(workers) {}
   std::latch ready, start;
@@ -83,7 +83,8 @@ std::span<std::byte> DiskJob::buffers_of(std::uint32_t thread) const {
   return buffers_.subspan(thread * bytes, bytes);
 }
 
-// Registered in spans that end between two requests' buffers, because the kernel takes at most 1 GiB in one.
+// The buffers are registered in parts that end between the buffers of two requests, because the kernel takes at most 1 GiB in
+// one.
 std::unique_ptr<IoEngine> DiskJob::make_engine(std::uint32_t thread) {
   const auto own = buffers_of(thread);
   const auto slot = slot_bytes(shape_.block_bytes);
@@ -92,7 +93,7 @@ std::unique_ptr<IoEngine> DiskJob::make_engine(std::uint32_t thread) {
   for (std::uint64_t at = 0; at < own.size(); at += span)
     options.buffers.push_back(own.subspan(at, std::min<std::uint64_t>(span, own.size() - at)));
   if (shape_.engine == "auto") return make_io_engine(options);
-  // As make_io_engine() does it: a file that goes through the page cache does not fill it.
+  // As in make_io_engine(): a file that goes through the page cache must not fill it.
   return make_uncached_engine(make_named_engine(shape_, options), options.files);
 }
 

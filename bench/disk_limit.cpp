@@ -53,7 +53,7 @@ double disk_seconds(const std::vector<FileRange>& reads, const std::filesystem::
 
   PageBuffer memory;
   const auto buffer = memory.of(2 * kDepth * kRequestBytes);
-  std::minstd_rand random(1);  // no page of zeros, which a disk might not store
+  std::minstd_rand random(1);  // random bytes, because a disk might not store a page of zeros
   std::ranges::generate(buffer, [&] { return static_cast<std::byte>(random() >> 8); });
 
   settle(folder);

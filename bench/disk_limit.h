@@ -1,5 +1,5 @@
-// The least time in which a disk can read some ranges and write as many bytes as asked to a new file, both at once: the I/O
-// engine alone, with deep queues, past the page cache. The file is reserved, synced and removed.
+// The shortest time in which a disk can read the given ranges and at the same time write a given number of bytes to a new file:
+// the I/O engine alone, with deep queues and without the page cache. The file is reserved, synced and removed.
 //
 // Owner:   the caller. Threads: one. Errors: Error that names the file.
 #pragma once

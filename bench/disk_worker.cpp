@@ -13,7 +13,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr auto kWait = std::chrono::milliseconds(100);  // between looks at `stop`
+constexpr auto kWait = std::chrono::milliseconds(100);  // time between two checks of `stop`
 
 std::vector<std::uint32_t> shuffled(std::uint64_t count, std::uint64_t seed) {
   std::vector<std::uint32_t> order(count);
@@ -93,7 +93,7 @@ void DiskWorker::ended(Slot& slot, int error_number) {
   }
 }
 
-// Timed passes check one stamp of each block, another one each time; untimed passes check whole blocks.
+// Timed passes check one stamp of each block, at a place that depends on the block; untimed passes check whole blocks.
 void DiskWorker::check_read(const Slot& slot) {
   const auto first_page = slot.block * block_pages_;
   std::optional<std::string> found;

@@ -1,10 +1,10 @@
-// One thread of a disk benchmark: keeps its engine's queue full from the first block of its part to the last.
+// One thread of a disk benchmark: keeps the queue of its engine full from the first block of its part to the last.
 //
-// Nothing is allocated and nothing is copied between start() and the end: requests, buffers, order and latencies are there
-// before, and everything that became free during one poll is submitted together.
+// Between start() and the end, nothing is allocated or copied: requests, buffers, order and latencies are allocated before, and
+// all requests that become free during one poll are submitted together.
 //
-// Owner:   the disk job; the engine and the buffers are the worker's alone. Threads: run() on the thread that owns the engine.
-// Errors:  Error with the operation, the offset and errno; Error(Exit::corrupt) for data that are not what was written.
+// Owner:   the disk job; only the worker uses its engine and buffers. Threads: run() on the thread that owns the engine.
+// Errors:  Error with the operation, the offset and errno; Error(Exit::corrupt) if data differ from what was written.
 #pragma once
 
 #include <atomic>
@@ -20,21 +20,21 @@
 namespace terrace::bench {
 
 enum class DiskOp : std::uint8_t { read, write, randread, mixed };
-enum class DiskCheck : std::uint8_t { one_stamp, every_byte };  // of each block that was read
+enum class DiskCheck : std::uint8_t { one_stamp, every_byte };  // what is checked of each block that was read
 
-// The blocks of one worker, and how they are gone through.
+// The blocks of one worker, and how it goes through them.
 struct DiskPart {
   DiskOp op = DiskOp::read;
   DiskCheck check = DiskCheck::one_stamp;
   std::uint64_t block_bytes = 0;
   std::uint64_t first_block = 0, blocks = 0;
   std::uint32_t queue_depth = 1;
-  std::uint32_t generation = 0;          // of the bytes to write
-  std::span<std::uint32_t> generations;  // of every page of the file, kept as blocks are written
-  std::uint64_t seed = 0;                // of the order
+  std::uint32_t generation = 0;          // of the bytes that are written
+  std::span<std::uint32_t> generations;  // by page of the file; updated as blocks are written
+  std::uint64_t seed = 0;                // of the random order
 };
 
-// A buffer for a block at any page: random bytes stand in it where the block's pages want them.
+// The size of a buffer that can serve a block at any page: the random bytes are arranged so that every page finds its own.
 std::uint64_t slot_bytes(std::uint64_t block_bytes);
 
 class DiskWorker {
@@ -44,7 +44,7 @@ class DiskWorker {
   DiskWorker(const DiskWorker&) = delete;
   DiskWorker& operator=(const DiskWorker&) = delete;
 
-  // Every block once; ends early, with nothing in flight, when `stop` is set. Adds what has moved to `moved_bytes`.
+  // Moves every block once; ends early, with nothing in flight, when `stop` is set. Adds the moved bytes to `moved_bytes`.
   void run(const std::atomic<bool>& stop, std::atomic<std::uint64_t>& moved_bytes);
   [[nodiscard]] std::span<const std::uint64_t> latencies_ns() const { return {latencies_ns_.data(), ended_}; }
   [[nodiscard]] std::uint64_t ended_blocks() const { return ended_; }
@@ -66,13 +66,13 @@ class DiskWorker {
   const Pattern& pattern_;
   const DiskPart part_;
   const std::uint64_t block_pages_;
-  std::vector<std::uint32_t> order_;  // of random reads; empty: ascending
+  std::vector<std::uint32_t> order_;  // for random reads; empty: ascending
   std::vector<Slot> slots_;
   std::vector<Slot*> idle_;
   std::vector<IoRequest*> batch_;
   std::vector<std::uint64_t> latencies_ns_;
   std::uint64_t begun_ = 0, ended_ = 0;
-  std::string wrong_;  // the first failure; no more requests are begun
+  std::string wrong_;  // the first failure; after it, no more requests are started
   bool corrupt_ = false;
 };
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What being safe costs: one model trained with everything on the disk, under each --durability, alternately. A run's time is that of the
-whole program, commits and start included, over its steps.
+"""Measures what durability costs: trains one model with everything on the disk under each --durability, alternately. The time of a step is
+that of the whole program, commits and start included, divided by the steps.
 
     bench/durability_cost.py [--rounds N] [--steps N] [--disk DIR]
 """

@@ -1,4 +1,4 @@
-"""The rival's side of gpt2_speed.py: GPT-2 124M in PyTorch, one list of tokens a second on standard output.
+"""The rival in gpt2_speed.py: trains GPT-2 124M in PyTorch and prints one list of tokens per second.
 
     gpt2_pytorch.py DTYPE THREADS STEPS
 """

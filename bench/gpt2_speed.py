@@ -18,14 +18,14 @@ import runs
 MODEL = ["--data-format", "bytes", "--model", "gpt2", "--layers", "12", "--hidden", "768", "--heads", "12", "--vocab", "50257", "--seq-len", "64",
          "--batch-size", "4", "--eval-batches", "0", "--device-memory", "unlimited", "--host-memory", "unlimited"]
 TOKENS = 4 * 64
-# Matrix products of a step: 6 FLOPs a token for each weight in one (all but positions, norms and biases), and attention.
+# FLOPs in the matrix products of a step: 6 per token and weight (without positions, norms and biases), and those of attention.
 STEP_FLOPS = TOKENS * 6 * (12 * 12 * 768 * 768 + 50257 * 768) + 12 * 6 * 2 * TOKENS * 64 * 768
 PYTORCH = pathlib.Path(__file__).with_name("gpt2_pytorch.py")
 
 
 def pytorch(dtype, threads, steps):
-    """Tokens a second of each step, or nothing where PyTorch is not installed."""
-    # PyTorch's allocator gives large blocks back to the system at each step unless malloc is told to keep them.
+    """Tokens per second of each step, or nothing if PyTorch is not installed."""
+    # PyTorch's allocator returns large blocks to the system at each step unless malloc is set to keep them.
     keep = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "1073741824"}
     command = [os.environ.get("PYTHON", sys.executable), PYTORCH, dtype, str(threads), str(steps)]
     done = subprocess.run(command, env={**os.environ, **keep}, capture_output=True, text=True, check=False)

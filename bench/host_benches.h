@@ -1,4 +1,4 @@
-// Benches of the host: memory, computing, updates; and of the link to a device.
+// Benches of the host (memory, computing, updates) and of the link to a device.
 //
 // Owner, threads, errors: as Bench.
 #pragma once

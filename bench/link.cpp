@@ -19,7 +19,7 @@ namespace terrace::bench {
 namespace {
 
 constexpr std::uint64_t kLeastCopyBytes = 64 * kKiB, kCopyStep = 16;
-constexpr std::uint64_t kBatchBytes = 64 * kMiB, kMostCopies = 64;  // in a row, so that small copies are not only latency
+constexpr std::uint64_t kBatchBytes = 64 * kMiB, kMostCopies = 64;  // in a row, so that not only their latency is measured
 constexpr int kLaunches = 1000;
 
 std::uint64_t copies_of(std::uint64_t copy_bytes) {
@@ -37,7 +37,7 @@ void repeat(Stream& stream, std::byte* to, const std::byte* from, std::uint64_t 
   for (std::uint64_t i = 0; i < copies_of(copy_bytes); ++i) stream.copy(to, from, copy_bytes);
 }
 
-// Sends random bytes up, across and down, untimed, and checks them.
+// Sends random bytes up, across and down, and checks them; not timed.
 void check_link(Device& device, std::span<std::byte> up, std::span<std::byte> down, const Slab& target, const Slab& source) {
   const auto stream = device.make_stream("check");
   for (std::size_t at = 0; at + 8 <= up.size(); at += 8) {

@@ -1,4 +1,4 @@
-// From the disk into the device: what an engine's reads and uploads make of both links together.
+// From disk to device: the rate of an engine's reads and uploads together.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -20,10 +20,10 @@ namespace terrace::bench {
 namespace {
 
 constexpr std::uint64_t kBlockBytes = 4 * kMiB;
-constexpr std::uint32_t kDepth = 16;                    // reads in flight, and as many blocks on their way up
-constexpr auto kWait = std::chrono::milliseconds(100);  // at most, until an upload that failed is noticed
+constexpr std::uint32_t kDepth = 16;                    // reads in flight, and as many blocks being uploaded
+constexpr auto kWait = std::chrono::milliseconds(100);  // the longest time until a failed upload is noticed
 
-// A file, and the window of host memory that its blocks pass through. The device keeps the last blocks only.
+// A file, and the window of host memory through which its blocks pass. The device keeps only the last blocks.
 class DiskUpload {
  public:
   DiskUpload(Device& device, const std::filesystem::path& directory, std::uint64_t bytes)
@@ -53,7 +53,7 @@ class DiskUpload {
     if (!file_.direct()) file_.forget_cache();
     pass(IoRequest::Op::read, upload);
   }
-  // Checks the bytes that reached the device last, untimed.
+  // Checks the last bytes that reached the device; not timed.
   void check() {
     std::vector<std::byte> sent(host_.bytes());
     pattern_.fill(sent, 0);
@@ -73,10 +73,10 @@ class DiskUpload {
   struct Slot {
     IoRequest request;
     bool reading = false;
-    Event uploaded;  // from here on its memory is free
+    Event uploaded;  // after it, the slot's memory is free
   };
 
-  // Every block once. Slots are taken in turn: a block waits for the upload of the one before it in its place.
+  // Moves every block once. Slots are used in turn: a block waits for the upload of the previous block in its slot.
   void pass(IoRequest::Op op, bool upload) {
     upload_ = upload;
     const auto blocks = file_.bytes() / kBlockBytes;
@@ -110,7 +110,7 @@ class DiskUpload {
   void drain() {
     upload_ = false;
     while (engine_->in_flight() > 0) engine_->poll(kWait);
-    stream_.reset();  // after this the engine is not woken any more
+    stream_.reset();  // after this, nothing wakes the engine any more
   }
 
   const Pattern pattern_{1};

@@ -68,7 +68,7 @@ class NvmeBench final : public Bench {
   void run(Session& session) override {
     look_at_path(session);
     if (seed_ == 0) seed_ = static_cast<std::int64_t>(std::random_device()() % 1'000'000'000U) + 1;
-    const auto most_block = sweep_ ? kSweepBlockBytes : shape_.block_bytes;  // the others divide it
+    const auto most_block = sweep_ ? kSweepBlockBytes : shape_.block_bytes;  // it is a multiple of the other block sizes
     const DiskFile file(path_, bytes_ / most_block * most_block);
     if (!file.direct())
       session.warn(fmt::format("{} does not allow direct I/O: these are figures of the page cache; give a local ext4 or xfs",
@@ -80,7 +80,7 @@ class NvmeBench final : public Bench {
           fmt::format("--block-size: direct I/O in {} needs multiples of {} bytes", path_.string(), file.alignment_bytes()),
           Exit::usage);
 
-    // Asked once: without io_uring there is one warning, and not one a run.
+    // Asked only once, so that a machine without io_uring prints one warning, not one per run.
     const auto engine = shape_.engine == "auto" ? make_io_engine({})->name() : shape_.engine;
     if (engine == "threads") shape_.engine = engine;
     session.machine("engine", engine);
@@ -132,7 +132,7 @@ class NvmeBench final : public Bench {
           fmt::format("{} is {}: {}; give a directory on the disk itself", path_.string(), found.name, found.objection));
   }
 
-  // Shows how far a pass is, and passes a signal on to it.
+  // Shows the progress of a pass, and passes a signal on to it.
   [[nodiscard]] DiskJob::Watch watch(Session& session, std::string what) const {
     return [&session, what = std::move(what), bytes = bytes_](std::uint64_t moved, double seconds) {
       const auto done = static_cast<double>(moved);
@@ -142,7 +142,7 @@ class NvmeBench final : public Bench {
     };
   }
 
-  // For untimed passes.
+  // The shape of untimed passes.
   [[nodiscard]] DiskShape plain_shape(const DiskFile& file) const {
     DiskShape shape{.block_bytes = 8 * kMiB, .queue_depth = 16, .engine = shape_.engine};
     while (file.bytes() % shape.block_bytes != 0) shape.block_bytes /= 2;  // the file has whole pages
@@ -150,7 +150,7 @@ class NvmeBench final : public Bench {
   }
 
   // Everything is written before anything is measured: a read of unwritten blocks does not reach the disk, and a first write
-  // also makes the file system update its metadata. False: stopped.
+  // also makes the file system update its metadata. Returns false if stopped.
   bool fill(Session& session, const DiskFile& file, DiskContent& content) {
     auto shape = plain_shape(file);
     shape.sync = true;
@@ -172,7 +172,7 @@ class NvmeBench final : public Bench {
                                                shape.queue_depth, shape.threads, r + 1, session.runs())));
         if (run.whole) figures.add(std::move(run));
       }
-      if (figures.gb_per_s.empty()) break;  // stopped in the first
+      if (figures.gb_per_s.empty()) break;  // stopped in the first run
       report(session, op, shape, figures);
       swept.push_back({shape, median(figures.gb_per_s), median(figures.cpu_s_per_gib)});
     }
@@ -203,7 +203,7 @@ class NvmeBench final : public Bench {
                     {"spread", spread(f.gb_per_s)}});
   }
 
-  // Checks every byte of the file, untimed.
+  // Checks every byte of the file; not timed.
   void verify(Session& session, const DiskFile& file, DiskContent& content) const {
     const auto shape = plain_shape(file);
     DiskJob job(file, content, shape, memory_for(shape));
@@ -216,7 +216,7 @@ class NvmeBench final : public Bench {
   std::int64_t depth_ = 32, threads_ = 1, seed_ = 0;
   DiskShape shape_{.block_bytes = 8 * kMiB};
   bool sweep_ = false;
-  std::span<std::byte> buffers_;  // of run()'s slab
+  std::span<std::byte> buffers_;  // part of run()'s slab
 };
 
 }  // namespace

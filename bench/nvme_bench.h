@@ -1,4 +1,5 @@
-// Disks: sequential and random reads, writes, and both at once, past the page cache, through the I/O engine that trains.
+// Disks: sequential and random reads, writes, and both at once, without the page cache, through the I/O engine that training
+// uses.
 //
 // Owner, threads, errors: as Bench.
 #pragma once
@@ -10,7 +11,7 @@
 namespace terrace::bench {
 
 std::unique_ptr<Bench> make_nvme_bench();
-std::unique_ptr<Bench> make_chunks_bench();  // the whole path of a chunk beside the engine alone
-std::unique_ptr<Bench> make_stream_bench();  // updates of what lies on the disk
+std::unique_ptr<Bench> make_chunks_bench();  // the whole path of a chunk, compared with the engine alone
+std::unique_ptr<Bench> make_stream_bench();  // updates of state on the disk
 
 }  // namespace terrace::bench

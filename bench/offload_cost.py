@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What offloading costs: GPT-2 124M at 2,048 tokens a step, with the device budget a quarter of the training state and the
-optimizer state on the disk, against the same run with everything in memory, alternately.
+"""Measures what offloading costs: trains GPT-2 124M at 2,048 tokens a step with a device budget of a quarter of the training state
+and the optimizer state on the disk, alternately with the same run with everything in memory.
 
     bench/offload_cost.py [--rounds N] [--steps N] [--disk DIR] [--dtype fp32|bf16]
 """

@@ -1,5 +1,5 @@
-// Updates: each optimizer and recipe, in turns with a loop that has the traffic of AdamW in fp32 and does next to nothing else.
-// The share of that loop's bytes a second is what an update reaches of its limit.
+// Updates: each optimizer and recipe, in turns with a loop that has the traffic of AdamW in fp32 and almost no arithmetic. The
+// reported share compares an update's bytes per second with that loop's, which is the limit.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -22,9 +22,9 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::size_t kTaskElements = 65'536;  // as the updates themselves are cut
+constexpr std::size_t kTaskElements = 65'536;  // the size of the updates' own tasks
 
-// Numbers that stay of their size through thousands of turns: a denormal takes a hundred times as long.
+// Numbers that stay in their range through thousands of turns: denormals would take a hundred times as long.
 class StreamMemory {
  public:
   StreamMemory(MemoryResource& memory, ThreadPool& pool, std::size_t elements)
@@ -80,7 +80,7 @@ class OptimizerBench final : public Bench {
 
   void run(Session& session) override {
     const auto elements = round_up(static_cast<std::uint64_t>(params_), kTaskElements);
-    if (recipe_ != "all" && dtype_ != "all") (void)Recipe::of(parse_dtype(dtype_), recipe_);  // throws for two that do not go
+    if (recipe_ != "all" && dtype_ != "all") (void)Recipe::of(parse_dtype(dtype_), recipe_);  // throws if they do not fit
     const auto dtypes = dtype_ == "all" ? std::vector{DType::fp32, DType::bf16, DType::fp16} : std::vector{parse_dtype(dtype_)};
     for (const int threads : thread_counts(threads_)) {
       ThreadPool pool(threads);

@@ -16,7 +16,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::int64_t kParameters = 1024;  // of a layer: an update of them takes no time
+constexpr std::int64_t kParameters = 1024;  // of a layer; so few that an update takes no time
 
 class OverlapBench final : public Bench {
  public:

@@ -48,10 +48,10 @@ class PacedEngine final : public IoEngine {
   std::string name() const override { return inner_->name(); }
 
  private:
-  // Not inside the function that it replaces.
+  // Stores the ended request for later. It must not run inside request.done, which it replaces.
   void keep(IoRequest& request, int error_number) {
     auto entry = under_way_.extract(&request);
-    request.done = std::move(entry.mapped().done);  // as the caller knows it
+    request.done = std::move(entry.mapped().done);  // the caller's own function
     ended_.emplace(entry.mapped().due, Ended{&request, error_number});
   }
 
@@ -65,9 +65,9 @@ class PacedEngine final : public IoEngine {
   };
   const std::unique_ptr<IoEngine> inner_;
   const std::array<double, 2> bytes_per_s_;  // of reads, of writes
-  std::array<Time, 2> free_{};               // when the paced disk has done all that it was given
+  std::array<Time, 2> free_{};               // when the paced disk will have finished its requests
   std::map<IoRequest*, UnderWay> under_way_;
-  std::multimap<Time, Ended> ended_;  // below, and not told yet
+  std::multimap<Time, Ended> ended_;  // ended below, but not yet reported
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// An I/O engine with the timing of a slower disk: it makes real reads and writes, and reports their ends at the time at which a
-// disk with the given speeds, one for each direction, would have finished them.
+// An I/O engine with the timing of a slower disk. It makes real reads and writes, and reports each as ended at the time when a
+// disk with the given speeds, one for each direction, would have finished it.
 //
 // Owner, threads, errors: as IoEngine.
 #pragma once

@@ -1,5 +1,5 @@
-// A model whose layers take given times and compute nothing: sleeping needs no core, so a machine of few cores can show what a
-// pipeline of many ranks does with its time. Engine, programs, messages and updates are real.
+// A model whose layers take given times and compute nothing: sleeping needs no core, so even a machine with few cores can show
+// how the ranks of a long pipeline spend their time. Engine, programs, messages and updates are real.
 //
 // Owner: values; the model owns its layers. Threads: any.
 #pragma once
@@ -14,12 +14,12 @@
 
 namespace terrace::bench {
 
-// One layer a stage, of so many parameters each; a first and a last layer beside them take no time.
+// One layer with `parameters` parameters per stage; its first and last layers take no time.
 Model paced_model(std::uint32_t stages, const pipeline::StageCosts& costs, std::int64_t parameters);
 pipeline::Pipeline paced_pipeline(pipeline::Schedule schedule);
 
 struct PacedCollectives {
-  double each_s = 0;     // a gather or a reduction
+  double each_s = 0;     // time of a gather or a reduction
   double results_s = 0;  // CostModel::seconds_of_results()
 };
 

@@ -28,7 +28,7 @@ pipeline::StageCosts PacedSetting::costs_of(const pipeline::Pipeline& pipeline) 
 std::vector<std::string> order_names() {
   std::vector<std::string> names;
   for (const auto& order : pipeline::all_orders())
-    if (!order.asynchronous) names.emplace_back(order.name);  // with one update a step they are 1F1B
+    if (!order.asynchronous) names.emplace_back(order.name);  // with one update per step, these are the same as 1F1B
   return names;
 }
 

@@ -50,7 +50,7 @@ std::optional<std::string> Pattern::check(std::span<const std::byte> buffer, std
                                           std::span<const std::uint32_t> generations) const {
   for (std::uint64_t i = 0; i * kPageBytes < buffer.size(); ++i) {
     const auto* const page = buffer.data() + i * kPageBytes;
-    std::uint64_t from = 0;  // where the random bytes begin
+    std::uint64_t from = 0;  // where the random bytes of the page begin
     if ((first_page + i) % pages_a_stamp_ == 0) {
       if (auto wrong = check_stamp(page, first_page + i, generations[i])) return wrong;
       from = sizeof(Stamp);

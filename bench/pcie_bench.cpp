@@ -1,5 +1,5 @@
-// The link between host and device, as terrace uses it: by size of a copy, kind of host memory and NUMA node; the device's own
-// memory; the latency of a launch; and from the disk into the device.
+// The link between host and device, as terrace uses it: by copy size, kind of host memory and NUMA node; also the device's own
+// memory, the latency of a launch, and the path from disk to device.
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -57,7 +57,7 @@ class PcieBench final : public Bench {
  private:
   void say_which(Session& session) const {
     const auto found = find_gpus();
-    const auto& gpu = found.gpus.at(static_cast<std::size_t>(index_));  // make_cuda_device() has found it
+    const auto& gpu = found.gpus.at(static_cast<std::size_t>(index_));  // exists: make_cuda_device() has succeeded
     session.machine("gpu", gpu.name);
     session.machine("gpu_memory_bytes", gpu.memory_bytes);
     session.machine("gpu_pci_bus_id", gpu.pci_bus_id);

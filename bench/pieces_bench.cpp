@@ -20,9 +20,9 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::int64_t kHidden = 32, kPositions = 64;  // computing takes no time beside the given ones
+constexpr std::int64_t kHidden = 32, kPositions = 64;  // so small that computing takes no time beside the given times
 
-// A layer that computes what it computes and sleeps in each of its phases for the products in it.
+// A layer that computes normally, and in each phase also sleeps for the given time of its products.
 class SlowProducts final : public Layer {
  public:
   SlowProducts(std::unique_ptr<Layer> inner, double seconds_per_flop)
@@ -64,7 +64,7 @@ class SlowProducts final : public Layer {
 
 bool is_branch(const Layer& layer) { return layer.name().starts_with("layers."); }
 
-// Products by their FLOPs, and as many seconds for each call between ranks.
+// Products cost by their FLOPs, and each call between ranks costs the same number of seconds.
 class Costs final : public CostModel {
  public:
   Costs(const StepMap& map, double seconds_per_flop, double call_s)

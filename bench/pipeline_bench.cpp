@@ -16,7 +16,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::int64_t kParameters = 1024;  // of a stage: an update of them takes no time
+constexpr std::int64_t kParameters = 1024;  // of a stage; so few that an update takes no time
 
 class PipelineBench final : public Bench {
  public:
@@ -40,7 +40,7 @@ class PipelineBench final : public Bench {
       session.progress(fmt::format("{} …", order.name));
       try {
         static_cast<void>(pipeline::placement_of(setting_.pipeline_of(order.name)));
-      } catch (const Error& error) {  // not with these degrees
+      } catch (const Error& error) {  // this order is impossible with these degrees
         if (schedule_ != "all") throw;
         session.note(fmt::format("{} is left out: {}", order.name, error.what()));
         continue;

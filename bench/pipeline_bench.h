@@ -1,4 +1,4 @@
-// How ranks spend their time, measured and compared with the simulator, with layers of given durations.
+// Measures how ranks spend their time, with layers of given durations, and compares it with the simulator.
 //
 // Owner, threads, errors: as Bench.
 #pragma once
@@ -10,8 +10,8 @@
 namespace terrace::bench {
 
 std::unique_ptr<Bench> make_pipeline_bench();
-std::unique_ptr<Bench> make_bubbles_bench();  // filled with the disk traffic of updates
-std::unique_ptr<Bench> make_overlap_bench();  // of data-parallel ranks: communication beside computing
-std::unique_ptr<Bench> make_pieces_bench();   // of tensor ranks: exchanges in pieces, beside products
+std::unique_ptr<Bench> make_bubbles_bench();  // bubbles filled with the disk traffic of updates
+std::unique_ptr<Bench> make_overlap_bench();  // data-parallel ranks: communication beside computing
+std::unique_ptr<Bench> make_pieces_bench();   // tensor ranks: exchanges in pieces, beside products
 
 }  // namespace terrace::bench

@@ -55,7 +55,7 @@ std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
 std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run) {
   const auto ranks = mesh_of(model(0), run.request).size();
   std::vector<RankSteps> out(ranks);
-  std::exception_ptr first;  // in time: what the others say of a rank that left comes later
+  std::exception_ptr first;  // the first in time: later errors of other ranks only follow from it
   std::mutex mutex;
   auto communicators = make_thread_communicators(static_cast<int>(ranks));
   if (run.faults.longest_delay.count() > 0)
@@ -70,7 +70,7 @@ std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run) 
           const std::lock_guard lock(mutex);
           if (!first) first = std::current_exception();
         }
-        communicators[r].reset();  // it has left
+        communicators[r].reset();  // tells the others that it has left
       });
   }
   if (first) std::rethrow_exception(first);

@@ -1,7 +1,8 @@
-// Ranks of a pipeline, or of a data-parallel run, as threads of this process, each with a plan, an engine and a store of its
-// own, as `terrace train --pp` and `--dp` have them.
+// Runs the ranks of a pipeline, or of a data-parallel run, as threads of this process. Each has its own plan, engine and store,
+// as with `terrace train --pp` and `--dp`.
 //
-// Owner: the caller. Threads: blocks until all ranks have ended. Errors: the first rank's that failed; does_not_fit by name.
+// Owner: the caller. Threads: blocks until all ranks have ended. Errors: that of the first rank that failed; if it does not
+//        fit, Error(Exit::does_not_fit).
 #pragma once
 
 #include <filesystem>
@@ -17,26 +18,27 @@
 namespace terrace::bench {
 
 struct RanksRun {
-  PlanRequest request = {};  // of every rank; its pipeline, a synchronous one, and its data ranks say how many there are
+  PlanRequest request = {};  // of every rank; its synchronous pipeline and its data ranks give the number of ranks
   MachineProfile profile = {};
-  std::filesystem::path directory = {};  // of stores that vanish with the run
+  std::filesystem::path directory = {};  // for the ranks' stores, which are removed after the run
   std::uint64_t steps = 1;
-  bool drain_at_end = false;             // of each step: all of its update stands behind its last backward
-  std::vector<Trace>* traces = nullptr;  // one a rank, or none
-  CommunicationFaults faults = {};       // what calls between them suffer
+  bool drain_at_end = false;             // puts all updates of a step after its last backward
+  std::vector<Trace>* traces = nullptr;  // one per rank, or null
+  CommunicationFaults faults = {};       // faults in the communication between the ranks
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
 };
 struct RankSteps {
   Plan plan;
   std::vector<StepResult> results;
-  std::vector<std::int64_t> ended_ns;  // of each step, its update at the end included
+  std::vector<std::int64_t> ended_ns;  // when each step ended, including its update
 };
 std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run);
-// Of tensor ranks, which have models of their own; all must live until it returns.
+// For tensor ranks, each of which has its own model; all must live until run_ranks() returns.
 using ModelOfRank = std::function<const Model&(std::uint32_t rank)>;
 std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run);
 
-// Of what ran: from one step's end to the next one's, the ranks' last; the first step warms up.
+// The times of the steps that ran: from the end of a step to the end of the next, on the rank that is last. The first step is a
+// warm-up and has no time.
 std::vector<double> step_seconds(const std::vector<RankSteps>& ranks);
 
 }  // namespace terrace::bench

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How far a plan's step time is from the measured one, with the machine profile taken just before.
+"""Compares the step time of plans with the measured one; the machine profile is measured just before.
 
     bench/plan_truth.py [--steps N] [--disk DIR] [--only SETTING]
 """
@@ -18,7 +18,7 @@ SETTINGS = {
     "weights on the host": [*WHOLE, "--device-memory", "160MiB", "--host-memory", "unlimited", "--recompute", "layer"],
     "states on the disk": [*WHOLE, "--device-memory", "160MiB", "--host-memory", "320MiB", "--recompute", "layer", "disk"],
     "all on the disk, vertical": [*LARGE, *PARTS, "--device-memory", "96MiB", "--host-memory", "96MiB", "disk"],
-    # As examples/quickstart.sh; the planner chooses what becomes of activations.
+    # As in examples/quickstart.sh; the planner chooses where activations go.
     "the quickstart": ["--layers", "6", "--hidden", "384", "--heads", "6", *PARTS, "--device-memory", "32MiB", "--host-memory", "64MiB", "disk"],
 }
 MODEL = ["--model", "llama", "--seq-len", "256", "--eval-batches", "0"]

@@ -1,4 +1,4 @@
-// Memory: the bandwidth of loops that only move bytes, on one thread and on all.
+// Memory bandwidth of loops that only move bytes, on one thread and on all.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::size_t kTaskElements = 256 * 1024;  // 1 MiB of an array: large enough for stores past the cache
+constexpr std::size_t kTaskElements = 256 * 1024;  // 1 MiB of an array: large enough for non-temporal stores
 constexpr int kArrays = 4;
 
 class RamBench final : public Bench {

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Whether compact recipes learn as fp32 states do: the quickstart's model, trained once under each recipe with all else the same; the last
-evaluation's loss of each beside that of recipe fp32. Ends with 1 if one is more than --most per cent above it.
+"""Checks that compact recipes learn as well as fp32 states: trains the quickstart's model once under each recipe, with all else the same, and
+compares the loss of the last evaluation with that of recipe fp32. Ends with 1 if one is more than --most per cent higher.
 
     bench/recipes_train.py [--text FILE] [--steps N] [--dtype bf16,fp32] [--recipes NAME,…] [--optimizer NAME] [--lr RATE] [--seeds N]
                            [--keep FILE] [--minutes M]
 
-The text is the quickstart's (runs/quickstart-data/bible.txt) unless another one is named. Only the losses count, so it does not matter
-what else the machine does, but for the time it takes. With --keep the loss of each run is kept in FILE as it ends and no run is done twice;
-with --minutes no run begins after so many: call it again until it ends with 0 or 1, and not with 75.
+The text is the quickstart's (runs/quickstart-data/bible.txt) unless another one is named. Only the losses count, so other load on the
+machine costs only time. With --keep, the loss of each run is stored in FILE when it ends, and no run is repeated. With --minutes, no run
+begins after M minutes, and the script ends with 75: call it again until it ends with 0 or 1.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import time
 
 import runs
 
-# As examples/quickstart.sh, without its budgets: offloading changes no bit.
+# As in examples/quickstart.sh, without its budgets: offloading changes no bit of the results.
 MODEL = ["--model", "llama", "--layers", "6", "--hidden", "384", "--heads", "6", "--seq-len", "256", "--batch-size", "2",
          "--grad-accumulation", "4", "--order", "vertical", "--warmup", "20", "--assumed-costs", "--durability", "off"]
 RECIPES = {
@@ -30,7 +30,7 @@ RECIPES = {
 
 
 class Kept:
-    """The last evaluation's loss of every run so far, by all that decides it."""
+    """The loss of the last evaluation of every run so far, by all settings that affect it."""
 
     def __init__(self, path):
         self.path = pathlib.Path(path) if path else None

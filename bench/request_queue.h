@@ -1,8 +1,8 @@
-// Runs requests through an engine whose queue is kept full: each one that ends brings in the next.
+// Runs requests through an engine and keeps its queue full: whenever a request ends, the next one is submitted.
 //
 // Owner:   the caller owns requests, buffers and engine; `done` of the requests is overwritten.
-// Threads: the engine's own.
-// Errors:  Error names errno of one that failed, when all have ended.
+// Threads: those of the engine.
+// Errors:  when all requests have ended, Error with the errno of one that failed.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,7 @@ class Replay {
     bool here = false, dirty = false, pinned = false;
   };
 
-  // On the host every action counts: chunks on their way to the device pass through it.
+  // On the host, every action counts, because chunks on their way to the device pass through the host.
   [[nodiscard]] std::span<const Use> counted(const AccessTrace::Action& action) const {
     return tier_ == Tier::host || action.tier == tier_ ? std::span(action.uses) : std::span<const Use>();
   }
@@ -118,7 +118,7 @@ class ResidencyBench final : public Bench {
   }
 
   void run(Session& session) override {
-    // Numbered as a recorded one: without chunks that nothing uses, and with the same ties.
+    // Renumbered like a recorded trace, so that unused chunks are left out and ties are the same.
     const auto trace = trace_.empty() ? parse_trace(to_text(of_plan_())) : read();
     if (!record_.empty()) write(trace);
     const auto used_bytes = std::accumulate(trace.chunk_bytes.begin(), trace.chunk_bytes.end(), std::uint64_t{0});
@@ -131,7 +131,7 @@ class ResidencyBench final : public Bench {
       try {
         for (const auto policy : kPolicies) report(session, policy, memory_bytes, replay(trace, tier, memory_bytes, policy));
       } catch (const Error& error) {
-        // If several sizes are tried, the smallest may be too small; for a single requested size that is the error.
+        // If several sizes are tried, the smallest may be too small; if only one size was requested, this is an error.
         if (memories.size() == 1) throw;
         session.note(fmt::format("{} is too small: {}", format_bytes(memory_bytes), error.what()));
       }
@@ -148,7 +148,7 @@ class ResidencyBench final : public Bench {
                     {"hit_rate", r.accesses ? static_cast<double>(r.hits) / static_cast<double>(r.accesses) : 1.0},
                     {"read_bytes", r.read_bytes},
                     {"write_bytes", r.write_bytes},
-                    {"runs", 1},  // nothing is timed: every run counts the same
+                    {"runs", 1},  // nothing is timed: every run would give the same counts
                     {"spread", 0.0}});
   }
   [[nodiscard]] AccessTrace read() const {

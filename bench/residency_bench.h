@@ -1,4 +1,5 @@
-// Eviction policies on one sequence of accesses: how many find their chunk in the tier, and what has to move for the others.
+// Compares eviction policies on one sequence of accesses: how many find their chunk in the tier, and what must move for the
+// others.
 //
 // Owner, threads: as Bench. Errors: Error(Exit::does_not_fit) for an action that needs more than the whole tier.
 #pragma once
@@ -14,17 +15,17 @@
 namespace terrace::bench {
 
 struct Replayed {
-  std::uint64_t accesses = 0, hits = 0;           // that need content; pure overwrites count as neither
+  std::uint64_t accesses = 0, hits = 0;           // of accesses that need content; overwrites are not counted
   std::uint64_t read_bytes = 0, write_bytes = 0;  // from and to the tier below
 };
 
 // The known eviction policies, by name.
 inline constexpr std::string_view kPolicies[] = {"lru", "belady"};
-// Plays the trace twice, like a repeated step, and counts the second time. Chunks are placed without gaps; the chunks of an
-// action stay until its end; changed content is written to the tier below when it leaves.
+// Replays the trace twice, like a repeated step, and counts only the second time. Chunks are placed without gaps. The chunks of
+// an action stay in the tier until it ends; changed content is written to the tier below when it leaves.
 Replayed replay(const AccessTrace& trace, Tier tier, std::uint64_t capacity_bytes, std::string_view policy);
 
-// `of_plan`: the accesses of a planned step, asked for when no recorded trace is given.
+// `of_plan`: returns the accesses of a planned step; called if no recorded trace is given.
 std::unique_ptr<Bench> make_residency_bench(std::function<AccessTrace()> of_plan);
 
 }  // namespace terrace::bench

@@ -1,4 +1,4 @@
-"""Runs of `terrace train` for the comparisons in this folder: what is run, what its metrics say, medians with their spread."""
+"""Runs of `terrace train` for the comparisons in this folder: the runs, the metrics of their steps, medians with their spread."""
 
 import json
 import os
@@ -15,7 +15,7 @@ TERRACE = os.environ.get("TERRACE", str(ROOT / "build/release/bin/terrace"))
 
 
 def corpus(folder):
-    """Text enough for any of these runs; what it says does not change how long a step takes."""
+    """Enough text for any of these runs; its content does not affect the time of a step."""
     path = pathlib.Path(folder) / "words.txt"
     draw = random.Random(1)
     words = ["".join(draw.choices("etaoinshrdlu", k=draw.randint(2, 9))) for _ in range(2000)]

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kDrawEvery_ns = 100'000'000;
 
-// "gb_per_s" is a key; people read "GB/s".
+// Converts a key to a table heading: "gb_per_s" to "GB/s".
 std::string heading(const std::string& key) {
   static const std::vector<std::pair<std::string, std::string>> known{{"block_bytes", "block"},
                                                                       {"copy_bytes", "copy"},

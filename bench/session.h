@@ -18,34 +18,35 @@
 
 namespace terrace::bench {
 
-// One line of results: the keys in the order in which they are shown, units last in their names.
+// One line of results: the keys in display order; a unit is the last part of a key.
 using Result = nlohmann::ordered_json;
 
 class Session {
  public:
   struct Options {
-    std::int64_t runs = 5;          // of each figure
-    bool json = false;              // nothing but one object on standard output
-    bool terminal = false;          // of standard error: the live line
-    std::function<bool()> stopped;  // asked for by a signal; empty: never
-    // How a text of the library is shown, with a program's flags for its settings; empty: as it is.
+    std::int64_t runs = 5;          // per figure
+    bool json = false;              // print one object on standard output, and nothing else
+    bool terminal = false;          // standard error is a terminal: show the live line
+    std::function<bool()> stopped;  // returns true after a signal; empty: never stopped
+    // Converts a text of the library for display, with the program's flags for its settings; empty: the text is shown
+    // unchanged.
     std::function<std::string(std::string_view)> shown = {};
     std::FILE* out = stdout;
     std::FILE* notes = stderr;
   };
   explicit Session(Options options);
-  ~Session();  // leaves no live line behind
+  ~Session();  // removes the live line
 
   [[nodiscard]] std::int64_t runs() const { return options_.runs; }
   [[nodiscard]] bool stopped() const { return options_.stopped && options_.stopped(); }
-  void machine(const std::string& key, const Result& value) { machine_[key] = value; }  // what the results hold for
+  void machine(const std::string& key, const Result& value) { machine_[key] = value; }  // facts about the machine
   void result(Result result);
-  void begin(std::string_view bench) { bench_ = bench; }  // several in one run: each result says which it is of
-  void note(std::string_view text);                       // for people: left out with --json
+  void begin(std::string_view bench) { bench_ = bench; }  // of several in one run; each result then has its bench's name
+  void note(std::string_view text);                       // only for people: left out with --json
   void warn(std::string_view text);                       // "warning: …"
   void progress(std::string_view text);                   // replaces the live line; shown at most ten times a second
-  void fail(const std::exception& error);                 // this test is lost, others go on
-  // Prints the object, and gives the program's exit code: of the first failure, or interrupted, or ok.
+  void fail(const std::exception& error);                 // this test has failed; the others continue
+  // Prints the object, and returns the exit code: that of the first failure, or interrupted, or ok.
   Exit finish();
 
  private:
@@ -56,13 +57,13 @@ class Session {
 
   Options options_;
   Result machine_, results_ = Result::array();
-  std::string bench_;   // empty: there is only one
-  std::string header_;  // of the table at the moment
+  std::string bench_;   // empty: there is only one bench
+  std::string header_;  // of the current table
   Exit exit_ = Exit::ok;
   bool line_drawn_ = false;
   std::int64_t drawn_ns_ = 0;
 };
 
-Result machine_facts();  // of read_topology() and the kernel
+Result machine_facts();  // from read_topology() and the kernel
 
 }  // namespace terrace::bench

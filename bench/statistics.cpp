@@ -26,7 +26,7 @@ Percentiles::Percentiles(std::vector<std::uint64_t> values) : sorted_(std::move(
 }
 
 std::uint64_t Percentiles::at(double fraction) const {
-  // Less a little: 0.99 × 100 is not quite 99 in binary, and must not become rank 100.
+  // Subtracts a little: if 0.99 × 100 comes out slightly above 99 in binary, it must not become rank 100.
   const double rank = std::ceil(fraction * static_cast<double>(sorted_.size()) - 1e-6);
   return sorted_[static_cast<std::size_t>(std::clamp(rank, 1.0, static_cast<double>(sorted_.size()))) - 1];
 }

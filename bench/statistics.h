@@ -1,6 +1,6 @@
-// Medians, spreads and percentiles of what was measured.
+// Medians, spreads and percentiles of measured values.
 //
-// Threads: any. Errors: std::logic_error where there is nothing to sum up.
+// Threads: any. Errors: std::logic_error if there are no values.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace terrace::bench {
 
-// Of an even number of values the mean of the two in the middle.
+// For an even number of values, the mean of the two in the middle.
 double median(std::vector<double> values);
-// (greatest − least) ÷ median: how far apart the runs lie. 0 of one value.
+// (greatest − least) ÷ median: how far apart the runs are. 0 for a single value.
 double spread(const std::vector<double>& values);
-// Nearest rank: the least of the values that at least `fraction` of all do not exceed. Sorts what it is given.
+// Nearest rank: the least value that is at least as large as `fraction` of all values. Sorts the given values.
 class Percentiles {
  public:
   explicit Percentiles(std::vector<std::uint64_t> values);

@@ -26,7 +26,7 @@ StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t
                       .ranges = {},
                       .label = fmt::format("{} {}", name_of(kind), c / kinds.size())});
   }
-  // One each: a ring belongs to the thread that first uses it, and moves have a thread of their own.
+  // Two engines: a ring belongs to the thread that first uses it, and moves have their own thread.
   const IoOptions options{.queue_depth = kQueueDepth, .files = store_->descriptors(), .buffers = {window}};
   moving_engine_ = make_io_engine(options);
   bare_engine_ = make_io_engine(options);

@@ -1,6 +1,6 @@
-// AdamW over chunks that lie on a disk: read, update, write back, several chunks of each kind under way, through the lanes and
-// the store that train. Beside it, in turns, its two limits: the disk with the same reads and writes and no update, through the
-// engine alone, and the update of the same chunks where they lie in memory.
+// AdamW on chunks that are on a disk: read, update, write back, with several chunks of each kind under way, through the lanes
+// and the store that training uses. In turns with it run its two limits: the same reads and writes without updates, through the
+// engine alone; and the updates of the same chunks in memory.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -23,19 +23,19 @@ namespace {
 
 using Op = IoRequest::Op;
 
-// What an update reads, and of these what it writes back.
+// The kinds that an update reads, and those of them that it writes back.
 constexpr std::array kKinds{Kind::parameter, Kind::gradient, Kind::first_moment, Kind::second_moment};
 constexpr bool is_written(std::size_t kind) { return kKinds.at(kind) != Kind::gradient; }
 constexpr double kContent[] = {0.5, 0.01, 0.01, 0.0001};
 constexpr std::uint64_t kReads = 4, kWrites = 3;
 
 struct Sizes {
-  std::uint64_t chunk_bytes, groups, depth;  // a group: a chunk of each kind
+  std::uint64_t chunk_bytes, groups, depth;  // a group has one chunk of each kind
   [[nodiscard]] std::uint64_t chunks() const { return groups * kKinds.size(); }
   [[nodiscard]] std::uint64_t bytes_moved() const { return groups * (kReads + kWrites) * chunk_bytes; }
   [[nodiscard]] std::uint64_t window_bytes() const { return depth * kKinds.size() * chunk_bytes; }
   [[nodiscard]] std::uint64_t chunk(std::uint64_t group, std::size_t kind) const { return group * kKinds.size() + kind; }
-  [[nodiscard]] std::uint64_t slot(std::uint64_t group, std::size_t kind) const {  // in the window
+  [[nodiscard]] std::uint64_t slot(std::uint64_t group, std::size_t kind) const {  // offset in the window
     return chunk(group % depth, kind) * chunk_bytes;
   }
 };
@@ -67,15 +67,16 @@ class Updater {
   const std::unique_ptr<Optimizer> optimizer_ = make_optimizer("adamw", {});
 };
 
-// The reads and writes of all updates, in their order, with nothing between them: a slot may still be written while it is read
-// again. That changes no byte, because at the end of a streamed pass all groups are alike, on the disk and in the window.
+// The reads and writes of all updates, in the same order, without waiting between them: a slot may still be written from while
+// the next read overwrites it. That changes no byte, because at the end of a streamed pass all groups are equal, on the disk
+// and in the window.
 class Bare {
  public:
   Bare(const Sizes& sizes, StoredChunks& chunks) : chunks_(chunks) {
     const auto append = [&](Op op, std::uint64_t group, std::size_t kind) {
       chunks.append_bare(op, sizes.chunk(group, kind), sizes.slot(group, kind), requests_);
     };
-    const auto behind = sizes.depth - 1;  // a group's writes, when so many more have been read
+    const auto behind = sizes.depth - 1;  // by how many groups the writes are behind the reads
     for (std::uint64_t g = 0; g < sizes.groups + behind; ++g)
       for (std::size_t kind = 0; kind < kKinds.size(); ++kind) {
         if (g < sizes.groups) append(Op::read, g, kind);
@@ -93,14 +94,14 @@ class Streamed {
  public:
   Streamed(const Sizes& sizes, StoredChunks& chunks, Device& device, const Updater& updater)
       : sizes_(sizes), chunks_(chunks), updater_(updater), stream_(device.make_stream("updates")) {
-    for (std::uint64_t g = 0; g < sizes.groups; ++g)  // what the first pass reads
+    for (std::uint64_t g = 0; g < sizes.groups; ++g)  // writes what the first pass will read
       for (std::size_t kind = 0; kind < kKinds.size(); ++kind) move(Op::write, g, kind, {});
     chunks.drain();
   }
 
   void pass() {
     const Lanes& lanes = chunks_.lanes();
-    std::vector<Clock> free(sizes_.depth);  // when a slot's group has left
+    std::vector<Clock> free(sizes_.depth);  // by slot: when its last group has been written
     for (std::uint64_t g = 0; g < sizes_.groups; ++g) {
       auto& slot = free[g % sizes_.depth];
       Clock here;
@@ -108,7 +109,7 @@ class Streamed {
       lanes.stream_wait(*stream_, Lane::compute, here);
       stream_->submit([this, g] { updater_.update(g); });
       stream_->then([&compute = lanes.of(Lane::compute), updated = ++updated_](const std::exception_ptr& failure) {
-        failure ? compute.fail(failure) : compute.advance(updated);  // writes wait for it
+        failure ? compute.fail(failure) : compute.advance(updated);  // the writes wait for it
       });
       for (std::size_t kind = 0; kind < kKinds.size(); ++kind)
         if (is_written(kind)) slot = move(Op::write, g, kind, Clock::after(Lane::compute, updated_));
@@ -124,7 +125,7 @@ class Streamed {
   const Sizes sizes_;
   StoredChunks& chunks_;
   const Updater& updater_;
-  std::uint64_t updated_ = 0;       // the compute lane's last sequence
+  std::uint64_t updated_ = 0;       // the last sequence of the compute lane
   std::unique_ptr<Stream> stream_;  // last: its work uses all of the above
 };
 

@@ -1,4 +1,4 @@
-// Compiled once for each instruction set. Nothing here may be called across sets: everything is static.
+// Compiled once for each instruction set. Everything is static, because code of one set must never be called from another's.
 #include <cstring>
 
 #include <terrace/bench/stream_kernels.h>
@@ -7,9 +7,9 @@
 namespace terrace::bench {
 namespace {
 
-std::uint64_t sink_of_reads;  // so that no compiler leaves a read out
+std::uint64_t sink_of_reads;  // keeps the compiler from removing a read
 
-// A xor of words: a sum of floats has an order, and would be one long chain.
+// XORs words, because a sum of floats would be one long chain of additions with a fixed order.
 void read(const StreamArrays& x, std::size_t begin, std::size_t count) {
   constexpr std::size_t kWords = 64;
   std::uint32_t words[kWords] = {};
@@ -45,7 +45,8 @@ void triad(const StreamArrays& x, std::size_t begin, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) a[i] = b[i] + 0.5F * c[i];
 }
 
-// No root and no division: the traffic is measured, not the arithmetic. Weights a, moments c and d, gradients b or half_in.
+// No square root and no division: the measured quantity is traffic, not arithmetic. Weights a, moments c and d, gradients b or
+// half_in.
 template <bool half_gradient, bool half_copy>
 void adamw(const StreamArrays& x, std::size_t begin, std::size_t count) {
   float* const p = x.a + begin;

@@ -10,8 +10,8 @@ constexpr std::array<std::uint64_t, 4> kBlockBytes{256 * kKiB, kMiB, 4 * kMiB, k
 constexpr std::array<std::uint32_t, 4> kDepths{1, 4, 16, 64};
 constexpr std::uint32_t kMostThreads = 4;
 constexpr std::uint64_t kMostBufferBytes = 512 * kMiB;
-constexpr std::uint64_t kLeastRounds = 2;  // a queue that is filled fewer times than this is mostly running empty
-constexpr double kAsFast = 0.98;           // of the fastest: closer than one run is to the next
+constexpr std::uint64_t kLeastRounds = 2;  // a queue that is filled fewer times than this is mostly not full
+constexpr double kAsFast = 0.98;           // of the fastest rate: a smaller difference is noise
 
 }  // namespace
 

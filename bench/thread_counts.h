@@ -1,4 +1,4 @@
-// How many threads a bench runs with: what was asked for, or one and then all.
+// How many threads a bench runs with: the requested number, or else one and then all.
 //
 // Threads: any. Errors: none.
 #pragma once

@@ -11,7 +11,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr double kLeast_s = 0.02;  // the clock and the scheduler weigh nothing against it
+constexpr double kLeast_s = 0.02;  // long enough that clock resolution and scheduling do not matter
 
 double seconds_of(const std::function<void()>& work, std::int64_t times) {
   const auto begin = now_ns();

@@ -9,7 +9,7 @@
 namespace terrace::bench {
 namespace {
 
-constexpr std::int64_t kTaskElements = 65'536;  // as in updates, so that each thread first touches the memory that it will use
+constexpr std::int64_t kTaskElements = 65'536;  // as in updates: each thread first touches the memory that it will use
 constexpr std::int64_t kSide = 1024, kMostMatrices = 8;
 
 constexpr UpdateStep kFirst{.step = 1, .learning_rate = 1e-9, .first = true};
@@ -23,12 +23,12 @@ void fill(ThreadPool& pool, const Stored& to, float value) {
       std::fill_n(reinterpret_cast<float*>(to.data) + begin, count, value);
     else if (to.format == Format::bf16 || to.format == Format::fp16)
       std::fill_n(reinterpret_cast<std::uint16_t*>(to.data) + begin, count, half);
-    else  // what weights have below their bf16 ones
+    else  // the bits of weights below those of their bf16 copy
       std::fill_n(to.data + begin * width, count * width, std::byte{0});
   });
 }
 
-// Every array that a recipe keeps, in one block of memory.
+// All arrays of a recipe, in one block of memory.
 class Arrays {
  public:
   Arrays(MemoryResource& memory, ThreadPool& pool, const Recipe& recipe, std::int64_t elements, std::uint64_t packed_numbers) {
@@ -122,7 +122,7 @@ class LayerSubject final : public UpdateSubject {
   LayerNeeds needs_;
   Arrays arrays_;
   Slab scratch_;
-  std::unique_ptr<Stream> stream_;  // last: an update that failed may still run
+  std::unique_ptr<Stream> stream_;  // last: an update that failed may still be running
 };
 
 }  // namespace

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What fits where: a table of models and machines, in Markdown, from `terrace plan --json` with the shipped cluster profiles.
+"""Makes a table of which models fit on which machines, in Markdown, from `terrace plan --json` with the shipped cluster profiles.
 
     bench/what_fits.py [--write PAGE] [--jobs N]
 
-Every model is planned with LoRA and with all weights trained, without the disk if that fits, else with it. A step has the same tokens
-everywhere. --write replaces what stands between the two marks of a page.
+Every model is planned with LoRA and with all weights trained, without the disk if that fits, else with it. A step has the same number of
+tokens everywhere. --write replaces the text between the two marks of a page.
 """
 
 import argparse
@@ -22,7 +22,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 TERRACE = os.environ.get("TERRACE", str(ROOT / "build/release/bin/terrace"))
 BEGIN, END = "<!-- what fits -->", "<!-- /what fits -->"
 
-SEQUENCES, LENGTH = 16, 2048  # of a step, in micro-batches of one sequence
+SEQUENCES, LENGTH = 16, 2048  # per step; each micro-batch has one sequence
 TOKENS = SEQUENCES * LENGTH
 DOES_NOT_FIT = 3  # exit code
 GIB = 1 << 30
@@ -32,7 +32,7 @@ GIB = 1 << 30
 class Machine:
     name: str
     profile: str
-    device: int  # budgets in bytes: what auto would take there, rounded
+    device: int  # budgets in bytes: what auto would choose there, rounded
     host: int
 
     @property
@@ -91,7 +91,7 @@ def gib(amount):
 
 
 def streams(one):
-    """The tiers below the device that a step fetches from."""
+    """The tiers below the device from which a step reads at least one GiB."""
     sources = [name for name, key in (("memory", "h2d"), ("disk", "read")) if one["bytes"][key] >= GIB]
     return " and ".join(sources) or "–"
 
@@ -99,7 +99,7 @@ def streams(one):
 def row(folder, machine, model, mode):
     flags = [*model.flags, *MODES[mode], *machine.flags]
     one = plan(folder, *flags, "--nvme-path", "disk")
-    # Without the disk all weights must be in host memory once, and the whole state in both tiers.
+    # Without the disk, host memory must hold all weights once, and the two tiers together the whole state.
     if 2 * one["parameters"] < machine.host and one["state_bytes"] < machine.device + machine.host:
         resident = plan(folder, *flags)
         one = resident if resident["fits"] else one

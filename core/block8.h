@@ -21,14 +21,14 @@ namespace terrace {
 
 inline constexpr std::int64_t kBlock8Elements = 256;
 inline constexpr std::size_t kBlock8Bytes = 260;
-inline constexpr std::int64_t kBlock8Words = 65;  // of 4 bytes
+inline constexpr std::int64_t kBlock8Words = 65;  // the same in words of 4 bytes
 
-// Computed from a block's greatest magnitude, in the same way on a GPU. `factor` is 0 if all codes are zero.
+// Computed from a block's greatest magnitude; a GPU computes it in the same way. `factor` is 0 if all codes are zero.
 struct Block8Scale {
   float scale = 0, factor = 0;
 };
 constexpr Block8Scale block8_scale(std::uint32_t greatest_magnitude_bits) {
-  constexpr std::uint32_t kTooLarge = 0x7f000000;  // from 2¹²⁷ on 127 · (m ÷ 127) may be infinite
+  constexpr std::uint32_t kTooLarge = 0x7f000000;  // from 2¹²⁷ on, 127 · (m ÷ 127) may be infinite
   constexpr float kSmallest = 0x1p-119F;           // below this, 127 ÷ m would be infinite or the scale not normal
   if (greatest_magnitude_bits >= kTooLarge) return {.scale = std::numeric_limits<float>::quiet_NaN()};
   const auto m = std::bit_cast<float>(greatest_magnitude_bits);
@@ -40,7 +40,8 @@ constexpr std::int8_t block8_code(float x, float factor) {
   constexpr float kToNearest = 0x1.8p23F;  // adding and subtracting it rounds to an integer, ties to even
   return static_cast<std::int8_t>(static_cast<std::int32_t>((x * factor + kToNearest) - kToNearest));
 }
-// The number of a code. A NaN is handed on as it is: a product would have the processor's own, and a GPU's another one.
+// The number that a code stands for. A NaN scale is returned as it is: a product would give the NaN of the processor, and a GPU
+// has another one.
 constexpr float block8_value(std::int8_t code, float scale) {
   return scale != scale ? scale : static_cast<float>(code) * scale;
 }

@@ -28,7 +28,7 @@ struct Mask {
   std::unique_ptr<cpu_set_t, Free> set;
 };
 
-// "0-15,32-47\n". libnuma's own parser complains on standard error of cores that this machine lacks.
+// Parses "0-15,32-47\n". libnuma's own parser prints a complaint about cores that this machine lacks.
 std::vector<int> parse_list(const std::string& text) {
   std::vector<int> cores;
   std::istringstream ranges(text);

@@ -1,4 +1,4 @@
-// Cores of this machine, by the kernel's numbers: which belong to a NUMA node, and how a thread is kept on some of them.
+// Cores of this machine, numbered as in the kernel: which belong to a NUMA node, and how to keep a thread on some of them.
 //
 // Threads: any. Errors: none; if a thread cannot be moved to a core, it works elsewhere.
 #pragma once
@@ -11,7 +11,8 @@ namespace terrace {
 
 // The cores on which the calling thread may run, ascending.
 std::vector<int> allowed_cores();
-// The allowed cores of the node. Empty if there is no node (-1), the kernel does not know it, or it has all allowed cores.
+// The allowed cores of the node. Empty if no node is given (-1), the kernel does not know the node, or it has all allowed
+// cores.
 std::vector<int> cores_of_numa_node(int node, const std::filesystem::path& root = "/");  // tests give another root for /sys
 
 // The cores for work, and the cores to which a thread returns afterwards. Null: no restriction.
@@ -19,9 +20,9 @@ struct WorkPlace {
   std::vector<int> cores, anywhere;
 };
 std::shared_ptr<const WorkPlace> work_place(const std::vector<int>& cores);  // null if `cores` is empty
-// Moves the calling thread to `place`, if it is not there. Returns its previous place.
+// Moves the calling thread to `place`, if it is not already there. Returns its previous place.
 std::shared_ptr<const WorkPlace> go_to(std::shared_ptr<const WorkPlace> place);
-// Moves the thread to a place for a scope, and back.
+// Moves the calling thread to a place for a scope, then back.
 class WorkVisit {
  public:
   explicit WorkVisit(const std::shared_ptr<const WorkPlace>& place) : before_(go_to(place)) {}

@@ -48,7 +48,7 @@ class CpuStream final : public Stream {
   struct Work {
     std::function<void()> run;
   };
-  using Entry = std::variant<Work, Told, std::uint64_t>;  // the number: a point of the timeline to advance to
+  using Entry = std::variant<Work, Told, std::uint64_t>;  // the number is the timeline's next point
 
   void push(Entry entry) {
     {

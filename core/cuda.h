@@ -1,5 +1,5 @@
 // Finds GPUs and makes a device on one. All code that needs CUDA is in a module that is loaded on first use, so that a program
-// starts small, and also on machines without GPU or driver.
+// runs without it on machines without a GPU or driver, and elsewhere loads it only if needed.
 //
 // Owner:   the caller; the pool is borrowed and must outlive the device.
 // Threads: any.
@@ -28,35 +28,37 @@ struct GpuInfo {
 
 struct GpuSearch {
   std::vector<GpuInfo> gpus = {};
-  std::string why_none = {};  // if there are none: the reason in one line
+  std::string why_none = {};  // if the list is empty: the reason in one line
   std::string mend = {};
-  int cuda_version = 0;  // the newest that the driver supports: 12040 is 12.4
+  int cuda_version = 0;  // the newest CUDA version that the driver supports: 12040 is 12.4
 };
 
-// What CUDA reads from the environment when the process first calls it, so call it before: a queue of its own for each stream,
-// so that a kernel that waits for another GPU holds up no other stream; and for several GPUs all kernels loaded at the start,
-// because loading one may wait for a kernel that waits for a GPU that waits for this one. What the user has set stays.
+// Sets what CUDA reads from the environment; call it before the first call of CUDA in the process. Each stream gets its own
+// queue, so that a kernel that waits for another GPU delays no other stream. With several GPUs, all kernels are loaded at the
+// start: loading one later may have to wait for a running kernel, which waits for a GPU that waits for this one. Variables that
+// the user has set are kept.
 void prepare_cuda(bool several_gpus);
 
-// Uses only the driver, so that no CUDA library is mapped if there is no GPU. Tests give another driver. Prepares CUDA for one
-// GPU.
+// Uses only the driver, so that no CUDA library is loaded on a machine without a GPU. Tests give another driver. Prepares CUDA
+// for one GPU.
 GpuSearch find_gpus(const std::string& driver = "libcuda.so.1");
 
-// What no process uses of a GPU now, beside what this process's own context takes, which is made for the answer. Nothing if the
-// driver cannot say.
+// Free memory of a GPU now, less what this process's own context takes: the call itself makes that context. Nothing if the
+// driver cannot tell.
 std::optional<std::uint64_t> free_gpu_bytes(int index, const std::string& driver = "libcuda.so.1");
 
-// Device memory beside a stream's workspace, if cuDNN may compute attention: enough for four groups of four heads
-// of 4,096 positions. Calls are cut to fit into it.
+// Device memory beside a stream's workspace, where cuDNN may compute attention: enough for four groups of four heads of 4,096
+// positions. Calls are split to fit into it.
 inline constexpr std::uint64_t kCudnnRoomBytes = 576 * kMiB;
 
 struct CudaOptions {
   int index = 0;
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
   int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
-  bool tf32 = false;            // fp32 matrix products on tensor cores, whose operands keep ten bits of mantissa
-  std::string algorithms = {};  // Math::algorithms() of the run that is resumed: they are used again
-  // The machine profile's algorithms: used for products without one in `algorithms`, if the same library version chose them.
+  bool tf32 = false;                              // fp32 matrix products on tensor cores, whose operands keep ten mantissa bits
+  std::string algorithms = {};                    // Math::algorithms() of the run that is resumed: they are used again
+  // The algorithms in the machine profile. Used for products that `algorithms` does not list, if the same library version chose
+  // them.
   std::string machine_algorithms = {};
   // The kernels for bf16 attention: "own" (or empty), "cudnn", or "faster": the faster of the two, timed once per shape.
   std::string attention = {};

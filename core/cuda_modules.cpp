@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// The toolkit's release notes have the oldest driver of each major version.
+// The oldest driver for each major version is from the release notes of the CUDA toolkit.
 constexpr std::array kModules{CudaModule{13, "580"}, CudaModule{12, "525"}};
 
 bool is_here(const CudaModule& module) { return has_module(module.name()); }
@@ -48,7 +48,8 @@ DriverRefusal refuse_driver(int cuda_version) {
 
 void* load_cuda_module(const char* entry) {
   const int version = cuda_version_of_driver();
-  // Without a driver only reports ask, which name what is here; if nothing is, the error says where it was searched.
+  // Without a driver, only reports get here, and they need any installed module. If none is, load_module() says where it
+  // searched.
   const auto* module = cuda_module_for(version == 0 ? std::numeric_limits<int>::max() : version);
   if (!module) module = &kModules.front();
   return load_module(

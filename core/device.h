@@ -26,8 +26,8 @@ class Stream {
  public:
   virtual ~Stream() = default;                          // finishes what was submitted
   virtual void submit(std::function<void()> work) = 0;  // host work; what is submitted later starts after it
-  // Calls `told` once, in order, on a thread of the stream, when everything submitted so far has ended: with the stream's error
-  // if it failed before, else with null. It must not throw. Work submitted later does not wait for it, so that observers do not
+  // Calls `told` once, in order, on a thread of the stream, when everything submitted so far has ended: with null, or with the
+  // stream's error if it has failed. `told` must not throw. Work submitted later does not wait for it, so that observers do not
   // slow the device down.
   using Told = std::function<void(const std::exception_ptr& failure)>;
   virtual void then(Told told) = 0;
@@ -44,8 +44,8 @@ class Device {
   [[nodiscard]] virtual std::string name() const = 0;  // "cpu", "cuda:0"
   virtual std::unique_ptr<Stream> make_stream(std::string name) = 0;
   [[nodiscard]] virtual MemoryResource& memory() = 0;  // the device's own arena memory
-  // Host memory with the device's full link speed, which its kernels can also access directly. Shared, because after a failed
-  // run has destroyed its device, a disk may still be writing into this memory.
+  // Host memory that is transferred at the full speed of the device's link; the device's kernels can also access it directly.
+  // Shared, because a disk may still be writing into this memory after a failed run has destroyed its device.
   [[nodiscard]] virtual std::shared_ptr<MemoryResource> host_memory() = 0;
   // True if its kernels run on the host's cores: then host work slows them down, and both share one lane.
   [[nodiscard]] virtual bool computes_on_host() const = 0;

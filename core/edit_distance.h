@@ -1,5 +1,5 @@
-// How far two words are apart: letters that are inserted, left out or changed, and swaps of neighbours as one edit (optimal
-// string alignment). For messages that name what a misspelt word may have meant.
+// How far apart two words are: the number of inserted, deleted or changed letters and of swapped neighbours (optimal string
+// alignment). For messages that suggest what a misspelt word may have meant.
 //
 // Pure. Threads: any. Errors: none.
 #pragma once

@@ -33,8 +33,7 @@ class Error : public std::runtime_error {
 // "No space left on device (errno 28)"
 std::string describe_errno(int error_number);
 
-// What a message says of any exception: its text, and for one of std::filesystem the path with the reason, as errors of terrace
-// have it.
+// The text of any exception for a message. For one of std::filesystem it has the path and the reason, as errors of terrace do.
 std::string describe(const std::exception& error);
 
 }  // namespace terrace

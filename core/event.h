@@ -33,10 +33,10 @@ class Timeline {
  private:
   mutable std::mutex mutex_;
   mutable std::condition_variable grown_;
-  // Callbacks by the points that they wait for; removed under the lock, called after it. Thousands may wait, of moves that were
-  // issued far ahead.
+  // Callbacks, by the point that each waits for; removed under the lock, called after it is released. Thousands may wait,
+  // because moves are issued far ahead.
   using Waiters = std::multimap<std::uint64_t, std::function<void()>>;
-  Waiters take_ready();  // nodes only change their map: a timeline ends its waiters without memory, too
+  Waiters take_ready();  // moves the nodes to another map: ending waiters needs no memory
 
   std::uint64_t now_ = 0;
   std::exception_ptr error_;

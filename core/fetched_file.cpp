@@ -17,7 +17,7 @@ bool is_pointer(const fs::path& file) try {
   std::error_code error;
   return fs::is_regular_file(file, error) && fs::file_size(file, error) <= kMostPointerBytes &&
          read_text_file(file, kMostPointerBytes).starts_with("version https://git-lfs");
-} catch (const Error&) {  // its reader says why it cannot be read
+} catch (const Error&) {  // the code that reads the file will report why it cannot be read
   return false;
 }
 

@@ -1,4 +1,4 @@
-// Files of a model's directory that stand for others: directories are copied and cloned without what they link to.
+// Detects files in a model's directory that only stand for other files, because a directory was copied or cloned without them.
 //
 // Threads: any.
 // Errors:  Error(Exit::usage) that says how to fetch the file.
@@ -8,8 +8,8 @@
 
 namespace terrace {
 
-// Refuses a link whose target does not exist, as in a copy of a cache, and the pointer that Git LFS leaves where a file was not
-// fetched. A file that is absent or of any other content is the caller's.
+// Refuses a link whose target does not exist (as in a copy of a cache), and a pointer that Git LFS leaves where a file was not
+// fetched. A missing file, or one with any other content, is left to the caller.
 void demand_fetched(const std::filesystem::path& file);
 
 }  // namespace terrace

@@ -10,7 +10,7 @@
 
 namespace terrace {
 
-// A write changes the times, and another file of the name has another number.
+// A write changes the times; another file of the same name has another inode number.
 struct FileState {
   std::uint64_t device = 0, inode = 0, bytes = 0;
   std::int64_t written_ns = 0;  // the last write of its bytes

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr long kPipeFileSystem = 0x50495045;  // of pipe(2); a named pipe lies on an ordinary file system
+constexpr long kPipeFileSystem = 0x50495045;  // magic number of pipe(2)'s file system; a named pipe lies on an ordinary one
 
 [[noreturn]] void refuse(mode_t mode) {
   const char* const kind = S_ISDIR(mode)                    ? "a directory"
@@ -33,7 +33,7 @@ bool is_unnamed_pipe(int descriptor, mode_t mode) {
 }
 
 void sync(int descriptor) {
-  if (::fsync(descriptor) != 0 && errno != EINVAL) throw Error(describe_errno(errno));  // pipes and some folders cannot be
+  if (::fsync(descriptor) != 0 && errno != EINVAL) throw Error(describe_errno(errno));  // some folders cannot be synced
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ FileHandle open_regular(const fs::path& file, int flags, int directory, unsigned
   struct stat info {};
   if (!opened) {
     const int error = errno;
-    // A socket, or a pipe that is to be written and has no reader.
+    // Either a socket, or a pipe that is opened for writing and has no reader.
     if (error == ENXIO && ::fstatat(directory, file.c_str(), &info, 0) == 0) refuse(info.st_mode);
     if (error == EISDIR) refuse(S_IFDIR);
     errno = error;

@@ -1,5 +1,5 @@
-// Opening and making files under names where anything may lie: after a damaged disk or by another user's hand, the name of a
-// record may be a named pipe, and the name of a temporary file a link to somewhere else.
+// Opening and making files under names where anything may be found: after a disk error or an attack by another user, a record
+// may be a named pipe, and a temporary file a link to somewhere else.
 //
 // Threads: any.
 // Errors:  Error with only the reason: the caller adds what the file is for and what to do.
@@ -35,21 +35,21 @@ class FileHandle {
 };
 
 // Opens a file without ever waiting for the other end of a pipe. Anything but a regular file is Error(Exit::corrupt). If the
-// system refuses, the handle is empty and errno says why. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin, <(…)), which
-// has a writer.
+// system refuses, the handle is empty and errno gives the reason. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin,
+// <(…)), which has a writer.
 enum class UnnamedPipe : bool { refused, accepted };
 FileHandle open_regular(const std::filesystem::path& file, int flags, int directory = AT_FDCWD, unsigned mode = 0,
                         UnnamedPipe unnamed_pipe = UnnamedPipe::refused);
 
-// Makes an empty file for writing that did not exist before, so that no link is followed. A file of that name, which an earlier
-// process left, is removed. Returns a descriptor or a negative errno: -EEXIST if the name belongs to anything but a file.
+// Makes a new, empty file for writing; it never follows a link. A file of that name, left by an earlier process, is removed.
+// Returns a descriptor or a negative errno: -EEXIST if the name belongs to something other than a file.
 int create_temporary(int directory, const std::string& name, unsigned mode, int flags = 0);
 
 // Writes all bytes, or throws.
 void write_all(int descriptor, std::string_view text);
 
-// A file that gets its name when it is complete: a reader sees the whole old file or the whole new one. It is written as
-// NAME.tmp beside it, which disappears again if it is not finished.
+// A file that gets its name when it is complete: a reader sees the whole old file or the whole new one. It is written beside it
+// as NAME.tmp, which is removed if it is not finished.
 inline constexpr std::string_view kTemporaryEnding = ".tmp";
 enum class Durable : bool { no, yes };
 class NewFile {
@@ -71,7 +71,7 @@ class NewFile {
   FileHandle handle_;
   bool finished_ = false;
 };
-// The name that a NewFile's temporary file gets when it is finished; any other name is itself.
+// The final name of a NewFile's temporary file; any other name is returned as it is.
 inline std::string_view finished_name(std::string_view name) {
   return name.ends_with(kTemporaryEnding) ? name.substr(0, name.size() - kTemporaryEnding.size()) : name;
 }
@@ -79,9 +79,9 @@ inline std::string_view finished_name(std::string_view name) {
 // Flushes a file or a folder to the disk.
 void sync_to_disk(const std::filesystem::path& path);
 
-// What lies in a folder, ordered by name. The error names the folder.
+// The entries of a folder, ordered by name. The error names the folder.
 std::vector<std::filesystem::directory_entry> entries_of(const std::filesystem::path& folder);
-// Removes a file, a link or an empty folder, if it is there. The error names it.
+// Removes a file, a link or an empty folder, if it exists. The error names it.
 void remove_path(const std::filesystem::path& path);
 
 }  // namespace terrace

@@ -15,7 +15,7 @@ namespace terrace {
 
 namespace fs = std::filesystem;
 
-// Where the file system knows no such files, it has a name until the next call.
+// Where the file system cannot make files without a name, the file has a name until unlink() below.
 int create_nameless(const fs::path& folder, int flags) {
   const int made = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_EXCL | O_CLOEXEC | flags, 0600);
   if (made >= 0) return made;
@@ -29,7 +29,7 @@ int create_nameless(const fs::path& folder, int flags) {
 
 std::vector<FileHandle> with_folders_above(const fs::path& folder) {
   std::vector<FileHandle> all;
-  const auto demand_no_access = [&] {  // every other reason would leave a name that is not durable
+  const auto demand_no_access = [&] {  // any other reason would leave a folder whose name is not durable
     if (errno != EACCES)
       throw Error(fmt::format("{} cannot be written to its disk: {}", folder.string(), describe_errno(errno)));
   };
@@ -39,7 +39,7 @@ std::vector<FileHandle> with_folders_above(const fs::path& folder) {
   for (; at; at = FileHandle(::openat(at.get(), "..", O_PATH | O_DIRECTORY | O_CLOEXEC))) {
     struct stat here {};
     if (::fstat(at.get(), &here) != 0) break;
-    if (!first && (here.st_dev != below.st_dev || here.st_ino == below.st_ino)) return all;  // the root is above itself
+    if (!first && (here.st_dev != below.st_dev || here.st_ino == below.st_ino)) return all;  // the root's ".." is the root
     if (FileHandle opened(::openat(at.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)); opened)
       all.push_back(std::move(opened));
     else
@@ -53,7 +53,7 @@ std::vector<FileHandle> with_folders_above(const fs::path& folder) {
 
 void sync_with_folders_above(const fs::path& folder) {
   for (const auto& one : with_folders_above(folder))
-    if (::fsync(one.get()) != 0 && errno != EINVAL)  // which some folders cannot be
+    if (::fsync(one.get()) != 0 && errno != EINVAL)  // EINVAL: some folders cannot be synced
       throw Error(fmt::format("{} cannot be written to its disk: {}", folder.string(), describe_errno(errno)));
 }
 

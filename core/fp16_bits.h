@@ -1,8 +1,8 @@
-// IEEE half precision as bits, of one number or of several side by side (the compiler's vectors). The value type, the CPU's
+// IEEE half precision as bits, of one number or of a vector of numbers (the compiler's vector types). The value type, the CPU's
 // loops and the GPU's kernels share this source and therefore give the same bits.
 //
-// Bits has 32 bits per number; an fp16 is in the lower half. Number is fp32, with as many elements. All functions are inlined,
-// so that code for one instruction set can never be linked into another set's path.
+// Bits has 32 bits per number; the fp16 is in the lower half. Number is fp32, with as many elements as Bits. All functions are
+// inlined, so that code for one instruction set can never be linked into the path of another.
 //
 // Threads: any.
 #pragma once
@@ -30,7 +30,7 @@ template <class Bits, class Number>
 TERRACE_FP16_INLINE Bits rounded(Number x) {
   const Bits bits = same_bits<Bits>(x);
   const Bits magnitude = bits & 0x7fffffffU;
-  // A subnormal result is a multiple of 2^-24, the last place of numbers in [0.5, 1): the addition rounds to it.
+  // A subnormal result is a multiple of 2^-24, which is the last place of numbers in [0.5, 1): adding 0.5 rounds to it.
   const Bits subnormal = same_bits<Bits>(same_bits<Number>(magnitude) + 0.5F) - 0x3f000000U;
   const Bits normal = (magnitude - 0x38000000U + 0xfffU + ((magnitude >> 13) & 1U)) >> 13;
   const Bits infinite = (magnitude & 0U) + 0x7c00U;
@@ -45,7 +45,7 @@ template <class Number, class Bits>
 TERRACE_FP16_INLINE Number widened(Bits half) {
   const Bits magnitude = (half & 0x7fffU) << 13;
   const Bits normal = magnitude + 0x38000000U, beyond = magnitude + 0x70000000U;
-  // 2^-14 · (1 + fraction) less 2^-14
+  // 2^-14 · (1 + fraction) − 2^-14
   const Bits smallest = (half & 0U) + 0x38800000U;
   const Bits subnormal = same_bits<Bits>(same_bits<Number>(magnitude + smallest) - same_bits<Number>(smallest));
   const Bits within = magnitude < 0x00800000U ? subnormal : normal;

@@ -18,7 +18,8 @@ namespace {
 constexpr int kNoDevice = 100;           // CUDA_ERROR_NO_DEVICE
 constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 
-// The few calls of the driver (cuda.h) that list the GPUs. The driver stays loaded, because it does not support unloading.
+// The few calls of the driver (cuda.h) that are needed to list the GPUs. The driver stays loaded, because it does not support
+// unloading.
 class Driver {
  public:
   explicit Driver(const std::string& file) : handle_(dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
@@ -65,7 +66,7 @@ GpuInfo look_at(const Driver& driver, int index) {
 }  // namespace
 
 void prepare_cuda(bool several_gpus) {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // the most; 8 without it
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // the maximum; the default is 8
   if (several_gpus) setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 

@@ -15,7 +15,7 @@ namespace {
 using LineCopy = void (*)(std::byte* to, const std::byte* from, std::size_t lines);
 constexpr std::size_t kLineBytes = 64;
 
-// Copies so many pages side by side.
+// Copies kPagesAtOnce pages side by side.
 using PageCopy = void (*)(std::byte* to, const std::byte* from);
 constexpr std::size_t kPagesAtOnce = 8, kPage = 4096;
 

@@ -8,13 +8,13 @@
 namespace terrace {
 
 // Non-temporal stores above kNonTemporalBytes: neither buffer will be read again soon, and an ordinary store first reads its
-// cache line, which moves half as many bytes again. Buffers must not overlap.
+// cache line, which adds half as much traffic again. Buffers must not overlap.
 inline constexpr std::size_t kNonTemporalBytes = 256 * 1024;
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes);
 // Non-temporal stores for any size, for callers that copy a large buffer in small parts.
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
-// From memory into a buffer that stays in the cache: several pages side by side, because a processor prefetches only within a
-// page.
+// From memory into a buffer that stays in the cache. Copies several pages at the same time, because a processor prefetches only
+// within a page.
 void copy_from_memory(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace terrace

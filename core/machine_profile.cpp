@@ -35,8 +35,8 @@ constexpr double kLeastShare = 0.05;  // a smaller share is caused by other load
 constexpr int kDiskThreads = 4;
 constexpr std::size_t kDiskBlockBytes = 8 * kMiB;
 constexpr std::uint64_t kDiskFileBytes = 512 * kMiB;
-// Transfers go round through so much memory, for reads and writes each, as those of a host tier: the same few blocks again and
-// again stay in a processor's cache, where a virtual disk copies a third faster.
+// Transfers cycle through this much memory, for reads and for writes each, as those of a host tier do: if only a few blocks
+// were used again and again, they would stay in the processor's cache, where a virtual disk copies a third faster.
 constexpr std::uint64_t kDiskMemoryBytes = 128 * kMiB;
 
 double median(std::vector<double> values) {
@@ -75,7 +75,7 @@ class ScratchFile {
   void write(const std::byte* from, std::uint64_t turn) {
     const auto block = turn % blocks_;
     whole("written", block, [&](std::size_t done, off_t at) { return ::pwrite(fd_, from + done, kDiskBlockBytes - done, at); });
-    // The highest block so far: every run begins at block 0 again, so a count of writes would exceed the file.
+    // The highest block so far, not a count of writes: every run begins at block 0 again, so a count would exceed the file.
     for (auto seen = written_.load(); seen < block + 1 && !written_.compare_exchange_weak(seen, block + 1);) {
     }
   }
@@ -120,8 +120,8 @@ class ScratchFile {
   std::atomic<std::uint64_t> written_{0};  // blocks from the file's beginning
 };
 
-// Bytes a second of `transfer(file, block in memory, turn)` on all files at once, for about `seconds`. Meanwhile this thread
-// runs `beside(busy)`, which returns when busy() no longer holds.
+// Bytes per second of `transfer(file, block in memory, turn)` on all files at once, measured for about `seconds`. Meanwhile,
+// this thread runs `beside(busy)`, which returns when busy() is false.
 template <class Transfer, class Beside>
 double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::span<std::byte> memory, double seconds,
                  const Transfer& transfer, const Beside& beside) {
@@ -137,7 +137,7 @@ double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::span<std
     for (std::size_t t = 0; t < count; ++t) {
       threads.emplace_back([&, t] {
         const auto file = t / kDiskThreads;
-        auto place = t;  // of a block; those of the threads never meet, because their number divides that of the places
+        auto place = t;  // the thread's block; no two threads share one, because their number divides the number of blocks
         try {
           do {
             transfer(*files[file], memory.data() + place * kDiskBlockBytes, turns[file].fetch_add(1));
@@ -157,7 +157,7 @@ double disk_rate(std::vector<std::unique_ptr<ScratchFile>>& files, std::span<std
   return static_cast<double>(blocks.load() * kDiskBlockBytes) / seconds_since(begin);
 }
 
-// One square product of a dtype, ready to be submitted.
+// A square product in one dtype, ready to be submitted.
 class Product {
  public:
   Product(Device& device, DType dtype, std::int64_t n) : math_(device.math()), n_(n) {
@@ -196,14 +196,14 @@ double measure_matmul(Device& device, DType dtype, std::int64_t n, double second
   return median(rates);
 }
 
-// Products on a separate stream while something else runs, as in a step that computes beside its moves.
+// Runs products on a separate stream while something else runs, as in a step that computes and moves data at the same time.
 class Background {
  public:
   explicit Background(Device& device) : product_(device, DType::fp32, 512), stream_(device.make_stream("profile")) {
     product_.submit(*stream_);
     stream_->synchronize();
   }
-  // Products a second while `busy` returns true; at least one.
+  // Products per second while `busy` returns true; runs at least one.
   template <class Busy>
   double rate_while(const Busy& busy) {
     const auto begin = now_ns();
@@ -235,7 +235,7 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   // Random bytes, so that a disk that compresses does not look faster than it is.
   fill_normal(reinterpret_cast<float*>(to_write.data()), static_cast<std::int64_t>(bytes / sizeof(float)), 1, 1, 0, 1.0);
 
-  // A transfer includes the store's checksums: they take time on the cores that compute.
+  // A transfer includes the checksums of the store: they take time on the cores that compute.
   std::atomic<std::uint64_t> checksum{0};
   const auto hash = [&](const std::byte* block) { checksum.fetch_xor(XXH3_64bits(block, kDiskBlockBytes)); };
   const auto write = [&](ScratchFile& file, std::byte* buffer, std::uint64_t turn) {
@@ -272,9 +272,9 @@ void measure_disk(MachineProfile& profile, Device& device, const std::vector<fs:
   profile.compute_beside_disk = median(shares);
 }
 
-// Copies like those of the executor's upload lane: one from time to time while another stream computes. A thread that wakes up
-// takes a core at once and keeps it for the length of a copy, so a second of such copies costs more computing than one long
-// copy, which the scheduler interrupts fairly.
+// Measures copies like those of the executor's upload lane: one from time to time, while another stream computes. A thread that
+// wakes up takes a core at once and keeps it for the length of a copy; so a second of such copies costs more computing than one
+// long copy, which the scheduler interrupts fairly.
 void measure_copy(MachineProfile& profile, Device& device, double seconds) {
   constexpr std::size_t kCopyBytes = kMiB, kCopies = 64;
   const Slab from = device.memory().allocate(kCopies * kCopyBytes), to = device.memory().allocate(kCopies * kCopyBytes);
@@ -321,7 +321,7 @@ double measure_update(ThreadPool& pool, MemoryResource& memory, double seconds) 
     for (std::size_t i = 0; i < kTaskCount; ++i) {
       m[i] = 0.9F * m[i] + 0.1F * g[i];
       v[i] = 0.99F * v[i] + 0.01F * g[i] * g[i];
-      p[i] -= 1e-3F * m[i] * (1.0F - v[i]);  // no root: the traffic is measured, not the arithmetic
+      p[i] -= 1e-3F * m[i] * (1.0F - v[i]);  // no square root: the measured quantity is traffic, not arithmetic
     }
   };
   std::vector<double> rates;
@@ -343,7 +343,7 @@ std::string utc_now() {
   return text;
 }
 
-// For a device with its own memory: each direction alone, as the executor's lanes copy.
+// For a device with its own memory: measures each direction alone, with copies like those of the executor's lanes.
 double measure_link(Device& device, bool up, double seconds) {
   constexpr std::size_t kBytes = 256 * kMiB;
   const auto host_memory = device.host_memory();

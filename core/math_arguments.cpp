@@ -20,7 +20,7 @@ bool same(const TensorView& a, const TensorView& b) { return a.dtype == b.dtype 
 bool vector_or_empty(const TensorView& v, std::int64_t n, DType dtype) {
   return v.empty() || (v.elements() == n && v.dtype == dtype);
 }
-// A weight's gradient has the compute dtype or the one sums are made in.
+// A weight's gradient has the compute dtype or the dtype of sums.
 bool gradient_dtype(DType gradient, DType compute) { return gradient == compute || gradient == accumulator_of(compute); }
 
 void require_statistics(const char* operation, const TensorView& mean, const TensorView& rstd, const TensorView& rows) {
@@ -28,7 +28,7 @@ void require_statistics(const char* operation, const TensorView& mean, const Ten
   require(vector_or_empty(mean, rows_of(rows), dtype) && rstd.dtype == dtype && rstd.elements() == rows_of(rows), operation,
           "mean and rstd must have one entry a row, fp32 or (for fp64) fp64");
 }
-// Of whole rows, where ranks have some of their columns.
+// Statistics of whole rows, for calls where each rank has only some of their columns.
 void require_row_means(const char* operation, const TensorView& means, const TensorView& mean, const TensorView& rows) {
   require(means.empty() || (mean.empty() && means.dtype == accumulator_of(rows.dtype) && means.elements() == rows_of(rows)),
           operation, "means of whole rows are an RMSNorm's, one a row, fp32 or (for fp64) fp64");
@@ -75,7 +75,7 @@ void require_blocks(const char* operation, const TensorView& packed, const Tenso
               packed.elements() == numbers.elements() / kBlock8Elements * kBlock8Words,
           operation, "packed must have 65 words for each 256 numbers");
 }
-// Apart, or with `edge` in common.
+// The two do not overlap, or the given edges coincide.
 bool apart_or_meet(const TensorView& packed, const TensorView& numbers, const std::byte* packed_edge,
                    const std::byte* numbers_edge) {
   return packed_edge == numbers_edge || packed.data + packed.bytes() <= numbers.data ||

@@ -39,7 +39,7 @@ void check_route(const Routing&, const TensorView& gates, const TensorView& expe
 void check_route_grad(const Routing&, const TensorView& dlogits, const TensorView& dgates, const TensorView& logits,
                       const TensorView& experts, const TensorView& lse, const TensorView& report);
 void check_merge_reports(const Routing&, const TensorView& report, const TensorView& parts);
-// Of dispatch(), combine() and gate_grad(): the matrix of tokens, that of the experts' rows, and the slots.
+// Checks the operands of dispatch(), combine() and gate_grad(): the tokens, the rows of the experts, and the row of each slot.
 void check_slots(const char* operation, const TensorView& tokens, const TensorView& of_experts, const TensorView& rows,
                  const TensorView& gates);
 void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq);

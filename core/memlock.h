@@ -8,8 +8,8 @@
 namespace terrace {
 
 std::string memlock_limit();  // "8.00 MiB", "unlimited"
-// What to do where memory cannot be locked or registered: the limit, if it is one, and how a shell, a container and a service
-// raise it.
+// What to do when memory cannot be locked or registered: names the limit, if that is the cause, and how to raise it in a shell,
+// a container and a service.
 std::string memlock_mend();
 
 }  // namespace terrace

@@ -37,7 +37,7 @@ std::byte* Slab::detach() {
 
 namespace {
 
-// Adaptors detach the inner slab and hand out their own over the same bytes, so that they see its end.
+// Adaptors detach the inner slab and return their own slab over the same bytes, so that its release comes through them.
 
 class LimitedMemory final : public MemoryResource {
  public:
@@ -45,7 +45,7 @@ class LimitedMemory final : public MemoryResource {
 
   // Reserve first, allocate after: two threads cannot both take the last bytes.
   Slab allocate(std::size_t bytes) override {
-    const auto wanted = round_up(std::max<std::size_t>(bytes, 1), kPageBytes);  // as slabs are
+    const auto wanted = round_up(std::max<std::size_t>(bytes, 1), kPageBytes);  // slabs are rounded up in the same way
     {
       const std::lock_guard lock(mutex_);
       if (wanted < bytes || wanted > limit_bytes_ - used_bytes_) {

@@ -49,8 +49,8 @@ class MemoryResource {
   virtual void release(std::byte* data, std::size_t bytes) noexcept = 0;
 };
 
-// mmap on huge pages (madvise), NUMA-local to `numa_node` (-1: where the caller runs), faulted in by all pool threads,
-// locked in memory if the limit permits it (one warning if not).
+// mmap on huge pages (madvise), NUMA-local to `numa_node` (-1: where the caller runs), faulted in by all pool threads, locked
+// in memory if the limit permits it (otherwise one warning).
 class ThreadPool;
 std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1);
 // Warns that memory cannot be locked, and how to fix it: once per process, because all callers share one limit.

@@ -1,6 +1,6 @@
-// Contributions to a sum in fewer bits: they are sent as bf16 and folded onto fp32.
+// Contributions to a sum with fewer bits: they are sent as bf16 and added in fp32.
 //
-//   |narrow(x) − x| ≤ 2⁻⁸ · |x|     nearest even: half a unit in the last of 8 bits; infinities and NaNs stay
+// |narrow(x) − x| ≤ 2⁻⁸ · |x|     round to nearest even: half a unit in the last of 8 bits; infinities and NaNs stay
 //
 // So a sum of narrowed numbers is off by at most 2⁻⁸ of the sum of magnitudes, plus the rounding of fp32.
 //
@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// In place: element i of `count` fp32 becomes the bf16 at byte 2 · i.
+// In place: element i of the `count` fp32 numbers becomes the bf16 at byte 2 · i.
 void narrow_in_place(std::byte* numbers, std::int64_t count);
 
 }  // namespace terrace

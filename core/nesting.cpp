@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kMostDepth = 64, kMostParts = 16;
 constexpr std::size_t kMostTomlBytes = kMiB;
 
-// Where the string ends that begins at `at`, or the text.
+// The end of the string that begins at `at`; the end of the text if the string is not closed.
 std::size_t end_of_string(std::string_view text, std::size_t at, bool toml) {
   const char quote = text[at];
   const bool long_one = toml && text.substr(at, 3) == std::string_view(quote == '"' ? "\"\"\"" : "'''");

@@ -1,5 +1,5 @@
-// Refuses texts whose nesting no file of terrace has, before a parser sees them: the values of such a text call themselves once
-// a level when they are copied, printed or removed, which ends in a stack overflow.
+// Refuses texts that are nested more deeply than any file of terrace, before a parser sees them: copying, printing or
+// destroying the parsed values recurses once per level, which would end in a stack overflow.
 //
 // Threads: any; pure. Errors: Error with only the reason.
 #pragma once
@@ -8,9 +8,9 @@
 
 namespace terrace {
 
-// Brackets in brackets, 64 at most.
+// Allows 64 levels of brackets.
 void demand_shallow_json(std::string_view text);
-// And keys of at most 16 parts (a.b.c), and 1 MiB.
+// Also allows at most 16 parts in a key (a.b.c) and 1 MiB in all.
 void demand_shallow_toml(std::string_view text);
 
 }  // namespace terrace

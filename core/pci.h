@@ -8,7 +8,8 @@
 
 namespace terrace {
 
-// The NUMA node of a PCI device ("0000:17:00.0", letters of any case), or -1 if the kernel names none that this machine has.
+// The NUMA node of a PCI device ("0000:17:00.0", in either case), or -1 if the kernel names none or one that this machine
+// lacks.
 int numa_node_of_pci(std::string bus_id, const std::filesystem::path& root = "/");  // tests give another root for /sys
 
 }  // namespace terrace

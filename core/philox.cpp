@@ -8,8 +8,8 @@
 
 #include <terrace/core/wide_vectors.h>
 
-// One body, compiled for each ISA. Every step is an IEEE operation that is rounded on its own (no contraction, no libm),
-// so the ISA decides how many lanes run at once and nothing else.
+// One body, compiled for each ISA. Every step is an IEEE operation that is rounded on its own (no contraction, no libm), so the
+// ISA affects only how many lanes run at once.
 #define TERRACE_INLINE inline __attribute__((always_inline))
 
 namespace terrace {
@@ -48,8 +48,8 @@ constexpr std::uint64_t kOneBits = 0x3FF0000000000000;  // 1.0
 // coefficients), below one unit in the last place.
 TERRACE_INLINE double log_of(double x) {
   constexpr std::uint64_t kSqrtHalfBits = 0x3FE6A09E667F3BCD;
-  // The exponent relative to sqrt(1/2), made positive by 1024 so that a logical shift does, then made a double by
-  // planting it in the low bits of 2^52.
+  // The exponent relative to sqrt(1/2). Adding 1024 makes it positive, so that a logical shift can be used. It becomes a double
+  // by placing it in the low bits of 2^52.
   const std::uint64_t biased = (std::bit_cast<std::uint64_t>(x) - kSqrtHalfBits + (std::uint64_t{1024} << 52)) >> 52;
   const double k = from_bits(0x4330000000000000 | biased) - (4503599627370496.0 + 1024.0);
   const double m = from_bits(std::bit_cast<std::uint64_t>(x) - ((biased - 1024) << 52));
@@ -95,7 +95,7 @@ TERRACE_INLINE NormalPair box_muller(std::uint64_t radius_bits, std::uint64_t an
                  z * (2.48015872894767294178e-05 + z * (-2.75573143513906633035e-07 +
                                                         z * (2.08757232129817482790e-09 + z * -1.13596475577881948265e-11))))));
 
-  // Odd quadrants swap the two; the signs follow the quadrant.
+  // In odd quadrants, sine and cosine are swapped; the signs follow the quadrant.
   const std::uint64_t swap = 0 - (quadrant & 1);
   const auto s = std::bit_cast<std::uint64_t>(sine), c = std::bit_cast<std::uint64_t>(cosine);
   const std::uint64_t cos_sign = (quadrant + 1) >> 1 << 63, sin_sign = quadrant >> 1 << 63;

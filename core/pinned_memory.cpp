@@ -23,7 +23,7 @@ namespace terrace {
 namespace {
 
 constexpr std::size_t kFaultTaskBytes = 32 * kMiB;  // one pool task's share of the first touch
-constexpr std::size_t kRefusalBytes = 64 * kMiB;    // from this size on, check first that so much memory is available
+constexpr std::size_t kRefusalBytes = 64 * kMiB;    // larger slabs are checked against the available memory first
 
 // Reserves 2 MiB more than requested and trims both ends, so that the slab begins on a huge page and keeps its exact size.
 std::byte* map_aligned(std::size_t bytes) {
@@ -66,7 +66,7 @@ class PinnedMemory final : public MemoryResource {
  private:
   void release(std::byte* data, std::size_t bytes) noexcept override { munmap(data, bytes); }  // unlocks as well
 
-  // Memory is overcommitted: without this, too large a slab ends the process in fault_in() instead of throwing here.
+  // Linux overcommits memory: without this check, too large a slab kills the process in fault_in() instead of throwing here.
   static void refuse_what_is_not_there(std::size_t bytes) {
     if (bytes < kRefusalBytes) return;
     const auto available = read_topology().available_memory_bytes;
@@ -76,7 +76,7 @@ class PinnedMemory final : public MemoryResource {
     }
   }
 
-  // Called before the first touch. Other threads touch the memory, so the node must also be set for "where the caller runs".
+  // Called before the first touch. Other threads touch the memory, so the node must be set even for "where the caller runs".
   void bind(std::byte* data, std::size_t bytes) const {
     if (numa_available() < 0 || numa_max_node() == 0) return;
     const int node = numa_node_ >= 0 ? numa_node_ : numa_node_of_cpu(sched_getcpu());

@@ -23,7 +23,7 @@ Character first_of(std::string_view text) {
   return {code, bytes};
 }
 
-// Also what ends a line or turns the direction of the text around it.
+// Includes characters that end a line or change the direction of the text around them.
 bool is_control(std::uint32_t code) {
   return code < 0x20 || (code >= 0x7F && code < 0xA0) || code == 0x200E || code == 0x200F ||
          (code >= 0x2028 && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) || code == 0xFEFF;

@@ -1,4 +1,4 @@
-// Texts that come from files and command lines, as a message can show them: a name in a damaged or foreign file may hold escape
+// Makes texts from files and command lines safe to print in a message: a name in a damaged or foreign file may hold escape
 // sequences that a terminal would obey, and may be a megabyte long.
 //
 // Threads: any; pure.

@@ -1,5 +1,5 @@
-// Which processors give the same bits. Matrix products are the only operation that a library computes, and it chooses its code
-// by the processor; all others are one text for every instruction set (core/cpu/kernels.h).
+// Tells which processors give the same bits. Only for matrix products does a library choose its code by the processor; all
+// other operations have one source for every instruction set (core/cpu/kernels.h).
 //
 // Threads: any. Errors: none.
 #pragma once

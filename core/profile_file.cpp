@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file's keys, in one place: each of them is written, and each of them must be there to be read.
+// All keys of the file, in one place: each is written, and each must be present when a profile is read.
 template <class Profile, class Visit>
 void visit_fields(Profile& p, const Visit& visit) {
   visit("disk_read_bytes_s", p.disk_read);
@@ -76,10 +76,10 @@ void write(const nlohmann::ordered_json& json, const fs::path& file) {
   }
 }
 
-// What a new profile replaces. It may be damaged, or not be there.
+// The file that a new profile replaces. It may be damaged or missing.
 nlohmann::ordered_json earlier(const fs::path& file) {
   std::error_code error;
-  if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return read(file);  // refuses it: nothing waits for a pipe
+  if (fs::exists(file, error) && !fs::is_regular_file(file, error)) return read(file);  // throws; a pipe would never end
   try {
     return parse_json<nlohmann::ordered_json>(read_text_file(file));
   } catch (const Error&) {
@@ -103,7 +103,7 @@ std::string_view library_of(const std::vector<std::string>& lines) {
   return at == lines.end() ? std::string_view() : std::string_view(*at);
 }
 
-// "matmul PRODUCT" of "matmul PRODUCT: ALGORITHM".
+// Returns "matmul PRODUCT" for the line "matmul PRODUCT: ALGORITHM".
 std::string_view subject_of(std::string_view line) { return line.substr(0, line.find(": ")); }
 
 }  // namespace
@@ -121,7 +121,7 @@ void save_profile(const MachineProfile& profile, const fs::path& file) {
   visit_fields(profile, [&](const char* key, const auto& value) { json[key] = value; });
   if (profile.disk_assumed) json[kDiskAssumed] = true;
   const auto old = earlier(file);
-  // Rates are replaced; the algorithms chosen on this device stay, and with them the bits.
+  // Rates are replaced. The algorithms chosen on this device stay, so the bits of its results do not change.
   if (old.is_object() && old.contains(kAlgorithms) && old.value("device", nlohmann::ordered_json()) == profile.device)
     json[kAlgorithms] = old.at(kAlgorithms);
   write(json, file);

@@ -1,6 +1,6 @@
-// The measured rates of a machine profile one by one, so that all ranks can take those of one rank.
+// Gives access to each measured rate of a machine profile, so that all ranks can use the rates that one rank measured.
 //
-// Owner:   the profile, into which the pointers point. Threads: a value. Errors: none.
+// Owner:   the pointers point into the profile. Threads: a value. Errors: none.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,7 @@
 // A setting that the library refuses, as a value: which one, why, and what would be accepted.
 //
-// A text names settings in backquotes, by the names that the documentation has for them: "give `grad-clip` 0". How its user
-// gives a setting, only a program knows. `terrace` replaces them by its flags (examples/terrace/setting_flags.h).
+// A text puts the names of settings in backquotes, as the documentation names them: "give `grad-clip` 0". Only a program knows
+// how its user gives a setting: `terrace` replaces the names by its flags (examples/terrace/setting_flags.h).
 //
 // Owner:   values. Threads: any.
 #pragma once
@@ -21,7 +21,7 @@ struct SettingRefusal {
 
 class RefusedSetting : public Error {
  public:
-  // `text` is that of any error: why, and behind "\n  " what would be accepted.
+  // `text` is that of any error: the reason, then after "\n  " what would be accepted.
   RefusedSetting(std::string setting, const std::string& text) : Error(text, Exit::usage) {
     const auto end = text.find("\n  ");
     refusal_ = {std::move(setting), text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 3)};

@@ -1,17 +1,16 @@
 // The angles of rotary positions (Su et al. 2021): pair i of a head of D elements turns by `position · frequency(i, D)`.
 //
-// Models that were made for longer sequences than they were first trained on change the frequencies. The kinds and their
-// numbers are those of `rope_scaling` in a config.json of Hugging Face's library:
+// Models that were trained further on longer sequences change the frequencies. The kinds and their parameters are those of
+// `rope_scaling` in a Hugging Face config.json:
 //
 //   linear   every frequency is divided by `factor` (position interpolation, Chen et al. 2023)
-//   llama3   slow pairs, with waves longer than original / low, are divided by `factor`; fast ones, shorter than original /
-//            high, stay; between them the two are blended (Llama 3.1)
+//   llama3   pairs with waves longer than original / low are divided by `factor`; pairs with waves shorter than
+//            original / high stay; between them the two are blended (Llama 3.1)
 //   dynamic  in sequences longer than `original` the base grows with their length
-//   longrope every pair is divided by a factor of its own, of one list for sequences of at most `original` positions and of
-//            another for longer ones; rotated vectors are longer by `length` (Ding et al. 2024)
-//   yarn     pairs are blended by how often they turn in `original` positions: `fast` times or more stay, `slow` times or fewer
-//   are
-//            divided; rotated vectors are longer by `length` (Peng et al. 2023)
+//   longrope each pair has its own divisor, from one list for sequences of at most `original` positions and from
+//            another for longer ones; rotated vectors are multiplied by `length` (Ding et al. 2024)
+//   yarn     pairs that turn at least `fast` times in `original` positions stay, those that turn at most `slow` times
+//            are divided, the rest are blended; rotated vectors are multiplied by `length` (Peng et al. 2023)
 //
 // Threads: values; pure.
 #pragma once
@@ -31,12 +30,12 @@ struct Rotary {
   double base = 10000;
   RotaryScaling scaling = RotaryScaling::none;
   double factor = 1;
-  double original = 0;                      // all but linear: positions of the first training
-  double positions = 0;                     // dynamic, longrope: of the run's sequences
+  double original = 0;                      // all but linear: sequence length of the first training
+  double positions = 0;                     // dynamic, longrope: sequence length of the run
   double low = 1, high = 4;                 // llama3
   double fast = 32, slow = 1;               // yarn
-  bool whole = true;                        // yarn: where the blend begins and ends, in whole pairs
-  double length = 1;                        // of rotated vectors
+  bool whole = true;                        // yarn: the blend begins and ends at whole pairs
+  double length = 1;                        // factor for the length of rotated vectors
   std::vector<double> near = {}, far = {};  // longrope: divisors of the pairs, for shorter and for longer sequences
 
   Rotary() = default;
@@ -69,7 +68,7 @@ struct Rotary {
     const double blend = (original / wave - low) / (high - low);
     return (1 - blend) * plain / factor + blend * plain;
   }
-  // The pair that turns so many times in `original` positions.
+  // The pair that turns `turns` times in `original` positions (a fraction in general).
   [[nodiscard]] double pair_of(double turns, std::int64_t dim) const {
     return static_cast<double>(dim) * std::log(original / (turns * 2 * std::numbers::pi_v<double>)) / (2 * std::log(base));
   }

@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// A Stream also has this base class if a profiler can watch its device.
+// The second base class of a Stream whose device a profiler can watch.
 class RangedStream {
  public:
   virtual ~RangedStream() = default;
@@ -19,7 +19,7 @@ class RangedStream {
   virtual void end_range() = 0;
 };
 
-// A range for a scope. `make_name` is called only if a profiler watches.
+// A range for a scope. `make_name` is called only if a profiler is attached.
 class StreamRange {
  public:
   template <class MakeName>

@@ -1,4 +1,4 @@
-// Targets of positions that are no class of the loss.
+// Special values of targets, which are no class of the loss.
 //
 // Threads: values.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// kPadding: no target of another position depends on this one either, because attention is causal.
+// Neither has a loss. kPadding: no other position's target depends on this position, because attention is causal.
 inline constexpr std::int32_t kNoTarget = -1, kPadding = -2;
 
 }  // namespace terrace

@@ -55,8 +55,9 @@ struct TensorView {
   }
 };
 
-// A matrix whose rows may lie further apart than they are long, so that each begins at an aligned address: the logits of a
-// vocabulary of 50,257. The gap behind each row belongs to the matrix, and holds anything. A tensor is one, too, without gaps.
+// A matrix whose rows may lie further apart than they are long, so that each begins at an aligned address (the logits of a
+// vocabulary of 50,257). The gap after each row belongs to the matrix; its content is undefined. A tensor is a matrix without
+// gaps.
 struct MatrixView {
   TensorView view;
   std::int64_t stride = 0;  // elements from one row to the next, at least the columns
@@ -67,7 +68,7 @@ struct MatrixView {
   MatrixView(const TensorView& rows, std::int64_t row_stride) : view(rows), stride(row_stride) {}
 
   [[nodiscard]] bool empty() const { return view.empty(); }
-  // Rows and gaps.
+  // The rows together with their gaps.
   [[nodiscard]] TensorView with_gaps() const {
     const auto columns = view.shape.rank() == 0 ? 1 : view.shape[view.shape.rank() - 1];
     return columns == 0 || empty() ? view : TensorView{view.data, view.dtype, {view.elements() / columns, stride}};

@@ -1,5 +1,5 @@
-// The one thread pool for all computing. oneTBB in normal builds; a small std::thread pool for ThreadSanitizer, which
-// cannot see into the packaged oneTBB. Both behind this class, chosen by CMake (TERRACE_POOL=tbb|std).
+// The one thread pool for all computing: oneTBB in normal builds, or a small std::thread pool for ThreadSanitizer, which cannot
+// see into the packaged oneTBB. CMake chooses (TERRACE_POOL=tbb|std).
 //
 // Owner:   main.
 // Threads: parallel_for may be called from any thread, also nested; the caller takes part in the work.
@@ -15,8 +15,8 @@ namespace terrace {
 
 class ThreadPool {
  public:
-  // `threads` 0: one per core that the pool may use. `cores`: the pool's threads stay on these, and so do callers while they
-  // take part; empty: any core that this process may use.
+  // `threads` 0: one per core that the pool may use. `cores`: the pool's threads stay on these cores, and so does a caller
+  // while it takes part; empty: any core that this process may use.
   explicit ThreadPool(int threads, const std::vector<int>& cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -18,8 +18,8 @@ namespace {
 struct Job {
   std::int64_t count = 0;
   const std::function<void(std::int64_t)>* task = nullptr;
-  std::int64_t next = 0;  // the first index that is not taken
-  int helpers = 0;        // workers inside
+  std::int64_t next = 0;  // the first index that no thread has taken
+  int helpers = 0;        // workers that work on the job
   std::exception_ptr error;
 };
 
@@ -91,7 +91,7 @@ struct ThreadPool::Impl {
     jobs.push_back(&job);
     job_added.notify_all();
     drain(job, lock);
-    // Helpers wait only for jobs nested deeper than this one, so this ends.
+    // Helpers wait only for jobs nested more deeply than this one, so this wait ends.
     helper_left.wait(lock, [&] { return job.helpers == 0; });
     if (job.error) std::rethrow_exception(job.error);
   }

@@ -18,11 +18,11 @@ struct ThreadPool::Impl {
   }
 
   const int threads;
-  // Of the process: oneTBB would otherwise keep one worker a core, whatever the arena's size. The smallest of all pools counts,
-  // so a pool of one thread, which has no workers, sets none.
+  // For the whole process: otherwise oneTBB keeps one worker per core, whatever the arena's size. The smallest limit of all
+  // pools counts, so a pool of one thread, which has no workers, sets none.
   std::optional<tbb::global_control> limit;
   tbb::task_arena arena;
-  const std::shared_ptr<const WorkPlace> place;  // oneTBB lends its workers to all arenas, so each task asks
+  const std::shared_ptr<const WorkPlace> place;  // oneTBB lends its workers to all arenas, so every task moves to it
 };
 
 ThreadPool::ThreadPool(int threads, const std::vector<int>& cores)

@@ -98,8 +98,8 @@ Memory read_memory(const fs::path& root, const std::string& proc_cgroup) {
   Memory memory;
   memory.total_bytes = field(meminfo, "MemTotal:").value_or(0) * kKiB;
   memory.available_bytes = field(meminfo, "MemAvailable:").value_or(0) * kKiB;
-  // A group's page cache counts as its use, but the kernel gives pages of files back before it refuses memory. (Files in
-  // memory, of tmpfs, are in neither list.)
+  // A group's page cache counts as used memory, but the kernel frees pages of files before it refuses memory, so they are
+  // subtracted. (Files in memory, of tmpfs, are not in the subtracted lists.)
   const auto consider = [&](const fs::path& dir, const char* limit_file, const char* use_file, const std::string& prefix) {
     const auto limit = read_number(dir / limit_file);
     if (!limit) return;

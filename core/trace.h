@@ -15,7 +15,7 @@ namespace terrace {
 std::int64_t now_ns();  // monotonic
 
 struct TraceSpan {
-  std::string lane;  // "compute", "upload", "read", …: one row of the picture
+  std::string lane;  // "compute", "upload", "read", …: one row of the diagram
   std::string name;
   std::int64_t begin_ns = 0, end_ns = 0;
 };
@@ -30,7 +30,7 @@ class Trace {
   void span(TraceSpan span);
   void counter(TraceCounter counter);
   void forget_before(std::int64_t ns);  // drops what ended before: a long run keeps only its last steps
-  // Drops what ended within this time: an evaluation of any length keeps only its last micro-batches.
+  // Drops what ended in this interval: an evaluation of any length keeps only its last micro-batches.
   void forget_between(std::int64_t begin_ns, std::int64_t end_ns);
   void write(const std::filesystem::path& file, const std::string& process_name = "terrace") const;
   [[nodiscard]] std::vector<TraceSpan> spans() const;

@@ -1,7 +1,7 @@
-// Content for benchmark memory: numbers that are normal as fp32 and as pairs of bf16. Zeros would raise the clock rate,
-// subnormals would slow down the arithmetic.
+// Fills benchmark memory with numbers that are normal as fp32 and as pairs of bf16. Zeros would raise the clock rate, and
+// subnormals would slow the arithmetic down.
 //
-// Owner: none. Threads: any. Errors: of the device's copies.
+// Owner: none. Threads: any. Errors: those of the device's copies.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,8 @@
 
 namespace terrace {
 
-// `memory`: the device's own, or its host_memory(). Returns when it is filled; needs a few MiB meanwhile, for any size.
+// `memory`: the device's own, or its host_memory(). Returns when the memory is filled; needs a few MiB of additional memory,
+// whatever the size.
 void fill_with_typical_numbers(Device& device, std::span<std::byte> memory);
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// Checks that are all made, whatever the others find, so that a user sees every mistake at once.
+// Runs all checks, even after one has failed, so that a user sees every mistake at once.
 //
 //   UsageErrors errors;
 //   errors.gather([&] { check_sizes(config); });
@@ -6,9 +6,8 @@
 //   errors.throw_if_any();
 //
 // Owner:   one list of checks. Threads: one.
-// Errors:  throw_if_any(): the only error as it was thrown, or one Error(Exit::usage) with the texts of all, one below the
-// other.
-//          Other errors than of usage pass through gather().
+// Errors:  throw_if_any() rethrows a single error as it was; of several it makes one Error(Exit::usage) with all their texts,
+//          one per line. gather() lets errors that are not of usage pass.
 #pragma once
 
 #include <algorithm>

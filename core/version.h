@@ -1,4 +1,4 @@
-// The version of terrace. Its one place is project() in CMakeLists.txt; docs/changelog.md says what a new one may change.
+// The version of terrace. It is set in project() of CMakeLists.txt; docs/changelog.md says what a new version may change.
 //
 // Threads: any; constant.
 #pragma once

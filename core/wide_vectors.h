@@ -1,4 +1,4 @@
-// For the target attribute of functions with 512-bit vectors: g++ uses 256 bits unless told otherwise. clang has no such hint.
+// For the target attribute of functions with 512-bit vectors: g++ uses 256 bits by default. clang has no such option.
 #pragma once
 
 #ifdef __clang__

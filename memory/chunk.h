@@ -1,7 +1,7 @@
 // The units that residency moves.
 //
-// A chunk is a page-aligned span of one kind of state, of a fixed number of elements, or one activation buffer. A run is a
-// row of chunks whose bytes must be contiguous on the device, because a layer reads its weights as one span.
+// A chunk is a page-aligned span with a fixed number of elements of one kind of state, or one activation buffer. A run is a row
+// of chunks whose bytes must be contiguous on the device, because a layer reads its weights as one span.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +38,12 @@ struct Use {
   Access access = Access::read;
 };
 
-// Moves one chunk over one edge. Decided in program order; runs once the clock `after` has been reached.
+// Moves one chunk over one edge. Moves are decided in program order; a move runs once the clock `after` has been reached.
 struct Move {
   ChunkId chunk{};
   Tier from{}, to{};
   std::uint64_t from_offset = 0, to_offset = 0, bytes = 0;
-  std::uint64_t sequence = 0;  // on lane_of(from, to), counting from 1
+  std::uint64_t sequence = 0;  // the move's number on lane_of(from, to), counting from 1
   Clock after;
 };
 constexpr Lane lane_of(Tier from, Tier to) {

@@ -12,7 +12,7 @@ std::uint32_t lanes_of(const Clock& clock) {
   return lanes;
 }
 
-// std::popcount is a call of a library's function where the instruction cannot be assumed.
+// std::popcount calls a library function on processors that may lack the instruction; this is inline.
 constexpr std::size_t count_of(std::uint32_t lanes) {
   lanes -= (lanes >> 1) & 0x55555555U;
   lanes = (lanes & 0x33333333U) + ((lanes >> 2) & 0x33333333U);

@@ -1,6 +1,6 @@
-// The clocks of chunks, in few bytes: a clock names a few of the lanes, and the table holds the numbers of these alone.
+// Stores the clocks of chunks compactly: a clock names only a few lanes, and the table has numbers for those lanes only.
 //
-// Owner:   Residency. A Ref is the place of one clock; it belongs to one holder, which clears it before it is forgotten.
+// Owner:   Residency. A Ref refers to one stored clock. It belongs to one holder, which must clear it before destroying it.
 // Pure. Threads: the owner's.
 #pragma once
 
@@ -25,12 +25,12 @@ class ClockTable {
    private:
     friend class ClockTable;
     std::uint32_t lanes_ = 0;  // bit l: the clock names lane l
-    std::uint32_t first_ = 0;  // of its numbers in words_, in the order of lanes
+    std::uint32_t first_ = 0;  // index in words_ of its first number; the numbers are in the order of lanes
   };
 
-  // A clock with the lanes that it names, found once for all the chunks that take it. It must not outlive the clock.
+  // A clock and the set of lanes that it names, found once for all chunks that store this clock. It must not outlive the clock.
   struct Named {
-    Named(const Clock& of);  // NOLINT(google-explicit-constructor): any clock is one
+    Named(const Clock& of);  // NOLINT(google-explicit-constructor): every clock converts
     const Clock& clock;
     std::uint32_t lanes;
   };
@@ -38,16 +38,16 @@ class ClockTable {
   void set(Ref& ref, const Named& clock);
   void clear(Ref& ref);
   void merge(Ref& ref, const Named& other);
-  void merge_into(Clock& clock, const Ref& ref) const;  // clock.merge(what ref is)
+  void merge_into(Clock& clock, const Ref& ref) const;  // clock.merge(the clock of ref)
   [[nodiscard]] Clock of(const Ref& ref) const;
   [[nodiscard]] std::size_t words() const { return words_.size(); }
 
  private:
   static_assert(kLanes <= 32);
-  void resize(Ref& ref, std::uint32_t lanes);  // its numbers are then undefined
+  void resize(Ref& ref, std::uint32_t lanes);  // afterwards its numbers are undefined
 
   std::vector<std::uint64_t> words_;
-  std::array<std::vector<std::uint32_t>, kLanes + 1> free_;  // [n]: where n numbers in a row are unused
+  std::array<std::vector<std::uint32_t>, kLanes + 1> free_;  // [n]: where n consecutive numbers are unused
 };
 
 }  // namespace terrace

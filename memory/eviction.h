@@ -17,7 +17,7 @@
 
 namespace terrace {
 
-// Which evictable chunks: any, or only those that are free to evict, because all their content is valid in another tier.
+// Which evictable chunks may leave: any, or only those that are free to evict because all their content is valid elsewhere.
 enum class Leaving : std::uint8_t { any, free };
 inline constexpr std::size_t kLeavings = 2;
 
@@ -25,7 +25,7 @@ class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;
   virtual void used(ChunkId chunk, Tier tier) = 0;
-  // One of `evictable` (never empty); the order of the span must not change the answer.
+  // Returns one of `evictable` (never empty); the order of the span must not change the answer.
   virtual ChunkId victim(Tier tier, std::span<const ChunkId> evictable) = 0;
   // Whether prefetching `incoming` is worth losing `victim` from the tier.
   virtual bool worth(Tier tier, ChunkId incoming, ChunkId victim) = 0;
@@ -37,7 +37,7 @@ class EvictionPolicy {
   virtual void may_leave(ChunkId, Tier, Leaving, bool /*evictable*/) {}
 };
 
-// Least recently used, in the order of calls and not of time; for dynamic leases. A prefetch never evicts.
+// Least recently used, by the order of calls, not by time; for dynamic leases. A prefetch never evicts.
 class Lru : public EvictionPolicy {
  public:
   void used(ChunkId chunk, Tier tier) override;

@@ -26,9 +26,9 @@ std::uint64_t aligned(const LayoutTensor& tensor) {
 
 // A run of a layer before it is cut into chunks.
 struct PackedRun {
-  std::vector<std::uint64_t> begins;  // of its tensors, within the run
+  std::vector<std::uint64_t> begins;  // where each tensor begins, within the run
   std::uint64_t elements = 0;         // the last tensor's tail padding is not part of the run
-  bool begins_blocks = false;         // of units, apart from the first
+  bool begins_blocks = false;         // a unit begins a block in it (not the layer's first unit)
 };
 
 std::vector<PackedRun> pack(const std::vector<LayoutTensor>& layer, std::uint64_t least_run) {
@@ -90,7 +90,8 @@ const LayoutRun& Layout::run_of(const TensorPlace& place) const {
   return *std::prev(std::ranges::upper_bound(runs, chunk, {}, &LayoutRun::first));
 }
 
-// Every page multiple between the bounds is tried: equal runs count once, so that this is a few million divisions at most.
+// Tries every page multiple between the bounds. Runs of equal size are counted together, so it takes at most a few million
+// divisions.
 std::uint64_t Layout::search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
                              std::uint64_t max_elements, std::uint32_t group, std::uint64_t least_run) {
   const auto step = group > 1 ? kBlockElements : kPageElements;

@@ -18,10 +18,10 @@ namespace terrace {
 struct LayoutTensor {
   std::string name;
   std::uint64_t elements = 0;
-  std::uint64_t origin = 0;  // if it is a part of a tensor: where it begins there
-  bool begins_unit = false;  // the tensors from here on are used apart from those before
-  bool apart = false;        // and begin a run even if little lies before them
-  bool begins_run = false;   // it begins a run, always
+  std::uint64_t origin = 0;  // for a part of a larger tensor: the part's first element in that tensor
+  bool begins_unit = false;  // from here on, the tensors are used separately from those before
+  bool apart = false;        // the unit may begin a run even if few elements lie before it
+  bool begins_run = false;   // always begins a run
 };
 
 struct TensorPlace {
@@ -29,7 +29,7 @@ struct TensorPlace {
   std::uint32_t tensor = 0;         // position within the layer
   std::uint64_t first_element = 0;  // within the layer's chunks
   std::uint64_t elements = 0;
-  std::uint64_t origin = 0;  // as LayoutTensor's
+  std::uint64_t origin = 0;  // as in LayoutTensor
 };
 
 // Consecutive chunks of a layer that are one span on the device.
@@ -50,18 +50,20 @@ class Layout {
   static constexpr std::uint64_t kAlignElements = 64;
   static constexpr std::uint64_t kPageElements = 2048;  // a page of two-byte elements: every dtype's chunk is whole pages
 
-  // A unit begins a block if there are so many elements before it and behind it, and a run if there are `least_run` for each
-  // rank of the group: smaller runs would be mostly padding. The first rule does not depend on the group, so neither do the
-  // norm's sums.
+  // A unit begins a block if the elements since the last block's beginning and those up to the layer's end are at least
+  // kUnitElements each. It also begins a run if the elements of the current run and those up to the layer's end are at least
+  // `least_run` each, per rank of the group: smaller runs would be mostly padding. The first rule does not depend on the group,
+  // so neither do the sums of the norm.
   static constexpr std::uint64_t kUnitElements = 1 << 20;
   static constexpr std::uint64_t kBlockElements = 4096;  // chunks of groups are whole blocks of the norm's sums
 
   // `chunk_elements` is rounded up to a multiple of kPageElements, or of kBlockElements if `group` > 1. The number of chunks
   // of a layer is a multiple of `group`: the last ones may hold no tensor.
-  // `least_run`: fewest elements of a run beside others, for each rank of the group.
+  // `least_run`: fewest elements per rank of the group in a run, where a layer has several runs.
   Layout(std::vector<std::vector<LayoutTensor>> layers, std::uint64_t chunk_elements, std::uint32_t group = 1,
          std::uint64_t least_run = kUnitElements);
-  // The chunk size between the bounds that wastes least; among equals (within 0.5 % of all elements) the largest.
+  // The chunk size between the bounds that wastes least; of sizes that waste nearly the same (within 0.5 % of all elements),
+  // the largest.
   static std::uint64_t search(const std::vector<std::vector<LayoutTensor>>& layers, std::uint64_t min_elements,
                               std::uint64_t max_elements, std::uint32_t group = 1, std::uint64_t least_run = kUnitElements);
 
@@ -88,7 +90,7 @@ class Layout {
   std::uint64_t chunk_elements_ = 0, tensor_elements_ = 0;
   std::uint32_t chunks_ = 0;
   bool cuts_units_ = false;
-  std::vector<std::uint32_t> run_first_, run_count_;  // [layer]: of all its chunks
+  std::vector<std::uint32_t> run_first_, run_count_;  // [layer]: all chunks of the layer
   std::vector<std::vector<LayoutRun>> runs_;
   std::vector<std::vector<TensorPlace>> places_;
 };

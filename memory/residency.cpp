@@ -13,7 +13,7 @@ namespace {
   throw std::logic_error(fmt::format("residency: chunk {} {}", index(chunk), what));
 }
 
-// A request has a few chunks, or all chunks of a layer: a hundred thousand for a large embedding.
+// A request has a few chunks, or all chunks of a layer: up to a hundred thousand for a large embedding.
 void demand_written_once(std::span<const Use> uses) {
   constexpr std::size_t kFew = 16;
   const auto refuse = [](const Use& use) { broken(use.chunk, "is written, but occurs twice in one request"); };
@@ -93,7 +93,7 @@ Residency::Granted Residency::acquire(std::span<const Use> uses, Tier tier, cons
   demand_grantable(uses, tier);
   Order order{not_before, moves, tier == Tier::device ? uses : std::span<const Use>{}, {}};
 
-  // Requested chunks are no victims; a request that can never fit is refused before anything changes.
+  // Requested chunks must not become victims. A request that can never fit is refused before anything changes.
   auto total = pinned_bytes_[tier];
   for (const auto& use : uses) {
     const ChunkId unit = head(use.chunk, tier);
@@ -153,8 +153,9 @@ bool Residency::place_all(std::span<const Use> uses, Tier tier, Order& order) {
   });
 }
 
-// The free bytes suffice but the holes are too small: the request's own members leave the tier too and come back when it has no
-// holes. Large units are placed first, because small ones fit between the chunks that other leases have pinned.
+// The free bytes suffice, but each hole is too small: the request's own chunks also leave the tier, and return when the free
+// bytes are in one piece. Large units are placed first, because small ones fit between the chunks that other leases have
+// pinned.
 bool Residency::clear(std::span<const Use> uses, Tier tier, Order& order) {
   std::vector<ChunkId> units;
   for (const auto& use : uses) {
@@ -167,7 +168,7 @@ bool Residency::clear(std::span<const Use> uses, Tier tier, Order& order) {
   return std::ranges::all_of(units, [&](ChunkId unit) { return copy(unit, tier).placed || room(unit, tier, order); });
 }
 
-// Chunks that the host has are uploaded first: then their host copies can be evicted for the chunks that must be read.
+// Uploads the chunks that are on the host first: then their host copies can be evicted to make room for chunks from disk.
 bool Residency::bring_all(std::span<const Use> uses, Tier tier, Order& order) {
   for (const bool on_host : {true, false}) {
     for (const auto& use : uses) {

@@ -59,7 +59,7 @@ class Residency {
   void reserve_on_disk(ChunkId chunk);
 
   struct Granted {
-    std::vector<std::uint64_t> offsets;  // of each use, in the tier's space
+    std::vector<std::uint64_t> offsets;  // the offset of each use in the tier's space
     Clock after;                         // reached once all content has arrived and all earlier users of the places are done
   };
   // All or nothing: gives every use a place in `tier` (device or host) and pins it until release(). Emits the moves that bring
@@ -74,10 +74,10 @@ class Residency {
   // A hint: brings content into `tier` (through the host if needed) unless that evicts something needed sooner. True if the
   // content is there or on its way.
   bool prefetch(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
-  // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. Only if that
-  // evicts nothing needed sooner, and nothing from the host. The place may be taken again, like any place that is not in use.
-  // With a disk tier below the host, however small, it does nothing and returns true. False: no place now; it may be called
-  // again.
+  // A hint for a chunk without content: reserves its place now, so that the write need not wait for evictions. It never
+  // evicts a chunk that is needed sooner, or one from the host. The place may be taken again, like any place that is not in
+  // use. With a disk tier below the host, however small, it does nothing and returns true. False: no place now; it may be
+  // called again.
   bool place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, std::vector<Move>& moves);
   // The opposite hint: frees the chunk's place on the device now, and sends its content down if no other tier has it, making
   // room below as an eviction does. Does nothing if the chunk is in use or there is no room below. True if the chunk is not on
@@ -117,10 +117,10 @@ class Residency {
     ClockTable::Ref ready;  // the operations that produce the content
     ClockTable::Ref busy;   // all operations that touch the place, including those of `ready` and of earlier occupants
   };
-  // What is placed and evicted together: on the device a run, elsewhere a chunk. Named by its first chunk.
+  // The chunks that are placed and evicted together: a run on the device, a single chunk elsewhere. Named by the first chunk.
   struct Unit {
     std::uint32_t pins = 0;
-    std::uint32_t valid = 0, only = 0;                                  // its chunks that are valid here; and only here
+    std::uint32_t valid = 0, only = 0;                                  // how many of its chunks are valid here, and only here
     std::array<std::uint32_t, kLeavings> listed{kUnlisted, kUnlisted};  // positions in evictable_
     bool held = false;                                                  // part of the current request: must not be evicted
     bool promised = false;                                              // place_ahead(): keeps its place without content
@@ -167,11 +167,11 @@ class Residency {
   [[nodiscard]] ChunkId head(ChunkId c, Tier t) const { return t == Tier::device ? run_of(c).first : c; }
   [[nodiscard]] std::span<const ChunkId> members(ChunkId head, Tier t) const;
   [[nodiscard]] std::uint64_t place_bytes(ChunkId c, Tier t) const;  // of one chunk
-  // Disk places are the lowest that fit, and so do not depend on the space above them: a run whose disk tier was cut to what
-  // its plan needs takes the places of the plan, and decides what the plan decided.
+  // A disk place is the lowest that fits, so it does not depend on the space above it: a run whose disk tier was cut to the
+  // size that its plan needs takes the same places and makes the same decisions as the plan.
   [[nodiscard]] End end_of(ChunkId c, Tier t) const { return t == Tier::disk ? End::low : run_of(c).end; }
   [[nodiscard]] std::uint64_t unit_bytes(ChunkId head, Tier t) const { return members(head, t).size() * place_bytes(head, t); }
-  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // its copies count as kept
+  [[nodiscard]] bool counts(Tier t) const { return t != Tier::disk || !budget_.commit_only; }  // for valid_elsewhere()
   [[nodiscard]] bool valid_elsewhere(ChunkId c, Tier t) const;
   // All content of the unit is valid elsewhere, too.
   [[nodiscard]] bool free_to_give_up(ChunkId head, Tier t) const { return at(head).unit[t].only == 0; }
@@ -179,11 +179,11 @@ class Residency {
   // Places (residency_places.cpp)
   void place(ChunkId head, Tier t, const Space::Reserved& reserved);
   void unplace(ChunkId head, Tier t);
-  void settle(ChunkId head, Tier t);  // frees a place that nothing needs
-  void relist(ChunkId head, Tier t);  // its lists may be out of date
-  void update_lists(Tier t);          // before evictable_ is read
+  void settle(ChunkId head, Tier t);  // frees the place if nothing needs it
+  void relist(ChunkId head, Tier t);  // marks its entries in evictable_ as out of date
+  void update_lists(Tier t);          // call before reading evictable_
   void list(ChunkId head, Tier t, Leaving leaving, bool evictable);
-  void set_valid(ChunkId c, Tier t, bool valid);  // and the unit's counts
+  void set_valid(ChunkId c, Tier t, bool valid);  // also updates the unit's counts
   void hold(ChunkId head, Tier t, bool held);
   void pin(ChunkId c, Tier t);
   void unpin(ChunkId c, Tier t);
@@ -192,7 +192,7 @@ class Residency {
   void keep_on_disk(ChunkId c, bool kept);
   void list_spare(ChunkId c);  // updates spare_on_disk_
 
-  // Moves and room for them (residency_room.cpp); false: Order::shortage says why
+  // Moves and room for them (residency_room.cpp). On failure, they return false and set Order::shortage.
   void emit(ChunkId c, Tier from, Tier to, Order& order);
   bool bring(ChunkId c, Tier to, Order& order);
   bool evict(ChunkId head, Tier t, Order& order);
@@ -219,11 +219,12 @@ class Residency {
   std::vector<PerTier<Clocks>> clocks_;  // by chunk
   std::vector<ChunkId> ids_;             // 0, 1, 2, …: members() returns spans of it
   PerTier<Space> space_;
-  // By Leaving: units with a place that are neither pinned nor held, and those of them that are free to give up. Disk: unused.
+  // By Leaving: units that have a place and are neither pinned nor held; then only those of them that are free to give up.
+  // Disk: unused.
   std::array<PerTier<std::vector<ChunkId>>, kLeavings> evictable_;
   // Units that have changed since the lists were read. Most change back before that: every use pins and unpins its chunks.
   PerTier<std::vector<ChunkId>> stale_;
-  // Chunks on the disk whose content is elsewhere, too, and whose disk places are not kept: the victims of a full disk.
+  // Chunks on disk whose content is also valid elsewhere and whose disk places are not kept: the victims of a full disk.
   std::set<ChunkId> spare_on_disk_;
   PerTier<std::uint64_t> pinned_bytes_{};
   Traffic traffic_;

@@ -115,7 +115,7 @@ class Residency::TierCheck {
 
   void check_disjoint() {
     std::ranges::sort(places_, {}, [](const auto& p) { return p.first.offset; });
-    std::uint64_t end = 0;  // of the place before
+    std::uint64_t end = 0;  // of the previous place
     for (const auto& [range, c] : places_) {
       demand(range.offset + range.bytes <= r_.budget_.of(t_), c, "its place exceeds the budget");
       demand(end <= range.offset, c, "its place overlaps that of another chunk");

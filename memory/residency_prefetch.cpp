@@ -1,4 +1,5 @@
-// Prefetching of content and of places: done only if it is possible as a whole and every victim is needed later than the chunk.
+// Prefetching of content and of places. A prefetch is done only if all of it is possible and every victim is needed later than
+// the chunk.
 #include <algorithm>
 #include <stdexcept>
 
@@ -37,14 +38,14 @@ bool Residency::place_ahead(ChunkId chunk, Tier tier, const Clock& not_before, s
   return true;
 }
 
-// Evicts in the order of the plan, so that it finds the same places again.
+// Evicts in the order in which the plan was made, so that the same places are found again.
 bool Residency::evict_all(const Victims& victims, Order& order) {
   return std::ranges::all_of(victims.host, [&](ChunkId victim) { return evict(victim, Tier::host, order); }) &&
          std::ranges::all_of(victims.device, [&](ChunkId victim) { return evict(victim, Tier::device, order); });
 }
 
-// Offers the chunks of a full tier that are needed later than `incoming`, the latest first, until `judge` says that their room
-// suffices or cannot suffice.
+// Offers the chunks of a full tier that are needed later than `incoming`, the latest first, until `judge` answers that their
+// room is enough, or can never be.
 bool Residency::collect_victims(Tier t, ChunkId incoming, const std::function<Enough(ChunkId)>& judge) {
   auto enough = Enough::not_yet;
   update_lists(t);
@@ -68,8 +69,9 @@ std::optional<Residency::Victims> Residency::plan_prefetch(ChunkId chunk, Tier t
     });
     if (!fits) return std::nullopt;
   }
-  // 2. The bytes that the host must take: the only copies of the device's victims, then the chunk itself, if it is prefetched
-  // to the host or through it. Host copies of the spared chunks are sources, or let a device victim leave without a move.
+  // 2. The bytes that the host must take: device victims that are valid nowhere else, then the chunk itself, if it is
+  // prefetched to the host or through it. Host copies of `spared` chunks must not be victims: they are sources, or let a device
+  // victim leave without a move.
   std::vector<ChunkId> coming, spared{chunk};
   for (const ChunkId victim : victims.device) {
     for (const ChunkId c : members(victim, Tier::device)) {

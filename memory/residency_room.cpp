@@ -35,9 +35,8 @@ bool Residency::bring(ChunkId c, Tier to, Order& order) {
   return true;
 }
 
-// The last valid copy of content is never dropped. First the copies that are also valid in another tier are dropped; only then
-// the rest is moved down, because making room below may evict copies of this unit there, and must see which of them are the
-// last.
+// The last valid copy of content is never dropped. The copies that are also valid in another tier are dropped first. The rest
+// is moved down only then: making room below may evict copies of this unit there, and must know which of them are the last.
 bool Residency::evict(ChunkId head, Tier t, Order& order) {
   for (const ChunkId c : members(head, t)) {
     if (valid_elsewhere(c, t)) set_valid(c, t, false);
@@ -57,7 +56,7 @@ bool Residency::evict(ChunkId head, Tier t, Order& order) {
 
 bool Residency::room(ChunkId head, Tier t, Order& order) {
   const auto bytes = unit_bytes(head, t);
-  bool only_free = false;  // after the tier below had no room: only units that need no room there can leave
+  bool only_free = false;  // true once the tier below had no room: then only units that need no room there can leave
   for (;;) {
     if (const auto reserved = space_[t].reserve(bytes, end_of(head, t))) {
       place(head, t, *reserved);
@@ -65,7 +64,7 @@ bool Residency::room(ChunkId head, Tier t, Order& order) {
     }
     const auto victim = next_victim(t, only_free, order);
     if (!victim) {
-      // If the tier below had no room, it has reported the shortage already; a tier that does not exist reports none.
+      // If the tier below had no room, it has already reported the shortage; a tier that does not exist reports none.
       if (!only_free || budget_.of(order.shortage->tier) == 0) {
         order.shortage = Shortage{t, bytes, bytes - space_[t].largest_hole()};
       }
@@ -91,7 +90,7 @@ std::optional<ChunkId> Residency::next_victim(Tier t, bool only_free, const Orde
     return best;
   }
   if (t != Tier::host) return std::nullopt;
-  // No other victim is left: host copies of the request itself go to disk for now, starting with the one that is uploaded last.
+  // No other victim is left: host copies of the request itself go to disk for now. The one that is uploaded last goes first.
   for (auto use = order.sources.rbegin(); use != order.sources.rend(); ++use) {
     const Unit& unit = at(use->chunk).unit[t];
     if (unit.held && unit.pins == 0 && copy(use->chunk, t).placed && (!only_free || free_to_give_up(use->chunk, t))) {

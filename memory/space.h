@@ -1,5 +1,5 @@
-// The address space of one tier: which byte ranges are reserved, and which operations last touched each range. So a range can
-// be reserved again before its last user has finished: the new occupant waits for the clock that reserve() returns.
+// The address space of one tier: which byte ranges are reserved, and which operations last touched each range. A range can be
+// reserved again before its last user has finished: the new occupant waits for the clock that reserve() returns.
 //
 // Pure: no memory, no threads. Owner: Residency, one per tier.
 // Errors:  reserve() returns nullopt if no hole is large enough; the caller evicts and calls again.
@@ -27,11 +27,11 @@ struct Range {
 class Holes {
  public:
   explicit Holes(std::uint64_t capacity_bytes);
-  // The first fit, searching from `end`: the lowest bytes of the hole, or the topmost ones from the high end.
+  // First fit, searching from `end`: takes the lowest bytes of the hole for End::low, the highest ones for End::high.
   std::optional<std::uint64_t> take(std::uint64_t bytes, End end);
   // Returns the bytes of the hole that the range is now part of. std::logic_error if a part of it is free already.
   std::uint64_t give(Range range);
-  [[nodiscard]] bool has(std::uint64_t bytes) const;  // a hole of at least so many
+  [[nodiscard]] bool has(std::uint64_t bytes) const;  // whether some hole is at least this large
   [[nodiscard]] std::uint64_t largest() const;
   [[nodiscard]] const std::vector<Range>& ranges() const { return ranges_; }
 
@@ -54,7 +54,7 @@ class Space {
   [[nodiscard]] std::uint64_t capacity_bytes() const { return capacity_bytes_; }
   [[nodiscard]] std::uint64_t reserved_bytes() const { return reserved_bytes_; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
-  [[nodiscard]] std::uint64_t extent_bytes() const { return extent_bytes_; }  // highest address ever reserved: what to allocate
+  [[nodiscard]] std::uint64_t extent_bytes() const { return extent_bytes_; }  // the highest end so far: what to allocate
   [[nodiscard]] std::uint64_t largest_hole() const { return holes_.largest(); }
   [[nodiscard]] const Holes& holes() const { return holes_; }
   void check() const;  // throws std::logic_error when an invariant is broken

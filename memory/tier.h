@@ -33,8 +33,8 @@ struct Budget {
   bool commit_only = false;  // the disk only takes commits; nothing is evicted to it
   [[nodiscard]] std::uint64_t of(Tier t) const { return t == Tier::device ? device : t == Tier::host ? host : disk; }
 };
-// Chunks are whole pages, so the rest of a budget holds nothing. Without it every place begins at a page, also one that is
-// taken from the high end, as direct I/O demands.
+// Rounds every budget down to whole pages. Chunks are whole pages, so the rest could hold nothing; and places that are taken
+// from the high end then also begin at a page, as direct I/O demands.
 constexpr Budget in_whole_pages(Budget b) {
   for (auto* const bytes : {&b.device, &b.host, &b.disk})
     if (*bytes != kUnlimited) *bytes -= *bytes % kPageBytes;

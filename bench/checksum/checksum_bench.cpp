@@ -1,6 +1,6 @@
-// Which checksum a chunk gets: XXH3-64 (as the store has it, for each instruction set) against hardware CRC32C, one stream and
-// three at once (Intel's "Fast CRC computation for iSCSI polynomial": the instruction takes three cycles and a new one can
-// start in each).
+// Compares the checksums that chunks could use: XXH3-64 (as in the store, for each instruction set) and hardware CRC32C, with
+// one stream and with three at once (Intel's "Fast CRC computation for iSCSI polynomial": the instruction takes three cycles,
+// and a new one can start in each).
 //   checksum_bench --benchmark_repetitions=5
 #include <benchmark/benchmark.h>
 #include <nmmintrin.h>
@@ -25,8 +25,8 @@ __attribute__((target("sse4.2"))) std::uint64_t crc32c(std::span<const std::byte
   return ~crc;
 }
 
-// The three streams' results are put side by side here, where an exact CRC would multiply them together once a block: the time
-// of that is left out, in favour of CRC32C.
+// An exact CRC would combine the results of the three streams by a multiplication once per block. Here they are only put side
+// by side, which favours CRC32C.
 __attribute__((target("sse4.2"))) std::uint64_t crc32c_three_way(std::span<const std::byte> bytes) {
   const auto third = bytes.size() / 24 * 8;
   std::uint64_t a = ~0U, b = 0, c = 0;

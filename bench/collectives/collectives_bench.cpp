@@ -1,7 +1,7 @@
-// terrace's collectives beside plain MPI calls of the same size, alternately in one run:
+// Compares terrace's collectives with plain MPI calls of the same size, alternately in one run:
 //   mpirun -n 2 collectives_bench [MIB] [ROUNDS]
-// Every figure is payload bytes of the whole buffer over the slowest rank's time; medians over the rounds. Beside it the
-// milliseconds of CPU time that a call takes of the first rank, waiting included, which a busy machine changes less. The
+// Every figure is the payload bytes of the whole buffer divided by the slowest rank's time; medians over the rounds. Beside it
+// is the CPU time, in milliseconds, that a call takes on the first rank, waiting included; a busy machine changes it less. The
 // results are compared too: a fast wrong sum is worth nothing.
 #include <mpi.h>
 
@@ -28,7 +28,7 @@ using namespace terrace;
 
 double cpu_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// The slowest rank's seconds, and this one's of all its threads.
+// Returns the slowest rank's seconds; `cpu` gets the CPU seconds of this rank, over all its threads.
 double timed(const std::function<void()>& work, double& cpu) {
   MPI_Barrier(MPI_COMM_WORLD);
   const auto begin = std::chrono::steady_clock::now();
@@ -60,8 +60,8 @@ int run(std::size_t mib, int rounds) {
   const std::size_t block = mib * 1024 * 1024 / sizeof(float) / static_cast<std::size_t>(ranks);
   const std::size_t count = block * static_cast<std::size_t>(ranks);
 
-  // Small whole numbers: every order of the sum is exact, so that both results can be compared.
-  // Whole pages, as the engine's buffers are.
+  // Small whole numbers: their sum is exact in every order, so the two results can be compared.
+  // Whole pages, like the engine's buffers.
   const auto memory = device->host_memory();
   const Slab slabs[] = {memory->allocate(count * sizeof(float)), memory->allocate(count * sizeof(float)),
                         memory->allocate(count * sizeof(float))};

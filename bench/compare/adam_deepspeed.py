@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`terrace bench optimizer` beside DeepSpeed's CPU Adam and PyTorch's AdamW, in turns: AdamW over the same number of parameters, on the
-same number of threads, in three ways of keeping them.
+"""Compares `terrace bench optimizer` with DeepSpeed's CPU Adam and PyTorch's AdamW, in turns: AdamW over the same number of parameters, on the
+same number of threads, with three ways of storing them.
 
     bench/compare/adam_deepspeed.py [--params 64000000] [--rounds 7] [--threads 1,2] [--what fp32,copy,bf16]
 
@@ -8,7 +8,7 @@ fp32   weights, gradients and moments in fp32                          DeepSpeed
 copy   the same, and a bf16 copy of the new weights                    DeepSpeed, then a cast
 bf16   everything in bf16 (terrace rounds weights stochastically)      DeepSpeed with bf16 states
 
-Needs a Python with torch and deepspeed (PYTHON=…): without one it says so and ends with 2. --without-deepspeed leaves it out.
+Needs a Python with torch and deepspeed (PYTHON=…): without one it says so and ends with 2. --without-deepspeed leaves DeepSpeed out.
 """
 
 import argparse
@@ -21,7 +21,8 @@ import sides
 
 RECIPES = {"fp32": ("fp32", "fp32"), "copy": ("bf16", "fp32"), "bf16": ("bf16", "all-bf16")}
 
-# What runs under that Python: a line of JSON with the parameters a second of each rival, medians of three passes after one that warms up.
+# The program that runs under that Python. It prints a line of JSON with the parameters per second of each rival: medians of
+# three passes after one that warms up.
 THEIRS = r"""
 import json, sys, time
 import torch
@@ -77,7 +78,7 @@ def our_turn(params, threads, what):
 
 
 def their_turn(params, threads, what, deepspeed):
-    # Threads of libraries that read this before anything can be set.
+    # Some libraries read their number of threads from the environment, before the program can set it.
     env = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
     done = subprocess.run([PYTHON, "-c", THEIRS, str(params), str(threads), what, "yes" if deepspeed else "no"], capture_output=True,
                           text=True, check=False, env=env)

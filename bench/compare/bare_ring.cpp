@@ -1,7 +1,7 @@
-// The minimal program that moves a file's bytes through io_uring: huge pages, registered, no checks of data, no separate queue,
-// one loop. What nvme_bare.py holds `terrace bench nvme` against.
-//   bare_ring FILE read|write FILE-BYTES BLOCK-BYTES DEPTH     prints GB/s and CPU seconds a GiB; FILE must exist and be that
-//   large
+// The minimal program that moves a file's bytes through io_uring: huge pages, registered buffers, no checks of data, no
+// separate queue, one loop. nvme_bare.py compares `terrace bench nvme` with it.
+//   bare_ring FILE read|write FILE-BYTES BLOCK-BYTES DEPTH
+// prints GB/s and CPU seconds per GiB. FILE must exist and have that size.
 #include <fcntl.h>
 #include <liburing.h>
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`terrace bench nvme` beside the least that moves a file's bytes through io_uring (bare_ring.cpp): the same folder, file size, block
-size and depth, in turns.
+"""Compares `terrace bench nvme` with the minimal program that moves a file's bytes through io_uring (bare_ring.cpp): the same folder, file
+size, block size and depth, in turns.
 
     bench/compare/nvme_bare.py [--disk DIR] [--size 1GiB] [--rounds 7] [--block-size 8MiB] [--queue-depth 32]
 
@@ -14,7 +14,7 @@ import tempfile
 import sides
 
 BARE_RING = os.environ.get("BARE_RING", str(sides.ROOT / "build/release/bench/bare_ring"))
-TURN_PASSES = 3  # as terrace's: a turn is the median of three passes
+TURN_PASSES = 3  # as in terrace: a turn is the median of three passes
 
 
 def bare_turn(folder, op, file_bytes, *shape):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`terrace bench nvme` beside DeepSpeed's asynchronous I/O library, in turns: the same folder, file size, block size and depth, reading
-and writing; DeepSpeed with pinned buffers and without.
+"""Compares `terrace bench nvme` with DeepSpeed's asynchronous I/O library, in turns: the same folder, file size, block size and depth,
+reading and writing; DeepSpeed with and without pinned buffers.
 
     bench/compare/nvme_deepspeed.py [--disk DIR] [--size 1GiB] [--rounds 7] [--block-size 8MiB] [--queue-depth 32] [--threads 1]
 
@@ -17,7 +17,7 @@ import tempfile
 
 import sides
 
-# What runs under that Python: a line of JSON for each direction and kind of buffer, three passes each.
+# The program that runs under that Python: prints a line of JSON for each direction and kind of buffer, with three passes each.
 THEIRS = r"""
 import json, resource, sys, time
 import torch

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""`terrace bench nvme` beside fio: the same folder, file size, block size, depth and direction, in turns. fio runs with the best of its
-settings, which a sweep finds first for each direction: buffers registered or not, on huge pages or plain memory, files registered or
-not; with --own-shape also its own best block size and depth.
+"""Compares `terrace bench nvme` with fio: the same folder, file size, block size, depth and direction, in turns. For each direction, a sweep
+first finds the best settings of fio: buffers registered or not, on huge pages or plain memory, files registered or not; with --own-shape
+also its own best block size and depth.
 
     bench/compare/nvme_fio.py [--disk DIR] [--size 1GiB] [--rounds 7] [--ops read,write,randread,mixed] [--block-size 8MiB]
                               [--queue-depth 32] [--own-shape]
 
-Random reads are of --random-block-size (1MiB), on both sides. fio's huge pages must be there: sysctl vm.nr_hugepages=N, 2 MiB each, as
-many as block size times depth and some; what fio cannot do here is said.
+Random reads are of --random-block-size (1MiB), on both sides. fio needs huge pages: sysctl vm.nr_hugepages=N, 2 MiB each, a few
+more than block size times depth. The script names what fio cannot do here.
 """
 
 import argparse
@@ -22,19 +22,19 @@ import sides
 
 MIB = 1 << 20
 DIRECTIONS = {"read": ["--rw=read"], "write": ["--rw=write"], "randread": ["--rw=randread"], "mixed": ["--rw=rw", "--rwmixread=50"]}
-# Each is tried where this kernel, this fio and its limits permit it.
+# Each combination is tried if this kernel, this fio and its limits permit it.
 WAYS = [[*buffers, *memory, *files]
         for buffers in ([], ["--fixedbufs=1"])
         for memory in ([], ["--iomem=mmaphuge"])
         for files in ([], ["--registerfiles=1"])]
 SHAPES = [(block, depth) for block in (256 << 10, MIB, 4 * MIB, 8 * MIB) for depth in (8, 32, 128) if block * depth <= sides.GIB]
 SWEEP_PASSES = 5
-AS_FAST = 0.98  # of the fastest: closer than one pass is to the next
-TURN_PASSES = 3  # as terrace's: a turn is the median of three passes
+AS_FAST = 0.98  # of the fastest rate: a smaller difference is noise
+TURN_PASSES = 3  # as in terrace: a turn is the median of three passes
 
 
 def fio_pass(file, op, file_bytes, block_bytes, depth, way):
-    """One pass over the file: GB/s and CPU seconds a GiB, or what fio said when it cannot do it in this way."""
+    """One pass over the file: GB/s and CPU seconds per GiB, or the message of fio if it cannot do it in this way."""
     command = ["fio", "--name=compare", f"--filename={file}", f"--size={file_bytes}", *DIRECTIONS[op], f"--bs={block_bytes}",
                f"--iodepth={depth}", "--ioengine=io_uring", "--direct=1", "--output-format=json", *way]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def fio_pass(file, op, file_bytes, block_bytes, depth, way):
     if job["error"] != 0:
         return None, f"error {job['error']}"
     moved = job["read"]["io_bytes"] + job["write"]["io_bytes"]
-    # Both directions run at once: the longer of their times is the pass's. Milliseconds, as finely as fio tells.
+    # Both directions run at once: the time of the pass is the longer one, in milliseconds, as fio reports no finer times.
     seconds = 1e-3 * max(job["read"]["runtime"], job["write"]["runtime"])
     busy = 1e-2 * (job["usr_cpu"] + job["sys_cpu"]) * 1e-3 * job["job_runtime"]
     return (1e-9 * moved / seconds, busy / (moved / sides.GIB)), None
@@ -62,8 +62,8 @@ def fio_turn(folder, op, file_bytes, *rest):
 
 
 def best_way(file, op, file_bytes, shapes):
-    """fio's best settings for this direction, by a sweep: shape, way. Of those that are as fast as the fastest the one of least CPU time, as
-    terrace's own sweep chooses."""
+    """The best settings of fio for this direction, by a sweep: shape, way. Of the settings that are as fast as the fastest, it takes the one with
+    the least CPU time, as terrace's own sweep does."""
     tried, refused = [], {}
     for (block_bytes, depth), way in itertools.product(shapes, WAYS):
         passes = [fio_pass(file, op, file_bytes, block_bytes, depth, way) for _ in range(SWEEP_PASSES)]

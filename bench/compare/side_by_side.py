@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The same model trained in five ways, in turns: tokens per second, peak resident memory, bytes read and written a step.
+"""Trains the same model in five ways, in turns: tokens per second, peak resident memory, bytes read and written per step.
 
     PYTHON=python-with-torch-and-deepspeed bench/compare/side_by_side.py [--disk DIR] [--rounds 5] [--steps 8] [--tokens 2048]
         [--dtype fp32,bf16] [--sides NAME,…] [--malloc both|plain|kept] [--terrace PROGRAM] [--markdown FILE]
@@ -11,11 +11,11 @@ eager, compiled  PyTorch, everything in memory; compiled: torch.compile
 
 The model is a Llama of 85M parameters (12 layers, hidden 768, 12 heads, vocabulary 256, sequences of 256). All sides start from the same
 weights and train on the same batch at every step with AdamW, on the same number of threads. Each side runs in a process of its own; a
-round runs every side once. The first --warm-up steps of a turn are not timed. Losses of every step must agree with those of the first side:
-otherwise the script fails. A side that is not installed is skipped and named.
+round runs every side once. The first --warm-up steps of a turn are not timed. If the losses of a step differ from those of the first
+side, the script fails. A side that is not installed is skipped and named.
 
---malloc says how glibc's malloc serves PyTorch. plain: as it comes, it returns large blocks to the system, which gives them back page by
-page at the next step. kept: environment variables tell it to keep them, which takes more memory. both (the default): a side for each.
+--malloc sets how glibc's malloc works for PyTorch. plain: the default; it returns large blocks to the system, and gets them again page by
+page at the next step. kept: environment variables make it keep them, which takes more memory. both (the default): a side for each.
 DeepSpeed's malloc is always plain: kept doubles its memory.
 
 Exit codes: 0, 1 when losses differ or a side fails, 2 for wrong arguments.
@@ -34,7 +34,7 @@ TERRACE_SIDES = {"terrace-disk": "terrace, state on disk (256 + 256 MiB)", "terr
 RIVALS = {"zero-infinity": "DeepSpeed ZeRO-Infinity, parameters and states on disk", "eager": "PyTorch eager",
           "compiled": "PyTorch compiled"}
 MALLOCS = {"both": ["plain", "kept"], "plain": ["plain"], "kept": ["kept"]}
-# Largest difference of a step's loss from the first side's. bf16 sides round at different places.
+# Largest allowed difference between a step's loss and that of the first side. bf16 sides round at different places.
 LIMITS = {"fp32": 5e-3, "bf16": 5e-2}
 
 
@@ -62,7 +62,7 @@ class Side:
         return "{:.0f} ({:.0f} .. {:.0f})".format(*sides.middle([turn["speed"] for turn in self.turns]))
 
     def gib(self, what):
-        """Median over the rounds: torch.compile needs more memory in the first, whose results the others find in its cache."""
+        """Median over the rounds: torch.compile needs more memory in the first round; later rounds use its cache."""
         return f"{sides.middle([turn[what] for turn in self.turns])[0] / sides.GIB:.2f} GiB"
 
 
@@ -79,7 +79,7 @@ def chosen_sides(options):
 
 
 def loss_differences(all_sides, dtype):
-    """Text for each side whose losses differ from the first side's by more than rounding explains; prints the difference of every side."""
+    """A text for each side whose losses differ from those of the first side by more than rounding; prints the difference of every side."""
     first, wrong = all_sides[0].turns[0]["losses"], []
     for side in all_sides:
         gaps = [abs(a - b) for turn in side.turns for a, b in zip(turn["losses"], first, strict=True)]
@@ -111,7 +111,7 @@ def one_dtype(dtype, options, folder, chosen):
 
 
 def markdown(results):
-    """The table of the docs: a row a side, a pair of columns a dtype."""
+    """The table of the docs: one row per side, two columns per dtype."""
     lines = ["| | " + " | ".join(f"{dtype}, tokens/s (middle half) | peak memory" for dtype in results) + " |",
              "|---|" + "---|---|" * len(results)]
     for rows in zip(*results.values()):

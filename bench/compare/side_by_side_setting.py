@@ -17,10 +17,10 @@ PYTHON = os.environ.get("PYTHON", sys.executable)
 MODEL = {"layers": 12, "hidden": 768, "heads": 12, "ffn": 2048, "vocab": 256, "seq": 256}
 ADAMW = {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "decay": 0.1, "clip": 1.0}
 SIDES = ["terrace-disk", "zero-infinity", "terrace-memory", "eager", "compiled"]
-BUDGETS = {"terrace-disk": "256MiB", "terrace-memory": "unlimited"}  # of the device tier and of the host tier
+BUDGETS = {"terrace-disk": "256MiB", "terrace-memory": "unlimited"}  # of the device tier and the host tier, each
 SCRIPTS = {"zero-infinity": ["zero_infinity.py"], "eager": ["pytorch.py", "eager"], "compiled": ["pytorch.py", "compiled"]}
 MODULES = {"zero-infinity": "torch, safetensors, deepspeed", "eager": "torch, safetensors", "compiled": "torch, safetensors"}
-# glibc then serves large blocks from the heap, and never returns the heap's end to the system.
+# glibc then serves large blocks from the heap, and never returns the end of the heap to the system.
 KEPT = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "17179869184", "MALLOC_TOP_PAD_": "1073741824"}
 BUILD_OPS = """
 from deepspeed.accelerator import get_accelerator
@@ -61,14 +61,14 @@ def arguments(text):
 
 
 def setting(dtype, options, folder):
-    """All that a side needs to know. The rivals read it as a JSON file."""
+    """All settings of a side. The rivals read them as a JSON file."""
     return {**MODEL, "layers": options.layers, "batch": options.tokens // MODEL["seq"], "threads": options.threads, "dtype": dtype,
             "steps": options.steps, "recompute": options.recompute, "adamw": ADAMW, "weights": str(folder / "first.safetensors"),
             "text": str(folder / "text")}
 
 
 def text(batch):
-    """Words of which terrace trains on exactly `batch` sequences: it holds out the last twentieth, at least one sequence."""
+    """A text on which terrace trains exactly `batch` sequences: it holds out the last twentieth, at least one sequence."""
     wanted, held_out = batch * MODEL["seq"] + 1, MODEL["seq"] + 1
     length = wanted + held_out
     while length - max(held_out, length // 20) < wanted:
@@ -79,7 +79,7 @@ def text(batch):
 
 
 def round_to_bf16(file):
-    """Cuts every fp32 number of a safetensors file to one that bf16 holds too: else a side that starts from bf16 starts elsewhere."""
+    """Truncates every fp32 number of a safetensors file to bf16, so that a side that starts from bf16 starts from the same weights."""
     data = bytearray(file.read_bytes())
     begin = 8 + int.from_bytes(data[:8], "little")
     for low in (begin, begin + 1):
@@ -88,8 +88,8 @@ def round_to_bf16(file):
 
 
 def prepare(options, folder, names):
-    """The text, the first weights (terrace draws them: one step at a rate that changes none), the machine profile that terrace plans with,
-    and DeepSpeed's libraries, which it would otherwise build inside its first turn."""
+    """Makes the text, the first weights (terrace draws them; one step with a learning rate that changes none), the machine profile for
+    terrace's plans, and DeepSpeed's libraries, which DeepSpeed would otherwise build inside its first turn."""
     first = setting("fp32", options, folder)
     pathlib.Path(first["text"]).write_text(text(first["batch"]), encoding="ascii")
     command = terrace_flags({**first, "steps": 1, "adamw": {**ADAMW, "lr": 1e-30}}, options.terrace)
@@ -119,7 +119,7 @@ def terrace_flags(of, program):
              "seq-len": of["seq"], "batch-size": of["batch"], "threads": of["threads"], "dtype": of["dtype"], "steps": of["steps"],
              "data": of["text"], "lr": adamw["lr"], "min-lr": adamw["lr"], "lr-schedule": "constant", "warmup": 0, "beta1": adamw["betas"][0],
              "beta2": adamw["betas"][1], "eps": adamw["eps"], "weight-decay": adamw["decay"], "grad-clip": adamw["clip"],
-             "eval-batches": 0, "durability": "none"}  # the rivals commit nothing either
+             "eval-batches": 0, "durability": "none"}  # because the rivals commit nothing
     return [program, "train", *(word for key, value in flags.items() for word in ("--" + key, value))]
 
 
@@ -137,12 +137,12 @@ def rival_command(name, of, folder):
 
 
 def inherited():
-    """This process's environment without settings of malloc: --malloc alone decides them."""
+    """This process's environment without settings of malloc, because --malloc sets them."""
     return {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
 
 
 def terrace_environment(folder):
-    """Its machine profile is that of prepare(), not one from an earlier day."""
+    """The environment of terrace, with the machine profile from prepare(), not an older one."""
     return {**inherited(), "XDG_CACHE_HOME": str(folder / "cache")}
 
 
@@ -151,7 +151,7 @@ def rival_environment(of, folder, malloc):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     threads = str(of["threads"])
-    # The build of DeepSpeed's libraries calls ninja, which lies beside Python in a virtual environment.
+    # The build of DeepSpeed's libraries calls ninja, which is beside Python in a virtual environment.
     path = f"{pathlib.Path(shutil.which(PYTHON) or PYTHON).parent}:{os.environ.get('PATH', '')}"
     return {**inherited(), "PATH": path, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "MASTER_PORT": str(port),
             "DS_ACCELERATOR": "cpu", "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -159,7 +159,7 @@ def rival_environment(of, folder, malloc):
 
 
 def absent(name):
-    """Why a side cannot run here; empty if it can."""
+    """The reason why a side cannot run here; empty if it can."""
     if name in BUDGETS:
         return ""
     probe = subprocess.run([PYTHON, "-c", f"import {MODULES[name]}"], capture_output=True, text=True, check=False,

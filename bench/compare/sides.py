@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 def size(text):
-    """Bytes of "8MiB"."""
+    """The number of bytes of "8MiB"."""
     digits = text.rstrip("KMGiB")
     if not digits.isdigit() or text[len(digits):] not in UNITS:
         raise ValueError(f"{text} is no size: 8MiB, 1GiB, 4096")
@@ -32,7 +32,7 @@ def add_arguments(arguments):
 
 
 def run(command):
-    """Standard output of a command; its error output ends the script when it fails."""
+    """The standard output of a command. If the command fails, the script ends with its error output."""
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
     except FileNotFoundError:
@@ -43,7 +43,7 @@ def run(command):
 
 
 def terrace(disk, op, file_bytes, block_bytes, depth):
-    """One turn: GB/s and CPU seconds a GiB, medians of the program's three runs."""
+    """One turn: GB/s and CPU seconds per GiB, medians of the program's three runs."""
     out = run([TERRACE, "bench", "nvme", disk, "--op", op, "--size", file_bytes, "--block-size", block_bytes, "--queue-depth", depth,
                "--runs", 3, "--json"])
     result = json.loads(out)["results"][0]
@@ -52,8 +52,8 @@ def terrace(disk, op, file_bytes, block_bytes, depth):
 
 @contextlib.contextmanager
 def written_file(folder, file_bytes):
-    """A file for one turn of another program, as `terrace bench nvme` makes one for each of its runs: on a shared disk how fast a
-    file is depends on where it lies. It is written, because what never was is not read from the disk."""
+    """A new file for one turn of another program, as `terrace bench nvme` makes one for each of its runs: on a shared disk, the speed of a
+    file depends on its place. It is written, because a read of unwritten blocks does not reach the disk."""
     file = pathlib.Path(folder) / "turn.data"
     with mmap.mmap(-1, 8 << 20) as block:  # whole pages, as O_DIRECT wants them
         block.write(os.urandom(len(block)))
@@ -78,7 +78,7 @@ def middle(values):
 
 
 def show(name, turns):
-    """One line of a side: its GB/s and CPU time."""
+    """Prints one line for a side: its GB/s and CPU time."""
     speed, low, high = middle([gb for gb, _ in turns])
     cpu, _, _ = middle([c for _, c in turns])
     print(f"  {name:<34} {speed:7.3f} GB/s  (middle half {low:.3f} .. {high:.3f}, n = {len(turns)})  {1e3 * cpu:7.2f} ms of CPU a GiB",
@@ -86,7 +86,7 @@ def show(name, turns):
 
 
 def show_ratio(name, ours, theirs):
-    """Ratios turn by turn, which a slow minute of the machine does not change."""
+    """Prints ratios taken turn by turn, so that a slow minute of the machine does not change them."""
     speed, low, high = middle([a / b for (a, _), (b, _) in zip(ours, theirs)])
     print(f"  {name:<34} {speed:7.3f} times the speed (middle half {low:.3f} .. {high:.3f})", end="")
     pairs = [(a, b) for (_, a), (_, b) in zip(ours, theirs) if b > 0]

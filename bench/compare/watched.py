@@ -7,7 +7,7 @@ import pathlib
 import subprocess
 import time
 
-POLL_S = 0.05  # short beside a step; a look at a process tree takes under a millisecond
+POLL_S = 0.05  # short compared with a step; reading a process tree takes under a millisecond
 
 
 class Failed(Exception):
@@ -15,7 +15,7 @@ class Failed(Exception):
 
 
 def tree(root):
-    """The process and all that descend from it."""
+    """The process and all its descendants."""
     found, left = [], [root]
     while left:
         pid = left.pop()
@@ -29,7 +29,7 @@ def tree(root):
 
 
 def fields(pid, name):
-    """"name: number" lines of a file in /proc/PID; none when the process has ended."""
+    """"name: number" lines of a file in /proc/PID; empty if the process has ended."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/{name}").read_text().splitlines()
     except OSError:
@@ -39,7 +39,7 @@ def fields(pid, name):
 
 
 def look(root):
-    """Sums over the tree: high-water marks of resident memory, bytes read from and written to disks."""
+    """Sums over the process tree: high-water marks of resident memory, bytes read from and written to disks."""
     resident = read = written = 0
     for pid in tree(root):
         resident += 1024 * fields(pid, "status").get("VmHWM", 0)
@@ -56,14 +56,14 @@ def complete_lines(file):
 
 
 def run(command, steps_file, log_file, environment, warm_up):
-    """Runs the command, which appends a line of JSON a step to steps_file. Returns the losses, the seconds of every step, the peak resident
-    bytes, and the bytes read and written a step after the warm-up."""
+    """Runs the command, which appends one line of JSON per step to steps_file. Returns the losses, the seconds of every step, the peak
+    resident bytes, and the bytes read and written per step after the warm-up."""
     with open(log_file, "w", encoding="utf-8") as log:
         process = subprocess.Popen([str(word) for word in command], stdout=log, stderr=subprocess.STDOUT, env=environment)
-    peak, moved = 0, {}  # moved: bytes so far, by the number of finished steps
+    peak, moved = 0, {}  # moved: bytes so far, by number of finished steps
     try:
         while True:
-            # wait4 in place of poll(): it also tells the exact peak of the largest process in the tree.
+            # wait4 instead of poll(): it also returns the exact peak of the largest process in the tree.
             ended, status, usage = os.wait4(process.pid, os.WNOHANG)
             if ended:
                 process.returncode = os.waitstatus_to_exitcode(status)

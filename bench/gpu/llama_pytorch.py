@@ -1,4 +1,4 @@
-"""The rivals' side: the same Llama, recipe, vocabulary and tokens in PyTorch. One JSON object on standard output.
+"""The rivals: the same Llama, recipe, vocabulary and tokens in PyTorch. Prints one JSON object.
 
     llama_pytorch.py WAY DEVICE STEPS BATCH ACCUMULATION LAYERS HIDDEN HEADS KV_HEADS FFN VOCAB SEQ TIED [FOLDER]
 
@@ -63,7 +63,7 @@ class Llama(nn.Module):
         x = self.embed(tokens)
         for block in self.blocks:
             x = checkpoint(block, x, self.cos, self.sin, use_reentrant=False) if self.recompute else block(x, self.cos, self.sin)
-        # By sequences, so that the logits of all of them never exist at once.
+        # One sequence at a time, so that the logits of all of them never exist at once.
         x, loss = self.norm(x), 0
         for row, target in zip(x, targets):
             loss = loss + checkpoint(lambda r, t: F.cross_entropy(self.head(r).float(), t, reduction="sum"), row, target,
@@ -72,13 +72,13 @@ class Llama(nn.Module):
 
 
 def alone():
-    """A process group of one, which FSDP2 and DeepSpeed ask for."""
+    """Makes a process group of one, which FSDP2 and DeepSpeed need."""
     for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}.items():
         os.environ.setdefault(name, value)
 
 
 def prepared(way, model, device, batch, accumulation, folder):
-    """Two functions: one micro-batch's forward and backward, and the update."""
+    """Returns two functions: the forward and backward of one micro-batch, and the update."""
     if way.startswith("zero"):
         try:
             import deepspeed
@@ -98,7 +98,7 @@ def prepared(way, model, device, batch, accumulation, folder):
         def micro_batch(tokens, targets):
             loss = engine(tokens, targets)
             engine.backward(loss)
-            engine.step()  # updates with the last one
+            engine.step()  # the last one also updates
             return loss
 
         return micro_batch, lambda: None

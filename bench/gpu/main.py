@@ -1,4 +1,4 @@
-"""bench/gpu.sh speed|size|rivals: the acceptance on one GPU, stage by stage, the most valuable first.
+"""bench/gpu.sh speed|size|rivals: the acceptance tests on one GPU, stage by stage, the most important first.
 
 Every stage has its own deadline; the JSON is rewritten after each. With --small everything is tiny and runs on the CPU device or
 on any GPU within a minute: a rehearsal that proves every command line. With --plan runs are only planned, for this machine or
@@ -33,12 +33,12 @@ def kernels(s, deadline):
                         {"gpu_math_test": 2, "gpu_layers_test": 6} if on_gpu else {})
 
 
-# Head sizes that the tensor cores' attention takes, grouped queries, and a sequence of no round length.
+# Head sizes that attention on tensor cores supports, grouped queries, and a sequence length that is not round.
 BITS_MODELS = {"head 64": models.HEAD_64, "head 128, 521 tokens": models.HEAD_128, "head 16": models.TINY}
 
 
 def bitwise(s, deadline):
-    """Models under every kind of budget: the same weights and losses, and twice the same. Says which attention kernel each used."""
+    """Trains models under every kind of budget, one of them twice: weights and losses must be the same. Records which attention kernel each used."""
     found, differing = {}, []
     for which, model in BITS_MODELS.items():
         limit = f"{model.device_mebibytes}MiB"
@@ -46,14 +46,14 @@ def bitwise(s, deadline):
                 "recomputed": ["--device-memory", limit, "--recompute", "layer", "--activations", "offload"],
                 "in parts": ["--recompute", "2", "--activations", "2", "--order", "vertical", "--group", "2"],
                 "on disk": ["--device-memory", limit, "--host-memory", limit, "--nvme-path", s.disk_folder()]}
-        if s.small:  # a rehearsal is of the commands: all that differ in kind, once
+        if s.small:  # a rehearsal only checks the commands: one of each kind is enough
             ways = {name: ways[name] for name in ("resident", "again", "offloaded", "on disk")}
         for dtype in ("bf16",) if s.small else ("bf16", "fp32"):
             runs, row = [], found.setdefault(f"{which}, {dtype}", {})
             for name, flags in ways.items():
                 try:
                     _, steps, result = s.train(deadline, model, "--dtype", dtype, "--assumed-costs", *flags, batch=2, accumulation=4, steps=3)
-                except Failed as why:  # the other ways still run
+                except Failed as why:  # the other budgets still run
                     row[name] = str(why)[-700:]
                     differing.append(f"{which}, {dtype}, {name} failed")
                     continue
@@ -73,7 +73,7 @@ def bitwise(s, deadline):
 def profile(s, deadline):
     s.demand_here()
     name = "machine" + ("" if s.device == "cpu" else "-" + s.device.replace(":", "-")) + ".json"
-    known = (s.scratch / "cache/terrace" / name).exists()  # an earlier call has measured
+    known = (s.scratch / "cache/terrace" / name).exists()  # an earlier call has measured it
     return tail(s.terrace(deadline, "doctor", *([] if known else ["--measure"]), "--device", s.device, "--nvme-path", s.disk_folder()), 40)
 
 
@@ -98,7 +98,7 @@ def rival(s, deadline, way, model, batch, accumulation, steps):
 
 
 def beside(s, deadline, ours, theirs, turns=2):
-    """Both, alternately; a rival that is missing leaves ours alone."""
+    """Runs both, alternately; if the rival is missing, runs only ours."""
     told = {"terrace": [], "rival": []}
     for _ in range(1 if s.small or s.plans_only else turns):
         try:
@@ -122,7 +122,7 @@ def beside(s, deadline, ours, theirs, turns=2):
 
 
 def resident(s, deadline, model, batch):
-    """32k tokens a step, everything on the GPU, beside PyTorch compiled by layer; weights, gradients and states in bf16."""
+    """32k tokens per step, everything on the GPU, compared with PyTorch compiled by layer; weights, gradients and states in bf16."""
     model = s.model(model)
     accumulation = max(1, (256 if s.small else 32768) // (batch * model.seq))
 
@@ -140,8 +140,8 @@ def resident(s, deadline, model, batch):
 
 
 def fitted(s, model, limit, tokens):
-    """The model with as many of its layers as the resident run and the offloaded one have room for, the limit in proportion, and why."""
-    state, there = 16, s.there  # bytes a parameter of split master and fp32 gradients, states and all
+    """The model with as many of its layers as fit in both the resident run and the offloaded one; the limit in proportion; the reason."""
+    state, there = 16, s.there  # bytes per parameter, with split master weights and fp32 gradients
     fits = lambda m, device: (state * m.parameters() < 0.9 * there["device"] and  # noqa: E731
                               state * m.parameters() + 2 * tokens * m.hidden * m.layers < 0.95 * (device + there["host"]))
     whole, device = model, limit
@@ -155,7 +155,7 @@ def fitted(s, model, limit, tokens):
 
 
 def tax(s, deadline, model, memory, tokens, clip, disk=False):
-    """The offloaded run, and the resident one with the same recomputation and the same micro-batches."""
+    """Compares the offloaded run with a resident one with the same recomputation and the same micro-batches."""
     why = None
     if s.small:
         model, tokens, limit = s.model(model), 256, 1 << 20
@@ -176,7 +176,7 @@ def tax(s, deadline, model, memory, tokens, clip, disk=False):
     same = ["--recompute", plan["choice"]["recompute"], "--order", plan["choice"]["order"], "--group", plan["choice"]["group"]]
     try:
         plan, whole, result = s.train(deadline, model, *flags, *same, accumulation=accumulation, steps=steps)
-    except Failed as error:  # what the offloaded run has shown is kept
+    except Failed as error:  # what the offloaded run has measured is kept
         return told | {"resident_failed": str(error)[-2000:]}
     told["resident"] = measured(plan, whole, model, accumulation * model.seq, result)
     if "tokens_s" in told["resident"] and "tokens_s" in told["offloaded"]:
@@ -198,12 +198,12 @@ def machine(s):
             "tiers_bytes": s.there, "elsewhere": bool(s.elsewhere)}
 
 
-STARTS_S = 60  # what a run of the largest sizes may take beside its steps: planning, memory, first weights
+STARTS_S = 60  # what a run of the largest sizes may take besides its steps: planning, memory, first weights
 
 
 def size(s, deadline, ladder, state, recipe, disk):
-    """Five steps on one repeated batch: the loss falls. The largest of `ladder` (billions of parameters of `state` bytes) that fits
-    what was found here and that the planner accepts and sees ending in time; the reasons are told."""
+    """Five steps on one repeated batch: the loss must fall. Uses the largest model of `ladder` (billions of parameters, `state` bytes each) that
+    fits here, that the planner accepts, and whose planned time suffices. Records why larger ones were passed over."""
     told = {**machine(s), "passed_over": []}
     room = 0.9 * sum(s.there[tier] for tier in ("device", "host", "disk") if disk or tier != "disk")
     flags = ["--dtype", "bf16", "--assumed-costs", "--lr", "1e-3", "--lr-schedule", "constant", "--recipe", recipe, "--grad-clip", 0,
@@ -251,7 +251,7 @@ def offloaded_beside(s, deadline, way):
     return beside(s, deadline, ours, lambda: rival(s, deadline, way, model, batch, accumulation, 4))
 
 
-# name, seconds that it needs at least, seconds that it may take, what it does
+# Name, seconds that it needs at least, seconds that it may take, function.
 SPEED = [
     ("machine profile", 10, 80, profile),
     ("bits", 10, 120, bitwise),
@@ -277,7 +277,7 @@ RIVALS = [
     ("3B beside ZeRO-Offload", 40, 200, lambda s, d: offloaded_beside(s, d, "zero-offload")),
     ("3B beside ZeRO-Infinity", 40, 150, lambda s, d: offloaded_beside(s, d, "zero-infinity")),
 ]
-# The stages, and seconds for all of them: with the machine's start, the three calls stay within half an hour.
+# The stages, and the seconds for all of them: with the start of the machine, the three calls stay within half an hour.
 CALLS = {"speed": (SPEED, 560), "size": (SIZE, 560), "rivals": (RIVALS, 420)}
 
 
@@ -307,7 +307,7 @@ def arguments(words=None):
 
 def main():
     options = arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs are ended and what was measured is told
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that runs are ended and results are printed
     setting = Setting(options)
     chain, budget_s = CALLS[options.call]
     out = pathlib.Path(options.out)
@@ -318,7 +318,7 @@ def main():
             if not options.only or options.only in name:
                 stages.run(name, 1 if options.small else needs, limit * options.patience, lambda deadline, work=work: work(setting, deadline))
     finally:
-        for leftover in setting.scratch.iterdir():  # but what was measured of the machine, for the next call
+        for leftover in setting.scratch.iterdir():  # keeps what was measured about the machine, for the next call
             if leftover.name != "cache":
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
     sys.exit(1 if stages.failed() else 0)

@@ -1,4 +1,4 @@
-"""FLOP/s of one bf16 product, sustained: what MFU is a share of. One JSON object.    matrix_peak.py DEVICE SECONDS N"""
+"""Measures the sustained FLOP/s of one bf16 product, which is 100 % of MFU. Prints one JSON object.    matrix_peak.py DEVICE SECONDS N"""
 
 import json
 import sys

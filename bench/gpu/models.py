@@ -1,4 +1,4 @@
-"""The models of the acceptance, as flags of terrace and as numbers for MFU."""
+"""The models of the acceptance tests, as flags of terrace and as numbers for MFU."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ class Llama:
     vocab: int = 128256
     tied: bool = False
     seq: int = 4096
-    device_mebibytes: int = 2  # a budget in which a small model is offloaded
+    device_mebibytes: int = 2  # a budget with which a small model is offloaded
 
     def flags(self):
         return ["--model", "llama", "--layers", self.layers, "--hidden", self.hidden, "--heads", self.heads, "--kv-heads",
@@ -28,7 +28,7 @@ class Llama:
         return self.layers * self.block_parameters() + (1 if self.tied else 2) * self.vocab * self.hidden + norms
 
     def flops_a_token(self):
-        """Six a weight that is multiplied with, and causal attention counted half; nothing that is computed again."""
+        """Six per weight of a matrix product, and half of full attention for causal attention; recomputation is not counted."""
         weights = self.layers * self.block_parameters() + self.vocab * self.hidden
         return 6 * weights + 6 * self.layers * self.hidden * self.seq
 
@@ -42,7 +42,7 @@ TINY = Llama(2, 64, 4, 2, 128, vocab=1000, seq=64)
 
 
 def of_size(billions, small=False):
-    """A model of at least so many parameters, in the shape of Llama 70B's blocks, as deep as needed."""
+    """A model of at least that many parameters: as many blocks as needed, in the shape of Llama 70B's."""
     if small:
         return dataclasses.replace(TINY, layers=2 + int(billions) // 20)
     shape = Llama(1, 8192, 64, 8, 28672)

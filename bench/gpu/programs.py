@@ -1,7 +1,7 @@
-"""GoogleTest programs, one after another, large ones in parts at the same time: each runs whatever became of those before it, and
-the stage fails at the end.
+"""Runs GoogleTest programs, one after another, large ones in parts at the same time. Each runs even if an earlier one failed; the
+stage then fails at the end.
 
-A program that hangs costs its share of the time and no more, and one that is missing is a failure: it should have been shown.
+A program that hangs loses only its own share of the time. A missing program is a failure, because it was to be tested.
 """
 
 import json
@@ -10,11 +10,11 @@ import pathlib
 from stages import Deadline, Failed, Skipped, run
 
 SHARDS = pathlib.Path(__file__).with_name("shards.sh")
-MESSAGE = 1500  # characters of each failed test that stand in the record; its program's log has all
+MESSAGE = 1500  # characters of each failed test in the record; the program's log has all
 
 
 def outcome(reports):
-    """What a program's JSON reports say: how many tests ran, and the messages of those that failed."""
+    """From a program's JSON reports: how many tests ran, and the messages of those that failed."""
     suites = [test for report in reports for suite in report["testsuites"] for test in suite["testsuite"]]
     ran = [test for test in suites if test.get("result") != "SUPPRESSED" and test.get("status") == "RUN"]
     failed = {f"{t['classname']}.{t['name']}": "\n".join(f["failure"] for f in t["failures"])[:MESSAGE] for t in ran if t.get("failures")}
@@ -23,8 +23,8 @@ def outcome(reports):
 
 
 def run_programs(s, deadline, wanted, parts={}):
-    """`wanted`: name of a program -> its arguments; `parts`: -> in how many it runs, else in one. Returns what each found; raises Failed
-    if anything failed, was missing or hung."""
+    """`wanted`: name of a program -> its arguments; `parts`: name -> number of parts (default 1). Returns the outcome of each; raises Failed
+    if any failed, was missing or hung."""
     found, bad = {}, []
     for position, (name, words) in enumerate(wanted.items()):
         share = Deadline(deadline.left() / (len(wanted) - position))
@@ -41,7 +41,7 @@ def run_programs(s, deadline, wanted, parts={}):
             found[name] = {"missing": str(why)}
         except Failed as why:
             found[name] = {"error": str(why)[-2000:]}
-        # A part that crashed or was ended wrote no report.
+        # A part that crashed or was ended has written no report.
         if written := [json.loads(each.read_text()) for each in reports if each.exists() and each.stat().st_size]:
             found[name] |= outcome(written)
         if "missing" in found[name] or "error" in found[name] or found[name].get("failed"):

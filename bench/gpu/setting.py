@@ -1,4 +1,4 @@
-"""Where the programs are, which device, and how large everything is: the GPU's real sizes, or the small ones of a rehearsal."""
+"""The settings of the acceptance tests: where the programs are, which device, and all sizes (real ones for a GPU, small ones for a rehearsal)."""
 
 import array
 import json
@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 def cuda_libraries():
-    """Folders of CUDA's libraries in PyTorch's wheels, for LD_LIBRARY_PATH."""
+    """The folders of CUDA's libraries in PyTorch's wheels, for LD_LIBRARY_PATH."""
     folders = []
     for path in map(pathlib.Path, sys.path):
         folders += sorted(str(p) for p in path.glob("nvidia/*/lib"))
@@ -40,13 +40,13 @@ def mebibytes(count):
 
 
 class Setting:
-    # What a run's tiers leave alone: of the host for the program, the driver and the system, of the device for CUDA and its
-    # libraries, of the disk for everybody else.
+    # What runs must leave free: on the host for the program, the driver and the system; on the device for CUDA and its
+    # libraries; on the disk for other users.
     HOST_RESERVE, DEVICE_RESERVE, DISK_RESERVE = 8 * GIB, 4 * GIB, 4 * GIB
 
     def __init__(self, options):
         self.device, self.small, self.plans_only = options.device, options.small, options.plan
-        # Of a machine that is not here; what a run says itself comes last.
+        # Flags that describe a machine other than this one; flags of a run take precedence.
         self.elsewhere = {}
         if options.plan and options.machine_profile:
             self.elsewhere = {"--machine-profile": pathlib.Path(options.machine_profile).resolve(),
@@ -57,13 +57,13 @@ class Setting:
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.disk = pathlib.Path(options.disk).resolve() if options.disk else None
         path = ":".join(cuda_libraries() + [p for p in [os.environ.get("LD_LIBRARY_PATH")] if p])
-        # The machine profile outlives a call, so that the next one plans with it.
+        # The machine profile is kept after a call, so that the next call plans with it.
         self.environment = {"LD_LIBRARY_PATH": path, "XDG_CACHE_HOME": str(self.scratch / "cache")}
-        # Beside the record, or in the folder that it goes to.
+        # The logs are beside the record, or in the folder that it goes to.
         out = pathlib.Path(options.out).resolve()
         self.logs = Logs((out if out.is_dir() else out.parent) / f"gpu-{options.call}-logs")
         self.runs = 0
-        self.matrix_peak = None  # FLOP/s, once it is measured
+        self.matrix_peak = None  # FLOP/s; set once it is measured
         self.there = self.find(options)
 
     def disk_folder(self):
@@ -72,7 +72,7 @@ class Setting:
         return folder
 
     def find(self, options):
-        """Bytes of the three tiers that runs may take: of this machine, now, or of the one that is described."""
+        """The bytes of each tier that runs may take: on this machine, now, or on the one that the options describe."""
         there = {"device": bytes_of(options.device_memory), "host": bytes_of(options.host_memory), "disk": bytes_of(options.disk_space)}
         if self.elsewhere:
             return there
@@ -80,17 +80,17 @@ class Setting:
         there["disk"] = max(shutil.disk_usage(self.disk_folder()).free - self.DISK_RESERVE, GIB)
         try:
             told = self.terrace(Deadline(60), "doctor", "--device", self.device)
-            # Of the machine, or of the control group of this process, whichever leaves less.
+            # The limit of the machine or of this process's control group, whichever is smaller.
             if host := re.search(r" memory +([\d.]+ [MGT]iB) available", told):
                 there["host"] = max(bytes_of(host[1]) - self.HOST_RESERVE, GIB)
             gpu = re.search(rf"{self.device} [^,;]*, ([\d.]+ [MGT]iB)", told)
             there["device"] = max(bytes_of(gpu[1]) - self.DEVICE_RESERVE, GIB) if gpu else there["host"] // 2
-        except (Failed, Skipped) as why:  # the stages will say so, too
+        except (Failed, Skipped) as why:  # the stages will report it, too
             print(why, file=sys.stderr)
         return there
 
     def disk_flags(self, host=None):
-        """The disk tier, with no more than is free; a little of each tier in a rehearsal."""
+        """The flags for a disk tier of at most the free space, and for the host tier; a rehearsal has little host memory."""
         limits = ["--nvme-path", self.disk_folder(), "--nvme-limit", mebibytes(self.there["disk"])]
         return limits + (["--host-memory", "2MiB" if self.small else host] if host else [])
 
@@ -118,7 +118,7 @@ class Setting:
         return run([self.tool("terrace"), *words], deadline, self.environment, self.logs)
 
     def python(self, deadline, script, *words):
-        """One JSON object from a script beside this one; it ends with 77 where a library is missing."""
+        """The JSON object that a script in this folder prints. The script ends with 77 if a library is missing."""
         self.demand_here()
         try:
             out = run([os.environ.get("PYTHON", sys.executable), "-B", HERE / script, *words], deadline, self.environment, self.logs)
@@ -129,7 +129,7 @@ class Setting:
         return json.loads(out.splitlines()[-1])
 
     def tokens(self, model, sequences):
-        """A file of ids that hold exactly so many training sequences, and the one that is held out."""
+        """A file of ids with exactly this many training sequences, and those that are held out."""
         path = self.scratch / f"tokens-{model.vocab}-{model.seq}-{sequences}.u32"
         if not path.exists():
             count = sequences * model.seq + 1
@@ -141,7 +141,7 @@ class Setting:
         return path
 
     def train(self, deadline, model, *flags, batch=1, accumulation=1, steps=6, sequences=None, plan_only=False):
-        """A run's plan, the metrics of its steps and its result. A run that was ended has no result; with two steps it has shown enough."""
+        """Returns the plan of a run, the metrics of its steps and its result. An ended run has no result, but counts after two steps."""
         self.runs += 1
         out = self.scratch / f"run-{self.runs}"
         plan_only = plan_only or self.plans_only
@@ -171,7 +171,7 @@ class Setting:
 
 
 def left_behind(out):
-    """Of a run that has ended, however: its plan, and the steps that it has finished."""
+    """The plan and the finished steps of a run, even one that failed or was ended."""
     plan, metrics = out / "plan.json", out / "metrics.jsonl"
     if not plan.exists() or not metrics.exists():
         return {}, []
@@ -180,7 +180,7 @@ def left_behind(out):
 
 
 def measured(plan, steps, model, tokens, result=None):
-    """What a run shows: speed, where its time went, and how the plan saw it."""
+    """The results of a run: its speed, where its time went, and how they differ from the plan."""
     shown = {"parameters": plan.get("parameters", model.parameters()), "tokens_a_step": tokens, "plan_s": plan.get("step_time_s"),
              "link": plan.get("link"), "choice": plan.get("choice", {}).get("text"), "planned_peak_bytes": plan.get("peak_bytes")}
     timed = steps[1:]
@@ -189,7 +189,7 @@ def measured(plan, steps, model, tokens, result=None):
         shown |= {"step_s": seconds, "tokens_s": tokens / seconds, "model_flop_s": tokens / seconds * model.flops_a_token(),
                   "plan_error": plan["step_time_s"] / seconds - 1, "stall_s": timed[-1]["stall"], "offload": timed[-1]["offload"],
                   "peak": timed[-1].get("mem"), "losses": [s["loss"] for s in steps]}
-    if result and "wall_s" in result:  # planning, memory, first weights, and the hash of the last ones
+    if result and "wall_s" in result:  # the time for planning, memory, first weights, and the hash of the last weights
         shown["beside_steps_s"] = result["wall_s"] - sum(s["step_time_s"] for s in steps)
     if result and "cut_short" in result:
         shown["cut_short"] = result["cut_short"]

@@ -1,6 +1,6 @@
 #!/bin/sh
-# A GoogleTest program in parts that run at the same time:
-#   shards.sh N REPORT PROGRAM WORD…      part i of them writes REPORT.i; ends with the exit code of a part that failed
+# Runs a GoogleTest program in N parts at the same time:
+#   shards.sh N REPORT PROGRAM WORD…      part i writes REPORT.i; the exit code is that of a part that failed, else 0
 parts=$1 report=$2 worst=0 all=
 shift 2
 for part in $(seq 0 $((parts - 1))); do

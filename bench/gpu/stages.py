@@ -15,21 +15,21 @@ import time
 import traceback
 
 
-KILLED_S = 10  # that a killed command may take to be gone
+KILLED_S = 10  # how long a killed command may take to end
 
 
 class Skipped(Exception):
-    """Why a stage cannot run here."""
+    """A stage cannot run here; the text says why."""
 
 
 class Failed(Exception):
-    """A command that ended badly, with the end of its output."""
+    """A command failed; the text has the end of its output."""
 
 
 class Deadline:
     def __init__(self, seconds, keep=lambda result: None):
         self.end = time.monotonic() + seconds
-        self.keep = keep  # a stage's result so far: on disk before what comes next is begun
+        self.keep = keep  # keep: saves a stage's result so far, so that it is on disk before the next part begins
 
     def left(self):
         return max(0.0, self.end - time.monotonic())
@@ -43,13 +43,13 @@ class Stages:
         self.write()
 
     def write(self):
-        """Never half a file: whoever reads it while a stage runs, or after this was killed, finds the stages before."""
+        """Replaces the whole file, so that a reader finds all earlier stages even while a stage runs or after this script was killed."""
         fresh = self.out.with_suffix(".new")
         fresh.write_text(json.dumps(self.record, indent=1) + "\n")
         fresh.replace(self.out)
 
     def run(self, name, needs_s, limit_s, work):
-        """`needs_s`: with less time than that it is not begun."""
+        """`needs_s`: if less time than this is left, the stage is skipped."""
         limit = min(limit_s, self.deadline.left())
         stage = {"name": name, "limit_s": round(limit, 1)}
         self.record["stages"].append(stage)
@@ -69,7 +69,7 @@ class Stages:
                 stage["state"] = "done"
             except Skipped as why:
                 stage |= {"state": "skipped", "why": str(why)}
-            except Exception as error:  # whatever it is, the next stage runs
+            except Exception as error:  # whatever the error, the next stage runs
                 told = str(error) if isinstance(error, Failed) else traceback.format_exc()
                 stage |= {"state": "failed", "error": told[-4000:]}
             except BaseException:
@@ -85,7 +85,7 @@ class Stages:
 
 
 class Logs:
-    """All output of every command, in one file each: time on a GPU is too scarce to run a command again for its message."""
+    """Keeps all output of every command, one file each: time on a GPU is too scarce to run a command again for its message."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder)
@@ -98,8 +98,8 @@ class Logs:
 
 
 def run(command, deadline, environment=None, logs=None, name=None):
-    """Standard output of a command, which is ended with all its children at the deadline. `logs` keeps its whole output, under the
-    program's name or another one."""
+    """The standard output of a command; at the deadline, the command is ended with all its children. `logs` keeps its whole output under
+    `name`, or under the name of the program."""
     command = [str(word) for word in command]
     with contextlib.ExitStack() as files:
         if logs:
@@ -114,10 +114,10 @@ def run(command, deadline, environment=None, logs=None, name=None):
             os.killpg(process.pid, signal.SIGKILL)
             try:
                 process.wait(timeout=KILLED_S)
-            except subprocess.TimeoutExpired:  # it hangs in a driver: the stages behind it still have their time
+            except subprocess.TimeoutExpired:  # it hangs in a driver: later stages still have their time
                 pass
             raise Failed(f"{' '.join(command)}\nwas ended at its deadline\n{end_of(out, 1500)}\n{end_of(err, 2000)}") from None
-        except BaseException:  # this script is ended: nothing that it started lives on
+        except BaseException:  # this script is being ended: end everything that it started
             os.killpg(process.pid, signal.SIGKILL)
             raise
         if process.returncode != 0:

@@ -1,4 +1,4 @@
-// Rates of the device's math: the products of GPT-2's layers and the other operations, by dtype and tokens a micro-batch.
+// Rates of the device's math: the products of GPT-2's layers and the other operations, by dtype and by tokens per micro-batch.
 //
 //   math_bench --benchmark_filter=matmul/bf16          (Google Benchmark's flags; TERRACE_BENCH_THREADS sets the pool)
 #include <benchmark/benchmark.h>
@@ -32,7 +32,7 @@ Machine& machine() {
   return m;
 }
 
-// Operands of one benchmark, filled with small normal numbers; they live as long as it runs.
+// The operands of one benchmark, filled with small normal numbers; they live as long as the benchmark runs.
 class Operands {
  public:
   TensorView make(DType dtype, Shape shape) {
@@ -56,7 +56,7 @@ class Operands {
 
 using Enqueue = std::function<void(Stream&, Math&)>;
 
-// `work` a call: FLOPs or bytes, shown as a rate.
+// `work` per call: FLOPs or bytes, shown as a rate.
 void measure(benchmark::State& state, const char* unit, double work, const Enqueue& enqueue) {
   auto& m = machine();
   enqueue(*m.stream, m.device->math());  // the first call builds kernels

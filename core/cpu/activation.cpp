@@ -2,7 +2,7 @@
 
 namespace terrace::cpu {
 namespace {
-constexpr std::int64_t kBlock = 16384;  // elements a task takes
+constexpr std::int64_t kBlock = 16384;  // elements per task
 }
 
 void activation(Compute compute, Activation kind, TensorView y, TensorView x) {

@@ -1,5 +1,5 @@
-// Causal attention by blocks of query rows: the scores of a block against all its keys, one softmax a row, one product with
-// the values. Only such a row of blocks ever exists; the backward makes it again from the log-sum-exp.
+// Causal attention by blocks of query rows: the scores of a block against all its keys, one softmax per row, one product with
+// the values. At any time, a task holds only the scores of one block; the backward recomputes them from the log-sum-exp.
 #include <terrace/core/cpu/attention_rows.h>
 #include <terrace/core/cpu/ops.h>
 #include <terrace/core/cpu/tile_product.h>
@@ -7,9 +7,9 @@
 namespace terrace::cpu {
 namespace {
 
-constexpr std::int64_t kQueryTask = 512;  // query rows of one task of the forward
+constexpr std::int64_t kQueryTask = 512;  // query rows per task of the forward
 
-// Where the heads of q, k and v lie in a row of the fused buffer.
+// Positions of the heads of q, k and v in a row of the fused buffer.
 struct Heads {
   explicit Heads(const AttentionShape& s)
       : dim(s.head_dim),
@@ -54,7 +54,7 @@ void attend(Compute compute, const AttentionShape& s, T* out, Acc<T>* lse, const
   }
 }
 
-// One group of query heads and its key-value head: dk and dv are summed over heads, then query blocks, ascending.
+// One key-value head and its group of query heads: dk and dv are summed over query heads, then over query blocks, ascending.
 template <class T>
 void attend_grad(Compute compute, const AttentionShape& s, T* dqkv, const T* dout, const T* out, const Acc<T>* lse,
                  const T* qkv, std::int64_t batch, std::int64_t group) {
@@ -81,7 +81,7 @@ void attend_grad(Compute compute, const AttentionShape& s, T* dqkv, const T* dou
       const auto q = arithmetic_rows(compute, rows + first * at.row + head * at.dim, count, at.dim, at.row, Scratch::operand_a);
       const auto d = arithmetic_rows(compute, dout_rows, count, at.dim, width, Scratch::operand_d);
       const Operand<A> q_rows{q.data, q.stride, false}, d_rows{d.data, d.stride, false};
-      // p = softmax of the scores again, dp = p·(dout·vᵀ − rowsum(dout·out))·scale
+      // p = the softmax, recomputed; dp = p·(dout·vᵀ − rowsum(dout·out))·scale
       tile_product(compute.kernels, p, stride, q_rows, Operand<A>{keys.data, keys.stride, true}, count, seen, at.dim);
       tile_product(compute.kernels, dp, stride, d_rows, Operand<A>{values.data, values.stride, true}, count, seen, at.dim);
       for (std::int64_t i = 0; i < count; ++i) {

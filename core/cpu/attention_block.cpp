@@ -1,5 +1,5 @@
-// A block of attention, as attention.cpp makes the whole: scores by blocks of query rows. The scores of a row that a query sees
-// are moved to the row's begin for the softmax, and back.
+// A block of attention, computed as attention.cpp does for the whole: scores by blocks of query rows. In each row, the scores
+// that its query sees are moved to the beginning of the row for the softmax, then back.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,7 +11,7 @@
 namespace terrace::cpu {
 namespace {
 
-// The keys that some of these queries see, and of those the keys of one.
+// The range of keys that at least one of these queries sees; before() and of() give one query's part of the range.
 struct Seen {
   Seen(const AttentionBlock& s, std::int64_t first, std::int64_t count)
       : block(s), low(s.low(first)), high(std::max(low, s.high(first + count - 1))) {}
@@ -33,7 +33,7 @@ void move_back(A* row, std::int64_t before, std::int64_t count) {
   std::fill(row, row + before, A{0});
 }
 
-// Elements of rows: the heads of q begin a row of it, those of keys and values end a row of theirs.
+// Indices of elements: the heads of q begin a row of q, those of keys and values end a row of kv.
 struct Places {
   Places(const AttentionBlock& s, const TensorView& q, const TensorView& kv)
       : block(s), q_row(columns_of(q)), kv_row(columns_of(kv)), width(s.heads * s.head_dim) {}
@@ -59,7 +59,8 @@ struct Places {
   const std::int64_t q_row, kv_row, width;
 };
 
-// What a row of other keys, and the one of these, count in the result of both; `lse` becomes that of both.
+// The weights of the result over other keys and of the result over these keys in the merged result. merge() also makes `lse`
+// that of both.
 template <class A>
 struct Shares {
   A old = 0, added = 0;
@@ -134,7 +135,7 @@ void attend(Compute compute, const AttentionBlock& s, const TensorView& out, Acc
   }
 }
 
-// One group of query heads and its key-value head: dk and dv are summed over heads, then query blocks, ascending.
+// One key-value head and its group of query heads: dk and dv are summed over query heads, then over query blocks, ascending.
 template <class T>
 void attend_grad(Compute compute, const AttentionBlock& s, const TensorView& dq, const TensorView& dkv, const TensorView& dout,
                  const TensorView& out, const Acc<T>* lse, const TensorView& q, const TensorView& kv, std::int64_t batch,

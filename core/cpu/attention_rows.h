@@ -12,9 +12,9 @@
 
 namespace terrace::cpu {
 
-constexpr std::int64_t kQueryBlock = 64;  // rows of scores made together: with 2,048 keys they fit a second-level cache
+constexpr std::int64_t kQueryBlock = 64;  // rows of scores computed together: with 2,048 keys they fit a second-level cache
 
-// The length of a row of so many scores.
+// The row length in memory for this many scores.
 inline std::int64_t padded(std::int64_t keys) { return (keys + kSoftmaxPadding - 1) / kSoftmaxPadding * kSoftmaxPadding; }
 
 template <class A>
@@ -37,7 +37,8 @@ Matrix<Acc<T>> arithmetic_rows(Compute compute, const T* rows, std::int64_t coun
   }
 }
 
-// The products of a query and its first n keys become scores, but for a factor that the softmax has left: returned.
+// Turns the products of a query and its first n keys into scores. Returns the factor that is still missing: the softmax applies
+// it.
 template <class A>
 A make_scores(Compute compute, const ScoreRule& rule, std::int64_t dim, A* row, std::int64_t n) {
   const auto factor = static_cast<A>(rule.factor(dim));
@@ -46,7 +47,8 @@ A make_scores(Compute compute, const ScoreRule& rule, std::int64_t dim, A* row, 
   return 1;
 }
 
-// p: such products, which become probabilities. dp becomes the products' gradient, from that of the probabilities.
+// p holds such products and becomes the probabilities. dp holds the gradient of the probabilities and becomes that of the
+// products.
 template <class A>
 void softmax_grad(Compute compute, const ScoreRule& rule, std::int64_t dim, A* p, A* dp, std::int64_t n, std::int64_t width,
                   A lse, A inner) {

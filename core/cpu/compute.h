@@ -1,6 +1,6 @@
 // What every CPU operation needs: the pool, the kernels, the storage types of dtypes, and scratch that a thread keeps.
 //
-// Owner:   CpuMath; scratch belongs to the thread and is never given back (first touch of memory is slow).
+// Owner:   CpuMath. Scratch belongs to its thread and is never freed (the first touch of memory is slow).
 // Threads: any. Scratch of a slot is valid until the same thread asks for that slot again; a task of the pool must not
 //          run another parallel_for while it uses its scratch.
 #pragma once
@@ -82,7 +82,7 @@ inline ConvertKernel convert_kernel(const Kernels& kernels, DType to, DType from
   return kernels.convert[static_cast<int>(to)][static_cast<int>(from)][accumulate ? 1 : 0];
 }
 
-// The pool's tasks over [0, count) in blocks of `block`; a single block stays on the calling thread.
+// Runs f as tasks of the pool over [0, count), in blocks of `block`; a single block stays on the calling thread.
 template <class F>
 void blocks(ThreadPool& pool, std::int64_t count, std::int64_t block, F&& f) {
   const std::int64_t tasks = (count + block - 1) / block;
@@ -92,7 +92,7 @@ void blocks(ThreadPool& pool, std::int64_t count, std::int64_t block, F&& f) {
   }
   pool.parallel_for(tasks, [&](std::int64_t i) { f(i * block, std::min(count, (i + 1) * block)); });
 }
-// Rows a task takes, so that a task moves some 64 KiB whatever the row.
+// How many rows a task takes: it should move about 64 KiB, whatever the row length.
 inline std::int64_t rows_a_task(std::int64_t row_elements) {
   return std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, row_elements));
 }

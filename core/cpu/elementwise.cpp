@@ -4,7 +4,7 @@
 
 namespace terrace::cpu {
 namespace {
-constexpr std::int64_t kBlock = 32768;  // elements a task takes
+constexpr std::int64_t kBlock = 32768;  // elements per task
 }
 
 void add(Compute compute, TensorView y, TensorView x, TensorView r) {

@@ -9,7 +9,7 @@
 namespace terrace::cpu {
 namespace {
 
-constexpr std::int64_t kVocabularyBlock = 1024;  // rows of the table a task of the gradient owns
+constexpr std::int64_t kVocabularyBlock = 1024;  // rows of the table per task of the gradient
 constexpr std::int32_t kElsewhere = -1;          // the token is not in this part of the table
 
 void check_tokens(const std::int32_t* token, std::int64_t n, std::int64_t vocabulary) {
@@ -21,7 +21,7 @@ void check_tokens(const std::int32_t* token, std::int64_t n, std::int64_t vocabu
   }
 }
 
-// One row of a gradient: the rows of dy that `rows` lists, summed in that order, then written or added.
+// One row of a gradient: the rows of dy listed in `rows` are summed in that order, then written or added.
 template <class T>
 void gather_row(Compute compute, TensorView to, std::int64_t row, const T* dy, std::int64_t c, const std::int64_t* rows,
                 std::int64_t count, Accumulate accumulate) {
@@ -67,7 +67,7 @@ void embed_grad(Compute compute, TensorView dtable, TensorView dpositions, Tenso
   const auto* const token = raw<const std::int32_t>(tokens);
   const std::int64_t c = columns_of(dy), n = tokens.elements(), vocabulary = dtable.shape[0];
   check_tokens(token, n, vocabulary);
-  // The uses of each token, ascending; those of tokens that are elsewhere come first and belong to no row of the table.
+  // The positions of each token's uses, ascending. Tokens that are elsewhere sort first and belong to no row of the table.
   std::vector<std::int64_t> uses(static_cast<std::size_t>(n));
   std::iota(uses.begin(), uses.end(), 0);
   std::stable_sort(uses.begin(), uses.end(), [&](std::int64_t a, std::int64_t b) { return token[a] < token[b]; });

@@ -1,8 +1,8 @@
-// The vector loops of the CPU math, one table an instruction set, picked once at run time.
+// The vector loops of the CPU math: one table per instruction set, chosen once at run time.
 //
 // The same source is compiled for each instruction set on 64-byte vectors with a fixed lane order and no contraction, so
 // every table gives the same bits for fp32, bf16 and fp16 (fp64's exponentials and logarithms are the C library's).
-// T is the storage type (bf16 travels as its bits, fp16 as Fp16), A the arithmetic type (fp32, or fp64 for fp64).
+// T is the storage type (bf16 is stored as its bits, fp16 as Fp16), A the arithmetic type (fp32, or fp64 for fp64).
 //
 // Owner:   static tables.
 // Threads: any; kernels have no state.
@@ -12,20 +12,20 @@
 
 namespace terrace::cpu {
 
-// The bits of an fp16: another type than those of a bf16, and one without functions.
+// The bits of an fp16. It needs its own type, because the bits of a bf16 are also std::uint16_t; it has no functions.
 enum class Fp16 : std::uint16_t {};
 
 template <class T, class A>
 struct KernelsOf {
-  // One row of c elements, with gains offset + gain. `mean` null: RMSNorm. `bias` may be null. `square`, `product`: the whole
-  // row's means, of which these are some columns; null: the row is whole.
+  // One row of c elements, with gains offset + gain. `mean` null: RMSNorm. `bias` may be null. `square`, `product`: the means
+  // over the whole row, of which this call gets only some columns; null: the row is whole.
   void (*norm_row)(T* y, A* mean, A* rstd, const T* x, const T* gain, const T* bias, std::int64_t c, double eps, A offset,
                    const A* square);
   void (*norm_input_grad_row)(T* dx, const T* dy, const T* x, const T* gain, const A* mean, A rstd, std::int64_t c,
                               bool accumulate, A offset, const A* product);
   A (*row_product)(const T* a, const T* b, const T* gain, std::int64_t c, A offset);  // `gain` may be null
-  // Sums of at most kColumns columns over `rows` rows, by blocks of kRowBlock rows folded in order. `dbias`, `mean` may be
-  // null, and with `mean` `rstd`: x is as it is.
+  // Sums of at most kColumns columns over `rows` rows, by blocks of kRowBlock rows that are folded in order. `dbias` and `mean`
+  // may be null. `rstd` may be null if `mean` is: then x is used without normalisation.
   void (*norm_weight_grad)(A* dgain, A* dbias, const T* dy, const T* x, const A* mean, const A* rstd, std::int64_t rows,
                            std::int64_t columns, std::int64_t row_elements);
   void (*column_sums)(A* sums, const T* x, std::int64_t rows, std::int64_t columns, std::int64_t row_elements);

@@ -1,7 +1,7 @@
 // The source of every kernel table; each kernels_<isa>.cpp includes it once. Everything here has internal linkage and uses
 // no inline function of another header, so that no code of one instruction set can be linked into another's path.
 
-// clang-format off: each stands on those before it.
+// clang-format off: each file needs those before it.
 #include <terrace/core/cpu/kernels/vectors.inl>
 #include <terrace/core/cpu/kernels/functions.inl>
 #include <terrace/core/cpu/kernels/norm.inl>

@@ -6,7 +6,7 @@
 namespace terrace::cpu {
 namespace {
 
-// Calls f(row) for all rows of logits; before that, the row's target is checked.
+// Calls f(row) for all rows of logits, after checking the row's target.
 template <class F>
 void for_rows(Compute compute, const char* operation, const MatrixView& logits, TensorView targets, F&& f) {
   const std::int64_t columns = columns_of(logits);

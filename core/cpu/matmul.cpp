@@ -8,16 +8,16 @@ struct Tile {
   std::int64_t rows, columns;
 };
 
-// Equal parts of at most `largest`, each a multiple of `unit`.
+// The size of equal parts of at most `largest`, each a multiple of `unit`.
 std::int64_t part_of(std::int64_t size, std::int64_t largest, std::int64_t unit) {
   const std::int64_t parts = (size + largest - 1) / largest;
   return std::min(size, ((size + parts - 1) / parts + unit - 1) / unit * unit);
 }
 std::int64_t parts_of(std::int64_t size, std::int64_t part) { return (size + part - 1) / part; }
 
-// The tile of c, from its logical shape only. Measured on GPT-2's shapes: 256 × 768 loses least against one whole product
-// (the library packs both operands again for every tile), 384 columns cost 2 % more, 192 another 4 %; a product of few tiles
-// takes narrower ones, so that threads share it evenly. Units are multiples of the kernels' register blocks.
+// The tile of c, chosen only from its logical shape. Measured on GPT-2's shapes: 256 × 768 loses least against one whole
+// product (the library packs both operands again for every tile); 384 columns cost 2 % more, 192 another 4 %. A product with
+// few tiles gets narrower ones, so that threads share it evenly. Units are multiples of the kernels' register blocks.
 Tile tile_of(std::int64_t m, std::int64_t n) {
   constexpr std::int64_t kRows = 256, kRowUnit = 16, kColumnUnit = 96;
   struct Width {
@@ -31,8 +31,8 @@ Tile tile_of(std::int64_t m, std::int64_t n) {
   return {rows, part_of(n, 192, kColumnUnit)};
 }
 
-// A transposed operand's columns of one tile, side by side: strided by a long row they fall into few cache sets (a tenth of
-// the rate at 3,072 columns).
+// Copies the columns of a transposed operand that a tile needs, side by side. Without it they are a long row apart and fall
+// into few cache sets (a tenth of the rate at 3,072 columns).
 template <class T>
 Operand<T> narrowed(Operand<T> a, std::int64_t rows, std::int64_t k) {
   T* const copy = scratch<T>(Scratch::operand_a, rows * k);
@@ -51,12 +51,12 @@ void matmul(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixVie
   const std::int64_t tiles_down = parts_of(m, tile.rows), tiles_across = parts_of(n, tile.columns);
   const DType inner = accumulator_of(a.view.dtype);
   const auto add_bias = bias.empty() ? nullptr : convert_kernel(compute.kernels, inner, bias.dtype, true);
-  // With a bias, what c holds is added before it, and so not in the conversion.
+  // With a bias, the old content of c is added before the bias, so the final conversion must not add it.
   const bool adds_first = accumulate == Accumulate::yes && add_bias;
   const auto add_c = adds_first ? convert_kernel(compute.kernels, inner, c.view.dtype, true) : nullptr;
   const auto deliver = convert_kernel(compute.kernels, c.view.dtype, inner, accumulate == Accumulate::yes && !adds_first);
-  // bf16 products go through the tile even to fp32: the library adds parts of the inner sum in its output, and c's long rows
-  // lie badly in the caches for that.
+  // bf16 products go through a tile even if c is fp32: the library adds parts of the inner sum in its output, and the long rows
+  // of c would use the caches badly.
   const bool direct = c.view.dtype == a.view.dtype && c.view.dtype == inner && accumulate == Accumulate::no;
   const auto c_bytes = static_cast<std::int64_t>(size_of(c.view.dtype));
 
@@ -69,7 +69,7 @@ void matmul(Compute compute, MatrixView c, MatrixView a, Transpose ta, MatrixVie
       Operand<T> left{raw<T>(a.view) + (a_transposed ? i : i * lda), lda, a_transposed};
       const Operand<T> right{raw<T>(b.view) + (b_transposed ? j * ldb : j), ldb, b_transposed};
       if (std::is_same_v<T, float> && a_transposed && rows < m) left = narrowed(left, rows, k);
-      // The product is whole before anything is added to it: in c itself, or in a tile the thread keeps.
+      // The product is complete before anything is added to it: in c itself, or in a tile that the thread keeps.
       A* const product = direct ? raw<A>(c.view) + i * c.stride + j : scratch<A>(Scratch::tile, tile.rows * tile.columns);
       const std::int64_t stride = direct ? c.stride : tile.columns;
       tile_product(compute.kernels, product, stride, left, right, rows, columns, k);

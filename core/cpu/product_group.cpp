@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-// What the library uses: of this processor, or of the smaller one that DNNL_MAX_CPU_ISA names.
+// Whether the library uses `set`: a set of this processor, unless DNNL_MAX_CPU_ISA names a smaller one.
 bool has(dnnl_cpu_isa_t set) {
   const auto bits = static_cast<unsigned>(set);
   return (static_cast<unsigned>(dnnl_get_effective_cpu_isa()) & bits) == bits;

@@ -15,7 +15,8 @@
 namespace terrace::cpu {
 namespace {
 
-// The code of fp32 products takes 6 MiB (oneDNN 2.6 with AVX-512); the rest is for what threads need at their first product.
+// The code of fp32 products takes 6 MiB (oneDNN 2.6 with AVX-512); the rest is for what threads allocate at their first
+// product.
 constexpr std::size_t kRoomBytes = 16 * kMiB;
 
 std::string limits_in_words() {

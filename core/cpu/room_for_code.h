@@ -1,11 +1,11 @@
-// Room for the code of products, which oneDNN writes when it makes one first. It looks at no refusal of that memory and ends
-// the process with a signal, so the room is asked for before.
+// Checks that memory is left for the code of products, which oneDNN generates at a product's first use. oneDNN does not check
+// whether it got that memory, and dies of a signal without it; so this is checked before.
 //
-// Threads: any. Errors: Error(Exit::runtime), with the limit that leaves no room.
+// Threads: any. Errors: Error(Exit::runtime) that names the limits that leave no room.
 #pragma once
 
 namespace terrace::cpu {
 
-void demand_room_for_code();  // looks until it has found room once
+void demand_room_for_code();  // checks until it has succeeded once
 
 }  // namespace terrace::cpu

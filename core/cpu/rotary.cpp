@@ -10,7 +10,7 @@ void rotary(Compute compute, TensorView x, std::int64_t row_elements, std::int64
     using A = Acc<T>;
     const std::int64_t rows = x.shape[0], heads = x.shape[1], dim = x.shape[2], half = dim / 2;
     const std::int64_t positions = std::min(seq, rows);
-    // The table is made in fp64 and rounded once; making it costs seq·D/2 sines, little beside a layer's products.
+    // The table is computed in fp64 and rounded once. It costs seq·D/2 sines, which is little compared with a layer's products.
     A* const cosine = scratch<A>(Scratch::operation, 2 * positions * half);
     A* const sine = cosine + positions * half;
     blocks(compute.pool, positions, 64, [&](std::int64_t begin, std::int64_t end) {

@@ -1,4 +1,4 @@
-// Experts: which rows of which expert a token has, and the way there and back.
+// Experts: assigns tokens to rows of experts, moves them there and back.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace terrace::cpu {
 namespace {
 
-// Of row `r` of a matrix, in the sum type.
+// Converts row `r` of a matrix to the type of sums.
 template <class T>
 void widen_row(Compute compute, Acc<T>* to, const TensorView& from, std::int64_t r) {
   const std::int64_t columns = columns_of(from);
@@ -44,14 +44,14 @@ void choose(const Routing& routing, A* gates, std::int32_t* experts, A* lse, con
   for (std::int64_t j = routing.chosen; j < routing.slots(); ++j) gates[j] = 1;
 }
 
-// What a token of padding chooses.
+// The choices and gates of a padding token.
 template <class A>
 void choose_none(const Routing& routing, A* gates, std::int32_t* experts) {
   std::fill(experts, experts + routing.chosen, -1);
   std::fill(gates, gates + routing.chosen, A{0});
 }
 
-// Rows by expert, then by token; and what the report says of them.
+// Assigns rows by expert, then by token, and fills in the report's numbers about them.
 void place_rows(const Routing& routing, std::int64_t tokens, std::int32_t* rows, const std::int32_t* experts, double* report) {
   const RoutingReport at{routing};
   double* const asked = report + at.asked();
@@ -79,7 +79,7 @@ void place_rows(const Routing& routing, std::int64_t tokens, std::int32_t* rows,
     }
 }
 
-// Calls f(token, its slots' rows, their gates or null) for all tokens.
+// Calls f(token, the rows of its slots, their gates or null) for all tokens.
 template <class A, class F>
 void for_tokens(Compute compute, std::int64_t columns, const TensorView& rows, const TensorView& gates, F&& f) {
   const std::int64_t slots = rows.shape[1];
@@ -109,7 +109,7 @@ void route(Compute compute, const Routing& routing, TensorView gates, TensorView
       }
     });
     place_rows(routing, n, raw<std::int32_t>(rows), raw<const std::int32_t>(experts), numbers);
-    // Summed token by token, in fp64.
+    // Summed in fp64, token after token.
     A* const row = scratch<A>(Scratch::tile, width);
     std::vector<double> probability(static_cast<std::size_t>(width));
     double squares = 0, tokens = 0;
@@ -139,7 +139,7 @@ void route_grad(Compute compute, const Routing& routing, TensorView dlogits, Ten
     const auto narrow = convert_kernel(compute.kernels, logits.dtype, dtype_of<A>::value, false);
     blocks(compute.pool, n, rows_a_task(width), [&](std::int64_t begin, std::int64_t end) {
       A* const probability = scratch<A>(Scratch::tile, width);
-      A* const gradient = scratch<A>(Scratch::panel, width);  // of the probabilities, then of the logits
+      A* const gradient = scratch<A>(Scratch::panel, width);  // first of the probabilities, then of the logits
       for (std::int64_t i = begin; i < end; ++i) {
         auto* const row = dlogits.data + i * width * static_cast<std::int64_t>(sizeof(T));
         const auto* const expert = raw<const std::int32_t>(experts) + i * routing.chosen;
@@ -228,7 +228,7 @@ void gate_grad(Compute compute, TensorView dgates, TensorView dy, TensorView fro
         dgate[j] = 0;
         if (row[j] < 0) continue;
         widen_row<T>(compute, result, from, row[j]);
-        constexpr std::int64_t kSums = 8;  // of every eighth product, so that a vector of them is made at a time
+        constexpr std::int64_t kSums = 8;  // sum j has the products c with c % 8 == j, so that a vector is added at a time
         std::array<A, kSums> sums{};
         for (std::int64_t c = 0; c < columns; ++c) sums[static_cast<std::size_t>(c % kSums)] += token[c] * result[c];
         for (const A sum : sums) dgate[j] += sum;

@@ -1,12 +1,12 @@
-// Softmaxes of rows whose scores lie in parts (core/math.h): the scores that a query sees are laid side by side, in the
-// arithmetic type, and what becomes of them goes back to its places.
+// Softmaxes of rows whose scores lie in parts (core/math.h): the scores that a query sees are copied side by side, in the
+// arithmetic type, and the results are written back to their places.
 #include <terrace/core/cpu/attention_rows.h>
 #include <terrace/core/cpu/ops.h>
 
 namespace terrace::cpu {
 namespace {
 
-// f(the place of a run of neighbouring keys, how many of the row they are, how many there are), for the keys [low, high).
+// Calls f(place of a run of neighbouring keys, its offset from `low`, its length) for the keys [low, high).
 template <class F>
 void each_run(const ScoreRows& s, std::int64_t matrix, std::int64_t query, std::int64_t low, std::int64_t high, F&& f) {
   for (auto key = low; key < high;) {
@@ -48,7 +48,7 @@ class Rows {
   const ConvertKernel widen_, narrow_;
 };
 
-// f(matrix, query) on the pool, for every row.
+// Calls f(matrix, query) for every row, on the pool.
 template <class F>
 void each_row(Compute compute, const ScoreRows& s, F&& f) {
   blocks(compute.pool, s.count_of_matrices * s.count, rows_a_task(s.parts * s.keys), [&](std::int64_t begin, std::int64_t end) {

@@ -3,7 +3,7 @@
 namespace terrace::cpu {
 namespace {
 
-// Partial sums of kSumBlock elements, made anywhere, folded in ascending order.
+// Partial sums of kSumBlock elements, computed by any thread, folded in ascending order.
 template <class Kernel>
 double sum_blocks(Compute compute, std::int64_t n, Kernel&& kernel) {
   const std::int64_t count = (n + kSumBlock - 1) / kSumBlock;

@@ -1,4 +1,4 @@
-// Products of bf16: oneDNN's own where it has them (processors with AVX-512), else widened to fp32.
+// Products of bf16: oneDNN's own where it has them (processors with AVX-512), otherwise widened to fp32.
 #include <array>
 #include <map>
 #include <mutex>
@@ -15,7 +15,7 @@ const dnnl::engine& engine() {
   return cpu;
 }
 
-// One product's shape, strides and primitive. A thread makes it once and uses it again.
+// One product's shape, strides and primitive. A thread makes it once and then reuses it.
 struct Primitive {
   dnnl::matmul product;
   dnnl::memory a, b, c;
@@ -29,8 +29,8 @@ dnnl::memory::desc layout(std::int64_t rows, std::int64_t columns, std::int64_t 
   return {dnnl::memory::dims{rows, columns}, type, strides};
 }
 
-// One thread at a time: the library's own cache of primitives races when two are made at once (oneDNN 2.6, seen by
-// ThreadSanitizer; to make one first of all does not help). Running them is safe.
+// Only one thread at a time may make a primitive: the library's own cache of primitives has a data race when two are made at
+// once (oneDNN 2.6, found by ThreadSanitizer; making one in advance does not help). Running them is safe.
 Primitive make_primitive(const Key& key) {
   static std::mutex making;
   const std::lock_guard lock(making);
@@ -44,7 +44,8 @@ Primitive make_primitive(const Key& key) {
 
 }  // namespace
 
-// The library answers for the processor, or for the smaller one that DNNL_MAX_CPU_ISA names. Without AVX-512 it has no product.
+// The library answers for the processor, or for a smaller one named by DNNL_MAX_CPU_ISA. Without AVX-512 it has no bf16
+// product.
 bool library_multiplies_bf16() {
   hold_one_thread();
   static const bool answer = [] {

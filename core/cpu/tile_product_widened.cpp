@@ -3,7 +3,7 @@
 namespace terrace::cpu {
 namespace {
 
-// Elements of the inner sum: a tile's widened operands fit a second-level cache.
+// Elements of the inner sum per part: a tile's widened operands then fit a second-level cache.
 constexpr std::int64_t kPart = 512;
 
 constexpr DType dtype_of(Fp16) { return DType::fp16; }
@@ -44,8 +44,8 @@ template void widened_product(const Kernels&, float*, std::int64_t, Operand<Fp16
 template void widened_product(const Kernels&, float*, std::int64_t, Operand<std::uint16_t>, Operand<std::uint16_t>,
                               std::int64_t, std::int64_t, std::int64_t);
 
-// oneDNN multiplies fp16 from version 3 on, and only on processors that compute in it. Widening gives every processor the sums
-// that fp32 operands have.
+// oneDNN multiplies fp16 from version 3 on, and only on processors that compute in fp16. Widening gives the same sums on every
+// processor as fp32 operands do.
 void tile_product(const Kernels& kernels, float* c, std::int64_t ldc, Operand<Fp16> a, Operand<Fp16> b, std::int64_t m,
                   std::int64_t n, std::int64_t k) {
   widened_product(kernels, c, ldc, a, b, m, n, k);

@@ -1,5 +1,5 @@
-// Products of 16-bit numbers in fp32: a part of the inner sum at a time is widened, which is exact, and multiplied; parts add
-// up in ascending order.
+// Products of 16-bit numbers, computed in fp32: one part of the inner sum at a time is widened (which is exact) and multiplied;
+// the parts are added in ascending order.
 //
 // Threads: any; uses the calling thread's scratch of operand_a and operand_b.
 #pragma once

@@ -12,7 +12,7 @@
 
 namespace terrace::cuda {
 
-// The type that sums and statistics are kept in.
+// The type in which sums and statistics are kept.
 template <class T>
 struct accumulator {
   using type = float;
@@ -43,7 +43,7 @@ TERRACE_HD std::uint16_t bf16_bits(float x) {
   const bool nan = (u & 0x7fffffffU) > 0x7f800000U;
   return static_cast<std::uint16_t>(nan ? (u >> 16) | 0x40U : (u + 0x7fffU + ((u >> 16) & 1U)) >> 16);
 }
-// Two of them, the first in the lower half: one instruction on a GPU. A NaN's payload is not specified.
+// Converts two numbers, the first to the lower half: one instruction on a GPU. The payload of a NaN is not specified.
 TERRACE_HD std::uint32_t bf16_pair(float low, float high) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t pair;
@@ -53,7 +53,7 @@ TERRACE_HD std::uint32_t bf16_pair(float low, float high) {
   return static_cast<std::uint32_t>(bf16_bits(high)) << 16 | bf16_bits(low);
 #endif
 }
-// The same of fp16. A NaN's payload is not specified.
+// The same for fp16. The payload of a NaN is not specified.
 TERRACE_HD std::uint32_t fp16_pair(float low, float high) {
 #if defined(__CUDA_ARCH__)
   std::uint32_t pair;
@@ -63,7 +63,7 @@ TERRACE_HD std::uint32_t fp16_pair(float low, float high) {
   return fp16_bits::rounded<std::uint32_t>(high) << 16 | fp16_bits::rounded<std::uint32_t>(low);
 #endif
 }
-// Acc<T> to T: narrow<bf16>(1.5F).
+// Converts Acc<T> to T: narrow<bf16>(1.5F).
 template <class T>
 TERRACE_HD T narrow(Acc<T> x) {
   return x;
@@ -81,8 +81,8 @@ TERRACE_HD fp16 narrow<fp16>(float x) {
   return y;
 }
 
-// 2^x, for softmax: one instruction on a GPU (2 units in the last place; subnormal results are zero), the C library's on the
-// host.
+// 2^x, for softmax. On a GPU: one instruction (error up to 2 units in the last place; subnormal results are zero); on the host:
+// the C library's function.
 TERRACE_HD float exp2_of(float x) {
 #if defined(__CUDA_ARCH__)
   float y;

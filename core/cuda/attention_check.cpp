@@ -12,18 +12,18 @@
 namespace terrace::cuda {
 namespace {
 
-// The bound of each kernel's error in tests with an oracle in fp64, relative to the largest value: two kernels may differ by
-// twice it.
+// Twice the bound that tests set for each kernel's error, relative to the largest value, against an fp64 oracle: two kernels
+// may differ by the sum of their errors.
 constexpr double kOutBound = 2 * 6e-3, kLseBound = 2 * 1e-5, kGradientBound = 2 * 12e-3;
 
-// Tiles of 64, 96, 128 and 192 positions, the last one not full; up to nine tiles pass by, so that each place holds one after
-// another.
+// 521 positions leave the last tile incomplete for tiles of 64, 96, 128 and 192 positions. Up to nine tiles pass, so each place
+// in shared memory holds several tiles, one after another.
 AttentionShape shape_of(std::int64_t head_dim) {
   return {.batch = 1, .seq = 521, .heads = 2, .kv_heads = 1, .head_dim = head_dim};
 }
 
 struct Results {
-  TensorView out, lse, dqkv;  // the first two, or the last
+  TensorView out, lse, dqkv;  // forward: the first two; backward: the last
 };
 
 // All of the check's tensors, at the same offsets on the host and on the GPU.
@@ -46,7 +46,7 @@ struct Tensors {
       }
     }
   }
-  TensorView qkv, dout;  // dout, given: of the backward
+  TensorView qkv, dout;  // only for the backward: dout and given
   Results given, warps, first, second;
   std::size_t results_at = 0, bytes = 0;
 
@@ -67,7 +67,7 @@ void fill(const TensorView& x) {
   }
 }
 
-// Of each row the columns [begin, end).
+// Compares only the columns [begin, end) of each row.
 struct Columns {
   std::int64_t begin, end;
 };
@@ -88,7 +88,7 @@ std::string compare(const char* what, const TensorView& got, const TensorView& w
                      bound * largest);
 }
 
-// Each part of the gradient beside its own largest value.
+// Compares each part of the gradient relative to its own largest value.
 std::string compare(const AttentionShape& s, const Results& got, const Results& want, bool backward) {
   const std::int64_t q = s.heads * s.head_dim, k = q + s.kv_heads * s.head_dim, v = k + s.kv_heads * s.head_dim;
   std::string wrong;
@@ -106,7 +106,7 @@ std::string compare(const AttentionShape& s, const Results& got, const Results& 
   return wrong;
 }
 
-// Nothing of the check runs any more when its host memory goes.
+// Makes sure that no work of the check still runs when its host memory is freed.
 class Ended {
  public:
   explicit Ended(const CheckPlace& place) : place_(place) {}
@@ -143,7 +143,7 @@ std::string check_warpgroup_attention(const CheckPlace& place, const AttentionSu
   };
   fill(host.qkv);
   if (subject.backward) fill(host.dout);
-  std::fill(slab.data() + host.results_at, slab.data() + host.bytes, std::byte{0xff});  // not a number
+  std::fill(slab.data() + host.results_at, slab.data() + host.bytes, std::byte{0xff});  // NaN
   check("cudaMemcpyAsync", place.runtime.copy_async(place.workspace.data, slab.data(), gpu.bytes, place.stream));
   if (subject.backward) warps.forward(shape, gpu.given.out, gpu.given.lse, gpu.qkv);
   issue(warps, gpu.warps);

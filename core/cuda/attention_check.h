@@ -1,8 +1,9 @@
-// Checks that the warpgroup kernels of attention are correct on this GPU: fixed inputs, computed by them twice and by the
-// warps' kernels once. Tests prove their products on a host that emulates them as the manual describes; this check runs on the
-// real GPU.
+// Checks that the warpgroup kernels of attention are correct on this GPU: computes fixed inputs twice by them and once by the
+// kernels of warps. Tests prove the products of these kernels on a host that emulates them according to the manual; this check
+// runs on the real GPU.
 //
-// Owner:   borrows all of its place; the workspace is the stream's own at that point of its order, at most 4 MB of it are used.
+// Owner:   borrows everything in CheckPlace. The workspace is that of the stream; the check uses at most 4 MB of it, in stream
+//          order.
 // Threads: the stream's issuing thread. It waits for the stream.
 // Errors:  CudaError for copies and for earlier work. A kernel that cannot be launched is a result of the check, not an error.
 #pragma once
@@ -20,11 +21,11 @@ namespace terrace::cuda {
 
 struct CheckPlace {
   CudaRuntime& runtime;
-  MemoryResource& host;  // that copies may come from
+  MemoryResource& host;  // memory that copies may come from
   CudaStreamHandle stream;
   Workspace workspace;
 };
-// Issue attention by the kernels of one kind.
+// Functions that issue attention by one kind of kernel.
 struct AttentionIssuers {
   std::function<void(const AttentionShape&, TensorView out, TensorView lse, TensorView qkv)> forward;
   std::function<void(const AttentionShape&, TensorView dqkv, TensorView dout, TensorView out, TensorView lse, TensorView qkv)>
@@ -35,7 +36,7 @@ struct AttentionIssuers {
 std::string check_warpgroup_attention(const CheckPlace& place, const AttentionSubject& subject, const AttentionIssuers& warps,
                                       const AttentionIssuers& warpgroups);
 
-// Issue it by the kernel that the choice says, which may ask for the check.
+// Issues attention by the kernel that the choice returns; the choice may first run the check.
 void issue_chosen(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView out, TensorView lse,
                   TensorView qkv, const AttentionIssuers& warps, const AttentionIssuers& warpgroups);
 void issue_chosen_grad(AttentionChoice& choice, const CheckPlace& place, const AttentionShape& shape, TensorView dqkv,

@@ -44,7 +44,7 @@ CudaBranch::Join::~Join() {
     auto* const end = branch_.event(branch_.end_);
     if (runtime.record_event(end, branch_.handle_) == kCudaSuccess && runtime.stream_wait_event(trunk_, end) == kCudaSuccess)
       return;
-  } catch (...) {  // there is no event
+  } catch (...) {  // no event could be made
   }
   runtime.synchronize_stream(branch_.handle_);
 }

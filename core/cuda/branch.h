@@ -1,12 +1,12 @@
-// A second CUDA stream beside that of a CudaStream, the trunk, for work that its launch() functions issue to both. The GPU
-// keeps the order between the two by events; no thread waits.
+// A second CUDA stream (the branch) beside that of a CudaStream (the trunk), for work that its launch() functions issue to
+// both. The GPU keeps the order between the two by events; no thread waits.
 //
-//   follow   the branch's later work starts after all that the trunk was given
-//   mark     remembers all that the branch was given, in one of two places
-//   hold     the trunk's later work starts after what the place remembers
+//   follow   later work of the branch starts after everything issued so far on the trunk
+//   mark     stores in one of two places what has been issued so far on the branch
+//   hold     later work of the trunk starts after the work that the place stores
 //
-// Owner:   the code that issues. At the end it must have the trunk hold for all of the branch (CudaBranch::Join): then the
-//          trunk's end is that of both.
+// Owner:   the code that issues. At the end, the trunk must hold for all work of the branch (CudaBranch::Join): then the end of
+//          the trunk is the end of both.
 // Threads: the trunk's issuing thread; destroyed after the trunk has ended.
 // Errors:  CudaError.
 #pragma once
@@ -30,9 +30,9 @@ class CudaBranch {
   [[nodiscard]] CudaStreamHandle handle() const { return handle_; }
   void follow(CudaStreamHandle trunk);
   void mark(std::size_t place);
-  void hold(CudaStreamHandle trunk, std::size_t place);  // nothing, if the place remembers nothing
+  void hold(CudaStreamHandle trunk, std::size_t place);  // does nothing if the place stores nothing
 
-  // At its end, also that by an exception, the trunk holds for all that the branch was given.
+  // At the end of its scope, also if an exception ends it, the trunk holds for all work that was issued on the branch.
   class Join {
    public:
     Join(CudaBranch& branch, CudaStreamHandle trunk) : branch_(branch), trunk_(trunk) {}
@@ -53,7 +53,7 @@ class CudaBranch {
   const std::string on_;
   CudaStreamHandle handle_ = nullptr;
   CudaEventPool events_;
-  CudaEventPool::Lease trunk_, end_;  // made at their first use; a wait keeps what it saw, so each is recorded again
+  CudaEventPool::Lease trunk_, end_;  // made at first use; recorded again each time: a wait keeps the record that it saw
   std::array<CudaEventPool::Lease, 2> places_;
 };
 

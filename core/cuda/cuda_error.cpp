@@ -11,10 +11,10 @@ std::string describe(CudaRuntime& runtime, int code, std::string_view on, std::s
   return fmt::format("{}: {} failed: {} ({}): {}", on, call, runtime.error_name(code), code, runtime.error_text(code));
 }
 
-// A kernel failed: from then on every call of the process fails with this error.
+// A kernel failed: from then on, every CUDA call of the process fails with this error.
 bool is_of_a_kernel(int code) { return code == 700 || code == 702 || (code >= 710 && code <= 720); }
 
-// The remedy.
+// How to fix it.
 std::string_view mend(int code) {
   if (is_of_a_kernel(code)) {
     return "\n  a kernel failed before this call: run the same command under compute-sanitizer to find it";

@@ -1,4 +1,4 @@
-// A call of the CUDA runtime that failed, as the user sees it: on what, which call, CUDA's name and text, how to mend it.
+// A failed call of the CUDA runtime, as the user sees it: on what, which call, CUDA's name and text, and how to fix it.
 //
 // Owner: a value. Threads: any.
 #pragma once
@@ -14,7 +14,7 @@ namespace terrace {
 class CudaError : public Error {
  public:
   // `on`: "cuda:0, stream \"upload\""; `call`: "cudaMemcpyAsync of 4096 bytes".
-  // `advice`: instead of what is usual for the code.
+  // `advice`: replaces the usual advice for the code.
   CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice = {});
   [[nodiscard]] int code() const noexcept { return code_; }
 
@@ -22,8 +22,8 @@ class CudaError : public Error {
   int code_;
 };
 
-// For places that cannot throw: one line on standard error. Not for the error of a kernel, which its stream reports and every
-// call after it repeats.
+// For places that cannot throw: prints one line on standard error. Prints nothing for the error of a kernel: its stream reports
+// it, and every later call repeats it.
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept;
 
 }  // namespace terrace

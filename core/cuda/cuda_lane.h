@@ -1,7 +1,8 @@
 // The Lane (lane.h) of a GPU, and the launch of a kernel on a stream. For .cu files.
 //
 // Threads: launch() from the thread that issues on the stream, with the device current.
-// Errors:  launch() throws Error with the kernel's shape and CUDA's reason; what fails while it runs is the stream's matter.
+// Errors:  launch() throws Error with the kernel's shape and CUDA's reason. A failure while the kernel runs is reported by the
+//          stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -20,7 +21,7 @@ extern __shared__ __align__(128) unsigned char shared_memory[];
 
 class CudaLane {
  public:
-  // One for all of a warp's threads, so that the compiler sees that what depends on it does not diverge.
+  // Takes the value of lane 0 for the whole warp, so that the compiler knows that code which depends on it does not diverge.
   __device__ __forceinline__ CudaLane() : warp_(__shfl_sync(kAll, static_cast<int>(threadIdx.x) / kWarp, 0)) {}
 
   __device__ __forceinline__ int thread() const { return static_cast<int>(threadIdx.x); }
@@ -128,8 +129,7 @@ __global__ void __launch_bounds__(max_threads_of<Kernel>(), min_blocks_of<Kernel
   Kernel{}(lane, args);
 }
 
-// `stream` is a cudaStream_t. A kernel that names kThreads (and kMinBlocks, blocks a multiprocessor) is compiled for as many
-// threads.
+// `stream` is a cudaStream_t. A kernel that defines kThreads (and kMinBlocks, blocks per multiprocessor) is compiled for these.
 template <class Kernel, class Args>
 void launch(void* stream, const LaunchShape& shape, const Args& args) {
   const auto check = [&](const char* call, cudaError_t error) {

@@ -1,6 +1,6 @@
-// The math of a GPU, made by the device (device.h) through a factory, so that tests can give it a Math of their own.
+// Makes the math of a GPU. The device (device.h) gets it through a factory, so that tests can supply their own Math.
 //
-// Owner: the device, which outlives it as the runtime does. Threads, errors: as Math.
+// Owner: the device. It and the runtime outlive the math. Threads, errors: as Math.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,8 @@ namespace terrace {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
-// Operations as CUDA kernels and cuBLASLt products. In the module. TERRACE_ATTENTION_KERNEL=warps|warpgroups forces attention's
-// kernel.
+// Operations as CUDA kernels and cuBLASLt products. Part of the module. TERRACE_ATTENTION_KERNEL=warps|warpgroups forces the
+// kernel of attention.
 std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device, const CudaOptions& options);
 
 }  // namespace terrace

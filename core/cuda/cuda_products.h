@@ -1,4 +1,4 @@
-// The asynchronous products of a warpgroup (lane.h) in PTX, for CudaLane. They assemble for sm_90a only.
+// The asynchronous products of a warpgroup (lane.h) in PTX, for CudaLane. They can be assembled only for sm_90a.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace terrace::cuda::ptx {
 #define TERRACE_NAMES48 TERRACE_NAMES32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TERRACE_NAMES64 TERRACE_NAMES48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// Behind the operands: is d added to; a and b are taken as they are (1, 1), and whether they are transposed.
+// The last operands of the instruction: whether to add to d; 1, 1: do not negate a and b; and whether they are transposed.
 #define TERRACE_PRODUCT(columns, names, operands, add, transposed)                                                          \
   "{\n.reg .pred add;\nsetp.ne.b32 add, " add ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" names \
   "}, " operands ", add, 1, 1, " transposed ";\n}\n"
@@ -70,7 +70,7 @@ __device__ __forceinline__ void multiply_async_transposed(float (&d)[n][4], cons
 #undef TERRACE_NAMES64
 #undef TERRACE_PRODUCT
 
-// The compiler must not read these before, nor know what they hold.
+// Stops the compiler from reading these earlier, and from assuming what they hold.
 template <int n>
 __device__ __forceinline__ void touch(float (&d)[n][4]) {
   TERRACE_UNROLL

@@ -70,7 +70,7 @@ class CudaDevice final : public Device {
   const CudaProperties properties_;
   const std::unique_ptr<MemoryResource> memory_, limited_;
   const std::shared_ptr<MemoryResource> host_memory_;
-  const std::unique_ptr<Math> math_;  // last: it may take memory
+  const std::unique_ptr<Math> math_;  // last: its constructor may take memory of the device
 };
 
 }  // namespace

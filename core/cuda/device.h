@@ -1,9 +1,9 @@
-// The CUDA device on a runtime. The public way to one is make_cuda_device() of core/cuda.h, which loads the module that calls
-// this with the real runtime and the CUDA math; tests call it with a fake one.
+// The CUDA device on a given runtime. Programs use make_cuda_device() of core/cuda.h, which loads the module; the module calls
+// this with the real runtime and the CUDA math. Tests call it with a fake runtime.
 //
-// Owner:   as make_cuda_device(). Memory that was handed out keeps the runtime.
+// Owner:   as make_cuda_device(). Memory of the device keeps the runtime alive.
 // Threads: any.
-// Errors:  CudaError; Error(Exit::hardware_missing) for a device that is not there.
+// Errors:  CudaError; Error(Exit::hardware_missing) for a device that does not exist.
 #pragma once
 
 #include <memory>

@@ -12,7 +12,7 @@ CudaEventPool::~CudaEventPool() {
 CudaEventPool::Lease CudaEventPool::take() {
   const std::lock_guard lock(mutex_);
   if (free_.empty()) {
-    // Room first: an event that was made is never lost, and give() never allocates.
+    // Reserve first: then no event that was made can be lost, and give() never allocates.
     all_.reserve(all_.size() + 1);
     free_.reserve(all_.size() + 1);
     CudaEventHandle event = nullptr;

@@ -1,6 +1,6 @@
-// CUDA events of one stream, used again and again: making one costs more than recording it.
+// Reuses the CUDA events of one stream: making one costs more than recording it.
 //
-// Owner:   the stream; all events are back when the pool goes. Threads: any.
+// Owner:   the stream; all events must be back before the pool is destroyed. Threads: any.
 // Errors:  CudaError.
 #pragma once
 
@@ -20,7 +20,7 @@ class CudaEventPool {
   CudaEventPool(const CudaEventPool&) = delete;
   CudaEventPool& operator=(const CudaEventPool&) = delete;
 
-  // An event that goes back by itself.
+  // Deleter that returns an event to its pool.
   struct Return {
     CudaEventPool* pool;
     void operator()(CudaEventHandle event) const noexcept { pool->give(event); }

@@ -1,5 +1,6 @@
-// What a kernel is written against: a Lane is one thread of a block. The same source runs on a GPU (CudaLane, cuda_lane.h)
-// and, in tests, on the host (EmulatedLane, tests/support/emulated_lane.h), where a block's threads are fibers.
+// The interface that kernels are written against: a Lane is one thread of a block. The same source runs on a GPU (CudaLane,
+// cuda_lane.h) and, in tests, on the host (EmulatedLane, tests/support/emulated_lane.h), where the threads of a block are
+// fibers.
 //
 // A kernel is a struct:
 //
@@ -11,7 +12,8 @@
 //   test::emulate<AddRows>({.blocks = {rows}, .threads = 256}, args);          // in its test
 //
 // Args is a trivially copyable struct of pointers and numbers, at most 4 KiB. Offsets into tensors are std::int64_t. A kernel
-// may name kThreads, the most threads it is launched with, and kMinBlocks, blocks a multiprocessor that registers must allow.
+// may define kThreads, the most threads of a launch, and kMinBlocks, the blocks per multiprocessor that its registers must
+// allow.
 //
 // A Lane has:
 //
@@ -33,38 +35,39 @@
 //   // d[16,8] += a[16,16] · b[16,8], of bf16
 //   void multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1);
 //
-// and copies from global to shared memory that go on beside computing. Each thread sees its own after the wait; the others
-// see them after a sync() behind the wait:
+// and copies from global to shared memory that run beside computing. A thread sees its own copies after the wait; the others
+// see them after a sync() that follows the wait:
 //
 //   // 16 bytes, both aligned to 16. Not valid: zeros, `from` is not read.
 //   void copy_async(void* to_shared, const void* from, bool valid);
 //   void commit_copies();                           // what was begun since the last call is one group
 //   template <int n> void wait_copies(Pending<n>);  // until at most n groups of this thread are under way
 //
-// and, on compute capability 9.0 only (code for sm_90a), products that go on beside computing. They are made by a warpgroup,
-// four warps of which the first is a multiple of four: all its threads come to each of these four, with the same descriptors
-// (matrix_descriptor.h; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Of the 64 rows of a and d a warp has 16;
-// in registers they lie as in multiply().
+// and, on compute capability 9.0 only (code for sm_90a), products that run beside computing. A warpgroup makes them: four
+// warps, the first of which has a number divisible by four. All its threads must call each of these functions with the same
+// descriptors (matrix_descriptor.h; PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions"). Each warp has 16 of the 64
+// rows of a and d; in registers, they are arranged as for multiply().
 //
-//   // d[64,8·n] = a[64,16] · b[16,8·n], or += where `add`. b is kept as rows of its columns, or (transposed) as rows of k.
+//   // d[64,8·n] = a[64,16] · b[16,8·n], or += if `add`. b is stored by columns: its column n is row n of the stored matrix;
+//   // for multiply_async_transposed(), b is stored by rows.
 //   template <int n> void multiply_async(float (&d)[n][4], MatrixDescriptor a, MatrixDescriptor b, bool add);
-//   template <int n> void multiply_async_transposed(float (&d)[n][4], const std::uint32_t (&a)[4], MatrixDescriptor b, bool
-//   add);
-//   // Between any access to the registers d and a and the product that is given them.
+//   template <int n> void multiply_async_transposed(float (&d)[n][4], const std::uint32_t (&a)[4], MatrixDescriptor b,
+//                                                   bool add);
+//   // Required between any access to the registers d and a and the product that uses them.
 //   void fence_products();
 //   void commit_products();                         // what was begun since the last call is one group
-//   // Until at most n groups of this warp are under way; `ended` names the sums that may be touched from here on.
+//   // Waits until at most n groups of this warp are under way; `ended` names the sums that may be used from here on.
 //   template <int n, class... Sums> void wait_products(Pending<n>, Sums&... ended);
 //   // Makes this thread's completed writes to shared memory visible to products after the next sync().
 //   void fence_shared();
 //   std::uint32_t shared_address(const void*);      // of shared memory, as descriptors have it; shared() may lie at any 128
 //
-// From its start to its wait a product reads its places in shared memory and the registers a, and writes d. Meanwhile no thread
-// may write the shared memory and the registers a, or access d. Arrays passed to products live as long as the kernel.
+// From its start until the wait for it, a product reads its shared memory and the registers a, and writes d. Meanwhile no
+// thread may write that shared memory or the registers a, or access d. Arrays passed to products live as long as the kernel.
 //
 // Threads: a Lane belongs to its thread. Nothing here is atomic: results depend on operand values and shapes only.
-// Build:   .cu files are compiled with --expt-relaxed-constexpr, so that the library's constexpr functions (std::bit_cast)
-//          serve both sides.
+// Build:   .cu files are compiled with --expt-relaxed-constexpr, so that constexpr functions of the standard library
+//          (std::bit_cast) work on both sides.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -92,7 +95,7 @@ struct LaunchShape {
   std::size_t shared_bytes = 0;
 };
 
-// Behind the given number of bytes of shared memory: shared_as<float>(lane, 1024).
+// The shared memory from byte `offset` on: shared_as<float>(lane, 1024).
 template <class T, class Lane>
 TERRACE_KERNEL T* shared_as(Lane& lane, std::size_t offset = 0) {
   return reinterpret_cast<T*>(lane.shared() + offset);

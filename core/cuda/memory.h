@@ -1,4 +1,4 @@
-// Memory of a GPU, and host memory that a GPU copies from at full speed.
+// Memory of a GPU, and host memory that a GPU can copy from and to at full speed.
 //
 // Owner:   both keep the runtime alive. Their slabs must be freed before they are destroyed.
 // Threads: any.
@@ -15,13 +15,13 @@
 
 namespace terrace {
 
-// cudaMalloc, not CUDA's stream-ordered pool: an arena is allocated once per run, so a pool would not be faster; a pool keeps
-// more than it gives out; and cudaFree waits for work that still uses the memory. Not zeroed. Without a limit (see
+// Uses cudaMalloc, not CUDA's stream-ordered pool: an arena is allocated once per run, so a pool would not be faster; a pool
+// keeps more memory than it hands out; and cudaFree waits for work that still uses the memory. Not zeroed. Has no limit (see
 // make_limited_memory).
 std::unique_ptr<MemoryResource> make_device_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on);
 
-// The slabs of `inner`, registered with CUDA by the pool's threads in pieces (pieces.h), and unregistered before they go back.
-// Large ones say on standard error how far they are. The pool must outlive every allocate().
+// The slabs of `inner`, registered with CUDA by the pool's threads in pieces (pieces.h), and unregistered before they are
+// returned. For large slabs, progress is printed on standard error. The pool must outlive every call of allocate().
 class ThreadPool;
 std::unique_ptr<MemoryResource> make_registered_memory(std::shared_ptr<CudaRuntime> runtime, int device_index, std::string on,
                                                        ThreadPool& pool, std::unique_ptr<MemoryResource> inner,

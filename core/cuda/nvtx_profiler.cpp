@@ -30,7 +30,7 @@ class NvtxProfiler final : public CudaProfiler {
 
 }  // namespace
 
-// Without a tool NVTX's calls do nothing, and a domain is null.
+// Without a profiler, NVTX's calls do nothing, and the domain is null.
 std::unique_ptr<CudaProfiler> make_nvtx_profiler() {
   const auto domain = nvtxDomainCreateA("terrace");
   return domain ? std::make_unique<NvtxProfiler>(domain) : nullptr;

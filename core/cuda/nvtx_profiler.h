@@ -1,4 +1,4 @@
-// Ranges and names by NVTX, whose headers come with the CUDA toolkit and need no library. In the module.
+// Passes ranges and names to NVTX, whose headers come with the CUDA toolkit and need no library. Part of the module.
 //
 // Owner: the caller. Threads, errors: as CudaProfiler.
 #pragma once
@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// Null when this process runs under no profiler: then nothing is ever called.
+// Null if this process runs under no profiler: then no call is ever made.
 std::unique_ptr<CudaProfiler> make_nvtx_profiler();
 
 }  // namespace terrace

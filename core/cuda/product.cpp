@@ -39,7 +39,7 @@ ProductKey key_of(const MatrixView& c, const MatrixView& a, Transpose ta, const 
 }
 
 ColumnProduct by_columns(const ProductKey& p) {
-  // [rows, columns] by rows is [columns, rows] by columns, each of its columns `columns` long.
+  // A row-major [rows, columns] is a column-major [columns, rows], whose columns are `columns` long.
   const auto turned = [](std::int64_t rows, std::int64_t columns, std::int64_t stride) {
     return ColumnMajor{columns, rows, stride == 0 ? columns : stride};
   };

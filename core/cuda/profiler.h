@@ -1,7 +1,8 @@
-// A profiler that looks on, as streams tell it what they do. In the module NVTX (nvtx_profiler.cpp); tests have their own.
+// The interface through which streams tell a profiler what they do. The module has one for NVTX (nvtx_profiler.cpp); tests have
+// their own.
 //
 // Owner:   the CudaRuntime. Threads: any; a range belongs to the thread that began it, which ends it.
-// Errors:  none: what a profiler makes of it is its own business.
+// Errors:  none: a profiler deals with its own failures.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ class CudaProfiler {
  public:
   virtual ~CudaProfiler() = default;
   virtual void name_stream(CudaStreamHandle stream, const std::string& name) = 0;
-  // Everything that the calling thread issues in between belongs to the name.
+  // Everything that the calling thread issues between the two calls belongs to the name.
   virtual void begin_range(const std::string& name) = 0;
   virtual void end_range() = 0;
 };

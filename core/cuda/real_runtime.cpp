@@ -77,7 +77,7 @@ class RealCudaRuntime final : public CudaRuntime {
   std::string error_text(int code) override { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
  private:
-  // CUDA also keeps the last error; it has been reported here and must not be attributed to a later call.
+  // CUDA also keeps the last error. It has been reported here, so it must not be attributed to a later call.
   static int told(cudaError_t code) {
     if (code != cudaSuccess) (void)cudaGetLastError();
     return static_cast<int>(code);

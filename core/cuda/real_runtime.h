@@ -1,6 +1,6 @@
-// The CUDA runtime itself. In the module.
+// The real CUDA runtime. Part of the module.
 //
-// Owner: the caller; it keeps nothing. Threads, errors: as CudaRuntime.
+// Owner: the caller; the runtime has no state. Threads, errors: as CudaRuntime.
 #pragma once
 
 #include <memory>

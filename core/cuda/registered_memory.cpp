@@ -52,7 +52,7 @@ class RegisteredMemory final : public MemoryResource {
     std::size_t bytes;
     bool registered = false;
     int code = kCudaSuccess;
-    std::string_view call = {};  // that failed
+    std::string_view call = {};  // the failed call
   };
   static constexpr std::string_view kSetDevice = "cudaSetDevice";
 
@@ -76,10 +76,10 @@ class RegisteredMemory final : public MemoryResource {
                                  pieces_.register_bytes - reinterpret_cast<std::uintptr_t>(data) % pieces_.register_bytes);
   }
 
-  // On all threads: pinning walks over every page. Once one has failed no further one is begun.
+  // Runs on all threads, because pinning visits every page. Once a piece has failed, no further one is begun.
   void register_all(std::vector<Piece>& pieces, std::size_t all_bytes) {
     std::atomic<bool> failed{false};
-    std::mutex mutex;  // of what follows
+    std::mutex mutex;  // protects the two counts
     std::size_t done_bytes = 0, told_bytes = 0;
     pool_.parallel_for(static_cast<std::int64_t>(pieces.size()), [&](std::int64_t i) {
       auto& piece = pieces[static_cast<std::size_t>(i)];

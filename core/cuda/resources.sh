@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Prints what every kernel takes of a multiprocessor, by architecture, as ptxas tells it: registers a thread, static shared memory,
-# stack and spilled bytes. (Dynamic shared memory is a matter of the launch.) Ends with 1 when a kernel spills, or when ptxas has
-# a warpgroup wait after each of its products because their registers are touched too early.
+# Prints the resources of every kernel, by architecture, as ptxas reports them: registers per thread, static shared memory, stack and
+# spilled bytes. (Dynamic shared memory is set at launch.) Ends with 1 if a kernel spills, or if ptxas makes a warpgroup wait after
+# each of its products because their registers are used too early.
 #   core/cuda/resources.sh BUILD-FOLDER, or: cmake --build BUILD-FOLDER --target cuda_resources
 set -euo pipefail
 commands=$1/compile_commands.json
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-# Each CUDA source once more, as the build compiles it, with ptxas telling; nothing of the build is touched.
+# Compiles each CUDA source again, as the build does, with the output of ptxas; no file of the build is changed.
 grep -o '"command": ".* -x cu .*"' "$commands" | sed 's/^"command": "//; s/"$//; s/\\"/"/g; s/\\\\/\\/g' |
   sed -E 's/ -o [^ ]+/ -o \/dev\/null/; s/ -MF [^ ]+//; s/ -MT [^ ]+//; s/ -MD / /' | nl -ba -w1 -s' ' > "$logs/list"
 [ -s "$logs/list" ] || { echo "$0: no CUDA sources in $commands" >&2; exit 2; }
@@ -23,7 +23,7 @@ cat "$logs"/*.log | c++filt | sed 's/terrace::cuda:://g; s/terrace:://g' | awk '
   /Compiling entry function/ {
     arch = $0; sub(/.* for ./, "", arch); sub(/[^a-z0-9_].*/, "", arch)
     kernel = $0; sub(/.*entry function ./, "", kernel); sub(/. for .sm_.*/, "", kernel)
-    if (match(kernel, /run_kernel</)) {  # run_kernel<Kernel, Args>: the first of the two
+    if (match(kernel, /run_kernel</)) {  # run_kernel<Kernel, Args>: print Kernel
       kernel = substr(kernel, RSTART + RLENGTH); depth = 0
       for (i = 1; i <= length(kernel); ++i) {
         c = substr(kernel, i, 1)

@@ -1,10 +1,10 @@
-// The calls of the CUDA runtime that terrace uses: the only way from the host side of the CUDA device to a GPU. The real one,
-// in the module, hands every call on (real_runtime.cpp); tests have one without a GPU (tests/support/fake_cuda.h).
+// The calls of the CUDA runtime that terrace uses: the host side of the CUDA device reaches a GPU only through them. The real
+// runtime, in the module, forwards every call (real_runtime.cpp); tests have one without a GPU (tests/support/fake_cuda.h).
 //
 // Owner:   shared by a device, its streams and its memory. Handles belong to the code that made them.
-// Threads: any, as CUDA's own. A thread calls set_device() before anything that belongs to a device.
-// Errors:  every call gives CUDA's error code, 0 for success, and writes its results only then. As in CUDA, a call may give the
-//          error of work that was issued before it.
+// Threads: any, as for CUDA. A thread calls set_device() before anything that belongs to a device.
+// Errors:  every call returns CUDA's error code, 0 for success, and writes its results only on success. As in CUDA, a call may
+//          return the error of work that was issued before it.
 #pragma once
 
 #include <array>
@@ -32,11 +32,11 @@ struct CudaProperties {
   int compute_major = 0, compute_minor = 0;
   int multiprocessors = 0;
   int copy_engines = 0;
-  std::size_t shared_bytes = 0;  // of one block, when allow_shared_bytes() asked for it
+  std::size_t shared_bytes = 0;  // most for one block, if allow_shared_bytes() was called
   std::size_t l2_bytes = 0;
 };
 
-// One kernel, launched. All its arguments are one struct, copied by the call.
+// The launch of one kernel. All its arguments are in one struct, which the call copies.
 struct CudaLaunch {
   const void* kernel = nullptr;  // the __global__ function; in tests, what the fake calls instead
   std::array<unsigned, 3> blocks{1, 1, 1};
@@ -52,16 +52,16 @@ class CudaRuntime {
 
   virtual int device_count(int* count) = 0;
   virtual int properties(int device, CudaProperties* properties) = 0;
-  virtual int set_device(int device) = 0;  // of the calling thread
+  virtual int set_device(int device) = 0;  // for the calling thread
   virtual int memory_info(std::size_t* free_bytes, std::size_t* total_bytes) = 0;
 
   virtual int allocate(void** data, std::size_t bytes) = 0;
   virtual int free(void* data) = 0;
-  // Pages that the device copies from and to at full speed, and that kernels reach at the same address.
+  // Makes these pages ones that the device copies from and to at full speed, and that kernels reach at the same address.
   virtual int register_host(void* data, std::size_t bytes) = 0;
   virtual int unregister_host(void* data) = 0;
 
-  virtual int create_stream(CudaStreamHandle* stream) = 0;  // one that no default stream waits for
+  virtual int create_stream(CudaStreamHandle* stream) = 0;  // does not synchronise with the default stream
   virtual int destroy_stream(CudaStreamHandle stream) = 0;
   virtual int synchronize_stream(CudaStreamHandle stream) = 0;
   virtual int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) = 0;  // between any two places
@@ -69,14 +69,14 @@ class CudaRuntime {
   // Required before a kernel uses more than 48 KiB of shared memory.
   virtual int allow_shared_bytes(const void* kernel, std::size_t bytes) = 0;
 
-  virtual int create_event(CudaEventHandle* event) = 0;  // one that keeps no time and lets a waiting thread sleep
+  virtual int create_event(CudaEventHandle* event) = 0;  // without timing; a waiting thread sleeps
   virtual int destroy_event(CudaEventHandle event) = 0;
   virtual int record_event(CudaEventHandle event, CudaStreamHandle stream) = 0;
   virtual int synchronize_event(CudaEventHandle event) = 0;
-  // What the stream is given later starts after what the event was last recorded behind.
+  // Later work of the stream starts after the work that preceded the last recording of the event.
   virtual int stream_wait_event(CudaStreamHandle stream, CudaEventHandle event) = 0;
 
-  // Null: no profiler is attached.
+  // Null if no profiler is attached.
   [[nodiscard]] virtual CudaProfiler* profiler() { return nullptr; }
 
   [[nodiscard]] virtual std::string error_name(int code) = 0;  // "cudaErrorIllegalAddress"

@@ -84,7 +84,7 @@ void CudaStream::run_issuing() {
     } catch (...) {
       poison_from_issuing(std::current_exception());
     }
-    // The callbacks are called in any case, with the failure if there is one.
+    // The callback is called in any case: with the failure, or with null.
     auto* const mark = std::get_if<Mark>(&*entry);
     if (mark && mark->told) push_completion(nullptr, std::move(*mark), nullptr);
   }
@@ -96,7 +96,7 @@ bool CudaStream::is_poisoned() {
   return poisoned_;
 }
 
-// False: the stream was poisoned meanwhile, and nothing may be issued any more.
+// Returns false if the stream has been poisoned: then no more work may be issued.
 template <class Call>
 bool CudaStream::issue_unless_poisoned(const Call& call) {
   const std::lock_guard lock(issue_mutex_);
@@ -110,7 +110,7 @@ void CudaStream::issue(Work& work) {
 
 void CudaStream::issue(Launch& launch) {
   issue_unless_poisoned([&] {
-    running_ = unmarked_ = true;  // also when it throws: it may have issued some of its kernels
+    running_ = unmarked_ = true;  // also if it throws: it may have issued some of its kernels
     launch.issue(handle_);
   });
 }
@@ -147,8 +147,8 @@ void CudaStream::issue(Mark& mark) {
   push_completion(std::move(event), std::exchange(mark, {}), nullptr);
 }
 
-// False: the stream was poisoned meanwhile. True: all that was issued has ended well, whatever CUDA says of it later; the
-// completing thread cannot tell an error while the host work behind this runs.
+// Returns false if the stream has been poisoned. True: all issued work has ended well, and later CUDA errors do not belong to
+// it. (While the host work that follows runs, the completing thread could not tell whose error it sees.)
 bool CudaStream::synchronize_issued() {
   if (running_) {
     if (const int code = runtime_->synchronize_stream(handle_)) {
@@ -165,15 +165,15 @@ void CudaStream::push_completion(CudaEventPool::Lease event, Mark mark, std::exc
   completions_.push({std::move(event), std::move(mark), std::move(error), ++pushed_});
 }
 
-// At the end: the error of work without a later event would be reported nowhere else.
+// At the end of the stream: if no later event covers this work, its error would be reported nowhere else.
 void CudaStream::finish_unmarked() {
   if (const int code = runtime_->synchronize_stream(handle_)) {
     warn_of_cuda(*runtime_, code, on_, "cudaStreamSynchronize");
-    runtime_->synchronize_stream(handle_);  // the first may have told of an earlier error without waiting
+    runtime_->synchronize_stream(handle_);  // the first call may have returned an earlier error without waiting
   }
 }
 
-// In its turn: what was recorded before still ends as it ends.
+// The error takes its turn in the queue: completions that were recorded before it still end with their own result.
 void CudaStream::poison_from_issuing(std::exception_ptr error) {
   {
     const std::lock_guard lock(issue_mutex_);
@@ -221,8 +221,8 @@ void CudaStream::complete(Completion& completion) {
   }
 }
 
-// CUDA gives the errors of other streams' kernels to every call of the process: one that comes after the work has been seen to
-// end well is for the next call to tell.
+// CUDA returns errors of other streams' kernels from every call of the process. If the work is already known to have ended
+// well, the error is not its own, and the next call will report it.
 bool CudaStream::poison_unless_over(std::uint64_t completion) {
   const std::lock_guard lock(issue_mutex_);
   if (completion <= over_) return false;
@@ -235,7 +235,7 @@ void CudaStream::poison_from_completing(std::exception_ptr error) {
     const std::lock_guard lock(issue_mutex_);
     poisoned_ = true;
   }
-  runtime_->synchronize_stream(handle_);  // its result is no news: there is an error already
+  runtime_->synchronize_stream(handle_);  // its result is ignored: the stream already has an error
   failure_ = error;
   timeline_->fail(std::move(error));
 }

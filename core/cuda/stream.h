@@ -1,20 +1,20 @@
 // A stream of a GPU. An issuing thread takes entries in order and issues them on one CUDA stream, so that the caller never
-// blocks; a completing thread waits for CUDA events in order, advances the timeline and calls the callbacks of then(). The
-// GPU waits for neither: issued work continues while the issuing thread waits for another stream's event.
+// blocks. A completing thread waits for CUDA events in order, advances the timeline and calls the callbacks of then(). The GPU
+// waits for neither: issued work continues while the issuing thread waits for another stream's event.
 //
-//   submit   host work: the issuing thread waits until the CUDA stream has ended all before, then runs it
+//   submit   host work: the issuing thread waits until all earlier work of the CUDA stream has ended, then runs it
 //   launch   issues kernels on the CUDA stream
 //   wait     blocks the issuing thread; earlier work continues
-//   range    a name that a profiler shows for the work issued between its ends
+//   range    a name that a profiler shows for the work issued between its two ends
 //   expect   a check of finished work, on the completing thread
-//   record   a point that the completing thread reaches; two points with nothing issued between share one CUDA event
+//   record   a point that the completing thread reaches; two points with no work between them share one CUDA event
 //
 // Owner:   the code that made it; it must not outlive its device.
-// Threads: as Stream. Functions of launch() run on the issuing thread and must only issue; those of then() on the completing
-//          thread.
-// Errors:  after a CUDA call that fails, or a function that throws, the stream has failed: later entries are dropped, later
-// events
-//          rethrow. The error is reported once nothing of the stream runs any more, so that its buffers may be freed.
+// Threads: as Stream. Functions of launch() run on the issuing thread and must only issue work; those of then() run on the
+//          completing thread.
+// Errors:  after a CUDA call that fails, or a function that throws, the stream has failed: later entries are dropped, and later
+//          events rethrow. The error is reported only when no work of the stream runs any more, so that its buffers may be
+//          freed.
 #pragma once
 
 #include <cstddef>
@@ -56,8 +56,8 @@ class CudaStream final : public Stream, public RangedStream {
 
   [[nodiscard]] const std::shared_ptr<CudaRuntime>& runtime() const { return runtime_; }
   void launch(std::function<void(CudaStreamHandle)> kernels) { entries_.push(Launch{std::move(kernels)}); }
-  // Looks at what kernels have reported, on the completing thread when they have ended; a throw poisons the stream as their own
-  // failure does. Nothing submitted later waits for it.
+  // When kernels have ended, the completing thread calls `check` to see what they reported. If it throws, the stream fails as
+  // if a kernel had failed. Work submitted later does not wait for it.
   void expect(std::function<void()> check) { entries_.push(Mark{nullptr, 0, std::move(check)}); }
 
  private:
@@ -72,7 +72,7 @@ class CudaStream final : public Stream, public RangedStream {
     const std::byte* from;
     std::size_t bytes;
   };
-  struct Range {  // an end of one
+  struct Range {  // the beginning or the end of a range
     std::string name;
     bool begins;
   };
@@ -86,10 +86,10 @@ class CudaStream final : public Stream, public RangedStream {
   };
   using Entry = std::variant<Work, Launch, Copy, Range, Wait, Mark>;
   struct Completion {
-    CudaEventPool::Lease event;  // none: nothing was issued since the last one
+    CudaEventPool::Lease event;  // null: no work was issued since the last one
     Mark mark;
     std::exception_ptr error;  // the stream is poisoned from here on
-    std::uint64_t number = 0;  // of all completions, from 1
+    std::uint64_t number = 0;  // number of this completion, from 1
   };
 
   void stop();
@@ -122,21 +122,21 @@ class CudaStream final : public Stream, public RangedStream {
   CudaStreamHandle handle_ = nullptr;
   CudaEventPool events_;
   const std::shared_ptr<Timeline> timeline_ = std::make_shared<Timeline>();
-  std::uint64_t recorded_ = 0;  // the submitting thread's
+  std::uint64_t recorded_ = 0;  // used by the submitting thread
   WorkQueue<Entry> entries_;
   WorkQueue<Completion> completions_;
-  // Held while something is issued: once the completing thread has poisoned the stream under it, nothing more will be.
+  // Held while work is issued: once the completing thread has poisoned the stream under this lock, no more work is issued.
   std::mutex issue_mutex_;
   bool poisoned_ = false;             // under issue_mutex_
-  std::uint64_t over_ = 0;            // under issue_mutex_: a synchronisation has shown that completions up to here ended well
-  std::uint64_t pushed_ = 0;          // the issuing thread's: completions
-  bool running_ = false;              // the issuing thread's: issued since the last synchronisation
-  bool unmarked_ = false;             // the issuing thread's: issued since the last CUDA event
-  std::exception_ptr failure_;        // the completing thread's: what the timeline has failed with
+  std::uint64_t over_ = 0;            // under issue_mutex_: completions up to this one are known to have ended well
+  std::uint64_t pushed_ = 0;          // the issuing thread's: number of completions
+  bool running_ = false;              // the issuing thread's: work was issued since the last synchronisation
+  bool unmarked_ = false;             // the issuing thread's: work was issued since the last CUDA event
+  std::exception_ptr failure_;        // the completing thread's: the error of the timeline
   std::thread issuing_, completing_;  // last: they use all of the above
 };
 
-// The CUDA stream of `stream`: std::logic_error if it belongs to another device.
+// Returns `stream` as a CudaStream; std::logic_error if it is not one.
 CudaStream& cuda_stream(Stream& stream);
 
 }  // namespace terrace

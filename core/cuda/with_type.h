@@ -1,4 +1,4 @@
-// From a dtype to the type that a kernel is made for.
+// Maps a dtype to the type for which a kernel is instantiated.
 //
 // Threads: any. Errors: std::logic_error if it is not a compute dtype.
 #pragma once

@@ -1,4 +1,5 @@
-// A queue between two threads: one pushes, one takes in the same order, and close() lets the taker end when it is empty.
+// A queue between two threads: one pushes and one takes, in order. After close(), take() returns nothing once the queue is
+// empty.
 //
 // Owner: the owner of the consumer thread. Threads: push() and close() from any, take() from one. Errors: none.
 #pragma once
@@ -28,7 +29,7 @@ class WorkQueue {
     }
     changed_.notify_one();
   }
-  std::optional<T> take() {  // nothing: closed and empty
+  std::optional<T> take() {  // nothing: the queue is closed and empty
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return closed_ || !items_.empty(); });
     if (items_.empty()) return std::nullopt;

@@ -1,9 +1,8 @@
 // Memory that an operation of the CUDA math works in: partial sums, indices, and what cuBLASLt needs.
 //
 // Owner:   the math owns one workspace for each stream that computes; a stream's operations use it one after the other. The
-// first
-//          is allocated at construction, so that a budget which cannot hold it is refused early. A stream that is gone leaves
-//          its own to the next one at the same address; it had finished by then.
+//          first is allocated at construction, so that a budget which cannot hold it is refused early. When a stream has been
+//          destroyed, a new stream at the same address takes over its workspace: the old one had finished by then.
 // Threads: of() from any thread.
 // Errors:  those of the device's memory.
 #pragma once
@@ -17,7 +16,7 @@
 
 namespace terrace::cuda {
 
-// The parts of two-stage sums and the choice of matrix products follow from it: it is part of the bits.
+// The parts of two-stage sums and the choice of matrix products depend on this size, so it affects the bits.
 inline constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
 // The faults that a kernel may report (kernels/fault.h).
@@ -25,7 +24,7 @@ enum class Fault : int { token, target, count };
 
 struct Workspace {
   std::byte* data = nullptr;    // kWorkspaceBytes of device memory
-  FaultWord* faults = nullptr;  // one a Fault, where host and kernels reach
+  FaultWord* faults = nullptr;  // one per Fault, where both host and kernels reach it
   std::byte* room = nullptr;    // additional memory for a library; null if it needs none
   template <class T>
   [[nodiscard]] T* as() const {

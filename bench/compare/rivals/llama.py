@@ -1,4 +1,4 @@
-"""What the rivals share: the Llama that terrace trains, written with PyTorch's own layers, its batch, and the training loop.
+"""Shared by the rivals: the Llama that terrace trains, written with PyTorch's own layers, its batch, and the training loop.
 
 Parameters have Hugging Face's names, so that one safetensors file starts every side. The setting is a JSON file that side_by_side.py
 writes; the loop appends one line of JSON a step to setting["steps_file"], as terrace does in metrics.jsonl.
@@ -105,7 +105,7 @@ def batch(setting):
 
 
 def groups(model, decay):
-    """Weight decay of matrices and the embedding, and none of norms, as terrace has it."""
+    """Weight decay for matrices and the embedding, and none for norms, as in terrace."""
     parameters = list(model.parameters())
     return [{"params": [p for p in parameters if p.dim() >= 2], "weight_decay": decay},
             {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0}]

@@ -15,7 +15,7 @@ from deepspeed.runtime.swap_tensor.partitioned_param_swapper import AsyncPartiti
 
 
 def config(setting):
-    """Bounds on what stays in memory: the defaults keep 1,000 million parameters there, more than this model has. A layer has 7 million."""
+    """Limits what stays in memory: the defaults keep 1,000 million parameters there, more than this model has. A layer has 7 million."""
     adamw = setting["adamw"]
     disk = {"device": "nvme", "nvme_path": setting["disk"]}
     return {
@@ -39,8 +39,8 @@ def config(setting):
 
 
 def mend_prefetch():
-    """A prefetch around the end of the forward pass wants the last block's weights twice, for the forward and for the backward pass, because
-    the head between them is small and stays in memory. The second read of the same weights then fails an assertion. This drops it."""
+    """Drops repeated reads. Around the end of the forward pass, the prefetch requests the weights of the last block twice, for the forward and
+    for the backward pass, because the head between them is small and stays in memory. The second read would fail an assertion."""
     swap_in = AsyncPartitionedParameterSwapper.swap_in
 
     def swap_in_once(self, params, async_op=True, swap_in_buffers=None):
@@ -57,7 +57,8 @@ def main():
     settings = config(setting)
     if setting["dtype"] == "bf16":
         model.bfloat16()
-    # initialize() would convert the model too, but then it keeps fp32 weights in bf16 on processors without fp16 instructions.
+    # initialize() would also convert the model, but on processors without fp16 instructions it keeps fp32 weights in a bf16
+    # run.
     deepspeed.zero.Init(module=model, config_dict_or_path=settings)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=llama.groups(model, setting["adamw"]["decay"]), config=settings)
 

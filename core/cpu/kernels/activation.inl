@@ -1,4 +1,4 @@
-// GELU, SwiGLU and GeGLU, with GELU's approximation and without.
+// GELU, SwiGLU and GeGLU, both with the exact GELU and with its tanh approximation.
 // Internal to core/cpu/kernels.inl.
 
 namespace terrace::cpu {
@@ -10,7 +10,7 @@ TERRACE_INLINE Vec<A> gelu_exponential(Vec<A> x) {
   return exponential(x * (x * x * A(0.044715) + A(1)) * A(-2 * 0.79788456080286535588));
 }
 
-// Its slope, from e, the exponential, and s = 1 / (1 + e).
+// The derivative, from the exponential e and s = 1 / (1 + e).
 template <class A>
 TERRACE_INLINE Vec<A> gelu_slope(Vec<A> x, Vec<A> e, Vec<A> s) {
   return s + x * ((x * x * A(3 * 0.044715) + A(1)) * A(2 * 0.79788456080286535588)) * (s * (e * s));
@@ -77,12 +77,12 @@ void geglu_grad(T* dgate, T* dup, const T* dy, const T* gate, const T* up, i64 n
       });
 }
 
-// gelu_erf(x) = x · Φ(x), of the normal distribution.
+// gelu_erf(x) = x · Φ(x), where Φ is the normal distribution.
 template <class A>
 TERRACE_INLINE Vec<A> normal_share(Vec<A> x) {
   return complementary_error<A>(x * A(-0.70710678118654752440)) * A(0.5);
 }
-// Its slope, from s = Φ(x).
+// The derivative, from s = Φ(x).
 template <class A>
 TERRACE_INLINE Vec<A> gelu_erf_slope(Vec<A> x, Vec<A> s) {
   return s + x * (exponential(x * x * A(-0.5)) * A(0.39894228040143267794));

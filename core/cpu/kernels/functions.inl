@@ -1,11 +1,11 @@
-// exp, tanh and log of vectors; the bits are the same for every instruction set (fp64's are the C library's).
+// exp, tanh and log of vectors; the bits are the same for every instruction set (fp64 calls the C library).
 // Internal to core/cpu/kernels.inl.
 
 namespace terrace::cpu {
 namespace {
 
-// exp by 2^n · p(r), |r| ≤ ln2/2 (Cephes' polynomial). Results below 2^-126 are zero; arguments above 88 give exp(88), which is
-// finite, so that e/(1 + e) needs no care. NaN stays NaN.
+// exp as 2^n · p(r), |r| ≤ ln2/2 (Cephes' polynomial). Results below 2^-126 are zero. Arguments above 88 give exp(88), which is
+// finite, so that e/(1 + e) needs no special case. NaN stays NaN.
 TERRACE_INLINE VecF exponential(VecF x) {
   const float lowest = -87.33654F;
   VecF c = x > 88.0F ? VecF{} + 88.0F : x;
@@ -50,7 +50,7 @@ TERRACE_INLINE VecF hyperbolic_tangent(VecF x) {
   const VecF signed_far = from_bits(bits(far) | (bits(x) & 0x80000000U));
   return magnitude < 0.625F ? near : signed_far;
 }
-// The C library's, lane by lane.
+// Calls the C library, lane by lane.
 TERRACE_INLINE VecD hyperbolic_tangent(VecD x) {
   double lane[8];
   __builtin_memcpy(lane, &x, sizeof x);

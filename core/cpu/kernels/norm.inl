@@ -78,7 +78,7 @@ A row_product(const T* a, const T* b, const T* gain, i64 c, A offset) {
              __attribute__((always_inline)) { return load(a + i, w) * (load(gain + i, w) + offset) * load(b + i, w); });
 }
 
-// f(row, column, width, totals) adds one vector; blocks of rows are summed alone, then folded in order.
+// f(row, column, width, totals) adds one vector to the totals. Blocks of rows are summed separately, then folded in order.
 template <class A, int outputs, class F>
 TERRACE_INLINE void column_blocks(A* const* out, i64 rows, i64 columns, F&& f) {
   constexpr i64 lanes = Vector<A>::lanes;

@@ -4,7 +4,8 @@
 namespace terrace::cpu {
 namespace {
 
-// As wide as a register: g++ splits wider vectors into registers, but it builds one of equal elements in memory, one by one.
+// As wide as a register: g++ splits wider vectors into registers, but it builds a wider vector of equal elements in memory, one
+// by one.
 #if defined(__AVX512F__)
 typedef double Register __attribute__((vector_size(64)));
 #elif defined(__AVX2__)
@@ -15,7 +16,7 @@ typedef double Register __attribute__((vector_size(16)));
 constexpr i64 kTileColumns = 16, kAcross = kTileColumns * 8 / sizeof(Register),
               kTileRows = 8 / kAcross;  // eight sums hide an addition's latency
 
-// Columns of c, n of them at most kTileColumns, by the part of a panel that begins with them.
+// The columns of c that belong to this part of a panel: n of them, at most kTileColumns.
 template <i64 rows>
 TERRACE_INLINE void product_of_rows(double* c, i64 ldc, const double* a, i64 a_row, i64 a_column, const double* panel, i64 n,
                                     i64 k) {

@@ -4,8 +4,8 @@
 namespace terrace::cpu {
 namespace {
 
-// Rows are padded to whole vectors, so the last one is loaded whole and masked: causal rows end anywhere, and tails copied
-// through memory cost more than the exponentials.
+// Causal rows end at any column, and copying their tails through memory would cost more than the exponentials. So rows are
+// padded to whole vectors, and the last vector is loaded whole and masked.
 template <class A, class F>
 TERRACE_INLINE void padded_sweep(A* s, i64 valid, i64 width, F&& f) {
   constexpr i64 lanes = Vector<A>::lanes;
@@ -70,7 +70,7 @@ double cross_entropy_row(T* dlogits, const T* logits, i64 vocabulary, std::int32
   const A hit = at_target[0];
   if (dlogits) {
     const A factor = static_cast<A>(scale) / total;
-    // The target's entry is written apart, in one rounding: (p − 1)·scale.
+    // The target's entry is written separately, with a single rounding: (p − 1)·scale.
     const A p = scalar_exponential<A>(hit - m) / total;
     sweep<Vector<A>::lanes>(
         vocabulary, [&](i64 i, auto w) __attribute__((always_inline)) {
@@ -83,7 +83,7 @@ double cross_entropy_row(T* dlogits, const T* logits, i64 vocabulary, std::int32
 
 // ---- softmax of a row in parts --------------------------------------------------------------------------------------
 
-// The largest is taken out of a sum of exponentials; if all are −∞, nothing is: −∞ − −∞ would be NaN.
+// The value to subtract in a sum of exponentials: the largest. If all are −∞, it is 0, because −∞ − −∞ would be NaN.
 template <class A>
 TERRACE_INLINE Vec<A> taken_out(Vec<A> largest) {
   return largest == -__builtin_inf() ? Vec<A>{} : largest;
@@ -128,7 +128,7 @@ double cross_entropy_part_row(T* dlogits, const T* logits, i64 columns, std::int
         columns, [&](i64 i, auto w) __attribute__((always_inline)) {
           store(dlogits + i, exponential(load(logits + i, w) - lse) * factor, w);
         });
-    // The target's entry is written apart, in one rounding: (p − 1)·scale.
+    // The target's entry is written separately, with a single rounding: (p − 1)·scale.
     const A p = scalar_exponential<A>(hit - lse);
     if (target >= 0) store(dlogits + target, Vec<A>{} + (p - A(1)) * factor, Part{1});
   }

@@ -1,4 +1,4 @@
-// How oneDNN is asked for a matrix product. Versions 2 and 3 differ in this call alone; CMake chooses the source file.
+// Describes a matrix product to oneDNN. Versions 2 and 3 differ only in this call; CMake chooses the source file.
 //
 // Threads: any. Errors: dnnl::error, with dnnl_unimplemented where the library has no such product on this processor.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace terrace::cpu {
 
-// c = a · b, row-major or transposed as the strides say.
+// c = a · b; the strides say whether each is row-major or transposed.
 dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, const dnnl::memory::desc& a,
                                              const dnnl::memory::desc& b, const dnnl::memory::desc& c);
 

@@ -1,4 +1,4 @@
-// Keeps oneDNN from starting its own thread pool in each of our threads.
+// Keeps oneDNN from starting its own thread pool in each of terrace's threads.
 //
 // Threads: any; holds for the calling thread. Errors: those of demand_room_for_code().
 #pragma once

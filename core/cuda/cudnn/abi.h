@@ -1,6 +1,6 @@
-// The numbers of cuDNN 9's graph API that are used here, as its reference (docs.nvidia.com/deeplearning/cudnn/backend) and its
-// header cudnn_graph.h have them; they do not change within a major version. tests/cuda/cudnn_header_test.cpp compares them
-// with the header if it is installed, so that building does not need it.
+// The numbers of cuDNN 9's graph API that are used here, from its reference (docs.nvidia.com/deeplearning/cudnn/backend) and
+// its header cudnn_graph.h; they do not change within a major version. Building does not need the header:
+// tests/cuda/cudnn_header_test.cpp compares the numbers with it if it is installed.
 //
 // Owner, threads: values.
 #pragma once

@@ -15,12 +15,12 @@
 namespace terrace::cuda::cudnn {
 namespace {
 
-constexpr std::size_t kBlock = 256;  // bytes; the workspace begins at a multiple of it, behind the queries' inner products
+constexpr std::size_t kBlock = 256;  // bytes; the workspace begins at a multiple of it, after the space for Δ
 
 std::size_t blocks(std::size_t bytes) { return (bytes + kBlock - 1) / kBlock * kBlock; }
 
-// Calls that our own kernels compute on tensor cores; cuDNN is tried only for these, and not for documents, which have as many
-// lengths as there are: each would need a plan and a record of its own.
+// Calls that our own kernels compute on tensor cores; cuDNN is tried only for these. It is not tried for documents: they have
+// very many lengths, and each would need its own plan and record.
 bool is_served(const AttentionCall& call) {
   constexpr std::array<std::int64_t, 4> kDims{32, 64, 96, 128};
   return call.qkv.dtype == DType::bf16 && std::ranges::find(kDims, call.shape.head_dim) != kDims.end() &&
@@ -53,7 +53,7 @@ std::vector<std::int64_t> divisors_descending(std::int64_t n) {
   return all;
 }
 
-// The ways to cut a call into equal ones, the largest first: fewer sequences, then of one sequence fewer groups of heads.
+// The ways to divide a call into equal ones, the largest first: fewer sequences, then one sequence and fewer groups of heads.
 std::vector<AttentionKey> parts_of(const AttentionCall& call) {
   std::vector<AttentionKey> parts;
   for (const auto batch : divisors_descending(call.shape.batch)) parts.push_back(part_of(call, batch, call.shape.kv_heads));
@@ -62,7 +62,7 @@ std::vector<AttentionKey> parts_of(const AttentionCall& call) {
   return parts;
 }
 
-// No engine of the gradient does with less: it writes down the scores.
+// Every usable engine of the gradient needs at least this much, because it stores the scores.
 bool can_fit(const AttentionKey& key, std::size_t room_bytes) {
   return !key.gradient || score_bytes(key) + blocks(inner_bytes(key)) <= room_bytes;
 }
@@ -74,7 +74,7 @@ void* at(const TensorView& view, std::int64_t element) {
 
 }  // namespace
 
-// The plan of one of the equal calls that a call is cut into.
+// The plan for the equal calls into which a call is divided.
 struct Attention::Prepared {
   AttentionKey key;
   Graph objects;
@@ -148,7 +148,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
     auto text = describe(*theirs);
     return {.theirs = std::move(theirs), .text = std::move(text)};
   }
-  why.clear();  // the profile is of another GPU: choose again
+  why.clear();  // the profile is from another GPU: choose again
   theirs = prepare(call, recorded ? &*recorded->choice : nullptr, why);
   if (theirs && !recorded && options_.use == Use::where_faster) return by_clock(call, std::move(theirs), stream, room, ours);
   if (theirs) {
@@ -160,7 +160,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
         fmt::format("cuDNN {} rejects the engine that is recorded for this attention:{}\n  remove the run's algorithms.txt "
                     "to choose again, which changes bits",
                     library_->version(), why));
-  // That it is too long follows from the shape, and is no reason to end a run.
+  // The sequence is too long for the room. This depends only on the shape, so it must not end a run.
   if (why.empty())
     return {.text = fmt::format("by our kernels; cuDNN would write down {} bytes of scores for one group of heads",
                                 score_bytes(part_of(call, 1, 1)))};
@@ -171,7 +171,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
                   library_->version(), options_.room_bytes, why));
 }
 
-// Our own is timed beside it, each three times in turn, after both have run once; results are overwritten each time.
+// Times our own kernel and cuDNN's, each three times in turn, after both have run once; every run overwrites the results.
 Attention::Decision Attention::by_clock(const AttentionCall& call, std::shared_ptr<const Prepared> theirs, void* stream,
                                         std::byte* room, const std::function<void()>& ours) {
   const auto cudnn = [&] { issue(*theirs, call, stream, room); };

@@ -1,10 +1,10 @@
-// Attention in bf16 by cuDNN, if requested. A call whose workspace does not fit into the room is divided into calls of fewer
-// sequences and groups of heads; the division depends on the shape alone. Whether cuDNN or our kernels compute an attention is
-// decided once for its shape, by the user, by a record, or by timing. The decision affects the bits, so it is kept and recorded
+// Attention in bf16 by cuDNN, if requested. A call whose workspace does not fit into the room is divided into calls for fewer
+// sequences and groups of heads; the division depends only on the shape. Whether cuDNN or our kernels compute an attention is
+// decided once for its shape: by the user, by a record, or by timing. The decision affects the bits, so it is kept and recorded
 // as text.
 //
-// Owner:   the math. Memory is the caller's.
-// Threads: run() on streams' issuing threads, which have the device; lines() from any.
+// Owner:   the math. Memory belongs to the caller.
+// Threads: run() on streams' issuing threads, where the device is current; lines() from any.
 // Errors:  Error with the attention and cuDNN's reason; Error(Exit::hardware_missing) if cuDNN is needed and missing.
 #pragma once
 
@@ -30,7 +30,7 @@ struct AttentionOptions {
   std::string run = {}, machine = {};  // Math::algorithms() of the run's earlier part, and of the machine's profile
   std::string library = kLibrary;
   std::size_t room_bytes = kCudnnRoomBytes;
-  // How long the GPU works on what a function issues on a stream, in nanoseconds.
+  // Returns how long the GPU works on what `issue` issues on the stream, in nanoseconds.
   std::function<double(void* stream, const std::function<void()>& issue)> time_ns = {};
 };
 
@@ -71,7 +71,7 @@ class Attention {
   const AttentionRecord run_, machine_;
   std::optional<Library> library_;
   mutable std::mutex mutex_;
-  void* handle_ = nullptr;  // made on an issuing thread, which has the device
+  void* handle_ = nullptr;  // made on an issuing thread, where the device is current
   std::map<std::string, Decision> decided_;
 };
 

@@ -7,7 +7,7 @@ namespace {
 
 using Tensor = Graph::Tensor;
 
-// Where things lie, as core/math.h has it: rows of (H + 2G)·D and of H·D elements; lse [B, H, S].
+// Shapes and strides of the tensors of core/math.h: rows of (H + 2G)·D and of H·D elements; lse [B, H, S].
 struct Shapes {
   explicit Shapes(const AttentionKey& key) : k(key) {}
   const AttentionKey& k;
@@ -70,7 +70,7 @@ class Builder {
   Tensor memory(Place place, const TensorShape& shape, DataType type = DataType::bf16) {
     return graph_.memory(static_cast<std::int64_t>(place), shape, type);
   }
-  // A later head's begin wherever an odd length puts them.
+  // Aligned only to one float: with an odd length, the part of a later head may begin at any element.
   Tensor log_sums() {
     return graph_.memory(static_cast<std::int64_t>(Place::lse), shape_.lse(), DataType::fp32, sizeof(float));
   }
@@ -83,13 +83,13 @@ class Builder {
     if (!scale_) scale_ = value(Place::scale);
     return graph_.pointwise(Pointwise::mul, scores, scale_, score());
   }
-  // A query's row sees keys up to its own position.
+  // Hides the keys after each query's own position.
   Tensor only_the_past(Tensor scores) {
     const auto query = graph_.index(scores, 2, score(DataType::int32)), key = graph_.index(scores, 3, score(DataType::int32));
     const auto seen = graph_.pointwise(Pointwise::is_at_least, query, key, score(DataType::boolean));
     return graph_.select(seen, scores, value(Place::hidden), score());
   }
-  // to = turned · x, with the heads of a group added up.
+  // to = turned · x, where the results of the heads of a group are added up.
   void sum_of_heads(Tensor turned, Tensor x, Tensor to) {
     if (key_.heads == key_.kv_heads) {
       graph_.matmul(turned, x, to);

@@ -10,7 +10,7 @@
 namespace terrace::cuda::cudnn {
 namespace {
 
-// The text after the name, up to the remark.
+// Parses the text after the name, up to the remark.
 std::optional<RecordedAttention> parse(std::string_view text) {
   constexpr std::string_view kOurs = "by our kernels", kTheirs = "by cuDNN ";
   text = text.substr(0, text.find(';'));
@@ -33,7 +33,7 @@ AttentionRecord::AttentionRecord(std::string_view text, std::string_view where) 
   constexpr std::string_view kBegin = "attention ";
   std::istringstream in{std::string(text)};
   for (std::string line; std::getline(in, line);) {
-    if (!line.starts_with("attention [")) continue;  // other lines name our kernels (recorded_algorithms.h)
+    if (!line.starts_with("attention [")) continue;  // other lines name the kernels of recorded_algorithms.h
     const auto end = line.find(": ");
     const auto recorded = end == std::string::npos ? std::nullopt : parse(std::string_view(line).substr(end + 2));
     if (!recorded) {

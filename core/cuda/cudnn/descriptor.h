@@ -1,4 +1,4 @@
-// An object of cuDNN's graph API: made, told its attributes, finalized, and from then on only asked.
+// An object of cuDNN's graph API: created, given its attributes, then finalized; after that it is read-only.
 //
 // Owner:   the caller; what an object refers to must outlive it, and so must the library.
 // Threads: one at a time.
@@ -41,13 +41,13 @@ class Descriptor {
   Descriptor& set(Name name, const Descriptor& value) { return set(name, Type::object, 1, &value.object_); }
   Descriptor& set(Name name, const std::vector<const Descriptor*>& values);
 
-  // 0, or the library's status: a plan or an engine may be refused for good reasons.
+  // Returns 0 or the library's status, because a plan or an engine may be refused for good reasons.
   [[nodiscard]] int try_finalize() const { return library_->finalize(object_); }
   Descriptor& finalize();
 
   [[nodiscard]] std::int64_t get_int(Name name) const;
   [[nodiscard]] std::int64_t count(Name name, Type type) const;
-  // Fills as many of `into` as there are, and says how many.
+  // Fills as many elements of `into` as the attribute has, and returns that number.
   std::int64_t get(Name name, Type type, std::int64_t room, void* into) const;
   std::int64_t get(Name name, const std::vector<Descriptor>& into) const;
 

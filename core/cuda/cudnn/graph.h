@@ -1,8 +1,8 @@
-// A graph of cuDNN's operations on tensors of four dimensions. Virtual tensors are values between operations that never lie in
-// memory; which are written down is the engine's choice.
+// A graph of cuDNN's operations on tensors of four dimensions. Virtual tensors are values between operations that have no
+// memory of the caller; the engine chooses which of them it stores.
 //
-// Owner:   its descriptors; the library must outlive it.
-// Threads: one at a time. Errors: the descriptors'.
+// Owner:   owns its descriptors; the library must outlive it.
+// Threads: one at a time. Errors: those of descriptors.
 #pragma once
 
 #include <array>
@@ -18,9 +18,9 @@ using Extents = std::array<std::int64_t, 4>;
 struct TensorShape {
   Extents dims, strides;
 };
-// Rows of the last dimension, one after the other.
+// Row-major strides without gaps.
 TensorShape contiguous(const Extents& dims);
-TensorShape transposed(const TensorShape& shape);  // of the last two dimensions
+TensorShape transposed(const TensorShape& shape);  // swaps the last two dimensions
 
 class Graph {
  public:
@@ -28,12 +28,12 @@ class Graph {
   using Tensor = const Descriptor*;
   explicit Graph(const Library& library) : library_(library) {}
 
-  // In memory; one number that is given by value.
+  // memory(): a tensor in memory. value(): one number that is passed by value. between(): a virtual tensor.
   Tensor memory(std::int64_t id, const TensorShape& shape, DataType type, std::int64_t aligned_bytes = kAligned);
   Tensor value(std::int64_t id);
   Tensor between(const TensorShape& shape, DataType type = DataType::fp32);
 
-  // Each gives back where its result is. All compute in fp32.
+  // Each returns the tensor that holds its result. All compute in fp32.
   Tensor matmul(Tensor a, Tensor b, Tensor c);
   Tensor pointwise(Pointwise mode, Tensor x, Tensor y) { return apply(mode, x, nullptr, nullptr, y, DataType::fp32); }
   Tensor pointwise(Pointwise mode, Tensor x, Tensor b, Tensor y) { return apply(mode, x, b, nullptr, y, DataType::fp32); }
@@ -41,11 +41,11 @@ class Graph {
     return apply(Pointwise::select, x, otherwise, condition, y, DataType::fp32);
   }
   Tensor index(Tensor like, int axis, Tensor y);
-  // Over the dimensions in which y is narrower, in one order.
+  // Reduces over the dimensions in which y is smaller, in one order.
   Tensor reduce(Reduction by, Tensor x, Tensor y);
   Tensor reshape(Tensor x, Tensor y);
 
-  // Of all operations so far, on a GPU by its handle; without one for a device that is only described.
+  // The graph of all operations so far, for the GPU of the handle; without a handle, for a device that is only described.
   [[nodiscard]] Descriptor finish(void* handle) const;
 
  private:
@@ -55,7 +55,7 @@ class Graph {
   Descriptor& make(Kind kind) { return objects_.emplace_back(library_, kind); }
 
   const Library& library_;
-  std::int64_t next_id_ = 1000;  // of virtual tensors
+  std::int64_t next_id_ = 1000;  // of the next virtual tensor
   std::deque<Descriptor> objects_;
   std::vector<const Descriptor*> operations_;
 };

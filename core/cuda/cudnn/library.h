@@ -1,8 +1,8 @@
-// cuDNN, loaded when it is asked for: the calls of its graph API, declared with their C ABI, so that no header of cuDNN's is
-// needed to build and no run needs the library.
+// cuDNN, loaded on request. The calls of its graph API are declared here with their C ABI, so that building needs no header of
+// cuDNN, and a run without it does not need the library.
 //
-// Owner:   a value; the library stays loaded until the process ends, since it does not take to being unloaded.
-// Threads: any, as the library's own calls.
+// Owner:   a value; the library stays loaded until the process ends, because cuDNN does not support unloading.
+// Threads: any, as for the library's own calls.
 // Errors:  nullopt with `why` if it is missing or too old; Error with the library's own message for a call that fails.
 #pragma once
 
@@ -32,12 +32,12 @@ struct Library {
   int (*execute)(void*, void*, void*) = nullptr;                                    // cudnnBackendExecute
 
   [[nodiscard]] std::string version() const;  // "9.19.0"
-  // "call: CUDNN_STATUS_…", and on the next line what the library adds to it.
+  // "call: CUDNN_STATUS_…", and on the next line the library's last error message.
   [[nodiscard]] std::string describe(int status, const std::string& call) const;
   void check(int status, const std::string& call) const;
 };
 
-// `file` as the loader finds it; a name without a folder is also looked for where CUDA's libraries are installed.
+// Searches `file` as the loader does; a name without a folder is also searched where CUDA's libraries are installed.
 std::optional<Library> load_library(std::string& why, const std::string& file = kLibrary);
 
 }  // namespace terrace::cuda::cudnn

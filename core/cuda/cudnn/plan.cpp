@@ -9,7 +9,7 @@
 namespace terrace::cuda::cudnn {
 namespace {
 
-constexpr std::int64_t kMostNotes = 16, kMostKnobs = 64;  // of an engine; cuDNN 9.26 has 10 and 46 kinds
+constexpr std::int64_t kMostNotes = 16, kMostKnobs = 64;  // for one engine; cuDNN 9.26 has 10 and 46 kinds
 
 // An unsupported engine is skipped. A failure of the library is not skipped, because another engine would give other bits.
 bool is_taken(const Library& library, int status, const char* call) {
@@ -30,7 +30,7 @@ void aim(Descriptor& descriptor, const Target& target, Name device) {
 
 EngineChoice choice_of(const Descriptor& config, const Descriptor& engine) {
   EngineChoice choice{.engine = engine.get_int(Name::engine_index)};
-  // If asked for zero of them, the library reports that there are none.
+  // If asked for zero knobs, the library reports that none exist.
   const auto knobs = several(config.library(), Kind::knob_choice, kMostKnobs);
   const auto given = config.get(Name::config_knobs, knobs);
   for (std::int64_t i = 0; i < given; ++i) {
@@ -50,7 +50,7 @@ bool is_nondeterministic(const Descriptor& engine) {
          notes.begin() + std::min(count, kMostNotes);
 }
 
-// A plan of a configuration, unless it does not serve.
+// The plan for a configuration, or nothing if the configuration cannot be used.
 std::optional<Plan> plan_of(const Descriptor& config, const Descriptor& engine, EngineChoice choice, const Target& target,
                             const PlanLimits& limits, std::string& why) {
   const auto& library = config.library();

@@ -1,9 +1,9 @@
-// An engine of cuDNN's made ready for one graph: which one, and with which knobs, decides the bits, so it is kept in words and
-// can be made again from them.
+// An engine of cuDNN, made ready for one graph. The engine and its knobs decide the bits, so they are kept as text and the plan
+// can be made again from it.
 //
 // Owner:   Plan owns its descriptors; the library must outlive it.
 // Threads: one at a time.
-// Errors:  Error that says of every engine that was tried why it does not serve.
+// Errors:  Error that says for each engine that was tried why it cannot be used.
 #pragma once
 
 #include <cstddef>
@@ -24,33 +24,33 @@ struct EngineChoice {
   friend bool operator==(const EngineChoice&, const EngineChoice&) = default;
 };
 std::string to_string(const EngineChoice& choice);                // "engine 6, knobs 24=26"; "engine 1, knobs none"
-std::optional<EngineChoice> parse_choice(std::string_view text);  // nullopt: it is not such a text
+std::optional<EngineChoice> parse_choice(std::string_view text);  // nullopt: the text is not a choice
 
-// The target of a plan: a GPU by its handle, or an absent device by its description.
+// The target of a plan: a GPU, given by a handle, or an absent device, given by its description.
 struct Target {
   void* handle = nullptr;
   const Descriptor* device = nullptr;
 };
-// A device by the JSON that cuDNN gives of one (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
+// Describes a device by the JSON that cuDNN reports for it (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
 Descriptor describe_device(const Library& library, std::string_view json);
 
 struct Plan {
-  std::vector<Descriptor> parts;  // what the plan was made of, and must outlive it
+  std::vector<Descriptor> parts;  // the plan refers to them; they must outlive it
   Descriptor plan;
   EngineChoice choice;
   std::size_t workspace_bytes = 0;
 };
 
-// The limits of a plan, so that its sums have one order and its memory suffices.
+// Limits on a plan, so that it sums in one order and fits into the memory.
 struct PlanLimits {
   std::size_t least_workspace_bytes = 0;  // an engine that needs less does not compute as the graph describes
   std::size_t most_workspace_bytes = 0;
 };
 
-// The first of the library's own proposals within the limits, by its heuristics and then by its fallbacks; engines that call
-// themselves nondeterministic are passed over. nullopt: none, and `why` says so of each.
+// Returns the first of the library's own proposals within the limits: those of its heuristics, then its fallbacks. Skips
+// engines that call themselves nondeterministic. nullopt: none; `why` has the reason for each.
 std::optional<Plan> propose_plan(const Descriptor& graph, const Target& target, const PlanLimits& limits, std::string& why);
-// The very engine again.
+// Makes the plan of a recorded choice again.
 std::optional<Plan> make_plan(const Descriptor& graph, const Target& target, const PlanLimits& limits,
                               const EngineChoice& choice, std::string& why);
 

@@ -1,4 +1,4 @@
-// Activations and their gradients. One exponential an element; where it overflows the quotients go to their limits.
+// Activations and their gradients, with one exponential per element. Where it overflows, the quotients take their limits.
 #pragma once
 
 #include <terrace/core/cuda/kernels/vectors.h>
@@ -22,7 +22,7 @@ TERRACE_KERNEL A gelu_grad(A d, A x) {
   return d * (s + x * slope * (s * (e * s)));
 }
 
-// gelu_erf(x) = x · Φ(x), of the normal distribution.
+// gelu_erf(x) = x · Φ(x), where Φ is the normal distribution.
 template <class A>
 TERRACE_KERNEL A normal_share(A x) {
   return A(0.5) * std::erfc(x * A(-0.70710678118654752440));
@@ -50,7 +50,7 @@ TERRACE_KERNEL GatedGrad<A> swiglu_grad(A d, A gate, A up) {
   return {d * up * (s + gate * (s * (e * s))), d * (gate * s)};
 }
 
-// How a gate, or a value without one, is bent.
+// The nonlinear function that is applied to a gate, or to a value that has no gate.
 enum class Bend : std::uint8_t { silu, gelu_tanh, gelu_erf };
 
 template <Bend kBend, class A>
@@ -86,7 +86,7 @@ struct GeluArgs {
 };
 template <class T, Bend kBend>
 struct Gelu {
-  static constexpr int kThreads = 256, kVectors = 4;  // a thread's
+  static constexpr int kThreads = 256, kVectors = 4;  // per thread
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const GeluArgs<T>& a) const {
     using A = Acc<T>;
@@ -115,7 +115,7 @@ struct GatedArgs {
   std::int64_t columns;
   bool whole;
 };
-// A block a row, of the forward (dy null) or of the gradient.
+// One block per row, both for the forward (dy null) and for the gradient.
 template <class T, Bend kBend>
 struct GatedRows {
   static constexpr int kThreads = 256;

@@ -1,4 +1,4 @@
-// What the attention kernels are given, and where heads lie in the fused buffers (core/math.h).
+// The arguments of the attention kernels, and the positions of heads in the fused buffers (core/math.h).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace terrace::cuda {
 
-// Scores of products of a query and a key (ScoreRule), and the slope of a score by its product.
+// Turns the product of a query and a key into a score (ScoreRule); slope() is the derivative of the score by the product.
 template <class A>
 struct Scores {
   A factor = 0, cap = 0;  // cap 0: none
@@ -26,16 +26,16 @@ struct AttentionArgs {
   T* out = nullptr;         // [B·S, H·D]
   Acc<T>* lse = nullptr;    // [B, H, S]
   const T* qkv = nullptr;   // [B·S, (H + 2G)·D]
-  T* dqkv = nullptr;        // as qkv; of the backward, as what follows
+  T* dqkv = nullptr;        // as qkv; only for the backward, as the next one
   const T* dout = nullptr;  // as out
   int seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   Scores<Acc<T>> scores = {};
 
   TERRACE_HD int group_of(int head) const { return head / (heads / kv_heads); }
-  // Elements between two positions.
+  // Elements from one position to the next.
   TERRACE_HD std::int64_t qkv_stride() const { return static_cast<std::int64_t>(heads + 2 * kv_heads) * head_dim; }
   TERRACE_HD std::int64_t out_stride() const { return static_cast<std::int64_t>(heads) * head_dim; }
-  // The first element of a position's head.
+  // The first element of a head at a position.
   TERRACE_HD std::int64_t q_at(int batch, int position, int head) const {
     return (static_cast<std::int64_t>(batch) * seq + position) * qkv_stride() + static_cast<std::int64_t>(head) * head_dim;
   }

@@ -1,12 +1,12 @@
-// Causal flash attention, backward, bf16 on tensor cores, without atomics: three kernels, one after another; each thread writes
+// Causal flash attention, backward, bf16 on tensor cores, without atomics: three kernels, one after another. Each thread writes
 // only its own results, in a fixed order.
 //
-//   AttentionInner      Δ = rowsum(dout · out), stored in the place of dq (its first four bytes), so that no scratch is needed
+//   AttentionInner      Δ = rowsum(dout · out), stored in the first four bytes of the row's dq, so that no scratch is needed
 //   AttentionKeyGrad    dk, dv of a tile of keys: loops over the query heads of its group, then over tiles of queries
 //   AttentionQueryGrad  dq of a tile of queries: reads its Δ, loops over tiles of keys
 //
 // Both loops recompute the probabilities from the log-sum-exp, 16 positions at a time: p = exp(scale · q·k − lse), ds = p ·
-// (dout·v − Δ). So two of seven products are computed twice; in return no sums go through atomics or memory.
+// (dout·v − Δ). So two of seven products are computed twice; in return, no sum uses atomics or goes through memory.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_key_grad.h>
@@ -15,7 +15,7 @@
 
 namespace terrace::cuda {
 
-// A warp a row. Grid: x rows, y heads, z batch.
+// One warp per row. Grid: x rows, y heads, z batch.
 struct AttentionInner {
   static constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 

@@ -1,5 +1,5 @@
-// A block of attention (core/math.h), in plain arithmetic for every dtype and head dim: a warp makes one row, as in
-// attention_plain.h. A gradient is written by one warp only, and sums go by ascending keys, or heads and queries.
+// A block of attention (core/math.h), in plain arithmetic for every dtype and head dim: one warp computes one row, as in
+// attention_plain.h. Only one warp writes a gradient. Sums run over ascending keys, or over heads and then queries.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_plain.h>
@@ -9,13 +9,13 @@
 
 namespace terrace::cuda {
 
-// O: the dtype of out in the forward, of the gradient in the backward.
+// O: the dtype of `out` in the forward, and of the gradient in the backward.
 template <class T, class O>
 struct AttentionBlockArgs {
   O* to = nullptr;  // out, dq or dkv
   Acc<T>* lse = nullptr;
   const T *q = nullptr, *kv = nullptr;
-  const T *dout = nullptr, *out = nullptr;  // of the backward
+  const T *dout = nullptr, *out = nullptr;  // only in the backward
   std::int64_t q_row = 0, kv_row = 0, to_row = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
   int queries = 0, first_query = 0, every_query = 0, keys = 0, first_key = 0, every_key = 0;
@@ -31,7 +31,7 @@ struct AttentionBlockArgs {
     const int first = window == 0 ? 0 : query + offset - window + 1;
     return first < 0 ? 0 : first < high(query) ? first : high(query);
   }
-  // The queries that see a key: [first, end).
+  // The queries that see `key`: [first, end).
   TERRACE_HD int first_of(int key) const { return key - offset < 0 ? 0 : key - offset < queries ? key - offset : queries; }
   TERRACE_HD int end_of(int key) const {
     const int end = window == 0 ? queries : key - offset + window;
@@ -90,7 +90,7 @@ struct BlockAttention {
       const A kept = args.accumulate ? widen(to[d]) * old : A{0};
       to[d] = narrow<O>(kept + rows.row(1)[d] * added);
     }
-    lane.sync_warp();  // all have read the old sum
+    lane.sync_warp();  // all threads have read the old sum
     if (lane.warp_lane() == 0) args.lse[place] = whole;
   }
 };
@@ -100,7 +100,7 @@ TERRACE_KERNEL void deliver(O& to, Acc<T> value, bool accumulate) {
   to = narrow<O>(accumulate ? widen(to) + value : value);
 }
 
-// dq. Grid as the forward's. Rows: q, dout, dq.
+// dq. Grid as for the forward. Rows: q, dout, dq.
 template <class T, class O>
 struct BlockQueryGrad {
   using A = Acc<T>;
@@ -212,7 +212,7 @@ AttentionBlockArgs<T, O> block_args(const AttentionBlock& s, TensorView to, Tens
           .scores = scores_of<Acc<T>>(s.scores, s.head_dim)};
 }
 
-// f.template operator()<T, O>() for the dtype of q, and that of a result: the same, or that of sums.
+// Calls f.template operator()<T, O>() for the dtype of q and that of the result, which is the same or that of sums.
 template <class F>
 void with_types(DType dtype, DType result, F&& f) {
   with_type(dtype, [&]<class T>() {

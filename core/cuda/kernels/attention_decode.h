@@ -1,5 +1,5 @@
-// Attention of one new position with a cache, for generation: a block a head, whose warps take blocks of 32 keys in turn and
-// whose sums are then folded in their order.
+// Attention of one new position with a cache, for generation: one block per head. Its warps take blocks of 32 keys in turn;
+// their sums are then folded in the order of the warps.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_plain.h>

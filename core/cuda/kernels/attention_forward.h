@@ -1,8 +1,8 @@
-// Causal flash attention, forward, bf16 on tensor cores (Dao: "FlashAttention-2", 2023): a block makes the outputs of a tile of
-// queries of one head; keys and values pass by in tiles, and the softmax is corrected as its maximum grows.
+// Causal flash attention, forward, bf16 on tensor cores (Dao: "FlashAttention-2", 2023): a block computes the outputs of a tile
+// of queries of one head; keys and values pass in tiles, and the softmax is corrected as its maximum grows.
 //
-// The next tile is copied while this one is computed with. Keys come in ascending order: the first tile holds key 0, which
-// every query sees, so that no maximum is ever -inf.
+// The next tile is copied while this one is used. Keys come in ascending order: the first tile holds key 0, which every query
+// sees, so that no maximum is ever -inf.
 #pragma once
 
 #include <type_traits>
@@ -11,8 +11,8 @@
 
 namespace terrace::cuda {
 
-// kRowTiles: of 16 queries, a warp. A fragment of keys or values serves as many products. One tile of queries stays in
-// registers and leaves its shared memory to keys and values. Both give the same bits.
+// kRowTiles: tiles of 16 queries per warp. With several, one fragment of keys or values serves several products. With one, the
+// queries stay in registers and leave their shared memory to keys and values. Both give the same bits.
 template <int kDim, int kRowTiles = 2>
 struct AttentionForward {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMinBlocks = 2;
@@ -21,12 +21,12 @@ struct AttentionForward {
   static constexpr int kQueries = kWarps * kTiles * 16, kKeys = kDim <= 64 ? 64 : 32;  // as many scores as registers hold
   using Tile = SharedTile<kDim>;
   using Queries = std::conditional_t<kInRegisters, RowsInRegisters<kDim, kTiles>, RowsInShared<kDim, kTiles>>;
-  // Two stages of keys and values; the queries' rows before them.
+  // Two stages of keys and values; the queries' rows lie before them unless they stay in registers.
   static constexpr int kFirstStage = kInRegisters ? 0 : kQueries;
   static_assert(kQueries <= kFirstStage + 4 * kKeys);
   static constexpr std::size_t kSharedBytes = Tile::bytes(kFirstStage + 4 * kKeys);
 
-  // Of a warp's queries: scores, outputs, and of each row the maximum and (this thread's part of) the sum.
+  // State of a warp for its queries: scores, outputs, and for each row the maximum and (this thread's part of) the sum.
   struct State {
     float scores[kTiles][kKeys / 8][4];
     float out[kTiles][kDim / 8][4];
@@ -38,7 +38,7 @@ struct AttentionForward {
     // The last queries see the most keys, so they start first.
     const int first_query = (lane.blocks_x() - 1 - lane.block_x()) * kQueries, head = lane.block_y(), batch = lane.block_z();
     const int group = args.group_of(head), end = min_of(first_query + kQueries, args.seq);
-    const int own_query = first_query + lane.warp() * kTiles * 16;  // the warp's first
+    const int own_query = first_query + lane.warp() * kTiles * 16;  // the warp's first query
     const Tile rows{shared_as<bf16>(lane)};
     const auto keys = [&](int stage) { return Tile{rows.at(kFirstStage + 2 * stage * kKeys, 0)}; };
     const auto values = [&](int stage) { return Tile{rows.at(kFirstStage + (2 * stage + 1) * kKeys, 0)}; };
@@ -58,15 +58,15 @@ struct AttentionForward {
       lane.sync();
     }
     queries.read(lane, rows);
-    if constexpr (kInRegisters) lane.sync();  // all have read: keys may come there
+    if constexpr (kInRegisters) lane.sync();  // all warps have read the queries: keys may overwrite them
     copy(0, 0);
     State s;
     begin(s);
     for (int first = 0, stage = 0; first < end; first += kKeys, stage ^= 1) {
       lane.wait_copies(Pending<0>{});
-      lane.sync();  // this tile is here, that of before is used
+      lane.sync();  // this tile has arrived, and the one before is no longer needed
       if (first + kKeys < end) copy(stage ^ 1, first + kKeys);
-      if (first >= own_query + kTiles * 16) continue;  // this warp sees none of it
+      if (first >= own_query + kTiles * 16) continue;  // this warp sees no key of this tile
       score(lane, s, queries, keys(stage));
       if (first + kKeys > own_query) mask(lane, s, own_query, first);
       weigh(lane, s, args.scores.factor * kLog2E);
@@ -137,7 +137,7 @@ struct AttentionForward {
     }
   }
 
-  // From scores to probabilities, as far as the maximum is known; what was summed under an older maximum is corrected.
+  // From scores to probabilities relative to the maximum so far; sums computed with an older maximum are corrected.
   template <class Lane>
   TERRACE_KERNEL static void weigh(Lane& lane, State& s, float scale) {
     float correction[kTiles][2];

@@ -7,20 +7,20 @@
 
 namespace terrace::cuda {
 
-// Grid: x tiles of keys, y groups, z batch. Scores stand transposed, keys down and queries across, so that probabilities go
-// from the product that makes them into the one that uses them without leaving registers.
-// kQueryRows: queries of a stage; the bits are the same for all.
+// Grid: x tiles of keys, y groups, z batch. Scores are kept transposed (rows are keys, columns are queries), so that the
+// probabilities can stay in registers between the product that computes them and the one that uses them. kQueryRows: queries of
+// a stage; the bits are the same for all values.
 template <int kDim, int kQueryRows = 64>
 struct AttentionKeyGrad {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMinBlocks = 2;
-  static constexpr int kTiles = kDim <= 64 ? 2 : 1;  // of 16 keys, a warp: as many sums as registers hold
+  static constexpr int kTiles = kDim <= 64 ? 2 : 1;  // tiles of 16 keys per warp: as many sums as registers hold
   static constexpr int kKeys = kWarps * kTiles * 16, kQueries = kQueryRows;
   using Tile = SharedTile<kDim>;
   static constexpr bool kValuesInShared = kTiles == 2 && kDim > 32;
   using Keys = RowsInRegisters<kDim, kTiles>;
   using Values = std::conditional_t<kValuesInShared, RowsInShared<kDim, kTiles>, Keys>;
-  // Two stages of queries and their dout, where keys (and values) pass through at the beginning, values that stay, then lse and
-  // Δ of two stages.
+  // Two stages of queries and their dout; keys and (if they fit into registers) values pass through this space at the
+  // beginning. Values that stay in shared memory follow, then lse and Δ of two stages.
   static constexpr int kStageRows = 2 * kQueries;
   static_assert(kKeys <= 2 * kStageRows);
   static constexpr std::size_t kRowsBytes = Tile::bytes(2 * kStageRows + (kValuesInShared ? kKeys : 0));
@@ -41,7 +41,7 @@ struct AttentionKeyGrad {
     read_rows(lane, args, values, Tile{rows.at(kValuesInShared ? 2 * kStageRows : 0, 0)}, args.v_at(batch, first_key, group),
               args.seq - first_key);
 
-    // The heads of the group, and of each the tiles of queries that see these keys.
+    // Steps go over the heads of the group, and for each head over the tiles of queries that see these keys.
     const int first_query = first_key / kQueries * kQueries;
     Step now{group * heads, first_query, 0};
     const auto after = [&](const Step& step) {
@@ -56,7 +56,8 @@ struct AttentionKeyGrad {
                                     args.out_stride(), valid);
       lane.commit_copies();
     };
-    // The first threads carry the lse of a step's queries, the next ones Δ. Beyond the sequence p becomes 0.
+    // The first kQueries threads load the lse of a step's queries, the next ones Δ. Beyond the sequence, lse is such that p
+    // becomes 0.
     static_assert(2 * kQueries <= kThreads);
     const auto statistic = [&](const Step& step) {
       const int query = step.query + lane.thread() % kQueries;
@@ -74,14 +75,14 @@ struct AttentionKeyGrad {
       float* const of_step = statistics + now.stage * 2 * kQueries;
       if (lane.thread() < 2 * kQueries) of_step[lane.thread()] = carried;
       lane.wait_copies(Pending<0>{});
-      lane.sync();  // this step's rows are here, those of before are used
+      lane.sync();  // this step's rows have arrived, and those of the step before are no longer needed
       if (const Step next = after(now); next.head < (group + 1) * heads) {
         copy(next);
         carried = statistic(next);
       }
       for (int at = 0; at < kQueries; at += 16) {
         const int query = now.query + at;
-        if (query + 16 <= own_key || query >= args.seq) continue;  // none of them sees a key of this warp
+        if (query + 16 <= own_key || query >= args.seq) continue;  // no query of these sees a key of this warp
         float p[kTiles][2][4], ds[kTiles][2][4];
         multiply_rows<kDim>(lane, p, keys, queries(now.stage), at);
         multiply_rows<kDim>(lane, ds, values, douts(now.stage), at);

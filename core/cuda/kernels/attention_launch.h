@@ -1,9 +1,9 @@
-// Which attention kernel serves a call, and its launch. A Launcher has
+// Chooses the attention kernel for a call and launches it. A Launcher has
 //   template <class Kernel, class Args> void run(const LaunchShape&, const Args&) const;
 //   std::size_t shared_bytes() const;  // what a block of this GPU may have
-// so that tests run the choice, the grids and the sizes of shared memory as well.
+// so that tests also run the choice, the grids and the sizes of shared memory.
 //
-// Errors: std::logic_error for what no kernel serves; the shapes themselves are checked by the caller.
+// Errors: std::logic_error for a call that no kernel supports; the caller checks the shapes themselves.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@
 
 namespace terrace::cuda {
 
-// Copies take 16 bytes; which kernel serves depends on the shape only, so another alignment is refused and not served by
-// another one.
+// Copies take 16 bytes. The choice of the kernel must depend only on the shape, so another alignment is refused: no other
+// kernel is used for it.
 inline void demand_alignment(const TensorView& view) {
   if (reinterpret_cast<std::uintptr_t>(view.data) % 16 != 0) {
     throw std::logic_error("attention: a tensor " + to_string(view.shape) + " is not aligned to 16 bytes");
@@ -50,7 +50,7 @@ AttentionArgs<T> attention_grad_args(const AttentionShape& s, TensorView dqkv, T
   return args;
 }
 
-// A block for every `rows` positions of every head (or group) of every sequence.
+// One block for every `rows` positions of every head (or group) of every sequence.
 template <class Kernel, class Launcher, class Args>
 void launch_rows(const Launcher& launcher, const AttentionShape& s, std::int64_t rows, std::int64_t heads,
                  std::size_t shared_bytes, const Args& args) {
@@ -58,7 +58,8 @@ void launch_rows(const Launcher& launcher, const AttentionShape& s, std::int64_t
       {.blocks = {ceil_div(s.seq, rows), heads, s.batch}, .threads = Kernel::kThreads, .shared_bytes = shared_bytes}, args);
 }
 
-// f.template operator()<D>() for what tensor cores serve: some head dims, and scores without a cap. False for all else.
+// Calls f.template operator()<D>() if tensor cores support the shape: some head dims, and scores without a cap. Otherwise
+// returns false.
 template <class F>
 bool for_tensor_cores(const AttentionShape& s, F&& f) {
   if (s.scores.cap != 0) return false;
@@ -71,15 +72,16 @@ bool for_tensor_cores(const AttentionShape& s, F&& f) {
   }
 }
 
-// The kernels of a head dim. Their tiles are as large as leaves a multiprocessor of 164 KiB two blocks;
+// The kernels of a head dim, for multiprocessors with at least 164 KiB of shared memory: the largest tiles with two blocks
+// each.
 template <int kDim>
 struct LargeTiles {
   using Forward = AttentionForward<kDim>;
   using Keys = AttentionKeyGrad<kDim>;
   using Queries = AttentionQueryGrad<kDim>;
 };
-// or one of 100 KiB (compute capability 8.6, 8.9, 12.0), of which every block takes 1 KiB more than it asks for. With the same
-// bits: what a row or a column sums, and in which order, is the same.
+// The same for multiprocessors of 100 KiB (compute capability 8.6, 8.9, 12.0), where a block takes 1 KiB more than it asks for.
+// The bits are the same: each row or column adds the same terms in the same order.
 template <int kDim>
 struct SmallTiles {
   using Forward = AttentionForward<kDim, kDim == 32 ? 2 : 1>;
@@ -88,7 +90,7 @@ struct SmallTiles {
   static constexpr std::size_t kHalf = (100 / 2 - 1) * 1024;
   static_assert(Forward::kSharedBytes <= kHalf && Keys::kSharedBytes <= kHalf && Queries::kSharedBytes <= kHalf);
 };
-// f.template operator()<Tiles>() for the launcher's GPU.
+// Calls f.template operator()<Tiles>() for the launcher's GPU.
 template <int kDim, class Launcher, class F>
 void with_tiles(const Launcher& launcher, F&& f) {
   constexpr std::size_t kBlockOfALargeOne = 163 * 1024;

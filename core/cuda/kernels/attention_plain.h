@@ -1,5 +1,5 @@
-// Causal attention in plain arithmetic, for every dtype and head dim that the tensor cores' kernels do not serve: a warp makes
-// one row, its threads side by side over 32 keys (or queries) for the scores and over the head's columns for the sums.
+// Causal attention in plain arithmetic, for every dtype and head dim that the kernels of tensor cores do not support. A warp
+// computes one row: its threads are spread over 32 keys (or queries) for the scores, and over the head's columns for the sums.
 //
 // Shared memory: each warp keeps kRows rows of the head dim, and 2 · 32 weights (bytes_for()).
 #pragma once
@@ -61,8 +61,8 @@ struct Softmax {
   A maximum = -static_cast<A>(INFINITY), sum = 0;
 };
 
-// Row 1 of `rows` becomes the values summed by exp(score − maximum), row 0 is the query: keys first, first + step … below end,
-// 32 at a time.
+// Row 0 of `rows` is the query; row 1 becomes the sum of the values, weighted by exp(score − maximum). The keys are first,
+// first + step … below end, 32 at a time.
 template <class T, class Lane>
 TERRACE_KERNEL Softmax<Acc<T>> attend(Lane& lane, const WarpRows<Acc<T>, 2>& rows, const T* keys, const T* values,
                                       std::int64_t stride, int first, int step, int end, const Scores<Acc<T>>& scores) {
@@ -106,7 +106,7 @@ struct PlainAttention {
   }
 };
 
-// dq. Grid as the forward's. Rows: q, dout, dq.
+// dq. Grid as for the forward. Rows: q, dout, dq.
 template <class T>
 struct PlainQueryGrad {
   using A = Acc<T>;

@@ -5,7 +5,7 @@
 
 namespace terrace::cuda {
 
-// Grid: x tiles of queries, y heads, z batch. kKeyRows: keys of a stage; the bits are the same for all.
+// Grid: x tiles of queries, y heads, z batch. kKeyRows: keys per stage; the bits are the same for all values.
 template <int kDim, int kKeyRows = 64>
 struct AttentionQueryGrad {
   static constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMinBlocks = 2;
@@ -46,7 +46,7 @@ struct AttentionQueryGrad {
       douts.read(lane, dout_rows);
       lane.sync();
     }
-    float lse[kTiles][2], inner[kTiles][2];  // of this thread's rows; beyond the sequence p becomes 0
+    float lse[kTiles][2], inner[kTiles][2];  // of this thread's rows; beyond the sequence, lse is infinite, so p is 0
     TERRACE_UNROLL
     for (int m = 0; m < kTiles; ++m) {
       TERRACE_UNROLL
@@ -62,10 +62,10 @@ struct AttentionQueryGrad {
     copy(0, 0);
     for (int first = 0, stage = 0; first < end; first += kKeys, stage ^= 1) {
       lane.wait_copies(Pending<0>{});
-      lane.sync();  // this tile is here, that of before is used
+      lane.sync();  // this tile has arrived, and the one before is no longer needed
       if (first + kKeys < end) copy(stage ^ 1, first + kKeys);
       for (int at = 0; at < kKeys; at += 16) {
-        if (first + at >= own_query + kTiles * 16) break;  // this warp sees none of the others
+        if (first + at >= own_query + kTiles * 16) break;  // this warp sees none of the remaining keys
         float p[kTiles][2][4], ds[kTiles][2][4];
         multiply_rows<kDim>(lane, p, queries, keys(stage), at);
         multiply_rows<kDim>(lane, ds, douts, values(stage), at);
@@ -84,7 +84,7 @@ struct AttentionQueryGrad {
         add_rows<kDim>(lane, dq, ds, keys(stage), at);
       }
     }
-    lane.sync_warp();  // Δ lies where dq goes: all of the warp have read it
+    lane.sync_warp();  // Δ is stored where dq goes: by now, all threads of the warp have read it
     store_rows<kDim>(lane, args.dqkv + args.q_at(batch, own_query, head), args.qkv_stride(), args.seq - own_query, dq,
                      args.scores.factor);
   }

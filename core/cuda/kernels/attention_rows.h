@@ -1,5 +1,5 @@
-// What both loops of attention's backward are made of: products of a warp's rows with tiles of 16 positions, and sums of such
-// tiles weighed by what came of them.
+// Parts of both loops of attention's backward: products of a warp's rows with tiles of 16 positions, and sums of such tiles,
+// weighted by the results.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_args.h>
@@ -7,12 +7,12 @@
 
 namespace terrace::cuda {
 
-// Where Δ of a row is kept: where its dq will be.
+// Δ of a row is stored where the row's dq will be.
 TERRACE_KERNEL float* inner_place(const AttentionArgs<bf16>& args, int batch, int position, int head) {
   return reinterpret_cast<float*>(args.dqkv + args.q_at(batch, position, head));
 }
 
-// The rows that a warp multiplies with others, all of their columns, kTiles times 16 of them: as fragments in registers,
+// The kTiles · 16 rows that a warp multiplies with others, with all their columns: kept as fragments in registers,
 template <int kDim, int kTiles>
 struct RowsInRegisters {
   template <class Lane>
@@ -30,7 +30,7 @@ struct RowsInRegisters {
   }
   std::uint32_t a[kTiles][kDim / 16][4];
 };
-// or, where registers end, in the tile.
+// or in the tile, if the registers do not suffice.
 template <int kDim, int kTiles>
 struct RowsInShared {
   template <class Lane>
@@ -93,7 +93,7 @@ TERRACE_KERNEL void add_rows(Lane& lane, float (&d)[kTiles][kDim / 8][4], const 
   }
 }
 
-// The warp's rows of a sum, times `factor`, into rows `stride` apart; of `valid` rows.
+// Stores the warp's rows of a sum, times `factor`, in rows that lie `stride` apart; only `valid` rows exist.
 template <int kDim, int kTiles, class Lane>
 TERRACE_KERNEL void store_rows(Lane& lane, bf16* to, std::int64_t stride, int valid, const float (&d)[kTiles][kDim / 8][4],
                                float factor) {

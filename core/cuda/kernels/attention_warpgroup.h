@@ -1,8 +1,10 @@
-// Causal flash attention, forward, bf16 on the tensor cores of compute capability 9.0 (Shah et al.: "FlashAttention-3", 2024):
-// a block makes the outputs of a tile of queries of one head, 64 of them a warpgroup; keys and values pass by in tiles of 128.
+// Causal flash attention, forward, bf16 on the tensor cores of compute capability 9.0 (Shah et al.: "FlashAttention-3", 2024).
+// A block computes the outputs of a tile of queries of one head, 64 of them for each warpgroup; keys and values pass in tiles
+// of 128.
 //
-// Products go on beside computing: the scores of the next tile of keys are begun before the values of this one are gathered,
-// and the softmax of those is made while these are. Two tiles each of keys and values, one barrier a tile:
+// Products run beside other computing: the product for the next tile's scores starts before the one that adds up this tile's
+// values, and the softmax of the next tile is computed during the latter. Two tiles each of keys and values, one barrier per
+// tile:
 //
 //   step j     keys j + 2 and values j + 1 are copied; scores of keys j + 1 and sums of values j are multiplied
 //
@@ -24,8 +26,8 @@ struct WarpgroupAttention {
   using Tile = SwizzledTile<kKeys, kDim>;
   static constexpr std::size_t kSharedBytes = Queries::kBytes + 4 * Tile::kBytes + kSwizzleAlignment;
 
-  // Of a warp's 16 queries: scores, then probabilities, also as they are multiplied with values; outputs, and of each row the
-  // maximum and (this thread's part of) the sum.
+  // State of a warp for its 16 queries: scores, then probabilities, and these again, packed as operands of the product with
+  // values; outputs; for each row the maximum and (this thread's part of) the sum.
   struct State {
     float scores[kKeys / 8][4];
     std::uint32_t probabilities[kKeys / 16][4];
@@ -38,8 +40,8 @@ struct WarpgroupAttention {
     // The last queries see the most keys, so they start first; heads that share keys run side by side.
     const int tile = lane.blocks_y() - 1 - lane.block_y(), head = lane.block_x(), batch = lane.block_z();
     const int first_query = tile * kQueries, group = args.group_of(head);
-    const int group_query = lane.warp() / 4 * kGroupQueries;  // the warpgroup's first, in the tile
-    const int own_query = first_query + lane.warp() * 16;     // the warp's first
+    const int group_query = lane.warp() / 4 * kGroupQueries;  // the warpgroup's first query, in the tile
+    const int own_query = first_query + lane.warp() * 16;     // the warp's first query
     const int end = first_query + kQueries < args.seq ? first_query + kQueries : args.seq, tiles = (end + kKeys - 1) / kKeys;
 
     std::byte* const shared = swizzle_base(lane);
@@ -77,11 +79,11 @@ struct WarpgroupAttention {
     float correction[2];
     weigh(lane, s, scale, correction);
     for (int t = 0; t < tiles - 1; ++t) {
-      // Behind the loop's jump and not before it: the compiler would wait before the softmax.
+      // The wait must come after the loop's jump: before it, the compiler would wait even before the softmax.
       lane.wait_products(Pending<0>{}, s.out);
       correct(s, correction);
       pack(s);
-      await_copies(lane);  // keys t + 1 and values t are here; keys t and values t − 1 are used
+      await_copies(lane);  // keys t + 1 and values t have arrived; keys t and values t − 1 are no longer needed
       if (t + 2 < tiles) copy_keys(t + 2);
       copy_values(t + 1);
       lane.commit_copies();
@@ -127,7 +129,8 @@ struct WarpgroupAttention {
     }
   }
 
-  // From scores to probabilities, as far as the maximum is known, and what corrects the sums that were made under an older one.
+  // From scores to probabilities relative to the maximum so far. `correction` gets the factors for sums computed with an older
+  // maximum.
   template <class Lane>
   TERRACE_KERNEL static void weigh(Lane& lane, State& s, float scale, float (&correction)[2]) {
     TERRACE_UNROLL

@@ -1,13 +1,13 @@
 // dk and dv of attention, bf16 on the tensor cores of compute capability 9.0 (attention_backward.h; Shah et al.:
-// "FlashAttention-3", 2024): a block has a tile of keys and values of one group, 64 of them a warpgroup; queries and their dout
-// pass by in tiles, of one query head after another.
+// "FlashAttention-3", 2024). A block has a tile of keys and values of one group, 64 of them for each warpgroup; queries and
+// their dout pass in tiles, for one query head after another.
 //
-// Scores stand transposed, keys down and queries across, so that probabilities go from the product that makes them into the one
-// that uses them without leaving registers. Some product is always under way:
+// Scores are kept transposed (rows are keys, columns are queries), so that the probabilities can stay in registers between the
+// product that computes them and the one that uses them. At any time some product is under way:
 //
-//   probabilities    beside the product dout · v
-//   their gradient   beside the sums of dv
-//   the next barrier beside the sums of dk, which end during the next step: hence a third place for tiles of queries
+//   probabilities    are computed beside the product dout · v
+//   their gradient   is computed beside the sums of dv
+//   the next barrier is waited for beside the sums of dk, which end during the next step: so tiles of queries have three places
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_rows.h>
@@ -24,12 +24,12 @@ struct WarpgroupKeyGrad {
   using Keys = SwizzledTile<kKeys, kDim>;
   using Queries = SwizzledTile<kQueries, kDim>;
   static constexpr std::size_t kTileBytes = 2 * Keys::kBytes + 2 * kStages * Queries::kBytes;
-  static constexpr int kStatistics = 2 * kQueries;  // of a step: lse, then Δ; of two steps, behind the tiles
+  static constexpr int kStatistics = 2 * kQueries;  // of a step: lse, then Δ; those of two steps are stored after the tiles
   static constexpr std::size_t kSharedBytes = kTileBytes + 2 * kStatistics * sizeof(float) + kSwizzleAlignment;
   static_assert(kStatistics <= kThreads);
 
-  // Of a warp's 16 keys: scores, then probabilities; the products dout · v, then the scores' gradients; both as they are
-  // multiplied with rows; sums.
+  // State of a warp for its 16 keys: scores, then probabilities; the products dout · v, then the gradients of the scores; both
+  // again, packed as operands of the next products; the sums.
   struct State {
     float scores[kQueries / 8][4], gradients[kQueries / 8][4];
     std::uint32_t probabilities[kQueries / 16][4], weights[kQueries / 16][4];
@@ -38,10 +38,10 @@ struct WarpgroupKeyGrad {
 
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const AttentionArgs<bf16>& args) const {
-    // The first keys are seen by the most queries, and start first.
+    // The first keys are seen by the most queries, so their blocks start first.
     const int first_key = lane.block_y() * kKeys, group = lane.block_x(), batch = lane.block_z();
-    const int group_key = lane.warp() / 4 * kGroupKeys;  // the warpgroup's first, in the tile
-    const int own_key = first_key + lane.warp() * 16;    // the warp's first
+    const int group_key = lane.warp() / 4 * kGroupKeys;  // the warpgroup's first key, in the tile
+    const int own_key = first_key + lane.warp() * 16;    // the warp's first key
     const int heads = args.heads / args.kv_heads, first_query = first_key / kQueries * kQueries;
 
     std::byte* const shared = swizzle_base(lane);
@@ -50,7 +50,7 @@ struct WarpgroupKeyGrad {
     const auto douts = [&](int stage) { return Queries{queries(stage).data + Queries::kBytes}; };
     float* const statistics = reinterpret_cast<float*>(shared + kTileBytes);
 
-    // The heads of the group, and of each the tiles of queries that see these keys.
+    // Steps go over the heads of the group, and for each head over the tiles of queries that see these keys.
     const auto after = [&](const Step& step) {
       const bool same_head = step.query + kQueries < args.seq;
       return Step{same_head ? step.head : step.head + 1, same_head ? step.query + kQueries : first_query,
@@ -64,7 +64,8 @@ struct WarpgroupKeyGrad {
                           valid);
       lane.commit_copies();
     };
-    // The first kQueries threads carry the lse of a step's queries, the next ones Δ. Beyond the sequence p becomes 0.
+    // The first kQueries threads load the lse of a step's queries, the next ones Δ. Beyond the sequence, lse is such that p
+    // becomes 0.
     const auto statistic = [&](const Step& step) {
       const int query = step.query + lane.thread() % kQueries;
       if (lane.thread() < kQueries)
@@ -83,12 +84,13 @@ struct WarpgroupKeyGrad {
 
     State s;
     clear(s.dk), clear(s.dv);
-    // There is nothing to wait for, but behind it the compiler has forgotten the zeros, which it would write again in the loop.
+    // No product is under way. The wait makes the compiler forget that the sums are zero; it would otherwise write the zeros
+    // again in the loop.
     lane.wait_products(Pending<0>{}, s.dk[0], s.dv[0]);
     for (int parity = 0; now.head < end; parity ^= 1) {
       float* const of_step = statistics + parity * kStatistics;
       if (lane.thread() < kStatistics) of_step[lane.thread()] = carried;
-      await_copies(lane);  // this step's rows are here, those of two steps before are used
+      await_copies(lane);  // this step's rows have arrived, and those of two steps before are no longer needed
       const Step next = after(now);
       if (next.head < end) {
         copy(next);
@@ -154,7 +156,7 @@ struct WarpgroupKeyGrad {
     for (int k = 0; k < kQueries / 16; ++k) pack_a(s.weights[k], s.gradients[2 * k], s.gradients[2 * k + 1]);
   }
 
-  // Of this thread's two neighbouring queries among eight.
+  // Two neighbouring queries among eight, those of this thread.
   struct alignas(8) Pair {
     float even, odd;
   };

@@ -1,4 +1,4 @@
-// The launches of warpgroups' attention (attention_warpgroup.h). Launcher: as attention_launch.h has it.
+// Launches the attention kernels of warpgroups (attention_warpgroup.h). Launcher: as in attention_launch.h.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_launch.h>
@@ -8,7 +8,7 @@
 
 namespace terrace::cuda {
 
-// f.template operator()<D>() for the head dims of warpgroups_serve().
+// Calls f.template operator()<D>() for the head dims of warpgroups_serve().
 template <class F>
 void for_warpgroups(const AttentionShape& s, F&& f) {
   switch (s.head_dim) {
@@ -19,7 +19,8 @@ void for_warpgroups(const AttentionShape& s, F&& f) {
   }
 }
 
-// A block for every `rows` positions of every head, or group, of every sequence: those of the same positions run side by side.
+// One block for every `rows` positions of every head (or group) of every sequence; blocks of the same positions run side by
+// side.
 template <class Kernel, class Launcher>
 void launch_warpgroups(const Launcher& launcher, const AttentionShape& s, std::int64_t heads, std::int64_t rows,
                        const AttentionArgs<bf16>& args) {
@@ -28,7 +29,7 @@ void launch_warpgroups(const Launcher& launcher, const AttentionShape& s, std::i
       args);
 }
 
-// What warpgroups_serve(), forward.
+// Forward, for the calls of warpgroups_serve().
 template <class Launcher>
 void attention_of_warpgroups(const Launcher& launcher, const AttentionShape& s, TensorView out, TensorView lse,
                              TensorView qkv) {
@@ -39,7 +40,7 @@ void attention_of_warpgroups(const Launcher& launcher, const AttentionShape& s, 
   });
 }
 
-// The same, backward.
+// The same for the backward.
 template <class Launcher>
 void attention_grad_of_warpgroups(const Launcher& launcher, const AttentionShape& s, TensorView dqkv, TensorView dout,
                                   TensorView out, TensorView lse, TensorView qkv) {

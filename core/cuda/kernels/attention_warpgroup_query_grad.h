@@ -1,8 +1,9 @@
 // dq of attention, bf16 on the tensor cores of compute capability 9.0 (attention_backward.h; Shah et al.: "FlashAttention-3",
-// 2024): a block has a tile of queries of one head, 64 of them a warpgroup; keys and values pass by in tiles of 128.
+// 2024). A block has a tile of queries of one head, 64 of them for each warpgroup; keys and values pass in tiles of 128.
 //
-// Probabilities are computed beside the product dout · v, half of their gradients beside the sums of dq of the other half, and
-// those go on beside the next barrier and the next scores: hence a third place for tiles of keys.
+// Probabilities are computed beside the product dout · v. Their gradients are computed in two halves, the second one beside the
+// sums of dq of the first. The sums of the second half continue beside the next barrier and the next scores: so tiles of keys
+// have three places.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_rows.h>
@@ -21,8 +22,8 @@ struct WarpgroupQueryGrad {
   static constexpr std::size_t kSharedBytes =
       2 * Queries::kBytes + (kKeyStages + kValueStages) * Tile::kBytes + kSwizzleAlignment;
 
-  // Of a warp's 16 queries: scores, then probabilities; the products dout · v, then the scores' gradients, also as they are
-  // multiplied with keys; sums; of each row lse and Δ.
+  // State of a warp for its 16 queries: scores, then probabilities; the products dout · v, then the gradients of the scores,
+  // and these again, packed as operands of the product with keys; the sums; lse and Δ of each row.
   struct State {
     float scores[kKeys / 8][4], gradients[kKeys / 8][4];
     std::uint32_t weights[2][kKeys / 32][4];
@@ -35,8 +36,8 @@ struct WarpgroupQueryGrad {
     // The last queries see the most keys, so they start first; heads that share keys run side by side.
     const int tile = lane.blocks_y() - 1 - lane.block_y(), head = lane.block_x(), batch = lane.block_z();
     const int first_query = tile * kQueries, group = args.group_of(head);
-    const int group_query = lane.warp() / 4 * kGroupQueries;  // the warpgroup's first, in the tile
-    const int own_query = first_query + lane.warp() * 16;     // the warp's first
+    const int group_query = lane.warp() / 4 * kGroupQueries;  // the warpgroup's first query, in the tile
+    const int own_query = first_query + lane.warp() * 16;     // the warp's first query
     const int end = first_query + kQueries < args.seq ? first_query + kQueries : args.seq, tiles = (end + kKeys - 1) / kKeys;
 
     std::byte* const shared = swizzle_base(lane);
@@ -61,16 +62,17 @@ struct WarpgroupQueryGrad {
 
     State s;
     TERRACE_UNROLL
-    for (int half = 0; half < 2; ++half) {  // beyond the sequence p becomes 0
+    for (int half = 0; half < 2; ++half) {  // beyond the sequence, lse is infinite, so p is 0
       const int query = own_query + row_of(lane, half * 2);
       s.lse[half] = query < args.seq ? args.lse[args.lse_at(batch, query, head)] * kLog2E : INFINITY;
       s.inner[half] = query < args.seq ? *inner_place(args, batch, query, head) : 0;
     }
     clear(s.dq);
-    // There is nothing to wait for, but behind it the compiler has forgotten the zeros, which it would write again in the loop.
+    // No product is under way. The wait makes the compiler forget that the sums are zero; it would otherwise write the zeros
+    // again in the loop.
     lane.wait_products(Pending<0>{}, s.dq[0]);
     for (int t = 0, stage = 0; t < tiles; ++t) {
-      await_copies(lane);  // keys and values t are here; keys t − 2 and values t − 1 are used
+      await_copies(lane);  // keys and values t have arrived; keys t − 2 and values t − 1 are no longer needed
       const int next_stage = stage + 1 < kKeyStages ? stage + 1 : 0;
       if (t + 1 < tiles) copy(t + 1, next_stage);
       lane.fence_products();
@@ -78,11 +80,11 @@ struct WarpgroupQueryGrad {
       begin_scores<Queries>(lane, s.gradients, dout_rows, values(t % kValueStages));
       lane.wait_products(Pending<1>{}, s.scores);
       weigh(s, scale);
-      // Behind the probabilities, as a jump that keeps the compiler from waiting before them.
+      // The mask comes after the probabilities: its jump keeps the compiler from placing the wait before them.
       if ((t + 1) * kKeys > own_query) mask(lane, s, own_query, t * kKeys);
       lane.wait_products(Pending<0>{}, s.gradients);
       TERRACE_UNROLL
-      for (int half = 0; half < 2; ++half) {  // the second one's beside the sums of the first one
+      for (int half = 0; half < 2; ++half) {  // the second half is computed beside the sums of the first
         derive(s, half);
         lane.fence_products();
         begin_sums(lane, s.dq[0], s.weights[half], keys(stage), half * kKeys / 2);
@@ -90,7 +92,7 @@ struct WarpgroupQueryGrad {
       stage = next_stage;
     }
     lane.wait_products(Pending<0>{}, s.dq[0]);
-    lane.sync_warp();  // Δ lies where dq goes: all of the warp have read it
+    lane.sync_warp();  // Δ is stored where dq goes: by now, all threads of the warp have read it
     store_rows<kDim>(lane, args.dqkv + args.q_at(batch, own_query, head), args.qkv_stride(), args.seq - own_query, s.dq,
                      args.scores.factor);
   }
@@ -114,7 +116,7 @@ struct WarpgroupQueryGrad {
       }
     }
   }
-  // From probabilities to the gradient of the scores, of half of the keys.
+  // From probabilities to the gradient of the scores, for half of the keys.
   TERRACE_KERNEL static void derive(State& s, int half) {
     TERRACE_UNROLL
     for (int k = 0; k < kKeys / 32; ++k) {

@@ -1,7 +1,7 @@
-// Sums, maxima and prefix sums over a block's threads, in an order that depends on the number of threads only: in a warp as a
-// butterfly, then over the warps ascending. Every thread gets the result. All threads of the block must call.
+// Sums, maxima and prefix sums over a block's threads, in an order that depends only on the number of threads: a butterfly
+// within each warp, then over the warps in ascending order. Every thread gets the result. All threads of the block must call.
 //
-// Threads: a block's, together. `room`: shared memory of one value a warp, free again when the call returns.
+// Threads: those of a block, together. `room`: shared memory of one value per warp, free again when the call returns.
 #pragma once
 
 #include <terrace/core/cuda/lane.h>
@@ -51,7 +51,7 @@ struct Prefix {
 };
 template <class Lane>
 TERRACE_KERNEL Prefix block_prefix(Lane& lane, int v, int* room) {
-  int sum = v;  // of this warp's threads up to this one
+  int sum = v;  // of this warp's threads up to and including this one
   TERRACE_UNROLL
   for (int distance = 1; distance < kWarp; distance *= 2) {
     const int other = lane.shuffle(sum, lane.warp_lane() >= distance ? lane.warp_lane() - distance : 0);

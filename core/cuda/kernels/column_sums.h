@@ -1,7 +1,8 @@
-// Sums over rows, in two stages of fixed order: bias_grad and norm_weight_grad.
+// Sums over rows, in two stages with a fixed order: bias_grad and norm_weight_grad.
 //
-// The rows are cut into parts, by the shape alone. A block sums one part of a group of columns: warp w takes the part's rows w,
-// w + 8, … ascending, then the warps are added ascending. The second kernel adds the parts ascending and delivers.
+// The rows are divided into parts, depending only on the shape. One block sums one part of a group of columns: warp w adds the
+// part's rows w, w + 8, … in ascending order, then the warps are added in ascending order. The second kernel adds the parts in
+// ascending order and delivers the result.
 #pragma once
 
 #include <terrace/core/cuda/kernels/vectors.h>
@@ -9,7 +10,7 @@
 namespace terrace::cuda {
 
 inline constexpr int kColumnWarps = 8;
-// Columns of a block.
+// Columns per block.
 template <class T>
 inline constexpr int kColumnGroup = kWarp* kWidth<T>;
 
@@ -78,7 +79,7 @@ struct NormWeightGradArgs {
   const T *dy, *x;
   const Acc<T>*mean, *rstd;
 };
-// Outputs: dgain = Σ dy · n, dbias = Σ dy, n being the normalised x, or x as it is where no rstd is given.
+// Outputs: dgain = Σ dy · n, dbias = Σ dy, where n is the normalised x, or x itself if no rstd is given.
 template <class T>
 struct NormWeightGradParts {
   static constexpr int kThreads = kColumnWarps * kWarp, kOutputs = 2;

@@ -1,6 +1,6 @@
-// Softmax cross-entropy with its gradient, a block a row. One sweep sums (log_sums.h); the second writes the gradient and finds
-// the row in the second-level cache, so that memory sees one read and one write. If the columns are a part of them all, the
-// log-sum-exp is given, and the gradient's sweep is the only one.
+// Softmax cross-entropy with its gradient, one block per row. The first sweep sums (log_sums.h). The second writes the
+// gradient; it finds the row in the second-level cache, so memory sees one read and one write. If the columns are only a part
+// of the row, the log-sum-exp is given, and only the second sweep runs.
 #pragma once
 
 #include <limits>
@@ -45,7 +45,7 @@ struct CrossEntropyRows {
     T* const dx = a.dlogits ? a.dlogits + row * a.stride : nullptr;
     const std::int32_t target = a.targets[row];
     const bool wrong = target < kPadding || target >= a.columns;
-    if (target < 0 || wrong) {  // the whole block alike
+    if (target < 0 || wrong) {  // the same for all threads of the block
       const A fill = wrong ? std::numeric_limits<A>::quiet_NaN() : A(0);
       if (lane.thread() == 0) {
         a.loss[row] = static_cast<double>(fill);
@@ -62,7 +62,7 @@ struct CrossEntropyRows {
     }
     if (!dx) return;
     const A scale = static_cast<A>(a.scale), factor = scale / total;
-    // The target's entry is made apart, in one rounding: (p − 1) · scale.
+    // The target's entry is computed separately, with a single rounding: (p − 1) · scale.
     const A at_target = (softmax_exponential(hit - m) / total - A(1)) * scale;
     for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
       A v[W];
@@ -113,7 +113,7 @@ struct CrossEntropyPartRows {
     for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
       A v[W];
       load(v, x + i, left, a.whole);
-      // The target's entry is made apart, in one rounding: (p − 1) · scale.
+      // The target's entry is computed separately, with a single rounding: (p − 1) · scale.
       TERRACE_UNROLL
       for (int k = 0; k < W; ++k) {
         const A p = softmax_exponential(v[k] - lse);

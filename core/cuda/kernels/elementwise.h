@@ -1,4 +1,4 @@
-// Addition, scaling, biases, conversion between dtypes, and zeros: the same bits as the CPU's.
+// Addition, scaling, biases, conversion between dtypes, and zeros: the same bits as on the CPU.
 #pragma once
 
 #include <type_traits>
@@ -85,7 +85,7 @@ template <class T>
 struct SoftCapArgs {
   T* out;       // y, or dx
   const T* dy;  // null: forward
-  const T* x;   // of the gradient, y
+  const T* x;   // for the gradient: y
   std::int64_t elements;
   Acc<T> cap;
   bool whole;
@@ -163,7 +163,8 @@ struct ConvertArgs {
   std::int64_t elements;
   bool accumulate, whole;
 };
-// fp32 arithmetic unless fp64 takes part: a sum is made in the wider of the two, and rounded once to fp32, then once to bf16.
+// Uses fp32 arithmetic unless fp64 takes part: a sum is computed in the wider of the two types, and rounded once to fp32, then
+// once to bf16.
 template <class To, class From>
 struct Convert {
   static constexpr int kThreads = 256, kVectors = 2;

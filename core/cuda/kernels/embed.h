@@ -1,4 +1,4 @@
-// Rows of a table by token, a block a row; ids of a whole vocabulary as rows of a part of the table.
+// Rows of a table by token, one block per row; and the conversion of ids of a whole vocabulary to rows of a part of the table.
 #pragma once
 
 #include <limits>

@@ -1,12 +1,12 @@
-// The gradient of an embedding: each row of the table is the sum of its uses in ascending n, so that no atomic adds decide the
-// order. Four kernels:
+// The gradient of an embedding: each row of the table is the sum of its uses in ascending n, without atomic adds, which would
+// have no fixed order. Four kernels:
 //
-//   CopyIds        the tokens to the device, once
-//   IndexUses      a block a range of 128 tokens of the vocabulary: counts the uses of lower ranges, which is where its own
-//   begin
-//                  in the index, then lists its own ascending. The tokens are read twice by every block, from the second-level
-//                  cache.
-//   EmbedGradRows  a block eight rows and a slice of columns: picks each row's uses from its range's list, sums, delivers.
+//   CopyIds           copies the tokens to the device, once
+//   IndexUses         one block per range of 128 tokens of the vocabulary: counts the uses of lower ranges to find where its
+//                     own begin in the index, then lists its own, ascending. Every block reads the tokens twice, from the
+//                     second-level cache.
+//   EmbedGradRows     one block per eight rows and slice of columns: picks the uses of each row from the list of its range,
+//                     sums and delivers.
 //   PositionGradRows  the same for positions, whose uses are known: n = position, position + seq, …
 #pragma once
 
@@ -21,7 +21,7 @@ inline constexpr int kVocabularyRange = 128;
 inline constexpr int kRowsABlock = 8;
 static_assert(kVocabularyRange % kRowsABlock == 0);
 
-// The ids, which may lie in host memory: every block of the next kernel reads all of them.
+// Copies the ids, which may be in host memory, because every block of the next kernel reads all of them.
 struct CopyIdsArgs {
   std::int32_t* to;
   const std::int32_t* from;
@@ -37,13 +37,13 @@ struct CopyIds {
 
 struct IndexUsesArgs {
   const std::int32_t* tokens;
-  std::int32_t* uses;   // [count]: the places of the tokens of this table, by range, then ascending
+  std::int32_t* uses;   // [count]: the positions n of this table's tokens, by range, then ascending
   std::int32_t* begin;  // [ranges + 1]: where each range begins in `uses`
   FaultWord* fault;
   std::int64_t count, vocabulary;
 };
 struct IndexUses {
-  static constexpr int kThreads = 256, kTokens = 4;  // tokens a thread takes at a time
+  static constexpr int kThreads = 256, kTokens = 4;  // kTokens: tokens that a thread takes at a time
   template <class Lane>
   TERRACE_KERNEL void operator()(Lane& lane, const IndexUsesArgs& a) const {
     int* const room = shared_as<int>(lane);
@@ -116,7 +116,7 @@ struct EmbedGradRows {
           load(d, a.dy + hits[h] * a.columns + column, left, a.whole);
           TERRACE_UNROLL
           for (int k = 0; k < kW; ++k) sum[k] += d[k];
-        }  // no thread writes to `hits` before all have reached the next prefix sum
+        }  // no thread writes to `hits` before all threads have reached the next prefix sum
       }
       if (left > 0 && (uses > 0 || !a.accumulate)) {
         deliver(a.dtable + row * a.columns + column, sum, left, a.whole, a.accumulate);

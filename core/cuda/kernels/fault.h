@@ -1,9 +1,8 @@
-// How a kernel reports an index that its caller should not have given: it touches nothing outside its tensors, writes NaN where
-// a result is missing, and leaves one of the bad indices in a word of host memory that the host looks at when the kernel has
-// ended.
+// Reports an invalid index that a kernel was given. The kernel accesses nothing outside its tensors, writes NaN where a result
+// is missing, and stores one of the invalid indices in a word of host memory, which the host reads when the kernel has ended.
 //
-// Threads: any number of kernel threads may report; each writes the word whole, one of them stays. The host reads after the
-// kernel.
+// Threads: any number of kernel threads may report; each writes the whole word, and one of the reports remains. The host reads
+//          it after the kernel.
 #pragma once
 
 #include <cstdint>

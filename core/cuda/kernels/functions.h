@@ -11,11 +11,11 @@
 
 namespace terrace::cuda {
 
-// What an exponential that may overflow is cut to, so that e / (1 + e) and its like stay numbers. NaN stays NaN.
+// Limits an exponential that may overflow, so that e / (1 + e) and similar quotients stay numbers. NaN stays NaN.
 TERRACE_HD float finite(float e) { return e > 1e38F ? 1e38F : e; }
 TERRACE_HD double finite(double e) { return e > 1e304 ? 1e304 : e; }
 
-// exp for x ≤ 0 in a softmax: an error of a few units of |x|·2⁻²⁴, where the term itself is small.
+// exp for x ≤ 0 in a softmax: the relative error is a few units of |x|·2⁻²⁴, and where |x| is large the term itself is small.
 TERRACE_HD float softmax_exponential(float x) {
 #if defined(__CUDA_ARCH__)
   return __expf(x);
@@ -29,7 +29,7 @@ template <class A>
 TERRACE_HD A capped(A x, A cap) {
   return std::tanh(x / cap) * cap;
 }
-// Of capped()'s slope, from its result.
+// The derivative of capped(), from its result.
 template <class A>
 TERRACE_HD A cap_slope(A y, A cap) {
   const A t = y / cap;
@@ -40,7 +40,7 @@ template <class A>
 struct SineCosine {
   A sine, cosine;
 };
-// Of an angle of `turns`, −1/2 to 1/2.
+// The sine and cosine of an angle of `turns`, −1/2 to 1/2.
 template <class A>
 TERRACE_HD SineCosine<A> sine_and_cosine(A turns) {
   SineCosine<A> r;

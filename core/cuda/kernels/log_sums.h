@@ -1,5 +1,5 @@
-// Log-sum-exps of rows, a block a row, and their merge over the parts of a row. One sweep keeps a running maximum and the sum
-// scaled to it.
+// Log-sum-exps of rows, one block per row, and their merge over the parts of a row. One sweep keeps a running maximum and the
+// sum scaled to it.
 #pragma once
 
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace terrace::cuda {
 
-// Two loads at a time: one block alone has to keep the memory busy. fp64 has the registers for one.
+// One block must saturate memory, so each thread issues two loads. fp64 has enough registers for only one.
 template <class T>
 inline constexpr int kSoftmaxWidth = (sizeof(T) == 8 ? 1 : 2) * kWidth<T>;
 
@@ -18,12 +18,12 @@ struct ExpSum {
   A most;   // the largest element
   A total;  // Σ exp(x − most)
 };
-// Of a row x[columns]; every thread gets the result.
+// For a row x[columns]; every thread gets the result.
 template <class Lane, class T, class A = Acc<T>>
 TERRACE_KERNEL ExpSum<A> block_exp_sum(Lane& lane, const T* x, std::int64_t columns, bool whole) {
   constexpr int W = kSoftmaxWidth<T>;
   A* const room = shared_as<A>(lane);
-  // Not −∞: a thread that sees nothing else subtracts it from itself.
+  // Not −∞: a thread that sees nothing else would compute −∞ − −∞.
   A most = std::numeric_limits<A>::lowest(), sum = 0;
   for_vectors<W>(lane, columns, [&](std::int64_t i, std::int64_t left) {
     A v[W];

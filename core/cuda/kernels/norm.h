@@ -1,4 +1,4 @@
-// Layer and RMS normalisation, a block a row, and their input gradient. The row is read from memory once; the later sweeps find
+// Layer and RMS normalisation, one block per row, and their input gradient. The row is read from memory once; later sweeps find
 // it in the first-level cache.
 #pragma once
 
@@ -18,7 +18,7 @@ struct NormArgs {
   bool whole;  // all rows are aligned to 16 bytes
 };
 
-// Two passes over the row in registers' precision: the mean, then the mean square of what it leaves.
+// Two passes over the row, in the sum type: the mean, then the mean square of x − mean.
 template <class T>
 struct NormRows {
   static constexpr int kThreads = 256;
@@ -112,7 +112,7 @@ struct NormGradRows {
         load(g, a.gain + i, left, a.whole);
         TERRACE_UNROLL
         for (int k = 0; k < W; ++k) {
-          const A product = d[k] * (g[k] + a.offset);  // d is zero behind the end, and with it all sums
+          const A product = d[k] * (g[k] + a.offset);  // d is zero after the end, so all sums are unaffected
           g_sum += product;
           gn_sum += product * ((v[k] - m) * r);
         }

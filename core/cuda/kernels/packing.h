@@ -1,8 +1,7 @@
-// Numbers in fewer bytes, for what travels: blocks of 8 bits (core/block8.h), and bf16 in place of fp32. The same bits as the
-// CPU's.
+// Numbers in fewer bytes, to be sent: blocks of 8 bits (core/block8.h), and bf16 in place of fp32. The same bits as on the CPU.
 //
-// A block of threads reads all that it takes before it writes, so its own bytes may overlap; those of others are kept apart by
-// launches (core/cuda/math/packing.h).
+// A block of threads reads all its input before it writes, so its own input and output may overlap. That the input and output
+// of other blocks do not overlap is ensured by separate launches (core/cuda/math/packing.h).
 #pragma once
 
 #include <terrace/core/block8.h>
@@ -15,7 +14,7 @@ template <class T>
 struct Block8Args {
   T* numbers;
   std::int32_t* packed;
-  std::int64_t first;  // block of the launch
+  std::int64_t first;  // first block of the launch
 };
 
 template <class T>
@@ -49,7 +48,7 @@ struct UnpackBlock8 {
 
 struct NarrowArgs {
   std::byte* numbers;
-  std::int64_t elements, first;  // tile of the launch
+  std::int64_t elements, first;  // first: first tile of the launch
 };
 struct NarrowInPlace {
   static constexpr int kThreads = 256, kEach = 4, kTile = kThreads * kEach;

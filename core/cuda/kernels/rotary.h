@@ -1,12 +1,12 @@
-// Rotary positions in place, a block a row. Angles are turned in fp64 from the exact frequencies that the host made, reduced to
-// one turn there, and only then rounded: no loss at late positions, and no slow path of the sine.
+// Rotary positions in place, one block per row. The host computes exact frequencies in turns. The kernel multiplies in fp64,
+// reduces the angle to one turn, and only then rounds it: nothing is lost at late positions, and the sine needs no slow path.
 #pragma once
 
 #include <terrace/core/cuda/kernels/vectors.h>
 
 namespace terrace::cuda {
 
-inline constexpr int kRotaryPairs = 256;  // of a head, at most: their frequencies travel with the launch
+inline constexpr int kRotaryPairs = 256;  // the most pairs of a head: their frequencies are arguments of the launch
 
 template <class T>
 struct RotaryArgs {
@@ -14,8 +14,8 @@ struct RotaryArgs {
   std::int64_t row_elements, seq, first_position;
   int heads, half;
   bool inverse, whole;
-  double length;               // of rotated vectors
-  double turns[kRotaryPairs];  // a position's angle in turns, by pair: its frequency / 2π
+  double length;               // factor for the length of rotated vectors
+  double turns[kRotaryPairs];  // for each pair, the angle of one position in turns: its frequency / 2π
 };
 
 template <class T>

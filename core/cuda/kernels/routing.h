@@ -1,5 +1,5 @@
-// Experts: the choices of a router, a thread a token; the rows of all experts, an expert a thread of one block; and rows on
-// their way to experts and back, a block a token.
+// Experts: the choices of a router, one thread per token; the rows of all experts, one thread of a single block per expert; and
+// the copy of rows to experts and back, one block per token.
 #pragma once
 
 #include <terrace/core/cuda/kernels/block_sums.h>
@@ -18,7 +18,7 @@ struct ChooseArgs {
   const std::int32_t* targets;  // may be null: no token is padding
   std::int64_t tokens;
 };
-// As choose() of core/cpu/routing.cpp.
+// The same as choose() of core/cpu/routing.cpp.
 template <class T>
 struct ChooseExperts {
   static constexpr int kThreads = 128;
@@ -67,7 +67,7 @@ struct PlaceRowsArgs {
   const T* logits;
   std::int64_t tokens;
 };
-// One block. Each thread has every threads()-th expert, and adds up its numbers in the order of tokens.
+// One block. Each thread handles every threads()-th expert, and adds up its numbers in the order of tokens.
 template <class T>
 struct PlaceRows {
   static constexpr int kThreads = 256;
@@ -113,7 +113,7 @@ struct PlaceRows {
           a.rows[n * r.slots() + r.chosen + e - r.experts] = static_cast<std::int32_t>(next + n);
         continue;
       }
-      // A token of padding has no row: the thread of expert 0 says so.
+      // A padding token has no row: the thread of expert 0 writes the -1.
       for (std::int64_t n = 0; n < a.tokens; ++n)
         for (std::int64_t j = 0; j < r.chosen; ++j)
           if (e == 0 && is_padding(n))
@@ -130,7 +130,7 @@ struct MergeReportsArgs {
   const double* parts;
   std::int64_t count;
 };
-// One block; a thread has every threads()-th expert.
+// One block; each thread handles every threads()-th expert.
 struct MergeReports {
   static constexpr int kThreads = 256;
   template <class Lane>
@@ -159,7 +159,7 @@ struct RouteGradArgs {
   std::int64_t tokens;
   double balance, squares;
 };
-// A thread a token. The gradient of a probability is made where it is needed, without room for a row of them.
+// One thread per token. The gradient of a probability is recomputed where it is needed, so no memory for a row of them is used.
 template <class T>
 struct RouteGrad {
   static constexpr int kThreads = 128;
@@ -258,7 +258,7 @@ struct GateGradArgs {
   std::int64_t slots, columns;
   bool whole;
 };
-// A block a slot.
+// One block per slot.
 template <class T>
 struct GateGrad {
   static constexpr int kThreads = 256;

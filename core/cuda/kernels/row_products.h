@@ -1,4 +1,4 @@
-// Sums of products over each row, a block a row: what a rank contributes to the means of rows of which ranks have some columns.
+// Sums of products over each row, one block per row: a rank's contribution to means of rows, where each rank has some columns.
 #pragma once
 
 #include <terrace/core/cuda/kernels/block_sums.h>
@@ -25,7 +25,7 @@ struct RowProducts {
     A sum = 0;
     for_vectors<W>(lane, a.columns, [&](std::int64_t i, std::int64_t left) {
       A u[W], v[W], g[W];
-      load(u, a.a + begin + i, left, a.whole);  // zero behind the end, and with it the sum
+      load(u, a.a + begin + i, left, a.whole);  // zeros after the end, so they add nothing to the sum
       load(v, a.b + begin + i, left, a.whole);
       if (a.gain) load(g, a.gain + i, left, a.whole);
       TERRACE_UNROLL

@@ -1,5 +1,5 @@
-// Softmaxes of rows whose scores lie in parts (core/math.h), a warp a row. Sums go over a lane's keys ascending, then over the
-// lanes.
+// Softmaxes of rows whose scores lie in parts (core/math.h), one warp per row. A lane sums its own keys in ascending order;
+// then the lanes are summed.
 #pragma once
 
 #include <cmath>
@@ -11,13 +11,13 @@
 
 namespace terrace::cuda {
 
-inline constexpr int kScoreWarps = 4;  // rows of a block
+inline constexpr int kScoreWarps = 4;  // rows per block
 
 template <class T>
 struct ScoreRowsArgs {
   ScoreRows shape;
-  T* scores;               // or their gradient
-  const T* probabilities;  // of a gradient
+  T* scores;               // in the gradient: the gradient
+  const T* probabilities;  // only in the gradient
   Acc<T> scale;
 };
 

@@ -1,9 +1,9 @@
-// fp64 sums with the CPU's bits (core/cpu/kernels/elementwise.inl, sum_fp64): partial sums of 4,096 elements; sum() folds them
-// ascending.
+// fp64 sums with the same bits as on the CPU (core/cpu/kernels/elementwise.inl, sum_fp64): partial sums of 4,096 elements,
+// which sum() folds in ascending order.
 //
-// A partial sum has 32 accumulators in the order of the CPU's four vectors of eight, so a warp makes one, a lane an
-// accumulator, and its loads lie side by side. The fold is a chain of additions by rule; one block loads ahead of the thread
-// that adds.
+// A partial sum has 32 accumulators, in the order of the CPU's four vectors of eight. So one warp computes it, with one
+// accumulator per lane, and the loads of the lanes are adjacent. The fold must be a chain of additions; one block loads ahead
+// of the thread that adds.
 #pragma once
 
 #include <terrace/core/cuda/kernels/vectors.h>
@@ -18,7 +18,7 @@ struct SumPartsArgs {
   double* partial;
   const T* x;
   std::int64_t elements;
-  std::int64_t first;  // elements of the first part; of the others kSumBlock, of the last what is left
+  std::int64_t first;  // elements of the first part; the others have kSumBlock, the last one the rest
 };
 template <class T, bool square>
 struct SumParts {
@@ -37,7 +37,7 @@ struct SumParts {
     double sum = 0;
     std::int64_t i = 0;
     for (; i + kWarp <= n; i += kWarp) sum += at(i + t);
-    // What is left: whole vectors of eight go to the first eight accumulators, the last part of one to the next eight.
+    // The rest: whole vectors of eight are added to the first eight accumulators, an incomplete one to the next eight.
     for (; i + 8 <= n; i += 8) {
       if (t < 8) sum += at(i + t);
     }
@@ -57,7 +57,7 @@ struct FoldSumsArgs {
   std::int64_t count;
   bool accumulate;
 };
-// A chain of additions; the sum is thread 0's.
+// A chain of additions; thread 0 has the sum.
 struct Fold {
   static constexpr int kThreads = 256, kAhead = 4;  // partial sums a thread loads for the next stretch
   static constexpr std::size_t kSharedBytes = 2 * sizeof(double) * kThreads * kAhead;

@@ -1,6 +1,6 @@
-// Tiles of bf16 rows in shared memory as a warpgroup's products read them: panels of 64 columns (of 32 where the rows are no
-// multiple of that), each panel's rows under one another and swizzled by their width. One layout serves as rows along k and,
-// transposed, as rows of k.
+// Tiles of bf16 rows in shared memory, in the layout that a warpgroup's products read: panels of 64 columns (of 32 if the row
+// length is no multiple of 64). The rows of a panel lie one below the other, swizzled by their width. The same layout can be
+// read as rows along k and, transposed, as rows of k.
 #pragma once
 
 #include <cstddef>
@@ -23,14 +23,14 @@ struct SwizzledTile {
   static constexpr std::uint32_t kBytes = kColumns / kPanel * kPanelBytes;
   static_assert(kPanelBytes % kSwizzleAlignment == 0);
 
-  // Of the eight elements from a column that is a multiple of eight.
+  // The address of eight elements; `column` must be a multiple of eight.
   TERRACE_KERNEL std::byte* at(int row, int column) const {
     return data + column / kPanel * kPanelBytes +
            swizzled(static_cast<std::uint32_t>(row) * kRowBytes + static_cast<std::uint32_t>(column % kPanel) * sizeof(bf16),
                     kSwizzle);
   }
 
-  // Rows along k, from (row, 0), a multiple of eight; columns_from() moves on along k.
+  // The tile read as rows along k, from (row, 0) on; `row` must be a multiple of eight. columns_from() moves along k.
   template <class Lane>
   TERRACE_KERNEL MatrixDescriptor rows_from(Lane& lane, int row) const {
     return matrix_descriptor(lane.shared_address(data) + static_cast<std::uint32_t>(row) * kRowBytes, 16, 8 * kRowBytes,
@@ -40,7 +40,7 @@ struct SwizzledTile {
     return behind(rows, static_cast<std::uint32_t>(column / kPanel) * kPanelBytes +
                             static_cast<std::uint32_t>(column % kPanel) * static_cast<std::uint32_t>(sizeof(bf16)));
   }
-  // Rows of k, all columns; down() moves on by rows.
+  // All columns of the tile, read as rows of k; down() moves by rows.
   template <class Lane>
   TERRACE_KERNEL MatrixDescriptor transposed(Lane& lane) const {
     return matrix_descriptor(lane.shared_address(data), kPanelBytes, 8 * kRowBytes, kSwizzle);
@@ -52,14 +52,14 @@ struct SwizzledTile {
   std::byte* data;  // aligned to kSwizzleAlignment
 };
 
-// Where the first tile of a block's shared memory begins; up to kSwizzleAlignment bytes behind shared().
+// The start of the first tile in a block's shared memory; up to kSwizzleAlignment bytes after shared().
 template <class Lane>
 TERRACE_KERNEL std::byte* swizzle_base(Lane& lane) {
   return lane.shared() + (-lane.shared_address(lane.shared()) & (kSwizzleAlignment - 1));
 }
 
-// Begins the copy of all rows, which lie `stride` elements apart; those from `valid` on are zeros. By the whole block, or by as
-// many of its threads as keep their column, and their place in the pattern, from row to row.
+// Begins the copy of all rows, which lie `stride` elements apart; rows from `valid` on become zeros. All threads of the block
+// call it, or as many as leave each thread with the same column, and the same place in the pattern, in every row.
 template <int kThreads, int kRows, int kColumns, class Lane>
 TERRACE_KERNEL void copy_tile(Lane& lane, SwizzledTile<kRows, kColumns> to, const bf16* from, std::int64_t stride, int valid) {
   constexpr int kPieces = kColumns / 8, kStep = kThreads / (8 * kPieces) * 8;
@@ -76,7 +76,8 @@ TERRACE_KERNEL void copy_tile(Lane& lane, SwizzledTile<kRows, kColumns> to, cons
   }
 }
 
-// All copies so far have come, of all threads, and products see them; what was read before may be overwritten.
+// After it, all copies so far, of all threads, have arrived and are visible to products; what was read before may be
+// overwritten.
 template <class Lane>
 TERRACE_KERNEL void await_copies(Lane& lane) {
   lane.wait_copies(Pending<0>{});
@@ -84,7 +85,7 @@ TERRACE_KERNEL void await_copies(Lane& lane) {
   lane.sync();
 }
 
-// Begins d = rows · tileᵀ: 64 rows along k from `rows`, a descriptor of Rows::rows_from().
+// Begins d = rows · tileᵀ. `rows`: 64 rows along k, a descriptor from Rows::rows_from().
 template <class Rows, int kRows, int kColumns, class Lane>
 TERRACE_KERNEL void begin_scores(Lane& lane, float (&d)[kRows / 8][4], MatrixDescriptor rows,
                                  SwizzledTile<kRows, kColumns> tile) {
@@ -96,7 +97,7 @@ TERRACE_KERNEL void begin_scores(Lane& lane, float (&d)[kRows / 8][4], MatrixDes
   lane.commit_products();
 }
 
-// Begins d += weights · the tile's rows from `first`, 16 for each of the weights.
+// Begins d += weights · rows of the tile from `first` on, 16 rows for each fragment of weights.
 template <int kSteps, int kRows, int kColumns, class Lane>
 TERRACE_KERNEL void begin_sums(Lane& lane, float (&d)[kColumns / 8][4], const std::uint32_t (&weights)[kSteps][4],
                                SwizzledTile<kRows, kColumns> tile, int first = 0) {

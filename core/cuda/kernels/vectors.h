@@ -1,5 +1,5 @@
-// Elements between memory and registers, 16 bytes a load where the address allows. A thread takes the same elements either way,
-// so alignment changes no bit of any result.
+// Moves elements between memory and registers, 16 bytes per load where the address allows it. A thread takes the same elements
+// either way, so alignment changes no bit of any result.
 //
 // Threads: any.
 #pragma once
@@ -13,7 +13,7 @@
 namespace terrace::cuda {
 
 inline constexpr int kWordBytes = 16;  // the widest load
-// Elements of one load; of two types, those of the narrower one.
+// Elements per load; for two types, those of the narrower one.
 template <class T>
 inline constexpr int kWidth = kWordBytes / static_cast<int>(sizeof(T));
 template <class T, class U>
@@ -23,7 +23,7 @@ struct alignas(kWordBytes) Word {
   std::uint32_t part[4];
 };
 
-// Loads from an address aligned to 16 bytes, for any type of content.
+// Loads from an address aligned to 16 bytes, whatever type of content.
 TERRACE_KERNEL Word load_word(const void* p) {
 #if defined(__CUDA_ARCH__)
   return *static_cast<const Word*>(p);
@@ -68,7 +68,7 @@ TERRACE_KERNEL void pack(Word& w, int i, const Acc<T>* v) {  // part i of the wo
   }
 }
 
-// v = the W elements at p, of which `left` are there; the others are zero. `whole`: p is aligned to 16 bytes.
+// v = the W elements at p; only `left` of them exist, the others become zero. `whole`: p is aligned to 16 bytes.
 template <int W, class T>
 TERRACE_KERNEL void load(Acc<T> (&v)[W], const T* p, std::int64_t left, bool whole) {
   static_assert(W % kWidth<T> == 0);
@@ -103,7 +103,7 @@ TERRACE_KERNEL void store(T* p, const Acc<T> (&v)[W], std::int64_t left, bool wh
   }
 }
 
-// p = v, or p += v in p's own sum type: how a finished result reaches a tensor of any dtype.
+// p = v, or p += v in the sum type of p: writes a finished result to a tensor of any dtype.
 template <int W, class T>
 TERRACE_KERNEL void deliver(T* p, const Acc<T> (&v)[W], std::int64_t left, bool whole, bool accumulate) {
   if (!accumulate) return store(p, v, left, whole);
@@ -114,14 +114,14 @@ TERRACE_KERNEL void deliver(T* p, const Acc<T> (&v)[W], std::int64_t left, bool 
   store(p, sum, left, whole);
 }
 
-// Calls f(i, left) for the vectors of W elements of a row of n that are this thread's: every threads()-th one.
+// Calls f(i, left) for this thread's vectors of W elements in a row of n: every threads()-th vector.
 template <int W, class Lane, class F>
 TERRACE_KERNEL void for_vectors(Lane& lane, std::int64_t n, F&& f) {
   const std::int64_t stride = static_cast<std::int64_t>(lane.threads()) * W;
   for (std::int64_t i = static_cast<std::int64_t>(lane.thread()) * W; i < n; i += stride) f(i, n - i);
 }
 
-// The same for a flat range that is cut into blocks of `vectors` vectors a thread.
+// The same for a flat range that is divided into blocks, with `vectors` vectors per thread.
 template <int W, int vectors, class Lane, class F>
 TERRACE_KERNEL void for_block_vectors(Lane& lane, std::int64_t n, F&& f) {
   const std::int64_t stride = static_cast<std::int64_t>(lane.threads()) * W;

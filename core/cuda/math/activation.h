@@ -7,7 +7,7 @@
 
 namespace terrace::cuda::ops {
 
-// dy empty: the forward. y is of the activation's shape.
+// dy empty: the forward. y has the shape of the activation.
 template <class Launcher>
 void activate(const Launcher& launcher, Activation kind, TensorView out, TensorView dy, TensorView x, const TensorView& y) {
   with_type(x.dtype, [&]<class T>() {

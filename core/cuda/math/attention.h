@@ -1,4 +1,4 @@
-// Attention (ops.h): the kernels choose themselves by shape (kernels/attention_launch.h).
+// Attention (ops.h): the kernels are chosen by shape (kernels/attention_launch.h).
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_launch.h>

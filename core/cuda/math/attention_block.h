@@ -1,4 +1,4 @@
-// A block of attention (ops.h): its kernels and their launch are kernels/attention_block.h.
+// A block of attention (ops.h); its kernels and their launch are in kernels/attention_block.h.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_block.h>

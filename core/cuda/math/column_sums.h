@@ -10,7 +10,8 @@
 
 namespace terrace::cuda::ops {
 
-// The parts that rows are cut into: enough to fill a GPU, few enough for the workspace, whole rounds of a block's warps.
+// The parts into which rows are divided: enough to fill a GPU, few enough for the workspace, and whole rounds of a block's
+// warps.
 template <class A>
 RowParts<A> row_parts(const Workspace& workspace, std::int64_t rows, std::int64_t columns, int outputs, bool whole) {
   constexpr std::int64_t kMostParts = 64, kFewestRows = 64;

@@ -58,7 +58,7 @@ std::string describe(const cublasLtMatmulHeuristicResult_t& result) {
       attribute(a, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID), result.workspaceSize, fmt::join(a.data, " "));
 }
 
-// What the library chooses by, of the calling thread's GPU.
+// The properties of the calling thread's GPU by which the library chooses.
 std::string gpu_at_hand() {
   int device = 0, major = 0, minor = 0, multiprocessors = 0;
   const auto ask = [&](int& value, cudaDeviceAttr attribute) {
@@ -73,13 +73,14 @@ std::string gpu_at_hand() {
   return fmt::format("a GPU of compute capability {}.{} with {} multiprocessors", major, minor, multiprocessors);
 }
 
-// The library's part of the workspace. Behind it is room for a bias.
+// The library's part of the workspace. The rest is for a copy of a bias.
 constexpr std::size_t kBiasBytes = std::size_t{1} << 20, kLibraryBytes = kWorkspaceBytes - kBiasBytes;
-// Its kernels read a bias in words of 16 bytes whatever alignment A, B, C and D have: the preferences do not name the bias
-// (github.com/pytorch/pytorch, #194497), and an address between is a fault that ends the process's use of the GPU.
+// The library's kernels read a bias in words of 16 bytes, whatever alignment A, B, C and D have: the preferences have no field
+// for the bias (github.com/pytorch/pytorch, #194497). At another address, the kernel faults, and the process can no longer use
+// the GPU.
 constexpr std::uintptr_t kBiasAlignment = 16;
 
-// The bias where the epilogue can read it, in the result's dtype.
+// The bias where the epilogue can read it, in the dtype of the result.
 TensorView for_epilogue(const CudaLauncher& launcher, const TensorView& bias, DType dtype) {
   if (bias.empty()) return bias;
   if (bias.dtype == dtype && reinterpret_cast<std::uintptr_t>(bias.data) % kBiasAlignment == 0) return bias;
@@ -91,7 +92,7 @@ TensorView for_epilogue(const CudaLauncher& launcher, const TensorView& bias, DT
   return copy;
 }
 
-// A descriptor of the library's, given back.
+// Owns a descriptor of the library and destroys it.
 template <class T, cublasStatus_t (*destroy)(T)>
 class Owned {
  public:
@@ -113,7 +114,7 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 
 }  // namespace
 
-// The description of one product for the library.
+// Describes one product to the library.
 class CublasProducts::Descriptors {
  public:
   Descriptors(const ProductKey& key, bool tf32) : key_(key) {
@@ -129,7 +130,8 @@ class CublasProducts::Descriptors {
     if (key.bias) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(key.out));
-      // The heuristic takes the bias's alignment from its address: the first bias of a product must not decide for all.
+      // The heuristic takes the alignment of the bias from its address; the first bias of a product must not decide for all
+      // later ones.
       set_bias(reinterpret_cast<const void*>(kBiasAlignment));
     }
     describe(first, key.in, p.first);
@@ -179,7 +181,7 @@ const CublasProducts::Chosen& CublasProducts::choose(const ProductKey& key, cons
     cublasLtMatmulHeuristicResult_t recorded{};
     cublasLtMatmulAlgo_t algorithm;
     std::memcpy(&algorithm, words->data(), sizeof algorithm);
-    // Another version of the library, or another GPU, may not have it.
+    // Another version of the library, or another GPU, may not have the algorithm.
     check(key, "cublasLtMatmulAlgoCheck, of the algorithm that is recorded for it,",
           cublasLtMatmulAlgoCheck(handle(), d.operation, d.first, d.second, d.result, d.result, &algorithm, &recorded));
     recorded.algo = algorithm;
@@ -223,7 +225,7 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Ma
     if (accumulate == Accumulate::no) ops::zero(launcher, c.with_gaps());
     return;
   }
-  // The library has no epilogue for fp64, so a kernel does what one would.
+  // The library has no bias epilogue for fp64, so a kernel adds the bias.
   const bool adds_bias_behind = !bias.empty() && c.view.dtype == DType::fp64;
   const TensorView epilogue = adds_bias_behind ? TensorView{} : for_epilogue(launcher, bias, c.view.dtype);
   const auto key = key_of(c, a, ta, b, tb, !epilogue.empty(), accumulate == Accumulate::yes);

@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt. The algorithm of a product is chosen once, by its key, and kept for the life of the device: the
-// first of the library's proposals that sums in one order (no partial results added in the output, no atomics).
+// Matrix products by cuBLASLt. The algorithm of a product is chosen once, by the product's key, and kept for the life of the
+// device: the first of the library's proposals that sums in one order (no partial results added in the output, no atomics).
 //
 // Owner:   the math.
 // Threads: run() on streams' issuing threads; algorithms() from any.
@@ -23,8 +23,8 @@ namespace terrace::cuda {
 
 class CublasProducts {
  public:
-  // tf32: fp32 products on tensor cores, whose operands keep ten bits of mantissa.
-  // What is known is used again; only for other products is an algorithm chosen.
+  // tf32: fp32 products on tensor cores, whose operands keep ten mantissa bits. `known`: algorithms that are used again; one is
+  // chosen only for other products.
   CublasProducts(bool tf32, KnownAlgorithms known) : tf32_(tf32), known_(std::move(known)) {}
   ~CublasProducts();
   CublasProducts(const CublasProducts&) = delete;
@@ -33,7 +33,7 @@ class CublasProducts {
   void run(CudaStreamHandle stream, const Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
            Transpose tb, TensorView bias, Accumulate accumulate);
   [[nodiscard]] std::string algorithms() const;  // Math::algorithms()
-  std::string library();                         // whose they are; on an issuing thread
+  std::string library();                         // the library that chose them; call on an issuing thread
 
  private:
   struct Chosen {
@@ -50,8 +50,8 @@ class CublasProducts {
   const bool tf32_;
   const KnownAlgorithms known_;
   mutable std::mutex mutex_;
-  cublasLtContext* handle_ = nullptr;  // made on an issuing thread, which has the device
-  std::string library_;                // what algorithms mean something to; known with the handle
+  cublasLtContext* handle_ = nullptr;  // made on an issuing thread, where the device is current
+  std::string library_;                // the library to which the algorithms mean something; known with the handle
   std::map<ProductKey, Chosen> chosen_;
 };
 

@@ -24,7 +24,7 @@ CudaProperties properties_of(CudaRuntime& runtime, int index) {
   return gpu;
 }
 
-// Why there are no products of warpgroups; empty: there are.
+// Why this build or GPU cannot run attention by warpgroups; empty: it can.
 std::string no_warpgroups(const CudaProperties& gpu) {
   if (!cuda::ops::has_warpgroup_attention()) return "terrace was built without code for compute capability 9.0";
   if (gpu.compute_major == 9 && gpu.compute_minor == 0) return {};
@@ -70,7 +70,8 @@ class CudaBackend {
     cuda::issue_chosen_grad(attention_, place_of(launcher), shape, dqkv, dout, out, lse, qkv, by_warps(launcher),
                             by_warpgroups(launcher));
   }
-  // The library's line comes first, and belongs to all; where it chose nothing, nothing is recorded.
+  // The line of the library comes first and applies to all others. If the library chose nothing, attention's lines are left
+  // out.
   [[nodiscard]] std::string algorithms() const {
     auto text = products_.algorithms();
     if (!text.empty()) text += attention_.algorithms();

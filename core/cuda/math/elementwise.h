@@ -51,7 +51,7 @@ void multiply(const Launcher& launcher, TensorView y, TensorView x, double facto
   });
 }
 
-// dy empty: the forward, of x.
+// dy empty: the forward, from x.
 template <class Launcher>
 void cap_softly(const Launcher& launcher, TensorView out, TensorView dy, TensorView x, double cap) {
   with_type(x.dtype, [&]<class T>() {

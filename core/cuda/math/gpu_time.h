@@ -1,4 +1,4 @@
-// How long the GPU works on what a function issues, by events around it.
+// Measures how long the GPU works on what a function issues, by events around it.
 //
 // Owner:   nothing. Threads: the stream's issuing thread; waits until it has ended. Errors: Error that names the call.
 #pragma once

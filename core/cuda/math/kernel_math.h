@@ -1,14 +1,14 @@
-// Math by kernels: every call checks its arguments, as the CPU's does, and has the operation of ops.h issued by its stream,
-// which is a CudaStream. The Backend defines launches and matrix products:
+// Math by kernels: every call checks its arguments, as on the CPU, and lets its stream (a CudaStream) issue the operation of
+// ops.h. The Backend defines launches and matrix products:
 //
 //   auto launcher(const char* operation, CudaStreamHandle, const Workspace&);  // launcher.h
 //   void matmul(Stream&, const Workspace&, c, a, ta, b, tb, bias, accumulate);
 //   void attention(const auto& launcher, shape, out, lse, qkv);  // issues it by the kernels that it chooses
 //   void attention_grad(const auto& launcher, shape, dqkv, dout, out, lse, qkv);
 //   std::string algorithms() const;
-//   cudnn::Attention& cudnn();  // if it has one: it may compute attention instead of our kernels
+//   cudnn::Attention& cudnn();  // optional: it may compute attention instead of our kernels
 //
-// Owner:   the device. Threads, errors: as Math; a token or target outside the vocabulary poisons the stream as on the CPU.
+// Owner:   the device. Threads, errors: as Math; a token or target outside the vocabulary poisons the stream, as on the CPU.
 #pragma once
 
 #include <stdexcept>
@@ -282,7 +282,7 @@ class KernelMath final : public Math {
                                    CudaStreamHandle handle) { issue(backend_.launcher(operation, handle, workspace)); });
   }
 
-  // Looks when the kernels have ended. A row of a bad index is NaN until then.
+  // Checks when the kernels have ended. Until then, the rows of invalid indices are NaN.
   void expect_no_fault(Stream& stream, Fault fault, const char* what, std::int64_t vocabulary) {
     cuda_stream(stream).expect([word = workspaces_.of(stream).fault(fault), what, vocabulary] {
       const FaultWord found = std::exchange(*static_cast<volatile FaultWord*>(word), FaultWord{0});

@@ -1,7 +1,7 @@
-// What an operation of the CUDA math (ops.h) gets to work with: a stream to launch kernels on, and workspace. Operations are
-// templates over it, so that tests run them, geometry and all, through the emulated lane (tests/cuda/test_gpu.h).
+// What an operation of the CUDA math (ops.h) works with: a stream for kernel launches, and workspace. Operations are templates
+// over it, so that tests run them, including their launch shapes, on the emulated lane (tests/cuda/test_gpu.h).
 //
-// Owner:   borrows; the workspace is one operation's at a time, in stream order.
+// Owner:   borrows all. The workspace serves one operation at a time, in stream order.
 // Threads: the stream's issuing thread.
 // Errors:  a launch that fails throws Error that names the operation.
 #pragma once
@@ -14,7 +14,7 @@ namespace terrace::cuda {
 
 class CudaLauncher {
  public:
-  // shared_bytes: CudaProperties'; only attention asks for it.
+  // shared_bytes: that of CudaProperties; only attention needs it.
   CudaLauncher(const char* operation, CudaStreamHandle stream, const Workspace& place, std::size_t shared_bytes = 0)
       : workspace(place), operation_(operation), stream_(stream), shared_bytes_(shared_bytes) {}
 

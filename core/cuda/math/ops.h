@@ -1,14 +1,14 @@
-// The operations of core/math.h as kernel launches: arguments are already checked, the meaning of each is there. Defined in the
-// files beside this one, a family each, and instantiated for CudaLauncher in their .cu files.
+// The operations of core/math.h as kernel launches: their meaning is described there, and their arguments are already checked.
+// They are defined in the files beside this one, one per family, and instantiated for CudaLauncher in their .cu files.
 //
-// Threads: the stream's issuing thread. They only issue.
+// Threads: the stream's issuing thread. The functions only issue work.
 #pragma once
 
 #include <terrace/core/math.h>
 
 namespace terrace::cuda::ops {
 
-// c[N,C] (+)= bias[C], which a matrix product then adds to.
+// c[N,C] (+)= bias[C]; a matrix product then adds to it.
 template <class Launcher>
 void add_bias(const Launcher&, TensorView c, TensorView bias, Accumulate);
 template <class Launcher>

@@ -1,4 +1,4 @@
-// Blocks of 8 bits and bf16, in place where they share memory with what they are made of (ops.h).
+// Conversions to and from blocks of 8 bits, and to bf16, which may be in place (ops.h).
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,16 @@ namespace terrace::cuda {
 struct Wave {
   std::int64_t begin, end;
 };
-// `count` pieces become narrower where they lie, from the first on: the pieces of a wave write only where it and those before
-// it have read, so each wave may run all at once when the one before has ended. Waves grow by wide ÷ narrow.
+// `count` pieces become narrower in place, from the first on. The pieces of one wave write only to places that this wave or
+// earlier ones have read, so a wave may run all at once when the one before has ended. Waves grow by the factor wide ÷ narrow.
 inline std::vector<Wave> narrowing_waves(std::int64_t count, std::int64_t wide_bytes, std::int64_t narrow_bytes) {
   std::vector<Wave> waves;
   for (std::int64_t begin = 0; begin < count; begin = waves.back().end)
     waves.push_back({begin, std::min(count, std::max(begin + 1, begin * wide_bytes / narrow_bytes))});
   return waves;
 }
-// Pieces that lie at the end of where they become wider: the same backwards, in time and in place.
+// For packed pieces at the end of the buffer in which they become wider: the same waves in reverse order, counted from the last
+// piece.
 inline std::vector<Wave> widening_waves(std::int64_t count, std::int64_t wide_bytes, std::int64_t narrow_bytes) {
   auto waves = narrowing_waves(count, wide_bytes, narrow_bytes);
   std::ranges::reverse(waves);

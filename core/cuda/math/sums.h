@@ -16,7 +16,7 @@ void sum_parts(const Launcher& launcher, double* parts, const T* x, std::int64_t
       SumPartsArgs<T>{parts, x, elements, first});
 }
 
-// Partial sums of as much as the workspace holds at a time; the fold goes on where it stopped.
+// Computes as many partial sums at a time as the workspace holds; the fold then continues where it stopped.
 template <class Launcher>
 void sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accumulate) {
   constexpr std::int64_t kMostParts = kWorkspaceBytes / sizeof(double);

@@ -1,7 +1,7 @@
-// Attention by warpgroups, which GPUs of compute capability 9.0 have: in warpgroup_attention.cu and
-// warpgroup_attention_grad.cu, made for 9.0a alone, or, where the build is for other GPUs, in no_warpgroup_attention.cpp.
+// Attention by warpgroups, which GPUs of compute capability 9.0 have. It is defined in warpgroup_attention.cu and
+// warpgroup_attention_grad.cu, built only for 9.0a, or, if the build is for other GPUs, in no_warpgroup_attention.cpp.
 //
-// Threads: the stream's issuing thread. It only issues.
+// Threads: the stream's issuing thread. Both functions only issue work.
 #pragma once
 
 #include <terrace/core/cuda/math/launcher.h>
@@ -9,9 +9,9 @@
 
 namespace terrace::cuda::ops {
 
-// Are they in this build? They run on compute capability 9.0 only.
+// Whether this build has them. They run only on compute capability 9.0.
 bool has_warpgroup_attention();
-// What warpgroups_serve() (attention_choice.h); std::logic_error for everything else.
+// Supports the calls of warpgroups_serve() (attention_choice.h); std::logic_error for all others.
 void warpgroup_attention(const CudaLauncher&, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
 void warpgroup_attention_grad(const CudaLauncher&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out,
                               TensorView lse, TensorView qkv);
