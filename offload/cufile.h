@@ -38,8 +38,8 @@ struct CuFile {
   void (*release_file)(File) = nullptr;                                // cuFileHandleDeregister
   Status (*register_memory)(const void*, std::size_t, int) = nullptr;  // cuFileBufRegister
   Status (*release_memory)(const void*) = nullptr;                     // cuFileBufDeregister
-  // Returns bytes, −1 with errno, or another negative number: a cuFile error. Offsets: in the file, then from the buffer's
-  // base.
+  // Returns bytes, −1 with errno, or another negative number: a cuFile error. The two offsets count from the start of the file
+  // and from the buffer's base.
   ssize_t (*read)(File, void*, std::size_t, off_t, off_t) = nullptr;         // cuFileRead
   ssize_t (*write)(File, const void*, std::size_t, off_t, off_t) = nullptr;  // cuFileWrite
   int version = 0;                                                           // 1000 · major + 10 · minor
@@ -50,9 +50,9 @@ std::optional<CuFile> load_cufile(std::string& why, const std::string& library =
 // The text of a cuFile status, with its remedy if there is one.
 std::string describe_cufile(int error);
 
-// Reads and writes through cuFile on a few threads; nullptr with `why`. Buffers may be in host or in device memory: with
-// nvidia-fs and a supported disk, bytes of device memory do not pass through the host. A file that cuFile refuses is read and
-// written without it, with one warning; memory that it does not register is used unregistered.
+// Reads and writes through cuFile on a few threads; returns nullptr and sets `why` if cuFile cannot be used. Buffers may be in
+// host or in device memory: with nvidia-fs and a supported disk, bytes of device memory do not pass through the host. A file
+// that cuFile refuses is read and written without it, with one warning; memory that it does not register is used unregistered.
 struct CuFileOptions {
   std::string library = kCuFileLibrary;
   int threads = 8;

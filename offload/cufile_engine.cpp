@@ -1,4 +1,4 @@
-// Reads and writes by cuFile. Its calls block, and NVIDIA's advice for many requests at once is as many threads.
+// Reads and writes through cuFile. Its calls block, so many requests at once need as many threads (NVIDIA's advice).
 #include <fcntl.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ class Registered {
     description.descriptor = descriptor;
     const auto status = library_.register_file(&file, &description);
     if (status.error == 0) return file;
-    // For an invalid descriptor, the kernel will report the error to its user.
+    // No warning for an invalid descriptor: the kernel reports that error when the file is used.
     if (::fcntl(descriptor, F_GETFD) >= 0)
       warn(fmt::format("a file is read and written without cuFile: {}", describe_cufile(status.error)));
     return nullptr;

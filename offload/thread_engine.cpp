@@ -1,5 +1,5 @@
-// Threads that each make one blocking call for a request; with pread and pwrite for kernels and containers that forbid
-// io_uring.
+// An engine whose threads make one blocking call for each request; with pread and pwrite it serves kernels and containers that
+// forbid io_uring.
 #include <unistd.h>
 
 #include <algorithm>
