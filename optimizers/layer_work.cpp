@@ -49,7 +49,7 @@ class SumOfSquares {
   std::int64_t next_ = 0;
 };
 
-// Reads of weights use the master; its copy is written by the second half, and may not exist before.
+// Weights are read from the master: the second half writes its copy, which may not exist before.
 ChunkUpdate readable(ChunkUpdate chunk) {
   if (chunk.master.format != Format::fp32) return chunk;
   chunk.parameter = chunk.master;
