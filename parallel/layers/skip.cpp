@@ -34,7 +34,7 @@ std::vector<TensorSpec> Skip::carried(BatchShape shape) const {
   return all;
 }
 
-// Generation has no saved tensors: there the sum lies behind the inner layer's scratch.
+// Generation has no saved tensors, so the sum follows the inner layer's scratch.
 std::uint64_t Skip::decode_bytes() const {
   ScratchArena sum;
   sum.take(config_.dtype, {1, config_.hidden});
