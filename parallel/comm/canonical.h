@@ -5,7 +5,7 @@
 //
 //   (((c_0 + c_1) + c_2) + …) + c_{m−1}       exactly the sum that one rank makes, for every d that divides m
 //
-// What is accumulated may not be rounded differently between the rounds: fp32 or fp64 contributions, or bf16 ones onto fp32.
+// Sums must round equally for every d, so contributions are fp32 or fp64, or bf16 onto an fp32 accumulator.
 //
 // Owner, threads, errors: as the communicator.
 #pragma once
@@ -16,7 +16,7 @@ namespace terrace {
 
 class CanonicalFold {
  public:
-  // Throws Error(Exit::usage) where the sum would depend on d: d does not divide the micro-batches, or a bf16 accumulator.
+  // Throws Error(Exit::usage) if the sum would depend on d: d does not divide the micro-batches, or the accumulator is bf16.
   CanonicalFold(Communicator& data, int micro_batches, DType contribution, DType accumulator);
 
   [[nodiscard]] int rounds() const { return micro_batches_ / data_.size(); }

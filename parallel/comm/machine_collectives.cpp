@@ -48,7 +48,7 @@ void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
 // switch at the same pieces, and wait for each other at each, so they see the same times.
 class SlotWriter {
  public:
-  // Of piece k, in ascending order.
+  // Called for each piece k, in ascending order.
   void begin(std::int64_t k) {
     const auto turn = k < kWarm ? -1 : (k - kWarm) / kTrial;
     if (turn == turn_ || turn > 2) return;
@@ -100,7 +100,7 @@ void MachineWindow::reduce_scatter(const Call& call) {
   const std::byte* const from = call.from.front().data();
   const auto block = call.from.front().size() / ranks;
   const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};
-  // In place its result is its own block.
+  // In place, the result is the rank's own block of `from`.
   const bool past_cache = goes_past_cache(call) && call.to.front().data() != from + rank_ * block;
   SlotWriter slots;
   run_pieces(

@@ -1,6 +1,6 @@
 // The position of each rank of a communicator, for the report of a hang.
 //
-// Owner:   values; a backend keeps one Position a rank where all of its ranks can read it.
+// Owner:   values; a backend keeps one Position per rank where all of its ranks can read it.
 // Threads: values.
 #pragma once
 
@@ -40,7 +40,7 @@ class PositionLog {
 
 // "16 calls ended, in call 17, all-reduce of 64 bytes (fp32 sum)"
 std::string to_string(const Position& position);
-// One line a rank.
+// One line per rank.
 std::string report(std::span<const Position> positions);
 
 }  // namespace terrace
