@@ -240,7 +240,7 @@ class ExtentStore final : public ChunkStore {
   };
   struct Entry {
     ChunkDescription description;
-    std::optional<Version> committed, written;  // of a state chunk; written: since the commit
+    std::optional<Version> committed, written;  // versions of a state chunk; `written`: since the last commit
   };
   // Bytes of a gradient or activation. Its place changes, so it is found by place, not by chunk.
   struct Passing {

@@ -37,7 +37,7 @@
 
 namespace terrace {
 
-// What a chunk means, independent of any layout.
+// The content of a chunk, independent of any layout.
 struct TensorRange {
   std::string tensor;               // logical name
   std::uint64_t first_element = 0;  // in the tensor, row-major
@@ -68,7 +68,7 @@ struct Commit {
   std::uint64_t number = 0;  // counts up
   std::uint64_t step = 0;
   std::string payload;      // the trainer's own JSON: configuration fingerprint, data position, …
-  std::string run_id = {};  // of the run that made it; empty: it had none
+  std::string run_id = {};  // of the run that made the commit; empty: the run had none
 };
 
 class ChunkStore {

@@ -32,7 +32,7 @@ class CommitFiles {
     std::string damage;  // a line for each damaged file, each with an indent of two; empty: none
     bool newer_damaged = false;
     bool newer_passed_over = false;      // a commit was skipped because its step is later than requested
-    std::vector<std::uint64_t> numbers;  // of all intact commits up to that step
+    std::vector<std::uint64_t> numbers;  // of all intact commits up to `not_after_step`
     std::vector<Repair> repairs;         // the copies of their files that are damaged or missing
   };
   // The newest commit with intact files, of step `not_after_step` or earlier.

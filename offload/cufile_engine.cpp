@@ -1,4 +1,4 @@
-// Reads and writes through cuFile. Its calls block, so many requests at once need as many threads (NVIDIA's advice).
+// Reads and writes through cuFile. Its calls block, so NVIDIA advises one thread for each request at a time.
 #include <fcntl.h>
 
 #include <algorithm>

@@ -19,8 +19,8 @@ void remove_if_dead(const std::filesystem::path& folder) {
   if (!directory || ::fstat(directory.get(), &info) != 0 || info.st_uid != ::geteuid()) return;
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (lock && try_lock(lock.get(), LOCK_EX) != Locked::yes) return;  // if locks do not work, its process may be alive
-  // Without a lock file, the owner died before it made one, or is about to make one. The files are kept, because they may be a
-  // living owner's, which makes the folder again if it is removed here.
+  // Without a lock file, the owner died before it made one, or is about to make one. The files are kept, because they may
+  // belong to a living owner, which makes the folder again if it is removed here.
   if (lock)
     for (const char* name : {kDataName, kLockName}) ::unlinkat(directory.get(), name, 0);
   ::rmdir(folder.c_str());  // fails if the folder contains anything else

@@ -41,7 +41,7 @@ class ExtentFiles {
   [[nodiscard]] std::vector<int> descriptors() const;
   [[nodiscard]] std::filesystem::path data_path(int file) const;
   [[nodiscard]] std::uint64_t allocated_bytes() const;
-  [[nodiscard]] std::uint64_t free_bytes(int file) const;  // on its file system
+  [[nodiscard]] std::uint64_t free_bytes(int file) const;  // on the file's file system
   void read(std::uint64_t offset, std::span<std::byte> to) const;
   void sync() const;  // makes the data durable
 

@@ -179,7 +179,7 @@ std::size_t ReadAhead::read(std::size_t file, std::uint64_t offset, std::span<st
     impl.used(at, n);
   }
   if (impl.pieces.empty()) ended = std::move(impl.running);
-  lock.unlock();  // before the thread ends
+  lock.unlock();  // before `ended` joins its thread
   return filled;
 }
 

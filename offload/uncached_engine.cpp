@@ -46,7 +46,7 @@ class UncachedEngine final : public IoEngine {
 
  private:
   struct Range {
-    std::size_t file = 0;  // of files_
+    std::size_t file = 0;  // index in files_
     off_t offset = 0, bytes = 0;
   };
 
@@ -62,7 +62,7 @@ class UncachedEngine final : public IoEngine {
       error_number = errors_[range.file];
     }
     auto entry = done_.extract(&request);
-    request.done = std::move(entry.mapped());  // the caller's own
+    request.done = std::move(entry.mapped());  // the caller's own function
     request.done(request, error_number);       // may destroy the request, may submit others
   }
   void drop_oldest() {
@@ -85,7 +85,7 @@ class UncachedEngine final : public IoEngine {
   const WriteOut write_out_;
   std::vector<int> errors_;  // the first error of each file's write-out; 0: none
   std::vector<bool> buffered_;
-  std::map<IoRequest*, std::function<void(IoRequest&, int)>> done_;  // the callers' own
+  std::map<IoRequest*, std::function<void(IoRequest&, int)>> done_;  // the callers' own functions
   std::deque<Range> writing_out_;
 };
 

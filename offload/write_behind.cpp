@@ -37,7 +37,7 @@ struct WriteBehind::Impl {
   const FileHandle direct;
   std::mutex mutex;
   std::condition_variable changed;
-  BlockRing ring{kWrites, kWriteBytes};  // with the lock held
+  BlockRing ring{kWrites, kWriteBytes};  // guarded by `mutex`
   std::optional<Failure> failure;
   std::array<IoRequest, kWrites> requests;  // one for each block of the ring, by the block's index
   // The contiguous bytes gathered so far: `block` holds the file's bytes [begin, end), and the first byte of `block` belongs at

@@ -155,7 +155,7 @@ void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
                      }));
 }
 
-// Calls `sum(lanes, chunk, first, count)` for the pieces of each block on this rank. With one rank, a block may lie in several
+// Calls `sum(lanes, chunk, first, count)` for the pieces of each block on this rank. With one rank, a block may span several
 // chunks.
 template <class A>
 template <class Sum>

@@ -87,7 +87,7 @@ class LayerWork {
   struct Piece {
     std::size_t tensor = 0;
     std::size_t chunk = 0, part = 0;  // index of this rank's chunk, and of its part
-    A* directions = nullptr;          // of the tile
+    A* directions = nullptr;          // of the tile's elements
     std::int64_t element = 0;         // the tile's first element, counted in the piece
   };
   // Calls `each` for all elements, with their weights, gradients and states.

@@ -70,7 +70,7 @@ class Muon final : public LayerOptimizer<Muon>, public MuonLayer {
   template <class A>
   void gather(ThreadPool& pool, const LayerWork<A>& work, std::span<A> moments) const {
     const auto& step = work.step();
-    std::vector<std::vector<A*>> second(work.chunks());  // of each part
+    std::vector<std::vector<A*>> second(work.chunks());  // second moments of each part
     A* next = moments.data();
     for (std::size_t c = 0; c < work.chunks(); ++c)
       for (std::size_t p = 0; p < work.parts(c).size(); ++p) {

@@ -34,7 +34,7 @@ struct OptimizerSettings {
 
 // One update's scalars.
 struct UpdateStep {
-  static constexpr std::uint64_t kNone = 0;  // as `step`: an engine updates nothing
+  static constexpr std::uint64_t kNone = 0;  // value of `step` for which an engine updates nothing
   std::uint64_t step = 1;                    // counts from 1: the bias correction's exponent
   double learning_rate = 0;
   double gradient_scale = 1;  // multiplies every gradient: clip factor, unscaling

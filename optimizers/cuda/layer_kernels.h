@@ -170,7 +170,7 @@ struct ColumnSquares {
 };
 
 template <class A>
-struct MoveMoments {  // of rows, then of columns
+struct MoveMoments {  // moments of rows, then of columns
   A* moment;
   const double* sums;
   std::int64_t rows, columns;
@@ -188,7 +188,7 @@ template <class A>
 struct MomentFactors {
   A* factors;
   const A* moment;
-  const double* mean;  // of the rows
+  const double* mean;  // of the rows' moments
   std::int64_t rows;
   TERRACE_KERNEL void operator()(std::int64_t i) const {
     factors[i] = i < rows ? AdafactorLayer::row_factor(moment[i], *mean) : AdafactorLayer::column_factor(moment[i]);

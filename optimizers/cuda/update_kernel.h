@@ -6,7 +6,8 @@
 //
 // A rule of an optimizer of whole layers does not change the weight and returns a direction (layer_kernels.h):
 //
-//   static A direction(const Factors<A>&, std::int64_t element, A weight, A gradient, A& state0, A& state1);  // of the part
+//   static A direction(const Factors<A>&, std::int64_t element, A weight, A gradient, A& state0, A& state1);  // counts in the
+//   part
 //
 // Internal to optimizers/.
 #pragma once
@@ -36,7 +37,7 @@ struct UpdatePartArgs {
 template <class Factors>
 struct UpdateArgs {
   Stored parameter = {}, master = {}, gradient = {}, states[2] = {};
-  const dynamic8::Map* maps[2] = {};  // of the states that are 8-bit
+  const dynamic8::Map* maps[2] = {};  // of those states that are 8-bit
   std::uint64_t seed = 0;             // of this step's stochastic rounding
   std::int64_t first_tile = 0;
   void* directions = nullptr;  // written by rules that return directions; by element of the chunk

@@ -32,7 +32,7 @@ struct Incoming {
   int from = 0;
   Bytes bytes;
 };
-// What one fold adds: term i is at others + i · stride, except that term own_place is `own`.
+// The terms of one fold: term i is at others + i · stride, except that term own_place is `own`.
 struct Terms {
   const std::byte *own = nullptr, *others = nullptr;
   std::size_t stride = 0;
@@ -65,7 +65,7 @@ class BetweenMachines {
   const Means& means_;
 };
 
-// What a rank sends for a call to ranks of its own machine and to other machines.
+// The bytes that a rank sends for a call, to ranks of its own machine and to other machines.
 struct SentByLink {
   std::uint64_t within = 0, between = 0;
   SentByLink& operator+=(const SentByLink& more);

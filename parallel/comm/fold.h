@@ -1,6 +1,6 @@
 // Fixed-order reductions: contributions are folded one after the other in the given order, on every backend.
 //
-//   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] stands first
+//   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] comes first
 //
 // `count` elements, as the reduction counts them. fp32 and fp64 round after every operation; bf16 is widened, folded in fp32
 // and rounded once at the end. So every backend and every instruction set gives the same bits.

@@ -96,7 +96,7 @@ void MachineWindow::gather(const Call& call) {
 void MachineWindow::reduce_scatter(const Call& call) {
   const auto ranks = controls_.size();
   const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
-  const auto part = kSlotBytes / ranks / kLine * kLine;  // of a slot, for each rank
+  const auto part = kSlotBytes / ranks / kLine * kLine;  // bytes of a slot for each rank
   const std::byte* const from = call.from.front().data();
   const auto block = call.from.front().size() / ranks;
   const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};

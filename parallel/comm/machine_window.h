@@ -36,7 +36,7 @@ class MachineWindow {
   // process has been stopped (SIGSTOP, a debugger) for the time limit, or if a call that is not patient waited too long.
   // `left`: true if `rank` had already left when the caller last checked what it waits for.
   void check(int rank, bool left, std::uint64_t number, std::chrono::steady_clock::time_point since);
-  [[nodiscard]] bool has_left(int rank) const;  // of this machine
+  [[nodiscard]] bool has_left(int rank) const;  // for ranks of this machine
   [[nodiscard]] bool is_patient(std::uint64_t number) const { return number == patient_; }
   // `on_another_machine`: `why` is the failure() of ranks there.
   void fail(const std::string& why, bool on_another_machine = false) noexcept;
@@ -58,7 +58,7 @@ class MachineWindow {
   // A rank may be some pieces ahead of the slowest, and all of its slots together stay in the cache.
   static constexpr std::uint64_t kSlots = 4;
   static constexpr std::size_t kSlotBytes = 128 * kKiB;
-  static constexpr std::size_t kLine = 64;  // of the cache
+  static constexpr std::size_t kLine = 64;  // bytes of a cache line
 
   // machine_window.cpp: memory, waiting, failures.
   [[nodiscard]] std::size_t place_of(int member) const;  // index in members_; the number of members if not found

@@ -27,7 +27,7 @@ class MpiPulse {
   MpiPulse(const MpiPulse&) = delete;
   MpiPulse& operator=(const MpiPulse&) = delete;
 
-  [[nodiscard]] std::vector<int> ranks_of(MPI_Comm part) const;  // in the world
+  [[nodiscard]] std::vector<int> ranks_of(MPI_Comm part) const;  // their numbers in the world
   // Asks this rank of the world for a sign of life, from time to time, as long as the caller keeps calling. Returns how long no
   // sign has come. Time in which this process did not run or did not ask does not count.
   std::chrono::nanoseconds silence_of(int rank);

@@ -45,7 +45,7 @@ class MpiTransport final : public Transport {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // of inner_
+  static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // tags in inner_
   [[nodiscard]] Watchdog watchdog(const std::string& where) const;
   void demand_same_division() const;
   void demand_shared_memory() const;

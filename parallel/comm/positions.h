@@ -16,7 +16,7 @@ namespace terrace {
 struct Position {
   std::uint64_t ended = 0;    // calls that have ended
   std::uint64_t pending = 0;  // calls that run now, on several streams
-  std::uint64_t number = 0;   // of the oldest of them, counted from 1 in the order of issue
+  std::uint64_t number = 0;   // of the oldest running call, counted from 1 in the order of issue
   std::string call;           // that call as text
   bool left = false;          // this rank destroyed its communicator
 };

@@ -56,7 +56,7 @@ class ExpertRows {
   void tell(double* report) const;
 
  private:
-  [[nodiscard]] std::int64_t most_to(std::int64_t experts) const;  // of one rank's tokens: rows for this many experts
+  [[nodiscard]] std::int64_t most_to(std::int64_t experts) const;  // rows for this many experts, of one rank's tokens
   // The rows that the tokens of rank `from` have for the experts of `rank`.
   [[nodiscard]] std::int64_t rows_between(const double* report, std::uint32_t from, std::uint32_t rank) const;
   [[nodiscard]] std::int64_t count(const double* report, std::uint32_t from, std::uint32_t expert) const;

@@ -214,7 +214,7 @@ void Moe::decode_step(LayerContext& ctx, std::span<const TensorView> weights, Te
   of_all.capacity = 0;
   const auto s = steps(LayerCall::decode);
   if (ctx.runs(kRoute)) route(ctx, weights, x, cache, cache[kInputs], of_all, {});
-  if (ctx.runs(s.experts)) ctx.stream.synchronize();  // the router's report
+  if (ctx.runs(s.experts)) ctx.stream.synchronize();  // waits for the router's report
   run_experts(ctx, weights, cache, {}, s);
   if (ctx.runs(s.end)) bring_back(ctx, y, x, cache);
 }

@@ -48,7 +48,7 @@ class Projection {
   [[nodiscard]] const std::vector<TensorSplit>& output_splits() const { return output_splits_; }
   [[nodiscard]] const TensorSplit& input_split() const { return input_split_; }
   void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
-  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
+  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // sets the unit of its parameters
   // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on this is the product of one tile.
   void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit);
   void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;
@@ -83,7 +83,7 @@ class Projection {
   [[nodiscard]] std::span<const TensorView> biases(std::span<const TensorView> tensors) const;
 
   std::size_t first_ = 0;
-  std::vector<std::int64_t> outputs_;  // of each tensor
+  std::vector<std::int64_t> outputs_;  // outputs of each tensor
   std::int64_t inputs_ = 0;            // outputs_ and inputs_ are those of this rank
   std::vector<TensorSplit> output_splits_;
   TensorSplit input_split_;

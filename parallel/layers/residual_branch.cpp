@@ -395,7 +395,7 @@ void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
     }
   }
   if (norms_across()) {
-    ++number;  // the sum
+    ++number;  // the phase of the sum
     ScratchArena arena(ctx.scratch);
     if (runs()) {
       const TensorView result = result_in(arena);
@@ -411,7 +411,7 @@ void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
     run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
   }
   if (!adds_up()) return;
-  ++number;  // the sum
+  ++number;  // the phase of the sum
   if (runs()) add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
 }
 
@@ -425,7 +425,7 @@ void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half hal
     if (runs(Half::input)) run_middle(ctx, t, LayerCall::backward, m);
   if (norms_across()) {
     if (runs(Half::input)) take_in_result_grad(ctx, t, norm_sums(LayerCall::backward, ctx.shape));
-    ++number;  // the sum
+    ++number;  // the phase of the sum
   }
   if (runs(Half::input)) in_input(ctx, t);
   if (runs(Half::weight)) out_weight(ctx, t);

@@ -37,7 +37,7 @@ class Ring {
   // A shape is that of the positions with which a rank attends: all positions of its place in the ring.
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const;
   [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const;
-  [[nodiscard]] std::uint32_t count(LayerCall call, BatchShape shape) const {  // of phases
+  [[nodiscard]] std::uint32_t count(LayerCall call, BatchShape shape) const {  // number of phases
     return static_cast<std::uint32_t>(steps(call, shape).size());
   }
   [[nodiscard]] double forward_flops(BatchShape shape) const;
@@ -45,7 +45,7 @@ class Ring {
   // The tensors of a call. The rows of qkv begin with the queries and end with keys and values.
   struct Tensors {
     TensorView qkv, lse, attended;
-    std::span<const TensorView> work;  // the layer's
+    std::span<const TensorView> work;  // the layer's working tensors
   };
   // begin() fills the working tensors that the phases start from; begins() names them for the layer's phase that calls it.
   [[nodiscard]] std::vector<std::uint32_t> begins(LayerCall call) const;
@@ -55,7 +55,7 @@ class Ring {
   // end() writes the gradient of qkv after the phases of a backward; ends() names the working tensors that it reads.
   [[nodiscard]] std::vector<PhaseWork> ends(BatchShape shape) const;
   void end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const;
-  [[nodiscard]] std::uint64_t end_bytes(BatchShape shape) const;  // of scratch
+  [[nodiscard]] std::uint64_t end_bytes(BatchShape shape) const;  // scratch of end()
 
   // How often keys and values are passed on.
   [[nodiscard]] std::uint32_t hops(BatchShape shape) const;

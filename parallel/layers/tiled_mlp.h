@@ -81,7 +81,7 @@ class TiledMlp final : public TransformerLayer {
 
   Norm norm_;
   Bias up_bias_, down_bias_;
-  Projection in_, out_;  // of a tile
+  Projection in_, out_;  // products of one tile
 };
 
 }  // namespace terrace::layers

@@ -40,7 +40,7 @@ class TiledProjection {
  private:
   struct Scratch {
     Scratch(const TiledProjection& of, ScratchArena& arena, std::int64_t rows, bool of_gradient);
-    TensorView columns;  // the tile's, of the result or of its gradient
+    TensorView columns;  // the tile's columns, of the result or of its gradient
     Projection::Whole weights;
   };
   // Calls move(first column in the whole, first column in the tile, count) for each run of the tile's columns.
@@ -50,7 +50,7 @@ class TiledProjection {
   [[nodiscard]] TensorView bias_of(std::span<const TensorView> tensors, std::uint32_t tile) const;
 
   Projection tile_;
-  std::vector<std::int64_t> widths_;  // of each tensor's results, whole
+  std::vector<std::int64_t> widths_;  // width of each tensor's results, over all tiles
   Bias bias_;
   DType dtype_;
 };

@@ -43,7 +43,7 @@ class TwoRings final : public Attention {
       values_hop,
       scores,       // with the keys that have made this many hops
       softmax,      // or its gradient
-      sums,         // of values, or of keys for the gradient of queries
+      sums,         // over values, or over keys for the gradient of queries
       keys_home,    // sends the sums of the keys' gradients to the keys' ranks
       values_home,  // the same for the values
       end

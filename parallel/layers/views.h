@@ -48,7 +48,7 @@ class ScratchArena {
  public:
   static constexpr std::uint64_t kAlignBytes = 64;
 
-  ScratchArena() = default;  // measures
+  ScratchArena() = default;  // only measures
   explicit ScratchArena(const TensorView& scratch)
       : base_(scratch.data), capacity_bytes_(scratch.empty() ? 0 : scratch.bytes()), measures_(false) {}
 

@@ -16,12 +16,12 @@
 
 namespace terrace::cuda {
 
-// What one fold reads and writes, without types.
+// The memory that one fold reads and writes, without types.
 struct FoldWork {
   Reduction reduction = {};
   std::byte* to = nullptr;           // may be `own`
   const std::byte* own = nullptr;    // rank `rank`'s contribution
-  const std::byte* slots = nullptr;  // the others'
+  const std::byte* slots = nullptr;  // the other ranks' contributions
   std::size_t stride_bytes = 0;
   int ranks = 1, rank = 0;
   std::int64_t count = 0;

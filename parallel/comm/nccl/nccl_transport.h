@@ -32,7 +32,7 @@ struct NcclParts {
   int device_index = 0;
   std::shared_ptr<NcclLibrary> library;
   std::function<void(CudaStreamHandle, const cuda::FoldWork&)> fold;
-  std::size_t fold_bytes = kStagingBytes;  // for the blocks of other ranks
+  std::size_t fold_bytes = kStagingBytes;  // memory for the blocks of other ranks
 };
 
 class NcclTransport final : public Transport {
@@ -93,7 +93,7 @@ class NcclTransport final : public Transport {
   std::atomic<bool> failed_{false};
   Slab slots_;  // memory for the contributions of other ranks: two halves, each with a slot for every rank
   Channel ranks_;
-  std::unique_ptr<CudaBranch> folds_;  // beside ranks_.stream; made on its issuing thread
+  std::unique_ptr<CudaBranch> folds_;  // a branch of ranks_.stream; made on its issuing thread
   std::mutex mutex_;                   // guards routes_
   std::map<Route, Channel> routes_;
 };
