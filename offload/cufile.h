@@ -45,7 +45,7 @@ struct CuFile {
   int version = 0;                                                           // 1000 · major + 10 · minor
 };
 
-// Loaded, its driver not yet open.
+// Loads cuFile; its driver is not open yet.
 std::optional<CuFile> load_cufile(std::string& why, const std::string& library = kCuFileLibrary);
 // The text of a cuFile status, with its remedy if there is one.
 std::string describe_cufile(int error);

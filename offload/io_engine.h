@@ -92,8 +92,7 @@ struct SimulatedFault {
     never
   } what = What::error;
   int error_number = 5;
-  std::optional<IoRequest::Op> only =
-      {};  // counts only these requests, because the order of reads and writes depends on timing
+  std::optional<IoRequest::Op> only = {};  // counts these only, because the order of reads and writes depends on timing
 };
 class SimulatedDisk;  // shared by engines over a "power loss"
 std::shared_ptr<SimulatedDisk> make_simulated_disk(int files, std::uint64_t bytes_each);

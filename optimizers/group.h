@@ -42,8 +42,8 @@ TERRACE_INLINE void store(To* to, From value) {
   __builtin_memcpy(to, &value, sizeof value);
 }
 
-// bf16 in all lanes. The asm hides that the values are constants: otherwise the compiler rebuilds each constant at each use, in
-// the instruction slots that the loop is short of.
+// The operations of HalfBits on all lanes. The asm hides that the values are constants: otherwise the compiler rebuilds each
+// constant at each use, in the instruction slots that the loop is short of.
 template <class L, Nans kNansAre>
 struct LaneBits {
   using Bits = typename L::Bits;

@@ -162,7 +162,7 @@ LayerShape shape_of(const LayerUpdate& layer);
 //   static constexpr bool kHiddenOnly;        // LayerUnit::hidden_only
 //   static constexpr std::array<Kind, N> kStates;
 //   static bool needs_all(const UpdateTensor&);  // with kAllDirections: whether this tensor needs them
-//   static std::vector<PackedRange> packed(const LayerShape&);  // if packed: of this rank
+//   static std::vector<PackedRange> packed(const LayerShape&);  // if packed: the ranges of this rank
 //   template <class A> struct Scratch;        // its scratch beside the directions; `packed` is the packed state
 //   template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
 template <class Layer>

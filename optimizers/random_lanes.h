@@ -32,7 +32,7 @@ struct RandomKeys {
   }
 };
 
-// 64-bit places; products read their lower halves.
+// Vectors of 64-bit places; a product reads the lower half of each place.
 template <int kLanes>
 struct WidePlaces;
 #define TERRACE_WIDE_PLACES(lanes)                                       \

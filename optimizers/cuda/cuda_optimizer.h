@@ -2,7 +2,7 @@
 // for an optimizer with LayerUnit::bits_of_device).
 //
 // Owner:   the caller; it keeps nothing on the GPU.
-// Threads: as Optimizer. Errors: as Optimizer; a launch that fails poisons its stream.
+// Threads: as Optimizer. Errors: as Optimizer; a launch that fails makes its stream fail.
 #pragma once
 
 #include <functional>

@@ -229,7 +229,7 @@ class SentCounter {
   [[nodiscard]] Bytes all() const { return call_.to.front(); }
   [[nodiscard]] std::size_t elements() const { return call_.from.front().size() / call_.reduction.from_bytes(); }
 
-  // Every rank owns a block of `size`, in units of `each`.
+  // Divides `size` bytes into one block per rank, in units of `each` bytes.
   [[nodiscard]] std::vector<Block> blocks_of(std::size_t size, std::size_t each) const {
     std::vector<Block> blocks;
     for (int r = 0; r < machines_.ranks(); ++r) {

@@ -50,7 +50,7 @@ class Communicator {
   // `to` is used on the root alone. In place there: from is to.
   void reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to, int root);
   void broadcast(Stream& stream, Bytes bytes, int root);
-  // from[r] goes to rank r, to[r] comes from rank r. Sizes are free, but known on both sides; nothing is in place.
+  // from[r] goes to rank r, to[r] comes from rank r. Sizes may differ, but both sides must know them; no call works in place.
   void all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to);
   void send(Stream& stream, ConstBytes bytes, int destination, int lane);
   void receive(Stream& stream, Bytes bytes, int source, int lane);

@@ -191,7 +191,7 @@ void MachineWindow::all_reduce(const Call& call) {
           sources[r] =
               r == rank_ ? from + bytes_of(block.begin, e) : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         }
-        // This rank's own part of the slot, which no rank has written, gets the sum.
+        // The sum goes into this rank's own part of the slot, which no rank has written.
         std::byte* const sum = slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         fold(call.reduction, sum, sources, block.count);
         hand_out(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));

@@ -63,9 +63,9 @@ class Machines {
   int ranks_ = 0;
 };
 
-// The most blocks, of its k, that the busiest machine sends or receives in a sum or a gather, added over the rounds, because in
-// each round all machines wait for the busiest. k − 1 for powers of two. For other numbers it is up to 2.3 times that, because
-// the last machine replaces the missing ones in their meetings.
+// The greatest number of its k blocks that the busiest machine sends or receives in all rounds of a sum or a gather; rounds are
+// added, because in each round all machines wait for the busiest. It is k − 1 for powers of two, and up to 2.3 times that for
+// other numbers, because the last machine replaces missing machines in their meetings.
 std::int64_t busiest_blocks(int machines);
 
 // The reductions of a sum over machines: within one machine, of two machines' sums, and of a sum onto the result.

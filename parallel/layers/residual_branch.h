@@ -59,7 +59,7 @@ class ResidualBranch : public TransformerLayer {
   virtual void save_middle(LayerContext&, const LayerTensors&, TensorView) const {}
   // For a middle of several phases: what these phases use, in a forward and in the input half of a backward, and what they do.
   // The phase before them ends with save_middle() or middle_grad(), which write the working tensors that begins_middle() names.
-  // The last of them writes the middle, or the gradient of the result of `in`, where the phase after them reads it.
+  // The middle's last phase writes the middle, or the gradient of the result of `in`, where the next phase reads it.
   [[nodiscard]] virtual std::vector<Phase> middle_phases(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<TensorSpec> middle_work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<std::uint32_t> begins_middle(LayerCall) const { return {}; }
@@ -102,10 +102,10 @@ class ResidualBranch : public TransformerLayer {
 
  private:
   QueryKeyNorm query_key_norm_;
-  std::optional<std::uint32_t> in_bias_, out_bias_;  // only in tiles: they are beside the norm
+  std::optional<std::uint32_t> in_bias_, out_bias_;  // only in tiles: positions of the biases in params()
 
  protected:
-  Projection in_, out_;  // whole
+  Projection in_, out_;  // without tiles
 
  private:
   Norm result_norm_;

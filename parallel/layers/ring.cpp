@@ -187,7 +187,7 @@ void Ring::run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall 
     const auto row = keys_row(here_);
     ctx.math.convert(ctx.stream, filled(shape, t, gradient_of(step.hops), row), filled(shape, t, kPart, row), Accumulate::yes);
   }
-  if (step.what != Step::What::attend) return;  // the engine exchanges
+  if (step.what != Step::What::attend) return;  // the engine carries out exchanges
   call == LayerCall::forward ? attend(ctx, shape, t, step.hops) : attend_grad(ctx, shape, t, step.hops);
 }
 

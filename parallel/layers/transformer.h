@@ -102,7 +102,7 @@ struct Transformer {
   double logit_cap = 0;         // logits become cap · tanh(logit / cap); 0: none
   Positions positions = Positions::rotary;
   double rope_theta = 10000;  // base of rotary positions
-  Rotary rope_scaling = {};   // how their angles are scaled; its own base is ignored
+  Rotary rope_scaling = {};   // how rotary angles are scaled; its own base is ignored
   // The base for blocks with a window, whose angles are not scaled (Gemma 3); 0: blocks with and without windows rotate alike.
   double window_rope_theta = 0;
   double rope_fraction = 1;  // the part of a head's elements that are rotated, its first ones

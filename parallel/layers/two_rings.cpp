@@ -214,7 +214,7 @@ void TwoRings::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall ca
         else
           ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
       });
-    default: return;  // the engine exchanges
+    default: return;  // the engine carries out exchanges
   }
 }
 

@@ -385,7 +385,7 @@ NcclTransport::Channel& NcclTransport::ranks_channel() {
 NcclTransport::Channel& NcclTransport::route_channel(const Route& route) {
   std::unique_lock lock(mutex_);
   auto& channel = routes_[route];
-  lock.unlock();  // the calls of a lane come one after the other
+  lock.unlock();  // not needed further: only one call of a lane runs at a time
   if (channel.handle) return channel;
   const auto [source, destination, lane] = route;
   NcclId id;
