@@ -234,8 +234,7 @@ void ExtentFiles::open_data(Place& place, int flags) const {
 void ExtentFiles::sync_new_names() const {
   for (const auto& place : places_)
     for (const auto& folder : with_folders_above(place.directory))
-      if (const int result = ops_->sync(folder.get());
-          result < 0 && result != -EINVAL)  // -EINVAL: the file system cannot sync folders
+      if (const int result = ops_->sync(folder.get()); result < 0 && result != -EINVAL)  // -EINVAL: cannot be synced
         fail(place.directory, "the new folder could not be synced", -result);
 }
 

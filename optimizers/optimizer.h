@@ -156,7 +156,7 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   [[nodiscard]] virtual std::string name() const = 0;
-  [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // the state chunks that it needs beside the weight
+  [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // the state chunks that it needs in addition to the weight
   // Empty: update() and enqueue() update single chunks, in any order. Else enqueue_layer() updates a whole layer.
   [[nodiscard]] virtual std::optional<LayerUnit> layer_unit() const { return {}; }
   virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;

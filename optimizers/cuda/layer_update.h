@@ -175,7 +175,8 @@ class LayerOnGpu {
       const auto all = t.elements() == 0 ? 0 : blocks_of(t);
       const auto run_block = t.first / kSumBlock;
       for (std::int64_t b = 0; b < all;) {
-        // This rank's chunk among those around the block's begin, and how many blocks end within the chunks of one launch.
+        // This rank's chunk in the group of chunks, one of each rank, that has the block's begin; and how many blocks end
+        // within the chunks of one launch.
         const auto begin = std::max(t.first, (run_block + b) * kSumBlock);
         const auto first_chunk = begin / work.chunk_elements() / share.ranks;
         const auto known_end = (first_chunk + kMaxSourceChunks) * share.ranks * work.chunk_elements();

@@ -324,7 +324,7 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
                  .carried = Access::update,
                  .work = GridCall::uses(rows.own_rooms(), {}),
                  .scratch_bytes = 0};
-  keep_last(residual, rows, rows.count());  // until the product before it has begun
+  keep_last(residual, rows, rows.count());  // the last sum may read this room until the product before this phase has begun
   call.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
     const auto dnormed = t.carried[kDnormed];
     rows.each_own(t, dnormed, [&](const TensorView& sum, const TensorView& to) { ctx.math.convert(ctx.stream, to, sum); });

@@ -11,7 +11,7 @@
 //
 // Saved: q, k and v, the result, and the probabilities, [ranks, sequences · heads · positions, positions].
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <cstdint>

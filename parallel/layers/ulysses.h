@@ -8,7 +8,7 @@
 // ring. Slices of a sequence are in the order of ranks. Saved: q, k, v and the result of this rank's heads at all positions,
 // and the result of all heads at this rank's positions.
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <terrace/parallel/layers/attention.h>

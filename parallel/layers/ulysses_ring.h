@@ -5,7 +5,7 @@
 //
 // It saves the same tensors as Ulysses.
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <terrace/parallel/layers/ring.h>
