@@ -274,7 +274,7 @@ Lease ChunkManager::acquire(ChunkId chunk, Tier tier, Access access) {
 
 Lease ChunkManager::acquire(std::span<const Use> uses, Tier tier) {
   auto granted = impl_->grant(uses, tier);
-  Lease lease;  // from here on the lease is released if anything fails
+  Lease lease;  // from here on it is released if anything fails
   lease.manager_ = this;
   lease.tier_ = tier;
   lease.uses_.assign(uses.begin(), uses.end());

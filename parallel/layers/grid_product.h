@@ -61,7 +61,7 @@ class GridProduct {
   // `rooms`, and, if the product has one, the room of the bias, or the room in which a gathered block is joined.
   [[nodiscard]] std::vector<std::uint32_t> with_bias(std::vector<std::uint32_t> rooms) const;
   [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
-  void stage(Half half);  // this rank's block of W, into rooms.own
+  void stage(Half half);  // copies this rank's block of W into rooms.own
   void send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
   void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   void scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
