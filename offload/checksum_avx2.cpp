@@ -1,5 +1,5 @@
 // XXH3 for AVX2. Compiled with its own options; see offload/CMakeLists.txt.
-#define XXH_INLINE_ALL  // the library's own is built for every x86-64
+#define XXH_INLINE_ALL  // compiled here with this file's options; the installed library targets every x86-64
 #include <xxhash.h>
 
 #include <terrace/offload/checksum_kernels.h>

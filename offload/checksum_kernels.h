@@ -14,6 +14,6 @@ std::uint64_t checksum_baseline(const std::byte* data, std::size_t bytes);
 std::uint64_t checksum_avx2(const std::byte* data, std::size_t bytes);
 std::uint64_t checksum_avx512(const std::byte* data, std::size_t bytes);
 
-std::vector<ChecksumKernel> checksum_kernels();  // those that this processor runs, the fastest one last
+std::vector<ChecksumKernel> checksum_kernels();  // those that this processor can run, the fastest one last
 
 }  // namespace terrace

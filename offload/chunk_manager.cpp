@@ -39,7 +39,7 @@ Budget budget_of(const OffloadOptions& options) {
 
 }  // namespace
 
-// Declared in the order of dependence: the tiers, whose mover uses the device, are destroyed before it.
+// The order of members matters: `tiers`, whose mover uses the device, is destroyed before the device.
 struct ChunkManager::Impl {
   explicit Impl(const OffloadOptions& options)
       : budget(budget_of(options)),
@@ -133,8 +133,8 @@ void ChunkManager::Impl::demand_possible(std::span<const Use> uses, Tier tier) c
                                format_bytes(bytes), name_of(tier), format_bytes(budget.of(tier)), bytes - budget.of(tier)));
 }
 
-// Tries until the request fits; between two tries some lease has ended. The moves of a failed try made room and are carried out
-// too.
+// Retries after each ended lease until the request fits. A failed try may have decided moves that make room; they are carried
+// out too.
 void ChunkManager::Impl::decide(std::unique_lock<std::mutex>& lock, const std::function<void(std::vector<Move>&)>& attempt) {
   for (;;) {
     std::vector<Move> moves;
@@ -156,9 +156,9 @@ void ChunkManager::Impl::decide(std::unique_lock<std::mutex>& lock, const std::f
   }
 }
 
-// A chunk requested for overwriting loses its content even if there is no room yet. Other threads may not see it empty: their
-// requests wait for the lease that will fill it. (Two requests never claim parts of each other: a try is made only when all
-// chunks of the request are free.)
+// A chunk requested for overwriting loses its content even if there is no room yet. Other threads must not see it empty, so
+// their requests wait for the lease that will fill it. (Two requests never claim parts of each other: a try is made only when
+// all chunks of the request are free.)
 void ChunkManager::Impl::claim_emptied(std::span<const Use> uses, std::vector<ChunkId>& claimed) {
   for (const auto& use : uses) {
     Holders& of = holders[index(use.chunk)];
@@ -206,8 +206,8 @@ ChunkManager::Impl::Grant ChunkManager::Impl::grant(std::span<const Use> uses, T
 void ChunkManager::Impl::release(std::span<const Use> uses, Tier tier) {
   {
     const std::lock_guard lock(mutex);
-    // The holder has finished with the bytes when its lease ends, so later operations need not wait for it: an empty clock.
-    // During the lease they were pinned; moves that still read them (a flush) are in the clock of the place.
+    // The clock is empty: the holder has finished with the bytes when its lease ends, so later operations need not wait for it.
+    // Moves that still read the bytes (a flush) are in the clock of their place.
     residency.release(uses, tier, Clock{});
     for (const auto& use : uses) {
       Holders& of = holders[index(use.chunk)];
@@ -248,7 +248,7 @@ ChunkId ChunkManager::add(std::uint64_t bytes) {
   if (bytes == 0 || bytes > kMost)
     throw std::logic_error(fmt::format("ChunkManager: a chunk of {} bytes; it must be 1 to 2^62", bytes));
   const std::lock_guard lock(impl_->mutex);
-  // Opaque bytes count as an activation, whose disk place drop() frees; a parameter's would stay reserved.
+  // Registered as an activation, because drop() frees an activation's disk place; a parameter's place would stay reserved.
   const ChunkId chunk = impl_->residency.add(round_up(bytes, kPageBytes), Kind::activation, End::low);
   impl_->holders.emplace_back();
   if (impl_->tiers.store()) impl_->tiers.store()->describe({chunk, Kind::activation, "", round_up(bytes, kPageBytes), {}, ""});

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// Twice what fills a drive that is written at the same time, as in write_behind.cpp.
+// Twice the bytes that keep a drive busy while it is also written; see write_behind.cpp.
 constexpr std::uint64_t kAheadBytes = 64 * kMiB;
 constexpr std::uint64_t kReadBytes = 2 * kMiB;
 constexpr std::uint32_t kReads = kAheadBytes / kReadBytes;
@@ -21,22 +21,22 @@ constexpr std::uint32_t kReads = kAheadBytes / kReadBytes;
 }  // namespace
 
 struct ChunkReadAhead::Impl {
-  // A chunk that is being read or is here.
+  // A chunk that is being read or has been read.
   struct Ahead {
     Chunk chunk;
     PageBuffer buffer;
     std::vector<IoRequest> requests;
-    std::size_t unfinished = 0;  // requests; of the engine's thread
+    std::size_t unfinished = 0;  // requests; used only on the engine's thread
     bool failed = false;
-    bool ended = false;  // with the lock held
+    bool ended = false;  // guarded by `mutex`
   };
 
   explicit Impl(std::vector<Chunk> in_order)
       : order(std::move(in_order)), io({.queue_depth = kReads, .files = files_of(order), .buffers = {}}) {}
 
   const std::vector<Chunk> order;
-  std::map<const ChunkStore*, std::size_t> first_file;  // of a store, among those of all
-  std::size_t next = 0;                                 // in the order
+  std::map<const ChunkStore*, std::size_t> first_file;  // index of a store's first file in the engine's list of files
+  std::size_t next = 0;                                 // index into `order` of the next chunk to read
   std::uint64_t ahead_bytes = 0;
   std::vector<PageBuffer> unused;
   std::mutex mutex;
@@ -72,8 +72,8 @@ struct ChunkReadAhead::Impl {
 
   void cut(Ahead& here) {
     const auto bytes = round_up(here.chunk.stored->description.bytes, kPageBytes);
-    // Huge pages, because the kernel splits a request that has more small pages than the drive takes segments, and then
-    // transfers one part after the other, and one request after the other.
+    // Huge pages: if a request spans more small pages than the drive accepts segments, the kernel splits it and then transfers
+    // its parts, and the requests, one after the other.
     const auto to = here.buffer.of(round_up(bytes, kHugePageBytes));
     for (const auto& piece : here.chunk.store->pieces(here.chunk.stored->offset, bytes))
       for (std::uint64_t done = 0; done < piece.bytes; done += kReadBytes) {

@@ -1,9 +1,9 @@
-// Committed chunks, read and verified before they are asked for, each straight into the memory in which it will be used. Some
-// 64 MiB are ahead, and at least one chunk.
+// Reads and verifies committed chunks before the caller asks for them, each straight into the memory where it will be used.
+// About 64 MiB are read ahead, and at least one chunk.
 //
-// The caller gives the chunks in the order in which it will take them, and with each take the memory for a later one. A chunk
-// that is not ahead when it is taken, or could not be read or verified, is left to the caller, whose own read_committed() then
-// reports what is wrong.
+// The caller lists the chunks in the order in which it will take them, and each take() hands over memory for a later chunk. If
+// a chunk was not read ahead, or could not be read or verified, take() returns false and the caller reads it with
+// read_committed(), which reports the error.
 //
 // Owner:   the caller. The stores and the descriptions of the chunks must outlive it.
 // Threads: one at a time.
@@ -29,7 +29,7 @@ class ChunkReadAhead {
   ChunkReadAhead(const ChunkReadAhead&) = delete;
   ChunkReadAhead& operator=(const ChunkReadAhead&) = delete;
 
-  // Whether `buffer` has the chunk's bytes now. If so, its old memory serves a later chunk.
+  // True if `buffer` now holds the chunk's bytes; the buffer's old memory then serves a later chunk.
   [[nodiscard]] bool take(const StoredChunk& chunk, PageBuffer& buffer);
 
  private:

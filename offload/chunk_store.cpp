@@ -57,7 +57,7 @@ class ExtentStore final : public ChunkStore {
   static std::unique_ptr<ExtentStore> open_existing(const Options& options) {
     std::unique_ptr<ExtentStore> store(new ExtentStore(options, ExtentFiles::Mode::existing));
     store->load();
-    // Without it, only what has to be written fails.
+    // Without a scratch file opening succeeds; only a later write fails.
     if (options.read_only && options.scratch) store->scratch_ = store->files_.make_nameless();
     return store;
   }
@@ -125,7 +125,7 @@ class ExtentStore final : public ChunkStore {
     const Entry& entry = entry_of(chunk);
     const bool state = is_state(entry.description.kind);
     auto offset = state ? place_offset : passing_offset(place_offset);
-    // The last bytes written, in whichever generation.
+    // The bytes written last may be in either generation.
     if (const auto& last = entry.written ? entry.written : entry.committed; state && last) offset = last->offset;
     const Version* const version = find(chunk, offset);
     if (!version || !version->complete) {
@@ -178,7 +178,7 @@ class ExtentStore final : public ChunkStore {
     const StoreIndex index = next_index(number);
     const Commit next{number, step, payload, options_.run_ids.empty() ? "" : options_.run_ids.front()};
     committing_ = true;
-    lock.unlock();  // the run goes on beside the syncs
+    lock.unlock();  // the run continues during the syncs
     std::exception_ptr failure;
     try {
       commits_.publish(index, next, options_.durable);
@@ -233,16 +233,16 @@ class ExtentStore final : public ChunkStore {
   }
 
  private:
-  // One generation's bytes.
+  // The bytes of one generation.
   struct Version {
     std::uint64_t offset = 0, checksum = 0;
     bool complete = true;  // false between place_write and end_write
   };
   struct Entry {
     ChunkDescription description;
-    std::optional<Version> committed, written;  // of a state chunk; written: since the commit
+    std::optional<Version> committed, written;  // versions of a state chunk; `written`: since the last commit
   };
-  // Bytes of a gradient or activation. Their places change, so they are identified by place.
+  // Bytes of a gradient or activation. Its place changes, so it is found by place, not by chunk.
   struct Passing {
     ChunkId chunk{};
     std::uint64_t bytes = 0;
@@ -273,14 +273,14 @@ class ExtentStore final : public ChunkStore {
     return scratch_ ? kScratch + place_offset : place_offset;
   }
 
-  // Forgets the chunks in this range, which is being overwritten.
+  // Forgets the gradients and activations in this range, which is being overwritten.
   void forget_passing(std::uint64_t offset, std::uint64_t bytes) {
     auto at = passing_.lower_bound(offset);
     if (at != passing_.begin() && std::prev(at)->first + std::prev(at)->second.bytes > offset) --at;
     while (at != passing_.end() && at->first < offset + bytes) at = passing_.erase(at);
   }
 
-  // The generation of this place with the committed bytes.
+  // The generation of this place that holds the committed bytes, if one does.
   [[nodiscard]] std::optional<std::uint64_t> generation_of(const Entry& entry, std::uint64_t place_offset) const {
     const auto bytes = entry.description.bytes;
     if (!entry.committed || entry.committed->offset < place_offset || bytes == 0) return std::nullopt;
@@ -289,16 +289,16 @@ class ExtentStore final : public ChunkStore {
     return distance / bytes;
   }
 
-  // With one generation the committed bytes must be overwritten. That makes the commit invalid, and its removal must be on disk
-  // before the first byte is overwritten.
+  // With one generation, a write overwrites the committed bytes and so invalidates the commit. The commit's removal must be on
+  // disk before the first byte is overwritten.
   void take_back_commit() {
     if (taken_back_) return;
     commits_.take_back(options_.durable);
     taken_back_ = true;
   }
 
-  // A failed commit may still be on disk. A write now would overwrite its bytes, or those of the previous commit, and after a
-  // failed sync a second one may succeed without having written anything.
+  // A failed commit may still be on disk. A write now would overwrite its bytes, or those of the previous commit; and after a
+  // failed sync a second sync may report success without having written anything.
   void begin_to_write() {
     if (options_.read_only)
       throw Error(
@@ -392,7 +392,7 @@ class ExtentStore final : public ChunkStore {
 
   Options options_;
   ExtentFiles files_;
-  FileHandle scratch_;  // none: chunks of no commit are in the store's files, too
+  FileHandle scratch_;  // empty: gradients and activations are in the store's files, too
   CommitFiles commits_{files_};
   std::string damage_;
   mutable std::mutex mutex_;

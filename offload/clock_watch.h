@@ -1,4 +1,4 @@
-// Reports when a clock has been reached, without a thread that waits, and which lane was last.
+// Reports when a clock has been reached, without a waiting thread, and which lane reached it last.
 //
 // Owner:   shared between the waiter and the timelines. Threads: ready() and waited_for() from any; `then` runs on the thread
 //          of the last producer, or at once. Errors: a failed lane makes it ready: Lanes::reached() then throws the lane's
@@ -35,7 +35,8 @@ class ClockWatch {
   }
 
   [[nodiscard]] bool ready() const { return failed_.load() || pending_.load() == 0; }
-  // A lane may have arrived just now and have released its waiters before it reports here: then it is the last one.
+  // A lane may reach the clock and release its waiters before it reports here: a lane that is still pending is then the last
+  // one.
   [[nodiscard]] Lane waited_for() const {
     const auto pending = pending_.load();
     return pending == 0 ? last_.load() : static_cast<Lane>(std::countr_zero(pending));

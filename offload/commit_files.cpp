@@ -27,7 +27,7 @@ bool is_copy_of(const std::string& file, const std::string& name) { return std::
 
 bool is_of_a_commit(const std::string& name) { return name.starts_with("index.") || name.starts_with("commit."); }
 
-// Of a file of an index; 0: another file.
+// The commit number in the name of an index file; 0 for any other file.
 std::uint64_t number_of_index(const std::string& file) {
   constexpr std::string_view kPrefix = "index.";
   if (!file.starts_with(kPrefix)) return 0;
@@ -54,7 +54,7 @@ bool any_copy(const std::filesystem::path& directory, const std::string& name) {
 struct CommitFiles::Lost {
   std::uint64_t slot = 0;
   std::uint64_t number = 0;  // of its commit; 0: unknown
-  std::string what = {};     // a line
+  std::string what = {};     // one line
   bool missing = false;
   std::exception_ptr unreadable = {};  // unlike damage: another attempt may succeed
 };
@@ -68,7 +68,7 @@ struct CommitFiles::Copies {
   };
   std::array<Copy, 2> all;
 
-  // Both must have this text.
+  // Both copies must have this text.
   void add_repairs(const std::string& text, std::vector<Repair>& repairs) const {
     for (const auto& copy : all)
       if (copy.text != text) repairs.push_back({copy.name, text});
@@ -86,7 +86,7 @@ CommitFiles::Copies CommitFiles::read(const std::string& name) const {
     } catch (const Error& error) {
       copy.unreadable = std::current_exception();
       copy.why = error.what();
-      copy.why.resize(std::min(copy.why.find('\n'), copy.why.size()));  // without the remedy
+      copy.why.resize(std::min(copy.why.find('\n'), copy.why.size()));  // without the remedy, which is on the next lines
     }
   }
   return copies;
@@ -246,8 +246,8 @@ void CommitFiles::take_back(bool durable) const {
   if (durable) files_.sync_folder();
 }
 
-// Records are removed first, because their names are: an index or data without a record is harmless, a record without its data
-// is not.
+// names() is sorted, so records (`commit.`) are removed before indices: an index or data without a record is harmless, a record
+// without its data is not.
 void CommitFiles::remove_all() const {
   for (const auto& name : files_.names())
     if (is_of_a_commit(name)) files_.remove_small(name);

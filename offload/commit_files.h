@@ -5,10 +5,9 @@
 // intact copy suffices; if the copies are of different commits, the newer one counts.
 //
 // Owner:   one chunk store, whose ExtentFiles outlive this. Threads: one at a time.
-// Errors:  Error as ExtentFiles throws it; newest() throws Error(Exit::corrupt) if there is no usable commit,
-// Error(Exit::usage)
-//          if any commit is of another version, and the error of reading if a file that cannot be read may be of the newest
-//          commit: another attempt may read it.
+// Errors:  Error as ExtentFiles throws it. newest() throws Error(Exit::corrupt) if there is no usable commit,
+//          Error(Exit::usage) if any commit is of another version, and the read error if an unreadable file may belong to the
+//          newest commit, because another attempt may succeed.
 #pragma once
 
 #include <optional>
@@ -33,7 +32,7 @@ class CommitFiles {
     std::string damage;  // a line for each damaged file, each with an indent of two; empty: none
     bool newer_damaged = false;
     bool newer_passed_over = false;      // a commit was skipped because its step is later than requested
-    std::vector<std::uint64_t> numbers;  // of all intact commits up to that step
+    std::vector<std::uint64_t> numbers;  // of all intact commits up to `not_after_step`
     std::vector<Repair> repairs;         // the copies of their files that are damaged or missing
   };
   // The newest commit with intact files, of step `not_after_step` or earlier.
@@ -43,25 +42,25 @@ class CommitFiles {
   // Removes all commits except `numbers`: leftovers of a run that was killed during a commit, and skipped commits.
   void remove_others(const std::vector<std::uint64_t>& numbers) const;
 
-  // Writes the data, then the index of it, then the record of the index. First removes the files of the commit before the last
-  // one, so that the commits together need no more room than before.
+  // Syncs the data, then writes the index, then the record that names the index. Before that, removes the files of the commit
+  // before the last one, so that the commits together need no more room than before.
   void publish(const StoreIndex& index, const Commit& commit, bool durable) const;
   void take_back(bool durable) const;  // removes the records of all commits; their indices stay as unused files
   void remove_all() const;
 
   [[nodiscard]] static bool any(const std::filesystem::path& directory);
-  // Whether there is an index other than the first, which a commit that was never finished may leave.
+  // True if there is an index after the first. (The first index alone may come from a commit that never finished.)
   [[nodiscard]] static bool later_index(const std::filesystem::path& directory);
-  // The four files of records, read without the store's lock.
+  // The four record files, read without the store's lock.
   struct RecordFile {
     std::filesystem::path path;
     std::string text = {}, unreadable = {};   // unreadable: why, also if the file is missing; then without a text
     std::optional<CommitRecord> record = {};  // none: unreadable, damaged, or of another version
   };
   [[nodiscard]] static std::vector<RecordFile> record_files(const std::filesystem::path& directory);
-  // That of the newest record which can be read, whether or not its index can.
+  // The commit of the newest readable record, even if its index cannot be read.
   [[nodiscard]] static std::optional<Commit> newest_record(const std::filesystem::path& directory);
-  // Whether the store has committed exactly once.
+  // True if the store has committed exactly once.
   [[nodiscard]] static bool only_the_first(const std::filesystem::path& directory);
 
  private:

@@ -16,13 +16,13 @@ namespace terrace {
 struct CommonCommit {
   std::vector<std::unique_ptr<ChunkStore>> stores;
   std::uint64_t step = 0;
-  std::uint64_t newest_step = 0;  // of any of them
+  std::uint64_t newest_step = 0;  // the newest step that any rank has committed
 };
 
-// Opens a store that may have later commits.
+// Opens a store at its commit of this step; later commits are kept but ignored.
 std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uint64_t step);
 
-// Reading changes nothing in the stores: later commits are kept too.
+// Reading changes nothing in the stores, so later commits are kept.
 CommonCommit open_at_common_commit(std::span<const ChunkStore::Options> ranks);
 
 }  // namespace terrace

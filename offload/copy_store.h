@@ -12,8 +12,8 @@
 
 namespace terrace {
 
-// Makes a fresh store like `like` (paths, name) with the commit of `from`; it is committed when this returns. Asked to stop, it
-// returns early, and the store has no commit.
+// Makes a fresh store with the options `like` (paths, name) and the last commit of `from`, committed when this returns. If a
+// stop is requested, it returns early and the fresh store has no commit.
 void copy_store(const ChunkStore& from, ChunkStore::Options like, const std::stop_token& stop = {});
 
 // Writes a chunk whole, for the next commit; `bytes` lie in a PageBuffer.

@@ -18,9 +18,9 @@ void remove_if_dead(const std::filesystem::path& folder) {
   struct stat info {};
   if (!directory || ::fstat(directory.get(), &info) != 0 || info.st_uid != ::geteuid()) return;
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  if (lock && try_lock(lock.get(), LOCK_EX) != Locked::yes) return;  // without locks, it may be alive
-  // Without a lock file, its owner died before it made one, or is about to make one: then the owner makes the folder again, and
-  // the files in it are the owner's.
+  if (lock && try_lock(lock.get(), LOCK_EX) != Locked::yes) return;  // if locks do not work, its process may be alive
+  // Without a lock file, the owner died before it made one, or is about to make one. The files are kept, because they may
+  // belong to a living owner, which makes the folder again if it is removed here.
   if (lock)
     for (const char* name : {kDataName, kLockName}) ::unlinkat(directory.get(), name, 0);
   ::rmdir(folder.c_str());  // fails if the folder contains anything else

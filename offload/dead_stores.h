@@ -1,8 +1,8 @@
 // Removes the folders of temporary stores whose process was killed. The next store in the same directory calls this.
 //
 // A temporary store's folder is named <name>.temporary. Its data file is unlinked as soon as it is open, so that its space is
-// freed when the process ends; a folder with a lock file in it stays. Such a folder is recognised by its name, its owner and a
-// lock that no process holds. Only a lock file and a data file are ever removed.
+// freed when the process ends; the folder with its lock file stays. Such a folder is recognised by its name, its owner and a
+// lock that no process holds. Only a lock file and a data file are ever removed from it.
 //
 // Threads: any. Errors: none; a folder that cannot be removed stays.
 #pragma once

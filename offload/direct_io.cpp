@@ -40,7 +40,7 @@ bool drive_can_be_polled(int descriptor) {
   if ((::fcntl(descriptor, F_GETFL) & O_DIRECT) == 0) return false;
   if (::syscall(SYS_statx, descriptor, "", AT_EMPTY_PATH, 0, &info) != 0) return false;
   const auto device = fmt::format("/sys/dev/block/{}:{}", info.stx_dev_major, info.stx_dev_minor);
-  for (const auto* const queue : {"/queue", "/../queue"}) {  // a drive's, or that of a partition's drive
+  for (const auto* const queue : {"/queue", "/../queue"}) {  // of a drive, or of the drive of a partition
     int polled = 0;
     if (std::ifstream(device + queue + "/io_poll") >> polled) return polled == 1;
   }

@@ -16,14 +16,14 @@ struct DirectIoRules {
 };
 std::optional<DirectIoRules> direct_io_rules(int descriptor);  // statx, STATX_DIOALIGN: Linux 6.1
 
-// Whether requests of whole pages follow the rules. A file without reported rules is accepted if it was opened with O_DIRECT.
+// True if requests of whole pages follow the rules. A file without reported rules is accepted if it was opened with O_DIRECT.
 bool pages_suffice(const std::optional<DirectIoRules>& rules);
 
-// An open file once more, with the same access, past the page cache in whole pages; through it, if direct I/O is refused.
-// Empty: the file cannot be opened again at all (there is no /proc).
+// Opens an open file again with the same access: with direct I/O in whole pages, or through the page cache if direct I/O is
+// refused. Empty if the file cannot be opened again at all (there is no /proc).
 FileHandle open_again_direct(int descriptor);
 
-// Whether the file was opened with O_DIRECT and its drive has queues that are polled instead of interrupting (sysfs).
+// True if the file was opened with O_DIRECT and its drive has queues that are polled instead of interrupting (sysfs).
 bool drive_can_be_polled(int descriptor);
 
 }  // namespace terrace

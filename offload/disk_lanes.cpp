@@ -112,7 +112,8 @@ bool DiskLanes::take_issued() {
   return !stopping_ || pending_ > 0 || !stuck_.empty();
 }
 
-// True if there is more to do: moves ended without having started, or a write started, whose checksum was computed.
+// Returns true if the thread must go on before it waits: moves ended without starting, or a write started and its checksum took
+// time.
 bool DiskLanes::start_ready(DiskLane& lane) {
   bool given_up = false;
   for (auto& flight : lane.flights) {
@@ -137,7 +138,7 @@ bool DiskLanes::start_ready(DiskLane& lane) {
 
 void DiskLanes::start(DiskLane& lane, Flight& flight) {
   const Move& move = flight.move;
-  // Throws the error of a failed lane instead.
+  // If a lane failed, reached() throws its error.
   if (!parts_.lanes->reached(move.after)) throw std::logic_error("DiskLanes: a move starts before its clock");
   flight.times.started_ns = now_ns();
   flight.asleep_before_ns = asleep_ns_;

@@ -8,9 +8,7 @@
 // A request that misses its deadline ends its lane with an error, but stays with the thread: the kernel may use its memory
 // until it ends. So the thread may outlive its owner; it keeps everything alive that the request may touch.
 //
-// Owner:   the mover, which close()s it. Threads: issue() and drain() from the mover's thread. Errors: into the timelines of
-// the
-//          lanes, see Mover.
+// Errors:  they fail the timelines of the lanes, see Mover.
 #pragma once
 
 #include <chrono>
@@ -30,7 +28,7 @@ class DiskLanes {
  public:
   DiskLanes(const Mover::Parts& parts, MoveLog& log);
   ~DiskLanes();
-  // Drains, and joins the thread, unless requests that do not end remain: those keep the lanes alive.
+  // Drains, then joins the thread, unless stuck requests remain: those keep the lanes alive.
   static void close(const std::shared_ptr<DiskLanes>& lanes);
   DiskLanes(const DiskLanes&) = delete;
   DiskLanes& operator=(const DiskLanes&) = delete;
@@ -39,8 +37,8 @@ class DiskLanes {
   void drain();  // until every issued move has ended, with or without error
 
  private:
-  // One move under way; its requests stay at their addresses until all of them have ended. A flight only changes its list, so
-  // that the thread needs no memory to take and to end it.
+  // One move under way; its requests stay at their addresses until all of them have ended. A flight moves from list to list, so
+  // the thread needs no memory to take or to end it.
   struct Flight {
     Move move;
     Mover::Flight times;
@@ -60,7 +58,7 @@ class DiskLanes {
     std::size_t open_requests = 0;
     bool failed = false;  // nothing more is started
   };
-  // Lets a timeline wake the thread, until the lanes are destroyed: a clock may be reached after that.
+  // Lets a timeline wake the thread. It outlives the lanes, because a clock may be reached after they are destroyed.
   struct Waker {
     std::mutex mutex;
     IoEngine* engine = nullptr;
@@ -71,7 +69,7 @@ class DiskLanes {
   void poll(std::chrono::nanoseconds wait);
   void fail_both(const std::exception_ptr& error);
   bool take_issued();
-  bool start_ready(DiskLane& lane);  // whether there is more to do at once, as settle()
+  bool start_ready(DiskLane& lane);  // true: there is more to do at once; the same for settle()
   void start(DiskLane& lane, Flight& flight);
   void submit(DiskLane& lane, Flight& flight, std::byte* memory);
   void look_at_clock();

@@ -31,7 +31,7 @@ constexpr int kSafeFlags = O_CLOEXEC | O_NOFOLLOW;
 // A measurement with fewer bytes is too noisy, and in a small store striping by speed gains little.
 constexpr std::uint64_t kMeasuredBytes = 64 * kMiB, kWorthMeasuring = kGiB;
 
-// The remedy.
+// The remedy for an errno.
 const char* advice(int error_number) {
   switch (error_number) {
     case ELOOP:
@@ -136,15 +136,14 @@ bool ExtentFiles::open_directory(Place& place, const std::filesystem::path& path
   if (::fstat(place.directory_handle.get(), &info) != 0) fail(place.directory, "stat", errno);
   if (options_.read_only) return true;
   if (info.st_uid != ::geteuid()) fail(place.directory, "the directory belongs to another user", EPERM);
-  constexpr mode_t kTooMuch =
-      0777 & ~kStoreDirectoryMode;  // a stricter mode stays, and the bit by which files inherit the group
+  constexpr mode_t kTooMuch = 0777 & ~kStoreDirectoryMode;  // a stricter mode and the set-group-ID bit stay
   if ((info.st_mode & kTooMuch) != 0 && ::fchmod(place.directory_handle.get(), info.st_mode & 07777 & ~kTooMuch) != 0) {
     fail(place.directory, "chmod", errno);
   }
   return true;
 }
 
-// Otherwise this store itself would hold the lock of the second path.
+// Refuses a path given twice: otherwise the lock of the second one would be found taken, by this store itself.
 void ExtentFiles::demand_another(const Place& place) const {
   const auto identity = [](const Place& p) {
     struct stat info {};
@@ -168,7 +167,7 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
   int attempts = 0;
   for (;;) {
     const int directory = place.directory_handle.get();
-    // A reader shares the lock with other readers. Without a lock file, nothing writes.
+    // A reader shares the lock with other readers. Without a lock file, no process can be writing.
     const int flags = options_.read_only ? O_RDONLY | O_NONBLOCK : O_RDWR | O_CREAT | O_NONBLOCK;
     place.lock = FileHandle(::openat(directory, kLockName, flags | kSafeFlags, kStoreFileMode));
     if (!place.lock && errno == ENOENT && options_.read_only) return true;
@@ -231,11 +230,11 @@ void ExtentFiles::open_data(Place& place, int flags) const {
                     (place.directory / kDataName).string(), describe_errno(-result)));
 }
 
-// The commits sync what comes into the folder later.
+// Syncs the new folders and the names in them; commits sync the names that are added later.
 void ExtentFiles::sync_new_names() const {
   for (const auto& place : places_)
     for (const auto& folder : with_folders_above(place.directory))
-      if (const int result = ops_->sync(folder.get()); result < 0 && result != -EINVAL)  // which some folders cannot be
+      if (const int result = ops_->sync(folder.get()); result < 0 && result != -EINVAL)  // -EINVAL: cannot be synced
         fail(place.directory, "the new folder could not be synced", -result);
 }
 

@@ -28,11 +28,11 @@ class ExtentFiles {
   ExtentFiles(const ExtentFiles&) = delete;
   ExtentFiles& operator=(const ExtentFiles&) = delete;
 
-  // For reading and writing, without a name, beside the store; empty if none can be made there.
+  // An unnamed file beside the store, for reading and writing; empty if it cannot be made there.
   [[nodiscard]] FileHandle make_nameless() const;
   // Replaces the data files of an earlier store by empty ones.
   void make_data();
-  // The store sets both: a fresh store from its options, an existing one from its index.
+  // Sets capacity and stripes: those of a fresh store come from its options, those of an existing one from its index.
   void reserve(std::uint64_t capacity_bytes, Stripes stripes);
   [[nodiscard]] Stripes fresh_stripes() const;  // measures the speed of several paths if the store is large
   void trim(std::uint64_t capacity_bytes) const;
@@ -41,12 +41,12 @@ class ExtentFiles {
   [[nodiscard]] std::vector<int> descriptors() const;
   [[nodiscard]] std::filesystem::path data_path(int file) const;
   [[nodiscard]] std::uint64_t allocated_bytes() const;
-  [[nodiscard]] std::uint64_t free_bytes(int file) const;  // on its file system
+  [[nodiscard]] std::uint64_t free_bytes(int file) const;  // on the file's file system
   void read(std::uint64_t offset, std::span<std::byte> to) const;
   void sync() const;  // makes the data durable
 
-  // Small files beside the first data file, all with the same text. Each is replaced atomically: after a power loss there is
-  // the old one or the new one.
+  // Small files beside the first data file, all with the same text. Each is replaced atomically: after a power loss, either the
+  // old file or the new one is there.
   void write_small(std::span<const std::string> names, const std::string& text, bool durable) const;
   enum class Found { absent, read };
   Found read_small(const std::string& name, std::string& text) const;

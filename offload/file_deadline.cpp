@@ -26,7 +26,7 @@ class FileOpsWithDeadline final : public FileOps {
   int create(int directory, const std::string& name) override {
     return number_within(directory, [name](FileOps& ops, int own) { return ops.create(own, name); });
   }
-  // Into memory of its own: after the deadline the caller's may be gone.
+  // Reads into memory of its own: after the deadline the caller's memory may be gone.
   std::int64_t read(int file, std::span<std::byte> to) override {
     const auto own_bytes = std::make_shared<std::vector<std::byte>>(to.size());
     const auto count = within(file, [own_bytes](FileOps& ops, int own) { return ops.read(own, *own_bytes); });
@@ -56,8 +56,8 @@ class FileOpsWithDeadline final : public FileOps {
  private:
   using Call = std::function<std::int64_t(FileOps&, int own)>;
 
-  // On a detached thread with its own descriptor: if the owner closed a shared one meanwhile, its number could be reused for
-  // another file.
+  // Makes the call on a detached thread with its own descriptor: if the owner closed a shared descriptor meanwhile, its number
+  // could be reused for another file.
   std::int64_t within(int file, Call call) try {
     FileHandle own(::fcntl(file, F_DUPFD_CLOEXEC, 0));
     if (!own) return -errno;

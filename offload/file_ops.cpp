@@ -51,7 +51,7 @@ class KernelFileOps final : public FileOps {
     struct statfs system {};
     if (::fstatfs(file, &system) != 0) return -errno;
     if (system.f_type != BTRFS_SUPER_MAGIC) return 0;
-    unsigned flags = 0;  // of 32 bits, whatever the request's macro says
+    unsigned flags = 0;  // 32 bits, although the request's macro says long
     const auto is_off = [&] { return (flags & FS_NOCOW_FL) != 0; };
     const auto ask = [&](unsigned long request) { return retried([&] { return ::ioctl(file, request, &flags); }); };
     if (const int result = ask(FS_IOC_GETFLAGS); result < 0 || is_off()) return result;

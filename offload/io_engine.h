@@ -49,8 +49,8 @@ class IoEngine {
 
 struct IoOptions {
   std::uint32_t queue_depth = 32;
-  // Bytes that io_uring gives to the device at once: a drive divides its time between all its requests, so that urgent ones
-  // wait for others. At least two requests are given to it, of any size, so that the drive never idles between them.
+  // Limit on the bytes that io_uring gives to the device at once: a drive shares its time among all its requests, so urgent
+  // ones would wait for the others. Two requests of any size are always given, so that the drive never idles between them.
   std::uint64_t window_bytes = ~std::uint64_t{0};
   std::vector<int> files;                     // open descriptors, borrowed
   std::vector<std::span<std::byte>> buffers;  // memory that requests will use, registered where permitted
@@ -58,7 +58,7 @@ struct IoOptions {
   bool device_polls = false;    // io_uring's IOPOLL: a wait polls the drive instead of sleeping, at the same cost
 };
 
-// A window in which drives reach their full rate, for each file of a store.
+// With this window for each file of a store, drives reach their full rate.
 inline constexpr std::uint64_t kStoreWindowBytes = 4 * kMiB;
 
 // io_uring; nullptr with `why` if the kernel or a seccomp filter forbids it. If registration of buffers or files is refused,
@@ -66,10 +66,10 @@ inline constexpr std::uint64_t kStoreWindowBytes = 4 * kMiB;
 std::unique_ptr<IoEngine> make_uring_engine(const IoOptions& options, std::string& why);
 // pread/pwrite on `threads` threads.
 std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threads = 4);
-// For files of which some were opened without O_DIRECT: starts their write-out at once and drops the pages read or written from
-// the page cache, so that the cache does not take memory that the budgets gave to other uses. A failed write-out fails the
-// write that is just ending, and every later write to that file; fsync reports a write-out that is still running at the end.
-// `write_out` is sync_file_range(), unless a test replaces it.
+// For an engine with files opened without O_DIRECT: starts their write-out at once and drops the pages read or written from the
+// page cache, so that the cache does not take memory that the budgets gave to other uses. A failed write-out fails the write
+// that is just ending, and every later write to that file; fsync reports the failure of a write-out that is still running at
+// the end. `write_out` is sync_file_range(), unless a test replaces it.
 using WriteOut = std::function<int(int file, off_t offset, off_t bytes, unsigned flags)>;
 std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files,
                                                WriteOut write_out = {});

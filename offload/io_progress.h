@@ -79,12 +79,12 @@ class IoBacklog {
   static constexpr std::size_t kPriorities = 3;
   IoQueue& of(IoRequest::Priority priority) { return queues_[static_cast<std::size_t>(priority)]; }
   std::array<IoQueue, kPriorities> queues_;
-  std::array<int, kPriorities> passed_over_{};  // how many others have started since a queue's first request began to wait
+  std::array<int, kPriorities> passed_over_{};  // how many others have started since the queue's first request began to wait
 };
 
-// The requests that the device has: at most `depth` requests and `bytes` bytes, but two requests are always allowed. While
-// nothing but writes has come for long, as when a model is loaded, the window is wider: a disk that others read at the same
-// time gives each of them its part of what is queued, and the next read waits behind so many bytes only once.
+// The requests that the device has: at most `depth` requests and `bytes` bytes, but two requests are always allowed. After a
+// long run of writes only, as when a model is loaded, the window is wider: a disk that others use at the same time shares its
+// rate by queued bytes, and only one read, the next, has to wait behind the wider queue.
 class IoWindow {
  public:
   static constexpr std::uint64_t kWideBytes = 32 * kMiB, kOnlyWritesBytes = 256 * kMiB;

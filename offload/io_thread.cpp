@@ -51,7 +51,7 @@ struct IoThread::Impl {
   }
 
   static constexpr std::chrono::seconds kWait{1};  // wake() ends it
-  static constexpr std::size_t kReserved = 64;     // so many requests never wait for memory
+  static constexpr std::size_t kReserved = 64;     // this many queued requests need no allocation
 
   const IoOptions options;
   std::promise<void> ready;

@@ -39,7 +39,7 @@ class Lanes {
     for (std::size_t i = 0; i < kLanes; ++i)
       if (i != index(own) && clock.at[i] != 0) stream.wait(Event(timelines_[i], clock.at[i]));
   }
-  // Throws the error of a failed lane, even if nothing waited for it.
+  // Throws the error of a failed lane, even if no operation waited for it.
   void throw_failure() const {
     constexpr std::uint64_t kNever = ~0ULL;
     for (const auto& lane : timelines_) static_cast<void>(lane->reached(kNever));

@@ -51,7 +51,8 @@ class Mover {
   [[nodiscard]] Event written() const;  // when all writes to the disk issued so far have ended
   [[nodiscard]] Traffic moved() const;  // counted at completion
 
-  // When a lane's operation ended and why then, for stall accounting. The last few thousand flights of each lane are kept.
+  // When a lane's operation ended and which lane delayed it, for stall accounting. The last few thousand flights of each lane
+  // are kept.
   struct Flight {
     std::uint64_t sequence = 0;
     std::int64_t issued_ns = 0, started_ns = 0, ended_ns = 0;

@@ -10,12 +10,12 @@ namespace terrace {
 
 void PageBuffer::Unmap::operator()(std::byte* data) const { ::munmap(data, bytes); }
 
-// Mapped, not allocated: what an allocator writes beside its blocks would take a huge page more for each of them.
+// Mapped, not allocated: an allocator's header beside each block would cost one more huge page per block.
 std::span<std::byte> PageBuffer::of(std::uint64_t bytes) {
   if (bytes > (data_ ? data_.get_deleter().bytes : 0)) {
     data_.reset();
     const auto pages = round_up(bytes, kPageBytes);
-    const auto surplus = pages < kHugePageBytes ? 0 : kHugePageBytes - kPageBytes;  // to begin with a huge page
+    const auto surplus = pages < kHugePageBytes ? 0 : kHugePageBytes - kPageBytes;  // room to align the start to a huge page
     void* const mapped = ::mmap(nullptr, pages + surplus, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mapped == MAP_FAILED) throw std::bad_alloc();
     auto* const begin = static_cast<std::byte*>(mapped);

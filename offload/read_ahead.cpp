@@ -19,8 +19,8 @@
 namespace terrace {
 namespace {
 
-// Large enough for a drive's full rate; together they hold what a drive that is written at the same time needs at once, and as
-// much again for the readers.
+// A block is large enough for a drive's full rate. Half of the blocks fill the queue of a drive that is also written; the other
+// half is for the readers.
 constexpr std::uint64_t kBlockBytes = kMiB;
 constexpr std::size_t kBlocks = 32;
 
@@ -33,7 +33,7 @@ struct ReadAhead::Impl {
     std::size_t file = 0;
     std::uint64_t begin = 0, end = 0;  // in the file
     std::uint64_t outstanding = 0;     // announced and not yet read
-    int users = 0;                     // that wait for it or copy from it now
+    int users = 0;                     // readers that wait for it or copy from it now
     IoRequest request = {};
   };
   struct File {
@@ -50,8 +50,8 @@ struct ReadAhead::Impl {
   std::vector<File> files;
   std::mutex mutex;
   std::condition_variable changed;
-  Pieces pieces;                                                             // in the order of their announcement
-  Pieces::iterator next = pieces.end();                                      // the first one that waits, or the end
+  Pieces pieces;                         // in the order of their announcement
+  Pieces::iterator next = pieces.end();  // the first piece that is not submitted, or the end
   std::map<std::pair<std::size_t, std::uint64_t>, Pieces::iterator> places;  // by file and begin
   std::size_t reading = 0;
   std::unique_ptr<Running> running;  // null: nothing is outstanding
@@ -72,7 +72,7 @@ struct ReadAhead::Impl {
     piece.end = end;
     piece.outstanding = end - begin;
     const auto here = std::prev(pieces.end());
-    if (!places.try_emplace({file, begin}, here).second) return pieces.pop_back();  // announced twice: the second reader reads
+    if (!places.try_emplace({file, begin}, here).second) return pieces.pop_back();  // announced twice: a caller reads it itself
     if (next == pieces.end()) next = here;
   }
 
@@ -99,7 +99,7 @@ struct ReadAhead::Impl {
     changed.notify_all();
   }
 
-  // With the lock held: bytes of the piece were read, here or by the caller itself.
+  // With the lock held. `bytes` bytes of the piece were read, from here or by the caller itself.
   void used(Pieces::iterator at, std::uint64_t bytes) {
     at->outstanding -= std::min(at->outstanding, bytes);
     if (at->outstanding != 0 || at->users != 0) return;
@@ -153,7 +153,7 @@ void ReadAhead::announce(std::size_t file, std::uint64_t offset, std::uint64_t b
 std::size_t ReadAhead::read(std::size_t file, std::uint64_t offset, std::span<std::byte> to) {
   auto& impl = *impl_;
   std::size_t filled = 0;
-  bool all_here = true;  // until now
+  bool all_here = true;  // so far
   std::unique_ptr<Impl::Running> ended;
   std::unique_lock lock(impl.mutex);
   for (std::uint64_t done = 0; done < to.size();) {
@@ -161,7 +161,7 @@ std::size_t ReadAhead::read(std::size_t file, std::uint64_t offset, std::span<st
     if (at == impl.pieces.end()) break;
     const auto n = std::min<std::uint64_t>(to.size() - done, at->end - (offset + done));
     ++at->users;
-    // A piece whose turn does not come before others are read is not waited for: their readers may be waiting for this one.
+    // Does not wait for a piece that can start only after other pieces are read: their readers may be waiting for this reader.
     impl.changed.wait(lock, [&] {
       if (at->state == Impl::Piece::State::waiting) return impl.reading == 0 && !impl.running->ring.any_free();
       return at->state != Impl::Piece::State::reading;
@@ -179,7 +179,7 @@ std::size_t ReadAhead::read(std::size_t file, std::uint64_t offset, std::span<st
     impl.used(at, n);
   }
   if (impl.pieces.empty()) ended = std::move(impl.running);
-  lock.unlock();  // before the thread ends
+  lock.unlock();  // before `ended` joins its thread
   return filled;
 }
 

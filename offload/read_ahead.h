@@ -1,12 +1,12 @@
-// Ranges of files, read past the page cache before they are asked for: several requests in flight, through a ring of 32 MiB.
+// Reads announced ranges of files ahead, past the page cache: several requests in flight, through a ring of 32 MiB.
 //
-// The caller announces ranges in the order in which it will read them, and then reads each of their bytes once. Ranges that
-// were not announced, that could not be read, or that end in the last page of a file are left to the caller, whose own call
-// then reports what is wrong. The ring and its thread exist only while announced bytes are outstanding.
+// The caller announces ranges in the order in which it will read them, and then reads each of their bytes once. The caller
+// itself reads ranges that were not announced or could not be read, and the last, partial page of a file; its own call then
+// reports errors. The ring and its thread exist only while announced bytes are outstanding.
 //
 // Owner:   the caller. The descriptors are opened once more, and may be closed afterwards.
 // Threads: announce() from one thread at a time; read() from any.
-// Errors:  none; memory or threads that are not there mean that nothing is read ahead.
+// Errors:  none; without memory or a thread, nothing is read ahead.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ class ReadAhead {
   ReadAhead& operator=(const ReadAhead&) = delete;
 
   void announce(std::size_t file, std::uint64_t offset, std::uint64_t bytes);
-  // How many of the first bytes were filled; the caller reads the others.
+  // Returns how many leading bytes of `to` were filled; the caller reads the others.
   std::size_t read(std::size_t file, std::uint64_t offset, std::span<std::byte> to);
 
  private:

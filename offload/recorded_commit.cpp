@@ -15,7 +15,7 @@ std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folde
   std::string damage;
   for (const auto& [file, text, unreadable, record] : CommitFiles::record_files(folder)) {
     if (!unreadable.empty()) {
-      // The run that writes the store may have removed it: the next record takes the place of the one before the last.
+      // The run that writes the store may have just removed this file: each new record replaces the one before the last.
       std::error_code error;
       if (std::filesystem::exists(std::filesystem::symlink_status(file, error)))
         damage = fmt::format("{}: {}", file.string(), unreadable);

@@ -1,4 +1,4 @@
-// The last commit of a store by its record alone: without the store's lock, so also while a run writes the store.
+// Reads the last commit of a store from its record alone, without the store's lock, so also while a run writes the store.
 //
 // Threads: any.
 // Errors:  Error with the file: Exit::corrupt if there are records and all are damaged, Exit::usage for one of another version.
@@ -15,7 +15,7 @@ struct RecordedCommit {
   std::filesystem::path file;  // of the record
 };
 
-// `folder`: of the store, <path>/<name>. Empty: nothing is committed.
+// `folder` is the store's, <path>/<name>. Returns nothing if the store has no commit.
 std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folder);
 
 }  // namespace terrace

@@ -65,7 +65,7 @@ void remove_store(const std::filesystem::path& folder) {
   if (locked == Locked::impossible) warn_without_locks(folder / kLockName);
   if (locked == Locked::by_another)
     throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()));
-  // Records are removed first, because their names are: data without a record are harmless, a record without its data is not.
+  // `names` is sorted, so records are removed first: data without a record are harmless, a record without its data is not.
   for (const auto& name : names)
     if (::unlinkat(directory.get(), name.c_str(), 0) != 0 && errno != ENOENT)
       fail(folder / name, "the file could not be removed");

@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-// data, lock, commit.0, index.12.json, … and what a killed run leaves of them.
+// data, lock, commit.0, index.12.json, …, their copies, and the temporary files that a killed run leaves.
 bool is_store_file(const std::string& name);
 
 // Removes the files of the store and then its folder, and nothing else.

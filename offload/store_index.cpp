@@ -104,7 +104,7 @@ void demand_disjoint(const std::vector<StoredChunk>& chunks) {
   for (std::size_t i = 1; i < places.size(); ++i) demand(places[i - 1].second <= places[i].first, "two chunks overlap");
 }
 
-// A record without its first line, if that is the checksum of the rest.
+// A record without its first line, if that line is the checksum of the rest.
 std::optional<std::string> body_of(const std::string& record) {
   constexpr std::size_t kHexDigits = 16;
   if (record.size() <= kHexDigits || record[kHexDigits] != '\n') return std::nullopt;

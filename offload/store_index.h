@@ -12,7 +12,7 @@
 
 namespace terrace {
 
-// Of both texts. An index in which a range has several rows is of the second version, which older programs refuse.
+// The version of both texts. An index with a range of several rows has the second version, which older programs refuse.
 inline constexpr std::uint64_t kStoreVersion = 1, kStoreVersionOfRows = 2;
 
 struct StoreIndex {
@@ -31,7 +31,7 @@ struct CommitRecord {
 };
 std::string write_record(const CommitRecord& record);
 std::optional<CommitRecord> parse_record(const std::string& text);
-// Of a text with the right checksum: its version, if this program reads another one.
+// If a text has the right checksum but another version than this program reads: that version.
 std::optional<std::uint64_t> other_version_of_index(const std::string& text);
 std::optional<std::uint64_t> other_version_of_record(const std::string& text);
 std::string with_checksum(const std::string& body);  // puts the checksum line of a record before it

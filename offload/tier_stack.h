@@ -1,5 +1,5 @@
-// What carries bytes between the tiers of one rank: the memory of device and host, the store with its I/O engine, and the mover
-// over all of them, in the order in which they depend on each other. Which bytes lie where is residency's.
+// Carries bytes between the tiers of one rank. Contains the memory of device and host, the store with its I/O engine, and the
+// mover over all of them, in order of dependence. Residency, not this class, decides which bytes are in which tier.
 //
 // Owner:   an engine or a chunk manager; borrows the device. Whatever waits for the lanes must end before this.
 // Threads: those of the mover.
@@ -33,7 +33,7 @@ class TierStack {
     std::chrono::nanoseconds deadline = kIoDeadline;
     std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   };
-  // Once, before the first move. `store` is the disk tier; null: there is none.
+  // Called once, before the first move. `store` is the disk tier; null: there is none.
   void start(std::unique_ptr<ChunkStore> store, const Start& how);
 
   [[nodiscard]] std::byte* device_base() const { return device_bytes_.data(); }

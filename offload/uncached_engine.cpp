@@ -1,7 +1,8 @@
-// Buffered files without memory for the page cache, for file systems that refuse O_DIRECT.
+// Uses buffered files without filling the page cache, for file systems that refuse O_DIRECT.
 //
-// Written pages can be dropped only once they are on the disk. So the write-out of a request starts when it ends; some requests
-// later it is waited for and its pages are dropped. This lag bounds the dirty pages and keeps the disk busy meanwhile.
+// Written pages can be dropped only once they are on the disk. So the write-out of a request's pages starts when the request
+// ends; a few requests later the engine waits for it and drops the pages. This lag bounds the dirty pages and keeps the disk
+// busy meanwhile.
 #include <fcntl.h>
 
 #include <cerrno>
@@ -45,7 +46,7 @@ class UncachedEngine final : public IoEngine {
 
  private:
   struct Range {
-    std::size_t file = 0;  // of files_
+    std::size_t file = 0;  // index in files_
     off_t offset = 0, bytes = 0;
   };
 
@@ -61,7 +62,7 @@ class UncachedEngine final : public IoEngine {
       error_number = errors_[range.file];
     }
     auto entry = done_.extract(&request);
-    request.done = std::move(entry.mapped());  // the caller's own
+    request.done = std::move(entry.mapped());  // the caller's own function
     request.done(request, error_number);       // may destroy the request, may submit others
   }
   void drop_oldest() {
@@ -70,11 +71,11 @@ class UncachedEngine final : public IoEngine {
     write_out(range, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
     drop(range);
   }
-  // The kernel reports an error of the write-out only once, here, so that a later fsync would succeed. From then on every write
-  // to the file fails with it, so that lost data can never be committed.
+  // The kernel reports an error of the write-out only once, here, and a later fsync would succeed. So from then on every write
+  // to the file fails with that error, and lost data can never be committed.
   void write_out(const Range& range, unsigned flags) {
     if (write_out_(files_[range.file], range.offset, range.bytes, flags) == 0 || errors_[range.file] != 0) return;
-    const bool there_is_none = errno == ENOSYS || errno == EPERM || errno == EINVAL;  // pages stay until fsync
+    const bool there_is_none = errno == ENOSYS || errno == EPERM || errno == EINVAL;  // then the pages stay until fsync
     if (!there_is_none) errors_[range.file] = errno;
   }
   void drop(const Range& range) const { ::posix_fadvise(files_[range.file], range.offset, range.bytes, POSIX_FADV_DONTNEED); }
@@ -82,9 +83,9 @@ class UncachedEngine final : public IoEngine {
   const std::unique_ptr<IoEngine> inner_;
   const std::vector<int> files_;
   const WriteOut write_out_;
-  std::vector<int> errors_;  // of each file's write-out, the first
+  std::vector<int> errors_;  // the first error of each file's write-out; 0: none
   std::vector<bool> buffered_;
-  std::map<IoRequest*, std::function<void(IoRequest&, int)>> done_;  // the callers' own
+  std::map<IoRequest*, std::function<void(IoRequest&, int)>> done_;  // the callers' own functions
   std::deque<Range> writing_out_;
 };
 

@@ -183,7 +183,7 @@ class UringEngine final : public IoEngine {
     wake_armed_ = true;
   }
 
-  // From the engine's queue into the ring, up to the depth and the window.
+  // Moves requests from the engine's queue into the ring, up to the depth and the window.
   void fill() {
     if (backoff_.active() && backoff_.left_ns(now_ns()) > 0) return;
     while (window_.room() && !waiting_.empty()) {
@@ -220,7 +220,7 @@ class UringEngine final : public IoEngine {
     io_uring_sqe_set_data(&sqe, &request);
   }
 
-  // -1 when no registered span holds all of it (then the kernel pins the pages for this request).
+  // The index of the registered span that holds all these bytes; -1: none (the kernel then pins the pages for this request).
   int find_buffer(const std::byte* at, std::uint64_t bytes) const {
     const auto after = std::ranges::upper_bound(buffers_, static_cast<const void*>(at), std::less<>{},
                                                 [](const iovec& v) { return static_cast<const void*>(v.iov_base); });
@@ -234,7 +234,7 @@ class UringEngine final : public IoEngine {
     if (io_uring_sq_ready(&ring_) == 0 && wait_free()) return;
     check(flags_ & kFetchFlags ? io_uring_submit_and_get_events(&ring_) : io_uring_submit(&ring_));
   }
-  // Whether no system call is needed to fetch completions: without these flags the kernel posts them by itself.
+  // True if no system call is needed to fetch completions: without these flags the kernel posts them by itself.
   static constexpr unsigned kFetchFlags = IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_IOPOLL;
   [[nodiscard]] bool wait_free() const { return !(flags_ & kFetchFlags) || window_.requests() == 0; }
 
@@ -246,8 +246,8 @@ class UringEngine final : public IoEngine {
     check(io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr));
   }
 
-  // A ring that polls drives cannot poll the wake descriptor, so that is checked between two polls; without requests to poll
-  // for, the thread sleeps on it.
+  // A ring that polls drives cannot poll the wake descriptor, so this checks the descriptor between two polls; without requests
+  // in flight, the thread sleeps on the descriptor.
   void poll_device(std::chrono::nanoseconds wait) {
     if (window_.requests() == 0) {
       const timespec limit{wait.count() / 1'000'000'000, wait.count() % 1'000'000'000};

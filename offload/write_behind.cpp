@@ -18,8 +18,8 @@
 namespace terrace {
 namespace {
 
-// Twice what fills a drive that is read at the same time: a virtual disk serves what is queued in rounds, and what is submitted
-// during a round must be enough for the next one.
+// Twice the bytes that keep a drive busy while it is also read: a virtual disk serves its queue in rounds, and the requests
+// submitted during one round must suffice for the next one.
 constexpr std::uint64_t kWriteBytes = 2 * kMiB;
 constexpr std::size_t kWrites = 32;
 
@@ -37,11 +37,11 @@ struct WriteBehind::Impl {
   const FileHandle direct;
   std::mutex mutex;
   std::condition_variable changed;
-  BlockRing ring{kWrites, kWriteBytes};  // with the lock held
+  BlockRing ring{kWrites, kWriteBytes};  // guarded by `mutex`
   std::optional<Failure> failure;
-  std::array<IoRequest, kWrites> requests;  // of the ring's blocks, by their places
-  // The row of neighbours that is being gathered: the file's bytes [begin, end) lie in `block`, whose first byte is the file's
-  // at `base`.
+  std::array<IoRequest, kWrites> requests;  // one for each block of the ring, by the block's index
+  // The contiguous bytes gathered so far: `block` holds the file's bytes [begin, end), and the first byte of `block` belongs at
+  // offset `base`.
   std::byte* block = nullptr;
   std::uint64_t base = 0, begin = 0, end = 0;
   IoThread io;  // last: it uses all of the above

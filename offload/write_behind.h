@@ -1,12 +1,13 @@
-// The bytes of a new file, written past the page cache while the caller makes the next ones: several requests in flight, from a
+// Writes the bytes of a new file past the page cache while the caller makes the next ones: several requests in flight, from a
 // ring of 64 MiB.
 //
-// Each byte is written once, in any order; neighbours that come one after the other go to the disk together, in whole pages.
-// Less than a page at the ends of such a row goes through the page cache, so the file is complete after the caller's fsync.
+// Each byte is written once, in any order; adjacent bytes that arrive one after the other go to the disk together, in whole
+// pages. A partial page at either end of such a row goes through the page cache, so the file is complete only after the
+// caller's fsync.
 //
-// Owner:   the caller; the descriptor must stay open, and this alive until the fsync has returned.
+// Owner:   the caller. The descriptor must stay open, and this object alive, until the fsync has returned.
 // Threads: one at a time.
-// Errors:  write() and drain() report the first request that failed, also that of an earlier call; the file is lost then. The
+// Errors:  write() and drain() report the first request that failed, even one of an earlier call; the file is lost then. The
 //          constructor's are those of IoThread.
 #pragma once
 
@@ -31,7 +32,7 @@ class WriteBehind {
   WriteBehind& operator=(const WriteBehind&) = delete;
 
   [[nodiscard]] std::optional<Failure> write(std::uint64_t offset, std::span<const std::byte> bytes);
-  // Without a copy: `fill` is called with the memory from which the file's bytes are written, piece by piece, in order.
+  // Avoids a copy: calls `fill` with pieces, in order, of the memory from which the file's bytes are written.
   using Fill = std::function<void(std::span<std::byte> piece)>;
   [[nodiscard]] std::optional<Failure> write(std::uint64_t offset, std::uint64_t bytes, const Fill& fill);
   [[nodiscard]] std::optional<Failure> drain();

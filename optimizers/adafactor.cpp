@@ -61,7 +61,7 @@ class Adafactor final : public LayerOptimizer<Adafactor>, public AdafactorLayer 
     for (std::int64_t i = 0; i < t.elements(); ++i) g[i] = divided(g[i], moment[i], towards);
   }
 
-  // `moment`: of the rows, then of the columns; `sums` and `factors` have room for as many.
+  // `moment` has one number per row, then one per column; `sums` and `factors` have as many numbers.
   template <class A>
   static void divide_matrix(ThreadPool& pool, const UpdateTensor& t, A* g, A* moment, double towards, double* sums,
                             A* factors) {
@@ -88,7 +88,7 @@ class Adafactor final : public LayerOptimizer<Adafactor>, public AdafactorLayer 
     });
   }
 
-  // Eight lanes a row: column c adds to lane c mod 8; they are folded in ascending order.
+  // Each row has eight lanes: column c is added to lane c mod 8, then the lanes are added in ascending order.
   template <class A>
   static void add_rows(ThreadPool& pool, const UpdateTensor& t, const A* g, double* sums) {
     pool.parallel_for(tasks_of(t.rows, kRowsATask), [&](std::int64_t task) {
@@ -112,7 +112,7 @@ class Adafactor final : public LayerOptimizer<Adafactor>, public AdafactorLayer 
     });
   }
 
-  // Rows in ascending order.
+  // Adds the rows in ascending order.
   template <class A>
   static void add_columns(ThreadPool& pool, const UpdateTensor& t, const A* g, double* sums) {
     pool.parallel_for(tasks_of(t.columns, kColumnsATask), [&](std::int64_t task) {

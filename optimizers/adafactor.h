@@ -24,8 +24,8 @@ struct AdafactorLayer {
   static constexpr std::array kStates{Kind::second_moment};
 
   static constexpr double kSmallestSquare = 1e-30;  // ε1: added to squares
-  static constexpr double kSmallestScale = 1e-3;    // ε2: of a tensor's weights
-  static constexpr double kGreatestDirection = 1;   // d: root mean square of an update before the rate
+  static constexpr double kSmallestScale = 1e-3;    // ε2: least root mean square of a tensor's weights that the rate uses
+  static constexpr double kGreatestDirection = 1;   // d: greatest root mean square of an update, before the rate
   static constexpr double kDecayPower = -0.8;       // 1 − β2 = t^−0.8
 
   template <class A>
@@ -72,7 +72,7 @@ struct AdafactorLayer {
   }
 
   // The moment after a step with this mean of squares. It is limited, so that a square that overflows does not turn its whole
-  // row and column into NaN. In fp64 the limit is lower, so that a row of such squares still has a finite mean.
+  // row and column into NaN. In fp64 the limit is lower, so that a row of moments at the limit still has a finite mean.
   template <class A>
   TERRACE_INLINE static A moved(A moment, double mean, double towards) {
     constexpr double kMost = std::is_same_v<A, double> ? std::numeric_limits<A>::max() / 0x1p40 : std::numeric_limits<A>::max();
@@ -88,7 +88,7 @@ struct AdafactorLayer {
   TERRACE_INLINE static A column_factor(A moment) {
     return static_cast<A>(1.0 / std::sqrt(static_cast<double>(moment)));
   }
-  // For a tensor that is not a matrix.
+  // For a tensor that is not a matrix: divides an element by the root of its own moment.
   template <class A>
   TERRACE_INLINE static A divided(A direction, A& moment, double towards) {
     const auto own = static_cast<double>(direction);

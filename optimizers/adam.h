@@ -1,4 +1,4 @@
-// Adam (Kingma, Ba: "Adam: a method for stochastic optimization", ICLR 2015), with weight decay as L2: it joins the gradient.
+// Adam (Kingma, Ba: "Adam: a method for stochastic optimization", ICLR 2015), with weight decay as L2: added to the gradient.
 #pragma once
 
 #include <terrace/optimizers/adam_moments.h>

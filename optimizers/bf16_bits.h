@@ -12,18 +12,18 @@
 
 namespace terrace {
 
-// NaNs among the numbers to round: any; quiet ones, as every operation gives; or ones that rounding leaves NaNs.
+// Which NaNs the numbers to round may include: any; quiet ones, as operations return; or only those that rounding keeps NaNs.
 enum class Nans : std::uint8_t { any, quiet, round };
 
-// For one number or several side by side: `Ops` has the Bits, tells which are NaN, and what is known of NaNs. Rounded numbers
-// are in the upper half of the result; the lower half has no meaning. The constants are members so that a loop can keep them
-// in registers.
+// Rounds one number, or several side by side. `Ops` has the type Bits, is_nan(), and which NaNs may occur. Rounded numbers are
+// in the upper half of the result; the lower half has no meaning. The constants are members so that a loop can keep them in
+// registers.
 template <class Ops>
 struct HalfBits {
   using Bits = typename Ops::Bits;
   Bits upper, lower, upper24, quiet, half, below_half, one, infinity;
 
-  // `all(value)`: the value in every place.
+  // `all(value)` returns Bits with the value in every place.
   template <class All>
   TERRACE_INLINE static HalfBits of(const All& all) {
     return {all(0xffff0000U), all(0xffffU), all(0xffffff00U), all(0x400000U),
@@ -35,14 +35,15 @@ struct HalfBits {
     if constexpr (Ops::kNans == Nans::quiet) return Ops::is_nan(bits) ? bits : rounded;
     return Ops::is_nan(bits) ? bits | quiet : rounded;
   }
-  // A weight: to nearest, ties to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken, and a
-  // split master weight loses nothing.
+  // Rounds a weight to nearest, ties to the greater magnitude. So the 16 bits that are cut off tell which neighbour was taken,
+  // and a split master weight loses nothing.
   [[nodiscard]] TERRACE_INLINE Bits weight(Bits bits) const { return quiet_or(bits, bits + half); }
-  // A state: to nearest, ties to even.
+  // Rounds a state to nearest, ties to even.
   [[nodiscard]] TERRACE_INLINE Bits state(Bits bits) const { return quiet_or(bits, bits + below_half + ((bits >> 16) & one)); }
   // Rounds up with the probability of the part that is cut off: its 16 bits plus 16 random ones carry that often.
   [[nodiscard]] TERRACE_INLINE Bits stochastic(Bits bits, Bits random_half) const { return quiet_or(bits, bits + random_half); }
-  // To 24 bits, whose upper 16 give the bf16 weight: likewise, with the 8 bits that are cut off and 8 random ones.
+  // Rounds to 24 bits in the same way, with the 8 bits that are cut off and 8 random ones; the upper 16 bits are the bf16
+  // weight.
   [[nodiscard]] TERRACE_INLINE Bits to_24(Bits bits, Bits random_byte) const {
     return quiet_or(bits, bits + random_byte) & upper24;
   }
@@ -53,7 +54,7 @@ struct HalfBits {
   }
 };
 
-// The same of single numbers.
+// The same for single numbers.
 struct OneNumber {
   using Bits = std::uint32_t;
   static constexpr auto kNans = Nans::any;

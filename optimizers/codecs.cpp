@@ -7,7 +7,7 @@ namespace {
 
 using Half = Codecs::Half;
 
-// A body becomes a function for each instruction set.
+// Compiles a body as one function for each instruction set.
 #define TERRACE_EACH_ISA(name, parameters, arguments)              \
   void name##_baseline parameters { name arguments; }              \
   TERRACE_AVX2 void name##_avx2 parameters { name arguments; }     \

@@ -1,8 +1,8 @@
 // The loop over a tile whose states are 8-bit codes in whole blocks: decoding, the rule and encoding in one pass, for
 // processors that look up codes in registers (dynamic8_vbmi.h).
 //
-// A block's codes need its greatest number, so they are encoded during the next block's arithmetic: divisions and square roots
-// are slow, and the look-ups use the other ports meanwhile. New numbers wait in a buffer of 1 KiB per state.
+// A block's codes need its greatest magnitude, so the block is encoded during the next block's arithmetic: divisions and square
+// roots are slow, and look-ups use other ports meanwhile. New numbers wait in a buffer of 1 KiB per state.
 //
 // Internal to optimizers/.
 #pragma once
@@ -50,7 +50,7 @@ class CodedState {
       inverse_ = _mm512_set1_ps(1.0F / scale);
     }
   }
-  // For the previous block, at this place in it. After encode_before() its numbers there are not needed any more.
+  // Guesses for the previous block, at this place in it. Its numbers there are no longer needed after encode_before().
   TERRACE_VBMI_INLINE dynamic8::Guessed guessed_before(std::int64_t i) const {
     return dynamic8::guess64<kSign>(dynamic8::load64(kept_ + i % dynamic8::kBlockElements), inverse_);
   }
@@ -66,7 +66,7 @@ class CodedState {
   __m512 scale_, inverse_ = __m512{};
   __m512i greatest_;
   alignas(64) float kept_[dynamic8::kBlockElements] = {};
-  alignas(64) std::uint8_t nowhere_[dynamic8::kBlockElements];  // before the first block
+  alignas(64) std::uint8_t nowhere_[dynamic8::kBlockElements];  // receives the codes while there is no previous block
 };
 
 template <class Rule, WeightRows kWeights>
@@ -92,7 +92,7 @@ TERRACE_AVX512VBMI void coded_loop(const Tile<float>& tile, const FactorsOf<Rule
     if constexpr (kTwo) state1.begin(first);
 #pragma GCC unroll 1
     for (std::int64_t i = first; i < first + kBlockElements; i += kAtOnce) {
-      if (t.is_random) ask_ahead<kAtOnce>(t, i);  // without random bits loads are the bottleneck: it was slower
+      if (t.is_random) ask_ahead<kAtOnce>(t, i);  // without random bits, loads are the bottleneck and prefetching was slower
       dynamic8::Guessed guessed0 = state0.guessed_before(i), guessed1;
       if constexpr (kTwo) guessed1 = state1.guessed_before(i);
       dynamic8::Four s0 = state0.numbers(i), s1;

@@ -7,9 +7,9 @@ namespace terrace::dynamic8 {
 namespace {
 
 constexpr Map kSigned = make_map<Sign::both>(), kUnsigned = make_map<Sign::none>();
-// Every boundary was met, so no interval held two.
+// Every boundary was reached, so no interval has two boundaries.
 static_assert(kSigned.steps[kLast - kFirst] == 128 << 16 && kUnsigned.steps[kLast - kFirst] == 255 << 16);
-// What lies below the first interval is looked up there, and finds rank 0.
+// Smaller magnitudes are looked up in the first interval, which must give rank 0.
 static_assert(kSigned.steps[0] == 0 && kUnsigned.steps[0] == 0);
 
 template <Sign kSign>
@@ -28,7 +28,7 @@ TERRACE_INLINE void decode_blocks(float* to, const std::uint8_t* codes, const fl
   }
 }
 
-// One simple loop after the other, so that all vectorise but the look-up, which gathers would slow down.
+// Several simple loops, so that all of them vectorise except the look-up, which would be slower with gathers.
 template <Sign kSign>
 TERRACE_INLINE void encode_block(std::uint8_t* __restrict codes, float* __restrict scale, const float* __restrict from) {
   std::uint32_t greatest = 0;

@@ -26,7 +26,7 @@ constexpr Format format_of(Sign sign) { return sign == Sign::both ? Format::dyna
 struct Map;  // dynamic8_map.h
 const Map& map_of(Sign sign);
 
-// Whole blocks. `codes` and `scales` are those of the first block.
+// Both process whole blocks. `codes` and `scales` are those of the first block.
 void decode(Isa isa, Sign sign, float* to, const std::uint8_t* codes, const float* scales, std::int64_t blocks);
 void encode(Isa isa, Sign sign, std::uint8_t* codes, float* scales, const float* from, std::int64_t blocks);
 

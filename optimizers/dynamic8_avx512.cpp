@@ -18,7 +18,7 @@ constexpr std::int64_t kLanes = 16;
 
 TERRACE_AVX512 inline std::uint32_t greatest_magnitude(const float* from) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
-  __m512i greatest[4] = {};  // no maximum waits for the one before
+  __m512i greatest[4] = {};  // four, so that no maximum waits for the one before
   for (std::int64_t i = 0; i < kBlockElements; i += 4 * kLanes)
     for (std::int64_t v = 0; v < 4; ++v)
       greatest[v] = _mm512_max_epu32(greatest[v], _mm512_and_si512(_mm512_loadu_si512(from + i + v * kLanes), magnitude));
@@ -89,7 +89,7 @@ void encode_avx512(Sign sign, std::uint8_t* codes, float* scales, const float* f
     encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
 
-#else  // no such set: runs() never says that there is one
+#else  // without this instruction set, where runs() always returns false
 
 void decode_avx512(Sign, float*, const std::uint8_t*, const float*, std::int64_t) {
   throw std::logic_error("AVX-512 on another processor");

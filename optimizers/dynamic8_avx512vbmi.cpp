@@ -63,7 +63,7 @@ void encode_avx512vbmi(Sign sign, std::uint8_t* codes, float* scales, const floa
     encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
 
-#else  // no such set: runs() never says that there is one
+#else  // without this instruction set, where runs() always returns false
 
 void decode_avx512vbmi(Sign, float*, const std::uint8_t*, const float*, std::int64_t) {
   throw std::logic_error("AVX-512 on another processor");

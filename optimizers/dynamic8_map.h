@@ -1,8 +1,8 @@
 // The codes of 8-bit states: their values, and the look-up of the nearest one (dynamic8.h).
 //
-// A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32: between two consecutive ones lies at most
-// one boundary between codes. The entry plus the lower 16 bits of x has the rank in its upper half: the sum carries where the
-// next rank begins.
+// A normalised magnitude x in [0, 1] is looked up by the upper 16 bits of its fp32. Numbers with the same upper bits have at
+// most one boundary between codes among them. The entry plus the lower 16 bits of x has the rank in its upper half: the sum
+// carries where the next rank begins.
 //
 // Internal to optimizers/. Threads: any.
 #pragma once
@@ -92,7 +92,7 @@ TERRACE_INLINE std::uint8_t code_of(std::int32_t bits, std::int32_t rank) {
   return static_cast<std::uint8_t>(rank < least ? least : rank);
 }
 // `greatest`: the bits of a block's greatest magnitude. A block of zeros, or with an infinity or NaN, has no codes: its scale
-// alone makes all of it zero, or NaN.
+// alone makes all its numbers zero, or NaN.
 TERRACE_INLINE bool has_no_codes(std::uint32_t greatest) { return greatest == 0 || greatest >= 0x7f800000U; }
 TERRACE_INLINE float scale_without_codes(std::uint32_t greatest) {
   return greatest == 0 ? 0.0F : std::bit_cast<float>(0x7fc00000U);

@@ -13,8 +13,8 @@
 
 namespace terrace::dynamic8 {
 
-// 32-bit numbers, first all first bytes, then all second bytes, and so on. Without a sign the entry is the code. With a sign
-// two codes share each of 127 magnitudes, and magnitude 1 has a single code, which does not fit into a table of 128.
+// Tables of 32-bit numbers: first all first bytes, then all second bytes, and so on. Without a sign the entry is the code. With
+// a sign two codes share each of 127 magnitudes, and magnitude 1 has a single code, which does not fit into a table of 128.
 template <Sign kSign>
 inline constexpr std::size_t kPlaneBytes = kSign == Sign::both ? 128 : 256;
 template <Sign kSign>
@@ -115,7 +115,7 @@ constexpr bool guesses_well(const Segments& segments) {
   return true;
 }
 
-// By guessed rank: the bits from which on the rank is one higher.
+// For each guessed rank: the smallest bits that have the next rank.
 template <Sign kSign>
 constexpr Planes<kSign> make_boundary_planes() {
   constexpr auto boundaries = make_boundaries<kSign>();

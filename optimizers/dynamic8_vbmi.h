@@ -25,7 +25,7 @@ struct Four {
 };
 
 // Unpacking works within 128 bits: bytes 0 to 3 of each 128 bits become the first vector's numbers, bytes 4 to 7 the second's,
-// and so on. This is the place in the row for a byte of a plane.
+// and so on. Returns the place in the row for a byte of a plane.
 constexpr std::size_t unpacked_from(std::size_t byte) { return byte % 16 / 4 * 16 + byte / 16 * 4 + byte % 4; }
 
 template <class T, std::size_t kCount>
@@ -47,7 +47,7 @@ inline constexpr auto kUpperBytesToPlanes =
 
 TERRACE_VBMI_INLINE __m512i bytes_of_all(int value) { return _mm512_set1_epi8(static_cast<char>(value)); }
 
-// One byte of each of 64 entries.
+// Looks up one byte of each of 64 entries.
 TERRACE_VBMI_INLINE __m512i look_up_128(const std::uint8_t* plane, __m512i entries) {
   return _mm512_permutex2var_epi8(_mm512_load_si512(plane), entries, _mm512_load_si512(plane + 64));
 }
@@ -112,7 +112,7 @@ struct Guessed {
   __mmask64 negative;
 };
 
-// `inverse`: of the block's scale.
+// `inverse` is the inverse of the block's scale.
 template <Sign kSign>
 TERRACE_VBMI_INLINE Guessed guess64(const Four& from, __m512 inverse) {
   __m512i x[4];
@@ -151,7 +151,7 @@ TERRACE_VBMI_INLINE __m512i encode64(const Four& from, __m512 inverse, const Gue
   return code;
 }
 
-// The bits of the greatest magnitudes so far, and in four more vectors.
+// The bits of the greatest magnitudes, of those so far and of four more vectors.
 TERRACE_VBMI_INLINE __m512i greatest_of(__m512i greatest, const Four& numbers) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
   __m512i m[4];

@@ -1,8 +1,7 @@
 // One loop, compiled for each instruction set.
 //
-// A loop is written once as an always-inline body, and called by one function per instruction set, which has that set's
-// attribute. So the linker can never put one set's code into another one's path, and only these functions need a processor
-// check.
+// A loop is written once as an always-inline body. One function per instruction set, with that set's attribute, calls it. So
+// the linker can never use one set's code for another set, and only these functions need a processor check.
 //
 // Internal to optimizers/.
 #pragma once

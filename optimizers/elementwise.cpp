@@ -9,10 +9,10 @@
 namespace terrace::elementwise {
 namespace {
 
-// Elements a task takes: 256 KiB of fp32, large enough to hide a task's cost, small enough to even out two threads.
+// Elements per task: 256 KiB of fp32, large enough to hide a task's cost, small enough to balance two threads.
 constexpr std::int64_t kTaskElements = 65536;
-// Elements whose conversions pass through buffers: few, so that the memory is never idle for long. Whole blocks of 8-bit
-// states.
+// Elements per tile when conversions pass through buffers: few, so that the memory is never idle for long, and whole blocks of
+// 8-bit states.
 constexpr std::int64_t kTileElements = 512;
 static_assert(kTileElements % dynamic8::kBlockElements == 0 && kTaskElements % kTileElements == 0);
 
@@ -62,7 +62,7 @@ class State {
       : stored_(stored), opening_(opening), starts_empty_(starts_empty) {}
 
   [[nodiscard]] bool in_place() const { return opening_.in_place(stored_.format); }
-  // Of whole blocks.
+  // Codes and scales of whole blocks.
   [[nodiscard]] Row<A> coded(std::int64_t first) const {
     if (stored_.format == Format::none) return {};
     return {.codes = codes(first), .scales = scales(first)};
@@ -186,7 +186,7 @@ class Tiles {
   }
 
   void run(ThreadPool& pool) const {
-    // Padding included: the first update overwrites all old content of the states' memory.
+    // Includes padding: the first update overwrites all old content of the states' memory.
     const bool whole = step_.first || weights_.written_whole();
     const auto& parts = chunk_.parts;
     const std::int64_t end = whole ? chunk_.parameter.elements : parts.empty() ? 0 : after(parts.back());
@@ -199,7 +199,7 @@ class Tiles {
 
  private:
   static std::int64_t after(const UpdatePart& part) { return part.first + part.count; }
-  // The first part that ends behind the element.
+  // The first part that ends after the element.
   [[nodiscard]] auto part_at(std::int64_t element) const { return std::ranges::upper_bound(chunk_.parts, element, {}, after); }
   [[nodiscard]] std::size_t number_of(const UpdatePart& part) const {
     return static_cast<std::size_t>(&part - chunk_.parts.data());
@@ -243,7 +243,8 @@ class Tiles {
     states_[1].close(tile_first, tile_end - tile_first, state_buffers[1]);
   }
 
-  // From here on the whole 8-bit blocks of one part, if any: the end of the elements that the loop has processed in place.
+  // If whole 8-bit blocks of one part begin here, the loop processes them in place. Returns the end of the elements that it has
+  // processed.
   [[nodiscard]] std::int64_t coded_tile(std::int64_t tile_first, std::int64_t end) const {
     const auto part = part_at(tile_first);
     if (part == chunk_.parts.end() || part->first > tile_first) return tile_first;
@@ -266,7 +267,7 @@ class Tiles {
   const Opening<A> opening_;
   const Weights<A> weights_;
   const State<A> states_[2];
-  bool coded_ = false;  // reads the states, and draws the random halves of whole blocks, side by side
+  bool coded_ = false;  // true: the loop can process whole 8-bit blocks in place (coded_tile())
   std::int64_t tile_elements_ = 0;
 };
 

@@ -18,10 +18,10 @@
 namespace terrace::elementwise {
 
 // run() calls `loop` for every part of the chunk, tile by tile, and converts between the chunk's formats and those that the
-// loop takes.
+// loop takes (Takes).
 struct Takes {
-  bool halves = false;  // 16-bit rows without conversion, too; else weights of another type than the arithmetic's are read-only
-  std::array<Format, 2> codes = {};  // 8-bit states of these formats without conversion, too, if all states have them
+  bool halves = false;  // also takes 16-bit rows unconverted; else weights of another type than the arithmetic's are read-only
+  std::array<Format, 2> codes = {};  // also takes 8-bit states of these formats unconverted, if all states have them
 };
 template <class A>
 using Loop = std::function<void(std::size_t part, const Tile<A>&)>;

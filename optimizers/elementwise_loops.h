@@ -14,7 +14,7 @@
 
 namespace terrace::elementwise {
 
-// A tile that has only numbers: the compiler vectorises it. (Not for the baseline, where `fused` is a call.)
+// For a tile that has only numbers: the compiler vectorises it. (Not for the baseline, where `fused` is a call.)
 template <class Rule, class A>
 TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors) {
   constexpr auto kStates = Rule::kStates.size();
@@ -35,7 +35,7 @@ TERRACE_INLINE void numbers(const Tile<A>& t, const FactorsOf<Rule, A>& factors)
   }
 }
 
-// The elements that fill no group: a few at a tile's ends, so it is compiled only once, for the baseline.
+// Processes elements that fill no group: only a few at a tile's ends, so this is compiled only once, for the baseline.
 template <class Rule>
 __attribute__((noinline)) void one_by_one(const Tile<float>& t, const FactorsOf<Rule, float>& f, std::int64_t first,
                                           std::int64_t end) {
@@ -99,14 +99,14 @@ TERRACE_INLINE void mixed(const Tile<float>& tile, const FactorsOf<Rule, float>&
   std::int64_t i = 0;
   if (t.is_random) {
     if (!share_upper_words(t.random, t.count)) return one_by_one<Rule>(tile, factors, 0, t.count);
-    const auto behind = static_cast<std::int64_t>(t.random.first % kRandomElements);  // its place in a draw
+    const auto behind = static_cast<std::int64_t>(t.random.first % kRandomElements);  // the first element's place in a draw
     const std::int64_t begin = behind == 0 ? 0 : std::min(t.count, kRandomElements - behind);
     one_by_one<Rule>(tile, factors, 0, begin);
     const RandomKeys keys(t.random);
     auto block = first_random_block(t.random.first + static_cast<std::uint64_t>(begin));
     auto random = Random::of(keys, block);
     const std::int64_t end = begin + (t.count - begin) / kRandomElements * kRandomElements;
-    // Random numbers are drawn for two groups at once, and weights written one group late, so that nothing waits for either.
+    // Random numbers are drawn for two groups at once, and weights written one group late, so that the loop waits for neither.
     G first{};
     if (begin < end) first = updated(begin);
     for (i = begin; i < end; i += kRandomElements) {

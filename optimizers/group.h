@@ -1,5 +1,5 @@
 // A group of a tile's elements in two vectors: 16-bit rows are widened and rounded back. Also everything else that a loop does
-// beside a rule's arithmetic.
+// besides a rule's arithmetic.
 //
 // Internal to optimizers/.
 #pragma once
@@ -42,8 +42,8 @@ TERRACE_INLINE void store(To* to, From value) {
   __builtin_memcpy(to, &value, sizeof value);
 }
 
-// bf16 in all lanes. The asm hides that the values are constants: otherwise the compiler rebuilds each constant at each use, in
-// the instruction slots that the loop is short of.
+// The operations of HalfBits on all lanes. The asm hides that the values are constants: otherwise the compiler rebuilds each
+// constant at each use, in the instruction slots that the loop is short of.
 template <class L, Nans kNansAre>
 struct LaneBits {
   using Bits = typename L::Bits;
@@ -91,7 +91,7 @@ struct HalfRowIn {
 };
 
 // Rounds two vectors of 16 to a row of bf16 states by one instruction, which treats subnormal numbers as zero. If the row has
-// no zero, it is rounded as states are. The result is a local variable: a member would go through memory.
+// no zero, the result equals that of HalfBits::state(). The result is a local variable: a member would go through memory.
 template <class L>
 TERRACE_INLINE typename L::Bits bf16_row([[maybe_unused]] const L& first, [[maybe_unused]] const L& second) {
   typename L::Bits row{};
@@ -168,8 +168,8 @@ struct Group {
   TERRACE_INLINE static void to_state(const Row<float>& row, std::int64_t i, Bits bf16) {
     store(row.halves + i, kInOrder ? bf16 : L::alternating(bf16));
   }
-  // h.state() of all, computed on halves: rounds up if the part that is cut off is above the middle, or is the middle and the
-  // kept number is odd.
+  // h.state() of all elements, computed on halves: rounds up if the part that is cut off is above the middle, or is the middle
+  // and the kept number is odd.
   [[nodiscard]] TERRACE_INLINE typename L::Shorts to_nearest_even(const Halves& h) const {
     using Shorts = typename L::Shorts;
     const auto both = [](Bits bits) __attribute__((always_inline)) { return reinterpret_cast<Shorts>(bits | bits << 16); };
@@ -235,7 +235,7 @@ TERRACE_INLINE void write_states(const typename G::Halves& h, const Tile<float>&
 
 // Hardware prefetches only within a page. At the start of every page each row would wait for the memory once, and a loop that
 // takes as long to compute as to load would lose that time. So lines are prefetched this many elements ahead, about the time
-// that a line takes to arrive; four times as far, and the lines evict each other from the first cache.
+// that a line takes to arrive; at four times this distance, the lines evict each other from the first-level cache.
 constexpr std::int64_t kAheadElements = 256, kLineBytes = 64;
 template <std::int64_t kElements>
 TERRACE_INLINE void ask_ahead(const Tile<float>& t, std::int64_t i) {

@@ -4,7 +4,7 @@
 
 namespace terrace {
 
-// A look-up and not an ifunc: sanitizers instrument resolvers, which run before they are ready.
+// Not an ifunc: its resolver runs before the sanitizers, which instrument it, are ready.
 bool runs(Isa isa) {
   if (isa == Isa::baseline) return true;
 #if defined(__x86_64__)

@@ -49,7 +49,7 @@ class SumOfSquares {
   std::int64_t next_ = 0;
 };
 
-// Reads of weights use the master; its copy is written by the second half, and may not exist before.
+// Weights are read from the master: the second half writes its copy, which may not exist before.
 ChunkUpdate readable(ChunkUpdate chunk) {
   if (chunk.master.format != Format::fp32) return chunk;
   chunk.parameter = chunk.master;
@@ -155,7 +155,7 @@ void LayerWork<A>::each_tile(ThreadPool& pool, const Each& each) const {
                      }));
 }
 
-// Calls `sum(lanes, chunk, first, count)` for the pieces of each block on this rank. With one rank, a block may lie in several
+// Calls `sum(lanes, chunk, first, count)` for the pieces of each block on this rank. With one rank, a block may span several
 // chunks.
 template <class A>
 template <class Sum>

@@ -47,7 +47,7 @@ class ScratchPlan {
     bytes_ = round_up(bytes_ + static_cast<std::uint64_t>(count) * sizeof(T), std::uint64_t{64});
     return {at, static_cast<std::size_t>(count)};
   }
-  // Likewise, for fp64 sums that the ranks add up: each rank has the sums of its own chunks, and zeros.
+  // Likewise takes fp64 sums that the ranks add up: each rank has the sums of its own chunks, and zeros.
   std::span<double> take_sums(std::int64_t count) {
     exchanges_.push_back({ScratchExchange::Way::sum, bytes_, static_cast<std::uint64_t>(count) * sizeof(double)});
     return take<double>(count);
@@ -61,10 +61,10 @@ class ScratchPlan {
   std::vector<ScratchExchange> exchanges_;
 };
 
-// Blocks of sums over the layer's tensors.
+// Number of sum blocks: of one tensor, or of all.
 [[nodiscard]] std::int64_t blocks_of(const UpdateTensor& tensor);
 [[nodiscard]] std::int64_t blocks_of(std::span<const UpdateTensor> tensors);
-// The sum of a tensor's blocks, the first ones of `blocks`.
+// Adds up a tensor's blocks, which are the first ones of `blocks`.
 [[nodiscard]] double folded(std::span<const double> blocks, const UpdateTensor& tensor);
 
 template <class A>
@@ -87,7 +87,7 @@ class LayerWork {
   struct Piece {
     std::size_t tensor = 0;
     std::size_t chunk = 0, part = 0;  // index of this rank's chunk, and of its part
-    A* directions = nullptr;          // of the tile
+    A* directions = nullptr;          // of the tile's elements
     std::int64_t element = 0;         // the tile's first element, counted in the piece
   };
   // Calls `each` for all elements, with their weights, gradients and states.
@@ -106,7 +106,7 @@ class LayerWork {
     return directions_ + (all_directions_ ? position(chunk) : static_cast<std::int64_t>(chunk)) * chunk_elements_;
   }
 
-  // Fill in the blocks of this rank's chunks and zeros; folded() adds up a tensor's blocks of all ranks.
+  // Both write the sums of this rank's chunks, and zeros elsewhere; folded() adds up a tensor's blocks of all ranks.
   void sum_weights(ThreadPool& pool, std::span<double> blocks) const;
   void sum_directions(ThreadPool& pool, std::span<double> blocks) const;
   [[nodiscard]] double folded(std::span<const double> blocks, std::size_t tensor) const;
@@ -161,8 +161,8 @@ LayerShape shape_of(const LayerUpdate& layer);
 //   static constexpr bool kBitsOfDevice;      // LayerUnit::bits_of_device
 //   static constexpr bool kHiddenOnly;        // LayerUnit::hidden_only
 //   static constexpr std::array<Kind, N> kStates;
-//   static bool needs_all(const UpdateTensor&);  // with kAllDirections: the tensors for which it does
-//   static std::vector<PackedRange> packed(const LayerShape&);  // if packed: of this rank
+//   static bool needs_all(const UpdateTensor&);  // with kAllDirections: whether this tensor needs them
+//   static std::vector<PackedRange> packed(const LayerShape&);  // if packed: the ranges of this rank
 //   template <class A> struct Scratch;        // its scratch beside the directions; `packed` is the packed state
 //   template <class A> static Scratch<A> scratch(const LayerShape&, ScratchPlan&);
 template <class Layer>
@@ -170,7 +170,7 @@ std::int64_t directions_of(const LayerShape& shape) {
   return Layer::kAllDirections ? shape.run_elements : shape.run_elements / shape.share.ranks;
 }
 
-// The halves of a layer's update that this call runs; the other one is null. Refuses arguments that do not match.
+// The halves of a layer's update that this call runs; a half that it does not run is null. Refuses arguments that do not match.
 template <class Layer, class A>
 struct LayerHalves {
   typename Layer::template Scratch<A> scratch;
@@ -242,7 +242,7 @@ class LayerOptimizer : public Optimizer {
     needs.exchanges = std::move(plan.exchanges());
     return needs;
   }
-  // Gathers each group of all ranks' chunks that has a tensor which needs all directions.
+  // Adds a gather for each group of chunks, one of each rank, that has a part of a tensor which needs all directions.
   static void gather_directions(std::vector<ScratchExchange>& exchanges, const LayerShape& shape, std::uint64_t number_bytes) {
     const auto group = shape.share.ranks * shape.chunk_elements;
     for (std::int64_t first = 0; shape.share.ranks > 1 && first < shape.run_elements; first += group) {

@@ -19,7 +19,7 @@ struct Scale {
   }
 };
 
-// `elements` in tasks of 64 Ki.
+// Splits `elements` into tasks of 64 Ki.
 template <class Task>
 void in_tasks(ThreadPool& pool, std::int64_t elements, const Task& task) {
   constexpr std::int64_t kTask = 65536;
@@ -66,11 +66,11 @@ class Muon final : public LayerOptimizer<Muon>, public MuonLayer {
     }
   };
 
-  // The states, and what the steps go along: momentum, or AdamW's quotient.
+  // Updates the states and computes the directions: momentum, or AdamW's quotient.
   template <class A>
   void gather(ThreadPool& pool, const LayerWork<A>& work, std::span<A> moments) const {
     const auto& step = work.step();
-    std::vector<std::vector<A*>> second(work.chunks());  // of each part
+    std::vector<std::vector<A*>> second(work.chunks());  // second moments of each part
     A* next = moments.data();
     for (std::size_t c = 0; c < work.chunks(); ++c)
       for (std::size_t p = 0; p < work.parts(c).size(); ++p) {
@@ -90,7 +90,7 @@ class Muon final : public LayerOptimizer<Muon>, public MuonLayer {
     work.store_packed(moments);
   }
 
-  // In place, by Newton and Schulz. The Gram matrix is that of the shorter side.
+  // Orthogonalises in place, by Newton-Schulz iterations. The Gram matrix is that of the shorter side.
   template <class A>
   void orthogonalise(Stream& stream, const std::shared_ptr<LayerWork<A>>& work, std::size_t tensor,
                      const Scratch<A>& to) const {

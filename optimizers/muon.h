@@ -116,7 +116,7 @@ struct MuonLayer {
     return {.rate = rate * scale, .decay = 1.0 - rate * (s.weight_decay * t.decay)};
   }
 
-  // The products of one matrix's iterations, between which `combine(y, x, a, b, elements)` is called: y ← a·y + b·x.
+  // Runs the products of one matrix's iterations; between them it calls combine(y, x, a, b, elements): y ← a·y + b·x.
   template <class A, class Combine>
   static void iterate(Math& math, Stream& stream, const UpdateTensor& t, A* x, const Scratch<A>& to, const Combine& combine) {
     constexpr auto kType = sizeof(A) == sizeof(double) ? DType::fp64 : DType::fp32;

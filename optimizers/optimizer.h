@@ -34,7 +34,7 @@ struct OptimizerSettings {
 
 // One update's scalars.
 struct UpdateStep {
-  static constexpr std::uint64_t kNone = 0;  // as `step`: an engine updates nothing
+  static constexpr std::uint64_t kNone = 0;  // value of `step` for which an engine updates nothing
   std::uint64_t step = 1;                    // counts from 1: the bias correction's exponent
   double learning_rate = 0;
   double gradient_scale = 1;  // multiplies every gradient: clip factor, unscaling
@@ -62,7 +62,7 @@ struct UpdatePart {
 //   parameter fp32 or fp64, no master:  the parameter
 //   parameter bf16 or fp16, master fp32: the master; every update rewrites the parameter as its copy
 //   parameter bf16, master low16:       the fp32 number that the two form together
-//   parameter bf16, master low8:        likewise, and its 24 bits are rounded stochastically
+//   parameter bf16, master low8:        the 24 bits that the two form together, rounded stochastically
 //   parameter bf16, no master:          the parameter, rounded stochastically
 struct ChunkUpdate {
   Stored parameter, master, gradient;
@@ -82,7 +82,7 @@ struct UpdateTensor {
   [[nodiscard]] bool is_matrix() const { return rows > 1 && columns > 1; }
 };
 
-// If ranks share a layer: this rank has the chunks i of its run with i % ranks == rank.
+// If ranks share a layer: this rank has the chunks i of the layer's run with i % ranks == rank.
 struct LayerShare {
   std::int64_t ranks = 1, rank = 0;
 };
@@ -98,8 +98,8 @@ struct ScratchExchange {
   friend bool operator==(const ScratchExchange&, const ScratchExchange&) = default;
 };
 
-// Numbers of a packed state that lie side by side, and what they belong to in the layer: elements of a tensor, or its rows or
-// columns, from `first` on.
+// Adjacent numbers of a packed state, and what they belong to in the layer: elements of a tensor, or its rows or columns, from
+// `first` on.
 struct PackedRange {
   enum class Of : std::uint8_t { elements, rows, columns };
   std::size_t tensor = 0;
@@ -121,7 +121,7 @@ struct LayerShape {
   LayerShare share = {};
   std::int64_t chunk_elements = 0;  // if ranks share the layer; whole blocks of 4,096
 };
-// A second moment that is not one number per element; the optimizer says how many numbers there are.
+// How ranks share a second moment that is not one number per element; the optimizer decides how many numbers it has.
 enum class Packed : std::uint8_t {
   none,
   own,    // of this rank's chunks; the first half of the update changes it
@@ -131,7 +131,7 @@ struct LayerUnit {
   std::function<LayerNeeds(const LayerShape&)> needs;
   Packed second_moment = Packed::none;
   bool bits_of_device = false;  // it multiplies matrices: a GPU gives other bits than the host
-  bool hidden_only = false;     // only UpdateTensor::hidden ones must be whole; it updates the others element by element
+  bool hidden_only = false;     // only UpdateTensor::hidden tensors must be whole; it updates others element by element
 };
 
 // One rank alone updates a layer in one call. Ranks that share it update it in two halves and exchange scratch in between.
@@ -156,7 +156,7 @@ class Optimizer {
  public:
   virtual ~Optimizer() = default;
   [[nodiscard]] virtual std::string name() const = 0;
-  [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // the state chunks that it needs beside the weight
+  [[nodiscard]] virtual std::vector<Kind> states() const = 0;  // the state chunks that it needs in addition to the weight
   // Empty: update() and enqueue() update single chunks, in any order. Else enqueue_layer() updates a whole layer.
   [[nodiscard]] virtual std::optional<LayerUnit> layer_unit() const { return {}; }
   virtual void update(ThreadPool& pool, const UpdateStep& step, const ChunkUpdate& chunk) const = 0;

@@ -5,9 +5,9 @@
 namespace terrace {
 namespace {
 
-// Half a unit of a bf16 number is 1/512 to 1/256 of it: a smaller change is rounded away.
+// Half a unit in the last place of a bf16 number is 1/512 to 1/256 of the number: a smaller change is rounded away.
 constexpr double kLeastBf16Change = 1.0 / 256;
-constexpr std::uint64_t kMostBf16Sums = 64;  // the last one is a quarter of a unit and more
+constexpr std::uint64_t kMostBf16Sums = 64;  // of similar gradients, the 64th is only 2 to 4 units of the sum
 
 bool decays_by_beta2(std::string_view optimizer) {
   return optimizer == "adam" || optimizer == "adamw" || optimizer == "lamb" || optimizer == "lion";

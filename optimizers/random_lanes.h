@@ -13,8 +13,8 @@
 
 namespace terrace {
 
-// The operands of `^` in the rounds, ready to fill vectors: the keys, combined in the first three rounds with the words that
-// are equal for all blocks of a stream, as long as the block numbers differ only in their lower 32 bits.
+// The operands of `^` in the rounds, ready to fill vectors. In the first three rounds the keys are already combined with the
+// words that are equal for all blocks of a stream, if the block numbers differ only in their lower 32 bits.
 struct RandomKeys {
   std::array<std::uint64_t, kRandomRounds> first = {}, second = {};
   explicit RandomKeys(const RandomBits& from) {
@@ -32,7 +32,7 @@ struct RandomKeys {
   }
 };
 
-// 64-bit places; products read their lower halves.
+// Vectors of 64-bit places; a product reads the lower half of each place.
 template <int kLanes>
 struct WidePlaces;
 #define TERRACE_WIDE_PLACES(lanes)                                       \

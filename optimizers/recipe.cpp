@@ -16,10 +16,10 @@ namespace {
 
 struct Row {
   RecipeName name;
-  Format master;  // of a bf16 model; fp16 weights have fp32 ones, fp32 and fp64 weights are their own
+  Format master;  // of bf16 weights; fp16 weights have an fp32 master, fp32 and fp64 weights are their own master
   Format moments;
   DType gradient;
-  bool any_dtype;  // fp32 models may have it, too
+  bool any_dtype;  // fp32 models may use it, too
 };
 
 constexpr std::array kTable{

@@ -1,4 +1,4 @@
-// A recipe: the formats of weights, gradients and optimizer states, and so their bytes, from which the planner starts.
+// A recipe: the formats of weights, gradients and optimizer states. They determine the bytes, from which the planner starts.
 //
 // A recipe has a name ("fp32"). Together with the model's dtype and the optimizer's states it defines every chunk's format.
 //

@@ -1,5 +1,5 @@
-// Stochastic gradient descent: plain (momentum 0), with momentum, or with Nesterov's; weight decay as L2. PyTorch's form, in
-// which the learning rate multiplies the whole velocity.
+// Stochastic gradient descent: plain (momentum 0), with momentum, or with Nesterov momentum; weight decay as L2. As in PyTorch,
+// the learning rate multiplies the whole velocity.
 #pragma once
 
 #include <terrace/optimizers/rule.h>
@@ -53,7 +53,7 @@ struct Sgd {
   const OptimizerSettings s;
 };
 
-// f(rule) with the rule that the settings select.
+// Calls f(rule) with the rule that the settings select.
 template <class F>
 auto with_sgd(const OptimizerSettings& settings, F&& f) {
   require_fraction("sgd", "momentum", settings.momentum);

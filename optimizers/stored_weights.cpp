@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-constexpr std::int64_t kPieceElements = 16384;  // of a split weight, put together in a buffer
+constexpr std::int64_t kPieceElements = 16384;  // split weights are joined in a buffer of this many elements
 
 TensorView view_of(const Stored& stored, std::int64_t first, std::int64_t count) {
   const auto dtype = dtype_of_format(stored.format);

@@ -13,7 +13,7 @@ namespace terrace {
 
 struct StoredWeights {
   Stored parameter, master;
-  bool widened = false;  // a 16-bit weight without a master, of a recipe that has masters: it is seen as fp32
+  bool widened = false;  // a 16-bit weight without a master although the recipe has one: callers see it as fp32
 };
 
 // Calls `use` with elements [first, first + count) of the chunk, in ascending pieces; `offset` counts from `first` on. The

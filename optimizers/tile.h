@@ -55,7 +55,7 @@ struct Tile {
   }
 };
 
-// A tile's rows as a loop is compiled for them: the weights by the arrays beside them, the states and the gradient by type.
+// The kinds of rows that a loop is compiled for: weights by the arrays beside them, states and gradients by type.
 enum class WeightRows : std::uint8_t { numbers, bf16_copy, fp16_copy, low16, low8, random };
 enum class Rows : std::uint8_t { numbers, halves, codes };
 template <class A>

@@ -1,7 +1,8 @@
-// An optimizer whose updates on a stream of a GPU run there, and everywhere else on the host: the same bits either way.
+// An optimizer that runs updates enqueued on a GPU's stream on that GPU, and all others on the host, with the same bits (except
+// for an optimizer with LayerUnit::bits_of_device).
 //
 // Owner:   the caller; it keeps nothing on the GPU.
-// Threads: as Optimizer. Errors: as Optimizer; a launch that fails poisons its stream.
+// Threads: as Optimizer. Errors: as Optimizer; a launch that fails makes its stream fail.
 #pragma once
 
 #include <functional>
@@ -13,10 +14,10 @@
 
 namespace terrace {
 
-// launch_update() of cuda/update.h; tests have another one.
+// launch_update() of cuda/update.h; tests pass another function.
 using LaunchUpdate = std::function<void(CudaStreamHandle stream, std::string_view optimizer, const OptimizerSettings& settings,
                                         const UpdateStep& step, const ChunkUpdate& chunk)>;
-// enqueue_layer_update() likewise, on the rank's thread.
+// enqueue_layer_update() of the same file, called on the rank's thread.
 using EnqueueLayer = std::function<void(Stream& stream, std::string_view optimizer, const OptimizerSettings& settings,
                                         const UpdateStep& step, const LayerUpdate& layer)>;
 std::unique_ptr<Optimizer> make_cuda_optimizer(std::string_view name, const OptimizerSettings& settings, LaunchUpdate launch,

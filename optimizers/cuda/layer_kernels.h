@@ -15,7 +15,7 @@
 
 namespace terrace::cuda {
 
-// body(i) for i < count.
+// Runs body(i) for i < count.
 template <class Body>
 struct ForEachArgs {
   Body body = {};
@@ -31,7 +31,7 @@ struct ForEach {
   }
 };
 
-// body(the sum of numbers, added in ascending order), by one block.
+// One block adds the numbers in ascending order and calls body(sum).
 template <class T, class Body>
 struct FoldIntoArgs {
   const T* numbers = nullptr;
@@ -49,7 +49,8 @@ struct FoldInto {
   }
 };
 
-// Eight threads side by side make a sum of squares, in the eight lanes that the specification has; all of a warp must call.
+// Eight adjacent threads make one sum of squares, one thread for each lane of the specification; all threads of a warp must
+// call this.
 inline constexpr int kSquareLanes = 8;
 template <class Lane>
 TERRACE_KERNEL double fold_lanes(Lane& lane, double own) {
@@ -63,7 +64,7 @@ TERRACE_KERNEL double fold_lanes(Lane& lane, double own) {
 // Source returns element `at` of one of this rank's chunks.
 template <class Source>
 struct BlockSquaresArgs {
-  double* out = nullptr;  // of `first_block`, which counts from the tensor's first one
+  double* out = nullptr;  // first_block's sum; blocks count from the tensor's first one
   std::int64_t first_block = 0, blocks = 0;
   std::int64_t first = 0, end = 0;  // the tensor's elements in the run
   std::int64_t chunk_elements = 0, ranks = 1, rank = 0;
@@ -108,7 +109,7 @@ struct WeightSource {
         read_weight<A>({parameter[c], parameter_format, elements}, {master[c], master_format, elements}, at));
   }
 };
-// Directions, of chunks that are `stride` elements apart.
+// The directions of chunks that are `stride` elements apart.
 template <class A>
 struct DirectionSource {
   const A* directions = nullptr;
@@ -118,7 +119,7 @@ struct DirectionSource {
   }
 };
 
-// A row's elements in eight lanes.
+// Sums of the squares of each row, in eight lanes.
 template <class A>
 struct RowSquaresArgs {
   double* out = nullptr;
@@ -144,7 +145,7 @@ struct RowSquares {
   }
 };
 
-// --- What is done to elements ---
+// --- Operations on elements ---
 
 template <class A>
 struct CopyNumbers {
@@ -169,7 +170,7 @@ struct ColumnSquares {
 };
 
 template <class A>
-struct MoveMoments {  // of rows, then of columns
+struct MoveMoments {  // moments of rows, then of columns
   A* moment;
   const double* sums;
   std::int64_t rows, columns;
@@ -187,7 +188,7 @@ template <class A>
 struct MomentFactors {
   A* factors;
   const A* moment;
-  const double* mean;  // of the rows
+  const double* mean;  // of the rows' moments
   std::int64_t rows;
   TERRACE_KERNEL void operator()(std::int64_t i) const {
     factors[i] = i < rows ? AdafactorLayer::row_factor(moment[i], *mean) : AdafactorLayer::column_factor(moment[i]);
@@ -223,7 +224,7 @@ struct CombineNumbers {
   TERRACE_KERNEL void operator()(std::int64_t i) const { to[i] = MuonLayer::combined(to[i], with[i], a, b); }
 };
 
-// --- What is done with a tensor's sums; a result takes the place of the first block's ---
+// --- Operations on a tensor's sum; the result replaces the first block's sum ---
 
 struct KeepSum {
   double* out;
@@ -282,7 +283,7 @@ struct MuonDirects {
   struct Factors {
     MuonLayer::MomentumFactors<A> of_matrix;
     MuonLayer::AdamFactors<A> of_rest;
-    A* second;  // of the part's elements; null: it is a matrix's
+    A* second;  // second moments of the part's elements; null: the part is of a matrix
   };
   template <class A>
   TERRACE_KERNEL static A direction(const Factors<A>& f, std::int64_t element, A, A gradient, A& m, A&) {
@@ -295,7 +296,7 @@ struct Descends {
   static constexpr std::array<Kind, 0> kStates{};
   template <class A>
   struct Factors {
-    const double* rate_at;  // null: `rate` is it
+    const double* rate_at;  // null: use `rate`
     A rate, decay;
   };
   template <class A>

@@ -11,7 +11,7 @@ struct KernelsOfStream {
   template <class Kernel, class Args>
   void run(const LaunchShape& shape, const Args& args) const {
     stream.launch([shape, own = Args(args)](CudaStreamHandle handle) mutable {
-      if constexpr (requires { own.maps; }) {  // where they lie, the device's thread knows
+      if constexpr (requires { own.maps; }) {  // only the stream's issuing thread can look up their addresses
         const auto maps = maps_on_device();
         for (int s = 0; s < 2; ++s) own.maps[s] = maps.of(own.states[s].format);
       }

@@ -3,7 +3,7 @@
 //
 //   template <class Kernel, class Args> void run(const LaunchShape&, const Args&) const;  // enqueues; copies the arguments
 //
-// so that tests run the same, through the emulated lane.
+// so that tests can run the same code on the emulated lane.
 //
 // Internal to optimizers/. Threads: as Stream. Errors: as Optimizer::enqueue_layer().
 #pragma once
@@ -121,7 +121,7 @@ class LayerOnGpu {
                                   FoldIntoArgs<T, Body>{numbers, count, body});
   }
 
-  // Directions of the chunks here; each part's factors are asked for once, in order.
+  // Computes the directions of this rank's chunks; calls factors_of() once for each part, in order.
   template <class Rule, class FactorsOf>
   void direct(const Work& work, const FactorsOf& factors_of) const {
     for (std::size_t c = 0; c < work.chunks(); ++c) {
@@ -161,13 +161,13 @@ class LayerOnGpu {
     const auto& t = work.tensors()[tensor];
     if (t.elements() != 0) sum_blocks(work, t, 0, blocks_of(t), out, source, work.share());
   }
-  // If the directions of all ranks are here.
+  // Requires the directions of all ranks.
   void sum_all_of_tensor(const Work& work, std::size_t tensor, double* out) const {
     const auto& t = work.tensors()[tensor];
     const DirectionSource<A> source{work.directions(tensor) - t.first, work.chunk_elements()};
     if (t.elements() != 0) sum_blocks(work, t, 0, blocks_of(t), out, source, {});
   }
-  // A launch knows so many chunks; it is cut between blocks.
+  // One launch handles at most kMaxSourceChunks chunks, so the work is split into launches between blocks.
   void sum_weights(const Work& work, std::span<double> out) const {
     const auto& share = work.share();
     for (std::size_t i = 0; i < work.tensors().size(); ++i) {
@@ -175,7 +175,8 @@ class LayerOnGpu {
       const auto all = t.elements() == 0 ? 0 : blocks_of(t);
       const auto run_block = t.first / kSumBlock;
       for (std::int64_t b = 0; b < all;) {
-        // The first chunk here at or behind the block's begin, and how many blocks end within what a launch knows of.
+        // This rank's chunk in the group of chunks, one of each rank, that has the block's begin; and how many blocks end
+        // within the chunks of one launch.
         const auto begin = std::max(t.first, (run_block + b) * kSumBlock);
         const auto first_chunk = begin / work.chunk_elements() / share.ranks;
         const auto known_end = (first_chunk + kMaxSourceChunks) * share.ranks * work.chunk_elements();
@@ -229,8 +230,8 @@ class LayerOnGpu {
     each(t.elements(), DivideMatrix<A>{g, factors, t.rows, t.columns});
   }
 
-  // As the host: by Newton and Schulz, in place. The blocks of squares, and what comes of them, stand where the first product
-  // will.
+  // Newton-Schulz iterations in place, as on the host. The blocks of squares, and the inverse norm made of them, use the memory
+  // of the first product.
   void orthogonalise(const Work& work, std::size_t tensor, const MuonLayer::Scratch<A>& scratch) const {
     const auto& t = work.tensors()[tensor];
     A* const x = work.directions(tensor);

@@ -1,12 +1,13 @@
 // The update of a chunk as a GPU kernel: optimizers/elementwise.h on a Lane (core/cuda/lane.h), with the same rules, roundings
 // and codes, so with the same bits. Compiled without contraction (optimizers/cuda/CMakeLists.txt).
 //
-// A block takes a tile of 1,024 elements, the host's own, as four rows of 256 beside each other: a row is a block of 8-bit
-// states, whose greatest magnitude the threads find together.
+// A thread block takes a tile of 1,024 elements as four adjacent rows of 256. A row is a block of 8-bit states, whose greatest
+// magnitude the threads find together.
 //
 // A rule of an optimizer of whole layers does not change the weight and returns a direction (layer_kernels.h):
 //
-//   static A direction(const Factors<A>&, std::int64_t element, A weight, A gradient, A& state0, A& state1);  // of the part
+//   static A direction(const Factors<A>&, std::int64_t element, A weight, A gradient, A& state0, A& state1);  // counts in the
+//   part
 //
 // Internal to optimizers/.
 #pragma once
@@ -36,15 +37,15 @@ struct UpdatePartArgs {
 template <class Factors>
 struct UpdateArgs {
   Stored parameter = {}, master = {}, gradient = {}, states[2] = {};
-  const dynamic8::Map* maps[2] = {};  // of the states that are 8-bit
+  const dynamic8::Map* maps[2] = {};  // of those states that are 8-bit
   std::uint64_t seed = 0;             // of this step's stochastic rounding
   std::int64_t first_tile = 0;
-  void* directions = nullptr;  // of rules that say where to go, by element of the chunk
-  bool first = false;          // states hold nothing yet
+  void* directions = nullptr;  // written by rules that return directions; by element of the chunk
+  bool first = false;          // true: states have no content yet
   int parts = 0;
   UpdatePartArgs<Factors> part[kMaxUpdateParts] = {};
 
-  // The copy of a master weight is written whole, padding included, and so are all states at first.
+  // The copy of a master weight is always written whole, with padding; states are written whole at the first update.
   [[nodiscard]] TERRACE_INLINE bool copies() const { return master.format == Format::fp32; }
   [[nodiscard]] TERRACE_INLINE bool whole() const { return first || copies(); }
 };
@@ -162,7 +163,7 @@ class UpdateTile {
     place<A>(args.parameter, at) = weight;
   }
 
-  // 8-bit states of padding are read too: they share their block's scale. An array of them holds whole blocks.
+  // 8-bit states of padding are read, too, because they share their block's scale. An array of such states has whole blocks.
   TERRACE_KERNEL static A read_state(const Args& args, int s, std::int64_t at, bool in_part) {
     const auto& stored = args.states[s];
     if (args.first) return A{0};

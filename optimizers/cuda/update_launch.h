@@ -50,7 +50,7 @@ void launch_tiles(const Launcher& launcher, const UpdateMaps& maps, const Update
   std::size_t next = 0;
   while (tile < end_tile) {
     while (next < count && after(chunk.parts[next]) <= tile * kUpdateTile) ++next;
-    const std::size_t beyond = next + kMaxUpdateParts;  // the first part that finds no room
+    const std::size_t beyond = next + kMaxUpdateParts;  // the first part that does not fit
     const std::int64_t last_tile = beyond < count ? std::min(end_tile, chunk.parts[beyond].first / kUpdateTile) : end_tile;
     if (last_tile <= tile) throw std::logic_error("update on a GPU: more than 32 tensors within 1024 elements of a chunk");
     args.parts = 0;

@@ -6,11 +6,11 @@ namespace terrace {
 namespace {
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
-constexpr std::int64_t kAligned = 256;  // elements: sums of long pieces begin where vectors do
+constexpr std::int64_t kAligned = 256;  // elements: sums of long pieces are aligned for vectors
 std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
 
-// How many elements of each block are under way at a time, on all ranks: the rank that stages most decides. For every owner it
-// has the contributions of its machine, their sum, and one sum that comes in.
+// How many elements of each block are in transfer at a time, the same on all ranks: the rank that stages most decides. For
+// every owner, staging has the contributions of the rank's machine, their sum, and one sum that comes in.
 std::int64_t piece_elements(const Machines& machines, const Reduction& r, std::size_t staging_bytes) {
   int smallest = machines.ranks(), largest = 0;
   for (int m = 0; m < machines.count(); ++m) {
@@ -26,7 +26,7 @@ std::int64_t piece_elements(const Machines& machines, const Reduction& r, std::s
 
 }  // namespace
 
-// One piece of every block: elements [at, at + most) of it, as far as it has them. Staging has three areas for each owner.
+// One piece of every block: the block's elements [at, at + most), or fewer at its end. Staging has three areas for each owner.
 struct BetweenMachines::Piece {
   const Reduction& reduction;
   const std::byte* from;
@@ -178,7 +178,7 @@ SentByLink& SentByLink::operator+=(const SentByLink& more) {
 
 namespace {
 
-// Counts what a rank sends for one call, by walking the same messages without memory of their own.
+// Counts what a rank sends for one call, by going through the same messages without allocating memory for them.
 class SentCounter {
  public:
   SentCounter(const Call& call, int rank, const Machines& machines) : call_(call), rank_(rank), machines_(machines) {}
@@ -215,7 +215,7 @@ class SentCounter {
     }
   }
 
-  // Contributions to the blocks of all owners.
+  // Counts contributions to the blocks of all owners.
   void reduce(const std::vector<Block>& blocks) {
     if (adds_by_machine(machines_, call_.reduction)) {
       std::byte result{};  // not written
@@ -229,7 +229,7 @@ class SentCounter {
   [[nodiscard]] Bytes all() const { return call_.to.front(); }
   [[nodiscard]] std::size_t elements() const { return call_.from.front().size() / call_.reduction.from_bytes(); }
 
-  // Every rank owns a block of `size`, in units of `each`.
+  // Divides `size` bytes into one block per rank, in units of `each` bytes.
   [[nodiscard]] std::vector<Block> blocks_of(std::size_t size, std::size_t each) const {
     std::vector<Block> blocks;
     for (int r = 0; r < machines_.ranks(); ++r) {
@@ -238,7 +238,7 @@ class SentCounter {
     }
     return blocks;
   }
-  // One rank owns it.
+  // One rank owns everything.
   [[nodiscard]] std::vector<Block> only(int owner, std::size_t size) const {
     std::vector<Block> blocks(index(machines_.ranks()));
     blocks[index(owner)] = {0, static_cast<std::int64_t>(size)};

@@ -5,8 +5,7 @@
 //   fold    each rank gives every deputy of its machine (machines.h) its contributions; the deputies add them. Then, in
 //           ceil(log2 k) rounds, deputies of neighbouring machines add their sums. In pieces that bound the staging memory.
 //   gather  the same way back: from a block's owner to one deputy on every machine in ceil(log2 k) rounds, and from these to
-//   the
-//           other ranks of the machine. So a block crosses to each machine once.
+//           the other ranks of the machine. So a block crosses to each machine once.
 //
 // Owner:   the transport; made for one call. Threads: the call's. Errors: those of the means.
 #pragma once
@@ -22,7 +21,7 @@
 
 namespace terrace {
 
-// Memory for contributions and sums on their way, of a rank and call, if the sum does not need more for single elements.
+// Staging memory of a rank for one call; more is used only if single elements need more.
 inline constexpr std::size_t kStagingBytes = 32 * kMiB;
 
 struct Outgoing {
@@ -33,7 +32,7 @@ struct Incoming {
   int from = 0;
   Bytes bytes;
 };
-// What one fold adds: term i is at others + i · stride, except for `own` at its place.
+// The terms of one fold: term i is at others + i · stride, except that term own_place is `own`.
 struct Terms {
   const std::byte *own = nullptr, *others = nullptr;
   std::size_t stride = 0;
@@ -43,7 +42,7 @@ struct Terms {
 class BetweenMachines {
  public:
   struct Means {
-    // Sends and receives all of it at once. Messages between two ranks come in the order in which they stand here.
+    // Sends and receives all messages at once. Messages between two ranks arrive in the order of these lists.
     std::function<void(const std::vector<Outgoing>&, const std::vector<Incoming>&)> exchange;
     std::function<void(const Reduction&, std::byte* to, const Terms&, std::int64_t count)> fold;
     std::function<std::byte*(std::size_t bytes)> staging;
@@ -66,7 +65,7 @@ class BetweenMachines {
   const Means& means_;
 };
 
-// What a rank sends for a call to ranks of its own machine and to other machines.
+// The bytes that a rank sends for a call, to ranks of its own machine and to other machines.
 struct SentByLink {
   std::uint64_t within = 0, between = 0;
   SentByLink& operator+=(const SentByLink& more);

@@ -36,8 +36,8 @@ constexpr bool is_collective(Operation operation) { return operation < Operation
 
 struct Call {
   Operation operation = Operation::barrier;
-  Reduction reduction = {};           // where something is reduced
-  std::vector<ConstBytes> from = {};  // one span; one a rank for all-to-all
+  Reduction reduction = {};           // for operations that reduce
+  std::vector<ConstBytes> from = {};  // one span; for all-to-all one per rank
   std::vector<Bytes> to = {};         // likewise
   int peer = -1;                      // root, destination or source
   int lane = 0;                       // send and receive
@@ -58,7 +58,7 @@ std::uint64_t sent_bytes(const Call& call, int rank, int size);
 // A hash of everything that must be equal on all ranks of a collective, for ranks that cannot see each other's calls.
 std::uint64_t signature_of(const Call& call);
 
-// Block `rank` of `count` elements in `size` blocks, the first ones a little larger where they cannot be equal.
+// Block `rank` of `count` elements divided into `size` blocks; if they cannot be equal, the first ones have one element more.
 struct Block {
   std::int64_t begin = 0;
   std::int64_t count = 0;

@@ -2,20 +2,19 @@
 // runs when the stream reaches it, and its results are valid once the stream has passed it. So communication overlaps with
 // computation through streams and events, and the stream's events carry errors.
 //
-// Collectives of one communicator are issued in the same order on all its ranks, each with equal sizes; each rank may issue
-// them on several streams, they run in the order of issue. send() and receive() meet by (source, destination, lane), in order
+// All ranks of a communicator must issue its collectives in the same order and with equal sizes. A rank may issue them on
+// several streams; they run in the order of issue. send() and receive() are matched by (source, destination, lane), in order
 // within a lane. Different lanes never wait for each other if each has its own stream (a stream is a FIFO).
 //
-// A call may work in place only where its comment allows it; the bytes that it reads and writes may not overlap otherwise.
+// A call may work in place only if its comment allows it; otherwise the bytes that it reads and writes must not overlap.
 // Buffers must stay valid until the call has ended on its stream. Reductions have one order, which machines.h defines: the same
 // bits on every backend.
 //
 // Owner:   the caller; one object for each rank. Destroying it tells the other ranks that this rank has left.
 // Threads: one thread issues at a time.
 // Errors:  wrong arguments throw at once. A later failure (a rank died, left or waited too long, calls do not match) fails
-// every
-//          waiting call of the communicator on every rank, with a RankFailed that names the rank; the communicator cannot be
-//          used after it.
+//          every waiting call of the communicator on every rank, with a RankFailed that names the rank; the communicator cannot
+//          be used after it.
 #pragma once
 
 #include <chrono>
@@ -35,7 +34,7 @@ class Communicator {
   [[nodiscard]] virtual int rank() const = 0;
   [[nodiscard]] virtual int size() const = 0;
   [[nodiscard]] virtual const std::string& name() const = 0;   // "world", or the name given to split()
-  [[nodiscard]] virtual const Machines& machines() const = 0;  // on which its ranks are
+  [[nodiscard]] virtual const Machines& machines() const = 0;  // the machines of its ranks
   // Enqueues a checked call. All calls below end here.
   virtual void issue(Stream& stream, Call call) = 0;
   // Collective: a communicator of the ranks with the same color, in the order of (key, rank). Null for a negative color. It
@@ -51,21 +50,21 @@ class Communicator {
   // `to` is used on the root alone. In place there: from is to.
   void reduce(Stream& stream, const Reduction& reduction, ConstBytes from, Bytes to, int root);
   void broadcast(Stream& stream, Bytes bytes, int root);
-  // from[r] goes to rank r, to[r] comes from rank r. Sizes are free, but known on both sides; nothing is in place.
+  // from[r] goes to rank r, to[r] comes from rank r. Sizes may differ, but both sides must know them; no call works in place.
   void all_to_all(Stream& stream, std::vector<ConstBytes> from, std::vector<Bytes> to);
   void send(Stream& stream, ConstBytes bytes, int destination, int lane);
   void receive(Stream& stream, Bytes bytes, int source, int lane);
   void barrier(Stream& stream);
 };
 
-inline constexpr int kMessageLanes = 1 << 15;  // what every MPI takes as a tag
+inline constexpr int kMessageLanes = 1 << 15;  // every MPI accepts tags below this
 
 struct CommunicatorOptions {
   // A call that waits longer than this for other ranks fails, and with it all other calls, unless it is patient. It must be
   // longer than the slowest computation between two calls.
   std::chrono::milliseconds time_limit = std::chrono::minutes(10);
-  // So many consecutive ranks of the first communicator count as a machine; 0: as they are. With it a few ranks have the sums
-  // of many machines.
+  // This many consecutive ranks of the first communicator count as a machine; 0: the real machines. With it, a few ranks can
+  // add in the order of many machines.
   int ranks_per_machine = 0;
 };
 

@@ -12,7 +12,7 @@ namespace terrace {
 namespace folding {
 
 const Kernels* kernels_if_supported(int table) {
-  // A table of pointers and not an ifunc: sanitizers instrument resolvers, which run before they are ready.
+  // Not an ifunc: its resolver runs before the sanitizers, which instrument it, are ready.
   __builtin_cpu_init();
   switch (table) {
     case 0: return &kKernelsBaseline;

@@ -1,6 +1,6 @@
 // Fixed-order reductions: contributions are folded one after the other in the given order, on every backend.
 //
-//   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] stands first
+//   to[i] = ((from[0][i] ∘ from[1][i]) ∘ from[2][i]) …          and with `onto` the old to[i] comes first
 //
 // `count` elements, as the reduction counts them. fp32 and fp64 round after every operation; bf16 is widened, folded in fp32
 // and rounded once at the end. So every backend and every instruction set gives the same bits.
@@ -20,15 +20,15 @@
 namespace terrace {
 
 enum class Fold : std::uint8_t { sum, max };  // max: a NaN stays a NaN
-// In which order a communicator adds what is on several machines: by machine (machines.h), or all ranks in ascending order. On
-// one machine both are the same. fold() itself adds in the given order.
+// The order in which a communicator adds contributions from several machines: by machine (machines.h), or all ranks in
+// ascending order. On one machine both are the same. fold() itself adds in the given order.
 enum class SumOrder : std::uint8_t { machines, ranks };
 
 struct Reduction {
   DType from = DType::fp32;
   DType to = DType::fp32;  // as `from`; or fp32 for bf16 `from`, an accumulator wider than the wire dtype; or bf16 for fp32
   Fold fold = Fold::sum;
-  bool onto = false;  // fold onto what `to` holds
+  bool onto = false;  // folds onto the old content of `to`
   // Messages are packed blocks of fp32 numbers (block8.h), which are summed as fp32: an element of `from` is such a block, and
   // an element of `to` its 256 numbers.
   bool blocks = false;

@@ -1,5 +1,5 @@
-// The source of every kernel table; each fold_<isa>.cpp includes it once. Everything has internal linkage. Lanes never meet,
-// so the instruction set decides how many elements run at once and nothing else.
+// The source of every kernel table; each fold_<isa>.cpp includes it once. Everything has internal linkage. Lanes are
+// independent, so the instruction set only decides how many elements run at once.
 
 namespace terrace::folding {
 namespace {
@@ -37,7 +37,7 @@ TERRACE_INLINE void store(u16* p, VecF v) {
   __builtin_memcpy(p, &h, sizeof h);
 }
 
-// The same past the cache. ThreadSanitizer does not see such stores.
+// The same stores past the cache; not with ThreadSanitizer, which does not see them.
 #if defined(__AVX2__) && !defined(__SANITIZE_THREAD__)
 typedef long long VecQ __attribute__((vector_size(32)));
 #if __has_builtin(__builtin_nontemporal_store)  // Clang's
@@ -75,8 +75,8 @@ TERRACE_INLINE V folded(V a, V b) {
 template <class T>
 constexpr i64 kLanes = sizeof(T) == 8 ? 8 : 16;
 
-// Rows vectors of every source, so far apart, one source after the other. All is read before anything is written, so `to` may be
-// a source.
+// Folds kRows vectors of every source, `apart` elements apart, one source after the other. All vectors are read before any is
+// written, so `to` may be a source.
 template <int kRows, bool kMax, bool kOnto, bool kStream, class F, class T>
 TERRACE_INLINE void tile(T* to, const F* const* from, int sources, i64 at, i64 apart) {
   decltype(load(to)) sum[kRows];
@@ -92,7 +92,7 @@ TERRACE_INLINE void tile(T* to, const F* const* from, int sources, i64 at, i64 a
       store(to + at + row * apart, sum[row]);
 }
 
-// What is left of a vector, through a padded one.
+// Folds the elements that do not fill a vector, by padded vectors.
 template <bool kMax, bool kOnto, class F, class T>
 TERRACE_INLINE void rest(T* to, const F* const* from, int sources, i64 at, i64 count) {
   T padded_to[kLanes<F>] = {};
@@ -115,7 +115,7 @@ void fold(void* to_bytes, const void* const* from_bytes, int sources, i64 count)
   constexpr int kRows = 4;
   T* const to = static_cast<T*>(to_bytes);
   const F* const* const from = reinterpret_cast<const F* const*>(from_bytes);
-  // Four stretches side by side: a processor fetches ahead within a page only, so that more is under way.
+  // Four stretches at once: a processor prefetches only within a page, so several stretches keep more loads in flight.
   const i64 stretch = count / (kRows * lanes) * lanes;
   for (i64 i = 0; i < stretch; i += lanes) tile<kRows, kMax, kOnto, kStream>(to, from, sources, i, stretch);
   i64 at = kRows * stretch;
@@ -126,7 +126,7 @@ void fold(void* to_bytes, const void* const* from_bytes, int sources, i64 count)
 
 typedef std::int8_t VecC __attribute__((vector_size(16)));
 
-// Blocks of a scale and 256 codes.
+// Folds blocks of a scale and 256 codes.
 template <bool kOnto>
 void fold_blocks(void* to_bytes, const void* const* from_bytes, int sources, i64 blocks) {
   constexpr i64 kElements = 256, kBytes = 260, lanes = kLanes<float>;

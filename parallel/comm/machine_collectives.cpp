@@ -48,7 +48,7 @@ void copy_to(std::byte* to, const std::byte* from, std::size_t bytes) {
 // switch at the same pieces, and wait for each other at each, so they see the same times.
 class SlotWriter {
  public:
-  // Of piece k, in ascending order.
+  // Called for each piece k, in ascending order.
   void begin(std::int64_t k) {
     const auto turn = k < kWarm ? -1 : (k - kWarm) / kTrial;
     if (turn == turn_ || turn > 2) return;
@@ -96,11 +96,11 @@ void MachineWindow::gather(const Call& call) {
 void MachineWindow::reduce_scatter(const Call& call) {
   const auto ranks = controls_.size();
   const auto e = call.reduction.from_bytes(), e_to = call.reduction.to_bytes();
-  const auto part = kSlotBytes / ranks / kLine * kLine;  // of a slot, for each rank
+  const auto part = kSlotBytes / ranks / kLine * kLine;  // bytes of a slot for each rank
   const std::byte* const from = call.from.front().data();
   const auto block = call.from.front().size() / ranks;
   const Cut cut{static_cast<std::int64_t>(block / e), static_cast<std::int64_t>(part / e)};
-  // In place its result is its own block.
+  // In place, the result is the rank's own block of `from`.
   const bool past_cache = goes_past_cache(call) && call.to.front().data() != from + rank_ * block;
   SlotWriter slots;
   run_pieces(
@@ -191,7 +191,7 @@ void MachineWindow::all_reduce(const Call& call) {
           sources[r] =
               r == rank_ ? from + bytes_of(block.begin, e) : slot(r, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         }
-        // This rank's own part of the slot, which no rank has written, gets the sum.
+        // The sum goes into this rank's own part of the slot, which no rank has written.
         std::byte* const sum = slot(rank_, piece_ + static_cast<std::uint64_t>(k)) + rank_ * part;
         fold(call.reduction, sum, sources, block.count);
         hand_out(to + bytes_of(block.begin, e_to), sum, bytes_of(block.count, e_to));

@@ -84,7 +84,7 @@ bool MachineWindow::a_rank_failed() { return rank_failed; }
 struct MachineWindow::Control {
   alignas(kLine) std::atomic<std::uint64_t> written{0};  // pieces that others may read
   alignas(kLine) std::atomic<std::uint64_t> settled{0};  // pieces whose folded part others may read
-  alignas(kLine) std::atomic<std::uint64_t> read{0};     // pieces that this rank has read of all
+  alignas(kLine) std::atomic<std::uint64_t> read{0};     // pieces that this rank has read from all ranks
   alignas(kLine) std::array<std::atomic<std::uint64_t>, kSlots> signature = {};
   std::atomic<pid_t> process{0};
   std::atomic<bool> left{false};
@@ -233,7 +233,7 @@ std::chrono::nanoseconds MachineWindow::stopped_for(std::size_t member) {
   const std::chrono::nanoseconds since = now - looked;
   if (since < every) return time;
   looked = now;
-  // A look that comes late says nothing of the time before it: perhaps both processes were stopped.
+  // A late look tells nothing about the time before it: perhaps both processes were stopped.
   time = is_stopped(controls_[member]->process) ? time + std::min(since, 2 * every) : std::chrono::nanoseconds{};
   return time;
 }
@@ -300,7 +300,7 @@ void MachineWindow::wait_all(std::atomic<std::uint64_t> Control::*progress, std:
       group_->sleepers.fetch_add(1);
       if (!ready() && !failed()) futex_wait(group_->bell, bell, kLook);
       group_->sleepers.fetch_sub(1);
-      const bool left = controls_[r]->left;  // read first: a rank makes ready what it will, and then leaves
+      const bool left = controls_[r]->left;  // read before ready(): a rank makes everything ready before it leaves
       if (!ready()) check(members_[r], left, number_, wait.since());
     }
   }

@@ -25,7 +25,7 @@ namespace terrace {
 
 class MachineWindow {
  public:
-  // Collective over `machine`. `members`: each rank's number in the communicator that errors speak of.
+  // Collective over `machine`. `members`: each rank's number in the communicator that error messages name.
   MachineWindow(MPI_Comm machine, std::string name, std::vector<int> members, std::chrono::milliseconds time_limit);
 
   void run(const Call& call);                                        // the window's ranks are all ranks of the call
@@ -34,13 +34,14 @@ class MachineWindow {
   void end(std::uint64_t number);
   // Checks a wait for the member `rank` that began at `since`: throws if any rank failed, if `rank` left or died, if its
   // process has been stopped (SIGSTOP, a debugger) for the time limit, or if a call that is not patient waited too long.
-  // `left`: whether it had left before the caller looked, for the last time, for what it waits for.
+  // `left`: true if `rank` had already left when the caller last checked what it waits for.
   void check(int rank, bool left, std::uint64_t number, std::chrono::steady_clock::time_point since);
-  [[nodiscard]] bool has_left(int rank) const;  // of this machine
+  [[nodiscard]] bool has_left(int rank) const;  // for ranks of this machine
   [[nodiscard]] bool is_patient(std::uint64_t number) const { return number == patient_; }
-  // `on_another_machine`: the text is the failure() of ranks there.
+  // `on_another_machine`: `why` is the failure() of ranks there.
   void fail(const std::string& why, bool on_another_machine = false) noexcept;
-  // Tells the others that this rank leaves. True if all ranks do so within a short time: then collective clean-up cannot hang.
+  // Tells the others that this rank leaves. Returns true if all ranks leave within a short time: then collective clean-up
+  // cannot hang.
   bool leave() noexcept;
   [[nodiscard]] bool failed() const;
   [[nodiscard]] std::string failure() const;
@@ -57,14 +58,14 @@ class MachineWindow {
   // A rank may be some pieces ahead of the slowest, and all of its slots together stay in the cache.
   static constexpr std::uint64_t kSlots = 4;
   static constexpr std::size_t kSlotBytes = 128 * kKiB;
-  static constexpr std::size_t kLine = 64;  // of the cache
+  static constexpr std::size_t kLine = 64;  // bytes of a cache line
 
   // machine_window.cpp: memory, waiting, failures.
-  [[nodiscard]] std::size_t place_of(int member) const;  // the number of members if it is none
+  [[nodiscard]] std::size_t place_of(int member) const;  // index in members_; the number of members if not found
   void run_pieces(const Call& call, std::int64_t count, const Piece& write, const Piece& settle, const Piece& read);
   void wait_all(std::atomic<std::uint64_t> Control::*progress, std::uint64_t value);
   void advance(std::atomic<std::uint64_t>& progress, std::uint64_t value);
-  void ring();  // wakes those that sleep until something changes
+  void ring();  // wakes the ranks that sleep until something changes
   void check_signatures(std::uint64_t mine, std::uint64_t piece);
   void publish_position();
   std::chrono::nanoseconds stopped_for(std::size_t member);
@@ -82,7 +83,7 @@ class MachineWindow {
   const std::string name_;
   const std::vector<int> members_;
   const std::chrono::milliseconds time_limit_;
-  const std::chrono::nanoseconds yielding_;  // of a waiting rank, before it sleeps
+  const std::chrono::nanoseconds yielding_;  // how long a waiting rank yields before it sleeps
   MPI_Win window_ = MPI_WIN_NULL;
   std::size_t rank_ = 0;
   std::vector<Control*> controls_;
@@ -95,10 +96,10 @@ class MachineWindow {
   };
   std::vector<Stopped> stopped_;
   std::uint64_t piece_ = 0;   // pieces of all calls before; the same on all ranks
-  mutable std::mutex mutex_;  // the log, and stopped_
+  mutable std::mutex mutex_;  // guards log_ and stopped_
   PositionLog log_;
   std::uint64_t number_ = 0;               // of the collective under way
-  std::atomic<std::uint64_t> patient_{0};  // its number where it is patient, else 0
+  std::atomic<std::uint64_t> patient_{0};  // the number of the collective under way if it is patient, else 0
 };
 
 }  // namespace terrace

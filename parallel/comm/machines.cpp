@@ -41,8 +41,8 @@ int Machines::rounds() const {
   return rounds;
 }
 
-// Which of the machines first .. first + 2^round - 1 has their sum of a block: the one with the home's low bits in its number,
-// as far as there is one.
+// Which of the machines first .. first + 2^round - 1 has their sum of a block: the one whose number has the home's low bits, as
+// far as such a machine exists.
 int Machines::holder(int first, int round, int home) const {
   for (int half = (1 << round) / 2; half >= 1; half /= 2)
     if ((home & half) != 0 && first + half < count()) first += half;
@@ -60,7 +60,7 @@ std::optional<Machines::Meeting> Machines::meeting(int round, int machine, int h
 
 namespace {
 
-// How many of the 2^round homes' low bits lead to the busiest one of `machines` machines (Machines::holder).
+// How many of the 2^round values of a home's low bits lead to the busiest of `machines` machines (Machines::holder).
 std::int64_t most_held(int machines, int round) {
   const int half = (1 << round) / 2;
   if (half == 0 || machines >= 2 * half) return 1;
@@ -72,8 +72,8 @@ std::int64_t most_held(int machines, int round) {
 std::int64_t busiest_blocks(int machines) {
   std::int64_t blocks = 0;
   for (int round = 0; (1 << round) < machines; ++round) {
-    const int half = 1 << round, last = (machines - 1) / (2 * half) * (2 * half) + half;  // the right one of the last meeting
-    const std::int64_t homes = (machines + 2 * half - 1) / (2 * half);                    // with equal low bits
+    const int half = 1 << round, last = (machines - 1) / (2 * half) * (2 * half) + half;  // right machine of the last meeting
+    const std::int64_t homes = (machines + 2 * half - 1) / (2 * half);                    // homes with equal low bits
     blocks += homes * (last < machines ? most_held(machines - last, round) : 1);
   }
   return blocks;

@@ -9,12 +9,12 @@
 //   ((P_0 + P_1) + (P_2 + P_3)), …           of four, of eight; a sum without a right neighbour waits for the next round
 //
 // and with `onto` the old content is added last, on the left: old + (that sum). On one machine everything is fold(): the old
-// content first, then the ranks in ascending order. Sums of machines are fp32, also of bf16 contributions and of packed blocks
-// (fp64 of fp64), and are sent as such; a bf16 result is rounded once, at the end.
+// content first, then the ranks in ascending order. Sums of machines are fp32, even of bf16 contributions and of packed blocks
+// (fp64 if contributions are fp64), and are sent in that dtype; a bf16 result is rounded once, at the end.
 //
 // The transfers follow the order: a sum over k machines takes ceil(log2 k) rounds. A block of the result has a home, the
-// machine of the rank that owns it, and in every round one of two neighbours gives its sum of the block to the other. Which
-// one keeps it is chosen by the home's number, so that each machine sends as many bytes as any other, and none twice.
+// machine of the rank that owns it, and in every round one of two neighbours gives its sum of the block to the other. The
+// home's number decides which one keeps it, so that all machines send the same number of bytes, and no byte twice.
 //
 // Threads: values.
 #pragma once
@@ -51,7 +51,7 @@ class Machines {
     bool keeper_is_left = false;
     friend bool operator==(const Meeting&, const Meeting&) = default;
   };
-  // The one that `machine` takes part in, if any.
+  // The meeting in which `machine` takes part, if there is one.
   [[nodiscard]] std::optional<Meeting> meeting(int round, int machine, int home) const;
 
   friend bool operator==(const Machines&, const Machines&) = default;
@@ -63,22 +63,22 @@ class Machines {
   int ranks_ = 0;
 };
 
-// How many of its k blocks the busiest machine sends or receives in the rounds of a sum or a gather, at most, added over the
-// rounds, because in each one all wait for the busiest. k − 1 for powers of two. For other numbers it is up to 2.3 times that:
-// the last machine takes part in the meetings of those that are missing.
+// The greatest number of its k blocks that the busiest machine sends or receives in all rounds of a sum or a gather; rounds are
+// added, because in each round all machines wait for the busiest. It is k − 1 for powers of two, and up to 2.3 times that for
+// other numbers, because the last machine replaces missing machines in their meetings.
 std::int64_t busiest_blocks(int machines);
 
-// The parts of a sum over machines: of contributions on one machine, of two machines' sums, and of a sum onto the result.
+// The reductions of a sum over machines: within one machine, of two machines' sums, and of a sum onto the result.
 DType sum_dtype(const Reduction& reduction);        // of a machine's sum
-std::size_t sum_bytes(const Reduction& reduction);  // of it, for one element of `from`
+std::size_t sum_bytes(const Reduction& reduction);  // of a machine's sum, for one element of `from`
 Reduction within_machine(const Reduction& reduction);
 Reduction across_machines(const Reduction& reduction);
 Reduction onto_result(const Reduction& reduction);
-// The element counts of these differ from the reduction's where an element is a packed block.
+// The element count of a machine's sum: not `count` if an element is a packed block.
 std::int64_t sum_elements(const Reduction& reduction, std::int64_t count);
 
 [[nodiscard]] bool adds_by_machine(const Machines& machines, const Reduction& reduction);
-// All contributions, in ascending rank order of `from`, added in the order of this file.
+// Adds all contributions, in ascending rank order in `from`, in the order of this file.
 void fold(const Machines& machines, const Reduction& reduction, std::byte* to, std::span<const std::byte* const> from,
           std::int64_t count);
 

@@ -1,5 +1,5 @@
-// Collectives between machines: what BetweenMachines says, through MPI. Sums in rank order (canonical reduction needs them) are
-// direct: every rank sends each owner its block, and the owner folds what came.
+// Collectives between machines: exchanges the messages of BetweenMachines through MPI. Sums in rank order (canonical reduction
+// needs them) are direct: every rank sends each owner its block, and the owner folds the received blocks.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -13,8 +13,8 @@
 namespace terrace {
 namespace {
 
-// How much longer than a call's time limit a rank waits for other machines in the first round of far_match(), and again in each
-// later one: the rank that waits for the missing rank itself must be the first to report it.
+// How much longer than a call's time limit a rank waits for other machines: once in the first round of far_match(), and once
+// more in each later round. So the rank that waits directly for a missing rank is the first to report it.
 std::chrono::milliseconds grace_of(std::chrono::milliseconds time_limit) {
   return std::min<std::chrono::milliseconds>(time_limit / 4, std::chrono::seconds(2));
 }
@@ -52,8 +52,9 @@ void MpiTransport::far(const Call& call, std::uint64_t number) {
   }
 }
 
-// Afterwards all ranks have arrived and their calls match. First the ranks of a machine meet. Then, in round s, each machine
-// hears from the one 2^s before it, which has by then heard from 2^s machines. Every machine compares its call with those.
+// After this, all ranks have arrived and their calls match. First the ranks of a machine meet. Then, in round s, each machine
+// gets a message from the machine 2^s before it, which has by then messages of 2^s machines. Every machine compares its call
+// with theirs.
 void MpiTransport::far_match(const Call& call, std::uint64_t number) {
   window_->match(call);
   struct Purpose {
@@ -80,7 +81,7 @@ void MpiTransport::far_match(const Call& call, std::uint64_t number) {
   }
 }
 
-// Block r of bytes / each elements in as many blocks as ranks, as counts of bytes.
+// Divides the bytes, in units of `each`, into one block per rank; the blocks are in bytes.
 std::vector<Block> MpiTransport::blocks_of(std::size_t bytes, std::size_t each) const {
   const auto unit = static_cast<std::int64_t>(each), count = static_cast<std::int64_t>(bytes) / unit;
   std::vector<Block> blocks;
@@ -155,7 +156,7 @@ void MpiTransport::fold_in_rank_order(const Reduction& reduction, const std::byt
   }
 }
 
-// On one machine.
+// Only on one machine.
 void MpiTransport::gather_directly(const Call& call, std::uint64_t number) {
   const auto& mine = call.from.front();
   std::vector<Outgoing> out;

@@ -14,14 +14,14 @@
 namespace terrace {
 namespace {
 
-// The end of MPI waits for all ranks, of which one may be stopped or hang. Ranks that end after a failure come together, or
-// soon after it.
+// MPI_Finalize waits for all ranks, and one of them may be stopped or hang. After a failure, the ranks that can end arrive
+// together or soon after each other.
 constexpr std::chrono::seconds kEndAfterFailure{2};
 constexpr std::chrono::milliseconds kLook{1};
 
-// Waits until all ranks have come. MPI_Finalize alone would let a rank pass whose neighbour came, waited for it, and was
-// stopped meanwhile: nothing would be left that watches that one, and the launcher would wait for it without a limit. Of ranks
-// that come from here, MPI_Finalize wants one more sign of life.
+// Waits until all ranks have arrived. With MPI_Finalize alone, a rank could end although its neighbour, which had arrived and
+// waited for it, was stopped meanwhile: then nothing would watch the stopped rank, and the launcher would wait for it without a
+// limit. After this function, MPI_Finalize needs only one more sign of life from each rank.
 void meet_at_the_end() {
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   MPI_Request all = MPI_REQUEST_NULL;
@@ -44,7 +44,7 @@ void finalise(int status, std::chrono::milliseconds time_limit) {
   MPI_Finalize();
 }
 
-// MPI cannot be initialised twice in one process, so this is the process's and not a communicator's.
+// MPI cannot be initialised twice in one process, so this belongs to the process, not to a communicator.
 void initialise_once(std::chrono::milliseconds time_limit) {
   int initialised = 0;
   MPI_Initialized(&initialised);

@@ -44,7 +44,7 @@ std::vector<int> MpiPulse::ranks_of(MPI_Comm part) const {
   return all;
 }
 
-// Without bytes, so that a rank that never receives them takes no memory to speak of.
+// The messages have no bytes, so a rank that never receives them uses almost no memory.
 void MpiPulse::send(int tag, int rank) const {
   MPI_Request request = MPI_REQUEST_NULL;
   if (MPI_Isend(nullptr, 0, MPI_BYTE, rank, tag, comm_, &request) == MPI_SUCCESS) MPI_Request_free(&request);

@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 constexpr std::size_t kLargestMessage = kGiB;     // MPI counts in int
 constexpr std::size_t kDirectBytes = 256 * kKiB;  // from here on a message costs less than the window's second copy
 constexpr auto kLook = 5ms;                       // how often a waiting thread checks whether the others still run
-constexpr auto kLastWord = 2s;                    // how long a message may be under way that its receiver has taken
+constexpr auto kLastWord = 2s;                    // how long the last message of a rank that has left may take
 constexpr int kSpins = 1000;                      // tests before the thread sleeps in between
 
 void demand(int status, const char* what) {
@@ -78,7 +78,7 @@ MpiTransport::MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorO
   MPI_Comm_size(machine_, &local);
   neighbours_.resize(static_cast<std::size_t>(local));
   demand(MPI_Allgather(&rank_, 1, MPI_INT, neighbours_.data(), 1, MPI_INT, machine_), "MPI_Allgather");
-  std::vector<int> machine_of_rank(static_cast<std::size_t>(size_));  // the first of its ranks
+  std::vector<int> machine_of_rank(static_cast<std::size_t>(size_));  // a machine is named by its first rank
   demand(MPI_Allgather(&neighbours_.front(), 1, MPI_INT, machine_of_rank.data(), 1, MPI_INT, inner_), "MPI_Allgather");
   machines_ = Machines::of(machine_of_rank);
   window_ = std::make_unique<MachineWindow>(machine_, name_, neighbours_, options_.time_limit);
@@ -92,7 +92,7 @@ Watchdog MpiTransport::watchdog(const std::string& where) const {
           }};
 }
 
-// Before the first call that depends on it: ranks that divide themselves in different ways would wait for each other there.
+// Checked before the first call that depends on it: ranks with different divisions would wait for each other there.
 void MpiTransport::demand_same_division() const {
   std::vector<int> all(static_cast<std::size_t>(size_));
   demand(MPI_Allgather(&options_.ranks_per_machine, 1, MPI_INT, all.data(), 1, MPI_INT, inner_), "MPI_Allgather");
@@ -285,13 +285,13 @@ void MpiTransport::fail(const std::string& why) noexcept {
   } catch (const std::exception&) {  // without memory for the text
     window_->fail(why);
   }
-  // Also if another rank was the first to fail, on any machine: whoever hears that this rank has left has heard the reason from
-  // it before. The first one's own words may come later.
+  // This is sent even if another rank failed first, on any machine: a rank that hears that this rank has left has then received
+  // a reason before. The first rank's own message may arrive later.
   if (!told_.exchange(true)) tell_other_machines(kFailureTag);
 }
 
-// Ranks of other machines cannot see the window. The sender does not wait for these messages. Without memory for one, a rank
-// that waits for this one finds out at its time limit.
+// Ranks of other machines cannot see the window. The sender does not wait for these messages. If there is no memory for one, a
+// rank that waits for this rank finds out at its time limit.
 void MpiTransport::tell_other_machines(int tag) noexcept try {
   if (one_machine()) return;
   const auto text = tag == kFailureTag ? window_->failure() : std::string();
@@ -309,7 +309,7 @@ void MpiTransport::tell_other_machines(int tag) noexcept try {
 void MpiTransport::hear_other_machines() {
   if (one_machine()) return;
   const std::lock_guard lock(hearing_);
-  // A rank tells the reason before it leaves: so the reason is there if its leave is.
+  // A rank sends the reason before it leaves, so when its leave has arrived, the reason has, too.
   for (const int tag : {kLeftTag, kFailureTag}) {
     int there = 0;
     MPI_Status status;
@@ -333,7 +333,8 @@ bool MpiTransport::has_left(int peer) {
 void MpiTransport::leave() noexcept {
   tell_other_machines(kLeftTag);
   const auto limited = watchdog("the end");
-  // Between machines, late messages of this kind must not meet another communicator with the same number: it is not given back.
+  // Between machines, late messages of this kind must not reach another communicator with the same number, so these are not
+  // freed.
   if (!window_->leave() || !one_machine()) return;
   MPI_Comm_free(&machine_);
   MPI_Comm_free(&inner_);

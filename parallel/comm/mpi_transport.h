@@ -1,10 +1,10 @@
 // Ranks as processes under MPI. Collectives within one machine go through its shared window; messages between two ranks, and
 // everything between machines, are MPI's non-blocking calls, tested by the waiting thread, which yields.
 //
-// Sends are synchronous (MPI_Issend): they end when the receiver has come, as on every other backend, so that a program that
-// would deadlock on a large message does so on a small one too.
+// Sends are synchronous (MPI_Issend): they end when the receiver has arrived, as on every other backend, so that a program that
+// would deadlock on a large message does so on a small one, too.
 //
-// Owner, threads, errors: transport.h. After a failure, what MPI has not sent yet may still be read by it: the process should
+// Owner, threads, errors: transport.h. After a failure, MPI may still read buffers that it has not sent yet: the process should
 // end.
 #pragma once
 
@@ -30,7 +30,7 @@ namespace terrace {
 
 class MpiTransport final : public Transport {
  public:
-  // Collective. `pulse`: of the communicator that this one is a part of.
+  // Collective. `pulse`: that of the communicator from which this one was split.
   MpiTransport(MPI_Comm ranks, std::string name, const CommunicatorOptions& options, std::shared_ptr<MpiPulse> pulse = nullptr);
 
   int rank() const override { return rank_; }
@@ -45,18 +45,17 @@ class MpiTransport final : public Transport {
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // of inner_
+  static constexpr int kDataTag = 0, kMatchTag = 1, kFailureTag = 2, kLeftTag = 3;  // tags in inner_
   [[nodiscard]] Watchdog watchdog(const std::string& where) const;
   void demand_same_division() const;
   void demand_shared_memory() const;
   void dispatch(const Call& call, std::uint64_t number);
-  void meet(const Call& call, std::uint64_t number);  // for a call whose bytes something else moves
-  // Sends and receives all of it at once; every span may be larger than MPI can count.
-  // `grace` is added to the time limit.
+  void meet(const Call& call, std::uint64_t number);  // for a call whose bytes another transport moves
+  // Sends and receives all messages at once; every span may be larger than MPI can count. `grace` is added to the time limit.
   void exchange(MPI_Comm comm, int tag, const std::vector<Outgoing>& out, const std::vector<Incoming>& in, std::uint64_t number,
                 std::chrono::milliseconds grace = {});
   static void cancel(std::vector<MPI_Request>& requests);
-  // For a wait for `peer` in the call `number`; throws if it cannot end.
+  // Checks a wait for `peer` in the call `number`; throws if the wait cannot end.
   void check(int peer, bool left, std::uint64_t number, std::chrono::steady_clock::time_point since);
   [[nodiscard]] bool one_machine() const { return static_cast<int>(neighbours_.size()) == size_; }
   void tell_other_machines(int tag) noexcept;
@@ -85,11 +84,11 @@ class MpiTransport final : public Transport {
   Machines machines_;
   std::unique_ptr<MachineWindow> window_;
   std::shared_ptr<MpiPulse> pulse_;  // null: all ranks of the world are on one machine
-  std::vector<int> of_world_;        // each rank's number for it
-  std::atomic<bool> told_{false};    // the other machines, of a failure
+  std::vector<int> of_world_;        // each rank's number in the world of the pulse
+  std::atomic<bool> told_{false};    // true: the other machines have been told of a failure
   std::mutex hearing_;
   std::set<int> gone_;                  // ranks on other machines that have left
-  std::deque<std::string> obituaries_;  // on their way
+  std::deque<std::string> obituaries_;  // messages that are still being sent
 };
 
 }  // namespace terrace

@@ -14,7 +14,7 @@
 
 namespace terrace {
 
-// Collective over `host`, which keeps its own calls. Each rank's device is another GPU.
+// Collective over `host`, which can be used as before. Each rank must have a different GPU.
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device& device);
 
 }  // namespace terrace

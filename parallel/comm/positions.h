@@ -1,6 +1,6 @@
 // The position of each rank of a communicator, for the report of a hang.
 //
-// Owner:   values; a backend keeps one Position a rank where all of its ranks can read it.
+// Owner:   values; a backend keeps one Position per rank where all of its ranks can read it.
 // Threads: values.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace terrace {
 struct Position {
   std::uint64_t ended = 0;    // calls that have ended
   std::uint64_t pending = 0;  // calls that run now, on several streams
-  std::uint64_t number = 0;   // of the oldest of them, counted from 1 in the order of issue
+  std::uint64_t number = 0;   // of the oldest running call, counted from 1 in the order of issue
   std::string call;           // that call as text
   bool left = false;          // this rank destroyed its communicator
 };
@@ -40,7 +40,7 @@ class PositionLog {
 
 // "16 calls ended, in call 17, all-reduce of 64 bytes (fp32 sum)"
 std::string to_string(const Position& position);
-// One line a rank.
+// One line per rank.
 std::string report(std::span<const Position> positions);
 
 }  // namespace terrace

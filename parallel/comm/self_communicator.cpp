@@ -1,5 +1,5 @@
 // A group of one. On streams of the host it is a group of threads with one thread, which reads its own buffers. On streams of a
-// GPU the bytes are the GPU's: what would be exchanged is copied, and the fold of one contribution is a conversion.
+// GPU the bytes are in GPU memory: exchanges are copies, and the fold of one contribution is a conversion.
 #include <string>
 #include <utility>
 

@@ -20,7 +20,7 @@ namespace {
 
 constexpr const char *kJob = "PMIX_NAMESPACE", *kRank = "PMIX_RANK";
 
-// Of the environment with which a process began; empty without it, and of another user's process.
+// A variable of the environment with which a process began; empty if it is not set, or if the process is another user's.
 std::string variable_of(pid_t process, std::string_view name) {
   std::ifstream environment(fmt::format("/proc/{}/environ", process), std::ios::binary);
   for (std::string entry; std::getline(environment, entry, '\0');)
@@ -37,7 +37,7 @@ bool read_number(const std::string& text, Number& number) {
 
 }  // namespace
 
-// Its state, after its name in brackets, is T or t.
+// True if the state in /proc, which follows the name in brackets, is T or t.
 bool is_stopped(pid_t process) {
   std::array<char, 512> text = {};
   const int file = ::open(fmt::format("/proc/{}/stat", process).c_str(), O_RDONLY | O_CLOEXEC);

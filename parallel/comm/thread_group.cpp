@@ -168,7 +168,7 @@ void ThreadGroup::fail(int rank, const std::string& why) noexcept {
   try {
     fail_locked(fmt::format("{}: rank {} failed: {}{}", name_, rank, why, positions()));
   } catch (const std::exception&) {
-    fail_locked("out of memory");  // so short that it needs none
+    fail_locked("out of memory");  // short enough to need none
   }
 }
 

@@ -13,7 +13,7 @@
 namespace terrace {
 namespace {
 
-// Collectives run in the order of issue, also when they were issued to different streams.
+// Collectives run in the order of issue, even if they were issued to different streams.
 class Turns {
  public:
   void take(std::uint64_t turn) {
@@ -43,7 +43,7 @@ class Turns {
   std::exception_ptr error_;
 };
 
-// `text`, or a text so short that it needs no memory.
+// Returns text() or, if there is no memory for it, `brief`, which is so short that it needs none.
 template <class Text>
 std::string text_or(const char* brief, const Text& text) noexcept {
   try {
@@ -146,7 +146,7 @@ class StreamCommunicator final : public Communicator {
 
  private:
   const std::shared_ptr<Shared> shared_;
-  std::uint64_t issued_ = 0, turns_ = 0;  // the issuing thread's
+  std::uint64_t issued_ = 0, turns_ = 0;  // used only by the issuing thread
 };
 
 }  // namespace

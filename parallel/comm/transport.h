@@ -34,8 +34,8 @@ class Transport {
 };
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<Transport> transport);
-// The transport that make_communicator() was given, to be used in another way; nothing may have been issued to it.
-// std::logic_error for a decorator.
+// Takes the transport that make_communicator() was given out of the communicator, to use it in another way. No call may have
+// been issued. std::logic_error for a decorator.
 std::shared_ptr<Transport> release_transport(std::unique_ptr<Communicator> communicator);
 
 }  // namespace terrace

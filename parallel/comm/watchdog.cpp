@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kLook = 200ms;  // far less than a WaitClock takes for a pause of the process
+constexpr auto kLook = 200ms;  // far shorter than a gap that a WaitClock takes for a pause of the process
 constexpr auto kLeastOfMpi = 10s;
 
 }  // namespace

@@ -34,8 +34,8 @@ class Watchdog {
   std::thread thread_;
 };
 
-// How long ranks wait for each other in MPI's own calls, where calls of a communicator have this limit. Processes never start
-// and end at the same moment, so it is not shorter than some seconds.
+// The limit of waits in MPI's own calls, if a communicator's calls have this time limit. It is at least some seconds, because
+// processes never start and end at the same moment.
 std::chrono::milliseconds limit_of_mpi(std::chrono::milliseconds time_limit);
 // "rank 0: waited 600 s for other ranks in the start of MPI", which of them are stopped, and what to do.
 std::string describe_wait_in_mpi(const std::string& where, std::chrono::milliseconds time_limit);

@@ -7,7 +7,7 @@
 namespace terrace::layers {
 namespace {
 
-// All positions of a sequence against all of them.
+// All queries of a sequence against all its keys.
 AttentionBlock whole_block(const AttentionShape& s, std::int64_t window) {
   return {.batch = s.batch,
           .heads = s.heads,
@@ -32,7 +32,8 @@ void attend_sequences_grad(LayerContext& ctx, const AttentionShape& shape, std::
                                 Accumulate::no);
 }
 
-// f(the shape of a document, a function from a tensor of all rows to its rows, its log-sum-exps).
+// Calls f for each document with its shape, a function that takes the document's rows from a tensor of all rows, and its
+// log-sum-exps.
 template <class F>
 void each_document(const LayerContext& ctx, const SequenceAttention& attention, const TensorView& lse, F&& f) {
   const auto& s = attention.shape;
@@ -67,7 +68,8 @@ void attend_grad(LayerContext& ctx, const SequenceAttention& attention, TensorVi
   });
 }
 
-// A query meets (S + 1) / 2 keys on average, and as many values; with a window of W positions all but the first W meet W.
+// A query meets (S + 1) / 2 keys on average, and as many values. With a window of W positions, every query after the first W
+// meets W keys.
 double pairs_twice(std::int64_t seq, std::int64_t window) {
   const auto s = static_cast<double>(seq), w = static_cast<double>(std::min(window, seq));
   return window == 0 ? s + 1 : 2 * w - w * (w - 1) / s;

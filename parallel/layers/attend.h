@@ -1,7 +1,7 @@
-// Attention to whole sequences that a rank has, each document by itself (documents.h): a document is computed as a sequence of
-// its own length, so that nothing is computed between documents, and its result is that of the document alone.
+// Attention within whole sequences that a rank has, separately for each document (documents.h). A document is computed as a
+// sequence of its own length: its result is the same as if it were alone, and nothing is computed between documents.
 //
-// The log-sum-exps of a document lie together, [heads, positions], documents in their order.
+// The log-sum-exps of a document are contiguous, [heads, positions]; documents follow in order.
 //
 // Threads, errors: as Layer.
 #pragma once
@@ -14,11 +14,11 @@ namespace terrace::layers {
 
 struct SequenceAttention {
   AttentionShape shape;
-  std::int64_t window = 0;          // a position attends to so many, itself among them; 0: to all before it
-  std::int64_t first_sequence = 0;  // of the micro-batch, where the rank does not have them all
+  std::int64_t window = 0;          // number of positions that a position attends to, including itself; 0: all before it
+  std::int64_t first_sequence = 0;  // in the micro-batch, if the rank has only some of its sequences
 };
 
-// As Math::attention() and attention_grad().
+// Like Math::attention() and attention_grad().
 void attend(LayerContext& ctx, const SequenceAttention& attention, TensorView out, TensorView lse, TensorView qkv);
 void attend_grad(LayerContext& ctx, const SequenceAttention& attention, TensorView dqkv, TensorView dout, TensorView out,
                  TensorView lse, TensorView qkv);

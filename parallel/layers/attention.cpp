@@ -108,7 +108,7 @@ std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
 void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
                             CacheViews cache_views, std::int64_t position) const {
   check_decode(ctx, weights, cache_views, position);
-  const bool in_phases = in_tiles() && ctx.phase != kAllPhases;  // which do not use both
+  const bool in_phases = in_tiles() && ctx.phase != kAllPhases;  // a phase need not use both x and y
   if (!in_phases || !x.empty()) check("x", x, config_.dtype, {1, config_.hidden});
   if (!in_phases || !y.empty()) check("y", y, config_.dtype, {1, config_.hidden});
   const std::int64_t capacity = cache_views[0].shape[1];
@@ -122,7 +122,7 @@ void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weigh
   add_position(ctx, weights, y, scratch.attended, x, arena);
 }
 
-// Between the phases of tiles the position's rows are in the cache.
+// With tiles, the position's rows are in the cache between phases.
 void Attention::decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
                              CacheViews cache_views, std::int64_t position) const {
   const auto qkv = cache_views[2], attended = cache_views[3];
@@ -148,7 +148,7 @@ void Attention::decode_attended(LayerContext& ctx, TensorView attended, TensorVi
                        part(qkv, head * dim, {dim}));
     }
   }
-  // The caches from the first position on that this one sees.
+  // The caches, from the first position on that this position sees.
   const std::int64_t seen = window_ == 0 ? position + 1 : std::min(window_, position + 1);
   const auto from_seen = [&](const TensorView& all) { return part(all, (position + 1 - seen) * dim, all.shape); };
   ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), attended, qkv, from_seen(cache_views[0]),

@@ -1,6 +1,6 @@
-// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block; rotary only with such positions.
+// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block; rotary only with rotary positions.
 //
-// Saved for the backward, too: the attention's result and the statistics of the softmax. q, k and v are saved after the
+// Also saved for the backward: the attention's result and the statistics of the softmax. q, k and v are saved after the
 // rotation.
 //
 // Owner, threads, errors: as transformer_layer.h.
@@ -22,16 +22,16 @@ class Attention : public ResidualBranch {
                    std::int64_t position) const override;
 
  protected:
-  const std::int64_t block_, window_;  // its number, and its window
+  const std::int64_t block_, window_;  // the block's number and window
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
   [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   [[nodiscard]] bool saves_middle() const override { return true; }
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
-  // Rotates q and k, which lie side by side in a row, to (or back from) their positions, if the transformer has rotary ones.
+  // Rotates q and k, which are adjacent in a row, to their positions or back, if the transformer has rotary positions.
   void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
-  // To the positions of this rank's slice in their documents.
+  // Rotates to, or back from, the positions of this rank's slice in their documents.
   void rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const;
   [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, window_}; }
 
@@ -39,7 +39,7 @@ class Attention : public ResidualBranch {
   static Parts parts_of(const Transformer& config);
   void decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
                     std::int64_t position) const;
-  // From q, k and v of a position, which it rotates and puts into the cache.
+  // Rotates q and k of a position, puts k and v into the cache, and attends.
   void decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache, std::int64_t position) const;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 

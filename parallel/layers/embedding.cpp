@@ -57,7 +57,7 @@ std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
   return phases;
 }
 
-// f(rows of a micro-batch, the positions of their document that they are).
+// Calls f for each run of positions within a document, with its rows in the micro-batch and its positions in the document.
 template <class F>
 void Embedding::each_run(const LayerContext& ctx, F&& f) const {
   std::int64_t row = 0;
@@ -106,8 +106,8 @@ void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) co
     ScratchArena arena(ctx.scratch);
     const bool last = is_last(number), leads = config_.tensor.leads();
     const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
-    // embed_grad() clears the rows of positions that it is given: those of other context ranks are cleared here, and all where
-    // positions do not follow each other.
+    // embed_grad() clears the rows of the positions that it gets. This clears the rows of other context ranks' positions or,
+    // if the positions are not one run, all rows.
     const bool frozen_table = t.gradients[0].empty();
     const bool in_runs = !all.empty() && (frozen_table || !is_one_run(ctx));
     const bool sliced = !all.empty() && (in_runs || config_.context.ranks > 1);

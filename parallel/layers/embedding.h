@@ -1,6 +1,6 @@
-// The first layer: tokens → x, plus a learned position for each place of a sequence with learned positions.
+// The first layer: tokens → x, plus a vector for each position of a sequence if positions are learned.
 //
-// With tiles each phase adds the rows that its tile has; the last one adds the positions.
+// With tiles, each phase adds the rows that its tile has; the last phase adds the positions.
 //
 // Owner, threads, errors: as transformer_layer.h. A token outside the vocabulary fails the stream.
 #pragma once
@@ -27,11 +27,11 @@ class Embedding final : public TransformerLayer {
  private:
   [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
   [[nodiscard]] PhaseParam positions_param() const { return {1}; }
-  // The rows of a tile that have a token, and the tokens as numbers of these rows; −1: another tile, or another tensor rank,
-  // has the row. tokens_in() places them in scratch if there are several parts.
+  // rows(): the rows of a tile that belong to a token. tokens_in(): the tokens as indices of these rows, in scratch if the
+  // table has several parts; −1: another tile, or another tensor rank, has the row.
   [[nodiscard]] TensorView rows(const LayerContext& ctx, std::span<const TensorView> tensors, std::uint32_t tile) const;
   [[nodiscard]] TensorView tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t tile) const;
-  [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool rows) const;  // rows: a matrix of them beside x or dy
+  [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool rows) const;  // rows: also a matrix of rows, beside x or dy
   [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
   [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const {
     return config_.context.runs(ctx.shape.seq).front().begin;

@@ -6,7 +6,7 @@
 namespace terrace::layers {
 namespace {
 
-// All results of a product together.
+// One adapter for all results of a product.
 LowRank::Result adapted(const std::string& prefix, std::string_view name, std::string_view target, const Projection& product) {
   auto split = product.output_splits().front();
   for (std::size_t i = 1; i < product.output_splits().size(); ++i)

@@ -18,24 +18,24 @@ namespace terrace::layers {
 
 class Expert {
  public:
-  // Appends its parameters, named `prefix` + the tensors' names, as a unit of their own.
+  // Appends its parameters, named `prefix` + the tensors' names, as a separate unit.
   Expert(std::vector<ParamSpec>& params, const std::string& prefix, const Transformer& config, std::uint32_t unit);
 
   [[nodiscard]] std::int64_t up_width() const { return up_.outputs(); }
   void name_params(std::vector<PhaseParam>& of_phase) const;
-  void name_adapters(std::vector<PhaseParam>& of_phase) const;  // whose weights a weight_grad() needs, too
+  void name_adapters(std::vector<PhaseParam>& of_phase) const;  // weight_grad() needs their weights, too
   [[nodiscard]] double flops(double rows) const;                // of a forward
 
-  // up: the input of the activation, for the backward. Rows of all tensors are those of this expert, at least one.
+  // `up`: the activation's input, kept for the backward. The rows of all tensors are those of this expert, at least one.
   void forward(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView up, TensorView x,
                ScratchArena arena) const;
   void input_grad(LayerContext& ctx, std::span<const TensorView> weights, TensorView dx, TensorView dup, TensorView dy,
                   TensorView up, ScratchArena arena) const;
   void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
                    TensorView dup, TensorView dy, TensorView up, TensorView x, ScratchArena arena, Accumulate accumulate) const;
-  // The gradient of an expert without rows.
+  // The gradient of an expert without rows: zeros, or nothing to add.
   void no_weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, Accumulate accumulate) const;
-  // Scratch that any of them needs for so many rows.
+  // The scratch that any of these calls needs for this many rows.
   [[nodiscard]] std::uint64_t scratch_bytes(std::int64_t rows) const;
 
  private:

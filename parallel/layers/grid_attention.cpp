@@ -20,8 +20,8 @@ GridBranch::Parts GridAttention::parts_of(const Transformer& config) {
           .in_result = "q, k and v"};
 }
 
-// Of the sequences of its row of ranks; in 3D the first product has dealt out what the ranks of a row have over those of its
-// column.
+// This rank attends to the sequences of its row of ranks. In 3D, the first product has moved the sequences of a row to the
+// ranks of a column, so the place on axis `col` decides.
 SequenceAttention GridAttention::attention(BatchShape shape) const {
   const auto sequences = here(shape).batch;
   const GridCut cut(config_.tensor, true);

@@ -1,6 +1,6 @@
 // Attention on a grid of tensor ranks: this rank's heads of the whole sequences that its row of ranks has.
 //
-// Saved besides what every branch saves: the attention's result and the statistics of the softmax.
+// Saved in addition to the tensors of every branch: the attention's result and the statistics of the softmax.
 //
 // Owner, threads, errors: as grid_branch.h.
 #pragma once
@@ -16,7 +16,7 @@ class GridAttention final : public GridBranch {
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
 
  private:
-  const std::int64_t block_, window_;  // its number, and its window
+  const std::int64_t block_, window_;  // the block's number and window
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
   static Parts parts_of(const Transformer& config);
   void save_middle(LayerContext& ctx, const LayerTensors& t) const override;

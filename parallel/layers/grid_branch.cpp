@@ -76,7 +76,7 @@ void GridBranch::deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way
   }
 }
 
-// As many elements to and from each rank, either way.
+// Sends the same number of elements to each rank, and receives as many, in either direction.
 void GridBranch::exchange_columns(GridCall& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const {
   const std::vector each(static_cast<std::size_t>(side()), rows_of(shape) * columns());
   call.exchange(half,
@@ -134,7 +134,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
   const GridRooms rooms(call, config_.dtype, is_cube());
   const auto dout = travels(call, "gradient of the result", {GridTensor::In::carried, kDout}),
              din = travels(call, "gradient of " + in_result_, {GridTensor::In::carried, kDin});
-  // Of what travels, a copy in a working tensor.
+  // Copies a tensor that will be exchanged into a working tensor.
   const auto copy = [=, this](LayerContext& ctx, const GridTensor& to, const LayerTensors& t, const TensorView& from) {
     if (is_cube()) ctx.math.convert(ctx.stream, to.view(t, from.shape), from);
   };

@@ -1,16 +1,16 @@
-// y = x + out(middle(in(norm(x)))) on a grid of tensor ranks: half of a transformer block, as ResidualBranch, whose matrices
-// lie in blocks (grid_product.h).
+// y = x + out(middle(in(norm(x)))) on a grid of tensor ranks: half of a transformer block like ResidualBranch, but with
+// matrices in blocks (grid_product.h).
 //
 //   forward    norm, pack │ all-to-all │ in │ middle │ out │ all-to-all │ residual
 //   backward   pack │ all-to-all │ out's dx │ middle's gradient │ in's dx │ all-to-all │ norm's gradient, residual
 //              │ out's dW │ in's dW, norm's gradient
 //
-// Between layers a rank has its share of the rows and all columns. The all-to-alls, over the axis `col`, turn that into all
+// Between layers a rank has its share of the rows and all columns. The all-to-alls, over the axis `col`, exchange them for all
 // rows of a row of ranks and a block of columns, and back. These rows are whole sequences, so attention needs no other rank.
 //
-// Saved are the norm's statistics and result, and the result of `in`, each this rank's 1 / ranks.
+// Saved: the norm's statistics and result, and the result of `in`; each rank saves 1 / ranks of each.
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +45,18 @@ class GridBranch : public TransformerLayer {
     const ProjectionParts &in, &out;
     std::vector<std::int64_t> in_outputs;  // the width of each result of `in`, in the whole model
     std::int64_t out_inputs;
-    std::string in_result;  // what it is, for messages
+    std::string in_result;  // its name, for messages
   };
   GridBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
 
-  // From the saved result of `in` to what is saved of the middle; the middle; its gradient; and its products.
+  // save_middle() makes what the middle saves, from the saved result of `in`; middle() and middle_grad() make the middle and
+  // its gradient; middle_flops() counts the middle's products.
   virtual void save_middle(LayerContext&, const LayerTensors&) const {}
   virtual void middle(LayerContext& ctx, const LayerTensors& t, TensorView to) const = 0;
   virtual void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView din, TensorView dmiddle) const = 0;
   [[nodiscard]] virtual double middle_flops(BatchShape) const { return 0; }
 
-  // The sequences that this rank's row of ranks has, and their rows.
+  // The shape of the sequences that this rank's row of ranks has.
   [[nodiscard]] BatchShape here(BatchShape shape) const {
     return {shape.batch / (config_.tensor.grid.depth * config_.tensor.grid.side), shape.seq};
   }
@@ -70,18 +71,18 @@ class GridBranch : public TransformerLayer {
   [[nodiscard]] GridCall call_of(LayerCall call, BatchShape shape) const;
   void write_forward(GridCall& call, BatchShape shape) const;
   void write_backward(GridCall& call, BatchShape shape) const;
-  // Between this rank's rows and a block of their columns for each rank of the axis `col`.
+  // Converts between this rank's rows and blocks of their columns, one for each rank of the axis `col`.
   void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
   void exchange_columns(GridCall& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
-  // Where a product finds or leaves a tensor that lies elsewhere: in 3D in a working tensor, because it travels.
+  // Where a product reads or writes a tensor: in 3D a working tensor, because it is exchanged; else `lies`, its own place.
   [[nodiscard]] GridTensor travels(GridCall& call, const std::string& name, GridTensor lies) const;
   [[nodiscard]] std::vector<std::uint32_t> travelling(const GridTensor& tensor) const;  // its working tensor, if it has one
   [[nodiscard]] bool is_cube() const { return config_.tensor.grid.cube; }
   [[nodiscard]] std::int64_t side() const { return config_.tensor.grid.side; }
   [[nodiscard]] std::int64_t columns() const { return config_.hidden / side(); }
   [[nodiscard]] std::int64_t middle_columns() const { return middle_width_ / side(); }
-  [[nodiscard]] Shape block(BatchShape shape) const { return {here(shape).tokens(), columns()}; }  // of x
-  [[nodiscard]] Shape share(BatchShape shape) const { return {rows_of(shape), config_.hidden}; }   // of the same
+  [[nodiscard]] Shape block(BatchShape shape) const { return {here(shape).tokens(), columns()}; }  // of x in a product
+  [[nodiscard]] Shape share(BatchShape shape) const { return {rows_of(shape), config_.hidden}; }   // of x between layers
 
   std::string in_result_;
   std::int64_t middle_width_;

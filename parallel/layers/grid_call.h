@@ -1,5 +1,5 @@
-// A call of a layer that exchanges within it, written down once: its phases, what each does, and the working tensors between
-// them. A layer describes a call with it; phases() and work() read the description, and a phase runs its step.
+// The description of a layer's call that has exchanges inside: its phases, what each phase does, and the working tensors
+// between them. phases() and work() return parts of the description, and a phase runs its step of it.
 //
 // Owner:   a value of one call of phases(), work(), forward() or backward(). Threads: values.
 #pragma once
@@ -23,7 +23,8 @@ struct GridTensor {
   [[nodiscard]] TensorView view(const LayerTensors& t, Shape shape) const {
     return part((in == In::work ? t.work : in == In::saved ? t.saved : t.carried)[number], 0, shape);
   }
-  // The phase's use of it. Of what is saved or carried, `access` is that of all tensors together.
+  // Adds this tensor to those that the phase uses. Saved tensors have one access for all of them, `of_all`, and so have carried
+  // ones.
   void use(Phase& phase, Access access, Access of_all) const {
     if (in == In::work) phase.work.push_back({number, access});
     if (in == In::saved) phase.saved = of_all;
@@ -35,7 +36,7 @@ class GridCall {
  public:
   using Run = std::function<void(LayerContext&, const LayerTensors&)>;
 
-  // A working tensor that serves several phases. It has the most elements that one of them asks for.
+  // A working tensor for several phases, as large as the greatest reserve() for it.
   std::uint32_t room(std::string name, DType dtype);
   void reserve(std::uint32_t room, std::int64_t elements);
   static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape) { return part(t.work[room], 0, shape); }

@@ -1,5 +1,5 @@
-// How a product with weights lies in a grid of tensor ranks (TensorGrid): which axis cuts the matrix's inputs and which its
-// results. The first product of a branch and the second one differ in 3D, where the result of one is the input of the other.
+// How a product with weights is cut over a grid of tensor ranks (TensorGrid): which axis cuts the matrix's inputs and which its
+// results. The two products of a branch differ in 3D, where the result of the first is the input of the second.
 //
 //   2D, 2.5D  either product: inputs by row, results by col
 //   3D        first: inputs by col, results by row; second: the other way round; each block's inputs once more by depth
@@ -24,7 +24,7 @@ struct GridCut {
         out(tensor.grid.cube && first ? Axis::row : Axis::col) {}
 
   [[nodiscard]] std::uint32_t side() const { return tensor_.grid.side; }
-  // Ranks between neighbours on an axis, and this rank's place there.
+  // stride(): the difference of the ranks of neighbours on an axis. place(): this rank's place on the axis.
   [[nodiscard]] std::uint32_t stride(Axis axis) const {
     return axis == Axis::col ? 1 : axis == Axis::row ? side() : side() * side();
   }

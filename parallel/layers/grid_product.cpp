@@ -91,7 +91,7 @@ void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_
                         .operation = Operation::reduce_scatter});
 }
 
-// A piece has some of the block's inputs: its rows, or its columns, which must be put side by side.
+// Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
 TensorView GridProduct::together(LayerContext& ctx, const LayerTensors& t) const {
   const auto pieces = GridCall::view(t, rooms_.w, matrix());
   if (!projection_.out_in()) return pieces;
@@ -174,7 +174,7 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
                                    GridCall::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
                                    dy.view(t, {this_.rows_, this_.outputs_}));
     });
-    // In 2D the blocks of x lie on the ranks of a row, which have the blocks of y.
+    // In 2D, the ranks of a row have the blocks of x as well as those of y, so dx is reduced over the row.
     send(half, Way::reduce, cut_.out, l, rooms_.part, dx, rows_ * inputs_);
   }
 }

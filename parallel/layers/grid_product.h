@@ -7,13 +7,13 @@
 //   dx        side × { broadcast W, part = dy · Wᵀ, reduce to column l }
 //   dW        side × { broadcast x, part = xᵀ · dy, reduce to row l }
 //
-// 3D: what a rank needs is gathered, multiplied once, and the parts of the result are added and dealt out.
+// 3D: a rank gathers what it needs and multiplies once; the parts of the result are reduce-scattered.
 //
 //   forward   all-gather x, all-gather W, y = x · W, reduce-scatter
 //   dx        all-gather dy, all-gather W, dx = dy · Wᵀ, reduce-scatter
 //   dW        all-gather x, all-gather dy, dW = xᵀ · dy, reduce-scatter
 //
-// What travels lies in working tensors. In 2D the results of `forward`, and `dy`, do not travel and may lie elsewhere.
+// Exchanged tensors are working tensors. In 2D the results of `forward`, and `dy`, are not exchanged and may be elsewhere.
 //
 // x is [rows, inputs ÷ side] and y is [rows, outputs ÷ side] with rows = tokens ÷ (depth · side). Nothing that was gathered is
 // kept for the backward.
@@ -34,11 +34,11 @@ namespace terrace::layers {
 struct GridRooms {
   GridRooms(GridCall& call, DType dtype, bool cube);
   std::uint32_t own;                                   // this rank's block of W
-  std::uint32_t x, w;                                  // what came from other ranks
-  std::uint32_t block;                                 // a block of W that was put together of pieces
+  std::uint32_t x, w;                                  // received from other ranks
+  std::uint32_t block;                                 // a block of W that was joined from pieces
   std::uint32_t part;                                  // this rank's part of a sum
-  std::uint32_t bias;                                  // this rank's block of it
-  std::uint32_t sum, pieces, gradient, bias_gradient;  // of W, wider than activations
+  std::uint32_t bias;                                  // this rank's block of the bias
+  std::uint32_t sum, pieces, gradient, bias_gradient;  // for the gradient of W, in a wider dtype than activations
 };
 
 class GridProduct {
@@ -58,20 +58,20 @@ class GridProduct {
 
  private:
   enum class Way : std::uint8_t { broadcast, reduce };
-  // Working tensors, and the bias, or the place where a gathered block is put together, if the product has one.
+  // `rooms`, and, if the product has one, the room of the bias, or the room in which a gathered block is joined.
   [[nodiscard]] std::vector<std::uint32_t> with_bias(std::vector<std::uint32_t> rooms) const;
   [[nodiscard]] std::vector<std::uint32_t> with_block(std::vector<std::uint32_t> rooms) const;
-  void stage(Half half);  // this rank's block of W, into rooms.own
+  void stage(Half half);  // copies this rank's block of W into rooms.own
   void send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to, std::int64_t elements);
   void gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   void scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each);
   [[nodiscard]] Shape matrix() const;  // of a block of W
   [[nodiscard]] std::int64_t elements() const { return inputs_ * outputs_; }
-  // Of what was gathered over depth: W as one matrix.
+  // Joins what was gathered over depth: W as one matrix.
   [[nodiscard]] TensorView together(LayerContext& ctx, const LayerTensors& t) const;
-  void cut_up(LayerContext& ctx, const LayerTensors& t, const TensorView& block) const;  // and the other way round
+  void cut_up(LayerContext& ctx, const LayerTensors& t, const TensorView& block) const;  // the reverse of together()
   [[nodiscard]] TensorView bias(const LayerTensors& t, bool here) const;
-  [[nodiscard]] double flops() const;  // of all of a product on this rank
+  [[nodiscard]] double flops() const;  // of a whole product on this rank
 
   GridCall& call_;  // used while the call is described
   const GridRooms rooms_;

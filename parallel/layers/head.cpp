@@ -3,10 +3,11 @@
 namespace terrace::layers {
 namespace {
 
-// If the number of rows is not given: a slice's logits have at most this many elements (64 MiB in fp32). Enough rows for a
-// product at full speed beside which adding dW to its gradient costs little, and little memory beside the table itself.
+// If the number of rows is not given, a slice's logits have at most this many elements (64 MiB in fp32). That is
+// enough rows for a product at full speed, which costs much more than adding dW to its gradient, and little memory compared
+// with the table.
 constexpr std::int64_t kSliceElements = std::int64_t{1} << 24;
-constexpr std::int64_t kSliceStep = 64;  // slices are whole steps
+constexpr std::int64_t kSliceStep = 64;  // the rows of a slice are a multiple of this
 constexpr std::int64_t kLongestSlice = 512;
 
 enum Carried : std::size_t { kDnormed };

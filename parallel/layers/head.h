@@ -4,13 +4,14 @@
 // logits, loss, dlogits, dx and dW together: three products. A separate weight half recomputes the logits: one more product,
 // the same bits.
 //
-// The number of rows of a slice depends on the vocabulary alone. A slice is the unit of dW's fold: slices are added to the
-// gradient in ascending rows, then micro-batch by micro-batch. (All other gradients are computed whole for a micro-batch, then
-// added.) With one slice, as for vocabularies of bytes, both are the same.
+// The number of rows of a slice depends only on the size of the vocabulary's parts, unless Transformer::head_rows sets it. dW
+// is summed slice by slice: slices are added to the gradient in ascending rows, then micro-batch by micro-batch. (All other
+// gradients are computed whole for a micro-batch, then added.) With one slice, as for vocabularies of bytes, both orders are
+// the same.
 //
-// With tiles of the vocabulary, or on tensor ranks, a first pass takes the log-sum-exp of each row's logits part by part (the
-// survey), and a second one computes the losses and gradients of each part: one product more, and the table's rows are needed a
-// tile at a time.
+// If the vocabulary is in parts (tiles, or those of tensor ranks), a first pass, the survey, computes the log-sum-exp of each
+// row's logits part by part, and a second pass computes the losses and gradients of each part. This costs one more product, but
+// needs only one tile of the table at a time.
 //
 // Owner, threads, errors: as transformer_layer.h. A target outside the vocabulary fails the stream.
 #pragma once
@@ -29,7 +30,7 @@ class Head final : public TransformerLayer {
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
   [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   void forward(LayerContext& ctx, const LayerTensors& t) const override;
-  // ctx.loss is written by Half::input. With ctx.evaluate: as forward().
+  // Half::input writes ctx.loss. With ctx.evaluate: as forward().
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
   // y: the logits, [1, vocab].
   void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
@@ -39,7 +40,7 @@ class Head final : public TransformerLayer {
   [[nodiscard]] std::optional<TensorSpec> survey_spec(BatchShape shape) const override;
   void survey(LayerContext& ctx, const LayerTensors& t) const override;
 
-  // Rows of a slice, when there are as many.
+  // The rows of a full slice.
   [[nodiscard]] std::int64_t slice_rows() const;
 
  private:
@@ -47,7 +48,7 @@ class Head final : public TransformerLayer {
     Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
     TensorView losses, statistics, normed;  // [N], [k, N], [slice, C]
     TensorView logits;                      // [slice, V] in rows of aligned_stride()
-    TensorView dlogits;                     // the logits' place, or one of its own if they are capped
+    TensorView dlogits;                     // the memory of the logits, or separate memory if they are capped
     TensorView targets, log_sums;           // [N], [N], if the vocabulary is in parts
   };
   struct Decode {
@@ -67,12 +68,12 @@ class Head final : public TransformerLayer {
   void each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const;
   void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
   void cap(LayerContext& ctx, const MatrixView& logits) const;
-  // From the slice's logits: its losses and (when asked for) dlogits.
+  // Computes the losses, and dlogits if `gradient`, from the slice's logits.
   void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
-  // Targets as numbers of the tile's rows, and the log-sum-exp of all parts' logits.
+  // Writes the targets as indices of the tile's rows, and the log-sum-exp over all parts.
   void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;
   void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
-  // All tensors, the table as the tile's rows that have a token.
+  // All tensors, but of the table only the tile's rows that have a token.
   [[nodiscard]] std::vector<TensorView> with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
                                                   std::uint32_t tile) const;
   void check_loss(const LayerContext& ctx) const;

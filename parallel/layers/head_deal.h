@@ -1,7 +1,7 @@
 // How heads are dealt out to context ranks (Ulysses): each takes some query heads, and the key-value heads that they read.
 //
 // The number of ranks need not divide the heads: block_of() gives the first ranks one more. If a rank's query heads do not fill
-// whole groups of a key-value head, this head goes to several ranks.
+// whole groups of a key-value head, this key-value head goes to several ranks.
 //
 // Pure. Threads: values.
 #pragma once
@@ -19,7 +19,7 @@ struct HeadDeal {
   int ranks = 1;
 
   [[nodiscard]] Block queries(int rank) const { return block_of(heads, rank, ranks); }
-  // So many query heads of a rank share a key-value head there: the most that do so on every rank.
+  // On every rank, each group of this many query heads reads one key-value head: the greatest number that suits all ranks.
   [[nodiscard]] std::int64_t sharing() const {
     std::int64_t common = heads / kv_heads;
     for (int r = 0; r < ranks; ++r) common = std::gcd(common, std::gcd(queries(r).begin, queries(r).count));

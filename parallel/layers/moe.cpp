@@ -52,7 +52,7 @@ void Moe::route(LayerContext& ctx, std::span<const TensorView> weights, TensorVi
   ctx.math.dispatch(ctx.stream, dispatched, scratch.normed, saved[kRows]);
 }
 
-// What other ranks must know of this rank's tokens.
+// Counts what other ranks must know of this rank's tokens.
 void Moe::count(LayerContext& ctx, const LayerTensors& t) const {
   const auto r = routing(ctx.shape.tokens());
   const auto work = forward_work();
@@ -63,7 +63,7 @@ void Moe::count(LayerContext& ctx, const LayerTensors& t) const {
   if (are_dealt()) ctx.math.convert(ctx.stream, t.work[work.rows], part(ctx.report, RoutingReport::kRows, {r.experts}));
 }
 
-// The route point: from here on the host knows how many rows there are.
+// Runs after the router: from here on the host knows how many rows each expert has.
 void Moe::learn(LayerContext& ctx, const LayerTensors& t) const {
   const auto at = rows(ctx.shape.tokens());
   const auto work = forward_work();
@@ -136,8 +136,8 @@ void Moe::gates(LayerContext& ctx, const LayerTensors& t) const {
   const auto n = ctx.shape.tokens();
   ScratchArena arena(ctx.scratch);
   const Gates scratch(*this, arena, n);
-  // A micro-batch's losses weigh as its tokens among those of the global batch, all without padding. Its balance is that of all
-  // context ranks.
+  // A micro-batch's router losses are weighted by its share of the global batch's tokens, both without padding. The balance is
+  // that of all context ranks together.
   const auto r = routing(n);
   const auto* const report = ctx.report.as<double>();
   const double tokens = report[RoutingReport::kTokens],
@@ -205,7 +205,7 @@ void Moe::weight_half(LayerContext& ctx, const LayerTensors& t) const {
   }
 }
 
-// A capacity is a bound for the tokens of a micro-batch: one position drops none.
+// A capacity limits the rows of a micro-batch, so a single position drops none.
 void Moe::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
                       std::int64_t position) const {
   check_decode(ctx, weights, cache, position);
@@ -214,7 +214,7 @@ void Moe::decode_step(LayerContext& ctx, std::span<const TensorView> weights, Te
   of_all.capacity = 0;
   const auto s = steps(LayerCall::decode);
   if (ctx.runs(kRoute)) route(ctx, weights, x, cache, cache[kInputs], of_all, {});
-  if (ctx.runs(s.experts)) ctx.stream.synchronize();  // the router's report
+  if (ctx.runs(s.experts)) ctx.stream.synchronize();  // waits for the router's report
   run_experts(ctx, weights, cache, {}, s);
   if (ctx.runs(s.end)) bring_back(ctx, y, x, cache);
 }

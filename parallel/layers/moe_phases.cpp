@@ -1,4 +1,4 @@
-// What a mixture of experts keeps, and what its phases use.
+// The tensors that a mixture of experts keeps, and what its phases use.
 #include <algorithm>
 
 #include <terrace/parallel/layers/moe.h>
@@ -7,7 +7,7 @@ namespace terrace::layers {
 
 std::int64_t Moe::report_size() const { return rows(1).report_size(); }
 
-// The router, what ranks must know of each other, each expert, the way back.
+// The order: the router, exchanges of counts and rows, the chosen experts, the rows back, the shared experts, the result.
 Moe::Steps Moe::steps(LayerCall call) const {
   Steps s;
   std::uint32_t next = kRoute + 1;
@@ -81,7 +81,7 @@ std::vector<TensorSpec> Moe::work(LayerCall call, BatchShape shape) const {
   return all;
 }
 
-// The rows of one position are few: what experts compute of it lies beside what the router tells.
+// One position has few rows, so the cache also has the experts' tensors, beside the router's.
 std::vector<TensorSpec> Moe::cache(std::int64_t) const { return routed(1); }
 
 Moe::Route::Route(const Moe& layer, ScratchArena& arena, std::int64_t rows)
@@ -141,7 +141,7 @@ Phase Moe::moving(std::int64_t tokens, PhaseTensor from, PhaseTensor to, bool re
                                     .told = returns ? at.back() : at.there()}};
 }
 
-// An expert reads and writes its own rows: of both widths, an input and a result.
+// For each row, an expert reads and writes an input and a result of each of its two products' widths.
 Phase Moe::of_expert(std::int64_t tokens, std::uint32_t expert) const {
   const auto at = rows(tokens);
   const auto row = static_cast<double>(2 * (config_.hidden + experts_[expert].up_width())) * size_of(config_.dtype);
@@ -185,7 +185,7 @@ std::vector<Phase> Moe::forward_phases(LayerCall call, std::int64_t tokens) cons
   return all;
 }
 
-// Of one position few experts have a row.
+// For one position, few experts have a row.
 std::vector<Phase> Moe::decode_phases() const {
   auto all = forward_phases(LayerCall::decode, 1);
   const auto s = steps(LayerCall::decode);

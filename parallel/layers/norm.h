@@ -17,10 +17,10 @@
 
 namespace terrace::layers {
 
-// Of a norm's weights, so that it multiplies by 1.
+// The initial weights of a norm, with which it multiplies by 1.
 Init gain_init(const Transformer& config);
 
-// A norm's statistics as its calls want them: views of one packed tensor [1 or 2, N], rstd, then the mean where one is removed.
+// A norm's statistics: views of one packed tensor [1 or 2, N], rstd, then the mean if the norm removes it.
 struct NormStatistics {
   TensorView rstd, mean;
 
@@ -28,8 +28,8 @@ struct NormStatistics {
   [[nodiscard]] NormStatistics rows(std::int64_t first, std::int64_t count) const;
 };
 
-// A norm of the transformer's kind, and its place in params(): LayerNorm (weight, bias) or RMSNorm (weight). One without a name
-// changes nothing: it has no parameters, and its result is its input.
+// A norm of the transformer's kind, and its place in params(): LayerNorm (weight, bias) or RMSNorm (weight). A norm without a
+// name changes nothing: it has no parameters, and its result is its input.
 class Norm {
  public:
   // Appends its parameters, named `prefix`.weight (.bias).

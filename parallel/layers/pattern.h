@@ -8,7 +8,7 @@
 
 namespace terrace::layers {
 
-// The shortest begin of a list that gives the whole list when it is repeated.
+// The shortest prefix that gives the whole list when it is repeated.
 template <class T>
 std::vector<T> shortest_pattern(std::vector<T> all) {
   for (std::size_t length = 1; length < all.size(); ++length) {

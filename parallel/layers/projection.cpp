@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kPackElements = 64;  // the layout's alignment of a layer's tensors
 
-// Tensors that lie side by side, as the one tensor that they are. A single one keeps its own shape.
+// Views adjacent tensors as one tensor. A single tensor keeps its own shape.
 TensorView joined(std::span<const TensorView> tensors, Shape shape) {
   if (tensors.size() == 1) return tensors[0];
   const std::byte* expected = tensors[0].data;
@@ -31,7 +31,7 @@ bool is_frozen(std::span<const TensorView> gradients) {
   return frozen != 0;
 }
 
-// Calls use(tensor, its part of `whole`), in which the tensors lie one after the other.
+// Calls use(tensor, its part of `whole`); the tensors follow each other in `whole`.
 template <class F>
 void each_part(std::span<const TensorView> tensors, const TensorView& whole, F&& use) {
   std::int64_t first = 0;
@@ -58,7 +58,7 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
   const bool by_outputs = split.of == Split::Of::outputs;
   const std::uint32_t output_dim = out_in_ ? 0 : 1, input_dim = 1 - output_dim;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const bool all = tensors.size() == 1;  // the results lie side by side in one tensor
+    const bool all = tensors.size() == 1;  // one tensor has all results, side by side
     const auto its_outputs = all ? outputs : std::vector{outputs[i]};
     const auto whole = std::accumulate(its_outputs.begin(), its_outputs.end(), std::int64_t{0});
     TensorSplit matrix, bias{.dim = 0};

@@ -23,33 +23,33 @@ namespace terrace::layers {
 
 class Projection {
  public:
-  // What tensor ranks have a part of: each result, in so many ways, or the inputs. Then a result is a part of a sum, to which
-  // one rank adds the bias.
+  // What tensor ranks split: each result, or the inputs. If they split the inputs, each rank's result is a part of a sum, to
+  // which one rank adds the bias.
   struct Split {
     enum class Of : std::uint8_t { outputs, inputs } of = Of::outputs;
-    std::vector<std::uint32_t> ways = {};  // one for each result, or for the inputs
+    std::vector<std::uint32_t> ways = {};  // number of parts: of each result, or of the inputs
   };
   // Appends its parameters, named `prefix` + the tensors' names: all .weight, then all .bias. `outputs`: the width of each
-  // result, which is a tensor of its own or a part of the only one, in the whole model.
+  // result in the whole model. Each result has its own tensor, or all are in one.
   Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
              std::vector<std::int64_t> outputs, std::int64_t inputs, const Split& split, double init_std,
              const Transformer& config);
-  // The one matrix that is already declared as the last of `params`: always [outputs, inputs], without bias.
+  // Uses the one matrix that is already declared as the last of `params`: always [outputs, inputs], without bias.
   static Projection declared(const std::vector<ParamSpec>& params, DType dtype);
 
   // All results' weights as one matrix and one bias; an empty bias if there is none.
   struct Whole {
     TensorView matrix, bias;
   };
-  [[nodiscard]] std::int64_t outputs() const;  // and inputs: of this rank
+  [[nodiscard]] std::int64_t outputs() const;  // outputs and inputs of this rank
   [[nodiscard]] std::int64_t inputs() const { return inputs_; }
   [[nodiscard]] const std::vector<std::int64_t>& widths() const { return outputs_; }  // of each tensor's results
   // How tensor ranks split the results of each tensor, and the inputs: as rows, and as columns, of a matrix [outputs, inputs].
   [[nodiscard]] const std::vector<TensorSplit>& output_splits() const { return output_splits_; }
   [[nodiscard]] const TensorSplit& input_split() const { return input_split_; }
   void name_params(std::vector<PhaseParam>& of_phase) const;                // appends its parameters
-  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // of its parameters
-  // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on it is the product of one tile.
+  void set_unit(std::vector<ParamSpec>& params, std::uint32_t unit) const;  // sets the unit of its parameters
+  // Cuts its matrices, which have no bias, into tiles of their outputs or inputs. From then on this is the product of one tile.
   void cut(std::vector<ParamSpec>& params, Split::Of of, std::uint32_t tiles, std::uint32_t unit);
   void name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const;
   // Scratch for the weights and for their gradient; empty views where none is needed.
@@ -61,8 +61,8 @@ class Projection {
                Accumulate accumulate = Accumulate::no) const;
   void input_grad(LayerContext& ctx, const Whole& weights, TensorView dx, MatrixView dy,
                   Accumulate accumulate = Accumulate::no) const;
-  // Of tensor ranks in a grid, whose blocks travel: all results' tensors, one after the other; their gradients, likewise; and
-  // the product of a whole gradient.
+  // For tensor ranks in a grid, which exchange blocks: pack() puts the tensors of all results one after the other;
+  // add_gradient() adds gradients in the same order; gradient_product() computes a whole gradient.
   [[nodiscard]] bool has_bias() const { return bias_; }
   [[nodiscard]] bool out_in() const { return out_in_; }
   void pack(LayerContext& ctx, std::span<const TensorView> weights, const Whole& to) const;
@@ -76,15 +76,15 @@ class Projection {
 
  private:
   Projection() = default;
-  // Whether the tensors of `width` elements for each output lie side by side, which follows from their sizes.
+  // True if the tensors, with `width` elements for each output, are adjacent; this follows from their sizes.
   [[nodiscard]] bool adjacent(std::int64_t width) const;
   [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;
   [[nodiscard]] std::span<const TensorView> matrices(std::span<const TensorView> tensors) const;
   [[nodiscard]] std::span<const TensorView> biases(std::span<const TensorView> tensors) const;
 
   std::size_t first_ = 0;
-  std::vector<std::int64_t> outputs_;  // of each tensor
-  std::int64_t inputs_ = 0;            // outputs and inputs of this rank
+  std::vector<std::int64_t> outputs_;  // outputs of each tensor
+  std::int64_t inputs_ = 0;            // outputs_ and inputs_ are those of this rank
   std::vector<TensorSplit> output_splits_;
   TensorSplit input_split_;
   bool out_in_ = true, bias_ = false;

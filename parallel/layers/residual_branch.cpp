@@ -151,7 +151,7 @@ PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) con
           .operation = Operation::all_reduce};
 }
 
-// take_in_result_grad()
+// Runs take_in_result_grad().
 Phase ResidualBranch::in_result_grad_phase(const NormSums& sums) const {
   return {.half = Half::input,
           .weights = params_of(query_key_norm_),
@@ -210,7 +210,8 @@ std::uint64_t ResidualBranch::add_position_bytes() const {
   return arena.peak_bytes() + out_adapters_.bytes(1);
 }
 
-// The same on all tensor ranks, though only one of them adds the residual: their programs must be one program.
+// The phases are the same on all tensor ranks, although only one of them adds the residual: all ranks must have the same
+// program.
 std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape shape) const {
   const auto n = shape.tokens();
   const double in = product_flops(n, in_.outputs()), out = product_flops(n, out_.inputs()), between = middle_flops(shape);
@@ -290,7 +291,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
   return all;
 }
 
-// Up to the middle. Norms that go across ranks wait for a sum.
+// The phases up to the middle. Norms across ranks wait for a sum.
 std::vector<Phase> ResidualBranch::in_at_once(BatchShape shape, bool at_once) const {
   const auto n = shape.tokens();
   const double in = product_flops(n, in_.outputs()), between = at_once ? middle_flops(shape) : 0;
@@ -359,7 +360,7 @@ void ResidualBranch::norm_result_grad(LayerContext& ctx, const LayerTensors& t, 
                           NormStatistics(norms.result_statistics).rows(first_row, rows), Accumulate::no);
 }
 
-// Of whole rows, which all tensor ranks have, one rank makes it: the others' parts are zero.
+// If all tensor ranks have whole rows, only the leading rank computes this gradient; the parts of the others are zero.
 void ResidualBranch::norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const {
   if (!result_norm_) return;
   const auto norms = saved_of_norms(t);
@@ -394,7 +395,7 @@ void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
     }
   }
   if (norms_across()) {
-    ++number;  // the sum
+    ++number;  // the phase of the sum
     ScratchArena arena(ctx.scratch);
     if (runs()) {
       const TensorView result = result_in(arena);
@@ -410,7 +411,7 @@ void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
     run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
   }
   if (!adds_up()) return;
-  ++number;  // the sum
+  ++number;  // the phase of the sum
   if (runs()) add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
 }
 
@@ -424,7 +425,7 @@ void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half hal
     if (runs(Half::input)) run_middle(ctx, t, LayerCall::backward, m);
   if (norms_across()) {
     if (runs(Half::input)) take_in_result_grad(ctx, t, norm_sums(LayerCall::backward, ctx.shape));
-    ++number;  // the sum
+    ++number;  // the phase of the sum
   }
   if (runs(Half::input)) in_input(ctx, t);
   if (runs(Half::weight)) out_weight(ctx, t);

@@ -1,11 +1,12 @@
-// y = x + out(middle(in(norm(x)))): half of a transformer block, where `in` and `out` are products with weights. A layer of
-// this kind says what is between the two products; the rest of a call is here. Some transformers have norms of q and k behind
-// `in`, and one of the result of `out`, which tensor ranks add up before.
+// y = x + out(middle(in(norm(x)))): half of a transformer block, where `in` and `out` are products with weights. A derived
+// layer defines the middle; the rest of a call is here. Some transformers have norms of q and k after `in`, and a norm of the
+// result of `out`, which tensor ranks add up before that norm.
 //
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
-// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. The branch exchanges rows itself
-// with pieces, beside its products, and with sequence parallelism if a norm needs whole results (residual_pieces.cpp); in tiles
-// it needs a tile of one matrix at a time (residual_tiles.cpp). Either product may have adapters (low_rank.h).
+// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. The branch itself exchanges rows
+// in two cases (residual_pieces.cpp): with pieces, while its products run, and with sequence parallelism if a norm needs whole
+// results. In tiles it needs one tile of one matrix at a time (residual_tiles.cpp). Either product may have adapters
+// (low_rank.h).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -43,22 +44,22 @@ class ResidualBranch : public TransformerLayer {
     std::string_view norm, result_norm;  // names in the block; empty: none
     const ProjectionParts &in, &out;
     std::vector<std::int64_t> in_outputs;  // the width of each result of `in`, in the whole model
-    std::vector<std::uint32_t> in_ways;    // in so many parts tensor ranks split it
+    std::vector<std::uint32_t> in_ways;    // number of parts into which tensor ranks split each
     std::int64_t out_inputs;
-    std::string in_result;      // what it is, for messages
-    std::uint32_t tiles = 1;    // in which the two products run
+    std::string in_result;      // its name, for messages
+    std::uint32_t tiles = 1;    // number of tiles in which the two products run
     bool is_attention = false;  // the results of `in` are q, k and v
   };
   ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
 
-  // Where `in` writes its result: where it is saved, or scratch of the phase, of so many bytes.
+  // Where `in` writes its result: the saved tensor, or scratch of the phase with in_result_bytes() bytes.
   virtual TensorView in_result(const LayerTensors& t, std::int64_t, ScratchArena&) const { return t.saved[kInResult]; }
   [[nodiscard]] virtual std::uint64_t in_result_bytes(std::int64_t) const { return 0; }
-  // From the result of `in` to what is saved of the middle.
+  // Computes what the middle saves, from the result of `in`.
   virtual void save_middle(LayerContext&, const LayerTensors&, TensorView) const {}
-  // A middle of several phases: what they use, in a forward and in the input half of a backward, and what they do. The phase
-  // before them ends with save_middle() or middle_grad(), which write what begins_middle() names of work(), and the last of
-  // them leaves the middle, or the gradient of the result of `in`, where the phase behind them finds it.
+  // For a middle of several phases: what these phases use, in a forward and in the input half of a backward, and what they do.
+  // The phase before them ends with save_middle() or middle_grad(), which write the working tensors that begins_middle() names.
+  // The middle's last phase writes the middle, or the gradient of the result of `in`, where the next phase reads it.
   [[nodiscard]] virtual std::vector<Phase> middle_phases(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<TensorSpec> middle_work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<std::uint32_t> begins_middle(LayerCall) const { return {}; }
@@ -66,12 +67,12 @@ class ResidualBranch : public TransformerLayer {
   // The input of `out`: saved, or computed again in scratch.
   virtual TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const = 0;
   [[nodiscard]] virtual bool saves_middle() const = 0;
-  // From the gradient of the middle to that of the result of `in`.
+  // Computes the gradient of the result of `in` from the gradient of the middle.
   virtual void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView in_gradient, TensorView gradient) const = 0;
 
   void run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x, TensorView statistics,
               ScratchArena arena) const;
-  // Of one position, in scratch: the norms of q and k, and all behind the middle.
+  // For one generated position, in scratch: the norms of q and k, and everything after the middle.
   void norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv, ScratchArena arena) const;
   void add_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
                     ScratchArena arena) const;
@@ -80,12 +81,12 @@ class ResidualBranch : public TransformerLayer {
   // Scratch for the middle or its gradient.
   [[nodiscard]] TensorView take_middle(ScratchArena& arena, std::int64_t rows) const;
   [[nodiscard]] TensorView take_statistics(ScratchArena& arena, std::int64_t rows) const;
-  // The bytes that these need, and those of run_in().
+  // The bytes of take_middle(), and of run_in().
   [[nodiscard]] std::uint64_t middle_bytes(std::int64_t rows) const;
   [[nodiscard]] std::uint64_t in_bytes(std::int64_t rows) const { return bytes_of<In>(*this, rows); }
 
   [[nodiscard]] bool in_tiles() const { return branch_tiles_ > 1; }
-  // Generation in tiles: its phases, and the product of one tile of a position.
+  // Generation in tiles: its phases, and the product of one tile for one position.
   [[nodiscard]] std::vector<Phase> decode_in_tiles() const;
   [[nodiscard]] std::uint32_t branch_tiles() const { return branch_tiles_; }
   void decode_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
@@ -101,28 +102,28 @@ class ResidualBranch : public TransformerLayer {
 
  private:
   QueryKeyNorm query_key_norm_;
-  std::optional<std::uint32_t> in_bias_, out_bias_;  // in tiles, where they lie with the norm
+  std::optional<std::uint32_t> in_bias_, out_bias_;  // only in tiles: positions of the biases in params()
 
  protected:
-  Projection in_, out_;  // whole
+  Projection in_, out_;  // without tiles
 
  private:
   Norm result_norm_;
   LowRank in_adapters_, out_adapters_;
-  enum Carried : std::size_t { kDin, kDnormed, kDout };  // the last one in pieces; the further norms' follow
-  // What the further norms save and carry, of the tensors of a call.
+  enum Carried : std::size_t { kDin, kDnormed, kDout };  // kDout only in pieces; the further norms' follow
+  // What the further norms saved and carried, among the tensors of a call.
   struct SavedOfNorms {
     std::span<const TensorView> query_key;
     TensorView result, result_statistics;
   };
   [[nodiscard]] SavedOfNorms saved_of_norms(const LayerTensors& t) const;
   [[nodiscard]] std::span<const TensorView> carried_of_query_key(const LayerTensors& t) const;
-  // The norms of q and k, in scratch that the phase has no other use for then. `sums`: of all ranks, if norms go across them;
-  // then what take_in_result() did is done already.
+  // The norms of q and k, in scratch that the phase does not need any more. `sums`: those of all ranks, if norms go across
+  // ranks; take_in_result() has then run already.
   void norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
                       TensorView sums = {}) const;
   void norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena, TensorView sums = {}) const;
-  // Norms of q and k that go across ranks: the working tensors with this rank's part of their sums, and with the sums.
+  // For norms of q and k across ranks: the working tensors with this rank's part of the sums, and with the sums of all ranks.
   struct NormSums {
     std::uint32_t here = 0, all = 0;
   };
@@ -136,8 +137,8 @@ class ResidualBranch : public TransformerLayer {
     query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_query_key(t),
                               t.work[sums.here]);
   }
-  // Of a call that is not described: behind its middle's working tensors; and behind these the result of `in`, if it is not
-  // saved where the product leaves it.
+  // For a call without a GridCall: the sums follow the middle's working tensors. After them comes the result of `in`, if the
+  // product does not write it where it is saved.
   [[nodiscard]] NormSums norm_sums(LayerCall call, BatchShape shape) const {
     if (!norms_across()) return {};
     const auto first = static_cast<std::uint32_t>(middle_work(call, shape).size());
@@ -145,10 +146,10 @@ class ResidualBranch : public TransformerLayer {
   }
   [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
   [[nodiscard]] std::vector<PhaseParam> norm_params() const { return params_of(norm_, query_key_norm_); }
-  // `out` and its adapters.
+  // Runs `out` and its adapters.
   void run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
                        Accumulate accumulate, ScratchArena arena) const;
-  // The norm of the result has an input and statistics, which are kept where these say.
+  // `result` and `statistics`: where the input and the statistics of the result's norm are kept.
   void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
                TensorView result, TensorView statistics, ScratchArena arena) const;
   void add_normed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, TensorView result,
@@ -157,7 +158,7 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] TensorView dresult(const LayerTensors& t) const {
     return on_shares() ? t.carried[kDout] : result_norm_ ? t.carried.back() : t.dy;
   }
-  // That of some of dy's rows; and the gradient of the norm's weights.
+  // The same for some rows of dy; and the gradient of the norm's weights.
   void norm_result_grad(LayerContext& ctx, const LayerTensors& t, TensorView dresult, std::int64_t first_row) const;
   void norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const;
   // The scratch of a phase.
@@ -185,7 +186,7 @@ class ResidualBranch : public TransformerLayer {
     return static_cast<std::uint32_t>(middle_phases(call, shape).size());
   }
   [[nodiscard]] double product_flops(std::int64_t rows,
-                                     std::int64_t width) const {  // of so many outputs of `in`, or inputs of `out`
+                                     std::int64_t width) const {  // `width`: outputs of `in`, or inputs of `out`
     return 2 * static_cast<double>(rows * config_.hidden) * static_cast<double>(width);
   }
   [[nodiscard]] double middle_flops(BatchShape shape) const;
@@ -196,7 +197,7 @@ class ResidualBranch : public TransformerLayer {
   void out_weight(LayerContext& ctx, const LayerTensors& t) const;
   void in_weight(LayerContext& ctx, const LayerTensors& t) const;
 
-  // In pieces or in tiles: the same calls, described.
+  // In pieces or in tiles, a GridCall describes the same calls.
   [[nodiscard]] bool is_described() const { return on_shares() || in_tiles(); }
   [[nodiscard]] GridCall described(LayerCall which, BatchShape shape) const;
   [[nodiscard]] RowPieces pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const;

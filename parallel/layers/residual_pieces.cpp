@@ -1,13 +1,13 @@
-// A residual branch whose exchanges run beside its products, piece by piece (row_pieces.h). Its norms, residuals and their
-// gradients are made of this rank's share of the rows, and what is between the two products of all rows, as without pieces. A
-// norm of the result needs these sums, so such a branch does so with one piece, too.
+// A residual branch whose exchanges run at the same time as its products, piece by piece (row_pieces.h). Its norms, residuals
+// and their gradients are computed for this rank's share of the rows, and its middle for all rows, as without pieces. A norm of
+// the result needs complete sums, so a branch with such a norm works in this way even with one piece.
 //
 //   forward    norm │ gather 0 │ gather 1 │ in 0 │ gather 2 │ in 1 │ … │ middle │ out 0 │ add 0 │ out 1 │ add 1 │ …
 //              │ norm of the result, residual
 //   backward   cut dy, or the result's gradient │ gathers beside out's dx │ middle's gradient │ norm again │ in's dx 0 │ add 0
 //              │ … │ gathers of x │ out's dW │ norm's gradient, residual │ in's dW
 //
-// Two exchanges of a forward and one of a backward have no product to run beside: the first gathers and the last sum.
+// Two exchanges of a forward and one of a backward overlap with no product: the first gathers and the last sum.
 #include <algorithm>
 #include <optional>
 
@@ -19,8 +19,8 @@ namespace {
 
 const std::vector<std::uint32_t> kNone;
 
-// What an exchange reads beside this product: if it ended before, something of the product could get its place, and wait for
-// it.
+// Keeps the rooms that an exchange reads during this product. If their use ended before, a tensor of the product could get
+// their memory, and the product would wait for the exchange.
 void keep(Phase& phase, const std::vector<std::uint32_t>& rooms) {
   for (const auto room : rooms) phase.work.push_back({room, Access::read});
 }
@@ -45,7 +45,7 @@ RowPieces ResidualBranch::pieces(GridCall& call, const std::string& name, BatchS
   return {call, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
 }
 
-// Scratch that other layers of this kind take for a phase, here for several of them.
+// Scratch that must last for several phases; other layers of this kind take it for one phase.
 std::uint32_t ResidualBranch::lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const {
   const auto room = call.room(name, config_.dtype);
   call.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
@@ -101,7 +101,7 @@ ResidualBranch::NormSums ResidualBranch::add_norm_sums(GridCall& call, BatchShap
 
 void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
-  const bool has_room = in_result_bytes(n) != 0;  // it is not saved where the product leaves it
+  const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
   const auto room = lasting(call, in_result_, in_result_bytes(n));
   const auto sums = add_norm_sums(call, shape);
   const double between = middles(LayerCall::forward, shape) == 0 ? middle_flops(shape) : 0;
@@ -150,7 +150,7 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
 
 void ResidualBranch::out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
-  const bool again = !saves_middle();  // made by the first piece
+  const bool again = !saves_middle();  // the first piece computes the middle
   const auto room = lasting(call, "input of the second product", again ? middle_bytes(n) : 0);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     Phase phase{.weights = params_of(out_, out_adapters_),
@@ -184,7 +184,7 @@ void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const Ro
   });
 }
 
-// Of dy, or of the gradient of the result's norm, which the weight half needs whole.
+// Exchanges dy, or the gradient of the result's norm; the weight half needs all rows of it.
 void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
@@ -324,7 +324,7 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
                  .carried = Access::update,
                  .work = GridCall::uses(rows.own_rooms(), {}),
                  .scratch_bytes = 0};
-  keep_last(residual, rows, rows.count());  // until the product before it has begun
+  keep_last(residual, rows, rows.count());  // the last sum may read this room until the product before this phase has begun
   call.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
     const auto dnormed = t.carried[kDnormed];
     rows.each_own(t, dnormed, [&](const TensorView& sum, const TensorView& to) { ctx.math.convert(ctx.stream, to, sum); });

@@ -1,11 +1,11 @@
 // A residual branch whose two products run in tiles of their results (tiled_projection.h): a phase uses one tile of one matrix,
-// or of its gradient, so that a branch trains whose matrices are larger than the device. All of its activations are there.
+// or of its gradient, so a branch can train even if its matrices are larger than the device. All of its activations must fit.
 //
 //   forward    norm, in 0 │ in 1 │ … │ middle │ out 0, residual │ out 1 │ …
 //   backward   out's dx 0 │ … │ middle's gradient │ in's dx 0 │ … │ out's dW 0 │ … │ norm, in's dW 0 │ … │ norm's gradient
 //
 // A result is the same product as without tiles, some columns at a time. The gradient of an input is a sum over tiles, rounded
-// to the dtype of activations once a tile.
+// to the dtype of activations after each tile.
 #include <algorithm>
 
 #include <terrace/parallel/layers/residual_branch.h>
@@ -32,7 +32,7 @@ void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
   const auto n = shape.tokens();
   const auto normed = call.room("norm's result", config_.dtype);
   call.reserve(normed, n * config_.hidden);
-  const bool has_room = in_result_bytes(n) != 0;  // it is not saved where the product leaves it
+  const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
   const auto room = lasting(call, in_result_, in_result_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_;
@@ -78,7 +78,7 @@ void ResidualBranch::out_in_tiles(GridCall& call, BatchShape shape) const {
   }
 }
 
-// Made in the first phase that uses it, if it is not saved.
+// The middle. If it is not saved, the first phase that uses it computes it.
 TensorView ResidualBranch::lasting_middle(LayerContext& ctx, const LayerTensors& t, std::uint32_t room, bool first) const {
   ScratchArena of_room(t.work[room]);
   return saves_middle() || first ? middle(ctx, t, of_room) : take_middle(of_room, ctx.shape.tokens());

@@ -17,7 +17,7 @@ Ring::Ring(const Transformer& config, std::int64_t window, Heads here, Heads roo
 std::uint32_t Ring::hops(BatchShape shape) const {
   const auto others = context_.ring - 1;
   if (window_ == 0) return others;
-  // Of the slices behind, those whose last key the first query sees.
+  // The number of earlier slices whose last key the first query sees.
   const auto seen = (window_ - 2 + shape.seq) / shape.seq;
   return static_cast<std::uint32_t>(std::clamp<std::int64_t>(seen, 0, others));
 }
@@ -62,7 +62,7 @@ void Ring::each_document(const Documents& documents, const Meeting& meeting, boo
       part.queries.count = piece.count;
       part.keys.first += from < to ? from - first_key : 0;
       part.keys.count = from < to ? to - from : 1;
-      part.offset = from < to ? piece.begin - from : -piece.count;  // the key that stands for none is behind all queries
+      part.offset = from < to ? piece.begin - from : -piece.count;  // with no keys, one key after all queries stands in
       if (all_queries || part.pairs() != 0) f(part, Block{b, 1});
     }
 }
@@ -73,7 +73,7 @@ std::int64_t Ring::pairs(std::uint32_t rank, BatchShape shape, std::uint32_t hop
   return all;
 }
 
-// Of the last rank: without a window all have as much to do, and with one the first ranks have less.
+// Counts those of the last rank: without a window all ranks have the same number, and with a window the first ranks have fewer.
 double Ring::products(BatchShape shape, std::uint32_t hops) const {
   return 4 * static_cast<double>(shape.batch * pairs(context_.ring - 1, shape, hops) * queries_row(room_));
 }
@@ -99,7 +99,7 @@ std::vector<TensorSpec> Ring::work(LayerCall call, BatchShape shape) const {
           gradient};
 }
 
-// A hop is issued before the attending beside which it runs.
+// A hop is issued before the attention that it overlaps with.
 std::vector<Ring::Step> Ring::steps(LayerCall call, BatchShape shape) const {
   using What = Step::What;
   std::vector<Step> all;
@@ -187,7 +187,7 @@ void Ring::run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall 
     const auto row = keys_row(here_);
     ctx.math.convert(ctx.stream, filled(shape, t, gradient_of(step.hops), row), filled(shape, t, kPart, row), Accumulate::yes);
   }
-  if (step.what != Step::What::attend) return;  // the engine exchanges
+  if (step.what != Step::What::attend) return;  // the engine carries out exchanges
   call == LayerCall::forward ? attend(ctx, shape, t, step.hops) : attend_grad(ctx, shape, t, step.hops);
 }
 
@@ -198,7 +198,7 @@ TensorView Ring::sums_of(BatchShape shape, const TensorView& lse, Block sequence
   return part(lse, sequences.begin * here_.queries * shape.seq, {sequences.count, here_.queries, shape.seq});
 }
 
-// Every query sees its own position, so what the own slice overwrites is all.
+// Every query sees its own position, so the own slice begins the sums of all queries.
 void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
   const auto sum = filled(shape, t, kSum, queries_row(here_)), keys = filled(shape, t, keys_of(hops), keys_row(here_));
   std::int64_t begun = 0;

@@ -45,7 +45,7 @@ void RingAttention::middle_grad(LayerContext& ctx, const LayerTensors& t, Tensor
 
 void RingAttention::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
   if (number < ring_.count(call, ctx.shape)) return ring_.run(ctx, ctx.shape, tensors(t), call, number);
-  constexpr std::size_t kDqkv = 0;  // of what ResidualBranch carries
+  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
   ScratchArena arena(ctx.scratch);
   ring_.end(ctx, ctx.shape, tensors(t), t.carried[kDqkv], arena);
   rotate_slice(ctx, t.carried[kDqkv], true);

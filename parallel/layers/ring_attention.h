@@ -1,6 +1,6 @@
 // Attention over positions that lie on several ranks, by a ring of keys and values (ring.h).
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <terrace/parallel/layers/attention.h>

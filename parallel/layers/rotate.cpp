@@ -13,7 +13,7 @@ void rotate_heads(LayerContext& ctx, const Transformer& config, std::int64_t blo
     ctx.math.rotary(ctx.stream, some, row, ctx.shape.seq, first_position, config.rotary(block), inverse);
   };
   if (rotated == dim) return turn(part(qkv, 0, {rows, heads, dim}));
-  // Elements that stay lie between those of two heads.
+  // Each head separately, because the elements that are not rotated lie between those of two heads.
   for (std::int64_t head = 0; head < heads; ++head) turn(part(qkv, head * dim, {rows, 1, rotated}));
 }
 

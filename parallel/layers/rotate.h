@@ -1,4 +1,4 @@
-// Rotary positions of the heads of q and k, which lie side by side in rows of q, k and v.
+// Rotary positions of the heads of q and k, which are adjacent in rows of q, k and v.
 //
 // Threads, errors: as Layer.
 #pragma once

@@ -1,7 +1,7 @@
-// Which blocks of a model with rotary positions rotate q and k: a pattern that is repeated, so that {1, 1, 1, 0} leaves out
-// every fourth block.
+// Which blocks of a model with rotary positions rotate q and k: a repeated pattern, so that {1, 1, 1, 0} leaves out every
+// fourth block.
 //
-// Threads: a value. Errors: Error(Exit::usage) of a text that is no pattern.
+// Threads: a value. Errors: Error(Exit::usage) for a text that is not a pattern.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@ namespace terrace::layers {
 
 class RotatedBlocks {
  public:
-  RotatedBlocks() = default;  // all of them
-  // The shortest pattern of such blocks.
+  RotatedBlocks() = default;  // all blocks rotate
+  // Keeps the shortest pattern that gives these blocks.
   explicit RotatedBlocks(std::vector<bool> blocks);
   // "1" or "1,1,1,0".
   static RotatedBlocks parse(std::string_view text);

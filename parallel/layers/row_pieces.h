@@ -1,8 +1,8 @@
-// The rows of an activation between tensor ranks, cut into pieces: while the rows of one are multiplied, those of the next are
-// gathered, or those of the one before are added up.
+// The rows of an activation that tensor ranks exchange, cut into pieces: while one piece is multiplied, the next one is
+// gathered, or the one before is added up.
 //
-// Piece i is a run of rows of each rank's share. The rows of all ranks in it lie together, rank by rank, in one of two rooms
-// that pieces use in turn; in the whole activation they are as many runs.
+// Piece i is a run of rows of each rank's share. The rows of all ranks in a piece are together, rank by rank, in one room (two
+// rooms that alternate, or one per piece). In the whole activation they are one run per rank.
 //
 // Owner:   a value of one description of a call (grid_call.h), whose rooms it names. Threads: values.
 #pragma once
@@ -17,8 +17,8 @@ namespace terrace::layers {
 
 class RowPieces {
  public:
-  // Adds the rooms of the pieces to the call. `rows`: of a share. `in_turn`: two rooms for the rows of all ranks, else one
-  // each.
+  // Adds the rooms of the pieces to the call. `rows`: those of a share. `in_turn`: two rooms alternate for the rows of all
+  // ranks; else each piece has its own.
   RowPieces(GridCall& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
             std::int64_t width, bool in_turn);
 
@@ -31,11 +31,11 @@ class RowPieces {
   [[nodiscard]] const std::vector<std::uint32_t>& own_rooms() const { return own_; }
   [[nodiscard]] const std::vector<std::uint32_t>& all_rooms() const { return all_; }
 
-  // Exchanges between these two rooms.
+  // Exchanges between own(piece) and all(piece).
   void gather(GridCall& call, Half half, std::uint32_t piece) const;
   void scatter(GridCall& call, Half half, std::uint32_t piece) const;
 
-  // use(rows of the piece, the same rows of the share).
+  // Calls use(rows of the piece, the same rows of the share) for each piece.
   template <class Use>
   void each_own(const LayerTensors& t, const TensorView& share, Use&& use) const {
     for (std::uint32_t i = 0; i < count_; ++i) {
@@ -43,12 +43,13 @@ class RowPieces {
       use(GridCall::view(t, own_[i], {rows, width_}), row_slice(share, begin, rows));
     }
   }
-  // use(rows of one rank in the piece, or of several that lie together, where they begin in the whole activation).
+  // Calls use(rows of a rank in the piece, their first row in the whole activation) for each rank, or once if there is one
+  // piece.
   template <class Use>
   void each_rank(const LayerTensors& t, std::uint32_t piece, Use&& use) const {
     const auto [begin, rows] = of_share(piece);
     const auto everyones = GridCall::view(t, all(piece), {rows * ranks_, width_});
-    if (count_ == 1) return use(everyones, 0);  // the shares are one run
+    if (count_ == 1) return use(everyones, 0);  // the shares are contiguous
     for (std::int64_t r = 0; r < ranks_; ++r) use(row_slice(everyones, r * rows, rows), r * rows_ + begin);
   }
 

@@ -34,7 +34,7 @@ std::vector<TensorSpec> Skip::carried(BatchShape shape) const {
   return all;
 }
 
-// Generation has no saved tensors: there the sum lies behind the inner layer's scratch.
+// Generation has no saved tensors, so the sum follows the inner layer's scratch.
 std::uint64_t Skip::decode_bytes() const {
   ScratchArena sum;
   sum.take(config_.dtype, {1, config_.hidden});
@@ -53,7 +53,7 @@ std::vector<Phase> Skip::phases(LayerCall call, BatchShape shape) const {
         if (p.param >= weight_) ++p.param;
     const bool adds = phase.x && (call == LayerCall::decode || (call == LayerCall::forward && i == 0));
     if (adds || phase.dx) phase.weights.push_back({weight_});
-    if (phase.x && !adds) {  // the saved sum
+    if (phase.x && !adds) {  // reads the saved sum instead
       phase.x = false;
       phase.saved = phase.saved.value_or(Access::read);
     }

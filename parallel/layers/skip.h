@@ -1,12 +1,12 @@
-// A layer with a skip connection in front of it: it reads x + weight · skip, each column of the skip by its own learned weight,
-// which begins at 1.
+// A layer with a skip connection in front of it: it reads x + weight · skip, where each column of the skip has a learned
+// weight, which begins at 1.
 //
 // The sum is saved for the backward as the inner layer's input. The input half, which has the skip, computes the whole gradient
-// of the weight and carries it to the weight half. The weight lies beside the inner layer's weights in one run of chunks; if
-// these lie in tiles, beside those that are in none.
+// of the weight and carries it to the weight half. The weight is in the same run of chunks as the inner layer's weights or, if
+// that layer has tiles, as its weights outside the tiles.
 //
-// A call is made at once, or, if the inner layer is in tiles, in its phases: the first one of a forward adds the skip, and the
-// one that writes the gradient of the input makes that of the skip.
+// A call runs at once or, if the inner layer is in tiles, in the inner layer's phases: the first phase of a forward adds the
+// skip, and the phase that writes the gradient of the input also writes that of the skip.
 //
 // Owner, threads, errors: as transformer_layer.h. Owns the inner layer.
 #pragma once
@@ -39,8 +39,8 @@ class Skip final : public TransformerLayer {
 
  private:
   void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
-  // The inner layer's weights, or their gradients; and the tensors of a call for it: of saved and carried ones, all but the
-  // last, which is the skip's.
+  // of_inner(): the inner layer's weights, or their gradients. inner_tensors(): the tensors of a call for the inner layer: all
+  // saved and carried ones except the last, which is the skip's.
   [[nodiscard]] std::span<const TensorView> of_inner(std::span<const TensorView> weights) const;
   [[nodiscard]] LayerTensors inner_tensors(const LayerTensors& t) const;
   [[nodiscard]] bool is_in_tiles() const { return config_.attention_tiles > 1; }

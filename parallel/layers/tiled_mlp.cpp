@@ -155,7 +155,7 @@ void TiledMlp::backward(LayerContext& ctx, const LayerTensors& t, Half half) con
     if (ctx.runs(tile)) backward_of_tile(ctx, t, half, tile);
 }
 
-// It belongs to the rank that adds it, once.
+// The bias belongs to the rank that adds it: only that rank computes its gradient.
 void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
   if (!down_bias_.param) return;
   const TensorView down = down_bias_.of(t.gradients, 0);

@@ -1,13 +1,14 @@
 // The MLP in tiles of its inner features: y = x + Σ down_t(activation(up_t(norm(x)))). A phase uses one tile of both products'
-// weights and has the inner activations of one tile, so both are 1/T of the whole layer's. (ZeRO-Infinity's tiles of a linear,
-// Rajbhandari et al. 2021, section 5.1.3, leave all activations; attention has them, residual_tiles.cpp.)
+// weights and has the inner activations of one tile, so both are 1/T of the whole layer's. (ZeRO-Infinity's tiled linear
+// layers, Rajbhandari et al. 2021, section 5.1.3, keep all activations; attention uses them, residual_tiles.cpp.)
 //
-// With tiles of rows (Arctic Long Sequence Training, Bekman et al. 2025) a phase computes some rows of the micro-batch after
-// the others, so inner activations are 1/R of all; weights are as without. Gradients of weights are sums over the tiles of
-// rows, added one after the other, as those of the head's slices.
+// With tiles of rows (Arctic Long Sequence Training, Bekman et al. 2025) a phase computes the micro-batch some rows at a time,
+// so inner activations are 1/R of all; the weights need as much memory as without. Gradients of weights are sums over the tiles
+// of rows, added one after the other, like those of the head's slices.
 //
 // Nothing inside is saved for the backward: each tile computes its part of `up` again, five products instead of four. Without
-// tiles of features the sum over them is one product; with T tiles it is T, each rounded to the dtype of activations.
+// tiles of features, the result of `down` is one product; with T tiles it is a sum of T products, each rounded to the dtype of
+// activations.
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -32,7 +33,7 @@ class TiledMlp final : public TransformerLayer {
                    std::int64_t position) const override;
 
  private:
-  // Of a tile of rows; statistics of all rows.
+  // The scratch of a tile of rows; the statistics are those of all rows.
   struct Scratch {
     Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows);
     TensorView statistics, normed, up, activated;
@@ -43,7 +44,7 @@ class TiledMlp final : public TransformerLayer {
     TensorView dup;
     Projection::Whole gradient;
   };
-  // The scratch of fewer rows.
+  // The same scratch for fewer rows.
   [[nodiscard]] static BackwardScratch first_rows(const BackwardScratch& scratch, std::int64_t count);
   [[nodiscard]] static Scratch first_rows(Scratch scratch, std::int64_t count);
   [[nodiscard]] std::int64_t rows_of_a_tile(std::int64_t rows) const {
@@ -55,7 +56,7 @@ class TiledMlp final : public TransformerLayer {
       if (const auto block = block_of(rows, static_cast<int>(r), static_cast<int>(config_.mlp_row_tiles)); block.count > 0)
         use(block);
   }
-  // A bias is small: it lies with the norm, whole.
+  // A bias is small, so it is not cut; it is beside the norm.
   struct Bias {
     std::optional<std::uint32_t> param;
     std::int64_t width = 0;  // of a tile
@@ -80,7 +81,7 @@ class TiledMlp final : public TransformerLayer {
 
   Norm norm_;
   Bias up_bias_, down_bias_;
-  Projection in_, out_;  // of a tile
+  Projection in_, out_;  // products of one tile
 };
 
 }  // namespace terrace::layers

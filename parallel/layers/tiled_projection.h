@@ -1,6 +1,6 @@
-// A projection whose matrices are cut into tiles of their results, each a unit: a call computes one tile's columns of the whole
-// result, or what follows from them, with 1/T of the weights (ZeRO-Infinity's memory-centric tiling, Rajbhandari et al. 2021,
-// section 5.1.3).
+// A projection whose matrices are cut into tiles of their results; each tile is a unit. A call computes one tile's columns of
+// the whole result, or what their gradients need, with 1/T of the weights (ZeRO-Infinity's memory-centric tiling, Rajbhandari
+// et al. 2021, section 5.1.3).
 //
 // Owner, threads, errors: as Projection.
 #pragma once
@@ -16,13 +16,13 @@ namespace terrace::layers {
 
 class TiledProjection {
  public:
-  // The bias of all results is small and whole: a parameter that lies elsewhere, and that one tensor rank adds if the product
-  // is a part of a sum.
+  // The bias of all results is small and not cut: it is a parameter outside the tiles. If the product is a part of a sum, only
+  // one tensor rank adds the bias.
   struct Bias {
     std::optional<std::uint32_t> param = {};
     bool added = true;
   };
-  // `whole`: declared in `params`, without a bias.
+  // `whole` is declared in `params`, without a bias.
   TiledProjection(std::vector<ParamSpec>& params, const Projection& whole, std::uint32_t tiles, std::uint32_t unit, Bias bias,
                   DType dtype);
 
@@ -40,17 +40,17 @@ class TiledProjection {
  private:
   struct Scratch {
     Scratch(const TiledProjection& of, ScratchArena& arena, std::int64_t rows, bool of_gradient);
-    TensorView columns;  // the tile's, of the result or of its gradient
+    TensorView columns;  // the tile's columns, of the result or of its gradient
     Projection::Whole weights;
   };
-  // Between the tile's columns and their places in the whole: move(whole's first column, tile's first column, count).
+  // Calls move(first column in the whole, first column in the tile, count) for each run of the tile's columns.
   template <class Move>
   void each_run(std::uint32_t tile, Move&& move) const;
   void take(LayerContext& ctx, std::uint32_t tile, const TensorView& columns, const TensorView& whole) const;
   [[nodiscard]] TensorView bias_of(std::span<const TensorView> tensors, std::uint32_t tile) const;
 
   Projection tile_;
-  std::vector<std::int64_t> widths_;  // of each tensor's results, whole
+  std::vector<std::int64_t> widths_;  // width of each tensor's results, over all tiles
   Bias bias_;
   DType dtype_;
 };

@@ -18,7 +18,7 @@ namespace {
 
 bool has_result_norms(const Transformer& config) { return !config.names.attention_result_norm.empty(); }
 
-// Of a head, as the library rounds.
+// The elements of a head that are rotated, rounded as in Hugging Face's library.
 std::int64_t rotated_elements(const Transformer& config) {
   return static_cast<std::int64_t>(static_cast<double>(config.head_dim()) * config.rope_fraction);
 }
@@ -43,7 +43,7 @@ std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
   return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
 }
 
-// A projection has one tensor, or one for each result, which are one product only where results are rows.
+// A projection has one tensor, or one for each result; several tensors are one product only if results are rows.
 void check_tensors(const Transformer& config) {
   const auto demand = [&](const char* name, const ProjectionParts& projection, std::size_t results) {
     const std::size_t tensors = projection.tensors.size();
@@ -105,7 +105,7 @@ void check_grid(const Transformer& config) {
   demand("ffn", config.ffn, side * side);
 }
 
-// Norms of what tiles have a part of.
+// Norms need names, and whole rows, of which tiles have only a part.
 void check_norms(const Transformer& config) {
   const auto& names = config.names;
   if ((config.query_key_norms != QueryKeyNorms::none) != !names.q_norm.empty() || names.q_norm.empty() != names.k_norm.empty())
@@ -132,7 +132,7 @@ void check_norms(const Transformer& config) {
                     config.name));
 }
 
-// The sizes of an adapter, and what the calls that know adapters do not have.
+// The sizes of an adapter; refuses settings that do not support adapters.
 void check_adapters(const Transformer& config) {
   const auto& [rank, alpha, tensors] = config.adapters;
   if (rank == 0) return;
@@ -167,7 +167,7 @@ void check_rotation(const Transformer& config) {
     refuse(fmt::format("rotary positions need an even number of elements, not {} of heads of {}", rotated, config.head_dim()));
 }
 
-// Numbers that Gemma's models have.
+// Checks the numbers that Gemma's models use.
 void check_scales(const Transformer& config) {
   const auto demand = [](const char* field, double value, bool valid, const char* rule) {
     if (!valid || !std::isfinite(value)) refuse(fmt::format("{} must be {}, not {}", field, rule, value));

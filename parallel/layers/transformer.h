@@ -1,10 +1,10 @@
-// What a transformer is, as data: its sizes, the kinds of its parts, the names of its parameters, and the part of it that this
-// rank has. The layers of this folder are built of it.
+// A transformer as data: its sizes, the kinds of its parts, the names of its parameters, and the part of it that this rank has.
+// The layers of this folder are built from it.
 //
 // Owner:   a value.
 // Threads: any.
-// Errors:  Error(Exit::usage) of checked(), with the field, why its value is invalid, and the nearest valid value. Every layer
-//          calls checked(), so that none is built of invalid sizes.
+// Errors:  Error(Exit::usage) from checked(), with the field, why its value is invalid, and the nearest valid value. Every
+//          layer calls checked(), so no layer is built from invalid sizes.
 #pragma once
 
 #include <cstddef>
@@ -47,14 +47,14 @@ constexpr std::size_t up_results(Activation activation) { return static_cast<std
 struct Adapters {
   std::int64_t rank = 0;             // 0: no adapters
   double alpha = 16;                 // an adapter's result is multiplied by alpha ÷ rank
-  std::vector<std::string> tensors;  // that are adapted, by their names in a block: "self_attn.q_proj"
+  std::vector<std::string> tensors;  // names of the adapted products in a block: "self_attn.q_proj"
   friend bool operator==(const Adapters&, const Adapters&) = default;
 };
 
 // A mixture of experts instead of each block's MLP. An expert has the MLP's width.
 struct Experts {
   std::int64_t count = 0;   // 0: no mixture
-  std::int64_t chosen = 2;  // experts of each token
+  std::int64_t chosen = 2;  // experts per token
   std::int64_t shared = 0;  // further experts, which take all tokens
   // An expert takes at most ⌈capacity_factor · chosen · tokens / count⌉ rows of a micro-batch; 0: any number.
   double capacity_factor = 0;
@@ -70,40 +70,40 @@ struct Transformer {
   std::string name = "transformer";  // of the model, for messages and files
   std::int64_t layers = 0;           // blocks of attention and MLP
   std::int64_t hidden = 0, heads = 0;
-  std::int64_t kv_heads = 0;   // as many as heads, or fewer, which share keys and values
+  std::int64_t kv_heads = 0;   // as many as heads, or fewer, which then share keys and values
   std::int64_t head_size = 0;  // width of a head; 0: hidden ÷ heads
   std::int64_t ffn = 0;
   std::int64_t seq_len = 0;  // the longest sequence; learned positions have a vector for each place in it
-  Windows window = {};       // of each block: a position attends to so many, itself among them; 0: to all before it
+  Windows window = {};       // per block: how many positions a position attends to, including itself; 0: all before it
   std::int64_t vocab = 0;
   bool tied = true;  // the head reads the embedding's table
-  // The table of the vocabulary is used in so many tiles of rows: a device budget must then hold a tile, not the table. More
-  // than one: the head computes its logits twice, and rounds otherwise.
+  // Tiles of rows in which the table of the vocabulary is used. With several, a device budget must hold a tile, not the table;
+  // the head computes its logits twice, and rounds differently.
   std::uint32_t vocab_tiles = 1;
-  // The head makes the logits of so many rows of a micro-batch at a time; 0: as many as are 64 MiB in fp32, up to 512. More
-  // rows read and write the table and its gradient less often, and need more scratch. Another number rounds otherwise.
+  // Rows of a micro-batch whose logits the head computes at a time; 0: as many as are 64 MiB in fp32, up to 512. With more
+  // rows, the table and its gradient are read and written less often, and scratch is larger. Another number rounds differently.
   std::int64_t head_rows = 0;
-  // The inner features of an MLP are used in so many tiles: a device budget must then hold a tile of its weights and of its
-  // inner activations. More than one: the first product is computed twice, and the second one is rounded once a tile.
+  // Tiles of the inner features of an MLP. With several, a device budget must hold one tile of its weights and of its inner
+  // activations; the first product is computed twice, and the second one is rounded after each tile.
   std::uint32_t mlp_tiles = 1;
-  // The rows of a micro-batch go through an MLP in so many tiles: a device budget must then hold the inner activations of one.
-  // More than one: the first product is computed twice, and the gradients of weights are sums over tiles.
+  // Tiles of rows in which a micro-batch goes through an MLP. With several, a device budget must hold the inner activations of
+  // one tile; the first product is computed twice, and the gradients of weights are sums over tiles.
   std::uint32_t mlp_row_tiles = 1;
-  // The results of an attention's two products are computed in so many tiles, each of which needs a tile of one matrix. More
-  // than one: gradients of the products' inputs are rounded once a tile.
+  // Tiles of the results of an attention's two products. With several, a device budget must hold a tile of one matrix; the
+  // gradients of the products' inputs are rounded after each tile.
   std::uint32_t attention_tiles = 1;
   NormKind norm = NormKind::rms;
   double norm_eps = 1e-5;
-  double norm_offset = 0;  // added to the weights of norms: 1 if these are gains less one (Gemma)
+  double norm_offset = 0;  // added to the weights of norms: 1 if the weights are gains less one (Gemma)
   QueryKeyNorms query_key_norms = QueryKeyNorms::none;
   ScoreRule scores = {};  // of attention
   Activation activation = Activation::swiglu;
-  double embedding_factor = 1;  // of the table's rows where they are the first block's input, not in a tied head
+  double embedding_factor = 1;  // multiplies the table's rows as the first block's input, not in a tied head
   double logit_cap = 0;         // logits become cap · tanh(logit / cap); 0: none
   Positions positions = Positions::rotary;
   double rope_theta = 10000;  // base of rotary positions
-  Rotary rope_scaling = {};   // how their angles are changed; its own base is not used
-  // Of blocks with a window, whose angles are not changed; 0: blocks with and without windows rotate alike (Gemma 3).
+  Rotary rope_scaling = {};   // how rotary angles are scaled; its own base is ignored
+  // The base for blocks with a window, whose angles are not scaled (Gemma 3); 0: blocks with and without windows rotate alike.
   double window_rope_theta = 0;
   double rope_fraction = 1;  // the part of a head's elements that are rotated, its first ones
   RotatedBlocks rotated_blocks = {};
@@ -122,15 +122,15 @@ struct Transformer {
   ExpertParallel expert = {};
 
   [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ways(); }
-  [[nodiscard]] std::uint32_t kv_ways() const;  // in so many parts the key-value heads are split
+  [[nodiscard]] std::uint32_t kv_ways() const;  // parts into which the key-value heads are split
   [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
   [[nodiscard]] std::int64_t attended() const { return heads * head_dim(); }
   [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
   [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ways(); }
-  // Of the vocabulary, whose parts need not be equal.
+  // This rank's part of the vocabulary; the parts of ranks need not be equal.
   [[nodiscard]] Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
-  // How many elements of a head are rotated, in pairs; 0: none of the block's.
+  // How many elements of a head are rotated, in pairs; 0: the block does not rotate.
   [[nodiscard]] std::int64_t rotated(std::int64_t block) const;
   [[nodiscard]] Rotary rotary(std::int64_t block) const;
   // The block whose result is added to the input of this one; −1: none. A block never skips from the block just before it.
@@ -138,7 +138,8 @@ struct Transformer {
     const auto from = layers - 1 - block;
     return skips == SkipShape::u && from + 1 < block ? from : -1;
   }
-  // Of the projections whose result is added to the residual stream, two a block (Radford et al. 2019, section 2.3).
+  // Standard deviation for projections whose result is added to the residual stream, two per block (Radford et al. 2019,
+  // section 2.3).
   [[nodiscard]] double residual_init_std() const;
 };
 
@@ -147,7 +148,7 @@ inline constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three suc
 
 std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks);
 
-// The transformer itself, if it is valid.
+// Returns the transformer itself if it is valid.
 const Transformer& checked(const Transformer& transformer);
 
 }  // namespace terrace::layers

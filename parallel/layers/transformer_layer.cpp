@@ -15,7 +15,7 @@ Shape shape_of_a_tile(const ParamSpec& param, const TensorView& tile) {
 
 void TransformerLayer::fail(const std::string& what) const { throw std::logic_error(name_ + ": " + what); }
 
-// Where there are adapters, only they are trained.
+// If there are adapters, only they are trained.
 std::vector<ParamSpec> TransformerLayer::params() const {
   auto all = params_;
   for (auto& param : all) param.frozen = config_.adapters.rank != 0 && !is_adapter(param.name);

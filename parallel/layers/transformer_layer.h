@@ -7,8 +7,8 @@
 //
 // Owner:   the model owns its layers.
 // Threads: as Layer.
-// Errors:  std::logic_error for views that do not match the layer's own specification; for what cannot be built, as
-// transformer.h.
+// Errors:  std::logic_error for views that do not match the layer's own specification; if the layer cannot be built, those of
+//          transformer.h.
 #pragma once
 
 #include <cstdint>
@@ -67,23 +67,23 @@ class TransformerLayer : public GenerativeLayer {
                     std::int64_t position) const;
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
   void check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const;
-  // Tiles of the vocabulary's table. tile(): of the table, or of what is the phase's tile already; has_token(): of the tile,
-  // the rows that have a token, counted in the whole vocabulary.
+  // Tiles of the vocabulary's table. tile(): a tile of `table`, or `table` itself if it is already the phase's tile.
+  // has_token(): the rows of a tile that have a token, counted in the whole vocabulary.
   [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
   [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
   [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }  // the table is in one part
   [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
   [[nodiscard]] Block has_token(std::uint32_t number) const;
-  // The rows of the table on a rank, and of its longest tile. Of other ranks than the first one the last row may have no token;
-  // all ranks reserve room for it and count its products, so that they plan alike.
+  // Rows of the table on a rank, and of its longest tile. On ranks other than the first one, the last row may have no token;
+  // all ranks reserve room for it and count its products, so that their plans are equal.
   [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor.ranks}); }
   [[nodiscard]] std::int64_t tile_rows() const { return block_of(table_rows(), 0, static_cast<int>(tiles())).count; }
-  // The table of the vocabulary, or this rank's rows of it, of which the last may have no token.
+  // Declares the table of the vocabulary, or this rank's rows of it; the last of these may have no token.
   [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
-  // The gradient of the tile's rows without a token.
+  // Zeroes the gradient of the tile's rows without a token.
   void zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const;
   // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
-  // Returns how the rest is written there.
+  // Returns how the rest must be written to `to`.
   Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
   [[noreturn]] void fail(const std::string& what) const;
 

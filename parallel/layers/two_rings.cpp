@@ -7,7 +7,7 @@ namespace terrace::layers {
 
 std::uint32_t TwoRings::hops(BatchShape shape) const {
   if (window_ == 0) return ranks() - 1;
-  // Of the slices behind, those whose last key the first query sees.
+  // The number of earlier slices whose last key the first query sees.
   return static_cast<std::uint32_t>(std::min<std::int64_t>(ranks() - 1, (window_ - 2 + shape.seq) / shape.seq));
 }
 
@@ -17,7 +17,7 @@ bool TwoRings::sees(BatchShape shape, std::uint32_t slice) const {
   return window_ == 0 || (rank - slice) * shape.seq - (shape.seq - 1) < window_;
 }
 
-// All ranks count what the last one has to do, so that they plan alike.
+// All ranks count the last rank's products, so that their plans are equal.
 double TwoRings::products(BatchShape shape) const {
   return 2 * static_cast<double>(queries(shape) * shape.seq * shape.seq * config_.head_dim());
 }
@@ -214,7 +214,7 @@ void TwoRings::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall ca
         else
           ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
       });
-    default: return;  // the engine exchanges
+    default: return;  // the engine carries out exchanges
   }
 }
 
@@ -267,7 +267,8 @@ void TwoRings::forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint3
   });
 }
 
-// Gradients of the probabilities, and of the values: of query heads ascending where they share them.
+// Gradients of the probabilities and of the values. If query heads share values, their parts are added in ascending order of
+// heads.
 void TwoRings::backward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
   const auto& shape = ctx.shape;
   const auto from = slice(hops);
@@ -306,7 +307,7 @@ void TwoRings::end_forward(LayerContext& ctx, const LayerTensors& t) const {
 }
 
 void TwoRings::end_backward(LayerContext& ctx, const LayerTensors& t) const {
-  constexpr std::size_t kDqkv = 0;  // of what ResidualBranch carries
+  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
   const auto heads = config_.heads_here(), kv = config_.kv_heads_here(), dim = config_.head_dim();
   const auto dqkv = t.carried[kDqkv];
   const auto put = [&](std::uint32_t sum, std::uint32_t rounded, std::int64_t first, std::int64_t count) {

@@ -1,17 +1,17 @@
 // Attention over positions that lie on several ranks, by a ring of keys and then a ring of values: ring self-attention (Li et
-// al. 2021, Sequence Parallelism). Each rank has the scores of its queries against all keys written down, so that a softmax is
-// one pass over whole rows, and nothing is merged.
+// al. 2021, Sequence Parallelism). Each rank stores the scores of its queries against all keys, so that a softmax is one pass
+// over whole rows, and no results are merged.
 //
 //   forward    hop of keys, scores of the own slice │ … │ softmax │ hop of values, sum of the own slice │ … │ result
 //   backward   hop of values, gradient of probabilities, of values │ … │ softmax's gradient │ hop of keys, gradient of
 //              queries, of keys │ … │ gradients of values and keys to the ranks that have them
 //
-// A hop lies before the products that it runs beside, as in ring.h. Gradients of keys and values are made for all positions and
-// summed over the ranks once; a rank gets those of its own slice.
+// A hop is issued before the products that it overlaps with, as in ring.h. Each rank computes gradients of keys and values for
+// all positions. They are summed over the ranks once, and a rank gets those of its own slice.
 //
-// Saved are q, k and v, the result, and the probabilities: [ranks, sequences · heads · positions, positions].
+// Saved: q, k and v, the result, and the probabilities, [ranks, sequences · heads · positions, positions].
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <cstdint>
@@ -27,24 +27,25 @@ class TwoRings final : public Attention {
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
-  // How often keys, and values, go on: with a window only as far as a query sees.
+  // How often keys, and values, are passed on: with a window only as far as a query sees.
   [[nodiscard]] std::uint32_t hops(BatchShape shape) const;
 
  private:
   enum MoreSaved : std::size_t { kProbabilities = kLogSumExp };
   [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
-  // Each by sequence and head: [sequences, heads, positions, head_dim]. Of both calls; then of a forward, and of a backward.
+  // Working tensors, by sequence and head: [sequences, heads, positions, head_dim]. Of both calls; then of a forward, and of a
+  // backward.
   enum Work : std::uint32_t { kQueries, kKeys, kOtherKeys, kValues, kOtherValues, kSum };
   enum BackwardWork : std::uint32_t { kDattended = 5, kDscores, kDqueries, kDkeys, kDvalues, kOwnDkeys, kOwnDvalues };
   struct Step {
     enum class What : std::uint8_t {
       keys_hop,
       values_hop,
-      scores,       // of the keys that have come by so many hops
+      scores,       // with the keys that have made this many hops
       softmax,      // or its gradient
-      sums,         // of values, or of keys for the gradient of queries
-      keys_home,    // the sums of their gradients
-      values_home,  // the same of values
+      sums,         // over values, or over keys for the gradient of queries
+      keys_home,    // sends the sums of the keys' gradients to the keys' ranks
+      values_home,  // the same for the values
       end
     } what;
     std::uint32_t hops = 0;
@@ -63,29 +64,29 @@ class TwoRings final : public Attention {
   void forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void backward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void backward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
-  // f(rows of the scores), for those of each document, or for all at once.
+  // Calls f(rows of the scores) for each document, or once for all rows.
   template <class F>
   void each_rows(const LayerContext& ctx, F&& f) const;
   void end_forward(LayerContext& ctx, const LayerTensors& t) const;
   void end_backward(LayerContext& ctx, const LayerTensors& t) const;
 
-  // Between rows of heads side by side, from column `first` on, and a tensor by sequence and head.
+  // Converts between rows of heads side by side, from column `first` on, and a tensor by sequence and head.
   enum class Way : std::uint8_t { pack, unpack };
   void deal(LayerContext& ctx, TensorView rows, std::int64_t first, std::int64_t heads, TensorView by_head, Way way) const;
-  // f(query head, its key-value head), as numbers of matrices, of every sequence.
+  // Calls f(query head, its key-value head) for every sequence; both are indices of matrices.
   template <class F>
   void each_head(BatchShape shape, F&& f) const;
 
   [[nodiscard]] std::uint32_t ranks() const { return config_.context.ranks; }
-  // The slice that has come by so many hops; whether this rank's queries see any of its keys.
+  // slice(): the slice that has made this many hops. sees(): true if this rank's queries see any of its keys.
   [[nodiscard]] std::uint32_t slice(std::uint32_t hops) const { return (config_.context.rank + ranks() - hops) % ranks(); }
   [[nodiscard]] bool sees(BatchShape shape, std::uint32_t slice) const;
   [[nodiscard]] std::int64_t queries(BatchShape shape) const { return shape.batch * config_.heads_here(); }  // matrices
   [[nodiscard]] std::int64_t keys(BatchShape shape) const { return shape.batch * config_.kv_heads_here(); }
-  [[nodiscard]] double products(BatchShape shape) const;  // of scores with one slice, or of sums
+  [[nodiscard]] double products(BatchShape shape) const;  // operations of the scores with one slice, or of its sums
   static std::uint32_t keys_of(std::uint32_t hops) { return hops % 2 == 0 ? kKeys : kOtherKeys; }
   static std::uint32_t values_of(std::uint32_t hops) { return hops % 2 == 0 ? kValues : kOtherValues; }
-  // Matrix m of a tensor of matrices [positions, columns]; of scores, that of a slice.
+  // Matrix m of a tensor of matrices [positions, columns]. scores(): matrix m of one slice's scores.
   [[nodiscard]] static TensorView matrix(BatchShape shape, const TensorView& all, std::int64_t m, std::int64_t columns) {
     return part(all, m * shape.seq * columns, {shape.seq, columns});
   }

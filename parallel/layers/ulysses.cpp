@@ -23,7 +23,7 @@ AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
           .scores = config_.scores};
 }
 
-// The first rank has most heads. All ranks reserve what it needs, and count its products, so that they plan alike.
+// The first rank has the most heads. All ranks reserve its room and count its products, so that their plans are equal.
 std::vector<TensorSpec> Ulysses::saved_of_middle(BatchShape shape) const {
   const auto n = shape.tokens(), all = n * ranks_;
   return {norm_.statistics(rows_of(shape)),
@@ -67,14 +67,14 @@ std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
   return std::max(Attention::scratch_bytes(shape), arena.peak_bytes());
 }
 
-// The attention's products are shared evenly, as far as heads can be.
+// The attention's products are shared as evenly as whole heads allow.
 double Ulysses::forward_flops(BatchShape shape) const {
   const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
   return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
          2 * n * ranks_ * pairs_twice(shape.seq * ranks_, window_) * static_cast<double>(attended_row(0));
 }
 
-// Among the neighbours of this rank's place in a ring, if there is one.
+// Exchanges with all context ranks or, in a ring, with those of this rank's place in it.
 PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
                                 const std::vector<std::int64_t>& received) const {
   const auto& context = config_.context;
@@ -121,7 +121,7 @@ std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) cons
 
 void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
   const std::int64_t n = all.shape[0], dim = config_.head_dim();
-  // Where a key-value head goes to several ranks, its gradient is the sum of theirs.
+  // If a key-value head has gone to several ranks, its gradient is the sum of theirs.
   std::vector<bool> came(static_cast<std::size_t>(2 * deal_.kv_heads), false);
   std::int64_t first = 0;
   for (int r = 0; r < ranks_; ++r) {
@@ -191,7 +191,7 @@ void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall cal
   if (number == kAttend) forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t);
   if (number != kUnpack) return;
   if (forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
-  constexpr std::size_t kDqkv = 0;  // of what ResidualBranch carries
+  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
   deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
   rotate_slice(ctx, t.carried[kDqkv], true);
 }

@@ -4,11 +4,11 @@
 //   forward    norm, in, rotate, pack │ all-to-all │ attend, pack │ all-to-all │ unpack │ out, residual
 //   backward   out's input gradient, pack │ all-to-all │ attention's gradient, pack │ all-to-all │ unpack, rotate back │ …
 //
-// Within a ring (ulysses_ring.h) these are neighbours, and "all positions" those of their place in it. Slices of a sequence are
-// in the order of ranks. Saved are q, k, v and the result of this rank's heads at all positions,
+// Within a ring (ulysses_ring.h), the ranks that exchange are neighbours, and "all positions" are those of their place in the
+// ring. Slices of a sequence are in the order of ranks. Saved: q, k, v and the result of this rank's heads at all positions,
 // and the result of all heads at this rank's positions.
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <terrace/parallel/layers/attention.h>
@@ -24,7 +24,8 @@ class Ulysses : public Attention {
 
  protected:
   enum MoreSaved : std::size_t { kHere = kLogSumExp + 1 };
-  // Of either direction: what goes to the ranks with other heads, what comes from them, and the way back.
+  // Working tensors of either call: what is sent to the ranks with other heads, what comes from them, and the same on the way
+  // back.
   enum Work : std::uint32_t { kToHeads, kOfHeads, kToPositions, kOfPositions };
   enum Middle : std::uint32_t { kThere, kAttend, kBack, kUnpack };
 
@@ -39,13 +40,13 @@ class Ulysses : public Attention {
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
   void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
 
-  // A row of q, k and v, and of the attention's result, on a rank: all heads where it has the positions, else its heads.
+  // The elements of a row of q, k and v, and of a row of the attention's result, for the heads of a rank.
   [[nodiscard]] std::int64_t qkv_row(int rank) const;
   [[nodiscard]] std::int64_t attended_row(int rank) const { return deal_.queries(rank).count * config_.head_dim(); }
   enum class Way : std::uint8_t { pack, unpack };
-  // Between [rank][sequence, slice] and [sequence, all positions].
+  // Converts between [rank][sequence, slice] and [sequence, all positions].
   void order_positions(LayerContext& ctx, TensorView by_rank, TensorView by_sequence, Way way) const;
-  // What this rank's heads fill of the room that the first rank's would need.
+  // The part that this rank's heads fill of a room that is large enough for the first rank's.
   [[nodiscard]] TensorView of_heads(BatchShape shape, const TensorView& room, std::int64_t row) const;
   [[nodiscard]] TensorView log_sum_exp(BatchShape shape, const LayerTensors& t) const;
 
@@ -55,7 +56,7 @@ class Ulysses : public Attention {
  private:
   void attend_heads(LayerContext& ctx, const LayerTensors& t) const;
   void attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const;
-  // Between columns of all heads and a block of rows for each rank.
+  // Convert between columns of all heads and blocks of rows, one block for each rank.
   void deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
   void deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
   [[nodiscard]] AttentionShape shape_of_heads(BatchShape shape) const;

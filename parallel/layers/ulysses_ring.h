@@ -3,9 +3,9 @@
 //
 //   forward    norm, in, rotate, pack │ all-to-all │ order │ the ring's phases │ pack │ all-to-all │ unpack │ out, residual
 //
-// Saved are what Ulysses saves.
+// It saves the same tensors as Ulysses.
 //
-// Owner, threads, errors: as transformer_layer.h. It does not generate.
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
 #pragma once
 
 #include <terrace/parallel/layers/ring.h>

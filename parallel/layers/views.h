@@ -32,8 +32,8 @@ inline TensorView row_slice(const TensorView& view, std::int64_t first, std::int
   return part(view, first * view.shape[1], {count, view.shape[1]});
 }
 
-// Rows that begin at multiples of 128 bytes, whatever their length: a library's fast kernels load 16 aligned bytes at a time,
-// and the second-level cache of a GPU has lines of 128.
+// The stride with which rows begin at multiples of 128 bytes, whatever their length: a library's fast kernels load 16 aligned
+// bytes at a time, and the second-level cache of a GPU has lines of 128.
 inline std::int64_t aligned_stride(DType dtype, std::int64_t columns) {
   constexpr std::int64_t kLineBytes = 128;
   return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(columns), kLineBytes / size_of(dtype)));
@@ -45,7 +45,7 @@ class ScratchArena {
  public:
   static constexpr std::uint64_t kAlignBytes = 64;
 
-  ScratchArena() = default;  // measures
+  ScratchArena() = default;  // only measures
   explicit ScratchArena(const TensorView& scratch)
       : base_(scratch.data), capacity_bytes_(scratch.empty() ? 0 : scratch.bytes()), measures_(false) {}
 
@@ -60,7 +60,7 @@ class ScratchArena {
     peak_bytes_ = std::max(peak_bytes_, used_bytes_);
     return view;
   }
-  // Everything taken so far is free again; the stream's order keeps its users apart.
+  // Frees everything taken so far; the stream's order keeps the users of the same memory apart.
   void reset() { used_bytes_ = 0; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
 

@@ -1,8 +1,7 @@
-// The window of each block's attention: how many positions a position attends to, itself among them; 0: to all before it. The
-// windows of blocks are a pattern that is repeated, so that {4096, 4096, 0} is two blocks with a window and one without, and
-// so on.
+// The window of each block's attention: how many positions a position attends to, including itself; 0: all before it. The
+// windows of blocks are a repeated pattern: {4096, 4096, 0} is two blocks with a window and one without, and so on.
 //
-// Threads: a value. Errors: Error(Exit::usage) of a text that is no pattern.
+// Threads: a value. Errors: Error(Exit::usage) for a text that is not a pattern.
 #pragma once
 
 #include <algorithm>

@@ -28,7 +28,7 @@ class FaultyCommunicator final : public Communicator {
   const Machines& machines() const override { return machines_; }
 
   void issue(Stream& stream, Call call) override {
-    if (dies_now()) inner_.reset();  // as when the rank's thread unwinds: what was issued before still ends
+    if (dies_now()) inner_.reset();  // as when the rank's thread unwinds: calls issued before still end
     if (!inner_) {
       stream.submit([what = dead()] { throw Error(what); });
       return;

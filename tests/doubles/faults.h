@@ -5,7 +5,7 @@
 //
 // Owner, threads: as the communicator that it wraps.
 // Errors:  the calls of a dead rank fail with an Error that says so; its communicator is destroyed, so the other ranks see it
-// leave.
+//          leave.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@ struct CommunicationFaults {
   std::chrono::microseconds longest_delay{0};
   std::chrono::microseconds shortest_delay{0};  // at most longest_delay; if both are equal, every call is delayed by that time
   int dying_rank = -1;
-  std::uint64_t dies_at_call = 0;  // counted from 1; a communicator that is split off counts its own calls
+  std::uint64_t dies_at_call = 0;  // counted from 1; each communicator that is split off counts its own calls
 };
 
 std::unique_ptr<Communicator> with_faults(std::unique_ptr<Communicator> inner, const CommunicationFaults& faults);

@@ -26,9 +26,9 @@ class Ledger {
   using Key = std::pair<std::string, Operation>;  // axis: the communicator's name
 
   void add(const std::string& axis, const Call& call, int rank, const Machines& machines);
-  [[nodiscard]] Entry of(const std::string& axis, Operation operation) const;  // zeros where nothing was issued
+  [[nodiscard]] Entry of(const std::string& axis, Operation operation) const;  // zeros if nothing was issued
   [[nodiscard]] const std::map<Key, Entry>& entries() const { return entries_; }
-  // What this rank sends in all, by what the backends do: on several machines this is other bytes than the formulas'.
+  // All bytes that this rank sends, as the backends send them: on several machines they differ from the formulas.
   [[nodiscard]] const SentByLink& by_link() const { return by_link_; }
   void clear() { *this = {}; }
 
@@ -36,9 +36,9 @@ class Ledger {
   std::map<Key, Entry> entries_;
   SentByLink by_link_;
 };
-std::string to_string(const Ledger& ledger);  // a line an entry
+std::string to_string(const Ledger& ledger);  // one line per entry
 
-// Counts at issue. What is split from it counts into the same ledger, under its own name.
+// Counts at issue. Communicators that are split from it count in the same ledger, under their own names.
 std::unique_ptr<Communicator> with_ledger(std::unique_ptr<Communicator> inner, Ledger& ledger);
 
 }  // namespace terrace

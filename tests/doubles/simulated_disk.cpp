@@ -114,7 +114,7 @@ class SimulatedEngine final : public IoEngine {
         return account(request, static_cast<std::int64_t>(rest));
       case What::never: break;
     }
-    // A request that was to hang forever ends now: the disk has released it.
+    // A request that would hang forever ends now: the disk has released it.
     const auto result = account(request, transfer(request, rest, 0));
     disk_->count_late_end();
     return result;

@@ -27,12 +27,12 @@ class SimulatedDisk {
   [[nodiscard]] std::span<const std::byte> durable(int i) const { return durable_[static_cast<std::size_t>(i)]; }
   void sync();        // makes everything written durable
   void power_loss();  // drops everything not synced
-  // Lets requests end that were to hang forever; from any thread. Their engine sees it at its next poll.
+  // Lets requests that would hang forever end, at their engine's next poll. May be called from any thread.
   void let_stuck_requests_end() { released_.store(true); }
   [[nodiscard]] bool stuck_requests_end() const { return released_.load(); }
-  // How many of them have ended; the caller then sees the bytes that they wrote or read.
+  // How many such requests have ended; the caller then sees the bytes that they wrote or read.
   [[nodiscard]] std::uint64_t late_ends() const { return late_ends_.load(std::memory_order_acquire); }
-  void count_late_end() { late_ends_.fetch_add(1, std::memory_order_release); }  // the engine's
+  void count_late_end() { late_ends_.fetch_add(1, std::memory_order_release); }  // called by the engine
   // Like real disks: of the pages not synced, some survive and some do not.
   void power_loss(std::uint64_t seed);
 

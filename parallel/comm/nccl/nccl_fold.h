@@ -1,7 +1,7 @@
-// fold() (parallel/comm/fold.h) on a GPU: one kernel, with its bits.
+// fold() (parallel/comm/fold.h) on a GPU: one kernel, which gives the same bits.
 //
-// Contributions lie where a group of messages has put them: rank r's at slots + r · stride, and one's own elsewhere.
-// So a thread adds all contributions of its elements in rank order; only the destination is read again.
+// Contributions are where a group of messages has put them: rank r's at slots + r · stride, and this rank's own elsewhere. So a
+// thread adds all contributions to its elements in rank order; with `onto` it first reads the destination.
 #pragma once
 
 #include <bit>
@@ -16,12 +16,12 @@
 
 namespace terrace::cuda {
 
-// What one fold reads and writes, without types.
+// The memory that one fold reads and writes, without types.
 struct FoldWork {
   Reduction reduction = {};
   std::byte* to = nullptr;           // may be `own`
   const std::byte* own = nullptr;    // rank `rank`'s contribution
-  const std::byte* slots = nullptr;  // the others'
+  const std::byte* slots = nullptr;  // the other ranks' contributions
   std::size_t stride_bytes = 0;
   int ranks = 1, rank = 0;
   std::int64_t count = 0;
@@ -67,7 +67,7 @@ struct FoldRanks {
   }
 };
 
-// The sum of packed blocks (core/block8.h): a block of threads unpacks those of all ranks, one after the other.
+// The sum of packed blocks (core/block8.h): a thread block unpacks the packed blocks of all ranks, one after the other.
 struct FoldBlocksArgs {
   float* to;
   const std::byte *own, *slots;

@@ -18,12 +18,12 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLook = 5ms;                  // how often a waiting thread looks after the others
+constexpr auto kLook = 5ms;                  // how often a waiting thread checks the others
 constexpr std::size_t kSlotAlignment = 512;  // more than a packed block
 
 std::size_t bytes_of(std::int64_t elements, std::size_t each) { return static_cast<std::size_t>(elements) * each; }
 
-// Which half of the slots a piece comes into.
+// The half of the slots that receives a piece.
 std::size_t half_of(std::int64_t piece) { return static_cast<std::size_t>(piece % 2); }
 
 bool reduces(Operation operation) {
@@ -51,7 +51,7 @@ NcclTransport::~NcclTransport() {
     failed_ ? parts_.library->abort(channel.handle) : parts_.library->leave(channel.handle);
   };
   close(ranks_);
-  ranks_.stream.reset();  // before its branch
+  ranks_.stream.reset();  // before folds_, its branch
   for (auto& [route, channel] : routes_) close(channel);
 }
 
@@ -156,12 +156,12 @@ void NcclTransport::with_handle(Channel& channel, const std::function<void(NcclH
   calls(channel.handle);
 }
 
-// What the stream has under way ends now. Calls last microseconds; one that lasts longer waits inside the library for a rank
-// that is gone, gives an error once it is aborted, and no call follows it.
+// Ends what the stream runs. A call of the library lasts microseconds; a longer one waits in the library for a rank that is
+// gone, and returns an error once it is aborted. No call follows.
 void NcclTransport::abort(Channel& channel) {
   constexpr auto kCall = 1s;
   failed_ = true;  // the stream issues no further call
-  // By the clock of the system: ThreadSanitizer of g++ 12 does not know the call that waits by the steady one.
+  // Waits by the system clock: g++ 12's ThreadSanitizer does not know the call that waits by the steady clock.
   const std::unique_lock lock(channel.calls, std::chrono::system_clock::now() + kCall);
   parts_.library->abort(std::exchange(channel.handle, nullptr));
 }
@@ -224,8 +224,9 @@ void NcclTransport::between_machines(const Call& call, CudaStreamHandle stream) 
   if (call.operation == Operation::all_reduce) between.gather(to, blocks_of(to.size(), call.reduction.to_bytes()));
 }
 
-// Each rank owns a block, and folds it piece by piece from what all have sent it. On one machine an all-reduce hands every
-// piece out. The next piece comes into one half of the slots while the other half is folded, beside it on the GPU.
+// Each rank owns a block, and folds it piece by piece from the contributions that all have sent it. For an all-reduce on one
+// machine, it then sends every folded piece to all. The next piece arrives in one half of the slots while the GPU folds the
+// other half.
 void NcclTransport::fold_blocks(const Call& call, CudaStreamHandle stream) {
   const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const auto* const from = call.from.front().data();
@@ -298,7 +299,7 @@ CudaBranch& NcclTransport::folds() {
   return *folds_;
 }
 
-// The root's link takes it all; nothing that matters for speed is reduced to one rank.
+// The root's link carries all contributions, which is slow; no reduction to one rank matters for speed.
 void NcclTransport::fold_at_root(const Call& call, CudaStreamHandle stream) {
   const std::size_t from_each = call.reduction.from_bytes(), to_each = call.reduction.to_bytes();
   const int root = call.peer;
@@ -351,7 +352,7 @@ void NcclTransport::message(const Call& call, std::uint64_t number) {
   });
 }
 
-// The sender says where its bytes are, and waits until they were copied.
+// The sending call passes the address of its bytes, and waits until they are copied.
 void NcclTransport::message_to_itself(const Call& call) {
   const std::byte* from = nullptr;
   const Call send{.operation = Operation::send, .from = {bytes_of(from)}, .peer = rank(), .lane = call.lane};
@@ -380,11 +381,11 @@ NcclTransport::Channel& NcclTransport::ranks_channel() {
   return ranks_;
 }
 
-// A handle a direction and lane: NCCL runs the calls of one handle in their order, and lanes must not wait for each other.
+// One handle per direction and lane: NCCL runs the calls of one handle in order, and lanes must not wait for each other.
 NcclTransport::Channel& NcclTransport::route_channel(const Route& route) {
   std::unique_lock lock(mutex_);
   auto& channel = routes_[route];
-  lock.unlock();  // the calls of a lane come one after the other
+  lock.unlock();  // not needed further: only one call of a lane runs at a time
   if (channel.handle) return channel;
   const auto [source, destination, lane] = route;
   NcclId id;

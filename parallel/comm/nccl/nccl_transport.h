@@ -1,9 +1,9 @@
 // Ranks with one GPU each. The ranks first meet on the host, through the transport below, which compares their calls and
 // detects dead ranks; then NCCL moves the bytes without waiting. Bytes in host memory go through the transport below.
 //
-// Sums have the order of machines.h: ranks send each owner its block, as many bytes as a ring sends, and our own kernel adds
-// them. (NCCL's own sums have an order that depends on the machine.) Between machines BetweenMachines decides the messages,
-// also of gathers and broadcasts.
+// Sums have the order of machines.h: ranks send each owner its block, as many bytes as a ring sends, and a kernel of terrace
+// adds them. (NCCL's own sums have an order that depends on the machine.) Between machines, BetweenMachines decides the
+// messages, also those of gathers and broadcasts.
 //
 // Owner, threads, errors: transport.h. Memory on the GPU is allocated at the first call: NCCL's own memory, which no budget
 // counts, and fold_bytes for reductions.
@@ -32,12 +32,12 @@ struct NcclParts {
   int device_index = 0;
   std::shared_ptr<NcclLibrary> library;
   std::function<void(CudaStreamHandle, const cuda::FoldWork&)> fold;
-  std::size_t fold_bytes = kStagingBytes;  // for the blocks of other ranks
+  std::size_t fold_bytes = kStagingBytes;  // memory for the blocks of other ranks
 };
 
 class NcclTransport final : public Transport {
  public:
-  // `letters`: a second transport of the same ranks, for what NCCL's handles are made from.
+  // `letters`: a second transport of the same ranks, which exchanges the ids that NCCL's handles are made from.
   NcclTransport(std::shared_ptr<Transport> host, std::shared_ptr<Transport> letters, NcclParts parts);
   ~NcclTransport() override;
 
@@ -52,7 +52,7 @@ class NcclTransport final : public Transport {
   void leave() noexcept override;
 
  private:
-  // A handle of NCCL's, and the stream that its calls run on.
+  // A handle of NCCL, and the stream on which its calls run.
   struct Channel {
     NcclHandle handle = nullptr;
     std::unique_ptr<Stream> stream;
@@ -69,7 +69,7 @@ class NcclTransport final : public Transport {
   void between_machines(const Call& call, CudaStreamHandle stream);
   void fold_blocks(const Call& call, CudaStreamHandle stream);
   void fold_at_root(const Call& call, CudaStreamHandle stream);
-  // From half `half` of the slots.
+  // Folds half `half` of the slots.
   void fold_slots(const Reduction& reduction, std::size_t half, const std::byte* own, std::byte* to, std::int64_t count,
                   CudaStreamHandle stream);
   CudaBranch& folds();
@@ -78,7 +78,7 @@ class NcclTransport final : public Transport {
   Channel& route_channel(const Route& route);
   void join(Channel& channel, int ranks, const NcclId& id, int rank);
   void letter(const Call& call) { letters_->run(call, ++letters_sent_); }
-  // Calls of the library with the channel's handle, of which none comes after its abort.
+  // Calls the library with the channel's handle; after the handle's abort there are no such calls.
   void with_handle(Channel& channel, const std::function<void(NcclHandle)>& calls) const;
   void abort(Channel& channel);
   // Issues on the channel and waits for the end.
@@ -91,10 +91,10 @@ class NcclTransport final : public Transport {
   const NcclParts parts_;
   std::atomic<std::uint64_t> letters_sent_{0};
   std::atomic<bool> failed_{false};
-  Slab slots_;  // what other ranks' contributions come into: two halves, each with a slot for every rank
+  Slab slots_;  // memory for the contributions of other ranks: two halves, each with a slot for every rank
   Channel ranks_;
-  std::unique_ptr<CudaBranch> folds_;  // beside ranks_.stream; made on its issuing thread
-  std::mutex mutex_;                   // of routes_
+  std::unique_ptr<CudaBranch> folds_;  // a branch of ranks_.stream; made on its issuing thread
+  std::mutex mutex_;                   // guards routes_
   std::map<Route, Channel> routes_;
 };
 

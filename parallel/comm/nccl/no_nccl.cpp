@@ -1,4 +1,4 @@
-// Where NCCL's header was not found at build time.
+// Used if NCCL's header was not found at build time.
 #include <terrace/core/error.h>
 #include <terrace/parallel/comm/nccl/real_nccl.h>
 

@@ -1,4 +1,4 @@
-// NCCL by its own header, loaded at run time: a machine with one GPU needs none, and PyTorch's wheels bring one.
+// NCCL through its own header, loaded at run time: a machine with one GPU needs no NCCL, and PyTorch's wheels bring it.
 #include <terrace/parallel/comm/nccl/real_nccl.h>
 
 #include <cuda_runtime_api.h>
@@ -80,7 +80,7 @@ class RealNccl final : public NcclLibrary {
   bool is_device_memory(int device, const void* data) override {
     cudaPointerAttributes found{};
     if (cudaSetDevice(device) != cudaSuccess || cudaPointerGetAttributes(&found, data) != cudaSuccess) {
-      cudaGetLastError();  // memory that CUDA does not know is the host's, and no error of anybody's
+      cudaGetLastError();  // clears the error: CUDA does not know ordinary host memory
       return false;
     }
     return found.type == cudaMemoryTypeDevice;
