@@ -1,5 +1,5 @@
-// Who holds which part of the parameters of a layer, among the ranks that differ on the mesh's kPartAxes: a tensor rank holds
-// blocks of them, an expert rank some of the experts, and the rest is held in common.
+// Which rank holds which part of a layer's parameters, among the ranks that differ on the mesh's kPartAxes: a tensor rank holds
+// blocks of them, an expert rank some of the experts, and all ranks hold the rest.
 //
 // Threads: values; pure.
 #pragma once
@@ -38,7 +38,7 @@ inline bool hold_the_same(const ParamSpec& param, const ModelParts& one, const M
   return part_number(param.split, one.tensor) == part_number(param.split, other.tensor) &&
          (param.dealt.empty() || one.expert.rank == other.expert.rank);
 }
-// What the rank's parameter in this place is called.
+// The name of the rank's parameter in this place.
 inline const std::string& name_on(const ParamSpec& param, const ModelParts& parts) {
   return param.dealt.empty() ? param.name : param.dealt.at(parts.expert.rank);
 }
