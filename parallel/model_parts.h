@@ -27,7 +27,8 @@ struct ModelParts {
   }
 };
 
-// How many ranks hold the same part of the parameter. The first of them acts for it: it counts the part in a norm and saves it.
+// How many ranks hold the same part of the parameter. Only the first of them counts the part in a norm and saves it
+// (acts_for()).
 inline std::uint32_t holders(const ParamSpec& param, const ModelParts& parts) {
   return holders(param.split, parts.tensor) * (param.dealt.empty() ? parts.expert.ranks : 1);
 }

@@ -28,7 +28,7 @@ class UpdatePlace {
   double device_share_ = 0;
 };
 
-std::string to_text(const UpdatePlace& place);   // "host", "device", or the device's share of them: "0.25"
-std::string in_words(const UpdatePlace& place);  // completes a sentence after "on": "the host"
+std::string to_text(const UpdatePlace& place);   // "host", "device", or the device's share: "0.25"
+std::string in_words(const UpdatePlace& place);  // follows the word "on" in a sentence: "the host"
 
 }  // namespace terrace

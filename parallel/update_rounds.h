@@ -1,7 +1,7 @@
 // Which micro-batches of a step each update of a layer covers.
 //
-// In an order in two directions, the replicas of a stage compute every other micro-batch, and so each of them has its own first
-// and last gradient of an update.
+// In an order in two directions, each replica of a stage computes every other micro-batch, so each has its own first and last
+// gradient of an update.
 //
 // Threads: values.
 #pragma once
