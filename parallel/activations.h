@@ -1,4 +1,4 @@
-// What happens to a layer's activations between its forward and its backward: kept, offloaded or recomputed.
+// How a layer keeps its activations from its forward to its backward: in place, offloaded or recomputed.
 //
 // Threads: values.
 #pragma once

@@ -55,7 +55,7 @@ Sequences sequences_of(const RankProgram& rank) {
   return all;
 }
 
-// Whether the rank is one of these peers, even if it has issued nothing there.
+// True if the rank is one of these peers, even if it has issued nothing there.
 bool belongs(const StepMap& map, const Peers& peers) {
   const auto& [members, first] = peers;
   if (!members.directions) return peers_of(map, members) == peers;

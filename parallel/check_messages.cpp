@@ -76,7 +76,7 @@ class Ranks {
     return true;
   }
 
-  // Whether several ranks of the pipeline take part in the reduction. A reduction between data ranks is in only one of the
+  // True if several ranks of the pipeline take part in the reduction. A reduction between data ranks is in only one of the
   // programs.
   [[nodiscard]] bool reduces_with_others(const Action& a) const {
     return a.op == Op::reduce && reducers_.at(a.layer).size() > 1;

@@ -385,7 +385,7 @@ class StepChecker {
     once(a, home.exchanged[a.chunk], "message");
     if (!sends && map_.data().gathers_updates()) home.gathered[a.chunk] = false;
   }
-  // Whether the group has been updated; for a copy of weights: whether the new ones have arrived.
+  // True if the group has been updated; for a copy of weights, true if the new ones have arrived.
   [[nodiscard]] bool updated(std::uint32_t layer, std::uint32_t group) const {
     return map_.copies(layer) ? layers_[layer].exchanged[group] : layers_[layer].updated[map_.options().layer_unit ? 0 : group];
   }

@@ -20,9 +20,9 @@ namespace {
 
 constexpr double kWorthwhile = 0.99;           // a less simple choice must need less than this share of the time
 constexpr double kWorthADepth = 0.995;         // likewise a greater depth
-constexpr std::uint64_t kTriedSteps = 3;       // one that starts, two that count
+constexpr std::uint64_t kTriedSteps = 3;       // the first only starts up, two count
 constexpr std::uint32_t kTriedDepth = 2;       // if the depth is open, too
-constexpr std::uint64_t kCoarseChunks = 1000;  // of a model, but four of a layer
+constexpr std::uint64_t kCoarseChunks = 1000;  // in a model, but at least four for each layer
 constexpr double kTriedShares[] = {0.25, 0.5, 0.75};
 constexpr std::size_t kExactPlans = 3;  // how many of the best are planned exactly until one fits
 

@@ -97,7 +97,7 @@ class Compute {
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
-  // Whether an optional phase (Phase::unless_zero) has nothing to do; valid once the stream has reached it.
+  // True if an optional phase (Phase::unless_zero) has nothing to do; valid once the stream has reached it.
   [[nodiscard]] bool has_nothing_to_do(const Action& action) const;
 
   // Shares the losses and squares of all ranks, after everything enqueued before. An evaluation shares only the losses, among

@@ -21,7 +21,7 @@ namespace terrace {
 struct ContextParallel {
   std::uint32_t ranks = 1, rank = 0;
   // The number of places in a ring round which keys and values go. Each place has ranks / ring neighbouring ranks; they
-  // exchange heads, so that each attends with all positions of the place for some heads.
+  // exchange heads, so that each has all positions of the place for some heads.
   std::uint32_t ring = 1;
   bool zigzag = false;     // each place in the ring has two runs; its number of positions is even
   bool two_rings = false;  // one ring of all ranks for keys, then one for values (layers/two_rings.h)

@@ -1,4 +1,4 @@
-// Where the documents of sequences lie. A sequence may hold several documents, one after the other: attention does not cross
+// The borders of documents in sequences. A sequence may hold several documents, one after the other: attention does not cross
 // their borders, and positions count from a document's begin. Padding is a document whose positions have no target.
 //
 // Owner:   borrows the begins, which must live as long as the step that uses them.

@@ -209,7 +209,7 @@ class LifeWalk {
   const Programs& programs_;
   const CostModel& costs_;
   Life life_;
-  std::uint64_t further_rounds_;  // of evaluations
+  std::uint64_t further_rounds_;  // rounds of evaluations that may still be walked
   Belady policy_;
   Residency residency_;
   Walk walk_;

@@ -82,11 +82,11 @@ class Engine {
   void finish_commit();  // waits until it is on the disk on all ranks; throws its error; else a no-op
   void commit(std::uint64_t step, const std::string& payload);  // both
   [[nodiscard]] std::optional<Commit> resumed() const;
-  // Whether a step's global norm is known before its updates: with deferred updates, or if an asynchronous pipeline clips.
+  // True if a step's global norm is known before its updates: with deferred updates, or if an asynchronous pipeline clips.
   [[nodiscard]] bool knows_norms() const;
 
   [[nodiscard]] const StepMap& map() const;
-  [[nodiscard]] const ChunkStore* store() const;                // to read what is committed; null without one
+  [[nodiscard]] const ChunkStore* store() const;                // for reading committed state; null without one
   void set_run_id(std::string id);                              // for the commits from now on
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;      // reserved in each tier so far
   [[nodiscard]] PerTier<std::uint64_t> reserved_bytes() const;  // now

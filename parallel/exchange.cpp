@@ -53,7 +53,7 @@ Sent sent_by(const Spread& s, const Exchange& e) {
   return sent;
 }
 
-// The number of pieces of a reduction: the bytes that a rank stages, in pieces of kStagingBytes.
+// How many pieces of kStagingBytes a rank stages in a reduction.
 double pieces_of(const Spread& s, const Exchange& e) {
   const auto bytes = static_cast<double>(e.bytes);
   const bool by_machine = s.nodes > 1 && e.order == SumOrder::machines;

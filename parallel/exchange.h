@@ -19,12 +19,12 @@ struct Exchange {
   std::uint64_t bytes = 0;  // of the whole: the result of an all-gather, or the input of a reduction
   std::uint32_t ranks = 1, stride = 1;
   SumOrder order = SumOrder::machines;  // of a reduction
-  std::uint64_t sum_bytes = 0;          // of the machines' sums of the whole, if more than `bytes`
+  std::uint64_t sum_bytes = 0;          // the machines' sums of the whole, if they have more than `bytes`
   bool hop = false;                     // an all-to-all in which each rank sends to one other rank and receives from one
   friend bool operator==(const Exchange&, const Exchange&) = default;
 };
 Exchange exchange_of(const StepMap& map, const Collective& collective);
-std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);  // of collectives_of(), without messages
+std::vector<Exchange> exchanges_of(const StepMap& map, const Action& action);  // those of collectives_of() without messages
 // The exchanges at the end of a step: the losses and, if no rank has all of a gradient, the blocks of squares for the norm of
 // each update. The verdict has already shared the squares of its update.
 std::vector<Exchange> results_of(const StepMap& map, const Program& step);

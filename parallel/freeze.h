@@ -1,4 +1,4 @@
-// Which parameters a run freezes: training only reads them.
+// The parameters that a run freezes: training only reads them.
 //
 //   "embed*,layers.0.*,layers.3.mlp"
 //

@@ -116,7 +116,7 @@ class Layer {
   // from each layer. The engine passes the skip to the forward and the input half only: if the weight half needs it, the layer
   // saves or carries it.
   [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
-  // Whether its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
+  // True if its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
   [[nodiscard]] virtual bool keeps_input() const { return true; }
   // With sequence parallelism: whether it reads and writes only this rank's rows of x, y and their gradients. If so, it does
   // all exchanges within its calls, and the engine neither gathers its input nor sums its output.

@@ -31,9 +31,9 @@ class LayerPhases {
   [[nodiscard]] bool is_last(const Action& a) const { return numbers(a.op, a.layer).back() == a.phase; }
   // The tensors of the layer's work() that no later phase of the action uses.
   [[nodiscard]] std::vector<std::uint32_t> ended_work(const Action& action) const;
-  // Whether the action exchanges instead of computing.
+  // True if the action exchanges instead of computing.
   [[nodiscard]] bool exchanges(const Action& action) const { return any_exchange_ && at(action).phase.exchange.has_value(); }
-  // Whether a run may leave out the action (Phase::unless_zero).
+  // True if a run may leave out the action (Phase::unless_zero).
   [[nodiscard]] bool is_optional(const Action& action) const {
     return action.op == Op::decode && at(action).phase.unless_zero.has_value();
   }

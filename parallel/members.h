@@ -1,4 +1,4 @@
-// Which ranks take part in a collective, as seen from one of them.
+// The ranks that take part in a collective, as seen from one of them.
 //
 // Threads: values.
 #pragma once

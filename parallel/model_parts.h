@@ -1,5 +1,5 @@
-// Which rank holds which part of a layer's parameters, among the ranks that differ on the mesh's kPartAxes: a tensor rank holds
-// blocks of them, an expert rank some of the experts, and all ranks hold the rest.
+// The part of a layer's parameters that each rank holds, among the ranks that differ on the mesh's kPartAxes: a tensor rank
+// holds blocks of them, an expert rank some of the experts, and all ranks hold the rest.
 //
 // Threads: values; pure.
 #pragma once

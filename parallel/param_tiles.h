@@ -9,7 +9,7 @@
 
 namespace terrace {
 
-Block tile_of(const ParamSpec& param, std::uint32_t tile);  // of the dimension that is cut
+Block tile_of(const ParamSpec& param, std::uint32_t tile);  // its range in the dimension that is cut
 Shape tile_shape(const ParamSpec& param, std::uint32_t tile);
 
 // Like each_run() of tensor_split.h, but `first`, `count` and `in_part` count elements in stored order.

@@ -18,7 +18,7 @@ constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 
 constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
 // A plan decides on every chunk, so a large model has larger chunks; then planning takes only seconds, and a layer still has a
 // dozen. Chunks never exceed the size below, because a chunk is one transfer and one update.
-constexpr std::uint64_t kMostChunks = 2048;                               // of a kind
+constexpr std::uint64_t kMostChunks = 2048;                               // of each kind of state
 constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128 Mi
 
 constexpr std::uint64_t kMostRuns = 512;  // in the model: a run has at least a few of the largest chunks

@@ -1,4 +1,4 @@
-// Where each parameter of a model lies in chunks: the same layout on every rank, whichever chunks a rank holds.
+// The places of a model's parameters in chunks: the same layout on every rank, whichever chunks a rank holds.
 //
 // Each tile of a parameter is a tensor of this Layout. Parameters of one unit with equally many tiles lie tile by tile, so that
 // a phase's tiles are adjacent. A tied parameter has no place of its own: it is stored with the layer that declares it (its
@@ -44,7 +44,7 @@ class ParameterLayout : public Layout {
   [[nodiscard]] const ParamSpec& param_at(std::uint32_t layer, std::uint32_t tensor) const {
     return params_[layer][param_at_[layer][tensor]];
   }
-  // Whether another layer also reads it.
+  // True if another layer also reads it.
   [[nodiscard]] bool is_tied(std::uint32_t layer, std::uint32_t tensor) const;
   [[nodiscard]] std::uint32_t groups_of(std::uint32_t layer) const { return chunks_of(layer) / group_; }
   // The number of the layer's chunks, groups and runs that updates change; they are its first ones.
@@ -52,7 +52,7 @@ class ParameterLayout : public Layout {
   [[nodiscard]] std::uint32_t trained_groups(std::uint32_t layer) const { return trained_chunks_[layer] / group_; }
   [[nodiscard]] std::uint32_t trained_runs(std::uint32_t layer) const;
   [[nodiscard]] bool has_frozen() const;
-  // Whether the layer's backward has a gradient of weights to compute.
+  // True if the layer's backward has a gradient of weights to compute.
   [[nodiscard]] bool trains(std::uint32_t layer) const {
     return trained_chunks_[layer] != 0 || (layer == tied_layer_ && tied_chunks_ != 0);
   }

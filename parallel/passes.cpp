@@ -136,7 +136,7 @@ namespace {
 // A stretch: consecutive layer actions that use the same gathered weights of one layer, of one weight version.
 struct Stretch {
   std::uint32_t layer = 0, copy = 0;
-  std::size_t first = 0, last = 0;  // of the program's layer actions
+  std::size_t first = 0, last = 0;  // numbers of layer actions in the program
   std::size_t not_before = 0;       // the first layer action at which these weights exist
 };
 

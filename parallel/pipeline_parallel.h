@@ -1,4 +1,4 @@
-// Which layers of a model each rank of a pipeline holds. On every rank, layers have the model's numbers. A rank's program
+// The layers of a model that each rank of a pipeline holds. On every rank, layers have the model's numbers. A rank's program
 // contains only the actions of its own layers, and the messages between ranks, which carry a layer's input or its gradient.
 //
 // In an order in two directions a layer is on two ranks. Each of these two replicas computes every other micro-batch with its
@@ -48,7 +48,7 @@ struct HeldLayers : PipelineParallel {
   std::uint32_t rank = 0;
 
   [[nodiscard]] bool speaks_for(std::uint32_t layer) const { return holder(layer) == rank; }
-  // Which of the layer's replicas this rank holds; replicas() if it holds none.
+  // The number of the layer's replica that this rank holds; replicas() if it holds none.
   [[nodiscard]] std::uint32_t replica(std::uint32_t layer) const {
     std::uint32_t mine = 0;
     while (mine < rank_of.size() && rank_of[mine][layer] != rank) ++mine;

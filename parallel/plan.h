@@ -35,7 +35,7 @@ struct Refusal {
   // other_bytes is 0 if no other tier must grow.
   Tier other{};
   std::uint64_t other_bytes = 0;
-  std::uint64_t least_bytes = 0;  // of a model with too many chunks to search: the tier needs more than this; otherwise 0
+  std::uint64_t least_bytes = 0;  // if no budget was searched: the tier needs more than this; else 0
 };
 
 // Local SGD: one average of the ranks' weights, including the pending update before it.
@@ -59,8 +59,8 @@ struct Plan {
 
   PerTier<std::uint64_t> peak_bytes{};      // reserved, over the whole run, as walked
   PerTier<std::uint64_t> smallest_bytes{};  // the smallest legal budgets of device and host
-  std::vector<Traffic> step_traffic;        // of each step: a fresh run moves exactly these bytes
-  Traffic steady_traffic;                   // of the last of these steps
+  std::vector<Traffic> step_traffic;        // [step]: a fresh run moves exactly these bytes
+  Traffic steady_traffic;                   // the last of step_traffic
   LinkBytes steady_links;                   // the same between ranks, including a step's share of an average
   SimulatedTimes times;                     // mean of a steady step, including its share of an average
   PlannedAverage average;

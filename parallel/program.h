@@ -61,7 +61,7 @@ constexpr bool has_phases(Op op) { return is_layer_action(op) || op == Op::decod
 constexpr bool is_cut(Op op) { return has_phases(op) || op == Op::norm; }
 // Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
-// What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of
+// The content of a message. The messages of one payload from one rank to another form a lane: they arrive in the order of
 // sending, and lanes never wait for each other.
 enum class Payload : std::uint8_t {
   activation,     // the layer's input for a micro-batch

@@ -17,7 +17,7 @@ std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier,
 
 // The traffic of a step if only offloaded activations move: out after the forward and back for the backward.
 Traffic offloaded_by(const StepMap& map, const Program& step);
-// Whether a step with traffic `moved` moved more than offloaded_by().
+// True if a step with traffic `moved` moved more than offloaded_by().
 bool moves_state(const StepMap& map, const Program& step, const Traffic& moved);
 
 }  // namespace terrace

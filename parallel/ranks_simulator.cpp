@@ -100,7 +100,7 @@ class Ranks {
     std::size_t at = 0, under_way = 0;  // messages and joint actions that are begun and not yet timed
     std::deque<const Computation*> together;
     SimulatedTimes times;      // of the current program
-    std::vector<double> ends;  // of steps
+    std::vector<double> ends;  // [step]: its end
   };
   // Joint actions: those that several ranks of the pipeline do together during a step.
   static bool is_together(const Rank& rank, const Action& a) {

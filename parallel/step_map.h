@@ -69,9 +69,9 @@ class StepMap {
   // The layer's setting. The last layer never recomputes, nor does a layer that saves nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
   [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
-  // Whether this layer or one below it trains. If not, the gradient of the layer's result is not needed.
+  // True if this layer or one below it trains. If not, the gradient of the layer's result is not needed.
   [[nodiscard]] bool has_backward(std::uint32_t layer) const { return layer >= layout_.first_trained(); }
-  // Whether a layer's input outlives its forward, for the layer's backward or for a skip.
+  // True if a layer's input outlives its forward, for the layer's backward or for a skip.
   [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
     return has_backward(layer) && (layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
                                    skips_.reader(layer) != Skips::kNone);
@@ -97,7 +97,7 @@ class StepMap {
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const;
   // The chunks of this rank that a message sends or fills.
   [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
-  // Whether the action is a receive that is posted early and keeps its place until the first use. Only its chunks wait for
+  // True if the action is a receive that is posted early and keeps its place until the first use. Only its chunks wait for
   // another rank.
   [[nodiscard]] bool awaits(const Action& a) const { return a.op == Op::receive && a.payload != Payload::weights; }
 
@@ -108,10 +108,10 @@ class StepMap {
   [[nodiscard]] bool adds_skip_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
   [[nodiscard]] bool adds_skip_before(std::uint32_t layer, std::uint32_t micro_batch) const;
 
-  // The chunk of this kind at a position within the layer; this rank must hold it. If the kind is sharded, only this rank's own
-  // chunks lie side by side.
+  // The chunk of this kind at a position within the layer; this rank must hold it. If the kind is sharded, the rank has only
+  // its own chunks, so adjacent ids are not adjacent positions.
   [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
-  // Whether this rank commits the chunk: it is state, and this rank owns it.
+  // True if this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
   // This rank's place in the mesh, and its share of the state and of the layers.
   [[nodiscard]] const Mesh& mesh() const { return mesh_; }
@@ -119,7 +119,7 @@ class StepMap {
   [[nodiscard]] const StateSharding& data() const { return data_; }
   [[nodiscard]] const TensorParallel& tensor() const { return model_.tensor; }
   [[nodiscard]] ModelParts parts() const { return {model_.tensor, model_.expert}; }
-  // Whether ranks with other parts of the model also hold some of the layer's parameters, so that its gradient needs a unify
+  // True if ranks with other parts of the model also hold some of the layer's parameters, so that its gradient needs a unify
   // action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
   // The chunks of this kind that this rank owns of a layer.
@@ -171,11 +171,11 @@ class StepMap {
     const auto groups = layout_.trained_groups(layer);
     return options_.layer_unit ? std::min(groups, 1U) : groups;
   }
-  // Whether the group is frozen; frozen chunks have a weight and nothing else.
+  // True if the group is frozen; frozen chunks have a weight and nothing else.
   [[nodiscard]] bool is_frozen(std::uint32_t layer, std::uint32_t of_group) const {
     return of_group >= layout_.trained_groups(layer);
   }
-  // Whether a visit reads this kind. Parameters that are copies of master weights are not visited.
+  // True if a visit reads this kind. Parameters that are copies of master weights are not visited.
   [[nodiscard]] bool visits(Kind kind, const Action& visit) const {
     const auto& recipe = options_.recipe;
     if (kind == Kind::master) return recipe.has_master() && !is_frozen(visit.layer, visit.chunk);

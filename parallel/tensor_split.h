@@ -1,4 +1,4 @@
-// Which part of a parameter a tensor rank holds: one dimension is cut into blocks; in a grid of ranks, both dimensions of a
+// The part of a parameter that a tensor rank holds: one dimension is cut into blocks; in a grid of ranks, both dimensions of a
 // matrix are. If a matrix has several parts in that dimension (such as q, k and v), each part is cut separately. If a length
 // cannot be divided evenly, the first blocks are longer by one; on the other ranks, the place of the missing element holds
 // zero.

@@ -1,4 +1,4 @@
-// Where updates run: on the host, on the device, or a share of them on the device and the rest on the host.
+// The place of updates: on the host, on the device, or a share of them on the device and the rest on the host.
 //
 // A share is spread evenly over the model's groups of chunks, so that both processors work during the whole step. The place of
 // an update does not change its bits (docs/internals/optimizers.md).

@@ -105,7 +105,7 @@ void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task) {
 void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position) {
   const DoneTable table(s.placement, s.micro_batches);
   const auto waits = [&](std::uint32_t rank) { return position[rank] < s.tasks[rank].size(); };
-  // Whether a task has run, that is, lies before the position in its rank's list.
+  // True if a task has run, that is, lies before the position in its rank's list.
   const auto has_run = [&](std::uint32_t rank, const Task& task) {
     const auto end = s.tasks[rank].begin() + static_cast<std::ptrdiff_t>(position[rank]);
     return std::any_of(s.tasks[rank].begin(), end, [&](const Task& t) {

@@ -47,12 +47,12 @@ struct Connected {
   std::vector<std::uint32_t> peak_waiting;   // [rank] receives that are posted and not yet used
 };
 enum class Reduced : std::uint8_t { once, each_round };
-// What waits for the verdict of an update. before_gradients: the gradients of the next update, which need the places of this
-// one's. before_all: all later tasks of a rank, because weights are gathered on the same stream as verdicts.
+// The tasks that wait for the verdict of an update. before_gradients: the gradients of the next update, which need the places
+// of this one's. before_all: all later tasks of a rank, because weights are gathered on the same stream as verdicts.
 enum class Verdicts : std::uint8_t { none, before_gradients, before_all };
 Connected connect(const Schedule& schedule, Reduced reduced = Reduced::once, Verdicts verdicts = Verdicts::none);
 
-// Whether all ranks finish if every send and receive blocks its rank until the other side has arrived, with each receive right
+// True if all ranks finish if every send and receive blocks its rank until the other side has arrived, with each receive right
 // before the task that needs it, as in a program with one lane for each rank.
 bool blocking_ends(const Schedule& schedule);
 

@@ -13,7 +13,7 @@
 
 namespace terrace::pipeline {
 
-// Whether a task writes gradients that are reduced. In two directions, the last stage's input half counts too, because the last
+// True if a task writes gradients that are reduced. In two directions, the last stage's input half counts too, because the last
 // layer's backward is whole and runs in the place of its input half.
 inline bool writes_gradient(const Task& task, std::uint32_t stages, std::uint32_t replicas) {
   if (task.work == Work::input) return replicas > 1 && task.stage + 1 == stages;

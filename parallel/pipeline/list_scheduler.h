@@ -12,8 +12,7 @@
 
 namespace terrace::pipeline {
 
-// Which ready task comes first: one kind of work before another; within a kind, the deepest stage or the one nearest to the
-// input.
+// The order of ready tasks: one kind of work before another; within a kind, the deepest stage or the one nearest to the input.
 struct ListPolicy {
   Work first = Work::input, second = Work::forward, third = Work::weight;
   bool deepest_forward = true, deepest_input = true;

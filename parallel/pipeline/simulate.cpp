@@ -65,7 +65,7 @@ class Simulation {
     ++position_[rank];
     return true;
   }
-  // Whether the other rank's next task needs a task of this rank that has run, and so may run now.
+  // True if the other rank's next task needs a task of this rank that has run, and so may run now.
   bool waiting_for(std::uint32_t other, std::uint32_t rank) const {
     if (position_[other] == s_.tasks[other].size()) return false;
     const auto& task = s_.tasks[other][position_[other]];

@@ -163,7 +163,7 @@ std::vector<Trainer::Step> Trainer::step() {
   return steps;
 }
 
-// Whether the gradients overflowed although the loss is finite, so that a smaller loss scale may help.
+// True if the gradients overflowed although the loss is finite, so that a smaller loss scale may help.
 bool Trainer::overflows(const StepResult& r) const {
   return options_.loss_scale.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
 }

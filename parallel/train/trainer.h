@@ -33,8 +33,8 @@
 
 namespace terrace {
 
-// What happens to a step whose loss or gradient is not finite. (If a smaller dynamic loss scale may help, the step is skipped
-// in any case.)
+// How to treat a step whose loss or gradient is not finite. (If a smaller dynamic loss scale may help, the step is skipped in
+// any case.)
 enum class NonFinite : std::uint8_t { stop, skip };
 
 // The loss or the gradient norm is not finite. The step is not committed, and not applied unless the plan updates in the
@@ -65,7 +65,7 @@ class Trainer {
     BatchReader::Number documents = {};
   };
   Trainer(Engine& engine, Options options);
-  // Whether the options need a step's norm before its update; if so, PlanRequest::updates_before_use must be true.
+  // True if the options need a step's norm before its update; if so, PlanRequest::updates_before_use must be true.
   static bool needs_norm(double greatest_norm, NonFinite non_finite, const LossScale& scale,
                          std::span<const ParamGroup> groups);
 
