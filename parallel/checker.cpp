@@ -317,7 +317,7 @@ class StepChecker {
   // A rank's part of a sum or survey and the whole may share a chunk, so part_ says which of the two a chunk holds.
   void require_combined(const Action& a) {
     if (map_.tensor().ranks == 1) return;
-    const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // on its own result
+    const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // it reads its own result
     for (const auto& use : map_.uses(a)) {
       const auto role = map_.chunks()[use.chunk].role;
       if (role != Role::input && role != Role::input_gradient && role != Role::survey) continue;
@@ -346,8 +346,8 @@ class StepChecker {
       fail(a, "the layer has already been used with its old weights");
   }
 
-  // The message goes between the right ranks, and its content does not exist yet. (check_messages() checks that the sends and
-  // receives of all ranks match.)
+  // Checks that the message goes between the right ranks, and that the content of a receive does not exist yet.
+  // (check_messages() checks that the sends and receives of all ranks match.)
   void message(const Action& a) {
     if (is_per_micro_batch(a.payload) && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     const auto& p = map_.pipeline();

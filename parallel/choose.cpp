@@ -19,7 +19,7 @@ namespace terrace {
 namespace {
 
 constexpr double kWorthwhile = 0.99;           // a less simple choice must need less than this share of the time
-constexpr double kWorthADepth = 0.995;         // likewise a greater depth
+constexpr double kWorthADepth = 0.995;         // the same for a greater depth
 constexpr std::uint64_t kTriedSteps = 3;       // the first only starts up, two count
 constexpr std::uint32_t kTriedDepth = 2;       // if the depth is open, too
 constexpr std::uint64_t kCoarseChunks = 1000;  // in a model, but at least four for each layer

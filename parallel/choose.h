@@ -37,7 +37,7 @@ struct TriedChoice {
 };
 
 bool leaves_open(const PlanRequest& request, const MachineProfile& profile);
-// The choice that the request contains; its open settings get the simplest value.
+// The request's own choice; settings that the request leaves open get the simplest value.
 StepChoice choice_of(const PlanRequest& request);
 
 struct RankedChoice {

@@ -35,7 +35,7 @@ struct Collective {
   Operation operation = Operation::all_gather;
   Members members = {};
   ChunkBytes from = {}, to = {};
-  Reduction reduction = {};                             // of a sum; its `from` is the dtype on the wire
+  Reduction reduction = {};                             // of a sum; describes the numbers as they travel
   Travel wire = Travel::whole;                          // the wire dtype of `from`
   DType dtype = DType::fp32;                            // of the numbers, before they are packed for the wire
   std::uint32_t peer = 0;                               // of a broadcast or a message: the member's number

@@ -72,8 +72,8 @@ void Compute::communicate(const Action& a, const Views& views) {
   }
 }
 
-// Packed blocks are gathered at the end of the destination of unpacking. A rank packs its own blocks too, so that all ranks
-// compute with the same bits.
+// Packed blocks are gathered at the end of the buffer into which they are then unpacked. A rank packs its own blocks too, so
+// that all ranks compute with the same bits.
 void Compute::gather_packed(Communicator& ranks, Stream& stream, const Collective& c, Bytes mine, Bytes all) {
   auto& math = parts_.device->math();
   const auto elements = static_cast<std::int64_t>(mine.size() / size_of(c.dtype)), count = std::int64_t{ranks.size()};

@@ -4,7 +4,7 @@
 // In a ring of n places, keys and values go round. Each place has one run of adjacent positions; in a zigzag it has two, chunks
 // r and 2n − 1 − r of 2n, so that causal attention costs the same at every place.
 //
-// The ranks of a group are neighbours of the mesh's axis `context` (mesh.h). Their gradients are summed like those of data
+// The ranks of a group are neighbours on the mesh's axis `context` (mesh.h). Their gradients are summed like those of data
 // ranks, and they share the state as data ranks do.
 //
 // Threads: values.

@@ -30,7 +30,7 @@ RankSpan span_of(const Members& members, const Mesh& mesh);
 
 class Groups {
  public:
-  // `needed`: of this rank's programs. `world` and `agreement` may be null for a run of one rank.
+  // `needed`: the members that this rank's programs name. `world` and `agreement` may be null for a run of one rank.
   Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std::uint32_t rank, const std::set<Members>& needed);
   [[nodiscard]] Communicator& of(const Members& members) const;
 

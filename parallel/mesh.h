@@ -4,8 +4,8 @@
 //   pp      the stages of a pipeline, which exchange activations
 //   copy    replicas of the state (hybrid sharding); they exchange the shards of gradients once a step
 //   shard   ranks with different micro-batches that share one replica of the state
-//   expert  ranks with other sequences and other experts of a mixture
-//   context ranks with different positions of the same sequences; of the state they hold what data ranks would
+//   expert  ranks with different sequences and different experts of a mixture
+//   context ranks with different positions of the same sequences; they share the state as data ranks do
 //   depth, row, col  ranks with different blocks of the same matrices (tensor parallelism in a grid)
 //   part    ranks with different parts of the same layers (tensor parallelism)
 //   twin    neighbours with the same part of some parameters

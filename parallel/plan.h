@@ -64,8 +64,9 @@ struct Plan {
   LinkBytes steady_links;                   // the same between ranks, including a step's share of an average
   SimulatedTimes times;                     // mean of a steady step, including its share of an average
   PlannedAverage average;
-  // A commit drains the pending update and writes all chunks that are not yet on disk. Bytes and time of the last commit walked
-  // (the time ends with the last write; the syncs are not included), and the number of commits in the run.
+  // A commit drains the pending update and writes all chunks that are not yet on disk. commit_traffic and commit_seconds are
+  // those of the last commit walked (the time ends with the last write and excludes the syncs); commits is their number in the
+  // run.
   Traffic commit_traffic;
   double commit_seconds = 0;
   double commit_added_seconds = 0;  // added to the run by a commit written beside the next step; else commit_seconds

@@ -66,7 +66,7 @@ struct PlanRequest {
   std::optional<pipeline::Pipeline> pipeline = {};
   DataParallel data = {};  // the budgets, shape and traffic are each rank's
   // With sharded weights: layer actions between a gather and its use. With sharded gradients: if not 0, a layer's gradients are
-  // reduced beside the next layer's backward, in a separate place.
+  // reduced while the next layer's backward runs, which then has a separate place.
   std::uint32_t gather_ahead = kAutoDepth;
   // A rank of the run's mesh (mesh_of()); it selects the layers, and the part of them, to plan for. plan() plans for the first
   // data rank that has these; for_rank() plans for this rank itself.

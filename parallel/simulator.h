@@ -33,7 +33,7 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   [[nodiscard]] virtual double seconds(const Action& action) const = 0;
-  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // for sharing a step's losses and squares
+  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // to share losses and squares
   [[nodiscard]] virtual double seconds_of_average() const { return 0; }                // for the sums of a weight average
 };
 // From the layers' matrix FLOPs and the profile's rates; updates, norms and fills from bytes ÷ memory bandwidth.

@@ -22,7 +22,8 @@ namespace terrace {
 //   blocks and different sequences (Tesseract, Wang et al. 2021) 3D side × side × side ranks, which divide each block once more
 //   (Agarwal et al. 1995; Bian et al. 2021)
 //
-// A rank's number is (depth · side + row) · side + col. A grid has `sequence`: between layers a rank has its share of the rows.
+// A rank's number is (depth · side + row) · side + col. A grid always has `sequence`: between layers, a rank holds only its
+// share of the rows.
 struct TensorGrid {
   std::uint32_t depth = 1, side = 1;  // side 1: no grid
   bool cube = false;                  // 3D; then depth is side

@@ -10,8 +10,8 @@
 // the actions end even if each send blocks its rank until the receive is posted, and therefore however memory is reused.
 //
 // With two replicas, a stage's gradients are summed between its ranks: once after the last one, or after each round (a
-// micro-batch of every replica) before the gradients of the next round. Both ranks reach a reduction at the same point of one
-// run, and all their reductions in the same order, so that the actions end even if reductions block their rank.
+// micro-batch of every replica) before the gradients of the next round. Both ranks issue their reductions in the same order, at
+// points that both can reach, so that the actions end even if reductions block their rank.
 //
 // In an asynchronous order, all ranks take part in a verdict, each once it has computed an update's gradients for all its
 // stages. The update and the tasks after it wait for the verdict. If a rank must send before it can take part, the receiver

@@ -40,7 +40,7 @@ void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, 
     const bool begins_document = i % positions == 0 || numbers[i - 1] != numbers[i];
     if (ends_document) depends = false;
     depends = depends || targets[i] >= 0;
-    const bool is_target = !begins_document && targets[i - 1] >= 0;  // is the target of the position before
+    const bool is_target = !begins_document && targets[i - 1] >= 0;  // the previous position has this one as its target
     if (!depends && !is_target) targets[i] = kPadding;
   }
 }

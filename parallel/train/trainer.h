@@ -82,7 +82,7 @@ class Trainer {
     [[nodiscard]] double mean_loss() const {
       return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
     }
-    std::uint64_t targets = 0;  // of all ranks: its loss is their mean; without documents, all positions. 0: no loss
+    std::uint64_t targets = 0;  // of all ranks; the loss is their mean; without documents: all positions; 0: no loss
     double commit_s = 0;        // how long step() waited, after computing, for a commit that was under way
   };
   std::vector<Step> step();
