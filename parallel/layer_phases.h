@@ -79,7 +79,7 @@ class LayerPhases {
 
 // The call that an action of a layer makes.
 LayerCall call_of(Op op);
-// The halves of a backward that it computes; of other actions, both.
+// The halves of the backward that an action computes; both halves for other actions.
 Half halves_of(Op op);
 
 }  // namespace terrace

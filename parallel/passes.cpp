@@ -133,7 +133,7 @@ Program with_tied_gradients(const Program& program, const StepMap& map) {
 
 namespace {
 
-// A stretch: consecutive layer actions that use the same gathered weights of one layer, of one weight version.
+// A stretch: consecutive layer actions that use the same gathered weights (one layer, one weight version).
 struct Stretch {
   std::uint32_t layer = 0, copy = 0;
   std::size_t first = 0, last = 0;  // numbers of layer actions in the program
