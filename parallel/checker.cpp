@@ -336,7 +336,7 @@ class StepChecker {
     }
   }
 
-  // An update needs a complete gradient and, before use, weights that the step has not used yet.
+  // An update needs a complete gradient; a deferred one also needs weights that the step has not used yet.
   void require_complete(const Action& a) const {
     const auto& layer = layers_[a.layer];
     if ((asynchronous_ || updates_ == Updates::in_backward) && !layer.norm) fail(a, "the layer's gradient is not complete");

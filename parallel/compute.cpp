@@ -26,7 +26,7 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   losses_ = {doubles, losses};
   router_ = {doubles + losses, router};
   reports_ = {doubles + losses + router, reports};
-  std::ranges::fill(reports_, 0.0);  // so before the first forward, no expert has a row
+  std::ranges::fill(reports_, 0.0);  // before the first forward, no expert has a row
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
   if (apart) ids_apart_ = apart->allocate(round_up(2 * tokens * sizeof(std::int32_t), kPageBytes));

@@ -1,7 +1,8 @@
 // A communicator for each set of ranks that exchange something.
 //
-// A collective names its members as axes of the mesh. Two names for the same ranks share one communicator. Which communicators
-// a run needs is read from the programs of its ranks, so a new kind of collective needs no edit here.
+// A collective names its members as axes of the mesh. Names that become equal on this mesh (reduced_to()) share one
+// communicator. Which communicators a run needs is read from the programs of its ranks, so a new kind of collective needs no
+// edit here.
 //
 // Owner:   an engine; borrows the communicator of all ranks and makes the others.
 // Threads: as a communicator. The constructor is collective.

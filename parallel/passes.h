@@ -40,11 +40,11 @@ void add_weight_messages(Program& program, const StepMap& map, const Action& aft
 // Adds one update, with its prepare and exchange before it and its messages and gathers after it.
 void add_update(Program& program, const StepMap& map, const Action& update);
 // The places that with_updates() gives to updates. in_backward: a layer's chunks are updated right after its norm. before_use
-// (deferred): the step starts with the update that the previous step left pending, each layer's chunks `ahead` layer actions
-// before the layer's first use (0 for a program with gathers).
-// none: no updates, for the first step of such a run. all: the pending update alone, after the program's other actions.
-// after_verdict: see asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a copy of
-// the weights on another rank of the pipeline is updated by a message.
+// (deferred): the step applies the update that the previous step left pending; each layer's chunks are updated `ahead` layer
+// actions before the layer's first use (0 for a program with gathers).
+// none: no updates, for the first step of a run with before_use. all: the pending update alone, after the program's other
+// actions. after_verdict: see asynchronous_passes.h. If every rank needs the updated weights, a gather follows each update; a
+// copy of the weights on another rank of the pipeline is updated by a message.
 enum class Updates : std::uint8_t { none, in_backward, before_use, all, after_verdict };
 Program with_updates(Program program, const StepMap& map, Updates updates, std::uint32_t ahead = 0);
 // Adds prefetches `depth` layer actions ahead (a layer's chunk updates count as one with the action beside them), but never

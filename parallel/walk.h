@@ -97,7 +97,7 @@ class Walk {
   std::vector<Use> uses_;
   std::vector<ChunkId> dead_;
   std::vector<std::size_t> first_use_, first_dead_;
-  std::vector<std::uint64_t> used_at_;  // [chunk]: the action that used it last
+  std::vector<std::uint64_t> used_at_;  // [chunk]: position of the action that used it last
   Clock verdict_;                       // the last one
   std::vector<Move> moves_;
   std::vector<Use> begun_;  // an action's uses, changed by let_empty_begin()
