@@ -31,7 +31,7 @@ enum class Op : std::uint8_t {
   // sharding.
   gather,   // layer, group: all-gathers the weights
   reduce,   // layer, micro_batch, group: sums gradients over the ranks; groups of the tied gradient are numbered after the
-            // layer's
+            // layer's own groups
   release,  // layer: frees its gathered weights
   offload,  // layer, micro_batch: moves the tensors kept for the backward to the host now, not only when room is needed
   // Between ranks of a pipeline: payload, layer, micro-batch or group, the other rank.
