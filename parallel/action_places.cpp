@@ -19,7 +19,7 @@ Tier ActionPlaces::tier_of(const Action& a) const {
     case Op::update:
     case Op::prepare:
     case Op::exchange: return update_.of(first_update_[a.layer] + a.chunk);
-    case Op::fill:  // done by functions on the host
+    case Op::fill:  // functions on the host do it
     case Op::visit: return separate_device_ ? Tier::host : update_.most();
     case Op::send:  // from the tier where most chunks were updated
     case Op::receive: return a.payload == Payload::weights ? update_.most() : Tier::device;
@@ -28,7 +28,8 @@ Tier ActionPlaces::tier_of(const Action& a) const {
 }
 
 Lane ActionPlaces::lane_of(const Action& a) const {
-  // A layer waits for the sums of its tensor ranks, which therefore do not queue behind gathers for layers that come later.
+  // A layer waits for the sums of its tensor ranks, so they have their own lane and do not queue behind gathers for later
+  // layers.
   if (is_between_tensor_ranks(a.op)) return Lane::tensor;
   if (has_phases(a.op) && phases_.exchanges(a)) return phases_.phase(a).exchange->members.lane;
   // With a separate device, work in host memory does not use the device's streams.

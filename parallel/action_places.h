@@ -1,4 +1,4 @@
-// Where an action runs: the tier that its chunks must be in, and the lane that runs it.
+// The place of each action: the tier that its chunks must be in, and the lane that runs it.
 //
 // Owner:   a StepMap, whose phases it borrows. Pure. Threads: const after construction. Errors: Error(Exit::usage) for a
 // message without a lane.

@@ -36,7 +36,7 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     const auto& layer = *model.layers[l];
     const auto reader = skips.reader(l);
     const bool here = pipeline.holds(l);
-    // This rank computes the layer, the one before it, or the one that skips from its input.
+    // True if this rank computes the layer, the one before it, or the one that skips from its input.
     const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
     layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
                        .carried = Pack(layer.carried(batch)),

@@ -1,4 +1,4 @@
-// The buffers of a step's activations on one rank: which chunk is which layer's for which micro-batch, and what lies in it.
+// The buffers of a step's activations on one rank: which chunk belongs to which layer and micro-batch, and what it holds.
 //
 //   x(l, m)        layer l's input for micro-batch m
 //   saved(l, m)    the tensors that its forward saves; in generation, its cache
@@ -9,8 +9,9 @@
 //   scratch(a)     only inside the action; phases of a layer with the same need share one
 //   spare()        the output that a recomputation discards
 //
-// With sequence parallelism x and d hold this rank's rows; what a layer reads and writes in their place is whole, and exists
-// once, around its action. read_x() and the like name what a layer uses in any case.
+// With sequence parallelism, x and d hold only this rank's rows. A layer reads and writes whole tensors in their place; these
+// exist once and only around the layer's action. read_x(), written_y(), read_dy() and written_dx() return the tensor that the
+// layer really uses.
 //
 // A buffer that this rank does not need is an empty chunk.
 //
@@ -35,10 +36,10 @@ namespace terrace {
 
 class ActivationBuffers {
  public:
-  // `decode_positions` not 0: saved(l, 0) is layer l's cache of so many positions.
+  // If `decode_positions` is not 0, saved(l, 0) is layer l's cache of this many positions.
   ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const HeldLayers& pipeline,
                     const StepShape& shape, std::int64_t decode_positions);
-  // Each is called once. e(l, m) is added apart, because a map adds other chunks between them.
+  // Each is called once. add_skips_to() and add_tensor_to() are separate because a map adds other chunks in between.
   void add_to(ChunkTable& chunks);
   void add_skips_to(ChunkTable& chunks);
   void add_tensor_to(ChunkTable& chunks);
@@ -50,10 +51,9 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
     return halves_ ? at(carried_, layer, m) : ChunkId(carried_ + layer);
   }
-  // Whether the engine assembles what the layer reads, and adds the parts of what it writes, from this rank's rows and into
-  // them.
+  // True if the engine gathers the layer's input from all ranks' rows, and reduces its output to this rank's rows.
   [[nodiscard]] bool makes_whole(std::uint32_t layer) const { return layers_[layer].makes_whole; }
-  // What a layer reads as x, writes as y, reads as dy and writes as dx.
+  // The tensors that a layer reads as x, writes as y, reads as dy and writes as dx.
   [[nodiscard]] ChunkId read_x(std::uint32_t layer, std::uint32_t m) const {
     return makes_whole(layer) && layer != 0 ? ChunkId(whole_) : x(layer, m);
   }
@@ -66,12 +66,12 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId written_dx(std::uint32_t layer, std::uint32_t m) const {
     return makes_whole(layer) && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
   }
-  // Of the loss layer; only if it has one.
+  // The loss layer's survey; only valid if survey_spec() is not empty.
   [[nodiscard]] ChunkId survey() const { return ChunkId(survey_); }
   [[nodiscard]] const std::optional<TensorSpec>& survey_spec() const { return survey_spec_; }
-  [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of an activation of all positions
+  [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of a whole activation
   [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
-  // Each of a call's tensors has a buffer, so that one can travel while others are computed with.
+  // Each tensor of a call has its own buffer, so that one can be exchanged while the layer computes with others.
   [[nodiscard]] ChunkId work(std::uint32_t layer, LayerCall call, std::uint32_t tensor) const {
     return ChunkId(work_[layer] + tensor + (is_backward(call) ? layers_[layer].forward_work.size() : 0));
   }
@@ -105,9 +105,9 @@ class ActivationBuffers {
   std::uint32_t whole_ = 0, survey_ = 0;
   std::vector<OfLayer> layers_;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, spare_ = 0;
-  std::vector<std::uint32_t> scratch_;  // [layer]: its first
-  std::vector<std::uint32_t> work_;     // [layer]: its first
-  std::vector<std::uint32_t> skipped_;  // [layer]: its e(l, 0); empty without skips
+  std::vector<std::uint32_t> scratch_;  // [layer]: its first chunk
+  std::vector<std::uint32_t> work_;     // [layer]: its first chunk
+  std::vector<std::uint32_t> skipped_;  // [layer]: e(l, 0); empty without skips
 };
 
 }  // namespace terrace

@@ -1,4 +1,4 @@
-// What happens to a layer's activations between its forward and its backward: kept, offloaded or recomputed.
+// How a layer keeps its activations from its forward to its backward: in place, offloaded or recomputed.
 //
 // Threads: values.
 #pragma once
@@ -20,8 +20,8 @@ struct LayerActivations {
 };
 
 inline constexpr std::uint32_t kAllLayers = ~0U;
-// `recompute` layers recompute: those that free the most bytes per FLOP, and the earlier one of two equals. `offload` layers
-// offload: the first ones, because their backward comes last.
+// `recompute`: the number of layers that recompute; those that free the most bytes per FLOP are taken, on a tie the earlier
+// one. `offload`: the number of layers that offload; the first ones are taken, because their backward comes last.
 std::vector<LayerActivations> choose_activations(const Model& model, const BatchShape& shape, std::uint32_t recompute,
                                                  std::uint32_t offload);
 

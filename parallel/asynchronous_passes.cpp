@@ -47,7 +47,7 @@ Program with_updates_after_verdicts(const Program& program, const StepMap& map) 
     if (++norms % layers_here == 0) out.actions.push_back({.op = Op::verdict, .update = a.update});
   }
   for (std::uint32_t l = 0; l < program.layers; ++l) apply(l);
-  for (std::uint32_t u = 0; layers_here == 0 && u < map.rounds().updates(); ++u)  // the other ranks also wait for this one
+  for (std::uint32_t u = 0; layers_here == 0 && u < map.rounds().updates(); ++u)  // the other ranks wait for this rank too
     out.actions.push_back({.op = Op::verdict, .update = u});
   return out;
 }

@@ -14,7 +14,7 @@ namespace terrace {
 // between the stage's data ranks.
 Program with_norm_of_each_update(const Program& program, const StepMap& map);
 // For updates clipped by the norm of all ranks' gradients: adds a verdict after the rank's last norm of each update. A layer's
-// chunks are updated when the next gradient needs the place of the one that they apply, or at the end of the program.
+// chunks are updated just before the next gradient overwrites the one that the update applies, or at the end of the program.
 Program with_updates_after_verdicts(const Program& program, const StepMap& map);
 // Makes layer actions read the weight version that the order requires. A version that later actions still read is copied before
 // its update, and the copy is released after its last use.

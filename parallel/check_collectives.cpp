@@ -15,7 +15,7 @@
 namespace terrace {
 namespace {
 
-// Ranks that exchange with each other name the same members and have the same first rank.
+// Ranks that exchange with each other have the same key: the members and the first rank among them.
 using Peers = std::pair<Members, std::uint32_t>;
 
 Peers peers_of(const StepMap& map, const Members& given) {
@@ -28,7 +28,7 @@ struct Issued {
   Collective collective;
 };
 
-// Where the bytes lie is each rank's own matter, and in an all-to-all each pair of ranks agrees on its own bytes.
+// Ranks may keep the bytes in different places. In an all-to-all, the bytes differ by pair of ranks (demand_pair()).
 bool match(const Collective& a, const Collective& b) {
   return a.operation == b.operation && (a.operation == Operation::all_to_all || wire_bytes(a) == wire_bytes(b)) &&
          a.reduction == b.reduction && a.wire == b.wire && a.peer == b.peer;
@@ -55,7 +55,7 @@ Sequences sequences_of(const RankProgram& rank) {
   return all;
 }
 
-// Also of a rank that has issued nothing there.
+// True if the rank is one of these peers, even if it has issued nothing there.
 bool belongs(const StepMap& map, const Peers& peers) {
   const auto& [members, first] = peers;
   if (!members.directions) return peers_of(map, members) == peers;
@@ -72,7 +72,7 @@ void compare(const StepMap& one, const Sequence& ones, const StepMap& other, con
               Exit::usage);
 }
 
-// What one rank sends the other in an all-to-all is what that one receives from it.
+// Checks that in each all-to-all, either rank receives as many bytes as the other sends to it.
 void demand_pair(const StepMap& one, const Sequence& ones, const StepMap& other, const Sequence& others) {
   for (std::size_t n = 0; n < ones.size(); ++n) {
     const auto &a = ones[n].collective, &b = others[n].collective;

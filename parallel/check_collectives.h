@@ -15,7 +15,7 @@ struct RankProgram {
   const StepMap& map;
   const Program& program;
 };
-// Of any ranks of one run. A set is compared among those of its members that are given.
+// `ranks`: any ranks of one run. Of each set, only the given members are compared.
 void check_collectives(std::span<const RankProgram> ranks);
 
 }  // namespace terrace

@@ -76,7 +76,8 @@ class Ranks {
     return true;
   }
 
-  // Whether ranks of the pipeline take part in the reduction. A reduction between data ranks is in one program only.
+  // True if several ranks of the pipeline take part in the reduction. A reduction between data ranks is in only one of the
+  // programs.
   [[nodiscard]] bool reduces_with_others(const Action& a) const {
     return a.op == Op::reduce && reducers_.at(a.layer).size() > 1;
   }
@@ -119,7 +120,7 @@ class Ranks {
     }
     if (a.op == Op::assemble && a.payload != Payload::survey)
       if (const auto from = source({a.payload, a.layer, a.micro_batch})) return from;
-    // The tied gradient is added before the norm is computed. New weights come from a rank that does not wait.
+    // The norm waits for the tied gradient. (New weights need no check: their sender does not wait.)
     for (const auto& [content, from] : awaited_[rank])
       if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer) return from;
     return std::nullopt;
@@ -131,8 +132,8 @@ class Ranks {
       if (verdicts_[other] < verdicts) return other;
     return std::nullopt;
   }
-  // A verdict is an exchange of all ranks. On a rank's communication stream, later gathers and reductions wait for it, and the
-  // actions that use their results wait for them.
+  // A verdict is an exchange of all ranks. Later gathers and reductions on a rank's communication stream wait for it, and so do
+  // the actions that use their results.
   [[nodiscard]] std::uint32_t verdicts_before(std::uint32_t rank, const Action& a) const {
     const auto behind = behind_[rank].find({a.op == Op::norm ? Op::reduce : Op::gather, a.layer});
     const bool wants = is_layer_action(a.op) || a.op == Op::norm;
@@ -161,8 +162,7 @@ class Ranks {
   std::vector<std::uint32_t> verdicts_;  // [rank]: how many verdicts it has run
   // [rank]: how many verdicts it had run when it last gathered a layer's weights, or reduced its gradient.
   std::vector<std::map<std::pair<Op, std::uint32_t>, std::uint32_t>> behind_;
-  // [rank]: receives that it has posted and whose message has not come, with the source. Two ranks may each send a part of a
-  // gradient.
+  // [rank]: posted receives whose message has not arrived, with the source. (Two ranks may each send a part of a gradient.)
   std::vector<std::set<std::pair<Content, std::uint32_t>>> awaited_;
   std::map<std::uint32_t, std::set<std::uint32_t>> reducers_;  // [layer]: the ranks whose programs reduce its gradient
   std::map<LaneKey, std::deque<Action>> asked_;                // posted receives without a matching send yet

@@ -2,8 +2,8 @@
 // posted in the order of its sends, and no ranks wait for each other in a circle.
 //
 // The proof assumes that a send blocks its rank until the receive is posted, as if the next action needed the memory that is
-// sent, and that the first use of a received buffer waits for the message. So it is valid for every reuse of memory and every
-// speed.
+// sent, and that the first use of a received buffer waits for the message. So it is valid however memory is reused and however
+// fast the ranks are.
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) with the send and the receive that do not match, or with the circle.
 #pragma once

@@ -176,7 +176,7 @@ void demand_exact_gradients(const Model& model, const PlanRequest& request) {
                     request.recipe));
 }
 
-// A tile is updated by itself.
+// Each tile is updated separately, so an optimizer of whole matrices cannot update a parameter in tiles.
 void demand_whole_tensors(const Model& model, const PlanRequest& request) {
   if (!request.layer_unit) return;
   for (std::size_t l = 0; l < model.layers.size(); ++l) {
@@ -220,7 +220,7 @@ Degrees degrees_of(const Model& model, const PlanRequest& request) {
           .two_directions = two_directions(request)};
 }
 
-// A place in a ring has two parts of a sequence.
+// In a zigzag, each place in a ring has two equal parts of a sequence.
 void demand_zigzag(const Model& model, const PlanRequest& request) {
   const auto& context = model.context;
   if (!context.zigzag || request.shape.batch.seq * context.head_ranks() % 2 == 0) return;
@@ -234,7 +234,7 @@ void demand_zigzag(const Model& model, const PlanRequest& request) {
 
 void check_request(const Model& model, const PlanRequest& request) {
   const auto& data = request.data;
-  // Nothing else makes sense without these.
+  // These come first: the other checks assume them.
   if (request.shape.batch.batch <= 0 || request.shape.batch.seq <= 0 || request.shape.micro_batches == 0)
     throw RefusedSetting("batch-size", "`batch-size`, `seq-len` and `grad-accumulation` must be at least 1");
   if (data.ranks == 0 || data.zero > 3) throw RefusedSetting("dp", "`dp` must be at least 1, and `zero` at most 3");

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-// What a correct program has done so far; every question is asked of an action just before it takes effect.
+// The effects of the program so far. Each action is checked just before it takes effect.
 class StepChecker {
  public:
   StepChecker(const Program& program, const StepMap& map, Updates updates)
@@ -60,7 +60,7 @@ class StepChecker {
     std::uint32_t backwards = 0;
     bool norm = false;
     std::uint32_t unified = 0;              // gradients that have been unified
-    bool prepared = false, shared = false;  // for a split update: its prepare, and its exchange, have run
+    bool prepared = false, shared = false;  // for a split update: its prepare and its exchange have run
     std::uint32_t made = 0;                 // updates made so far, if the program has several
     std::vector<std::uint32_t> kept;        // [copy]: the weight version that it holds
   };
@@ -75,7 +75,7 @@ class StepChecker {
       return;
     }
     if (a.layer >= program_.layers) fail(a, "there is no such layer");
-    if (a.op == Op::offload) return require_micro_batch(a);  // a hint about where bytes are
+    if (a.op == Op::offload) return require_micro_batch(a);  // only a hint about where bytes should be
     if (a.op == Op::verdict) return verdict(a);
     if (is_message(a.op)) {
       message(a);
@@ -108,7 +108,7 @@ class StepChecker {
     if (!map_.pipeline().computes(a.layer, a.micro_batch)) fail(a, "another rank computes this micro-batch");
   }
 
-  // What its layer must have done before.
+  // Checks that the action's layer has done everything that must come before.
   void follow_order(const Action& a, LayerState& layer) {
     switch (a.op) {
       case Op::forward: return forward(a, layer);
@@ -179,7 +179,7 @@ class StepChecker {
     if (a.layer + 1 != program_.layers || !map_.buffers().survey_spec()) fail(a, "the layer needs no survey");
   }
 
-  // Tensor ranks' parts of what is between two layers.
+  // Combines or assembles tensor ranks' parts of a tensor between two layers.
   void join(const Action& a) const {
     if (map_.tensor().ranks == 1) fail(a, "the model is not split over tensor ranks");
     require_micro_batch(a);
@@ -314,10 +314,10 @@ class StepChecker {
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
   }
 
-  // A rank's part of a sum, or of a survey, and the whole may have the same place.
+  // A rank's part of a sum or survey and the whole may share a chunk, so part_ says which of the two a chunk holds.
   void require_combined(const Action& a) {
     if (map_.tensor().ranks == 1) return;
-    const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // with its own result
+    const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // it reads its own result
     for (const auto& use : map_.uses(a)) {
       const auto role = map_.chunks()[use.chunk].role;
       if (role != Role::input && role != Role::input_gradient && role != Role::survey) continue;
@@ -336,7 +336,7 @@ class StepChecker {
     }
   }
 
-  // An update needs a complete gradient and weights that were not used yet.
+  // An update needs a complete gradient; a deferred one also needs weights that the step has not used yet.
   void require_complete(const Action& a) const {
     const auto& layer = layers_[a.layer];
     if ((asynchronous_ || updates_ == Updates::in_backward) && !layer.norm) fail(a, "the layer's gradient is not complete");
@@ -346,8 +346,8 @@ class StepChecker {
       fail(a, "the layer has already been used with its old weights");
   }
 
-  // The message goes between the right ranks, and its content does not exist yet. (check_messages() checks that the sends and
-  // receives of all ranks match.)
+  // Checks that the message goes between the right ranks, and that the content of a receive does not exist yet.
+  // (check_messages() checks that the sends and receives of all ranks match.)
   void message(const Action& a) {
     if (is_per_micro_batch(a.payload) && a.micro_batch >= program_.micro_batches) fail(a, "there is no such micro-batch");
     const auto& p = map_.pipeline();
@@ -357,7 +357,7 @@ class StepChecker {
       case Payload::activation:
       case Payload::gradient:
         if (a.layer == 0) fail(a, "the first layer reads tokens and has no input from another rank");
-        // The reader that this message goes to, or comes from: the layer, or the one that skips from its input.
+        // The reader at this message's other end: the layer, or the one that skips from its input.
         if (const auto reader = map_.skips().reader(a.layer); reader != Skips::kNone) {
           const auto here = sends == (a.payload == Payload::activation) ? a.peer : p.rank;
           if (here == p.holder(reader, a.micro_batch)) from = to = here;
@@ -385,12 +385,12 @@ class StepChecker {
     once(a, home.exchanged[a.chunk], "message");
     if (!sends && map_.data().gathers_updates()) home.gathered[a.chunk] = false;
   }
-  // Whether the group has been updated; for a copy of weights: whether the new ones have arrived.
+  // True if the group has been updated; for a copy of weights, true if the new ones have arrived.
   [[nodiscard]] bool updated(std::uint32_t layer, std::uint32_t group) const {
     return map_.copies(layer) ? layers_[layer].exchanged[group] : layers_[layer].updated[map_.options().layer_unit ? 0 : group];
   }
 
-  // Reductions also fold gradients in micro-batch order.
+  // Reductions must fold gradients in micro-batch order.
   void reduce(const Action& a) {
     auto& layer = layers_[a.layer];
     if (!reduces_) fail(a, "this run reduces no gradients");
@@ -478,7 +478,7 @@ class StepChecker {
   Updates updates_;
   const bool reduces_ = map_.data().reduces() || map_.pipeline().replicas() > 1;
   const bool asynchronous_ = map_.pipeline().asynchronous();
-  std::uint32_t verdicts_ = 0;  // that have run
+  std::uint32_t verdicts_ = 0;  // verdicts that have run
   std::vector<bool> content_;
   std::vector<bool> part_;  // [chunk]: it holds this rank's part of a sum
   std::vector<LayerState> layers_;

@@ -1,6 +1,6 @@
 // Proves a training program before it runs: every use finds its content, every gradient is complete before its update, every
-// layer computes every micro-batch exactly once forward and once backward. Budgets are proven elsewhere (plan.h), by walking
-// the program against residency, which decides exactly what the run will do.
+// layer computes every micro-batch exactly once forward and once backward. Budgets are proven by plan() (plan.h), which walks
+// the program against residency and so makes the same decisions as the run.
 //
 // Pure. Errors: Error(Exit::usage) with the first wrong action, its position and what it lacks.
 #pragma once

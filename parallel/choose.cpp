@@ -18,15 +18,15 @@
 namespace terrace {
 namespace {
 
-constexpr double kWorthwhile = 0.99;           // a less plain choice must be faster than this share of the time
-constexpr double kWorthADepth = 0.995;         // likewise a greater depth
-constexpr std::uint64_t kTriedSteps = 3;       // one that starts, two that count
-constexpr std::uint32_t kTriedDepth = 2;       // where the depth is open, too
-constexpr std::uint64_t kCoarseChunks = 1000;  // of a model, but four of a layer
+constexpr double kWorthwhile = 0.99;           // a less simple choice must need less than this share of the time
+constexpr double kWorthADepth = 0.995;         // the same for a greater depth
+constexpr std::uint64_t kTriedSteps = 3;       // the first only starts up, two count
+constexpr std::uint32_t kTriedDepth = 2;       // if the depth is open, too
+constexpr std::uint64_t kCoarseChunks = 1000;  // in a model, but at least four for each layer
 constexpr double kTriedShares[] = {0.25, 0.5, 0.75};
-constexpr std::size_t kExactPlans = 3;  // of the best, until one fits
+constexpr std::size_t kExactPlans = 3;  // how many of the best are planned exactly until one fits
 
-// A whole number of chunks in the place of one, so that few chunks are left and little is padded.
+// The size of a coarse chunk: several chunks of the map in one, so that few are left and little is padded.
 std::uint64_t coarse_chunk(const StepMap& map) {
   const auto& layout = map.layout();
   const auto group = map.data().group();
@@ -69,7 +69,7 @@ class Search {
     if (!request_.update && !ranked.empty()) place_ = shared_place(ranked.front());
     for (const auto& choice : ranked)
       out.best.push_back({choice, out.best.empty() ? best_depth(choice) : request_.prefetch_depth, place_});
-    out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // when none of them fits to the byte
+    out.best.push_back({frugal(plain), request_.prefetch_depth, {}});  // if none of them fits exactly
     out.tried = std::move(tried_);
     return out;
   }
@@ -115,13 +115,13 @@ class Search {
     return o;
   }
 
-  // Each once.
+  // Simulates each setting only once.
   Timed simulate(const StepChoice& c, const UpdatePlace& update, std::uint32_t depth) { return simulate({c, update, depth}); }
   Timed simulate(const Setting& setting) {
     simulate_ahead({setting});
     return std::ranges::find(simulated_, setting, &Simulated::setting)->timed;
   }
-  // What will be asked for whatever the times are, side by side.
+  // Simulates these settings in parallel; they are all needed, whatever their times.
   void simulate_ahead(const std::vector<Setting>& settings) {
     const auto begin = simulated_.size();
     for (const auto& s : settings)
@@ -167,7 +167,7 @@ class Search {
     for (const auto& c : choices) time(c);
   }
 
-  // Each choice once.
+  // Tries each choice only once.
   Timed time(StepChoice c) {
     c = of_layers(c);
     if (std::ranges::find(tried_, c, &TriedChoice::choice) != tried_.end()) return {};
@@ -176,7 +176,8 @@ class Search {
     return timed;
   }
 
-  // Where updates run while choices are compared: where the faster of the plainest and the one that keeps least is.
+  // The tier of updates while choices are compared: simulates the plain choice and the one that recomputes the most on both
+  // tiers, and takes the tier of the fastest.
   [[nodiscard]] Tier faster_tier(const StepChoice& plain) {
     if (updates_on_host_only(request_, profile_)) return Tier::host;
     auto small = plain;
@@ -189,7 +190,7 @@ class Search {
     for (const auto tier : {Tier::host, Tier::device})
       for (const auto& c : {plain, small}) {
         const auto timed = simulate(c, tier, tried_depth());
-        // On a device without a processor of its own there is nothing to gain by copying states to it.
+        // If the device has no processor of its own, copying states to it gains nothing.
         const bool senseless = tier == Tier::device && !profile_.separate_device() && !timed.moves_no_state;
         if (!timed.seconds || senseless || *timed.seconds >= least) continue;
         least = *timed.seconds;
@@ -207,8 +208,8 @@ class Search {
     refine();
   }
 
-  // Another order may hide updates that bound the plainest one: where the fastest choice is faster with its updates on the
-  // other tier, all are compared there too.
+  // Another order may hide updates that slow down the plain one. If the fastest choice is faster with its updates on the other
+  // tier, all choices are compared there too.
   void try_other_tier(const StepChoice& plain) {
     const auto best = std::ranges::min_element(tried_, {}, seconds_of);
     if (request_.update || !profile_.separate_device() || updates_on_host_only(request_, profile_) || !best->seconds) return;
@@ -225,7 +226,7 @@ class Search {
     place_ = place_before;
   }
 
-  // The device takes a share of the updates where that is faster: neither it nor the host then waits for the other.
+  // The device takes a share of the updates if that is faster, because then neither it nor the host waits for the other.
   [[nodiscard]] UpdatePlace shared_place(const StepChoice& c) {
     if (!profile_.separate_device() || updates_on_host_only(request_, profile_)) return place_;
     auto best = place_;
@@ -240,7 +241,7 @@ class Search {
     return best;
   }
 
-  // What needs the least memory on the device.
+  // The choice that needs the least memory on the device.
   [[nodiscard]] StepChoice frugal(StepChoice c) const {
     if (!request_.order) c.order = Order::horizontal;
     c.recompute = recompute_.value_or(layers_);
@@ -248,7 +249,8 @@ class Search {
     return c;
   }
 
-  // Between none and all of the layers, around the fastest so far: halves, quarters, eighths.
+  // Tries numbers of layers between none and all, at a half, a quarter and an eighth of all layers from the fastest choice so
+  // far.
   void refine() {
     for (std::uint32_t part = 2; part <= 8; part *= 2)
       for (const auto count : {&StepChoice::recompute, &StepChoice::offload}) {
@@ -264,7 +266,7 @@ class Search {
   }
   static double seconds_of(const TriedChoice& t) { return t.seconds.value_or(std::numeric_limits<double>::infinity()); }
 
-  // Best first: of those that are as good as the fastest, the plainest.
+  // The best choices, best first; among those about as fast as the fastest, the simplest come first.
   [[nodiscard]] std::vector<StepChoice> rank() const {
     auto fitting = tried_;
     std::erase_if(fitting, [](const TriedChoice& t) { return !t.seconds; });
@@ -293,11 +295,11 @@ class Search {
     const bool slower = request_.disk_tier;
     const auto shallow = simulate({c, place_, best, slower});
     auto least = shallow.seconds;
-    if (least && shallow.bound_by_compute) return best;  // it is the same at every depth
+    if (least && shallow.bound_by_compute) return best;  // deeper prefetching cannot help
     simulate_ahead({{c, place_, 2, slower}, {c, place_, 4, slower}, {c, place_, 8, slower}});
     for (const std::uint32_t depth : {2U, 4U, 8U}) {
       const auto seconds = simulate({c, place_, depth, slower}).seconds;
-      // A greater depth must be worth its room.
+      // A greater depth must be faster, because it needs more room.
       if (seconds && (!least || *seconds < *least * kWorthADepth)) least = seconds, best = depth;
     }
     return best;
@@ -327,7 +329,7 @@ bool updates_on_host_only(const PlanRequest& request, const MachineProfile& prof
 
 bool leaves_open(const PlanRequest& r, const MachineProfile& profile) {
   if (!r.trains()) return false;
-  if (r.pipeline) return false;  // its schedule is the order, and layers keep what nobody said of
+  if (r.pipeline) return false;  // the schedule is the order; layers keep activations unless the request says otherwise
   if (!r.update && profile.separate_device() && !updates_on_host_only(r, profile)) return true;  // the updates may be shared
   return !r.order || (r.activations.empty() && (!r.recompute || !r.offload));
 }

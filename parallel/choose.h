@@ -2,9 +2,8 @@
 // activations.
 //
 // Candidates are walked and timed by the planner's own simulator, with the same budgets and the same machine profile, but with
-// coarse chunks and few steps: they only have to be compared with each other, and each takes milliseconds. The plan of the
-// chosen candidate is exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend
-// on it.
+// coarse chunks and few steps: this is enough to compare them, and each takes milliseconds. The plan of the chosen candidate is
+// exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend on it.
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) for requests that make no sense.
 #pragma once
@@ -38,7 +37,7 @@ struct TriedChoice {
 };
 
 bool leaves_open(const PlanRequest& request, const MachineProfile& profile);
-// The choice that the request contains; its open settings get the simplest value.
+// The request's own choice; settings that the request leaves open get the simplest value.
 StepChoice choice_of(const PlanRequest& request);
 
 struct RankedChoice {
@@ -50,7 +49,7 @@ PlanRequest with_choice(const PlanRequest& request, const RankedChoice& ranked);
 
 struct Choices {
   std::vector<RankedChoice> best;  // never empty. Best first; if nothing fits, the one that needs the least memory
-  std::vector<TriedChoice> tried;  // in the order in which they were tried
+  std::vector<TriedChoice> tried;  // in the order of trial
 };
 // True if the step is compute-bound, so that deeper prefetching cannot help.
 bool bound_by_compute(const SimulatedTimes& times);

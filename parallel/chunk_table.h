@@ -29,18 +29,18 @@ enum class Role : std::uint8_t {
   part_output,
   whole_gradient,
   part_gradient,
-  survey,  // of the classes of all tensor ranks
-  // Shared by ranks, for a short time:
+  survey,  // of the loss's classes on all tensor ranks (Layer::survey_spec())
+  // Shared by ranks, and alive only for a short time:
   gathered,     // weights to compute with
   bucket,       // gradients to reduce
   tied_bucket,  // tied gradients to reduce
   visited,      // weights to visit
   update_scratch,
-  kept,  // weights from before an update
+  kept,  // an old weight version
 };
-// What is in a store after a commit, or is part of it while a step runs.
+// Chunks of the model's state. (A commit writes all of them but the gradients.)
 constexpr bool is_state(Role role) { return role == Role::state || role == Role::tied_gradient; }
-// Parameters that a layer computes with, or their gradients.
+// Chunks whose bytes are laid out like a layer's parameters.
 constexpr bool is_of_parameters(Role role) {
   return is_state(role) || role == Role::gathered || role == Role::bucket || role == Role::tied_bucket || role == Role::kept;
 }
@@ -49,14 +49,14 @@ struct Chunk {
   std::uint64_t bytes = 0;
   Kind kind = Kind::activation;
   End end = End::low;
-  std::uint32_t layer = 0, position = 0;  // chunk within the layer, or micro-batch
+  std::uint32_t layer = 0, position = 0;  // position: chunk within the layer, or micro-batch
   Role role = Role::state;
   std::uint32_t run_first = 0, run_count = 1;
 };
 
 class ChunkTable {
  public:
-  // Adds a run of chunks that are alike; returns the first one's number. Positions count up from 0 in a run of several.
+  // Adds a run of equal chunks; returns the number of the first one. In a run of several, positions count up from 0.
   std::uint32_t add(std::uint32_t count, Chunk chunk);
   void place(std::uint32_t chunk, std::uint32_t position) { chunks_[chunk].position = position; }
   void add_to(Residency& residency) const;  // all of them; the residency must be empty

@@ -14,7 +14,7 @@ namespace {
 
 ChunkBytes whole(const StepMap& map, ChunkId chunk) { return {chunk, 1, 0, map.chunks()[chunk].bytes}; }
 
-// This rank's chunk of a group of weights goes to its place in the group.
+// Gathers a group of weights: this rank's chunk goes to its place in the group.
 std::vector<Collective> gather_of(const StepMap& map, const Action& a) {
   const auto& data = map.data();
   const auto mine = whole(map, map.gathered_from(a));
@@ -43,10 +43,10 @@ Collective all_gather_of(const Members& members, const ChunkBytes& from, const C
   return {.operation = Operation::all_gather, .members = members, .from = from, .to = to};
 }
 
-// A group of gradients, as the backward wrote them, and the places of its sum on this rank.
+// A group of gradients as the backward wrote it, and the places of its sum on this rank.
 struct Group {
   ChunkBytes all;      // written by the backward
-  ChunkBytes sums;     // of the whole group; a run, if gradients are not sharded
+  ChunkBytes sums;     // of the whole group: a run of chunks; only if gradients are not sharded
   ChunkBytes own_sum;  // of this rank's chunk
 };
 Group group_of(const StepMap& map, const Action& reduce) {
@@ -59,7 +59,7 @@ Group group_of(const StepMap& map, const Action& reduce) {
           .own_sum = own};
 }
 
-// The ranks of both directions fold a part each, which need not be whole chunks, and share the parts after the last round.
+// Each rank of both directions folds one part (not always whole chunks); after the last round, the ranks gather the parts.
 std::vector<Collective> between_directions(const StepMap& map, const Action& a) {
   const auto& data = map.data();
   const auto& pipeline = map.pipeline();
@@ -113,7 +113,7 @@ std::vector<Collective> reduction_of(const StepMap& map, const Action& a) {
   return all;
 }
 
-// What an optimizer of whole layers combines, in its scratch memory.
+// The exchanges of an optimizer of whole layers, in its scratch memory.
 std::vector<Collective> scratch_exchanges_of(const StepMap& map, const Action& a) {
   std::vector<Collective> all;
   const Members sharers{map.data().shared_by};
@@ -141,8 +141,8 @@ std::vector<Collective> message_of(const StepMap& map, const Action& a) {
   return all;
 }
 
-// Every rank visits all weights: the ranks that hold a layer gather what they shard, and its first holder shows it to the
-// others.
+// Every rank visits all weights. The ranks that hold a layer gather its shards, and its first holder broadcasts them to the
+// other pipeline ranks; then the ranks with other parts of the model gather theirs.
 std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   const auto& data = map.data();
   const auto& recipe = map.options().recipe;
@@ -175,7 +175,7 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   return all;
 }
 
-// The parts of an activation, or of its gradient, that the tensor ranks computed.
+// Sums the tensor ranks' parts of an activation, or of its gradient.
 std::vector<Collective> combination_of(const StepMap& map, const Action& a) {
   const auto& buffers = map.buffers();
   const bool activation = a.payload == Payload::activation;
@@ -218,8 +218,8 @@ Members holders_of(const StepMap& map, const ParamSpec& param) {
   return members;
 }
 
-// Of the parameters that several ranks hold, each as far as it lies in a chunk of this rank. A tied one has two gradients,
-// which the norm adds.
+// Sums the gradients of parameters that several ranks hold, as far as they lie in chunks of this rank. A tied parameter has two
+// gradients; the norm adds them later.
 std::vector<Collective> unification_of(const StepMap& map, const Action& a) {
   const auto& layout = map.layout();
   const auto sum = sum_of_gradients(map);
@@ -258,7 +258,7 @@ Exchanged exchanged_in(const StepMap& map, const Action& a, const PhaseTensor& t
   return {spec, {buffers.work(a.layer, call_of(a.op), tensor.number), 1, 0, spec.bytes()}};
 }
 
-// Within a layer's call, between its tensors.
+// The exchange that a phase of a layer's call makes.
 std::vector<Collective> phase_exchange_of(const StepMap& map, const Action& a) {
   const auto& exchange = map.phases().phase(a).exchange;
   if (!exchange) return {};
@@ -331,7 +331,7 @@ std::optional<Collective> squares_of(const StepMap& map) {
 }
 
 std::set<Members> members_of(const StepMap& map, const Programs& programs) {
-  std::set<Members> all{losses_of(map).members, {kAllRanks - kBatchAxes}};  // the losses of an evaluation, too
+  std::set<Members> all{losses_of(map).members, {kAllRanks - kBatchAxes}};  // the second: an evaluation's losses
   if (const auto squares = squares_of(map)) all.insert(squares->members);
   for (const auto* const program : programs.all())
     for (const auto& action : program->actions)

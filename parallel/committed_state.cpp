@@ -25,13 +25,13 @@ std::vector<std::unique_ptr<ChunkStore>> open_those_there(std::span<const ChunkS
   return open_at_common_commit(there).stores;
 }
 
-// The array of a format consists of planes, one after the other; in a plane `elements` elements take `bytes` bytes.
+// An array of a format consists of planes, one after the other. In this plane, each `elements` elements take `bytes` bytes.
 struct Plane {
   std::uint64_t elements = 1, bytes = 0;
 };
 std::vector<Plane> planes_of(Format format) {
   if (!is_dynamic8(format)) return {{1, bytes_of(format, 1)}};
-  const std::uint64_t block = 256;  // codes, then a scale for each block of them
+  const std::uint64_t block = 256;  // one plane of codes, then one with a scale for each block
   return {{block, block}, {block, bytes_of(format, block) - block}};
 }
 
@@ -59,7 +59,7 @@ std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
 }
 
 CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_those_there(ranks, missing_)) {
-  // One more than there are stores, for an adapter between two pieces of its matrix.
+  // One more than there are stores: an adapter may lie between two pieces of its matrix.
   most_held_ = std::min(kMostHeld, stores_.size() + 1);
   for (std::size_t s = 0; s < stores_.size(); ++s) {
     elements_.push_back(chunk_elements_of(*stores_[s]));
@@ -85,7 +85,7 @@ bool CommittedState::has_ranges(Kind kind) const {
 }
 
 void CommittedState::read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to) {
-  std::ranges::fill(to, std::byte{0});  // what no tensor reaches
+  std::ranges::fill(to, std::byte{0});  // elements outside all tensors
   if (is_packed(format) && !chunk.ranges.empty() && !has_ranges(chunk.kind))
     throw Error(
         fmt::format(
@@ -122,7 +122,7 @@ void CommittedState::read(const ParamSpec& param, std::uint64_t first_element, c
 
 void CommittedState::announce(std::span<const Tensor> tensors) {
   std::vector<ChunkReadAhead::Chunk> order;
-  std::vector<std::size_t> held;  // as load() will hold them
+  std::vector<std::size_t> held;  // simulates held_ of load()
   for (const auto& [kind, tensor, elements] : tensors)
     for (std::uint64_t done = 0; done < elements;) {
       const auto place = place_of(kind, tensor, done);
@@ -168,8 +168,8 @@ CommittedState::Place CommittedState::place_of(Kind kind, const std::string& ten
   refuse_absent(fmt::format("{} of {} from element {}", terrace::name_of(kind), tensor, element));
 }
 
-// Copies whole blocks if elements share a scale: tensors have the same neighbours in every layout, so that the rest of a copied
-// block is right too.
+// If elements share a scale, whole blocks are copied. The rest of a copied block is right too, because tensors have the same
+// neighbours in every layout.
 void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to,
                           std::uint64_t to_element, std::size_t from, std::uint64_t from_element, std::uint64_t elements) {
   const auto& there = chunks_[from];

@@ -1,14 +1,14 @@
-// The committed state of all ranks of a run, read as one. The indices of the stores say which elements of which tensors lie
-// where, so it is read by ranges, independent of any layout. A range that several stores hold is read from the first of them.
+// The committed state of all ranks of a run, read as one. The indices of the stores say where which elements of which tensors
+// lie, so the state is read by ranges, independent of any layout. A range that several stores hold is read from the first of
+// them.
 //
 // It reads the last commit that all stores have: a rank may have died after the others committed and before it did.
 //
-// Owner:   the caller; the stores stay open and locked until it is destroyed. Holds a few chunks at a time: a chunk for each of
-//          the ranks that a tensor is split over, as far as they are few.
+// Owner:   the caller; the stores stay open and locked until it is destroyed. Holds at most eight chunks at a time, or one more
+//          than there are stores if that is fewer.
 // Threads: one at a time.
 // Errors:  Error(Exit::corrupt) if a part is in no store, with the names of the missing stores; Error(Exit::usage) if the
-// stores
-//          keep it in another form than requested; the errors of the stores.
+//          stores keep it in another form than requested; the errors of the stores.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +28,8 @@
 
 namespace terrace {
 
-// How many elements a chunk has, if its bytes tell: a chunk of a dtype's numbers fills whole pages; the bytes of 8-bit numbers
-// are rounded up, so they do not tell.
+// The number of elements in a chunk; empty if the bytes do not determine it. (Chunks of fp32, bf16 or fp64 fill whole pages
+// exactly; the bytes of 8-bit numbers are rounded up.)
 std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk);
 
 class CommittedState {
@@ -39,10 +39,10 @@ class CommittedState {
   [[nodiscard]] Commit commit() const { return *stores_.front()->last_commit(); }
   [[nodiscard]] bool knows(Kind kind) const;  // false for optimizer states before their first update
 
-  // Reads a chunk of another layout, of `chunk_elements` elements; elements of no tensor are zero. Refuses state that an
-  // optimizer has packed in stores of versions that did not write down its ranges.
+  // Reads a chunk of another layout, with `chunk_elements` elements; elements outside all tensors are zero. Refuses packed
+  // optimizer state if an old version wrote the stores without its ranges.
   void read(const ChunkDescription& chunk, Format format, std::uint64_t chunk_elements, std::span<std::byte> to);
-  // Reads weights as layers read them, or their masters, in the dtype in which they are stored (a WeightRange).
+  // Reads weights or master weights in the dtype in which they are stored (a WeightRange).
   void read(const ParamSpec& param, std::uint64_t first_element, const TensorView& range, Kind kind = Kind::parameter);
   // Tensors that will be read next, whole and in this order: their chunks are read ahead.
   struct Tensor {
@@ -61,7 +61,7 @@ class CommittedState {
     std::size_t chunk = 0;
     TensorRange range;
   };
-  // Where an element of a tensor lies, and how many follow it there.
+  // Where an element of a tensor lies, and how many elements lie there from it on.
   struct Place {
     std::size_t chunk = 0;
     std::uint64_t element = 0, elements = 0;
@@ -78,11 +78,11 @@ class CommittedState {
 
   std::vector<std::string> missing_;
   std::vector<std::unique_ptr<ChunkStore>> stores_;
-  std::vector<std::uint64_t> elements_;  // a store: of its chunks
+  std::vector<std::uint64_t> elements_;  // [store]: elements of a chunk
   std::vector<Chunk> chunks_;
   struct Parts {
     std::vector<Part> all;  // in the order of the stores
-    std::size_t last = 0;   // that was read: the next element is usually there, too
+    std::size_t last = 0;   // index of the part read last: the next element is usually there, too
   };
   std::map<std::pair<Kind, std::string>, Parts> parts_;
   // The chunks that were used last, the newest in front.

@@ -26,19 +26,19 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   losses_ = {doubles, losses};
   router_ = {doubles + losses, router};
   reports_ = {doubles + losses + router, reports};
-  std::ranges::fill(reports_, 0.0);  // before the first forward no expert has a row
+  std::ranges::fill(reports_, 0.0);  // before the first forward, no expert has a row
   tokens_ = {ids, tokens};
   targets_ = {ids + tokens, tokens};
   if (apart) ids_apart_ = apart->allocate(round_up(2 * tokens * sizeof(std::int32_t), kPageBytes));
 }
 
-// What a program that failed has left in the streams still uses our memory.
+// Operations that a failed program left in the streams may still use this memory.
 Compute::~Compute() {
   for (auto* const stream : parts_.streams) {
     if (!stream) continue;
     try {
       stream->synchronize();
-    } catch (...) {  // who waits for the stream has been told
+    } catch (...) {  // the waiters of the stream have seen the error
     }
   }
 }
@@ -58,7 +58,8 @@ void Compute::begin(const StepInput& input) {
   std::ranges::fill(losses_, 0.0);
   std::ranges::fill(router_, 0.0);
   verdicts_.assign(squares_.size(), {});
-  // Not every block is written: of frozen tensors none is, and other ranks' are added to zeros.
+  // Some blocks are never written here: those of frozen tensors, and those that other ranks compute, for which the all-reduce
+  // needs zeros.
   for (auto& squares : squares_) squares.clear(parts_.device->math(), stream_on(Lane::compute));
 }
 
@@ -75,7 +76,7 @@ double Compute::loss_sum() const {
   return sum;
 }
 
-// Of a layer's sums, so that it does not matter how the step's tokens were cut into micro-batches and slices.
+// Computed from sums over all tokens of a layer, so that the division into micro-batches and slices does not matter.
 RouterResult Compute::router() const {
   RouterResult result;
   const auto* numbers = router_.data();
@@ -249,7 +250,7 @@ void Compute::layer(const Action& a, const Views& views) {
   }
 }
 
-// `t` has what the forward has, too.
+// `t` already has the tensors that a forward has.
 void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, LayerTensors& t) {
   const auto& map = *parts_.map;
   const auto half = halves_of(a.op);
@@ -264,7 +265,7 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
   t.dx = views.activation(map.buffers().written_dx(a.layer, a.micro_batch), share);
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
-  // If a skip also reads a result, its gradient has two parts.
+  // If a skip also reads a result, the result's gradient has two parts.
   const auto add_part = [&](TensorView gradient, ChunkId part) {
     ctx.math.convert(ctx.stream, gradient, views.activation(part), Accumulate::yes);
   };
@@ -277,14 +278,14 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
     add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
 }
 
-// Tensor by tensor if all of the gradient is on this rank, else by this rank's chunks. Both give the same blocks of squares.
+// Goes tensor by tensor if this rank has the whole gradient, else chunk by chunk. Both give the same blocks of squares.
 void Compute::norm(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
   auto& math = parts_.device->math();
   const auto& layout = map.layout();
   const auto dtype = map.options().recipe.gradient;
   has_norms_ = true;
-  // `chunk` holds the range and, where it is a run's first one, all that follows.
+  // `chunk` holds the range; if it is a run's first chunk, the range may continue in the chunks after it.
   const auto take = [&](std::uint32_t chunk, std::uint32_t tensor, std::uint64_t chunk_element, std::uint64_t tensor_element,
                         std::uint64_t count) {
     const auto gradient = views.range(map.state(Kind::gradient, a.layer, chunk), dtype, chunk_element, count);

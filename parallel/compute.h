@@ -1,7 +1,8 @@
 // Turns an action and the addresses of its chunks into operations on a stream.
 //
-// A device may have separate memory. Then a program's tokens and targets are copied there at its begin, and its sums of squares
-// come from there at its end, each in one copy; single results (losses, routers' reports) live in pages that both reach.
+// If the device has separate memory, a program's tokens and targets are copied there when it begins, and its sums of squares
+// are copied back when it ends, each in one copy. Single results (losses, routers' reports) live in pages that host and device
+// both reach.
 //
 // Owner:   an executor, or the code that times single actions. Borrows everything in Parts.
 // Threads: begin() and enqueue() from the rank thread; results may be read once the streams have finished.
@@ -29,13 +30,13 @@
 
 namespace terrace {
 
-// Writes the initial value of master weights, or reads them, a part of one parameter at a time. `first_element` is the position
-// in the whole parameter, row-major (whole_shape() has its shape). With tensor ranks the parts of each are read after each
-// other. A function that fills is called by all threads of the pool at once; calls begin in ascending order. A function that
-//   reads, or one that writes in a program that reads too, is called on the stream's thread, in ascending order within a sweep.
+// Writes the initial values of master weights, or reads master weights, one part of a parameter at a time. `first_element` is
+// the position in the whole parameter, row-major (whole_shape() gives its shape). With tensor ranks, the parts of one rank
+// follow those of another. A function for fill is called from all threads of the pool; the calls begin in ascending order. A
+// function for visit, and `new_weights`, are called on the stream's thread, in ascending order within a sweep.
 using WeightRange = std::function<void(const ParamSpec& param, std::uint64_t first_element, TensorView range)>;
-// Initial weights. If they come from files, `announce` is called before, on one thread, with all ranges that `read` will be
-// called for, in the order in which these calls begin, so that the next ones can be read ahead.
+// Initial weights. If they come from files, `announce` is called first, on one thread, with all ranges that `read` will get, in
+// the order in which those calls begin, so that the source can read ahead.
 struct WeightSource {
   WeightSource() = default;
   template <class Read>
@@ -45,18 +46,18 @@ struct WeightSource {
   WeightRange read;
   std::function<void(const ParamSpec& param, std::uint64_t first_element, std::uint64_t elements)> announce;
 };
-// Of a range of a tensor rank's part: the ranges of the whole parameter that it holds.
+// Calls `use` with the ranges of the whole parameter that a range of a tensor rank's part holds.
 void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first_in_part, const TensorView& range,
                 const WeightRange& use);
 
 struct StepInput {
   std::span<const std::int32_t> tokens = {}, targets = {};  // [micro_batches · N]
-  // As Documents has them, for all positions of each sequence, also those of other context ranks; empty: each sequence is one
-  // document. Read until the streams have finished the program.
+  // The `begins` of Documents, for all positions of each sequence, including those of other context ranks; empty: each sequence
+  // is one document. The streams read it until they have finished the program.
   std::span<const std::int32_t> document_begins = {};
   double loss_scale = 1;                     // 1 ÷ target tokens of all micro-batches
   std::span<const double> loss_scales = {};  // for a program with several updates: one for each, instead of loss_scale
-  // Of each update: 1 ÷ all tokens of its micro-batches but padding; empty: all tokens are targets.
+  // One for each update: 1 ÷ the tokens of its micro-batches without padding; empty: all tokens are targets.
   std::span<const double> token_scales = {};
   UpdateStep update = {};                    // for the updates in this program
   std::span<const UpdateStep> updates = {};  // for a program with several updates: one for each
@@ -69,7 +70,7 @@ struct StepInput {
   std::int64_t position = 0;     // for decode
 };
 
-// What routers report (core/routing.h) of all tokens of a step, padding left out. The balance and the mean square are means
+// The routers' reports (core/routing.h) about all tokens of a step, without padding. The balance and the mean square are means
 // over the layers that route.
 struct RouterResult {
   double balance = 0, squares = 0, dropped = 0;
@@ -80,23 +81,23 @@ class Compute {
  public:
   struct Parts {
     Device* device = nullptr;
-    std::array<Stream*, kLanes> streams = {};  // [lane] of those on which the map's programs compute or communicate
+    std::array<Stream*, kLanes> streams = {};  // [lane]; null if none of the map's programs uses it
     const Groups* groups = nullptr;            // null if nothing is exchanged
     const StepMap* map = nullptr;
     const Optimizer* optimizer = nullptr;
   };
   explicit Compute(const Parts& parts);  // gives the streams no work, so that it can fail at any point
-  // Waits until the streams have finished; nothing that they wait for may still be to come.
+  // Waits until the streams have finished; everything that they wait for must have been issued.
   ~Compute();
   Compute(const Compute&) = delete;
   Compute& operator=(const Compute&) = delete;
 
-  // Starts a program; nothing of the last program may still run. `input` must live until the streams have finished the program.
+  // Starts a program; the previous one must have finished. `input` must live until the streams have finished the program.
   void begin(const StepInput& input);
   // Use i of the action lies at base + offsets[i].
   void enqueue(const Action& action, std::span<const Use> uses, std::span<const std::uint64_t> offsets, std::byte* base);
 
-  // Of an optional phase (Phase::unless_zero), once the stream has reached it.
+  // True if an optional phase (Phase::unless_zero) has nothing to do; valid once the stream has reached it.
   [[nodiscard]] bool has_nothing_to_do(const Action& action) const;
 
   // Shares the losses and squares of all ranks, after everything enqueued before. An evaluation shares only the losses, among
@@ -149,10 +150,10 @@ class Compute {
   std::shared_ptr<MemoryResource> memory_;
   Slab slots_;  // the memory of the spans below
   std::span<std::int32_t> tokens_, targets_;
-  Slab ids_apart_;                        // both, as kernels read them; empty if these read the spans
+  Slab ids_apart_;                        // the device's copy of both; empty if kernels read the spans
   std::span<double> losses_;              // one for each global micro-batch
   std::span<double> router_;              // RouterResult's sums, behind the losses; empty without routers
-  std::span<double> reports_;             // of each layer for each micro-batch of this rank
+  std::span<double> reports_;             // [layer][micro-batch of this rank], one after the other
   std::vector<std::size_t> report_;       // [layer]: where its reports begin
   std::vector<GradientSquares> squares_;  // one for each update
   struct Verdict {

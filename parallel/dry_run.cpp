@@ -38,7 +38,7 @@ class LifeWalk {
     if (life_.most_steps == 0) life_.most_steps = std::clamp(kTriedActions / actions_of(programs), kFewestSteps, kWalkedSteps);
   }
 
-  // A position, or a micro-batch, after the other.
+  // Walks generation position by position, or evaluation micro-batch by micro-batch.
   DryRun read() {
     if (request_.weights_given)
       run(programs_.fill);
@@ -117,7 +117,7 @@ class LifeWalk {
     }
     out_.times.divide(static_cast<double>(std::max<std::uint64_t>(1, counted_)));
     if (request_.average_every == 0) return;
-    if (!averaged) average();  // if no walked step was followed by one
+    if (!averaged) average();  // if no average was walked yet
     auto part = out_.average;
     part.divide(static_cast<double>(request_.average_every));
     out_.times.add(part);
@@ -138,7 +138,7 @@ class LifeWalk {
     count(times, whole && number > 1);
   }
 
-  // The cost of a step in the long run: from the first steady step on, the steps before it do not count.
+  // Averages the cost of a step in the long run: once a steady step has come, the steps before it do not count.
   void count(const SimulatedTimes& times, bool steady) {
     if (steady && !std::exchange(met_steady_, true)) {
       out_.times = {};
@@ -158,8 +158,8 @@ class LifeWalk {
     drain();
     const auto at_once = std::uint64_t{request_.data.with_sequences()} * programs_.evaluate.micro_batches;
     const auto rounds = ceil_div(request_.evaluate_batches, at_once);
-    // They repeat, too, but places may still move after many of them: a whole life walks more rounds, in all of its evaluations
-    // together.
+    // Evaluation rounds repeat like steps, but places may still change after many of them. So a whole life walks some more
+    // rounds, shared by all of its evaluations.
     const auto few = std::min(rounds, kWalkedSteps), more = std::min(rounds - few, further_rounds_);
     further_rounds_ -= more;
     for (std::uint64_t i = 0; i < few + more; ++i) run(programs_.evaluate);
@@ -174,8 +174,8 @@ class LifeWalk {
     out_.commit_seconds = simulator_.finish_writes();
   }
 
-  // A commit and the next step, whose writes and computing share the machine, less a step. Only timed: the run's places and
-  // bytes have been noted.
+  // The time of a commit written beside the next step, less the time of a step alone. Runs last, because it changes places and
+  // counts of bytes.
   void time_commit_beside() try {
     out_.commit_added_seconds = out_.commit_seconds;
     if (!request_.commits_beside || !programs_.updates_before_use) return;
@@ -186,7 +186,7 @@ class LifeWalk {
     walk_.flush(simulator_);
     run(programs_.first);
     out_.commit_added_seconds = std::max(0.0, simulator_.finish_writes() + results_s_ - out_.times.seconds);
-  } catch (const DoesNotFit&) {  // this life would have to go on for it
+  } catch (const DoesNotFit&) {  // the life's memory does not allow a longer walk
   }
 
   // Includes the pending update: the next step begins without one.
@@ -197,7 +197,7 @@ class LifeWalk {
       run(programs_.average);
     });
     out_.average = simulator_.finish_step();
-    // A chunk's sum is waited for between its visit and its fill.
+    // A chunk's fill waits for the sum that follows its visit, so the sums are added as a stall.
     const double seconds = costs_.seconds_of_average();
     out_.average.seconds += seconds;
     out_.average.stall_s[std::string(name_of(Lane::communication))] += seconds;
@@ -209,13 +209,13 @@ class LifeWalk {
   const Programs& programs_;
   const CostModel& costs_;
   Life life_;
-  std::uint64_t further_rounds_;  // of evaluations
+  std::uint64_t further_rounds_;  // rounds of evaluations that may still be walked
   Belady policy_;
   Residency residency_;
   Walk walk_;
   Simulator simulator_;
   double results_s_ = 0;  // to share the results of a step, before its verdict
-  bool pending_ = false;  // an update
+  bool pending_ = false;  // an update is pending
   bool met_steady_ = false;
   std::uint64_t counted_ = 0;  // steps in out_.times
   DryRun out_;

@@ -16,15 +16,15 @@
 
 namespace terrace {
 
-inline constexpr std::uint64_t kWalkedSteps = 12;    // for a candidate that is only compared
-inline constexpr std::uint64_t kFewestSteps = 4;     // of a life whose steps have very many actions
+inline constexpr std::uint64_t kWalkedSteps = 12;    // of a candidate that is only compared
+inline constexpr std::uint64_t kFewestSteps = 4;     // even if a step has very many actions
 std::uint64_t actions_of(const Programs& programs);  // in a step
 
 struct Life {
   std::uint64_t most_steps = 0;  // 0: kWalkedSteps, or fewer if a step has very many actions
   Trace* trace = nullptr;        // receives the last step
   bool steps_only = false;       // the walk ends with the last step
-  bool resumed = false;          // it begins with the state on disk, as a commit left it
+  bool resumed = false;          // the life begins with all state on disk, as a commit left it
 };
 
 struct DryRun {

@@ -30,7 +30,7 @@ const StepMap::Options& demand_rank(const Model& model, const Plan& plan, const 
   return plan.map;
 }
 
-// Runs of one length that lie evenly in the whole tensor are one range.
+// Appends a run. Runs of equal length at equal distances in the whole tensor form one range.
 void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::uint64_t chunk_element, const SplitRun& run) {
   if (!ranges.empty()) {
     auto& last = ranges.back();
@@ -47,15 +47,16 @@ void add_run(std::vector<TensorRange>& ranges, const std::string& tensor, std::u
   ranges.push_back({tensor, run.in_whole, run.count, chunk_element});
 }
 
-// Elements [first, first + count) of a parameter, as this rank stores it, which lie in a chunk from `chunk_element` on.
+// Adds elements [first, first + count) of a parameter, in this rank's stored order; they lie in a chunk from `chunk_element`
+// on.
 void add_elements(std::vector<TensorRange>& ranges, const StepMap& map, const ParamSpec& param, std::uint64_t first,
                   std::uint64_t count, std::uint64_t chunk_element) {
   each_stored_run(param, map.tensor(), first, count,
                   [&](const SplitRun& run) { add_run(ranges, param.name, chunk_element + (run.in_part - first), run); });
 }
 
-// Of the numbers that a layer's packed state has on this rank, those from `first` on, which a chunk holds. A row or a column of
-// a matrix has one number. (Optimizers that pack rows refuse tensor ranks and tiles of their matrices: degrees.cpp,
+// The ranges of a chunk that holds `numbers` numbers, from `first` on, of a layer's packed state on this rank. A row or a
+// column of a matrix has one number. (Optimizers that pack rows refuse tensor ranks and tiles of their matrices: degrees.cpp,
 // check_request.cpp.)
 std::vector<TensorRange> packed_ranges(const StepMap& map, std::uint32_t layer, std::uint64_t first, std::uint64_t numbers) {
   std::vector<TensorRange> ranges;
@@ -79,7 +80,7 @@ std::vector<TensorRange> packed_ranges(const StepMap& map, std::uint32_t layer, 
   return ranges;
 }
 
-// The descriptions for the store of the chunks in a commit.
+// Describes to the store the chunks of a commit.
 std::vector<ChunkDescription> describe_state(const StepMap& map) {
   std::vector<ChunkDescription> all;
   const auto& recipe = map.options().recipe;
@@ -88,7 +89,7 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
     for (const auto kind : recipe.kinds()) {
       if (kind == Kind::gradient) continue;
       const auto format = recipe.format_of(kind);
-      std::uint64_t numbers = 0;  // of a packed state, in the chunks before
+      std::uint64_t numbers = 0;  // of a packed state, in the previous chunks
       for (const auto c : map.owned(kind, l)) {
         const auto chunk = map.state(kind, l, c);
         ChunkDescription d{.chunk = chunk,
@@ -114,8 +115,8 @@ std::vector<ChunkDescription> describe_state(const StepMap& map) {
 
 }  // namespace
 
-// Members are destroyed in reverse: a commit that was begun ends first, then the executor's stream, then the mover of the
-// tiers, then what they use.
+// Members are destroyed in reverse order: first a commit under way ends, then the executor's streams, then the tiers' mover,
+// then the things that these use.
 struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p),
@@ -172,8 +173,8 @@ struct Engine::Impl {
                                      .trace = options.trace});
   }
 
-  // Ranks commit one after the other, so a rank that died may lack the last commit of the others: then all resume from the one
-  // before.
+  // Ranks do not commit at the same moment, so a rank that died may lack the last commit of the others. Then all resume from
+  // the previous one.
   void open_common_commit() {
     store = ChunkStore::open(options.store);
     if (!ranks) return;
@@ -184,7 +185,7 @@ struct Engine::Impl {
       store.reset();
       store = open_at_commit(options.store, static_cast<std::uint64_t>(common));
     }
-    ranks->barrier();  // opening a store again verifies all of it again
+    ranks->barrier();  // reopening a store takes long: it verifies everything again
   }
 
   // One rank after the other, because only one process at a time can open a store.
@@ -225,7 +226,7 @@ struct Engine::Impl {
     if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", Exit::corrupt);
   }
 
-  // The ranges of a fill, as Compute asks for them.
+  // Announces the ranges of a fill, in the order in which Compute reads them.
   void announce(const WeightSource& weights) const {
     for (const auto& action : plan.programs.fill.actions) {
       if (action.op != Op::fill) continue;
@@ -260,8 +261,8 @@ struct Engine::Impl {
   std::unique_ptr<ChunkStore> store;  // until the tiers have it
   std::optional<TierStack> tiers;
   std::optional<Executor> executor;
-  Event written;                 // what flush() has begun
-  std::future<void> committing;  // not valid: no commit is begun
+  Event written;                 // the end of the writes that flush() began
+  std::future<void> committing;  // not valid if no commit is under way
 };
 
 Engine::Engine(const Model& model, const Plan& plan, const Options& options)
@@ -286,7 +287,7 @@ StepResult Engine::step(const StepInput& input) {
     in.group_scales = std::move(impl_->pending->group_scales);
   }
   impl_->pending.reset();
-  if (steady) finish_commit();  // it updates
+  if (steady) finish_commit();  // this step updates the state
   return impl_->executor->run(steady ? programs.steady : programs.first, in, Compute::Share::step);
 }
 
@@ -361,7 +362,7 @@ void Engine::begin_commit(std::uint64_t step, const std::string& payload) {
   };
   try {
     impl_->committing = std::async(std::launch::async, publish);
-  } catch (const std::system_error&) {  // the system gives no thread: finish_commit() does it
+  } catch (const std::system_error&) {  // no thread is available: finish_commit() publishes it
     impl_->committing = std::async(std::launch::deferred, publish);
   }
 }

@@ -39,11 +39,11 @@ class Engine {
     Device* device = nullptr;   // borrowed
     ChunkStore::Options store;  // the constructor makes or opens it, with the plan's capacity
     bool resume = false;        // continue from the store's last commit
-    // Continue from the stores of all ranks of a run that was laid out for other ranks: a new `store` is made and begins with
-    // their last commit (reshard.h). The old stores are not changed.
+    // Continue from the stores of a run that was laid out for other ranks: a new `store` is made and begins with their last
+    // common commit (reshard.h). The old stores are not changed.
     std::vector<ChunkStore::Options> reshard_from = {};
     const Optimizer* optimizer = nullptr;  // borrowed
-    Communicator* communicator = nullptr;  // of all ranks, borrowed; may be null for one rank. See above
+    Communicator* communicator = nullptr;  // of all ranks, borrowed; may be null for one rank
     Trace* trace = nullptr;                // borrowed, may be null
     // Tests inject faults here.
     std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
@@ -53,8 +53,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Writes the initial master weights chunk by chunk: the whole model never exists outside its tiers. `weights.read` is called
-  // from several threads of the pool at once.
+  // Writes the initial master weights chunk by chunk, so that the whole model never exists outside its tiers. `weights.read` is
+  // called from several threads of the pool at once.
   void fill(const WeightSource& weights);
   // Runs one step. With deferred updates (updates before use), the update of a step stays pending until the next step() or
   // drain(); StepInput::update is used only by plans that update inside the backward.
@@ -75,20 +75,19 @@ class Engine {
   void decode(const StepInput& one_position);  // only with a plan for generation
   void visit(const WeightRange& weights);      // master weights in declared order; drains first
   void flush();                                // begins to write the state of a commit; drains first
-  // Begins a commit of the state as it is now; flushes first. Steps may go on while it is written, synced and published,
-  // because nothing changes the state before the next update: what does (an update, a fill, an average) finishes the commit
-  // first. So do another commit and the destructor, which leaves it on the disk even if an error ends the run, if the disk can
-  // do that.
+  // Begins a commit of the present state; flushes first. Steps may go on while it is written, synced and published. Everything
+  // that changes the state (an update, a fill, an average) finishes the commit first, and so does another commit. The
+  // destructor finishes it too, so that it is on the disk even if an error ends the run, unless the disk itself fails.
   void begin_commit(std::uint64_t step, const std::string& payload);
-  void finish_commit();  // waits until it is on the disk, of all ranks; throws its error; does nothing without one
+  void finish_commit();  // waits until it is on the disk on all ranks; throws its error; else a no-op
   void commit(std::uint64_t step, const std::string& payload);  // both
   [[nodiscard]] std::optional<Commit> resumed() const;
-  // Whether a step's global norm is known before its updates: with deferred updates, and where an asynchronous pipeline clips.
+  // True if a step's global norm is known before its updates: with deferred updates, or if an asynchronous pipeline clips.
   [[nodiscard]] bool knows_norms() const;
 
   [[nodiscard]] const StepMap& map() const;
-  [[nodiscard]] const ChunkStore* store() const;                // to read what is committed; null without one
-  void set_run_id(std::string id);                              // of the commits from now on
+  [[nodiscard]] const ChunkStore* store() const;                // for reading committed state; null without one
+  void set_run_id(std::string id);                              // for the commits from now on
   [[nodiscard]] PerTier<std::uint64_t> peak_bytes() const;      // reserved in each tier so far
   [[nodiscard]] PerTier<std::uint64_t> reserved_bytes() const;  // now
   [[nodiscard]] Traffic moved() const;                          // counted at completion

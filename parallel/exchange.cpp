@@ -11,7 +11,7 @@ namespace {
 
 // How the ranks of a collective are distributed over nodes.
 struct Spread {
-  double on_node = 1, nodes = 1;  // ranks of it on a node; nodes
+  double on_node = 1, nodes = 1;  // ranks of the collective on a node; nodes
   double at_once = 1;             // collectives of that kind that share a node's link
 };
 
@@ -22,21 +22,21 @@ Spread spread_of(const Links& links, const Exchange& e) {
   return {static_cast<double>(on_node), static_cast<double>(nodes), static_cast<double>(std::max(1U, node / on_node))};
 }
 
-// An all-reduce is a reduce-scatter and an all-gather. In a broadcast every rank but one receives the whole: on the average
-// that is a gather. In a reduction to one rank every other sends the whole: on the average that is a reduce-scatter.
+// An all-reduce is a reduce-scatter and an all-gather. On average, a broadcast costs as much as a gather (every rank but one
+// receives the whole), and a reduction to one rank as much as a reduce-scatter (every other rank sends the whole).
 bool reduces(const Exchange& e) {
   return e.operation == Operation::reduce_scatter || e.operation == Operation::all_reduce || e.operation == Operation::reduce;
 }
 bool gathers(const Exchange& e) { return e.operation != Operation::reduce_scatter && e.operation != Operation::reduce; }
 double sum_bytes(const Exchange& e) { return static_cast<double>(std::max(e.bytes, e.sum_bytes)); }
 
-// What one rank sends for the two halves. Between nodes, a gather sends a block to each node once; a reduction sends a node's
-// sum of each block once, or in the order of ranks each rank's contribution.
+// The bytes that one rank sends in the reduction and in the gather. Between nodes, a gather sends each block once to each node;
+// a reduction sends a node's sum of each block once, or with sums in rank order each rank's contribution.
 struct Sent {
   LinkBytes reduction, gather;
 };
 Sent sent_by(const Spread& s, const Exchange& e) {
-  // Some neighbours are on two nodes, if there are several.
+  // With several nodes, some neighbours are on different nodes; the cost counts as if all were.
   const auto all = static_cast<double>(e.bytes);
   if (e.hop) return {.reduction = {}, .gather = {s.nodes > 1 ? 0 : all, s.nodes > 1 ? all : 0}};
   if (e.operation == Operation::all_to_all) {  // a block to each rank
@@ -53,7 +53,7 @@ Sent sent_by(const Spread& s, const Exchange& e) {
   return sent;
 }
 
-// Pieces of a reduction: what a rank stages of all its blocks.
+// How many pieces of kStagingBytes a rank stages in a reduction.
 double pieces_of(const Spread& s, const Exchange& e) {
   const auto bytes = static_cast<double>(e.bytes);
   const bool by_machine = s.nodes > 1 && e.order == SumOrder::machines;
@@ -74,7 +74,7 @@ double latency_of(const Links& links, const Spread& s, const Exchange& e) {
   return seconds;
 }
 
-// A message is on one link, whole.
+// A message crosses only one link.
 LinkBytes message_bytes(const Links& links, const StepMap& map, const Action& send) {
   const auto node_of = [&](std::uint32_t rank) { return links.ranks_per_node == 0 ? 0 : rank / links.ranks_per_node; };
   std::uint64_t bytes = 0;
@@ -113,7 +113,7 @@ Exchange exchange_of(const StepMap& map, const Collective& c) {
              .order = c.reduction.order,
              .hop = is_hop(map, c)};
   if (c.neighbours != 0) e.ranks = c.neighbours;
-  // Machines add in fp32 what travels in fewer bits.
+  // If the wire dtype has fewer bits, machines still exchange their sums in fp32.
   const bool wide = c.reduction.from == DType::bf16 || c.reduction.blocks;
   if (reduces(e) && wide) e.sum_bytes = c.from.bytes / size_of(c.dtype) * sizeof(float);
   return e;
@@ -165,8 +165,8 @@ double seconds_of(const Links& links, const Exchange& e) {
   const auto s = spread_of(links, e);
   const auto [reduction, gather] = sent_by(s, e);
   const auto on = [](double amount, double rate) { return amount == 0 ? 0 : amount / rate; };
-  // The ranks of a node share its link. In the rounds of a number of nodes that is no power of two, the busiest node has more
-  // to send than the others.
+  // The ranks of a node share its link. If the number of nodes is not a power of two, the busiest node sends more in the rounds
+  // than the others.
   const double busiest = s.nodes > 1 ? static_cast<double>(busiest_blocks(static_cast<int>(s.nodes))) / (s.nodes - 1) : 1;
   const auto between = [&](double bytes, bool in_rounds) {
     return on(bytes * s.on_node * s.at_once * (in_rounds ? busiest : 1), links.between);

@@ -10,7 +10,7 @@ namespace {
 
 using Streams = std::array<std::unique_ptr<Stream>, kLanes>;
 
-// Of the lanes on which the map's programs compute or communicate; the mover has those of moves.
+// Makes streams for the lanes on which the map's programs compute or communicate; the mover has those of moves.
 Streams make_streams(const Executor::Parts& parts, Device* host) {
   Streams streams;
   const auto make = [&](Lane lane, Device& on) { streams[index(lane)] = on.make_stream(std::string(name_of(lane))); };
@@ -75,7 +75,8 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
     synchronize();
     parts_.lanes->throw_failure();  // the error of a write-back that no action waited for
   } catch (...) {
-    // Promised operations will not come, so everything that waits for them must end; operations that run still use our buffers.
+    // The remaining operations will not come, so everything that waits for them must fail. Running operations still use the
+    // buffers, so wait for them.
     parts_.lanes->fail_all(std::current_exception());
     try {
       synchronize();
@@ -99,7 +100,7 @@ StepResult Executor::run(const Program& program, const StepInput& input, Compute
 }
 
 Event Executor::flush() {
-  parts_.lanes->throw_failure();  // what a failed run leaves in its tiers is no step's state
+  parts_.lanes->throw_failure();  // after a failed run, the tiers do not hold the state of any step
   parts_.walk->flush(*this);
   return parts_.mover->written();
 }
@@ -156,7 +157,7 @@ void Executor::compute(const Action& action, std::span<const Use> uses, const Re
   });
 }
 
-// The route point: the thread waits here until the layer has reported.
+// The rank thread waits here until the layer's report is written.
 bool Executor::leaves_out(const Action& action) {
   streams_[index(Lane::compute)]->synchronize();
   return compute_.has_nothing_to_do(action);
@@ -165,7 +166,7 @@ bool Executor::leaves_out(const Action& action) {
 void Executor::account_stall(std::int64_t begin_ns, std::int64_t end_ns, const Clock& after) {
   constexpr std::int64_t kNoise = 20'000;  // waking a thread is not a stall
   if (end_ns - begin_ns < kNoise) return;
-  // The lane waited for last; for a copy also the lane that the copy itself had waited for.
+  // The cause is the lane waited for last; for a copy, also the lane that the copy itself had waited for.
   Mover::Flight last{};
   Lane cause = Lane::compute;
   for (const Lane lane : {Lane::upload, Lane::download, Lane::read, Lane::write}) {

@@ -1,5 +1,6 @@
-// Runs programs: a loop and a switch. The walk decides. Moves go to the mover, computations to the device's stream or, if the
-// device has its own processor, also to the host's. Until the program's end only lanes wait for each other.
+// Runs programs as the walk decides. Moves go to the mover, computations to the device's stream or, if the device has its own
+// processor, also to the host's. Lanes wait for each other. The rank thread waits only at the program's end, for a verdict, and
+// for the report that decides on an optional phase.
 //
 // Owner:   the engine. Threads: run() from the rank thread.
 // Errors:  the first failure of any lane, with its chunk, tier and file; nothing is left running.

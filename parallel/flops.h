@@ -8,7 +8,7 @@
 
 namespace terrace {
 
-// `model`: a layer's forward, and twice as much for its backward. `with_recomputation`: what is recomputed added.
+// `model`: each layer's forward, and twice as much for its backward. `with_recomputation`: the same plus recomputed forwards.
 struct Flops {
   double model = 0, with_recomputation = 0;
 };

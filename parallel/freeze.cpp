@@ -22,7 +22,7 @@ bool matches(std::string_view pattern, std::string_view text) {
          matches(pattern.substr(1), text.substr(1));
 }
 
-// The whole name, or its end behind a dot.
+// Matches the whole name, or the part of it after a dot.
 bool matches_name(std::string_view pattern, std::string_view name) {
   for (;;) {
     if (matches(pattern, name)) return true;
@@ -32,13 +32,13 @@ bool matches_name(std::string_view pattern, std::string_view name) {
   }
 }
 
-// Expert ranks have other names in the same place, and agree on what is frozen.
+// Expert ranks have different names for this parameter, but must freeze the same ones, so every name is matched.
 bool matches_param(std::string_view pattern, const ParamSpec& param) {
   return matches_name(pattern, param.name) ||
          std::ranges::any_of(param.dealt, [&](const std::string& name) { return matches_name(pattern, name); });
 }
 
-// Of a name, that of its end behind a dot which is nearest.
+// Distance to the name or to one of its dotted suffixes, whichever is smaller.
 std::size_t distance_to_name(std::string_view pattern, std::string_view name) {
   auto least = edit_distance(pattern, name);
   for (auto dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1))

@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-// By what users call it: the ledger and errors show the name.
+// The name that users see in the ledger and in errors.
 std::string name_of(const Members& members, AxisSet varying) {
   if (members.directions) return "directions";
   if (members.in_turn) return "turns";
@@ -35,7 +35,7 @@ Members reduced_to(const Mesh& mesh, Members members) {
 RankSpan span_of(const Members& members, const Mesh& mesh) {
   const auto ranks = mesh.size(members.axes);
   if (!members.directions) return {ranks, mesh.stride(members.axes)};
-  // Neighbours in data, and in every direction another rank of the pipeline.
+  // The data ranks of two pipeline ranks: the distance is that of neighbouring data ranks, or else of the two pipeline ranks.
   const auto [first, last] = std::ranges::minmax(*members.directions);
   return {2 * ranks, ranks > 1 ? mesh.stride(members.axes) : (last - first) * mesh.stride(Axis::pp)};
 }
@@ -45,7 +45,7 @@ Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std:
   if (!world) return;
   std::set<Members> mine;
   for (const auto& members : needed) mine.insert(reduced_to(mesh, members));
-  // All ranks make all communicators in one order, also those that only other ranks need.
+  // All ranks make all communicators in the same order, including those that only other ranks need.
   const auto varying = mesh.varying();
   const auto split_if_needed = [&](const Members& members) {
     if (agreement->any(mine.contains(members))) split(*world, members);
@@ -56,7 +56,7 @@ Groups::Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std:
     for (const auto lane : kCollectiveLanes) split_if_needed({.axes = axes, .lane = lane});
     if (axes.within(kDataAxes)) split_if_needed({.axes = axes, .in_turn = true});
   }
-  // In two directions, for each first rank the second ones in descending order.
+  // For two directions: for each first rank, the second ranks in descending order.
   const auto other_of = [&](std::uint32_t one, double below) {
     double greatest = -1;
     for (const auto& members : mine)

@@ -1,7 +1,8 @@
-// The sets of ranks that exchange something with each other, and a communicator for each.
+// A communicator for each set of ranks that exchange something.
 //
-// A collective names its members as axes of the mesh, and two sets that the mesh makes equal have one communicator. Which
-// communicators a run needs is read from the programs of its ranks, so a new kind of collective needs no edit here.
+// A collective names its members as axes of the mesh. Names that become equal on this mesh (reduced_to()) share one
+// communicator. Which communicators a run needs is read from the programs of its ranks, so a new kind of collective needs no
+// edit here.
 //
 // Owner:   an engine; borrows the communicator of all ranks and makes the others.
 // Threads: as a communicator. The constructor is collective.
@@ -20,9 +21,9 @@
 
 namespace terrace {
 
-// Without the axes on which all ranks are equal: members that the mesh makes the same become equal.
+// Removes the axes of degree 1, so that two names for the same ranks become equal.
 Members reduced_to(const Mesh& mesh, Members members);
-// How many they are, and how far apart in the run's numbering.
+// How many ranks the members are, and how far apart they lie in the run's numbering.
 struct RankSpan {
   std::uint32_t ranks = 1, stride = 1;
 };
@@ -30,12 +31,12 @@ RankSpan span_of(const Members& members, const Mesh& mesh);
 
 class Groups {
  public:
-  // `needed`: of this rank's programs. `world` and `agreement` may be null for a run of one rank.
+  // `needed`: the members that this rank's programs name. `world` and `agreement` may be null for a run of one rank.
   Groups(Communicator* world, Agreement* agreement, const Mesh& mesh, std::uint32_t rank, const std::set<Members>& needed);
   [[nodiscard]] Communicator& of(const Members& members) const;
 
  private:
-  [[nodiscard]] bool is_world(const Members& members) const;  // those for which the communicator of all ranks serves
+  [[nodiscard]] bool is_world(const Members& members) const;  // the communicator of all ranks serves them
   void split(Communicator& world, const Members& members);
 
   const Mesh mesh_;

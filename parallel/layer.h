@@ -4,16 +4,16 @@
 // layer reads token ids instead of activations, the last one ends in the loss. A skip connection is declared by the layer where
 // it ends: that layer also reads the result of an earlier one.
 //
-// A call of a layer (its forward, say) is one phase or several (phase.h). The engine leases at once what one phase uses, so the
-// smallest legal device budget is that of the largest phase, not of the largest layer.
+// A call of a layer (such as its forward) has one phase or several (phase.h). The engine leases what one phase uses at once, so
+// the smallest legal device budget is that of the largest phase, not of the largest layer.
 //
-// A model may be split over ranks (tensor_parallel.h). Then y (unless the layer adds_up()), dx and the gradients of parameters
-// that several ranks hold are this rank's part of a sum over the ranks, and so is the loss; x, dy and the gradients of a rank's
-// own part are whole.
+// A model may be split over ranks (tensor_parallel.h). Then y (unless the layer adds_up()), dx, the loss and the gradients of
+// parameters that several ranks hold are this rank's part of a sum over the ranks. x, dy and the gradients of parameters that
+// only this rank holds are whole.
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
 // Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream. A forward of a layer
-//          with a report may wait for the stream, because what it enqueues depends on what it has reported.
+//          with a report may wait for the stream, because what it enqueues depends on the report.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
 #pragma once
 
@@ -45,7 +45,7 @@ struct Init {
 };
 
 struct ParamSpec {
-  std::string name;  // Hugging Face's name; unique, unless tied
+  std::string name;  // the name in Hugging Face checkpoints; unique, unless tied
   Shape shape = {};  // of this rank's part
   Init init = {};
   double decay = 1;   // multiplies the weight decay; 0: exempt
@@ -54,20 +54,21 @@ struct ParamSpec {
   // The group (param_group.h) whose norm clips its gradient; −1: clipped with all parameters without a group.
   std::int32_t clip_group = -1;
   TensorSplit split = {};  // where this rank's part lies in the whole
-  // The names that the expert ranks have in this place, this rank's `name` among them; empty: all have the same parameter.
+  // The names of this parameter on each expert rank, including this rank's `name`; empty: all have the same parameter.
   std::vector<std::string> dealt = {};
-  // Parameters of a layer that its phases use together have one unit. Units ascend; a large one can be leased apart.
+  // Parameters of a layer that its phases use together share a unit number. Numbers ascend; a large unit can be leased
+  // separately.
   std::uint32_t unit = 0;
-  bool apart = false;  // its unit may be leased apart even if little lies before it
-  // Its rows, or its columns (tile_dim 1), are cut into so many blocks, the first ones longer by one if they cannot be equal
-  // (param_tiles.h). Each is a unit, and a phase uses one at a time.
+  bool apart = false;  // its unit may be leased separately even if little lies before it
+  // Its rows (or its columns, if tile_dim is 1) are cut into `tiles` blocks; if these cannot be equal, the first ones are
+  // longer by one (param_tiles.h). Each block is a unit, and a phase uses one at a time.
   std::uint32_t tiles = 1, tile_dim = 0;
   // Training only reads it: it has no gradient, no optimizer state and no master weight, and its bytes never change.
   bool frozen = false;
 };
 
 struct BatchShape {
-  std::int64_t batch = 0, seq = 0;  // sequences a micro-batch, positions a sequence on this rank
+  std::int64_t batch = 0, seq = 0;  // sequences in a micro-batch, positions of a sequence on this rank
   [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
 };
 
@@ -85,12 +86,13 @@ struct LayerContext {
   std::uint32_t phase = kAllPhases;
   [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
   TensorView report = {};    // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
-  TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], what each rank told of its part
+  TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], the survey of each rank
   Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
-  double token_scale = 1;    // 1 ÷ all tokens of the global batch but padding, targets or not, times the scale of gradients
+  double token_scale = 1;    // 1 ÷ tokens of the global batch without padding, times the scale of gradients
 };
 
-// The tensors of a call; all contiguous. What the phase does not use is empty. Of a parameter in tiles it is the phase's tile.
+// The tensors of a call; all contiguous. A tensor that the phase does not use is empty. If a parameter is cut into tiles, its
+// tensor is the phase's tile.
 struct LayerTensors {
   std::span<const TensorView> weights;  // in params() order, compute dtype
   // In params() order, gradient dtype; empty in forward. An empty view: the parameter is frozen, and nothing is computed for
@@ -114,12 +116,12 @@ class Layer {
   // from each layer. The engine passes the skip to the forward and the input half only: if the weight half needs it, the layer
   // saves or carries it.
   [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
-  // Whether its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
+  // True if its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
   [[nodiscard]] virtual bool keeps_input() const { return true; }
-  // With sequence parallelism: whether it reads and writes this rank's rows only, of x, y and their gradients. Then it
-  // exchanges within its calls, and the engine neither assembles nor adds anything for it.
+  // With sequence parallelism: whether it reads and writes only this rank's rows of x, y and their gradients. If so, it does
+  // all exchanges within its calls, and the engine neither gathers its input nor sums its output.
   [[nodiscard]] virtual bool on_shares() const { return false; }
-  // On tensor ranks: whether its y is whole, because it adds up the ranks' parts itself. Its dx is a part nevertheless.
+  // On tensor ranks: whether its y is whole because it sums the ranks' parts itself. Its dx is still a part.
   [[nodiscard]] virtual bool adds_up() const { return false; }
   // Tensors that the forward saves for the backward, in addition to x.
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
@@ -129,14 +131,14 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any phase
   [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
-  // The phases of a call, in their order; empty: one phase, which uses all that the call may use.
+  // The phases of a call, in order; empty: one phase, which uses everything that the call may use.
   [[nodiscard]] virtual std::vector<Phase> phases(LayerCall, BatchShape) const { return {}; }
   // Numbers that a forward writes into ctx.report. The backward of the same micro-batch finds them there.
   [[nodiscard]] virtual std::int64_t report_size() const { return 0; }
-  // Of a layer that routes tokens: its report begins with RoutingReport's numbers.
+  // Not empty for a layer that routes tokens: its report begins with RoutingReport's numbers.
   [[nodiscard]] virtual std::optional<Routing> routing() const { return std::nullopt; }
-  // Of a loss layer whose classes are split over tensor ranks, or lie in tiles: what must be known of all of them before a
-  // backward or a forward can compute the loss. survey() writes this rank's rows of ctx.survey.
+  // For a loss layer whose classes are split over tensor ranks or lie in tiles: the numbers about all classes that a forward or
+  // a backward needs before it can compute the loss. survey() writes this rank's rows of ctx.survey.
   [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
   virtual void survey(LayerContext&, const LayerTensors&) const {}
   // The last layer's forward computes the loss only; its backward computes the loss and everything else at once, so a
@@ -161,11 +163,11 @@ struct Model {
   DType dtype = DType::fp32;  // of weights and activations
   std::int64_t width = 0;     // C
   std::vector<std::unique_ptr<Layer>> layers;
-  TensorParallel tensor = {};  // the layers are those of this rank
+  TensorParallel tensor = {};  // `layers` are this rank's
   ContextParallel context = {};
   ExpertParallel expert = {};
 };
-// The layers that route tokens, and the numbers of a step that ranks add up of their reports: all of RoutingReport's.
+// The number of layers that route tokens, and how many numbers of their reports (all of RoutingReport) the ranks sum in a step.
 inline std::size_t routers_in(const Model& model) {
   return static_cast<std::size_t>(
       std::ranges::count_if(model.layers, [](const auto& layer) { return layer->routing().has_value(); }));

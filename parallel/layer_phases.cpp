@@ -8,7 +8,7 @@
 namespace terrace {
 namespace {
 
-// A call in one phase uses all that it may use.
+// The single phase of an undivided call: it uses everything that the call may use.
 Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const BatchShape& shape, LayerCall call, bool last) {
   Phase phase{.x = call != LayerCall::backward || last || layer.keeps_input(), .dy = true};
   for (std::uint32_t p = 0; p < params.size(); ++p) phase.weights.push_back({p});
@@ -25,8 +25,8 @@ Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const
   return phase;
 }
 
-// A phase computes no gradient of a frozen parameter. What the others take of its products is as much as they have of its
-// elements; in a phase of both halves, of the half that makes gradients.
+// Removes the gradients of frozen parameters from a phase. Its FLOPs for gradients shrink to the other parameters' share of the
+// elements; in a phase of both halves, half of the FLOPs are for gradients.
 void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
   double all = 0, trained = 0;
   for (const auto& p : phase.gradients) {
@@ -40,7 +40,7 @@ void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
   std::erase_if(phase.gradients, [&](const PhaseParam& p) { return params[p.param].frozen; });
 }
 
-// For a later phase, which may have a gradient to compute.
+// Such a phase must run even if its own gradients are frozen: a later phase may need its work tensors.
 bool writes_work(const Phase& phase) {
   return std::ranges::any_of(phase.work, [](const PhaseWork& used) { return writes(used.access); });
 }
@@ -108,7 +108,7 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
   }
 }
 
-// The place of a size among the layer's, where each stands once.
+// Index of this scratch size in the layer's list of distinct sizes.
 std::uint32_t LayerPhases::scratch_of(std::uint32_t layer, std::uint64_t bytes) {
   auto& sizes = scratch_bytes_[layer];
   const auto at = std::ranges::find(sizes, bytes) - sizes.begin();
@@ -116,11 +116,11 @@ std::uint32_t LayerPhases::scratch_of(std::uint32_t layer, std::uint64_t bytes) 
   return static_cast<std::uint32_t>(at);
 }
 
-// Those of the call's phases that compute a half of the action; a recomputation's end with the last one that saves.
+// The numbers of the call's phases that compute a half of the action; for a recomputation, only up to the last one that saves.
 std::vector<std::uint32_t> LayerPhases::numbers_of(Op op, const Layer& layer, const std::array<OfCall, kLayerCalls>& calls) {
   const auto& phases = calls[static_cast<std::size_t>(call_of(op))];
   std::vector<std::uint32_t> numbers;
-  std::size_t saved = 1;  // phases until all is saved
+  std::size_t saved = 1;  // how many phases run until everything is saved
   bool any = false;
   for (std::uint32_t p = 0; p < phases.size(); ++p) {
     if (!has(phases[p].phase.half, halves_of(op))) continue;

@@ -1,4 +1,5 @@
-// The phases of all layers' calls on one rank: which of them an action runs, and which runs of weights and gradients each uses.
+// The phases of all layers' calls on one rank: which of them an action runs, and which runs of weights and gradients each phase
+// uses.
 //
 // Owner:   a StepMap. Pure. Threads: const after construction.
 // Errors:  std::logic_error for a phase that names a parameter or a tile that its layer does not have.
@@ -19,10 +20,10 @@ class LayerPhases {
  public:
   LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout);
 
-  // Of an action of a layer, by its number.
+  // The phase that a layer action runs.
   [[nodiscard]] const Phase& phase(const Action& action) const { return at(action).phase; }
-  // The numbers of the phases that an action of this kind runs, in order; of a norm, those of the layout's runs. A
-  // recomputation stops once all is saved.
+  // The numbers of the phases that an action of this kind runs, in order; for a norm, the numbers of the layout's runs. A
+  // recomputation ends with the last phase that saves a tensor.
   [[nodiscard]] const std::vector<std::uint32_t>& numbers(Op op, std::uint32_t layer) const {
     return numbers_[layer][static_cast<std::size_t>(op)];
   }
@@ -30,20 +31,20 @@ class LayerPhases {
   [[nodiscard]] bool is_last(const Action& a) const { return numbers(a.op, a.layer).back() == a.phase; }
   // The tensors of the layer's work() that no later phase of the action uses.
   [[nodiscard]] std::vector<std::uint32_t> ended_work(const Action& action) const;
-  // Whether it exchanges instead of computing.
+  // True if the action exchanges instead of computing.
   [[nodiscard]] bool exchanges(const Action& action) const { return any_exchange_ && at(action).phase.exchange.has_value(); }
-  // Whether a run may leave it out (Phase::unless_zero).
+  // True if a run may leave out the action (Phase::unless_zero).
   [[nodiscard]] bool is_optional(const Action& action) const {
     return action.op == Op::decode && at(action).phase.unless_zero.has_value();
   }
-  // What LayerContext::phase says: a call of one phase is made at once.
+  // The value for LayerContext::phase: kAllPhases if the call has only one phase.
   [[nodiscard]] std::uint32_t number_for_layer(const Action& action) const;
   [[nodiscard]] double flops(const Action& action) const;
-  // The sizes of scratch that a layer's phases need, each once, and which of them an action has.
+  // The distinct scratch sizes that a layer's phases need, and the index in them of an action's size.
   [[nodiscard]] const std::vector<std::uint64_t>& scratch_bytes(std::uint32_t layer) const { return scratch_bytes_[layer]; }
   [[nodiscard]] std::uint32_t scratch(const Action& action) const { return at(action).scratch; }
 
-  // Runs of the layout of the layer that declares the parameters.
+  // A run in the layout of the layer `home`, which declares the parameters.
   struct Runs {
     std::uint32_t home = 0;
     LayoutRun run;
@@ -71,14 +72,14 @@ class LayerPhases {
                                                  const std::vector<PhaseParam>& params, std::vector<Runs>& used);
 
   std::vector<std::array<OfCall, kLayerCalls>> calls_;                 // [layer]
-  bool any_exchange_ = false;                                          // asked for every action of a program
+  bool any_exchange_ = false;                                          // exchanges() reads it for every action of a program
   std::vector<std::vector<std::uint64_t>> scratch_bytes_;              // [layer]
   std::vector<std::array<std::vector<std::uint32_t>, kOps>> numbers_;  // [layer][op]
 };
 
 // The call that an action of a layer makes.
 LayerCall call_of(Op op);
-// The halves of a backward that it computes; of other actions, both.
+// The halves of the backward that an action computes; both halves for other actions.
 Half halves_of(Op op);
 
 }  // namespace terrace

@@ -20,7 +20,7 @@ void LiveActivations::begin() {
   now_ = peak_ = {};
 }
 
-// The last layer has no forward action: only its backward counts.
+// The last layer has no forward action, so its activation starts with its backward.
 void LiveActivations::start(const Action& a) {
   const bool backward = a.op == Op::backward || a.op == Op::backward_input;
   if (a.op != Op::forward && !(backward && a.layer + 1 == map_.layers())) return;

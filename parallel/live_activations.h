@@ -1,6 +1,6 @@
 // Counts the activations that are alive while a program runs, as its computations begin and end. An activation of a stage (of
 // the whole model without a pipeline) for a micro-batch lives from the start of its forward to the end of its backward's last
-// half, in whichever tier its bytes are. The orders' formulas and their simulator count the same.
+// half, in whichever tier its bytes are. The orders' formulas and their simulator count in the same way.
 //
 // Owner:   an executor. Threads: begin() before a program; start() and end() from its computations, one at a time.
 #pragma once

@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 
-// What a layer with a report computes depends on what it reported (row numbers, say), and an action that is measured alone
-// finds nothing there. Its cost stays that of the profile.
+// A layer with a report computes according to that report (it holds row numbers, for example), which is empty if an action is
+// measured alone. Such an action keeps the profile's cost.
 bool needs_a_report(const StepMap& map, const Action& a) {
   return is_layer_action(a.op) && map.model().layers[a.layer]->report_size() > 0;
 }
@@ -67,7 +67,7 @@ std::map<std::string, Sample> distinct_actions(const StepMap& map, const Program
   return samples;
 }
 
-// Memory of one tier that the actions use in turn: each action evicts from the caches what the previous one left there.
+// Memory of one tier that the actions use in turn, so that each action evicts the previous one's data from the caches.
 class Arena {
  public:
   Arena(MemoryResource& memory, std::uint64_t bytes) : slab_(memory.allocate(bytes)) {}
@@ -98,7 +98,7 @@ double uploaded_share(const StepMap& map, const Program& program, std::uint64_t 
   return bytes ? std::min(1.0, static_cast<double>(upload_bytes) / static_cast<double>(bytes)) : 0;
 }
 
-// Uploads the input of an action, as a step does just before it: if a CPU computes, that input is then not in its caches.
+// Uploads the input of an action just before it, as a step does; if a CPU computes, the input is then not in its caches.
 class Uploads {
  public:
   Uploads(Device& device, MemoryResource& host_memory, const StepMap& map, const std::map<std::string, Sample>& samples,
@@ -124,7 +124,7 @@ class Uploads {
   const StepMap& map_;
   double share_;
   Slab source_;
-  std::unique_ptr<Stream> stream_;  // last: what it still runs when we end uses the above
+  std::unique_ptr<Stream> stream_;  // last member: its running operations use the members above
 };
 
 // The mean of the middle half: the cost of an action in the long run, without disturbances by other work of the machine.
@@ -169,7 +169,7 @@ void measure_costs(ProfileCosts& costs, const StepMap& map, const Program& progr
     streams[index(lane)]->synchronize();
     s.seconds.push_back(static_cast<double>(now_ns() - begin) * 1e-9);
   };
-  // In rounds over all actions, like steps.
+  // Runs all actions in rounds, like steps.
   const auto begin = now_ns();
   const auto elapsed = [&] { return static_cast<double>(now_ns() - begin) * 1e-9; };
   for (std::size_t round = 0; round <= kRounds || elapsed() < limits.least_s; ++round) {

@@ -1,4 +1,4 @@
-// Which ranks take part in a collective, as one of them names them.
+// The ranks that take part in a collective, as seen from one of them.
 //
 // Threads: values.
 #pragma once
@@ -18,9 +18,10 @@ namespace terrace {
 struct Members {
   AxisSet axes = {};
   bool in_turn = false;  // in the order in which micro-batches are folded (Mesh::turn), else by rank
-  // In an order in two directions: the data ranks of both pipeline ranks that hold a stage, those of the first one first.
+  // In an order in two directions: the two pipeline ranks that hold a stage. The members are the data ranks of both, those of
+  // the first one first.
   std::optional<std::array<std::uint32_t, 2>> directions = {};
-  // Where their collectives are issued. A communicator belongs to one lane, so that all ranks run its calls in one order.
+  // The lane of their collectives. A communicator belongs to one lane, so that all ranks run its calls in the same order.
   Lane lane = Lane::communication;
   friend auto operator<=>(const Members&, const Members&) = default;
 };

@@ -1,17 +1,18 @@
-// The mesh: the axes on which the ranks of a run differ. Everything that asks who a rank is, or with which ranks it exchanges
-// something, asks here.
+// The mesh: the axes on which the ranks of a run differ. It alone says what a rank's number means and which ranks exchange
+// something.
 //
 //   pp      the stages of a pipeline, which exchange activations
 //   copy    replicas of the state (hybrid sharding); they exchange the shards of gradients once a step
 //   shard   ranks with different micro-batches that share one replica of the state
-//   expert  ranks with other sequences and other experts of a mixture
-//   context ranks with different positions of the same sequences; of the state they hold what data ranks would
+//   expert  ranks with different sequences and different experts of a mixture
+//   context ranks with different positions of the same sequences; they share the state as data ranks do
 //   depth, row, col  ranks with different blocks of the same matrices (tensor parallelism in a grid)
 //   part    ranks with different parts of the same layers (tensor parallelism)
 //   twin    neighbours with the same part of some parameters
 //
 // A rank's coordinates are the digits of its number. The first axis varies slowest: it communicates least and may cross
-// machines. The ranks of the last axis are neighbours. Several axes make one set: the data ranks are copy and shard together.
+// machines. The ranks of the last axis are neighbours. Several axes can form one set: copy and shard together are the data
+// ranks.
 //
 // Threads: values. Errors: Error(Exit::usage) for degrees and ranks that do not exist.
 #pragma once
@@ -51,11 +52,11 @@ class AxisSet {
 constexpr AxisSet operator|(Axis a, Axis b) { return AxisSet(a) | AxisSet(b); }
 std::string to_string(AxisSet axes);  // "copy+shard"
 
-inline constexpr AxisSet kBatchAxes = Axis::copy | Axis::shard | Axis::expert;  // other sequences
-inline constexpr AxisSet kDataAxes = Axis::copy | Axis::shard | Axis::context;  // other tokens, the same parameters
+inline constexpr AxisSet kBatchAxes = Axis::copy | Axis::shard | Axis::expert;  // different sequences
+inline constexpr AxisSet kDataAxes = Axis::copy | Axis::shard | Axis::context;  // different tokens, the same parameters
 inline constexpr AxisSet kGridAxes = Axis::depth | Axis::row | Axis::col;
 inline constexpr AxisSet kTensorAxes = kGridAxes | Axis::part | Axis::twin;  // the same layers and tokens
-inline constexpr AxisSet kPartAxes = kTensorAxes | Axis::expert;             // the same layers, other parameters in them
+inline constexpr AxisSet kPartAxes = kTensorAxes | Axis::expert;             // the same layers, different parameters
 inline constexpr AxisSet kModelAxes = kPartAxes | Axis::pp;                  // together one replica of the model
 inline constexpr AxisSet kAllRanks = kModelAxes | kDataAxes;
 
@@ -66,8 +67,8 @@ struct Mesh {
   [[nodiscard]] std::uint32_t degree(Axis axis) const;
   [[nodiscard]] std::uint32_t size(AxisSet axes = kAllRanks) const;
   [[nodiscard]] std::uint32_t coordinate(std::uint32_t rank, Axis axis) const { return index(rank, axis); }
-  // Of the ranks that differ from this one on these axes only, in ascending order: the number of this one, all of them, and the
-  // one with a given number.
+  // These functions are about the ranks that differ from `rank` on these axes only, in ascending order. index(): the position
+  // of `rank` among them; members(): all of them; at(): the one at position `index`.
   [[nodiscard]] std::uint32_t index(std::uint32_t rank, AxisSet axes) const;
   [[nodiscard]] std::vector<std::uint32_t> members(std::uint32_t rank, AxisSet axes) const;
   [[nodiscard]] std::uint32_t at(std::uint32_t rank, AxisSet axes, std::uint32_t index) const;
@@ -75,8 +76,8 @@ struct Mesh {
   [[nodiscard]] AxisSet varying() const;
   // The distance between neighbours among the ranks that differ on these axes only.
   [[nodiscard]] std::uint32_t stride(AxisSet axes) const;
-  // The ranks with different sequences in the order in which the gradients of their micro-batches are folded: by the place in a
-  // replica first. Neighbours differ in their experts.
+  // The rank's position in the order in which gradients of micro-batches are folded. The order is over the ranks with different
+  // sequences, by the shard first; neighbours in it differ in their experts.
   [[nodiscard]] std::uint32_t turn(std::uint32_t rank) const {
     return (coordinate(rank, Axis::shard) * copy + coordinate(rank, Axis::copy)) * expert + coordinate(rank, Axis::expert);
   }

@@ -1,5 +1,5 @@
 // The lanes on which a rank of a pipeline sends and receives: one for each direction, payload and peer, so that a message waits
-// for earlier ones of its own kind only.
+// only for earlier messages of its own kind.
 //
 // Owner:   an ActionPlaces. Pure. Threads: const after construction.
 // Errors:  Error(Exit::usage) for a rank with more neighbours than there are lanes.
@@ -33,7 +33,7 @@ class MessageLanes {
     std::uint32_t peer = 0;
     friend bool operator==(const PeerLane&, const PeerLane&) = default;
   };
-  std::vector<PeerLane> lanes_;  // Lane::message and following
+  std::vector<PeerLane> lanes_;  // [number after Lane::message]
 };
 
 }  // namespace terrace

@@ -1,5 +1,5 @@
-// Who holds which part of the parameters of a layer, among the ranks that differ on the mesh's kPartAxes: a tensor rank holds
-// blocks of them, an expert rank some of the experts, and the rest is held in common.
+// The part of a layer's parameters that each rank holds, among the ranks that differ on the mesh's kPartAxes: a tensor rank
+// holds blocks of them, an expert rank some of the experts, and all ranks hold the rest.
 //
 // Threads: values; pure.
 #pragma once
@@ -27,7 +27,8 @@ struct ModelParts {
   }
 };
 
-// How many ranks hold the same part of the parameter. The first of them acts for it: it counts the part in a norm and saves it.
+// How many ranks hold the same part of the parameter. Only the first of them counts the part in a norm and saves it
+// (acts_for()).
 inline std::uint32_t holders(const ParamSpec& param, const ModelParts& parts) {
   return holders(param.split, parts.tensor) * (param.dealt.empty() ? parts.expert.ranks : 1);
 }
@@ -38,7 +39,7 @@ inline bool hold_the_same(const ParamSpec& param, const ModelParts& one, const M
   return part_number(param.split, one.tensor) == part_number(param.split, other.tensor) &&
          (param.dealt.empty() || one.expert.rank == other.expert.rank);
 }
-// What the rank's parameter in this place is called.
+// The name of the rank's parameter in this place.
 inline const std::string& name_on(const ParamSpec& param, const ModelParts& parts) {
   return param.dealt.empty() ? param.name : param.dealt.at(parts.expert.rank);
 }

@@ -12,15 +12,15 @@
 
 namespace terrace {
 
-// Micro-batch by micro-batch: least activation memory, weights are used 2·m times.
+// Micro-batch by micro-batch: needs the least activation memory, and uses the weights 2·m times.
 Program horizontal(std::uint32_t layers, std::uint32_t micro_batches);
-// Layer by layer over groups of `group` micro-batches: weights are used twice a group.
+// Layer by layer over groups of `group` micro-batches: uses the weights twice for each group.
 Program group_vertical(std::uint32_t layers, std::uint32_t micro_batches, std::uint32_t group);
 Program vertical(std::uint32_t layers, std::uint32_t micro_batches);
 
 // Loss only, micro-batch by micro-batch.
 Program evaluation(std::uint32_t layers, std::uint32_t micro_batches);
-// One action a chunk, in declared order: `op` is update (drain), fill or visit.
+// One action for each chunk, in declared order: `op` is update (drain), fill or visit.
 Program sweep(Op op, std::uint32_t layers, const std::function<std::uint32_t(std::uint32_t layer)>& chunks_of);
 // One position of generation.
 Program decoding(std::uint32_t layers);

@@ -1,5 +1,5 @@
-// How much of a rank's communication is hidden, which means that it runs while this rank computes. Runs and simulations count
-// it in the same way, from the times of the same lanes.
+// How much of a rank's communication is hidden, that is, runs while this rank computes. Runs and simulations count it in the
+// same way, from the times of the same lanes.
 //
 // Only collectives are counted. A pipeline's messages are not: a receive occupies its lane long before its message is sent. The
 // measured time of a run includes the wait for the slowest rank.
@@ -21,7 +21,7 @@ struct Communicated {
 
 class OverlapMeter {
  public:
-  void add(Lane lane, double begin_s, double end_s);  // lanes that neither compute nor communicate are not counted
+  void add(Lane lane, double begin_s, double end_s);  // ignores lanes that neither compute nor communicate
   Communicated take();                                // of everything added since the last call
 
  private:

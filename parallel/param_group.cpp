@@ -86,7 +86,7 @@ void apply_groups(std::span<const ParamGroup> groups, std::vector<std::vector<Pa
         const auto is_of_group = [&](const std::string& name) { return std::regex_search(name, pattern); };
         const auto others = std::ranges::count_if(param.dealt, is_of_group);
         found |= others != 0;
-        // The ranks add up the squares of parameters that lie in one place, so that these are clipped together.
+        // Ranks add up the squares of the parameters in one place, so these must be clipped together.
         if (group.clip && others != 0 && others != std::ssize(param.dealt))
           refuse(group.pattern,
                  fmt::format("it clips {} together, and not all experts that lie in the same place of the expert "

@@ -13,15 +13,15 @@
 namespace terrace {
 namespace {
 
-// Chunks are small enough that several fit into a small host budget, and large enough that a disk reaches its bandwidth.
+// Limits for chunks: several must fit into a small host budget, and a disk must reach its bandwidth with them.
 constexpr std::uint64_t kMinChunkElements = 32 * Layout::kPageElements;   // 64 Ki
 constexpr std::uint64_t kMaxChunkElements = 512 * Layout::kPageElements;  // 1 Mi
-// The chunks of a large model are larger, so that a plan, which decides on each of them, takes seconds: a layer still has a
-// dozen. Their number grows again above this size, because a chunk is one transfer and one update.
-constexpr std::uint64_t kMostChunks = 2048;                               // of a kind
+// A plan decides on every chunk, so a large model has larger chunks; then planning takes only seconds, and a layer still has a
+// dozen. Chunks never exceed the size below, because a chunk is one transfer and one update.
+constexpr std::uint64_t kMostChunks = 2048;                               // of each kind of state
 constexpr std::uint64_t kLargestChunkElements = 128 * kMaxChunkElements;  // 128 Mi
 
-constexpr std::uint64_t kMostRuns = 512;  // of the model's size: a run has a few of the largest chunks at least
+constexpr std::uint64_t kMostRuns = 512;  // in the model: a run has at least a few of the largest chunks
 
 std::uint64_t elements_of(const std::vector<std::vector<LayoutTensor>>& layers) {
   std::uint64_t total = 0;
@@ -36,13 +36,13 @@ std::uint64_t least_run(const std::vector<std::vector<LayoutTensor>>& layers) {
 
 std::uint64_t search_chunk(const std::vector<std::vector<LayoutTensor>>& layers, std::uint32_t group) {
   const auto total = elements_of(layers);
-  // A tiny model must still have many chunks, or there would be nothing to move.
+  // Even a tiny model must have many chunks, so that some can move.
   const auto limit = std::clamp(total / kMostChunks, kMaxChunkElements, kLargestChunkElements);
   const auto most = std::clamp(total / 64 / group, Layout::kPageElements, limit);
   return Layout::search(layers, std::min(kMinChunkElements, most), most, group, least_run(layers));
 }
 
-// Parameters from `first` on that lie tile by tile.
+// How many parameters from `first` on lie together, tile by tile.
 std::size_t tiled_together(const std::vector<ParamSpec>& params, std::size_t first) {
   std::size_t end = first + 1;
   while (params[first].tiles > 1 && end < params.size() && params[end].tiles == params[first].tiles &&
@@ -51,7 +51,7 @@ std::size_t tiled_together(const std::vector<ParamSpec>& params, std::size_t fir
   return end - first;
 }
 
-// Of a layer's own parameters, in the order of their places: the parameter's number and the tile. Frozen ones are last.
+// The parameters (and tiles) that a layer declares, in the order of their places. Frozen ones are last.
 std::vector<PhaseParam> order_of(const std::vector<ParamSpec>& params) {
   std::vector<PhaseParam> order;
   for (const bool frozen : {false, true})
@@ -70,7 +70,7 @@ std::vector<std::vector<LayoutTensor>> own_tensors(const std::vector<std::vector
   for (const auto& layer : params) {
     auto& tensors = layers.emplace_back();
     std::uint32_t unit = 0, last_tile = 0;
-    bool frozen = false;  // the tensor before
+    bool frozen = false;  // whether the previous tensor was
     for (const auto& [number, tile] : order_of(layer)) {
       const auto& p = layer[number];
       const auto each = static_cast<std::uint64_t>(p.shape.elements() / std::max<std::int64_t>(1, p.shape[p.tile_dim]));

@@ -72,7 +72,7 @@ Program with_reductions(const Program& program, const StepMap& map, bool beside_
   for (const auto& a : program.actions) {
     const bool gradients = is_backward(a.op) && a.op != Op::backward_input;
     if (gradients && !later.empty() && later.front().layer == a.layer)
-      add_later();  // it overwrites the gradient that they read
+      add_later();  // this backward overwrites the gradient that they read
     out.actions.push_back(a);
     if (!gradients) continue;
     add_later();
@@ -91,8 +91,8 @@ Program with_norms(Program program, const StepMap& map) {
   for (std::size_t i = 0; i < program.actions.size(); ++i)
     if (completes(program.actions[i].op)) last[program.actions[i].layer] = i;
   Program out{program.layers, program.micro_batches, {}};
-  // While a layer's gradient is reduced the next layer computes. In a pipeline other ranks wait for this rank's results, so
-  // norms, which wait for reductions, come after all its backwards.
+  // While a layer's gradient is reduced, the next layer computes. In a pipeline, other ranks wait for this rank's results, so
+  // its norms, which wait for reductions, come after all its backwards.
   const bool at_end = map.pipeline().ranks > 1;
   std::vector<Action> later;
   const auto add_later = [&] {
@@ -127,16 +127,16 @@ Program with_tied_gradients(const Program& program, const StepMap& map) {
     if (!sends && a.op == Op::norm && a.layer == home) exchange();
     out.actions.push_back(a);
   }
-  if (sends) exchange();  // last, so that no rank waits for a rank that itself waits for the other's last backward
+  if (sends) exchange();  // last, so that the exchange delays no backward for which another rank waits
   return out;
 }
 
 namespace {
 
-// A stretch: consecutive layer actions that use the same gathered weights of one layer, of one weight version.
+// A stretch: consecutive layer actions that use the same gathered weights (one layer, one weight version).
 struct Stretch {
   std::uint32_t layer = 0, copy = 0;
-  std::size_t first = 0, last = 0;  // of the program's layer actions
+  std::size_t first = 0, last = 0;  // numbers of layer actions in the program
   std::size_t not_before = 0;       // the first layer action at which these weights exist
 };
 
@@ -174,7 +174,7 @@ Program with_gathers(const Program& program, const StepMap& map, std::uint32_t a
   const auto layer_actions =
       static_cast<std::size_t>(std::ranges::count_if(program.actions, [](const Action& a) { return is_layer_action(a.op); }));
   std::vector<std::vector<Stretch>> gathers(layer_actions), releases(layer_actions);
-  std::map<std::uint32_t, std::size_t> free_from;  // a layer's gathered weights exist once at a time
+  std::map<std::uint32_t, std::size_t> free_from;  // a layer's gathered weights exist only once at any time
   for (const auto& s : stretches(program, map)) {
     const auto early = s.first >= ahead ? s.first - ahead : 0;
     gathers[std::max({early, s.not_before, free_from[s.layer]})].push_back(s);
@@ -227,7 +227,7 @@ void add_update(Program& program, const StepMap& map, const Action& update) {
 
 namespace {
 
-// Of each action, and where each stage begins: a stage is one layer action with the chunk actions before it.
+// A stage is one layer action with the chunk actions before it. of: the stage of each action; begin: where each stage begins.
 struct Stages {
   std::vector<std::size_t> of, begin{0};
 };
@@ -293,8 +293,8 @@ Program with_prefetches(Program program, const StepMap& map, std::uint32_t depth
   // With several ranks, a collective may still use a place that is reserved early.
   const bool alone = map.data().all() == 1 && map.pipeline().ranks == 1 && map.parts().ranks() == 1;
   const auto ahead = [&](std::size_t of, std::size_t distance) { return stages.begin[of - std::min(of, distance)]; };
-  // Where each prefetch goes: `depth` stages ahead (at most four if it only reserves a place on the device), but after the last
-  // write of the chunk and after its last use on that tier. [chunk]: the first position after them; 0: none.
+  // Each prefetch goes `depth` stages ahead (at most four if it only reserves a place on the device), but after the chunk's
+  // last write and its last use on that tier. [chunk]: the first position after them; 0: none.
   std::vector<std::size_t> after_write(map.chunks().size());
   PerTier<std::vector<std::size_t>> after_use;
   for (auto& places : after_use) places.resize(map.chunks().size());

@@ -6,8 +6,8 @@
 
 namespace terrace {
 
-// Applied after the passes that place other actions around those of layers, and before prefetches and offloads. A call in one
-// phase stays as it is.
+// Applied after the passes that place other actions around layer actions, and before prefetches and offloads. A call with one
+// phase does not change.
 Program with_phases(const Program& program, const StepMap& map);
 
 }  // namespace terrace

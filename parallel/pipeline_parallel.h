@@ -1,6 +1,5 @@
-// Which layers of a model each rank of a pipeline holds, and what one of these ranks holds. Layers have the model's numbers on
-// every rank. A rank's program contains only actions of its own layers, and the messages with a layer's input or its gradient
-// between ranks.
+// The layers of a model that each rank of a pipeline holds. On every rank, layers have the model's numbers. A rank's program
+// contains only the actions of its own layers, and the messages between ranks, which carry a layer's input or its gradient.
 //
 // In an order in two directions a layer is on two ranks. Each of these two replicas computes every other micro-batch with its
 // own weights; their gradients are summed, and both make the same update. Work that only one of them may do (evaluations, the
@@ -20,8 +19,9 @@ struct PipelineParallel {
   std::vector<std::vector<std::uint32_t>> rank_of = {};  // [replica][layer]; empty: one rank holds all layers
   std::vector<std::uint32_t> stage_of = {};              // [layer]; empty: one rank holds all layers
   bool halves = false;                                   // backwards run in two halves, with other work between them
-  // For asynchronous orders: how many micro-batches each of the program's updates covers (0: one update covers all of them);
-  // the weight version of its stage that each micro-batch reads (pipeline/schedule.h); how many old versions are kept at once.
+  // For asynchronous orders. update_every: micro-batches that each update of the program covers (0: one update covers all of
+  // them). reads: the weight version of the stage that each micro-batch reads (pipeline/schedule.h). kept: the most old
+  // versions that are kept at once.
   std::uint32_t update_every = 0;
   std::vector<std::vector<std::uint32_t>> reads = {};  // [stage][micro-batch]
   std::vector<std::uint32_t> kept = {};                // [stage]
@@ -48,7 +48,7 @@ struct HeldLayers : PipelineParallel {
   std::uint32_t rank = 0;
 
   [[nodiscard]] bool speaks_for(std::uint32_t layer) const { return holder(layer) == rank; }
-  // Which of the layer's replicas this rank holds; replicas() if it holds none.
+  // The number of the layer's replica that this rank holds; replicas() if it holds none.
   [[nodiscard]] std::uint32_t replica(std::uint32_t layer) const {
     std::uint32_t mine = 0;
     while (mine < rank_of.size() && rank_of[mine][layer] != rank) ++mine;

@@ -21,10 +21,10 @@ namespace terrace {
 namespace {
 
 constexpr std::uint32_t kTriedRanks = 8;
-// The whole life of the chosen plan is walked if it has no more actions than this, which takes a second or two.
+// The whole life of the chosen plan is walked if it has at most this many actions; that takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
 
-// A refused model with more chunks is not walked again and again in search of a budget that fits.
+// If a model does not fit and has more chunks than this, no budget is searched, because that takes many walks.
 constexpr std::uint32_t kSearchedChunks = 200'000;
 
 // The bytes of all chunks together in one tier.
@@ -90,8 +90,8 @@ class Planner {
     check_request(model_, request_);
     if (request_.update) return attempt(*request_.update);
     if (updates_on_host_only(request_, profile_)) return attempt(Tier::host);
-    // Everything on the device, updates included, if that fits; else updates on the host. A device with its own processor may
-    // still be faster, if its link is faster than the host's memory.
+    // If everything fits on the device, updates run there, else on the host. A device with its own processor may be the faster
+    // place even then, if its link is faster than the host's memory.
     Plan on_device, on_host;
     const bool side_by_side = pool_ && pool_->threads() > 1 && profile_.separate_device();
     for_each(side_by_side ? 2 : 1, [&](std::size_t i) {
@@ -123,7 +123,7 @@ class Planner {
     return !moves_state(StepMap(model_, p.map), p.programs.steady, p.steady_traffic);
   }
 
-  // Of the ranks with the same layers and the same part of them.
+  // The rank of data rank `number`, among the ranks with the same layers and the same part of them.
   [[nodiscard]] std::uint32_t data_rank(std::uint32_t number) const {
     return mesh_of(model_, request_).at(request_.rank, kDataAxes, number);
   }
@@ -143,7 +143,7 @@ class Planner {
     p.map.recipe = map.options().recipe;
     p.map.activations = map.options().activations;
     p.state_bytes = map.chunks().state_bytes();
-    p.parameters = p.trained_parameters = 0;  // of the whole model, also where ranks have parts of it
+    p.parameters = p.trained_parameters = 0;  // of the whole model, even if each rank has only a part
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto& param : map.layout().params(l))
         if (!param.tied) {
@@ -174,8 +174,8 @@ class Planner {
     return p;
   }
 
-  // What needs no walk, which would take long for a model with so many chunks: an action that is larger than its tier, and
-  // state for which all tiers together have no room.
+  // For a model with so many chunks that walks take long: finds without a walk an action that is larger than its tier, or state
+  // that is larger than all tiers together.
   [[nodiscard]] std::optional<DoesNotFit> by_arithmetic(const Plan& p, const StepMap& map) const {
     if (map.chunks().size() <= kSearchedChunks) return std::nullopt;
     const auto b = budget();
@@ -224,8 +224,8 @@ class Planner {
     for (std::size_t i = 0; i < count; ++i) task(i);
   }
 
-  // Chooses the sizes of the arenas: no larger than the budget, and no larger than a run without limits needs. Returns the
-  // short life of these programs in them.
+  // Chooses the sizes of the arenas: at most the budget, and at most what a run without limits needs. Returns the short life of
+  // the programs with these sizes.
   DryRun choose_capacity(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     const auto all = everything(map);
     const auto b = with_room_for_commits(budget());
@@ -238,7 +238,7 @@ class Planner {
       p.capacity.device = fit(b.device, b.device < all ? b.device : wide.peak[Tier::device], slack);
       p.capacity.host = fit(b.host, b.host < all ? b.host : wide.peak[Tier::host], slack);
       const bool widest = p.capacity.device >= std::min(b.device, all) && p.capacity.host >= std::min(b.host, all);
-      if (p.capacity.device == b.device && p.capacity.host == b.host) return wide;  // the same life again
+      if (p.capacity.device == b.device && p.capacity.host == b.host) return wide;  // it would be the same life
       try {
         auto tight = dry_run(map, request_, programs, p.capacity, p.generations, costs, profile_);
         if (tight.steps == wide.steps || widest) return tight;
@@ -248,8 +248,8 @@ class Planner {
     }
   }
 
-  // The fastest distances over a short life, if the whole life fits too. `first`: the times of the short life at the smallest
-  // ones.
+  // Chooses the distances that are fastest over a short life and fit over the whole life. `first`: the times of the short life
+  // at the smallest distances.
   void choose_depth(Plan& p, const StepMap& map, const CostModel& costs, const SimulatedTimes& first) const {
     const auto all = distances_of(request_);
     const auto slower = with_slower_disk(profile_);
@@ -284,7 +284,7 @@ class Planner {
     throw DoesNotFit(search.refusal());
   }
 
-  // The walks of the ranks differ only in which chunk of a group they hold: no rank may need more room.
+  // The data ranks' walks differ only in which chunk of a group they hold; this checks that the other ranks fit too.
   void try_other_ranks(const Plan& p, const CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
     for (std::uint32_t r = 1; r < std::min(request_.data.all(), kTriedRanks); ++r) {
       auto options = p.map;
@@ -295,8 +295,8 @@ class Planner {
     }
   }
 
-  // A run that goes on from a commit has all its state on disk, and so places more there than one that begins. If the disk tier
-  // has no room for it, a new run is still possible. In the other tiers it must fit: a run can be resumed under its own
+  // A run that resumes from a commit has all its state on disk, so it places more there than a new run. If the disk tier has no
+  // room for that, a new run is still possible. In the other tiers it must fit, so that a run can be resumed under its own
   // budgets.
   std::uint64_t extent_of_resumed(const Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     if (!request_.commits || !request_.trains() || budget().commit_only) return 0;
@@ -308,8 +308,9 @@ class Planner {
     }
   }
 
-  // The arenas of a run without a disk tier are as large as it needs. If it resumes, it places its state in another order,
-  // which may leave smaller holes, and no tier is below the host: then they grow, as far as the budgets allow.
+  // Without a disk tier, the arenas are just as large as the run needs. If the run resumes, it places its state in another
+  // order, which may leave smaller holes, and no tier below the host can take a chunk. So the arenas grow here, as far as the
+  // budgets allow.
   void make_room_for_resumed(Plan& p, const StepMap& map, const Programs& programs, const CostModel& costs) const {
     if (!request_.commits || !request_.trains() || !budget().commit_only) return;
     const auto all = everything(map);
@@ -346,14 +347,14 @@ class Planner {
     if (!limit.commit_only && extent > limit.disk)
       throw DoesNotFit(Tier::disk, extent - limit.disk, "the chunks' places on disk exceed the disk tier's budget");
     // A little more than was walked, because the rest of a very long run may place its activations differently. A disk tier
-    // that the plan does not use keeps one page, because Residency decides otherwise when there is none.
+    // that the plan does not use keeps one page, because Residency decides differently without a disk tier.
     const auto most = std::max(extent, resumed);
     p.capacity.disk = most + round_up(most / 16, kPageBytes);
     if (!limit.commit_only) p.capacity.disk = std::clamp(p.capacity.disk, std::min(kPageBytes, limit.disk), limit.disk);
     if (limit.commit_only) p.peak_bytes[Tier::disk] = 0;
   }
 
-  // One at the end, and those before it.
+  // The number of commits: one at the end, and the periodic ones before it.
   [[nodiscard]] std::uint64_t commits() const {
     if (!request_.trains() || !request_.commits) return 0;
     return 1 + (request_.commit_every == 0 || request_.steps == 0 ? 0 : (request_.steps - 1) / request_.commit_every);
@@ -367,13 +368,13 @@ class Planner {
     const auto asked = request_.budget.of(e.tier);
     if (e.tier == Tier::device && p.smallest_bytes[Tier::device] > asked)
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
-    // A program without updates on the host has no action there.
+    // `need` is 0 if the program has no action on that tier (for example no updates on the host).
     if (e.tier != Tier::disk && need != 0) p.refusal.why += "; " + largest_consumers(map, largest);
     if (map.chunks().size() > kSearchedChunks || !request_.advises) {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
     }
-    // By walks at the distances that the request names: a depth of 0 may need more room than 1.
+    // Searches budgets by walks at the request's distances; depth 1 if it leaves them open, because depth 0 may need more room.
     const auto depth = request_.prefetch_depth == kAutoDepth ? 1 : request_.prefetch_depth;
     const auto ahead = request_.gather_ahead == kAutoDepth ? 0 : request_.gather_ahead;
     const auto programs = write_programs(map, request_, depth, ahead);
@@ -399,8 +400,8 @@ class Planner {
       return tier == Tier::device ? b.device : tier == Tier::host ? b.host : b.disk;
     };
     const auto most_of = [&](Tier tier) { return everything(map) * (tier == Tier::disk ? 3 : 2); };
-    // The nearest budget of the tier that fits beside the others of `b`, at least `low`, by bisection of the walk itself; 0:
-    // none does, because another rank, or a later step, lacks room in another tier.
+    // The least budget of the tier, from `low` on, that fits together with the other budgets of `b`, found by bisection over
+    // walks; 0: none fits, because another tier lacks room.
     const auto nearest = [&](Budget b, Tier tier, std::uint64_t low) -> std::uint64_t {
       const auto with = [&](std::uint64_t bytes) {
         of_tier(b, tier) = bytes;
@@ -443,7 +444,7 @@ class Planner {
   ThreadPool* pool_;
 };
 
-// The best choice that also fits in the exact plan.
+// The exact plan of the best choice that fits.
 Plan plan_best(const Model& model, const PlanRequest& request, const MachineProfile& profile, ThreadPool* pool) {
   check_request(model, request);
   const auto choices = choose(model, request, profile, pool);
@@ -475,7 +476,7 @@ Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, con
 
 PerTier<std::uint64_t> peak_of_data_ranks(const Plan& p, const Model& model, const PlanRequest& request,
                                           const MachineProfile& profile, ThreadPool& pool) {
-  if (request.data.stage() == 0) return p.peak_bytes;  // all hold the same
+  if (request.data.stage() == 0) return p.peak_bytes;  // all ranks hold the same
   const auto mesh = mesh_of(model, request);
   std::vector<PerTier<std::uint64_t>> peaks(std::min(request.data.all(), kTriedRanks), p.peak_bytes);
   pool.parallel_for(static_cast<std::int64_t>(peaks.size()), [&](std::int64_t i) {

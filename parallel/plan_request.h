@@ -1,4 +1,4 @@
-// What plan() is asked for: the shape, budgets and settings of a run, and its place among the ranks.
+// The input of plan(): the shape, budgets and settings of a run, and the rank to plan for.
 //
 // Owner:   the caller. Threads: values. Errors: none here; check_request.h refuses settings that contradict each other.
 #pragma once
@@ -32,9 +32,9 @@ struct PlanRequest {
   std::string recipe = "fp32";                                           // of recipes(), with the model's dtype
   std::vector<Kind> states = {Kind::first_moment, Kind::second_moment};  // Optimizer::states()
   std::optional<LayerUnit> layer_unit = {};                              // Optimizer::layer_unit()
-  std::vector<ParamGroup> param_groups = {};                             // rates and decays of the parameters they name
-  std::vector<std::string> freeze = {};  // patterns of parameters that stay as they are (freeze.h)
-  bool disk_tier = false;                // false: the disk holds commits only
+  std::vector<ParamGroup> param_groups = {};                             // rates, decays and clip norms of parameters by name
+  std::vector<std::string> freeze = {};                                  // patterns of parameters that never change (freeze.h)
+  bool disk_tier = false;                                                // false: the disk holds commits only
   // Empty settings are chosen by simulating candidates (choose.h).
   std::optional<Order> order = Order::horizontal;
   std::uint32_t group = 0;  // micro-batches in a group, for group_vertical
@@ -48,9 +48,9 @@ struct PlanRequest {
   bool updates_before_use = true;
   std::uint32_t prefetch_depth = kAutoDepth;
   std::uint64_t chunk_elements = 0;   // 0: the planner searches for the best size
-  std::int64_t decode_positions = 0;  // not 0: generation instead of training, with caches of so many positions; shape {1, 1}
+  std::int64_t decode_positions = 0;  // not 0: generation instead of training, with caches of this size; shape {1, 1}
   bool evaluates_only = false;        // evaluations instead of training, of one micro-batch at a time
-  // For generation and evaluation. true: fill() gives the weights, in the dtype that layers read, and nothing else is kept.
+  // For generation and evaluation. true: fill() writes the weights in the dtype that layers read, and there is no other state.
   // false: the weights are read from a training run's store.
   bool weights_given = false;
   // The life of the run, which the plan walks as the trainer will: the number of steps (0: a few), evaluations and commits
@@ -66,26 +66,28 @@ struct PlanRequest {
   std::optional<pipeline::Pipeline> pipeline = {};
   DataParallel data = {};  // the budgets, shape and traffic are each rank's
   // With sharded weights: layer actions between a gather and its use. With sharded gradients: if not 0, a layer's gradients are
-  // reduced beside the next layer's backward, in a separate place.
+  // reduced while the next layer's backward runs, which then has a separate place.
   std::uint32_t gather_ahead = kAutoDepth;
-  // Of the run's mesh (mesh_of()): which layers and which part of them the plan is for. plan() takes the first of the data
-  // ranks that have them; for_rank() makes the plan of this rank.
+  // A rank of the run's mesh (mesh_of()); it selects the layers, and the part of them, to plan for. plan() plans for the first
+  // data rank that has these; for_rank() plans for this rank itself.
   std::uint32_t rank = 0;
-  // A plan that does not fit says which budget would, after a search of several walks. false: it only says what is missing.
+  // true: a plan that does not fit searches, with several walks, for a budget that would fit. false: it only says what is
+  // missing.
   bool advises = true;
-  // Asked before every program that is walked: true ends plan() with Abandoned. It may be asked on several threads at once.
+  // Called before every program is walked; if it returns true, plan() throws Abandoned. May be called on several threads at
+  // once.
   std::function<bool()> abandons = {};
 
   [[nodiscard]] bool trains() const { return decode_positions == 0 && !evaluates_only; }
 };
 
-// Thrown by a plan whose request abandoned it. Nothing is left of the plan.
+// Thrown by plan() if PlanRequest::abandons returns true. There is then no plan.
 struct Abandoned : std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "the plan was abandoned"; }
 };
 
 Mesh mesh_of(const Model& model, const PlanRequest& request);
-// The first rank of a stage with the parts that the model was made for.
+// The first rank of the stage whose part of the layers is the model's.
 std::uint32_t first_rank(const Model& model, const PlanRequest& request, std::uint32_t stage = 0);
 
 // If the disk is not a tier, it has unlimited room for commits.

@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, kOps> kNames{
 constexpr std::array<std::string_view, 5> kPayloads{"activation", "gradient", "weights", "tied-gradient", "survey"};
 
 bool has_micro_batch(Op op) { return is_layer_action(op) || op == Op::reduce || op == Op::offload; }
-// Written as their payload, layer and micro-batch.
+// Actions that are written as payload, layer and micro-batch.
 bool has_payload(Op op) { return op == Op::combine || op == Op::assemble; }
 bool has_chunk(Op op) {
   return is_chunk_action(op) && op != Op::release && op != Op::prepare && op != Op::exchange && op != Op::verdict &&
@@ -89,7 +89,7 @@ Program parse_program(std::string_view text) {
       continue;
     }
     Action a{.op = static_cast<Op>(named(kNames, w[0], "action", line))};
-    // Written last, and only if they are not 0.
+    // These numbers come last, and are written only if they are not 0.
     const auto last = [&](char prefix, std::uint32_t& value) {
       if (w.size() < 2 || w.back()[0] != prefix) return;
       value = number(w.back(), prefix, line);

@@ -1,4 +1,4 @@
-// A training step as data: for one rank, the list of actions that its executor walks and its simulator times.
+// A program: a step of one rank as data. It is the list of actions that the executor runs and the simulator times.
 //
 // Orders write programs (orders.h), passes rewrite them (passes.h), the checker proves them (checker.h).
 //
@@ -20,47 +20,48 @@ enum class Op : std::uint8_t {
   backward,   // layer, micro_batch: both halves
   backward_input,
   backward_weight,
-  norm,      // layer, run: its gradient is complete: add tied uses, sum the squares
+  norm,      // layer, run: its gradient is complete; adds tied uses, sums the squares
   update,    // layer, chunk of the layer
   prefetch,  // chunk id, tier
   fill,      // layer, chunk of the layer: weights get their initial values
   visit,     // layer, chunk of the layer: master weights are read (hash, export)
   evaluate,  // layer, micro_batch: a forward for the loss only
   decode,    // layer: one position of generation
-  // Between data ranks. Here and above, `chunk` counts groups: one chunk of each rank, or a single chunk if nothing is sharded.
+  // Between data ranks. Here and above, `chunk` is the number of a group: one chunk of each rank, or a single chunk without
+  // sharding.
   gather,   // layer, group: all-gathers the weights
   reduce,   // layer, micro_batch, group: sums gradients over the ranks; groups of the tied gradient are numbered after the
-            // layer's
+            // layer's own groups
   release,  // layer: frees its gathered weights
-  offload,  // layer, micro_batch: moves what the forward kept for the backward to the host now, not when room is needed
+  offload,  // layer, micro_batch: moves the tensors kept for the backward to the host now, not only when room is needed
   // Between ranks of a pipeline: payload, layer, micro-batch or group, the other rank.
   send,
   receive,
-  // An update by an optimizer that works on whole layers, if ranks share the layers, has three actions: prepare computes from
-  // this rank's chunks, exchange combines the ranks' results, update does the rest.
+  // If an optimizer works on whole layers and ranks share the layers, an update has three actions: prepare computes from this
+  // rank's chunks, exchange combines the ranks' results, update does the rest.
   prepare,   // layer
   exchange,  // layer
-  // For an order that updates within its program: keep copies weights that a later action still reads before they are updated;
-  // verdict shares the ranks' parts of a gradient's norm.
+  // For an order with updates within its program. keep: copies weights before their update if a later action still reads them.
+  // verdict: shares the ranks' parts of a gradient's norm.
   keep,     // layer, group, copy
   verdict,  // update
   // Between tensor ranks (tensor_parallel.h).
   combine,   // payload, layer, micro_batch: sums the ranks' parts of the layer's input, or of the gradient of that input
-  assemble,  // payload, layer, micro_batch: makes one of these, of which each rank has some rows, or a survey whole
-  survey,    // layer, micro_batch: what the loss needs to know of this rank's classes
+  assemble,  // payload, layer, micro_batch: gathers one of these from the ranks' rows, or gathers a survey
+  survey,    // layer, micro_batch: computes what the loss needs from this rank's classes
   unify,     // layer: sums the complete gradients of parameters that several ranks hold
 };
 inline constexpr std::size_t kOps = 26;
 constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
 constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
-// What computes with a layer's weights for a micro-batch.
+// Actions that compute with a layer's weights for a micro-batch.
 constexpr bool is_layer_action(Op op) { return is_forward(op) || is_backward(op) || op == Op::survey; }
 constexpr bool has_phases(Op op) { return is_layer_action(op) || op == Op::decode; }
-// What is cut into actions with numbers: the phases of a layer's call, or the runs of its gradient.
+// Operations that are cut into numbered actions: one for each phase of a layer's call, or for each run of its gradient.
 constexpr bool is_cut(Op op) { return has_phases(op) || op == Op::norm; }
 // Actions that only place bytes: no lane computes them.
 constexpr bool is_placement(Op op) { return op == Op::prefetch || op == Op::release || op == Op::offload; }
-// What a message carries. The messages of one payload from one rank to another form a lane: they arrive in the order of
+// The content of a message. The messages of one payload from one rank to another form a lane: they arrive in the order of
 // sending, and lanes never wait for each other.
 enum class Payload : std::uint8_t {
   activation,     // the layer's input for a micro-batch
@@ -75,7 +76,7 @@ constexpr bool is_between_tensor_ranks(Op op) { return op == Op::combine || op =
 constexpr bool communicates(Op op) {
   return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict || is_between_tensor_ranks(op);
 }
-// Actions of chunks or updates beside layer actions: a prefetch's distance does not count them.
+// Actions beside layer actions, for chunks or updates; a prefetch's distance does not count them.
 constexpr bool is_chunk_action(Op op) {
   return op == Op::update || op == Op::fill || op == Op::visit || communicates(op) || op == Op::release || is_message(op) ||
          op == Op::prepare || op == Op::keep;
@@ -92,7 +93,7 @@ struct Action {
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
   std::uint32_t copy = 0;    // the weight version that is read, kept or released: 0: the updated weights, else a kept copy
   std::uint32_t update = 0;  // of norm, update, verdict: number of the update within the program
-  std::uint32_t phase = 0;   // of what computes with a layer: the phase of its call (phase.h); of norm: the layout's run
+  std::uint32_t phase = 0;   // of layer actions and decode: the phase of the call (phase.h); of norm: the layout's run
   friend bool operator==(const Action&, const Action&) = default;
 };
 
@@ -102,9 +103,9 @@ struct Program {
   friend bool operator==(const Program&, const Program&) = default;
 };
 
-// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host", "send activation l4 m0 r1"; with a copy of the
-// weights or one of several updates "backward l3 m0 k1", "update l3 c1 u2"; with a phase that is not the first of its call
-// "forward l3 m0 p1"; '#' at a line's start is a comment.
+// One action a line: "forward l3 m0", "update l3 c1", "prefetch #118 host", "send activation l4 m0 r1"; with a kept copy of the
+// weights "backward l3 m0 k1"; with one of several updates "update l3 c1 u2"; with a phase other than the first "forward l3 m0
+// p1". A line that starts with '#' is a comment.
 std::string to_text(const Action& action);
 std::string to_text(const Program& program);
 Program parse_program(std::string_view text);

@@ -30,7 +30,7 @@ std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier,
 
 Traffic offloaded_by(const StepMap& map, const Program& step) {
   Traffic moved;
-  std::set<ChunkId> away, copied;  // off the device; with the same content on the host
+  std::set<ChunkId> away, copied;  // chunks off the device; chunks with a valid copy on the host
   for (const auto& a : step.actions) {
     if (a.op == Op::offload)
       for (const auto chunk : map.offloaded_behind(a.layer, a.micro_batch)) {

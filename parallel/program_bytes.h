@@ -1,4 +1,4 @@
-// What a program needs and moves as a whole.
+// The memory that a program needs, and the bytes that it moves.
 //
 // Pure. Threads: any.
 #pragma once
@@ -12,13 +12,12 @@
 
 namespace terrace {
 
-// The largest sum of bytes that one action uses in a tier: the smallest budget that could ever be legal there. `which` receives
-// that action.
+// The most bytes that one action of the program uses in the tier; no smaller budget can be legal. `which` receives that action.
 std::uint64_t largest_use(const StepMap& map, const Program& program, Tier tier, Action* which = nullptr);
 
-// The traffic of the activations that the layers of a step offload and read again, if the device has room for all the rest.
+// The traffic of a step if only offloaded activations move: out after the forward and back for the backward.
 Traffic offloaded_by(const StepMap& map, const Program& step);
-// Whether a step with traffic `moved` moved more than that.
+// True if a step with traffic `moved` moved more than offloaded_by().
 bool moves_state(const StepMap& map, const Program& step, const Traffic& moved);
 
 }  // namespace terrace

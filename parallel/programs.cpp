@@ -42,7 +42,7 @@ std::uint32_t evaluated_at_once(const PlanRequest& r) {
 
 namespace {
 
-// Writes the programs of one rank, each in a function of its own.
+// Writes the programs of one rank, one function for each.
 class ProgramWriter {
  public:
   ProgramWriter(const StepMap& map, const PlanRequest& request, std::uint32_t depth, std::uint32_t gather_ahead)
@@ -72,7 +72,8 @@ class ProgramWriter {
  private:
   using CountOfLayer = std::function<std::uint32_t(std::uint32_t layer)>;
   [[nodiscard]] std::uint32_t layers() const { return map_.layers(); }
-  // A layer's groups of chunks; those that this rank holds; and these with the copies that it keeps of a tied layer's.
+  // groups_of(): all groups of chunks of a layer. groups_here(): those that this rank holds. groups_here_or_copied(): also the
+  // groups of tied weights of which this rank keeps a copy.
   [[nodiscard]] CountOfLayer groups_of() const {
     return [this](std::uint32_t l) { return map_.layout().groups_of(l); };
   }
@@ -104,20 +105,21 @@ class ProgramWriter {
     return map_.data().gathers_before_use() ? pipeline::Verdicts::before_all : pipeline::Verdicts::before_gradients;
   }
 
-  // All that a step computes with its layers, but neither reductions nor updates.
+  // Everything that a step computes with its layers, without reductions and updates.
   [[nodiscard]] Program computed() const {
     return with_tensor_exchanges(with_recompute(without_frozen(order(), map_), map_), map_);
   }
 
-  // A step that is the same each time. The pending update of clipped gradients precedes their next use, else an update follows
-  // the last backward of its layer.
+  // Steps that repeat. With deferred updates, the pending update of a layer precedes its next use; else an update follows the
+  // layer's last backward.
   [[nodiscard]] Programs synchronous_steps() const {
     const bool before_use = request_.updates_before_use;
     auto step = with_reductions(computed(), map_, map_.data().folds_each() && gather_ahead_ > 0);
-    // The gradient of a tied tensor arrives before ranks with other parts add theirs.
+    // The tied gradient must arrive before the unify action sums it with that of the ranks with other parts.
     step = with_gathers(with_unions(with_tied_gradients(with_norms(step, map_), map_), map_), map_, gather_ahead_);
     const auto with = [&](Updates updates) {
-      // Before their use updates are counted in phases, as prefetches are; in the backward they follow all phases of a norm.
+      // Updates before use have a distance counted in phases, like prefetches. Updates in the backward follow all phases of a
+      // norm.
       const auto p = updates == Updates::before_use ? with_updates(with_phases(step, map_), map_, updates, update_ahead())
                                                     : with_phases(with_updates(step, map_, updates), map_);
       check_step(p, map_, updates);
@@ -131,13 +133,14 @@ class ProgramWriter {
     return out;
   }
 
-  // Frozen weights are prefetched whatever is updated. What an update writes just before its use would then be sent to the
-  // device behind those of later layers, and wait for their reads. Without frozen weights nothing overtakes an update.
+  // The distance of updates before use. Frozen weights are prefetched independently of updates. With distance 0, weights that
+  // were just updated would be uploaded behind the frozen weights of later layers, and wait for their reads. Without frozen
+  // weights, nothing overtakes an update.
   [[nodiscard]] std::uint32_t update_ahead() const {
     return map_.layout().has_frozen() && !map_.data().gathers_before_use() ? depth_ : 0;
   }
 
-  // Updates are made within the step, so that it has no first one and leaves none pending.
+  // Updates run within the step: there is no special first step, and no update stays pending.
   [[nodiscard]] Programs asynchronous_steps() const {
     const auto updates = request_.updates_before_use ? Updates::after_verdict : Updates::in_backward;
     auto step = with_unions(with_norm_of_each_update(with_reductions(computed(), map_), map_), map_);
@@ -156,7 +159,7 @@ class ProgramWriter {
     return finish(with_phases(with_gathers(with_tensor_exchanges(order, map_), map_, gather_ahead_), map_));
   }
 
-  // Gives every rank the weights that it lacks, after a fill or in a run that goes on.
+  // Sends every rank the weights that it lacks after a resume.
   [[nodiscard]] Program gather() const {
     Program out{layers(), 0, {}};
     for (const auto& a : sweep(Op::fill, layers(), groups_here_or_copied()).actions) add_weight_messages(out, map_, a);

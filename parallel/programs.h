@@ -1,5 +1,4 @@
-// The programs that one rank runs in its life, written for a request and a laid-out model: an order of computations, and the
-// passes that turn it into a step.
+// The programs that one rank runs, written for a request and a laid-out model: an order of computations, rewritten by passes.
 //
 // Owner:   a plan. Pure. Threads: any. Errors: what the checker reports (checker.h).
 #pragma once
@@ -21,7 +20,7 @@ struct Programs {
   Program evaluate;  // evaluated_at_once() micro-batches
   Program fill, visit;
   Program average;  // local SGD: visits and fills each chunk; otherwise empty
-  Program gather;   // after a resume: weights that other ranks commit; empty if there are none
+  Program gather;   // after a resume: fetches weights that other ranks committed; may be empty
   Program decode;   // generation: one position
   [[nodiscard]] std::array<const Program*, 9> all() const {
     return {&first, &steady, &drain, &evaluate, &fill, &visit, &average, &gather, &decode};
@@ -29,10 +28,10 @@ struct Programs {
   bool updates_before_use = false;  // the steady step applies the previous step's update (deferred updates)
 };
 
-// The layout of a request's model if updates run in the given place, on the first of the data ranks.
+// The map options for a request's model on the first data rank, if updates run in the given place.
 StepMap::Options map_options(const Model& model, const PlanRequest& request, const MachineProfile& profile,
                              const UpdatePlace& update);
-// Micro-batches that a data rank evaluates in one program: 1 without a pipeline. In a pipeline, several fill it: at most as
+// Micro-batches that a data rank evaluates in one program: 1 without a pipeline. In a pipeline, enough to fill it: at most as
 // many as a step has, and no more than needed for the same number of programs.
 std::uint32_t evaluated_at_once(const PlanRequest& request);
 

@@ -17,7 +17,7 @@ struct Computation {
   Clock after;
   Lane lane{};
 };
-struct Meeting {};  // of all ranks, at the end of a step's program: they share losses and squares
+struct Meeting {};  // all ranks meet at the end of a step's program and share losses and squares
 struct StepEnd {};
 using Event = std::variant<Move, Computation, Meeting, StepEnd>;
 
@@ -97,12 +97,12 @@ class Ranks {
     Trace* trace = nullptr;
     std::unique_ptr<Simulator> simulator;
     std::vector<Event> events;
-    std::size_t at = 0, under_way = 0;  // messages and common actions that have begun and are not timed yet
+    std::size_t at = 0, under_way = 0;  // messages and joint actions that are begun and not yet timed
     std::deque<const Computation*> together;
-    SimulatedTimes times;      // of the program at hand
-    std::vector<double> ends;  // of steps
+    SimulatedTimes times;      // of the current program
+    std::vector<double> ends;  // [step]: its end
   };
-  // Actions that ranks of the pipeline do together during a step.
+  // Joint actions: those that several ranks of the pipeline do together during a step.
   static bool is_together(const Rank& rank, const Action& a) {
     return a.op == Op::verdict || (a.op == Op::reduce && rank.map->pipeline().replicas() > 1);
   }
@@ -113,7 +113,7 @@ class Ranks {
     return std::ranges::any_of(ranks_,
                                [&](const Rank& rank) { return !rank.together.empty() && meet(rank.together.front()->action); });
   }
-  // Each rank reaches them in order, and one starts when the last rank has reached it.
+  // Times the next joint action: it starts when the last rank has reached it. Ranks reach joint actions in the same order.
   bool meet(Action action) {
     double start = 0, seconds = 0;
     for (const auto& rank : ranks_) {
@@ -170,7 +170,7 @@ class Ranks {
     return true;
   }
 
-  // The next message of a lane, when both of its ends are known.
+  // Times the next message of a lane, once both of its ends are known.
   bool meet(const LaneKey& lane, Ends& ends) {
     if (ends.sends.empty() || ends.receives.empty()) return false;
     auto &source = ranks_[std::get<0>(lane)], &destination = ranks_[std::get<1>(lane)];

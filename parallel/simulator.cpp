@@ -50,7 +50,8 @@ double ProfileCosts::seconds(const Action& a) const {
   return map.phases().flops(a) / rate + bytes / stream;
 }
 
-// Ranks of one machine exchange through its memory, and so do ranks that only count as on several (`ranks-per-machine`).
+// Without measured links, ranks exchange through one machine's memory, even if `ranks-per-machine` makes them count as several
+// machines.
 Links ProfileCosts::links() const {
   auto links = profile_.links;
   if (links.within == 0) links.within = profile_.memory_copy;
@@ -137,12 +138,12 @@ double Simulator::share(Lane self, Lane other) const {
   if (self == Lane::compute || self == Lane::update)
     return disk(other) ? profile_.compute_beside_disk : profile_.compute_beside_copy;
   if (!disk(self) || !disk(other)) return 1;
-  // Of two transfers of one byte each, the later one is slowed down so that both end at the measured time for both.
+  // If a read and a write of one byte each run together, the later one is slowed down so that both end at the measured time.
   const double read = 1 / profile_.disk_read, write = 1 / profile_.disk_write, both = 2 / profile_.disk_both;
   return std::clamp((read + write - both) / std::min(read, write), 0.0, 1.0);
 }
 
-// All operations that could run beside an operation were decided before it.
+// Operations that could run at the same time were decided earlier, so their times are known.
 double Simulator::ends(Lane self, double start, double seconds) {
   double now = start, left = seconds;
   while (left > 0) {
@@ -179,11 +180,11 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
   const double seconds = cost_of(action);
   d.end = ends(lane, d.start, seconds);
   d.waited_for = waited;
-  // Host work beside the device does not count until the device waits for it.
+  // Work on the host counts only if the device waits for it.
   if (lane == Lane::compute) times_.compute_seconds += seconds;
   if (lane == Lane::compute && !std::exchange(computes_, true)) times_.begin_s = d.start - free_at;
   if (lane == Lane::compute && d.start > free_at && waited != lane) {
-    // The part of the wait before an upload could start is caused by the lane that the upload waited for.
+    // If an upload could not start at once, that part of the wait is caused by the lane for which the upload waited.
     double stall = d.start - free_at;
     if (waited == Lane::upload || waited == Lane::download) {
       const auto& flight = done(waited, granted.after[waited]);
@@ -202,7 +203,7 @@ void Simulator::compute(const Action& action, std::span<const Use>, const Reside
                   static_cast<std::int64_t>(d.end * 1e9)});
 }
 
-// A word for the numbers that differ most, and all of them mixed into it.
+// The hash starts from the numbers that differ most, and all others are mixed into it.
 std::size_t Simulator::HashOfAction::operator()(const Action& a) const {
   std::uint64_t hash = (std::uint64_t{a.layer} << 32 | a.micro_batch) * 0x9E3779B97F4A7C15U;
   for (const std::uint64_t more : {static_cast<std::uint64_t>(a.op) << 32 | a.phase, std::uint64_t{a.copy} << 32 | a.chunk,

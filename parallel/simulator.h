@@ -1,9 +1,9 @@
 // Times a program on a machine: the executor's walk with virtual clocks in place of streams and disks.
 //
-// A lane runs one operation after another; an operation starts when its lane is free and its clock has been reached. A compute
-// operation that waits is a stall, caused by the lane it waited for last; a wait for an upload that itself waited for a read is
-// a read stall. If copies and disk transfers share cores with the computing, computing slows down while they run, by the
-// measured shares of the machine profile. A disk transfer slows down in the same way beside one in the other direction.
+// A lane runs one operation after another; an operation starts when its lane is free and its clock has been reached. If a
+// compute operation waits, this is a stall, caused by the lane for which it waited last; waiting for an upload that itself
+// waited for a read counts as a read stall. If copies and disk transfers share cores with the computing, computing slows down
+// while they run, by the factors measured in the machine profile. Likewise a disk read and a disk write slow each other down.
 //
 // Pure. Owner: the planner. Threads: one at a time; it starts none.
 #pragma once
@@ -33,8 +33,8 @@ class CostModel {
  public:
   virtual ~CostModel() = default;
   [[nodiscard]] virtual double seconds(const Action& action) const = 0;
-  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // to share a step's losses and squares
-  [[nodiscard]] virtual double seconds_of_average() const { return 0; }  // for the sums of an average of the ranks' weights
+  [[nodiscard]] virtual double seconds_of_results(const Program&) const { return 0; }  // to share losses and squares
+  [[nodiscard]] virtual double seconds_of_average() const { return 0; }                // for the sums of a weight average
 };
 // From the layers' matrix FLOPs and the profile's rates; updates, norms and fills from bytes ÷ memory bandwidth.
 class ProfileCosts : public CostModel {
@@ -43,7 +43,8 @@ class ProfileCosts : public CostModel {
   [[nodiscard]] double seconds(const Action& action) const override;
   [[nodiscard]] double seconds_of_results(const Program& step) const override { return seconds_of(results_of(map_, step)); }
   [[nodiscard]] double seconds_of_average() const override { return seconds_of(average_of(map_)); }
-  // A measured cost replaces the estimate for every action of that operation, layer and phase, first micro-batch or later ones.
+  // A measured cost replaces the estimate for all actions of the same operation, layer and phase, separately for the first
+  // micro-batch and the later ones.
   void set(const Action& action, double seconds) { measured_[key(action)] = seconds; }
 
  private:
@@ -61,7 +62,7 @@ struct SimulatedTimes {
   double seconds = 0;                     // since the last finish_step()
   double compute_seconds = 0;             // the compute lane's own work
   std::map<std::string, double> stall_s;  // by cause: "read", "upload", "write", "download"
-  // Of the stalls: before the step's first action on the compute lane, and after its last one. Nothing computes beside them.
+  // Parts of the stalls: before the step's first action on the compute lane, and after its last one.
   double begin_s = 0, end_s = 0;
   std::array<double, kLanes> busy_s{};
   Communicated communicated = {};
@@ -80,28 +81,28 @@ class Simulator : public Sink {
   [[nodiscard]] double step_began() const { return step_begin_; }  // on the simulated clock, seconds
   [[nodiscard]] double computed() const;                           // the time at which all actions so far have ended
   // Finishes everything decided so far; returns the times since the last call. A step ends when its compute lane does. The next
-  // step does not begin before `not_before`, the time at which the other ranks have ended theirs.
+  // step does not begin before `not_before`, the time at which the other ranks end their steps.
   SimulatedTimes finish_step(double not_before = 0);
   // Finishes everything decided so far, including disk writes, as a commit does; returns the seconds since the last step's end.
   double finish_writes();
 
-  // For ranks that are timed together (ranks_simulator.h). knows(): all operations of the clock have been timed. ready(): when
-  // an operation of the lane could start. pass(): adds an operation shared with another rank, with the times given by the
-  // caller.
+  // For ranks that are timed together (ranks_simulator.h). knows(): whether all operations of the clock have been timed.
+  // ready(): the earliest start of an operation of the lane. pass(): adds an operation shared with another rank, with the given
+  // times.
   [[nodiscard]] bool knows(const Clock& clock) const;
   [[nodiscard]] double ready(Lane lane, const Clock& after) const;
   void pass(const Action& action, Lane lane, double start, double end);
 
  private:
   struct Done {
-    double start = 0, end = 0;  // on its lane; an operation that waits for a disk transfer also waits for the disk's latency
+    double start = 0, end = 0;  // on its lane; waiters of a disk transfer also wait for the disk's latency
     Lane waited_for = Lane::compute;
   };
-  double when(const Clock& clock, Lane* last) const;  // the time all of it is done, and the lane that was last
+  double when(const Clock& clock, Lane* last) const;  // the time at which all of it is done, and the last lane
   const Done& done(Lane lane, std::uint64_t sequence) const;
-  // When an operation of `self` ends that starts at `start` and takes `seconds` alone, slowed down by the other lanes.
+  // The end of an operation of `self` that starts at `start` and would take `seconds` alone; other lanes slow it down.
   double ends(Lane self, double start, double seconds);
-  // How much of its own speed an operation of `self` keeps beside one of `other`.
+  // The share of its speed that an operation of `self` keeps while one of `other` runs.
   [[nodiscard]] double share(Lane self, Lane other) const;
   [[nodiscard]] double bytes_per_second(Lane lane) const;
   double cost_of(const Action& action);
@@ -114,7 +115,7 @@ class Simulator : public Sink {
   Trace* trace_;
   std::function<std::string(ChunkId)> label_;
   std::array<std::vector<Done>, kLanes> done_;  // by sequence − 1
-  // [self][other]: how many of other's operations ended before the one of self at hand
+  // [self][other]: how many of other's operations ended before self's current one
   std::array<std::array<std::size_t, kLanes>, kLanes> passed_{};
   double step_begin_ = 0, not_before_ = 0;
   bool computes_ = false;  // the step has had an action on the compute lane

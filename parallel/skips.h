@@ -1,4 +1,4 @@
-// Skip connections: which layers read the result of an earlier layer beside that of the layer before.
+// Skip connections: which layers read the result of an earlier layer in addition to that of the layer before.
 //
 // A skip is named by its tensor: x(k), the input of layer k and the result of layer k − 1, is read by layer k and, if a skip
 // begins there, also by one later layer. Its gradient then has two parts, one from each reader.

@@ -1,12 +1,12 @@
-// What one rank holds of the state of a model, and with which ranks it exchanges the rest.
+// The part of a model's state that one rank holds, and the ranks with which it exchanges the rest.
 //
-// A layer's chunks form groups of one chunk for each rank that shares a replica; if a kind of state is sharded, rank r of them
-// holds the r-th chunk of each group. One collective gathers or reduces one group.
+// A layer's chunks form groups of one chunk for each rank that shares a replica. If a kind of state is sharded, the r-th of
+// these ranks holds the r-th chunk of each group. One collective gathers or reduces one group.
 //
 // Micro-batch i of a rank is the global micro-batch i · ranks + turn. Canonical reduction folds the gradients of micro-batches
 // one by one in that order, so that the sums have the same bits as on one rank that computes them all. With several replicas,
-// each replica folds its part of every shard, over all ranks, and the replicas exchange the parts once a step. Turns count by
-// the place in a shard group first, so that the parts lie in order.
+// each folds its part of every shard over all ranks, and the replicas exchange the parts once a step. Turns count the shards
+// first, so that the parts lie in order.
 //
 // Threads: values.
 #pragma once
@@ -23,8 +23,8 @@ namespace terrace {
 
 struct StateSharding : DataParallel {
   StateSharding() = default;
-  // `both_directions`: in orders in two directions, a stage's gradient is summed over all ranks of both, and each of them holds
-  // the whole sum.
+  // `both_directions`: the order has two directions; a stage's gradient is then summed over the ranks of both, and each of them
+  // holds the whole sum.
   StateSharding(const DataParallel& settings, const Mesh& mesh, std::uint32_t rank, bool both_directions)
       : DataParallel(settings),
         copy(mesh.index(rank, copied_over)),
@@ -40,7 +40,7 @@ struct StateSharding : DataParallel {
   [[nodiscard]] AxisSet axes() const { return copied_over | shared_by; }
   [[nodiscard]] std::uint32_t rank() const { return copy * sharers() + shard; }
   [[nodiscard]] std::uint32_t place() const { return shard % group(); }  // among the chunks of a group
-  // Of a group, by their positions within the layer: this rank's chunk, all chunks, and those that this rank updates.
+  // Positions within the layer of a group's chunks: this rank's own chunk, all chunks, and those that this rank updates.
   [[nodiscard]] std::uint32_t own(std::uint32_t of_group) const { return of_group * group() + place(); }
   [[nodiscard]] std::vector<std::uint32_t> chunks_of(std::uint32_t of_group) const {
     std::vector<std::uint32_t> all(group());

@@ -3,7 +3,7 @@
 
 namespace terrace {
 
-// Of one action.
+// The dead chunks after one action.
 class StepMap::Dead {
  public:
   Dead(const StepMap& map, const Action& action)
@@ -13,7 +13,7 @@ class StepMap::Dead {
     if (has_phases(a_.op)) add(buffers_.scratch(a_));
     if (has_phases(a_.op))
       for (const auto tensor : map_.phases_.ended_work(a_)) add(buffers_.work(a_.layer, call_of(a_.op), tensor));
-    // Whatever else a layer's call leaves dead is dead after its last phase.
+    // All other chunks that die in a layer's call are dead after its last phase.
     if (!has_phases(a_.op) || map_.phases_.is_last(a_)) add_what_it_ends();
     return std::move(dead_);
   }
@@ -27,7 +27,7 @@ class StepMap::Dead {
       case Op::decode: return inputs();
       case Op::backward: skips(); return backward();
       case Op::backward_weight: return backward();
-      // Without a gradient of weights it is all of the backward.
+      // If the layer does not train, its input half is the whole backward.
       case Op::backward_input: skips(); return map_.layout_.trains(a_.layer) ? input_half() : backward();
       case Op::norm: return norm();
       case Op::update:
@@ -76,26 +76,26 @@ class StepMap::Dead {
     add(buffers_.carried(a_.layer, a_.micro_batch));
   }
 
-  // The gradient of the input has no reader if no layer below trains.
+  // If no layer below trains, nothing reads the gradient of the input.
   void input_half() {
     around_one_action();
     if (a_.layer == map_.layout_.first_trained()) add(buffers_.written_dx(a_.layer, a_.micro_batch));
   }
 
-  // After a forward without a backward: its input, unless a later layer reads it too; and the tensor of its skip.
+  // Dead after a forward without a backward: its input, unless a later layer reads it too, and the tensor of its skip.
   void inputs() {
     if (!map_.reads_skip_here(a_.layer, a_.micro_batch)) add(buffers_.x(a_.layer, a_.micro_batch));
     if (skip_ != kNone) add(buffers_.x(skip_, a_.micro_batch));
   }
 
-  // After an input half: a skip's tensor from another rank, and the skip's part of a gradient once it has been added.
+  // Dead after an input half: a skip's tensor from another rank, and the skip's part of a gradient once it has been added.
   void skips() {
     if (skip_ != kNone && !map_.pipeline().computes(skip_, a_.micro_batch)) add(buffers_.x(skip_, a_.micro_batch));
     if (map_.adds_skip_behind(a_.layer, a_.micro_batch)) add(buffers_.e(a_.layer, a_.micro_batch));
     if (map_.adds_skip_before(a_.layer, a_.micro_batch)) add(buffers_.e(a_.layer + 1, a_.micro_batch));
   }
 
-  // What exists around one action only: whole tensors of sequence-parallel ranks, and the survey of the classes.
+  // Tensors that exist only around one action: whole tensors of sequence-parallel ranks, and the survey of the classes.
   void around_one_action() {
     const bool sequence = buffers_.makes_whole(a_.layer);
     if (sequence && a_.layer != 0) add(buffers_.read_x(a_.layer, a_.micro_batch));
@@ -108,7 +108,7 @@ class StepMap::Dead {
       if (map_.layout_.adds_tied(a_.layer, i)) add(map_.tied_gradient(i));
   }
 
-  // Of an update in halves, the first one reads the gradient, and the second one ends the work of both.
+  // If an update has halves, the first half reads the gradient, and the scratch memory is dead after the second.
   void update() {
     if (a_.op == Op::prepare || !map_.halves_updates())
       for (const auto i : map_.updated_by(a_)) add(map_.state(Kind::gradient, a_.layer, i));
@@ -119,13 +119,13 @@ class StepMap::Dead {
     const auto& data = map_.data();
     const auto [first, into, tied] = map_.reduced(a_.layer, a_.chunk);
     if (data.folds_each()) add(first);
-    // Of a sum that is whole on this rank, only the chunks that this rank updates are kept.
+    // If this rank has the whole sum, only the chunks that it updates stay alive.
     const bool has_whole = !data.shards(Kind::gradient) && map_.rounds_.ends_gradient(a_.micro_batch);
     for (std::uint32_t i = 0; data.stage() >= 1 && has_whole && i < data.group(); ++i)
       if (i != data.place()) add(ChunkId(index(into) - data.place() + i));
   }
 
-  // What a reduce-scatter has read.
+  // The input of a reduce-scatter.
   void combine() {
     if (!map_.tensor().sequence) return;
     add(a_.payload == Payload::activation ? buffers_.written_y(a_.layer - 1, a_.micro_batch)
@@ -146,7 +146,8 @@ class StepMap::Dead {
     }
   }
 
-  // A result may go to two ranks, and be read here as well. Weights that were sent are still this rank's.
+  // A result may go to two ranks, and also be read here, so it is dead only after the last use. This rank keeps weights that it
+  // sends.
   void send() {
     if (a_.payload == Payload::weights) return;
     const bool read_here = map_.pipeline().computes(a_.layer, a_.micro_batch) || map_.reads_skip_here(a_.layer, a_.micro_batch);

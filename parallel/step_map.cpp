@@ -48,7 +48,7 @@ StepMap::StepMap(const Model& model, const Options& options)
   if (tensor().ranks > 1 || buffers_.survey_spec()) buffers_.add_tensor_to(chunks_);
 }
 
-// Settings without effect: the last layer's backward follows its forward, and some layers save nothing.
+// Clears settings without effect: the last layer's backward follows its forward at once, and some layers save nothing.
 void StepMap::clear_idle_settings() {
   auto& each = options_.activations;
   each.resize(layers());
@@ -62,8 +62,8 @@ std::vector<std::uint32_t> StepMap::updates_here() const {
   return updates;
 }
 
-// A copy of tied weights is on one rank, which computes all backwards of the tied layer. In an order in two directions the
-// first and the last stage are on the same ranks, which need no copy.
+// A copy of tied weights is only supported on one rank, which computes all backwards of the tied layer. So in an order in two
+// directions, the declaring and the tied layer must be on the same ranks, which need no copy.
 void StepMap::demand_tied_together() const {
   if (pipeline().replicas() == 1) return;
   std::set<std::uint32_t> home_ranks, tied_ranks;
@@ -85,7 +85,7 @@ void StepMap::add_state() {
   if (options_.layer_unit && options_.layer_unit->second_moment != Packed::none)
     recipe.second_moment = recipe.compute == DType::fp64 ? Format::packed64 : Format::packed;
   const auto bytes_of = [&](Kind kind) { return recipe.chunk_bytes(kind, layout_.chunk_elements()); };
-  const auto each = [&](Kind kind) { return data().shards(kind) ? data().group() : 1; };  // chunks of the layout for one here
+  const auto each = [&](Kind kind) { return data().shards(kind) ? data().group() : 1; };  // layout chunks in one chunk here
   layer_needs_.resize(layers());
   for (std::uint32_t l = 0; l < layers(); ++l) {
     if (!pipeline().holds(l)) {
@@ -98,7 +98,7 @@ void StepMap::add_state() {
     const auto trained = layout_.trained_chunks(l);
     if (options_.layer_unit && trained != 0) needs = options_.layer_unit->needs(layer_shape(l));
     update_scratch_bytes_ = std::max(update_scratch_bytes_, round_up(needs.scratch_bytes, kPageBytes));
-    // A packed state's numbers are spread over as many chunks as this rank has of the layer's.
+    // The numbers of a packed state are spread over this rank's chunks of the layer.
     const auto own = std::max<std::uint64_t>(1, trained / each(Kind::second_moment));
     const auto packed = std::max<std::uint64_t>(1, ceil_div(needs.packed_numbers, own));
     for (const auto kind : kinds_) {
@@ -114,7 +114,7 @@ void StepMap::add_state() {
                {.bytes = bytes_of(Kind::gradient), .kind = Kind::gradient, .layer = tied, .role = Role::tied_gradient}));
 }
 
-// Chunks that exist for a short time on every rank and belong to all of them.
+// Adds chunks that exist only for a short time on every rank, and are shared with other ranks.
 void StepMap::add_shared() {
   const auto add = [&](Role role, Kind kind, std::uint32_t layer, std::uint32_t home, std::uint32_t chunks) {
     const auto bytes = options_.recipe.chunk_bytes(kind, layout_.chunk_elements()) * data().group();
@@ -141,7 +141,7 @@ void StepMap::add_shared() {
   if (options_.recipe.has_master()) visited_masters_ = add_visited(Kind::master);
 }
 
-// Like gathered weights, they exist only within a step and are not committed.
+// Adds the kept weight versions. Like gathered weights, they exist only within a step and are not committed.
 void StepMap::add_kept() {
   const auto bytes = options_.recipe.chunk_bytes(Kind::parameter, layout_.chunk_elements());
   for (std::uint32_t l = 0; l < layers(); ++l) {
@@ -174,19 +174,19 @@ bool StepMap::adds_skip_before(std::uint32_t layer, std::uint32_t m) const {
   return layer + 1 < layers() && skips_.reader(layer + 1) != kNone && !adds_skip_behind(layer + 1, m);
 }
 
-// A result goes to the next layer's rank first, then to that of the layer that skips from it.
+// A result is sent first to the next layer's rank, then to the rank of the layer that skips from it.
 bool StepMap::is_last_sent(const Action& send) const {
   const auto reader = skips_.reader(send.layer);
   if (reader == kNone) return true;
   return pipeline().holder(reader, send.micro_batch) == send.peer;
 }
 
-// In the runs of the layer's layout, as far as `chunks` of it reach; one chunk here stands for `each` of them.
+// Adds chunks in the runs of the layer's layout, for its first `chunks` chunks; each added chunk stands for `each` of them.
 std::uint32_t StepMap::add_runs(std::uint32_t layer, std::uint32_t chunks, std::uint32_t each, const Chunk& chunk) {
   const auto first = chunks_.size();
   for (const auto& run : layout_.runs_of(layer))
     if (run.first < chunks) chunks_.add(std::min(run.count, chunks - run.first) / each, chunk);
-  // Of state that is sharded, this rank holds its own chunks only.
+  // If the state is sharded, this rank holds only its own chunks.
   const bool sharded =
       chunk.role == Role::kept ? data().shards(Kind::parameter) : is_state(chunk.role) && data().shards(chunk.kind);
   for (auto i = first; i < chunks_.size(); ++i) chunks_.place(i, sharded ? data().own(i - first) : i - first);
@@ -294,9 +294,9 @@ LayerShape StepMap::layer_shape(std::uint32_t layer) const {
   if (halves_updates()) shape.share = {.ranks = data().group(), .rank = data().place()};
   for (std::uint32_t t = 0; t < layout_.tensors_of(layer); ++t) {
     const auto& param = layout_.param_at(layer, t);
-    if (param.frozen) break;  // and all behind it
+    if (param.frozen) break;  // and so are all after it
     const auto& place = layout_.place(layer, t);
-    const auto part = tile_shape(param, 0);  // tiles of rows may have one row less
+    const auto part = tile_shape(param, 0);  // some tiles of rows may have one row less
     const auto columns = part.rank() == 0 ? 1 : part[part.rank() - 1];
     shape.tensors.push_back({.first = static_cast<std::int64_t>(place.first_element),
                              .rows = columns == 0 ? 0 : static_cast<std::int64_t>(place.elements) / columns,

@@ -1,9 +1,9 @@
 // Maps every action of a program to the chunks that it uses: the bridge between a model and residency.
 //
-// For each action it answers which chunks it uses and how, and which chunks are dead afterwards; and it names chunks by what
-// they are for. It is made of parts, which its callers read directly: layout() (where parameters lie), phases() (of the layers'
-// calls), buffers() (activations), chunks() (the table of all chunks), places() (the tier and the lane of an action) and
-// rounds() (the micro-batches of an update).
+// For each action, it says which chunks the action uses and how, and which chunks are dead afterwards. It also finds chunks by
+// their purpose. Callers read its parts directly: layout() (where parameters lie), phases() (of the layers' calls), buffers()
+// (activations), chunks() (the table of all chunks), places() (the tier and the lane of an action) and rounds() (the
+// micro-batches of an update).
 //
 // Owner:   the trainer or planner; borrows the model. Threads: const after construction.
 #pragma once
@@ -46,12 +46,12 @@ class StepMap {
     std::vector<LayerActivations> activations = {};  // of each layer; empty: all are kept
     UpdatePlace update = Tier::host;
     bool separate_device = false;       // the device has its own processor: work in host memory runs beside it
-    bool commits = true;                // false: a chunk has no place on disk before it is sent there
+    bool commits = true;                // false: a chunk gets a place on disk only when it is moved there
     std::uint64_t chunk_elements = 0;   // 0: the best size is searched
-    std::int64_t decode_positions = 0;  // generation: saved(l, 0) is layer l's cache of so many positions
+    std::int64_t decode_positions = 0;  // generation: positions in layer l's cache, saved(l, 0)
     DataParallel data = {};
     PipelineParallel pipeline = {};
-    std::uint32_t rank = 0;                     // of the run
+    std::uint32_t rank = 0;                     // in the run
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
     std::vector<std::string> freeze = {};       // parameters that training only reads (freeze.h)
@@ -63,14 +63,15 @@ class StepMap {
   // The activations that a layer's forward keeps for its backward, including the tensor of its skip if no other layer of this
   // rank keeps that.
   [[nodiscard]] std::vector<ChunkId> left_by_forward(std::uint32_t layer, std::uint32_t micro_batch) const;
-  // The activations that go to the host after a forward that offloads: those, and always the tensor of its skip.
+  // The activations that go to the host after a forward that offloads: those of left_by_forward(), and always the tensor of its
+  // skip.
   [[nodiscard]] std::vector<ChunkId> offloaded_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
   // The layer's setting. The last layer never recomputes, nor does a layer that saves nothing.
   [[nodiscard]] bool recomputes(std::uint32_t layer) const { return options_.activations[layer].recompute; }
   [[nodiscard]] bool offloads(std::uint32_t layer) const { return options_.activations[layer].offload; }
-  // Whether something that trains lies at the layer or below it; without, the loss needs no gradient of its result.
+  // True if this layer or one below it trains. If not, the gradient of the layer's result is not needed.
   [[nodiscard]] bool has_backward(std::uint32_t layer) const { return layer >= layout_.first_trained(); }
-  // Whether a layer's input outlives its forward, for the layer's backward or for a skip.
+  // True if a layer's input outlives its forward, for the layer's backward or for a skip.
   [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
     return has_backward(layer) && (layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
                                    skips_.reader(layer) != Skips::kNone);
@@ -96,7 +97,8 @@ class StepMap {
   [[nodiscard]] std::uint32_t copied_to(std::uint32_t layer) const;
   // The chunks of this rank that a message sends or fills.
   [[nodiscard]] std::vector<ChunkId> carried_by(const Action& message) const;
-  // Whether the receive is posted early and keeps its place until the first use. Only these chunks wait for another rank.
+  // True if the action is a receive that is posted early and keeps its place until the first use. Only its chunks wait for
+  // another rank.
   [[nodiscard]] bool awaits(const Action& a) const { return a.op == Op::receive && a.payload != Payload::weights; }
 
   // The skip's part of x(k)'s gradient is added to the other part on the first rank that has both: after the input half of
@@ -106,32 +108,34 @@ class StepMap {
   [[nodiscard]] bool adds_skip_behind(std::uint32_t layer, std::uint32_t micro_batch) const;
   [[nodiscard]] bool adds_skip_before(std::uint32_t layer, std::uint32_t micro_batch) const;
 
-  // A chunk of a layer's run that this rank holds. If the kind is sharded, it is not part of a contiguous run.
+  // The chunk of this kind at a position within the layer; this rank must hold it. If the kind is sharded, the rank has only
+  // its own chunks, so adjacent ids are not adjacent positions.
   [[nodiscard]] ChunkId state(Kind kind, std::uint32_t layer, std::uint32_t chunk_in_layer) const;
-  // Whether this rank commits the chunk: it is state, and this rank owns it.
+  // True if this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
-  // This rank among all, and its share of the micro-batches, the stages and the layers.
+  // This rank's place in the mesh, and its share of the state and of the layers.
   [[nodiscard]] const Mesh& mesh() const { return mesh_; }
   [[nodiscard]] std::uint32_t rank() const { return options_.rank; }
   [[nodiscard]] const StateSharding& data() const { return data_; }
   [[nodiscard]] const TensorParallel& tensor() const { return model_.tensor; }
   [[nodiscard]] ModelParts parts() const { return {model_.tensor, model_.expert}; }
-  // Whether ranks with other parts hold some of the layer's parameters in common, so that its gradient needs a unify action.
+  // True if ranks with other parts of the model also hold some of the layer's parameters, so that its gradient needs a unify
+  // action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
   // The chunks of this kind that this rank owns of a layer.
   [[nodiscard]] std::vector<std::uint32_t> owned(Kind kind, std::uint32_t layer) const;
-  // The chunks of a layer's gradient that are complete on this rank after all reductions; of them, those in the run of a norm.
+  // The chunks of a layer's gradient that are complete on this rank after all reductions; with a norm, only those in its run.
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(std::uint32_t layer) const;
   [[nodiscard]] std::vector<std::uint32_t> final_gradients(const Action& norm) const;
   // How many groups of a layer are reduced: its own, and after them those of the tied gradient.
   [[nodiscard]] std::uint32_t reduced_groups(std::uint32_t layer) const;
-  // First chunks of what holds all of a layer, in the runs of the layout: the weights that it computes with, and the gradients
-  // that its backward writes. For chunks that exist only for a short time on every rank (gathered weights, gradients to be
-  // reduced, visited weights), one chunk holds a whole group, so that the uses of a program do not grow with the number of
-  // ranks. `copy` 0: the weights that updates change; else a kept weight version, which is sharded in the same way.
+  // The first chunk of the weights that a layer computes with, or of the gradients that its backward writes; the layer's other
+  // chunks follow in the order of the layout's runs. One chunk of gathered weights, of gradients to be reduced or of visited
+  // weights holds a whole group, so that the uses of a program do not grow with the number of ranks. `copy` 0: the weights that
+  // updates change; else a kept weight version, which is sharded in the same way.
   [[nodiscard]] ChunkId weights(std::uint32_t layer, std::uint32_t copy = 0) const;
   [[nodiscard]] ChunkId gradients(std::uint32_t layer) const;
-  // The chunk that begins a run of them. `home`: the layer that declares the parameters.
+  // The first chunk of a run of these weights or gradients. `home`: the layer that declares the parameters.
   [[nodiscard]] ChunkId weights_at(std::uint32_t home, const LayoutRun& run, std::uint32_t copy) const {
     return ChunkId(index(weights(home, copy)) + run.first / weights_each());
   }
@@ -149,8 +153,9 @@ class StepMap {
     bool tied = false;
   };
   [[nodiscard]] Reduced reduced(std::uint32_t layer, std::uint32_t group) const;
-  // visited(): the buffer in which a visit gathers a group, if this rank does not hold all of it. shown(): whether the group is
-  // comes there from other ranks of data or pipeline. visited_in_place(): whether nothing comes from another rank.
+  // visited(): the buffer in which a visit gathers a group, if this rank does not hold all of it. shown(): whether data ranks
+  // or pipeline ranks must send parts of the group into that buffer. visited_in_place(): whether no other rank must send
+  // anything.
   [[nodiscard]] ChunkId visited(Kind kind) const { return ChunkId(kind == Kind::master ? visited_masters_ : visited_weights_); }
   [[nodiscard]] bool shown(Kind kind, std::uint32_t layer) const {
     return data().shards(kind) || !pipeline().speaks_for(layer);
@@ -158,7 +163,7 @@ class StepMap {
   [[nodiscard]] bool visited_in_place(Kind kind, std::uint32_t layer) const {
     return parts().ranks() == 1 && !shown(kind, layer);
   }
-  // Of the tied layer's own gradient: its chunk at this position in the declaring layer's run.
+  // The chunk of the tied layer's own gradient at this position in the declaring layer.
   [[nodiscard]] ChunkId tied_gradient(std::uint32_t chunk_in_layer) const;
   [[nodiscard]] ChunkId update_scratch() const { return ChunkId(update_scratch_); }  // for an optimizer of whole layers
   // Update actions of a layer: one for each group of chunks, or one for all of them.
@@ -166,22 +171,23 @@ class StepMap {
     const auto groups = layout_.trained_groups(layer);
     return options_.layer_unit ? std::min(groups, 1U) : groups;
   }
-  // The chunks of the layer that an update action updates here.
-  // A group of frozen chunks, which have a weight and nothing else.
+  // True if the group is frozen; frozen chunks have a weight and nothing else.
   [[nodiscard]] bool is_frozen(std::uint32_t layer, std::uint32_t of_group) const {
     return of_group >= layout_.trained_groups(layer);
   }
-  // Whether a visit needs the kind: parameters that are copies of masters need not be visited.
+  // True if a visit reads this kind. Parameters that are copies of master weights are not visited.
   [[nodiscard]] bool visits(Kind kind, const Action& visit) const {
     const auto& recipe = options_.recipe;
     if (kind == Kind::master) return recipe.has_master() && !is_frozen(visit.layer, visit.chunk);
     return !recipe.copies_master() || is_frozen(visit.layer, visit.chunk);
   }
+  // The chunks of the layer that an update action updates on this rank.
   [[nodiscard]] std::vector<std::uint32_t> updated_by(const Action& update) const;
-  // For an optimizer of whole layers: the layer's own tensors that train, and what it needs for a layer that this rank holds.
+  // For an optimizer of whole layers: layer_shape() has the layer's own tensors that train, layer_needs() what the optimizer
+  // needs for the layer.
   [[nodiscard]] LayerShape layer_shape(std::uint32_t layer) const;
   [[nodiscard]] const LayerNeeds& layer_needs(std::uint32_t layer) const { return layer_needs_[layer]; }
-  // If ranks share the state of such an optimizer, its update is split into prepare, exchange and update.
+  // True if ranks share the state of such an optimizer: its update is then split into prepare, exchange and update.
   [[nodiscard]] bool halves_updates() const { return options_.layer_unit && data().stage() >= 1; }
   // "second moment of layers.7.mlp, elements 4194304..8388607", "input of layers.3.attention, micro-batch 2".
   [[nodiscard]] std::string describe(ChunkId chunk) const;
@@ -205,11 +211,12 @@ class StepMap {
   void use_updated(std::vector<Use>& uses, const Action& update) const;
   [[nodiscard]] ChunkId kept(std::uint32_t layer, std::uint32_t copy) const;  // the first of kept_chunks()
   [[nodiscard]] std::uint32_t kept_chunks(std::uint32_t layer) const;
-  // Chunks of the layout in one chunk of the weights that a layer computes with, and of the gradients that it writes.
+  // How many chunks of the layout lie in one chunk of the weights that a layer computes with, or of the gradients that it
+  // writes.
   [[nodiscard]] std::uint32_t weights_each() const { return data().shards(Kind::parameter) ? data().group() : 1; }
   [[nodiscard]] std::uint32_t gradients_each() const { return data().folds_each() ? data().group() : 1; }
   [[nodiscard]] bool is_packed_by_share(const Chunk& chunk) const;
-  // How many of the layer's chunks have this kind: a frozen one has a weight only.
+  // How many of the layer's chunks have this kind; a frozen one has only a weight.
   [[nodiscard]] std::uint32_t chunks_with(Kind kind, std::uint32_t layer) const {
     return kind == Kind::parameter ? layout_.chunks_of(layer) : layout_.trained_chunks(layer);
   }
@@ -230,7 +237,7 @@ class StepMap {
   std::vector<Kind> kinds_;
   ChunkTable chunks_;
   ActivationBuffers buffers_;
-  std::vector<std::uint32_t> state_first_;  // a layer, a kind
+  std::vector<std::uint32_t> state_first_;  // [layer · kinds + kind]
   ChunkId tied_gradient_{};
   std::vector<std::uint32_t> gathered_, buckets_;  // [layer]; empty if not used
   std::uint32_t tied_bucket_ = kNone;

@@ -25,7 +25,7 @@ void StepMap::use_gradients(std::vector<Use>& uses, const Action& a) const {
   }
 }
 
-// Of an action of a layer.
+// The chunks of one phase of a layer action.
 void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   const auto& phase = phases_.phase(a);
   const bool last = a.layer + 1 == layers(), backward = is_backward(a.op);
@@ -67,7 +67,7 @@ void StepMap::use_survey(std::vector<Use>& uses, Access access) const {
   if (buffers_.survey_spec()) use_some(uses, buffers_.survey(), access);
 }
 
-// What is exchanged for the visit, and of the weights that this rank shows to others, or has alone, all of the group.
+// The chunks that the visit exchanges, and the group's own weights if nothing is exchanged.
 void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
   uses = uses_of(*this, collectives_of(*this, a));
   const auto read_here = [&](Kind kind) {
@@ -78,8 +78,8 @@ void StepMap::use_visited(std::vector<Use>& uses, const Action& a) const {
     if (visits(kind, a)) read_here(kind);
 }
 
-// An update at once, or in halves: the first reads weights and gradients, the second writes weights; each state belongs to one
-// half.
+// An update is whole or in halves. The first half reads weights and gradients, the second writes weights; each state belongs to
+// one half.
 void StepMap::use_updated(std::vector<Use>& uses, const Action& a) const {
   const bool halves = halves_updates(), prepares = a.op == Op::prepare, finishes = a.op == Op::update;
   const auto access = [&](Kind kind) -> std::optional<Access> {

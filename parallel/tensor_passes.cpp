@@ -37,7 +37,7 @@ class TensorExchanges {
     if (has_dx) exchange(Op::combine, Payload::gradient, a, a.layer);
   }
   void exchange(Op op, Payload payload, const Action& of, std::uint32_t layer) {
-    if (map_.tensor().ranks == 1) return;  // only a survey of tiles
+    if (map_.tensor().ranks == 1) return;  // one rank: only a survey of tiles, without an exchange
     out_.actions.push_back({.op = op, .layer = layer, .micro_batch = of.micro_batch, .payload = payload});
   }
 

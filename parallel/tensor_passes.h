@@ -6,8 +6,9 @@
 
 namespace terrace {
 
-// Combines what each layer action computed a part of, and with sequence parallelism assembles what it reads, just before it. A
-// loss that needs a survey gets it before every action that computes the loss. Applied after with_recompute().
+// Combines the ranks' parts after each layer action that computes them, and with sequence parallelism assembles an action's
+// input just before it. If the loss needs a survey, one is made before every action that computes the loss. Applied after
+// with_recompute().
 Program with_tensor_exchanges(const Program& program, const StepMap& map);
 // Unifies a layer's gradient just before its norm. Applied after the norms.
 Program with_unions(const Program& program, const StepMap& map);

@@ -23,7 +23,7 @@ Shape with_length(const Shape& shape, std::uint32_t dim, std::int64_t length) {
   }
 }
 
-// Of one place of the dimension.
+// The elements of one place of the dimension.
 std::int64_t elements_behind(const Shape& shape, std::uint32_t dim) {
   std::int64_t inner = 1;
   for (std::size_t d = dim + 1; d < shape.rank(); ++d) inner *= shape[d];
@@ -34,7 +34,7 @@ std::uint32_t stride_of(const TensorSplit& split, std::uint32_t ranks) {
   return split.stride != 0 ? split.stride : ranks / split.ways;
 }
 
-// Which block of the dimension, and of the other one.
+// The number of this rank's block in the split dimension, and in the other dimension.
 std::uint32_t block_number(const TensorSplit& split, const TensorParallel& tensor) {
   return tensor.rank / stride_of(split, tensor.ranks) % split.ways;
 }
@@ -59,7 +59,7 @@ std::vector<Places> places_of(const std::vector<std::int64_t>& parts, std::uint3
   return all;
 }
 
-// A matrix of which both dimensions are cut: row by row.
+// For a matrix with both dimensions cut: goes row by row.
 void each_run_of_block(const Shape& shape, const TensorSplit& split, const TensorParallel& tensor, std::int64_t first,
                        std::int64_t end, const std::function<void(const SplitRun&)>& use) {
   const auto whole = whole_shape(shape, split);
@@ -110,7 +110,7 @@ Shape whole_shape(const Shape& part, const TensorSplit& split) {
 std::uint32_t rank_of(std::uint64_t element, const Shape& shape, const TensorSplit& split, std::uint32_t ranks) {
   if (split.parts.empty()) return 0;
   const auto whole = whole_shape(shape, split);
-  // The block in which a place of some parts lies.
+  // The block that contains a place of the dimension.
   const auto block_at = [](std::int64_t place, const std::vector<std::int64_t>& parts, std::uint32_t blocks) {
     auto part = parts.begin();
     while (place >= *part) place -= *part++;
@@ -142,7 +142,7 @@ void each_run(const Shape& shape, const TensorSplit& split, const TensorParallel
   const auto inner = elements_behind(shape, split.dim);
   const auto block = static_cast<int>(block_number(split, tensor)), ways = static_cast<int>(split.ways);
   const auto whole_length = whole_shape(shape, split)[split.dim];
-  const auto row = shape[split.dim] * inner;  // elements of the dimension and all behind it
+  const auto row = shape[split.dim] * inner;  // elements of the dimension and of all after it
   const auto end = static_cast<std::int64_t>(first + count);
   for (auto outer = static_cast<std::int64_t>(first) / row; outer * row < end; ++outer) {
     std::int64_t place = 0, whole_place = 0;  // where a part begins

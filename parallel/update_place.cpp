@@ -20,7 +20,7 @@ UpdatePlace::UpdatePlace(double device_share) : device_share_(device_share) {
                 Exit::usage);
 }
 
-// An update runs on the device if the whole part of number · share increases with it.
+// Update n runs on the device if ⌊(n + 1) · share⌋ > ⌊n · share⌋, which spreads the share evenly.
 Tier UpdatePlace::of(std::uint64_t number) const {
   const auto before = [&](std::uint64_t n) { return std::floor(static_cast<double>(n) * device_share_); };
   return before(number + 1) > before(number) ? Tier::device : Tier::host;

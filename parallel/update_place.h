@@ -1,4 +1,4 @@
-// Where updates run: on the host, on the device, or a share of them on the device and the rest on the host.
+// The place of updates: on the host, on the device, or a share of them on the device and the rest on the host.
 //
 // A share is spread evenly over the model's groups of chunks, so that both processors work during the whole step. The place of
 // an update does not change its bits (docs/internals/optimizers.md).
@@ -28,7 +28,7 @@ class UpdatePlace {
   double device_share_ = 0;
 };
 
-std::string to_text(const UpdatePlace& place);   // "host", "device", or the device's share of them: "0.25"
-std::string in_words(const UpdatePlace& place);  // completes a sentence after "on": "the host"
+std::string to_text(const UpdatePlace& place);   // "host", "device", or the device's share: "0.25"
+std::string in_words(const UpdatePlace& place);  // follows the word "on" in a sentence: "the host"
 
 }  // namespace terrace

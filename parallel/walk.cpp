@@ -7,7 +7,8 @@
 namespace terrace {
 namespace {
 
-// What a disk needs under way for its full rate several times over; and no more than this part of a small tier.
+// Limits for bytes of kept fills: several times what a disk needs under way for its full rate, and 1/kShareOfFilled of a small
+// tier.
 constexpr std::uint64_t kMostFilledBytes = 32 * kMiB, kShareOfFilled = 4;
 
 }  // namespace
@@ -23,7 +24,7 @@ void Walk::begin(const Program& program) {
     find_uses(program);
 }
 
-// They are made once, for the policy and for the walk.
+// Finds all uses once, for the policy and for the walk.
 void Walk::find_uses(const Program& program) {
   program_ = &program;
   uses_.clear();
@@ -79,7 +80,7 @@ void Walk::run(const Program& program, Sink& sink) {
     policy_.set_position(i);
     switch (action.op) {
       case Op::prefetch: prefetch(action); break;
-      case Op::release: drop_dead(i); break;  // nothing to do for any lane
+      case Op::release: drop_dead(i); break;  // no lane has work
       case Op::offload: offload(action, sink); break;
       default: compute(i, action, sink); break;
     }
@@ -123,7 +124,7 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
   auto granted = acquire(action, uses, tier, lane, sink);
   retry_prefetches(sink);
 
-  if (action.op == Op::verdict) {  // squares are not chunks: so here it waits for the norms, and updates wait for it
+  if (action.op == Op::verdict) {  // squares are not chunks, so the verdict's order with norms and updates is set here
     granted.after.merge(now(Lane::compute));
     verdict_ = Clock::after(lane, sequence_[index(lane)] + 1);
   }
@@ -140,7 +141,7 @@ void Walk::compute(std::uint64_t at, const Action& action, Sink& sink) {
   drop_dead(at);
 }
 
-// Optimizer states before their first update, and a cache before its first position, have no content yet.
+// Optimizer states before their first update, and a cache before its first position, have no content: they are overwritten.
 std::span<const Use> Walk::let_empty_begin(const Action& action, std::span<const Use> uses) {
   const auto begins_empty = [&](const Use& use) {
     return use.access == Access::update && (action.op == Op::decode || is_optimizer_state(residency_.kind_of(use.chunk))) &&
@@ -165,7 +166,7 @@ void Walk::forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier t
 Residency::Granted Walk::acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink) {
   // Moves that make room for a message do not wait for the previous message, which another rank may send much later.
   const auto place_lane = is_message(lane) ? map_.places().lane_of(tier) : lane;
-  // Writes that make room for a fill begin as soon as their own chunks are filled, so that several are under way.
+  // Writes that make room for a fill begin as soon as their own chunks are filled, so that several run at once.
   const auto not_before = action.op == Op::fill ? Clock{} : now(place_lane);
   moves_.clear();
   Residency::Granted granted;

@@ -1,6 +1,6 @@
 // Walks a program in program order: requests what every action needs from residency, and passes moves and computations to a
-// sink. The executor's sink runs them, the simulator's adds up their time, the planner's only counts them. All three see the
-// same decisions, because only the walk requests them.
+// sink. The executor's sink runs them, the simulator's times them. Both see the same decisions, because only the walk makes
+// requests.
 //
 // Owner:   executor, simulator or planner, each with its own Residency and Belady policy, which live as long as the run.
 // Threads: the owner's. Errors: DoesNotFit, naming the action; moves already given to the sink stay valid.
@@ -26,7 +26,8 @@ class Sink {
   // Runs the action as operation `sequence` of `lane`; use i lies at granted.offsets[i].
   virtual void compute(const Action& action, std::span<const Use> uses, const Residency::Granted& granted, Lane lane,
                        std::uint64_t sequence) = 0;
-  // Whether it is known here that the action, whose phase is optional, would do nothing: then nothing is requested for it.
+  // For an action with an optional phase: true if the sink knows that it would do nothing. The walk then requests nothing for
+  // it.
   virtual bool leaves_out(const Action&) { return false; }
 };
 
@@ -34,8 +35,8 @@ class Walk {
  public:
   Walk(const StepMap& map, Residency& residency, Belady& policy) : map_(map), residency_(residency), policy_(policy) {}
 
-  // The first update overwrites moments without content instead of reading them. A program that runs several times in a row
-  // must be the same, unchanged object: what its actions use is found once.
+  // The first update overwrites moments that have no content yet instead of reading them. A program that runs several times in
+  // a row must be the same unchanged object, because its actions' uses are found only once.
   void run(const Program& program, Sink& sink);
   // Gives every state chunk with content, except gradients, a valid copy on disk.
   void flush(Sink& sink);
@@ -49,7 +50,7 @@ class Walk {
   void prefetch(const Action& action);
   void offload(const Action& action, Sink& sink);
   void compute(std::uint64_t at, const Action& action, Sink& sink);  // at: its position in the program
-  // Steps of compute(): which uses begin without content, which prefetches are no longer needed, the request, what is dead.
+  // Steps of compute(): let uses begin without content, forget unneeded prefetches, request the uses, drop dead chunks.
   std::span<const Use> let_empty_begin(const Action& action, std::span<const Use> uses);
   void forget_prefetches(std::uint64_t at, std::span<const Use> uses, Tier tier);
   Residency::Granted acquire(const Action& action, std::span<const Use> uses, Tier tier, Lane lane, Sink& sink);
@@ -58,7 +59,7 @@ class Walk {
   const StepMap& map_;
   Residency& residency_;
   Belady& policy_;
-  // Moves wait until the lane's current action starts: so the prefetch depth is a distance in time.
+  // Moves wait until the lane's current action starts, so the prefetch depth is a distance in time.
   [[nodiscard]] Clock now(Lane lane) const { return Clock::after(lane, sequence_[index(lane)]); }
 
   std::array<std::uint64_t, kLanes> sequence_{};  // [lane]: number of its last action
@@ -79,8 +80,8 @@ class Walk {
   };
   void release_awaited(const Use& use);
   std::vector<Awaited> awaited_;
-  // The last fills keep their places for a while. The chunk that was filled last is the one that is needed last, so without
-  // them each fill would take the place of the one before it, and wait for its write.
+  // The last fills keep their places for a while. The chunk filled last is needed last, so each fill would otherwise evict the
+  // chunk of the fill before it and wait for that write.
   struct Filled {
     std::vector<Use> uses;
     Tier tier{};
@@ -88,18 +89,18 @@ class Walk {
     std::uint64_t bytes = 0;
   };
   void keep_filled(std::span<const Use> uses, Tier tier, const Clock& after);
-  void release_filled(std::uint64_t most_bytes);  // until no more are kept
+  void release_filled(std::uint64_t most_bytes);  // until at most this many are kept
   std::deque<Filled> filled_;
   std::uint64_t filled_bytes_ = 0;
-  // Of the program at hand: action i has those from first_use_[i] to first_use_[i + 1], and what is dead after it likewise.
+  // For the current program: action i has the uses from first_use_[i] to first_use_[i + 1]; dead_ and first_dead_ likewise.
   const Program* program_ = nullptr;
   std::vector<Use> uses_;
   std::vector<ChunkId> dead_;
   std::vector<std::size_t> first_use_, first_dead_;
-  std::vector<std::uint64_t> used_at_;  // [chunk]: the action that used it last
+  std::vector<std::uint64_t> used_at_;  // [chunk]: position of the action that used it last
   Clock verdict_;                       // the last one
   std::vector<Move> moves_;
-  std::vector<Use> begun_;  // of an action, some without content
+  std::vector<Use> begun_;  // an action's uses, changed by let_empty_begin()
 };
 
 }  // namespace terrace

@@ -2,9 +2,9 @@
 //
 //   mean = (((w₀ + w₁) + w₂) + …) ÷ ranks     in fp32, fp64 for fp64 weights; bf16 is widened before and rounded once after
 //
-// On several machines the sum has the order of comm/machines.h.
+// On several machines, the sum is made in the order of comm/machines.h.
 //
-// The program visits one chunk and then fills it: the first write after the reads averages the chunk.
+// The program visits each chunk and then fills it; the first write after the reads averages the chunk.
 //
 // Owner:   the engine; borrows communicator and device. Holds the weights of one chunk.
 // Threads: the thread of the stream that visits and fills. Errors: those of the communicator.

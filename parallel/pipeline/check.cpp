@@ -105,7 +105,7 @@ void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task) {
 void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position) {
   const DoneTable table(s.placement, s.micro_batches);
   const auto waits = [&](std::uint32_t rank) { return position[rank] < s.tasks[rank].size(); };
-  // Whether a task stands in its rank's list before the position, that is, has run.
+  // True if a task has run, that is, lies before the position in its rank's list.
   const auto has_run = [&](std::uint32_t rank, const Task& task) {
     const auto end = s.tasks[rank].begin() + static_cast<std::ptrdiff_t>(position[rank]);
     return std::any_of(s.tasks[rank].begin(), end, [&](const Task& t) {
@@ -132,7 +132,7 @@ void throw_deadlock(const Schedule& s, const std::vector<std::size_t>& position)
     if (next == rank) break;
     rank = next;
   }
-  const auto begin = std::ranges::find(path, rank) - path.begin();  // what leads into the circle is no part of it
+  const auto begin = std::ranges::find(path, rank) - path.begin();  // the ranks before it are not part of the circle
   for (auto i = static_cast<std::size_t>(begin); i < lines.size(); ++i) text += lines[i];
   throw Error(text);
 }

@@ -1,7 +1,7 @@
-// Proves a schedule: every task of every stage and micro-batch once and on its own rank, forwards before backwards, input
-// halves before weight halves, backwards of a stage in micro-batch order on a replica, and no tasks that wait for one another
-// in a circle, messages included (connect.h). For an asynchronous order also that no forward reads a weight version that does
-// not exist yet.
+// Proves a schedule: every task of every stage and micro-batch runs once and on its own rank, forwards before backwards, input
+// halves before weight halves; a replica runs a stage's backwards in micro-batch order; and no tasks wait for one another in a
+// circle, messages included (connect.h). For an asynchronous order, it also proves that no forward reads a weight version that
+// does not exist yet.
 //
 // Pure. Threads: any. Errors: Error(Exit::runtime) with rank, position and task, or with the whole circle.
 // Error(Exit::usage) for directions that wait for each other's gradients, which happens only if gradients are summed in turn.
@@ -16,9 +16,10 @@ namespace terrace::pipeline {
 
 void check(const Schedule& schedule);
 
-// The circle in which the ranks at these positions wait for one another.
+// Throws an error with the circle in which the ranks at these positions wait for one another.
 [[noreturn]] void throw_deadlock(const Schedule& schedule, const std::vector<std::size_t>& position);
-// For directions whose gradients are summed in turn: a rank's next gradient waits for another direction's, and that one for it.
+// Throws for directions whose gradients are summed in turn, if a rank's next gradient waits for another direction's gradient
+// and that one waits for it.
 [[noreturn]] void throw_gradients_out_of_turn(std::uint32_t rank, const Task& task);
 
 }  // namespace terrace::pipeline

@@ -22,20 +22,20 @@ namespace {
 
 using LaneKey = std::tuple<std::uint32_t, std::uint32_t, Payload>;
 
-// What crosses an edge for a micro-batch, in one direction.
+// One activation or gradient that crosses an edge for a micro-batch.
 struct Crossing {
   std::uint32_t edge = 0, micro_batch = 0;
   Payload payload = Payload::activation;
 };
 
-// The messages of a schedule's tasks, asked for in the order of every rank's list.
+// The messages of a schedule's tasks. Callers query the tasks of each rank in the order of its list.
 class Messages {
  public:
   explicit Messages(const Schedule& s) : s_(s), edges_(s.placement), ungraded_(std::size_t{edges_.count()} * s.micro_batches) {
     for (std::uint32_t e = 0; e < edges_.count(); ++e)
       std::fill_n(ungraded_.begin() + static_cast<std::ptrdiff_t>(place(e, 0)), s.micro_batches, edges_[e].readers);
   }
-  // What the task's result goes out with. A gradient goes when the last of its readers on that rank has added to it.
+  // The messages that carry the task's result. A gradient is sent when the last of its readers on that rank has added to it.
   std::vector<Crossing> sent_by(const Task& t) {
     std::vector<Crossing> all;
     if (t.work == Work::weight) return all;
@@ -48,7 +48,7 @@ class Messages {
       if (--ungraded_[place(e, t.micro_batch)] == 0) all.push_back({e, t.micro_batch, Payload::gradient});
     return all;
   }
-  // What it needs of other ranks.
+  // The messages that the task needs from other ranks.
   [[nodiscard]] std::vector<Crossing> needed_by(const Task& t) const {
     std::vector<Crossing> all;
     if (t.work == Work::weight) return all;
@@ -78,7 +78,7 @@ class Messages {
   std::vector<std::uint32_t> ungraded_;  // [edge, micro-batch] readers whose backward has not run
 };
 
-// Runs the ranks with sends that block until they have been asked for, and writes what each of them did.
+// Simulates the ranks with sends that block until the receive is posted, and records each rank's actions.
 class Connecting {
  public:
   Connecting(const Schedule& s, Reduced reduced, Verdicts verdicts)
@@ -118,16 +118,16 @@ class Connecting {
   enum class State : std::uint8_t { none, asked_for, sent, used };
   struct Place {
     std::size_t task = 0;
-    bool ready = false;                  // asked for what the next task needs
-    bool computed = false;               // and has to send the result
-    std::vector<Crossing> to_send = {};  // so much of it is left
+    bool ready = false;                  // the receives for the next task are posted
+    bool computed = false;               // the task has run; its result must be sent
+    std::vector<Crossing> to_send = {};  // the messages that are left
   };
 
   State& state(const Crossing& c) {
     const auto row = (c.payload == Payload::activation ? 0U : 1U) * std::size_t{messages_.edges()} + c.edge;
     return states_[row * s_.micro_batches + c.micro_batch];
   }
-  // All of the lane that comes before it, too.
+  // Posts the receive, and those for all earlier messages of its lane.
   void ask(const Crossing& wanted) {
     auto& lane = lanes_[messages_.lane_of(wanted)];
     const auto rank = messages_.message(wanted).destination;
@@ -178,13 +178,14 @@ class Connecting {
   [[nodiscard]] bool two_directions() const { return s_.placement.rank_of.size() > 1; }
   static bool has_gradient(const Task& task) { return task.work == Work::backward || task.work == Work::weight; }
   std::uint32_t& gradients(const Task& task) { return gradients_[s_.replica_of(task.micro_batch)][task.stage]; }
-  // The last one of the round before is where this one goes.
+  // This gradient uses the place of the previous round's gradient, which must have been reduced.
   bool waits_for_reduction(const Task& task) {
     const auto replicas = static_cast<std::uint32_t>(s_.placement.rank_of.size());
     return two_directions() && reduced_ == Reduced::each_round && writes_gradient(task, s_.placement.stages, replicas) &&
            task.micro_batch / replicas > rounds_reduced_[task.stage];
   }
-  // How many verdicts have been given by all ranks, or by one: as many updates as all its stages have the gradients of.
+  // How many verdicts all ranks, or one rank, can have run: the number of updates for which all their stages have computed the
+  // gradients.
   [[nodiscard]] std::uint32_t given(std::optional<std::size_t> by = {}) const {
     auto least = s_.micro_batches;
     for (std::uint32_t stage = 0; stage < s_.placement.stages; ++stage)
@@ -196,7 +197,7 @@ class Connecting {
     const auto before = has_gradient(task) ? task.micro_batch / s_.update_every : 0;
     return given() < std::max(before, verdicts_ == Verdicts::before_all ? given(rank) : 0);
   }
-  // Behind the last gradient of a round: its reduction, on all ranks of the stage at once.
+  // Counts the gradient. After the last one of a round, adds the reduction on all ranks of the stage at once.
   void add_gradient(const Task& task) {
     ++gradients(task);
     const auto replicas = static_cast<std::uint32_t>(s_.placement.rank_of.size());
@@ -227,7 +228,7 @@ class Connecting {
             verdicts_ == Verdicts::before_all ? ", `zero` 1" : ""));
   }
 
-  // Everybody waits: one who cannot send is asked now.
+  // All ranks wait. Posts the receive for a rank that cannot send yet.
   bool ask_early() {
     for (std::size_t rank = 0; rank < at_.size(); ++rank) {
       const auto& to_send = at_[rank].to_send;
@@ -242,9 +243,9 @@ class Connecting {
   Messages messages_;
   const Reduced reduced_;
   const Verdicts verdicts_;
-  std::vector<std::vector<std::uint32_t>> gradients_;  // [replica][stage] so many have been computed
+  std::vector<std::vector<std::uint32_t>> gradients_;  // [replica][stage] how many have been computed
   std::vector<std::uint32_t> rounds_reduced_;          // [stage]
-  std::map<LaneKey, std::deque<Crossing>> lanes_;      // what is sent and not yet asked for
+  std::map<LaneKey, std::deque<Crossing>> lanes_;      // messages whose receive is not posted yet
   std::vector<State> states_;
   std::vector<Place> at_;
   Connected out_;

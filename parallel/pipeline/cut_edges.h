@@ -1,5 +1,6 @@
-// The edges between ranks: one for each stage and each other rank that reads its result. For each micro-batch the result goes
-// over the edge once, also if several stages of that rank read it, and its gradient comes back once, summed over those stages.
+// The edges between ranks: one for each stage and each other rank that reads its result. For each micro-batch, the result
+// crosses the edge once, even if several stages of that rank read it, and its gradient comes back once, summed over those
+// stages.
 //
 // Owner:   the code that walks a schedule. Threads: const after construction.
 #pragma once

@@ -13,8 +13,8 @@
 
 namespace terrace::pipeline {
 
-// Whether a task writes gradients that are reduced. In two directions they are reduced once the whole stage's are complete: the
-// last layer's backward is whole, and computes its gradient in the place of its input half.
+// True if a task writes gradients that are reduced. In two directions, the last stage's input half counts too, because the last
+// layer's backward is whole and runs in the place of its input half.
 inline bool writes_gradient(const Task& task, std::uint32_t stages, std::uint32_t replicas) {
   if (task.work == Work::input) return replicas > 1 && task.stage + 1 == stages;
   return task.work != Work::forward;
@@ -40,7 +40,7 @@ class DoneTable {
     return ends_[place(task.work == Work::backward ? Work::weight : task.work, task.stage, task.micro_batch)];
   }
 
-  // Visits the tasks that `task` needs first, until `visit` returns false; returns whether it never did.
+  // Visits the tasks that must run before `task`, until `visit` returns false; returns true if it never did.
   template <class Visit>
   bool all_needs(const Task& task, const Visit& visit) const {
     const auto all_of = [&](Work work, std::span<const std::uint32_t> stages) {
@@ -54,7 +54,7 @@ class DoneTable {
     }
   }
 
-  // For a gradient that is summed between ranks round by round: the gradients of the previous round.
+  // For a gradient that is summed between ranks after each round: visits the gradients of the previous round.
   template <class Visit>
   bool all_of_round_before(const Task& task, std::uint32_t replicas, const Visit& visit) const {
     const bool gradient = writes_gradient(task, stages_, replicas);

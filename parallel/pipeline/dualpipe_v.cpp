@@ -7,7 +7,7 @@
 namespace terrace::pipeline {
 namespace {
 
-// One rank's list: stage a is its outer one (near the first layers), stage b its inner one, which the V comes back through.
+// Writes one rank's list. Side 0 is the rank's stage on the way down the V, side 1 its stage on the way back.
 class Writer {
  public:
   Writer(std::uint32_t rank, std::uint32_t stages) : stage_{rank, stages - 1 - rank} {}
@@ -34,8 +34,8 @@ class Writer {
 
 }  // namespace
 
-// Eight phases (DeepSeek 2025, cut in half by the V). A forward of one side stands beside a backward of the other, so that
-// expert parallelism's all-to-alls of the one hide behind the computing of the other.
+// Eight phases (DeepSeek 2025, cut in half by the V). A forward of one side is next to a backward of the other, so that the
+// all-to-alls of expert parallelism in one can be hidden by the computing of the other.
 Schedule dualpipe_v(const OrderOptions& o) {
   const auto p = o.ranks, m = o.micro_batches;
   if (m < 2 * p)
@@ -56,7 +56,7 @@ Schedule dualpipe_v(const OrderOptions& o) {
     times(behind, [&](auto) { w.input(1), w.weight(), w.forward(1); });
     times(m - 2 * p + rank + 1, [&](auto) { w.forward(0), w.backward(1), w.forward(1), w.backward(0); });
     times(behind, [&](auto) { w.backward(1), w.forward(1), w.backward(0); });
-    const auto last = rank + 1;  // in its second half weights wait, since other ranks wait for the inputs
+    const auto last = rank + 1;  // in its second half, weight halves wait: other ranks need the inputs first
     times(last, [&](std::uint32_t i) {
       for (const int side : {1, 0}) {
         if (2 * i + (side == 0 ? 1 : 0) >= last) {

@@ -5,8 +5,9 @@
 namespace terrace::pipeline {
 namespace {
 
-// As many micro-batches as there are ranks go through each chunk in turn, then the next so many. What is left over joins the
-// last group: one of its own would be too small to bring its first backward in time, and the ranks would wait for one another.
+// Micro-batches go through the chunks in groups: all of one group pass each chunk in turn, then the next group does. A group
+// has as many micro-batches as there are ranks. The rest joins the last group: in a smaller group of its own, its first
+// backward would come too late, and the ranks would wait for one another.
 struct Groups {
   explicit Groups(const OrderOptions& o)
       : size(o.ranks), count(std::max(1U, o.micro_batches / o.ranks)), end(o.micro_batches) {}

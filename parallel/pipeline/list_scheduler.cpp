@@ -15,11 +15,11 @@ namespace {
 
 constexpr double kNotYet = std::numeric_limits<double>::infinity();
 
-// A stage on one rank for one replica's micro-batches, and which of them is next for each kind of work.
+// A stage on one rank for one replica's micro-batches, and the next micro-batch for each kind of work.
 struct Local {
   std::uint32_t stage = 0, replica = 0;
   std::uint32_t forward = 0, input = 0, weight = 0;  // micro-batches
-  std::uint32_t deeper = 0;                          // stages behind it on this rank: each needs room for one activation
+  std::uint32_t deeper = 0;                          // later stages on this rank: each needs room for one activation
 };
 
 class Scheduler {
@@ -64,7 +64,7 @@ class Scheduler {
   }
 
  private:
-  // When everything that the task needs has come; kNotYet when some of it has not been started.
+  // The time at which everything that the task needs has arrived; kNotYet if some of it has not been started.
   double ready(const Task& task, std::uint32_t rank) const {
     double latest = 0;
     const auto visit = [&](const Task& need) {
@@ -120,7 +120,7 @@ class Scheduler {
     }
   }
 
-  // The next moment at which some rank may find something: it becomes free, or what it needs comes.
+  // The next moment at which some rank may start a task: it becomes free, or something that it needs arrives.
   double next_event(double now) const {
     double soonest = kNotYet;
     for (std::uint32_t rank = 0; rank < locals_.size(); ++rank) {

@@ -1,5 +1,5 @@
-// Writes an order by simulating it: an idle rank takes the first ready task by a policy, as long as its live activations stay
-// under a cap. Graham's list scheduling (1966); the cap is the number of activations that fit into the tiers' budgets.
+// Writes an order by simulating it: an idle rank takes the ready task that a policy puts first, if its live activations stay
+// within a cap. Graham's list scheduling (1966); the cap is the number of activations that fit into the tiers' budgets.
 //
 // Pure. Threads: any. Errors: Error(Exit::usage) if no order exists under the cap: a rank needs room for one activation of
 // each of its stages.
@@ -12,7 +12,7 @@
 
 namespace terrace::pipeline {
 
-// Which ready task is first: one kind of work before another; within a kind the deepest stage, or the one nearest to the input.
+// The order of ready tasks: one kind of work before another; within a kind, the deepest stage or the one nearest to the input.
 struct ListPolicy {
   Work first = Work::input, second = Work::forward, third = Work::weight;
   bool deepest_forward = true, deepest_input = true;
@@ -21,11 +21,11 @@ struct ListOptions {
   std::uint32_t micro_batches = 1;
   std::uint32_t cap = 1;  // live activations of a rank, each of one stage
   bool halves = true;     // false: backwards are whole
-  StageCosts costs = {};  // with a reduction after each round, a gradient waits for those of the previous round
+  StageCosts costs = {};  // if they reduce after each round, a gradient waits for the previous round
 };
 Schedule list_schedule(const Placement& placement, const ListOptions& options, const ListPolicy& policy = {});
 
-// The order with the shortest makespan of all policies, because no policy is best for every number of ranks and micro-batches.
+// The order with the shortest makespan over all policies; no single policy is best for every number of ranks and micro-batches.
 Schedule best_list_schedule(const Placement& placement, const ListOptions& options);
 
 }  // namespace terrace::pipeline

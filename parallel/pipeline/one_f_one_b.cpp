@@ -2,7 +2,7 @@
 
 namespace terrace::pipeline {
 
-// A rank runs ahead by as many forwards as there are ranks behind it, then keeps the balance.
+// A rank first runs as many forwards as there are ranks behind it, then alternates one forward and one backward.
 Schedule one_f_one_b(const OrderOptions& o) {
   Schedule s{.placement = one_stage_a_rank(o.ranks), .micro_batches = o.micro_batches, .tasks = {}};
   const auto m = o.micro_batches;

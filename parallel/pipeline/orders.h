@@ -1,11 +1,10 @@
 // Orders of a pipeline: pure functions of a few lines that write the task lists of the ranks. To add one: its own file, a CMake
 // line, and its line in the table in orders.cpp.
 //
-// With p ranks and m micro-batches; F, I, W the times of a stage's forward and of its backward's halves, B = I + W. Every order
-// takes any m ≥ 1 unless it says otherwise. Backwards of one stage run in micro-batch order, because gradients are folded in
-// it.
+// p: ranks, m: micro-batches, r: a rank. Every order takes any m ≥ 1 unless its line says otherwise. Backwards of one stage run
+// in micro-batch order, because gradients are folded in that order.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for degrees that an order does not support, with the nearest that it does.
+// Pure. Threads: any. Errors: Error(Exit::usage) for degrees that an order does not support, with the nearest supported ones.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +19,7 @@ namespace terrace::pipeline {
 struct OrderOptions {
   std::uint32_t ranks = 1, micro_batches = 1;
   std::uint32_t chunks = 2;   // stages of each rank, for orders that interleave
-  std::uint32_t updates = 1;  // updates in a step, for asynchronous orders: each covers the same number of micro-batches
+  std::uint32_t updates = 1;  // updates in a step, for asynchronous orders; each covers `micro_batches`
 };
 
 Schedule layerwise(const OrderOptions& options);    // one micro-batch after another through all stages
@@ -39,7 +38,7 @@ Schedule pipedream_2bw(const OrderOptions& options);  // all stages are one upda
 struct NamedOrder {
   std::string_view name;  // as `schedule` takes it
   Schedule (*write)(const OrderOptions&);
-  bool asynchronous = false;  // gives other weights than one rank
+  bool asynchronous = false;  // its weights differ from those of a run on one rank
 };
 std::span<const NamedOrder> all_orders();
 Schedule write_order(std::string_view name, const OrderOptions& options);

@@ -4,7 +4,7 @@
 
 namespace terrace::pipeline {
 
-// The newest weights of the stage when a forward runs, and the same ones in its backward. On rank r forward i comes behind
+// A forward reads the stage's newest weights, and its backward reads the same version. On rank r, forward i comes after
 // backward i − (p − r).
 Schedule pipedream(const OrderOptions& o) {
   auto s = one_f_one_b({.ranks = o.ranks, .micro_batches = o.micro_batches * o.updates});

@@ -8,8 +8,8 @@
 
 namespace terrace::pipeline {
 
-// W(k + 1) = W(k) − η∇f(W(k − 1)): gradients of a whole update are computed on what the update before the last has made. With
-// m ≥ p every stage has made it before the first forward that reads it.
+// W(k + 1) = W(k) − η∇f(W(k − 1)): all gradients of an update are computed with the weights from before the previous update.
+// With m ≥ p, every stage has these weights before the first forward that reads them.
 Schedule pipedream_2bw(const OrderOptions& o) {
   if (o.micro_batches < o.ranks && o.updates > 1)
     throw RefusedSetting(

@@ -54,7 +54,7 @@ std::uint32_t stage_of(const Pipeline& p, std::uint32_t layer) {
   return static_cast<std::uint32_t>(std::ranges::upper_bound(p.begins, layer) - p.begins.begin()) - 1;
 }
 
-// Whose results each stage reads: those of the one before it, and where a skip ends in it, those of the one where it begins.
+// The stages whose results each stage reads: the one before it, and for a skip that ends in it, the one where the skip begins.
 std::vector<std::vector<std::uint32_t>> inputs_of(const Pipeline& p, const Skips& skips) {
   auto inputs = chain(p.schedule.placement.stages);
   for (std::uint32_t l = 0; l < p.layers(); ++l) {
@@ -65,7 +65,7 @@ std::vector<std::vector<std::uint32_t>> inputs_of(const Pipeline& p, const Skips
   return inputs;
 }
 
-// The x(k) that a rank reads of what a stage gives, in ascending order.
+// The k, in ascending order, of all x(k) that a rank reads from a stage.
 std::vector<std::uint32_t> read_of(const Pipeline& p, const Skips& skips, std::uint32_t stage, std::uint32_t rank,
                                    std::uint32_t micro_batch) {
   const auto computes = [&](std::uint32_t layer) { return p.schedule.rank_of(stage_of(p, layer), micro_batch) == rank; };
@@ -89,13 +89,14 @@ void add_message(Program& p, const Pipeline& pipeline, const Skips& skips, const
                          .peer = sends ? m.destination : m.source});
 }
 
-// Behind the last gradient: those of the stage's layers, as their backwards ran.
+// Adds the reductions of the stage's layers, in the order in which their backwards ran.
 void add_reductions(Program& p, const Pipeline& pipeline, const Task& t) {
   for (auto l = pipeline.begins[t.stage + 1]; l-- > pipeline.begins[t.stage];)
     p.actions.push_back({.op = Op::reduce, .layer = l, .micro_batch = t.micro_batch});
 }
 
-// A result that a skip begins at is then a stage's, and leaves for the skip's rank before the next layer gives it up.
+// Cuts stages where skips begin. The skipped result is then a stage's result, and is sent to the skip's rank before the next
+// layer frees it.
 Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
   const auto& placement = p.schedule.placement;
   Pipeline out{.schedule = {.placement = {.ranks = placement.ranks,
@@ -114,7 +115,7 @@ Pipeline cut_where_skips_begin(const Pipeline& p, const Skips& skips) {
   return out;
 }
 
-// Each direction has as many micro-batches as the other, on ranks of its own.
+// Both directions must have equally many micro-batches, and each stage must be on different ranks in the two.
 void demand_directions(const Schedule& s) {
   const auto replicas = static_cast<std::uint32_t>(s.placement.rank_of.size());
   if (s.micro_batches % replicas != 0)
@@ -133,7 +134,7 @@ void demand_directions(const Schedule& s) {
   }
 }
 
-// The most that a stage must cost.
+// The least possible cost of the most expensive stage.
 double dearest(std::span<const double> sums, std::uint32_t stages) {
   const auto layers = sums.size() - 1;
   std::vector<double> least(layers + 1, std::numeric_limits<double>::infinity());  // of the first l layers, so far

@@ -18,12 +18,12 @@ namespace terrace::pipeline {
 
 struct Pipeline {
   Schedule schedule;
-  std::vector<std::uint32_t> begins;  // [stage], and one behind: stage s has the layers from begins[s] to begins[s + 1]
+  std::vector<std::uint32_t> begins;  // [stage + 1]: stage s has the layers from begins[s] to begins[s + 1]
   [[nodiscard]] std::uint32_t layers() const { return begins.back(); }
 };
 
-// Assigns consecutive layers to stages so that the most expensive stage is as cheap as possible, and among those ways takes the
-// most even one. If there are more stages than layers, some stages have no layers.
+// Assigns consecutive layers to stages so that the most expensive stage is as cheap as possible; of several such ways, it takes
+// the most even one. If there are more stages than layers, some stages have no layers.
 std::vector<std::uint32_t> balance(std::span<const double> layer_costs, std::uint32_t stages);
 
 // A stage without layers would only forward its input, so the ranks before and after it exchange messages directly.
@@ -31,12 +31,11 @@ Pipeline without_empty_stages(const Pipeline& pipeline);
 
 PipelineParallel placement_of(const Pipeline& pipeline);
 
-// A step of one rank: layer actions and messages. If backwards run in halves, the last layer's backward is whole, in the place
-// of its input half, because it also computes the loss; the first layer's is whole too, in the place of its weight half. A
-// layer on several ranks has a reduction for all of its groups after the gradients that it sums.
+// A step of one rank: layer actions and messages. If backwards run in halves, the last layer's backward is still whole, because
+// it also computes the loss; it runs in the place of the input half. The first layer's backward is whole too, and runs in the
+// place of the weight half. A layer on several ranks has one reduction for all of its groups, after the gradients that it sums.
 //
-// The tensor of a skip between ranks is sent once, directly from the rank where it begins to the rank where it ends. Its result
-// is sent with the other messages between these two ranks, and so is its gradient.
+// If a skip begins and ends on different ranks, its tensor is sent once, directly between the two, and so is its gradient.
 Program step_of(const Pipeline& pipeline, std::uint32_t rank, Reduced reduced = Reduced::once, const Skips& skips = {},
                 Verdicts verdicts = Verdicts::none);
 // Evaluates this many micro-batches one after the other, in two directions alternately (forwards.h).

@@ -46,7 +46,7 @@ class Words {
     words_ >> word;
     return word;
   }
-  // As many as follow one another; the first word that is none begins a comment.
+  // Reads numbers up to the first word that is not a number; that word begins a comment.
   std::vector<std::uint32_t> numbers() {
     std::vector<std::uint32_t> all;
     for (auto word = next(); begins_number(word); word = next()) {

@@ -4,12 +4,12 @@
 // replicas that take different micro-batches. An order (orders.h) writes a schedule, check.h proves it, simulate.h times it,
 // connect.h finds its messages.
 //
-// Stages may form a graph, with skip connections or branches: each reads the results of its input stages, all of them earlier
-// ones, and its backward needs the backwards of all its readers. A rank may hold any stages.
+// Stages may form a graph, with skip connections or branches: each reads the results of its input stages, which are all
+// earlier, and its backward needs the backwards of all its readers. A rank may hold any stages.
 //
-// An asynchronous order updates each stage within the step, after every few of its backwards, without waiting for the others;
-// it drains at the end of the step. So the schedule says which weight version of its stage a micro-batch reads, forward and
-// backward: version v is the weights after v updates since the step began.
+// An asynchronous order updates each stage several times within the step, without waiting for the other stages; at the end of
+// the step, it drains. So the schedule says which weight version of its stage a micro-batch reads, forward and backward:
+// version v is the weights after v updates since the step began.
 //
 // Pure. Owner: the planner. Threads: none. Errors: Error(Exit::usage) with the line, for text that is not a schedule.
 #pragma once
@@ -33,9 +33,9 @@ std::string to_text(const Task& task);  // "F2.17": the forward of stage 2 for m
 struct Placement {
   std::uint32_t ranks = 1, stages = 1;
   std::vector<std::vector<std::uint32_t>> rank_of;      // [replica][stage]
-  std::vector<std::vector<std::uint32_t>> inputs = {};  // [stage] the stages that it reads; empty: each reads the one before it
+  std::vector<std::vector<std::uint32_t>> inputs = {};  // [stage] the stages that it reads; empty: a chain()
 };
-std::vector<std::vector<std::uint32_t>> chain(std::uint32_t stages);  // as inputs
+std::vector<std::vector<std::uint32_t>> chain(std::uint32_t stages);  // as `inputs`: each stage reads the one before it
 Placement one_stage_a_rank(std::uint32_t ranks);
 Placement looping(std::uint32_t ranks, std::uint32_t chunks);  // chunk c of rank r is stage c·ranks + r
 Placement v_shape(std::uint32_t ranks);                        // stages r and 2·ranks − 1 − r on rank r
@@ -59,9 +59,10 @@ struct Schedule {
     return placement.rank_of[replica_of(micro_batch)][stage];
   }
 };
-// [stage] How many old weight versions are kept at once, in addition to the one that the next update changes.
+// [stage] The most old weight versions that are kept at once, in addition to the one that the next update changes.
 std::vector<std::uint32_t> kept_versions(const Schedule& schedule);
-// Whether no micro-batch reads the result of the update just before its own. Then an update may wait for all stages' gradients.
+// True if no micro-batch reads the result of the update just before its own, so that an update may wait for all stages'
+// gradients.
 bool reads_lag_an_update(const Schedule& schedule);
 std::string to_text(const Schedule& schedule);
 Schedule parse_schedule(std::string_view text);

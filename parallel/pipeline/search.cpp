@@ -33,7 +33,7 @@ std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std:
       const auto timing = simulate(p.schedule, stage_costs(p));
       all.push_back({name, std::move(p), timing.makespan, 0});
       all.back().most_live = most_live(all.back().pipeline, timing);
-    } catch (const Error& error) {  // no order has these degrees, or exists under this cap
+    } catch (const Error& error) {  // the order refuses these degrees, or no order exists under this cap
       if (error.exit() != Exit::usage) throw;
       if (!refused) refused = error;
     }

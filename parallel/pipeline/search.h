@@ -1,5 +1,5 @@
-// Searches orders: all that have a name, and those of the list scheduler under several caps of live activations, each with
-// stages balanced for it. The caller takes the first that its memory allows.
+// Searches all named orders, and those of the list scheduler under several caps of live activations, each with stages balanced
+// for it. The caller takes the first one that fits into its memory.
 //
 // Pure. Threads: any. Errors: the first Error(Exit::usage) of `stage_costs`, if it refused every order.
 #pragma once
@@ -22,8 +22,7 @@ struct Found {
   std::uint64_t most_live = 0;  // of any rank: layers times micro-batches, roughly proportional to the bytes of its activations
 };
 
-// The fastest first; of equally fast ones, the one with the fewest live activations. Orders that `stage_costs` refuses for this
-// run are left out.
+// Sorted by speed, then by fewest live activations. Orders that `stage_costs` refuses for this run are left out.
 std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std::span<const double> layer_costs,
                           const std::function<StageCosts(const Pipeline&)>& stage_costs);
 

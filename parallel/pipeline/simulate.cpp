@@ -14,7 +14,8 @@ const Value& entry(const std::vector<Value>& values, std::uint32_t stage) {
   return values[std::min<std::size_t>(stage, values.size() - 1)];
 }
 
-// Runs each rank's list as far as what it needs has run; a rank that is stuck is taken up again by the task it waits for.
+// Runs each rank's list as far as the needed tasks have run. A rank that is stuck continues when the task for which it waits
+// has run.
 class Simulation {
  public:
   Simulation(const Schedule& schedule, const StageCosts& costs)
@@ -64,7 +65,7 @@ class Simulation {
     ++position_[rank];
     return true;
   }
-  // Whether the other rank's next task may have been released by this rank's.
+  // True if the other rank's next task needs a task of this rank that has run, and so may run now.
   bool waiting_for(std::uint32_t other, std::uint32_t rank) const {
     if (position_[other] == s_.tasks[other].size()) return false;
     const auto& task = s_.tasks[other][position_[other]];
@@ -81,7 +82,7 @@ class Simulation {
     }
     throw_deadlock(s_, position_);
   }
-  // When the last of a rank's reductions ends, one after another in the order of its list.
+  // The end of a rank's last reduction; reductions run one after another in the order of its list.
   [[nodiscard]] double reduced(const std::vector<Task>& tasks) const {
     double end = 0;
     for (const auto& task : tasks) {

@@ -4,9 +4,9 @@
 // half its own forward and the input half of the next stage, a weight half its input half. An activation lives from the start
 // of its forward to the end of its weight half.
 //
-// If several ranks share a stage its gradients are summed between them: once, or after each round (a micro-batch of every
-// replica); in the second case the gradients of the next round wait for the reduction. The makespan ends with the last of these
-// reductions; a rank does them one after another.
+// If several ranks share a stage, its gradients are summed between them: once, or after each round (a micro-batch of every
+// replica). In the second case, the gradients of the next round wait for the reduction. A rank does reductions one after
+// another; the makespan includes the last of them.
 //
 // Pure. Threads: any. Errors: Error(Exit::runtime) with the tasks that wait for one another if nothing can run any more;
 // Error(Exit::usage) if the only reason is that gradients are summed in turn.
@@ -19,8 +19,8 @@
 
 namespace terrace::pipeline {
 
-// The reduction of a stage's gradient between the ranks that share it: the time of all of it, and the time that is left after
-// the backward has ended. Layers that are computed first may be reduced while the others are computed.
+// The reduction of a stage's gradient between the ranks that share it. seconds: its whole time. behind: the part after the end
+// of the backward; gradients of some layers may be reduced while others are computed.
 struct ReductionCost {
   double seconds = 0, behind = 0;
 };
@@ -29,8 +29,8 @@ struct ReductionCost {
 struct StageCosts {
   std::vector<double> forward = {1}, input = {1}, weight = {1};
   double message = 0;  // from the end of a task until another rank can use its result
-  // After each round but the last one (empty: gradients are summed once), and after the last one (empty: no rank shares a
-  // stage).
+  // reduction: after each round but the last (empty: gradients are summed once). last_reduction: after the last round (empty:
+  // no ranks share a stage).
   std::vector<ReductionCost> reduction = {}, last_reduction = {};
   [[nodiscard]] double of(const Task& task) const;
   // The delay from the end of a needed task until its result can be used.

@@ -11,14 +11,14 @@
 namespace terrace::pipeline {
 namespace {
 
-// Of each layer; the last one's forward is a part of its backward.
+// Costs of each layer; the last layer's forward is a part of its backward.
 struct Seconds {
   std::vector<double> forward, backward;
   std::vector<std::uint64_t> input_bytes;  // of a micro-batch
 };
 
-// Adds what tensor ranks exchange between the layers, for which the layers wait. A sum follows the layer that computed its
-// parts; rows are made whole for the layer that reads them next.
+// Adds the exchanges of tensor ranks between the layers, for which the layers wait. A combine counts for the layer before it,
+// which computed the parts; an assemble counts for the layer after it, which reads the result.
 void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
   if (map.tensor().ranks == 1) return;
   const auto step = with_tensor_exchanges(horizontal(map.layers(), 1), map);
@@ -26,7 +26,7 @@ void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
     return (is_backward(of.op) || of.op == Op::survey ? s.backward : s.forward)[of.layer];
   };
   const terrace::Action* before = &step.actions.front();
-  double awaited = 0;  // by the next layer
+  double awaited = 0;  // exchanges for which the next layer waits
   for (const auto& action : step.actions) {
     if (action.op == Op::combine) {
       task(*before) += costs.seconds(action);
@@ -39,7 +39,7 @@ void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
   }
 }
 
-// `exchanges`: with those between tensor ranks.
+// `exchanges`: include the exchanges between tensor ranks.
 Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile, bool exchanges) {
   options.pipeline = {};  // all layers
   options.rank = model.tensor.rank;
@@ -62,7 +62,7 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
   return s;
 }
 
-// The slowest message between neighbouring stages. On one machine it is a copy in memory, short beside the computing.
+// The slowest message between neighbouring stages. On one machine, a message is a copy in memory, whose time is negligible.
 double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_bytes, std::uint32_t at_once, const Links& links) {
   double slowest = 0;
   if (links.within == 0) return slowest;
@@ -73,12 +73,12 @@ double message_of(const Pipeline& p, const std::vector<std::uint64_t>& input_byt
   return slowest;
 }
 
-// What a stage's data ranks, and its ranks in either direction, add up behind a round: the one that ends with this micro-batch.
+// The reductions of a stage's gradient after a round, between its data ranks and between the ranks of both directions.
 class Reductions {
  public:
   Reductions(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile)
       : p_(p), replicas_(static_cast<std::uint32_t>(p.schedule.placement.rank_of.size())), profile_(profile) {
-    // Only a reduction between two directions depends on the stage, and so on the rank.
+    // Only a reduction between two directions depends on the stage, so only then each rank needs a map.
     const auto pipeline = replicas_ > 1 ? placement_of(p) : PipelineParallel{};
     for (std::uint32_t rank = 0; rank < pipeline.ranks; ++rank)
       maps_.emplace_back(model, of_rounds(options, pipeline, rank, model));
@@ -86,14 +86,15 @@ class Reductions {
 
   [[nodiscard]] bool any() const { return maps_.front().data().reduces() || replicas_ > 1; }
   [[nodiscard]] bool each_round() const { return maps_.front().data().folds_each(); }
-  // `computed` tells how long each layer's gradient takes within the task. Two directions add up when all of it is there.
+  // `computed`: the time of each layer's gradient within the task. Between two directions, the reduction starts only after all
+  // of them.
   [[nodiscard]] std::vector<ReductionCost> costs(bool last, const std::vector<double>& computed) const {
     std::vector<ReductionCost> all;
     const auto micro_batch = (last ? kRounds : 1) * replicas_ - 1;
     for (std::uint32_t s = 0; s < p_.schedule.placement.stages; ++s) {
       const auto& map = maps_[replicas_ > 1 ? p_.schedule.placement.rank_of.front()[s] : 0];
       const ProfileCosts costs(map, profile_);
-      double seconds = 0, task = 0, reduced = 0;  // clocks of the backward and of what follows each of its layers
+      double seconds = 0, task = 0, reduced = 0;  // clocks of the backward and of the reductions
       for (auto l = p_.begins[s + 1]; l-- > p_.begins[s];) {
         const double one = map.reduced_groups(l) * costs.seconds({.op = Op::reduce, .layer = l, .micro_batch = micro_batch});
         task += computed[l];
@@ -106,7 +107,7 @@ class Reductions {
   }
 
  private:
-  static constexpr std::uint32_t kRounds = 2;  // one that begins a sum, and one that ends it
+  static constexpr std::uint32_t kRounds = 2;  // one round begins a sum, one ends it
   static StepMap::Options of_rounds(StepMap::Options options, const PipelineParallel& pipeline, std::uint32_t rank,
                                     const Model& model) {
     options.pipeline = pipeline;
@@ -140,7 +141,7 @@ StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Opt
     double f = 0, input = 0, weight = 0;
     for (auto l = p.begins[s]; l < p.begins[s + 1]; ++l) {
       f += forward[l];
-      // Halves of equal products; what the last layer and the first one compute whole is where step_of() has it.
+      // The two halves cost the same. The whole backwards of the last and the first layer count where step_of() places them.
       const double share = l + 1 == p.layers() ? 1 : l == 0 ? 0 : 0.5;
       input += share * backward[l];
       weight += (1 - share) * backward[l];

@@ -13,15 +13,15 @@
 
 namespace terrace::pipeline {
 
-// The costs by which stages are balanced: forward and backward of each layer for one micro-batch, without what tensor ranks
-// exchange between the layers, which is the same for all. `options`: of any rank.
+// The costs by which stages are balanced: forward and backward of each layer for one micro-batch, without the exchanges of
+// tensor ranks between layers, which are the same for all layers. `options`: those of any rank.
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile);
 
 StageCosts stage_costs(const Pipeline& pipeline, const Model& model, const StepMap::Options& options,
                        const MachineProfile& profile);
 
-// A lower bound for orders that end in a barrier: a rank waits for the forwards of all stages before its first one, and then
-// does its own work.
+// A lower bound of the step time for orders that end in a barrier: a rank waits for the forwards of all earlier stages, and
+// then does its own work.
 double shortest_step(const Schedule& schedule, const StageCosts& costs);
 
 }  // namespace terrace::pipeline

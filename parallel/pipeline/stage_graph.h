@@ -1,4 +1,4 @@
-// Which stage reads which other stage's result: a chain unless the placement says otherwise.
+// The stages whose results each stage reads: a chain unless the placement says otherwise.
 //
 // Owner:   the code that walks a schedule. Threads: const after construction.
 #pragma once

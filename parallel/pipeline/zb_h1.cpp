@@ -2,8 +2,8 @@
 
 namespace terrace::pipeline {
 
-// 1F1B with the backward in halves. A weight half waits as long as the rank holds fewer activations than rank 0 would of 1F1B:
-// then forwards and input halves, which other ranks wait for, go first.
+// 1F1B with the backward in halves. While a rank holds fewer activations than rank 0 does in 1F1B, weight halves wait: forwards
+// and input halves go first, because other ranks wait for them.
 Schedule zb_h1(const OrderOptions& o) {
   Schedule s{.placement = one_stage_a_rank(o.ranks), .micro_batches = o.micro_batches, .tasks = {}};
   const auto m = o.micro_batches;
@@ -23,7 +23,7 @@ Schedule zb_h1(const OrderOptions& o) {
       }
       if (slot < ahead) continue;
       tasks.push_back({Work::input, rank, slot - ahead});
-      // No forward is left that could wait: what others wait for comes as fast as it can, so fill the time between.
+      // No forward is left. Input halves arrive one at a time, so weight halves fill the time between them.
       if (slot + 1 >= m && slot + 1 < m + ahead) weight();
     }
     while (weights < m) weight();

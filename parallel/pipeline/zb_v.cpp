@@ -3,8 +3,8 @@
 
 namespace terrace::pipeline {
 
-// The last stage is on the first rank, so the backward begins where the forward did, with 1F1B's memory: two half stages for
-// each rank.
+// The last stage is on the first rank, so the backward begins where the forward did. Needs the memory of 1F1B: each rank has
+// two stages of half the size.
 Schedule zb_v(const OrderOptions& o) {
   return best_list_schedule(v_shape(o.ranks), {.micro_batches = o.micro_batches, .cap = 2 * o.ranks});
 }

@@ -1,5 +1,5 @@
-// A rank's part of a batch, as the caller of a trainer reads it: its slice of each sequence, the documents, and how many
-// targets count.
+// A rank's part of a batch, as the trainer's caller reads it: its slice of each sequence, the documents, and the number of
+// targets that count.
 //
 // Owner:   a trainer. Threads: the rank thread. Errors: those of the functions that read.
 #pragma once
@@ -19,8 +19,8 @@ enum class Split : std::uint8_t { training, held_out };
 struct Batch {
   std::vector<std::int32_t> tokens, targets;  // of this rank's slice of each sequence
   std::vector<std::int32_t> document_begins;  // of all positions of each sequence; empty: each is one document
-  std::vector<double> counted;                // of each micro-batch: its targets at all positions
-  std::vector<double> real;                   // likewise: its positions that are not padding
+  std::vector<double> counted;                // [micro-batch]: targets at all positions
+  std::vector<double> real;                   // [micro-batch]: positions that are not padding
 };
 
 class BatchReader {
@@ -29,8 +29,8 @@ class BatchReader {
                                   std::span<std::int32_t> targets)>;
   using Number = std::function<void(Split split, std::span<const std::uint64_t> sequences, std::span<const std::int32_t> tokens,
                                     std::span<std::int32_t> numbers)>;
-  // `positions` of a sequence on this rank, `rows` sequences of a micro-batch. number: see Trainer::Options; may be empty, and
-  // then every position counts.
+  // `positions`: of a sequence on this rank. `rows`: sequences in a micro-batch. `number`: Trainer::Options::documents; if it
+  // is empty, every position counts.
   BatchReader(Read read, Number number, const ContextParallel& context, std::size_t positions, std::size_t rows)
       : read_(std::move(read)), number_(std::move(number)), context_(context), positions_(positions), rows_(rows) {}
 
@@ -41,7 +41,7 @@ class BatchReader {
  private:
   [[nodiscard]] std::size_t whole() const { return positions_ * context_.ranks; }  // positions of a sequence
   void slice(std::span<const std::int32_t> whole, std::span<std::int32_t> to) const;
-  // Of each micro-batch: its targets from `least` on.
+  // For each micro-batch: the number of its targets that are at least `least`.
   [[nodiscard]] std::vector<double> count(std::span<const std::int32_t> targets, std::int32_t least) const;
 
   const Read read_;

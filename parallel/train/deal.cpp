@@ -21,7 +21,7 @@ std::vector<std::uint64_t> Deal::of_steps(std::uint64_t step) const {
   return sequences;
 }
 
-// In the order of ranks: an evaluation adds nothing that turns could keep in order.
+// In rank order: an evaluation folds no gradients, so it needs no turns.
 std::vector<std::uint64_t> Deal::of_evaluation(std::uint64_t first, std::uint64_t count) const {
   std::vector<std::uint64_t> sequences(rows * count);
   for (std::uint64_t j = 0; j < sequences.size(); ++j) sequences[j] = (first + j / rows * ranks + rank) * rows + j % rows;

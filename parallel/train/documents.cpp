@@ -34,13 +34,13 @@ void end_targets_at(std::span<const std::int32_t> tokens, std::int32_t separator
 
 void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets) {
   demand_sizes(numbers.size(), positions, targets.size());
-  bool depends = false;  // a target of the document, of this position or a later one
+  bool depends = false;  // this position or a later one of the document has a target
   for (auto i = numbers.size(); i-- > 0;) {
     const bool ends_document = (i + 1) % positions == 0 || numbers[i + 1] != numbers[i];
     const bool begins_document = i % positions == 0 || numbers[i - 1] != numbers[i];
     if (ends_document) depends = false;
     depends = depends || targets[i] >= 0;
-    const bool is_target = !begins_document && targets[i - 1] >= 0;  // of the position before
+    const bool is_target = !begins_document && targets[i - 1] >= 0;  // the previous position has this one as its target
     if (!depends && !is_target) targets[i] = kPadding;
   }
 }

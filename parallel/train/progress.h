@@ -1,5 +1,5 @@
-// What a commit holds beside the state itself, so that a resumed run goes on with the same numbers: as JSON, in the payload of
-// the store's commit.
+// The data that a commit holds in addition to the state, so that a resumed run continues with the same numbers. It is stored as
+// JSON in the payload of the store's commit.
 //
 // Threads: values. Errors: Error(Exit::corrupt) for a payload that no trainer wrote.
 #pragma once
@@ -16,7 +16,7 @@ namespace terrace {
 struct Progress {
   std::uint64_t skipped_steps = 0;                  // without an update, since the run began
   PerTier<std::uint64_t> peak_bytes = {};           // of the run so far
-  std::optional<LossScale::State> loss_scale = {};  // of a dynamic one
+  std::optional<LossScale::State> loss_scale = {};  // of a dynamic loss scale
 };
 
 std::string to_text(const Progress& progress);

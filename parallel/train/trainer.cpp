@@ -19,7 +19,7 @@ bool finite(const StepResult& r) {
          std::ranges::all_of(r.gradient_norms, [](double norm) { return std::isfinite(norm); });
 }
 
-// One of the steps that were computed together.
+// The result of step u of those that were computed together.
 StepResult part_of(const StepResult& r, std::size_t u) {
   auto part = r;
   const auto parts = r.loss_sums.size();
@@ -81,7 +81,7 @@ std::uint64_t Trainer::tokens_a_step() const {
 
 bool Trainer::read() { return reader_(Split::training, deal_.of_steps(done_ + 1), batch_); }
 
-// Data ranks have different sequences. Without documents all of them have equally many targets.
+// The values of all ranks with different sequences. Without documents they are equal, because all have equally many targets.
 std::vector<double> Trainer::of_data_ranks(double mine) const {
   std::vector<double> each(deal_.ranks, mine);
   if (!options_.ranks || !reader_.has_documents()) return each;
@@ -108,7 +108,7 @@ UpdateStep Trainer::update_of(std::uint64_t step) const {
           .seed = options_.seed};
 }
 
-// Gradients are computed times the loss scale; the norms that are returned are without it.
+// Gradients are computed with the loss scale; the returned norms are without it.
 std::vector<Trainer::Step> Trainer::step() {
   const auto scale = options_.loss_scale.value();
   const auto mean_over = [&](const Counted& c) { return engine_.map().data().local ? c.own : c.all; };
@@ -163,7 +163,7 @@ std::vector<Trainer::Step> Trainer::step() {
   return steps;
 }
 
-// Whether the gradients overflowed though the loss is finite, so that a smaller loss scale may help.
+// True if the gradients overflowed although the loss is finite, so that a smaller loss scale may help.
 bool Trainer::overflows(const StepResult& r) const {
   return options_.loss_scale.can_back_off() && std::isfinite(r.loss_sum) && !std::isfinite(r.gradient_norm);
 }
@@ -193,7 +193,8 @@ bool Trainer::settle(UpdateStep update, const StepResult& r) {
   return true;
 }
 
-// All ranks evaluate in every round, because they gather weights together; losses behind the last micro-batch do not count.
+// All ranks evaluate in every round, because they gather weights together; losses of micro-batches beyond the last requested
+// one are dropped.
 std::optional<std::vector<Trainer::HeldOut>> Trainer::evaluate_each(std::uint64_t micro_batches) {
   const std::uint64_t at_once = engine_.evaluated_at_once();
   const auto& mesh = engine_.map().mesh();
@@ -206,7 +207,7 @@ std::optional<std::vector<Trainer::HeldOut>> Trainer::evaluate_each(std::uint64_
     const auto mine =
         engine_.evaluate({.tokens = batch.tokens, .targets = batch.targets, .document_begins = batch.document_begins});
     for (std::size_t i = 0; i < mine.size(); ++i) {
-      // All ranks with the same micro-batches have their losses.
+      // All ranks with the same micro-batches have the same losses, so the first one's are taken.
       const auto losses = ranks ? ranks->each(mine[i]) : std::vector{mine[i]};
       const auto counted = of_data_ranks(batch.counted[i]);
       for (std::size_t data_rank = 0; data_rank < deal_.ranks; ++data_rank) {

@@ -1,5 +1,6 @@
-// Trains with an engine, step by step: deals the sequences out to the ranks, scales the loss, clips the gradients, decides
-// whether a step's update is applied, evaluates over all ranks, and commits what a resumed run needs. The caller has the loop.
+// Trains with an engine, step by step: assigns the sequences to the ranks, scales the loss, clips the gradients, decides
+// whether a step's update is applied, evaluates over all ranks, and commits what a resumed run needs. The loop is in the
+// caller.
 //
 //   Trainer trainer(engine, {.read = …, .rate = …, .greatest_norm = 1.0});
 //   while (trainer.done() < steps) {
@@ -8,7 +9,7 @@
 //   }
 //   trainer.commit();
 //
-// Owner:   the caller; borrows engine and ranks. A trainer of an engine that resumed goes on behind the commit.
+// Owner:   the caller; borrows engine and ranks. If the engine resumed, the trainer continues after its commit.
 // Threads: the rank thread. All ranks make the same calls.
 // Errors:  those of the engine; Diverged; Error(Exit::usage) if the plan updates in the backward and the options need a norm
 //          before the update (PlanRequest::updates_before_use); Error(Exit::corrupt) for a commit of another program.
@@ -32,15 +33,16 @@
 
 namespace terrace {
 
-// What happens to a step whose loss or gradient is not finite. (Where a smaller dynamic loss scale may help, it is skipped in
+// How to treat a step whose loss or gradient is not finite. (If a smaller dynamic loss scale may help, the step is skipped in
 // any case.)
 enum class NonFinite : std::uint8_t { stop, skip };
 
-// Loss or gradient norm are not finite. The step is not applied, unless the plan updates in the backward, and not committed.
+// The loss or the gradient norm is not finite. The step is not committed, and not applied unless the plan updates in the
+// backward.
 struct Diverged : Error {
   Diverged(std::uint64_t step, double loss, double norm, double scale);
   std::uint64_t step;
-  double loss, norm;  // without signs of NaN, which mean nothing
+  double loss, norm;  // the sign of a NaN is removed: it means nothing
   double loss_scale;
 };
 
@@ -54,8 +56,8 @@ class Trainer {
     double value;
   };
   struct Options {
-    // Writes tokens and targets of these sequences (deal.h numbers them), row by row; a target of −1 does not count. False:
-    // they cannot be read. Then the caller stops, on all ranks.
+    // Writes tokens and targets of these sequences (numbered as in deal.h), row by row; a target of −1 does not count. Returns
+    // false if they cannot be read; then the caller stops, on all ranks.
     BatchReader::Read read;
     std::function<double(std::uint64_t step)> rate;  // learning rate of a step, which counts from 1
     GreatestNorm greatest_norm;
@@ -63,20 +65,21 @@ class Trainer {
     LossScale loss_scale = {};
     std::uint64_t seed = 0;      // of stochastic rounding
     Agreement* ranks = nullptr;  // of all ranks; null: one rank
-    // Writes a number for each position of the sequences that `read` read: neighbours of one sequence with one number are a
-    // document (documents.h). Its last position gets no target. Padding is a document without targets. Losses are then means
-    // over the targets of all ranks. Null: each sequence is one document, and losses are means over all positions.
+    // Writes a number for each position of the sequences that `read` read: adjacent positions of a sequence with the same
+    // number form a document (documents.h). A document's last position gets no target. Padding is a document without targets.
+    // Losses are then means over the targets of all ranks. Null: each sequence is one document, and losses are means over all
+    // positions.
     BatchReader::Number documents = {};
   };
   Trainer(Engine& engine, Options options);
-  // Whether the options need a step's norm before its update: what PlanRequest::updates_before_use must be.
+  // True if the options need a step's norm before its update; if so, PlanRequest::updates_before_use must be true.
   static bool needs_norm(double greatest_norm, NonFinite non_finite, const LossScale& scale,
                          std::span<const ParamGroup> groups);
 
   // Reads this rank's sequences of the next step. False: they cannot be read.
   bool read();
-  // Runs the step that was read, and after it the average of local SGD where the plan has one. An asynchronous pipeline
-  // computes several steps together.
+  // Runs the step that was read, and then the average of local SGD if one is due. An asynchronous pipeline computes several
+  // steps together.
   struct Step {
     std::uint64_t number = 0;
     double learning_rate = 0;
@@ -86,8 +89,8 @@ class Trainer {
     [[nodiscard]] double mean_loss() const {
       return result.loss_sum / static_cast<double>(std::max(std::uint64_t{1}, targets));
     }
-    std::uint64_t targets = 0;  // over which its loss is a mean, of all ranks; without documents all positions. 0: no loss
-    double commit_s = 0;        // that step() waited, behind the computing, for the commit that was begun before it
+    std::uint64_t targets = 0;  // of all ranks; the loss is their mean; without documents: all positions; 0: no loss
+    double commit_s = 0;        // how long step() waited, after computing, for a commit that was under way
   };
   std::vector<Step> step();
   // The losses of the first `micro_batches` held-out micro-batches, the same ones on any number of ranks. Empty if a rank
@@ -98,7 +101,7 @@ class Trainer {
   };
   std::optional<std::vector<HeldOut>> evaluate_each(std::uint64_t micro_batches);
   std::optional<double> evaluate(std::uint64_t micro_batches);  // the mean loss of a target over all of them
-  // Begins a commit of the steps done; the next step() is computed while it is written, and finishes it (engine.h).
+  // Begins a commit of the steps done. It is written while the next step() computes; that step() finishes it (engine.h).
   void begin_commit();
   void finish_commit() { engine_.finish_commit(); }
   void commit();  // both
@@ -108,11 +111,11 @@ class Trainer {
   [[nodiscard]] std::uint64_t tokens_a_step() const;                       // of all ranks
   [[nodiscard]] std::uint64_t skipped() const { return skipped_; }         // steps without an update, since the run began
   [[nodiscard]] const LossScale& loss_scale() const { return options_.loss_scale; }
-  // Of the run until the commit from which it resumed.
+  // The peak of the run up to the commit from which it resumed.
   [[nodiscard]] const PerTier<std::uint64_t>& committed_peak() const { return committed_peak_; }
 
  private:
-  // Of an update: what this data rank's micro-batches have, and those of all.
+  // Counts for one update: over this data rank's micro-batches, and over those of all ranks.
   struct Counted {
     double own = 0, all = 0;
   };
