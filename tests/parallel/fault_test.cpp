@@ -107,7 +107,7 @@ void FaultRun::fails_and_goes_on(bool larger, Op op) {
   const bool reading = op == Op::read;
   auto o = options(larger);
 
-  // The run without faults; reads and writes so far, at the commit and at the end, say where a fault lies.
+  // The run without faults. The number of reads or writes at the commit and at the end limits where a fault is placed.
   std::vector<double> losses;
   std::uint64_t hash = 0, before_commit = 0, in_all = 0;
   {
@@ -174,7 +174,7 @@ TEST_F(FaultRun, AFailedWriteEndsTheRunWhichGoesOnFromItsCommit) { fails_and_goe
 TEST_F(FaultRun, AFailedReadOfALargerRun) { fails_and_goes_on(true, Op::read); }
 TEST_F(FaultRun, AFailedWriteOfALargerRun) { fails_and_goes_on(true, Op::write); }
 
-// The computation fails while chunks move: what waits for it must end.
+// The computation fails while chunks move: everything that waits for it must end.
 TEST_F(FaultRun, AnErrorInTheComputationEndsTheRun) {
   auto o = options(true);
   for (const int call : {0, 1, 7}) {
@@ -232,7 +232,7 @@ TEST_F(FaultRun, AnEngineThatCannotBeBuiltLeavesNothingBehind) {
   EXPECT_EQ(descriptors, open_descriptors());
   EXPECT_EQ(0U, counted->statistics().now_bytes);
 
-  wanted.make_io = make_io_engine;  // the store is not locked by the dead
+  wanted.make_io = make_io_engine;  // failed engines do not keep the store locked
   EXPECT_EQ("", error_of([&] { Engine(model, planned, wanted).fill(toy::initialise); }));
   EXPECT_EQ(descriptors, open_descriptors());
   EXPECT_EQ(0U, counted->statistics().now_bytes);
