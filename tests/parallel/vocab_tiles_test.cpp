@@ -1,4 +1,4 @@
-// A vocabulary in tiles trains what the whole table trains, in a device budget that holds a tile.
+// A vocabulary in tiles trains what the whole table trains, in a device budget that holds one tile.
 #include "tensor_run.h"
 
 namespace terrace::test {
@@ -44,7 +44,7 @@ TEST_F(VocabTiles, ComposeWithTensorDataAndPipelineParallelism) {
       }
 }
 
-// Tiles and products of more than a million elements are runs of their own, which the device holds one at a time.
+// Tiles and products of more than a million elements have their own runs of chunks, of which the device holds one at a time.
 TensorRun with_large_units() {
   TensorRun o{.config = {.family = lm::family_named("gpt2"),
                          .layers = 1,
@@ -118,7 +118,7 @@ TEST_F(VocabTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
   expect_equal(expected, resumed, kFp32, "resumed without tiles");
 }
 
-// 8-bit moments have a scale for each 256 elements, and the second tile begins within them.
+// 8-bit moments have a scale for each 256 elements, and the second tile begins in the middle of such a block.
 TEST_F(VocabTiles, OtherTilesOfCodedMomentsAreRefusedAsSuch) {
   auto o = with_large_units();
   o.recipe = "8bit";

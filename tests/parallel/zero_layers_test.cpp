@@ -1,5 +1,4 @@
-// Optimizers that see whole layers, where ranks share layers out: what they send and hold. (one_rank_bits_test.cpp has the
-// bits.)
+// What optimizers of whole layers send and hold where ranks share layers. (one_rank_bits_test.cpp has the bits.)
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -34,8 +33,8 @@ std::string name(const std::string& optimizer, const DataParallel& data) {
          (data.shard_group == 0 ? "" : " in groups of " + std::to_string(data.shard_group));
 }
 
-// LAMB: two fp64 sums for each tensor and block of 4,096 elements; Adafactor: one of them, and every direction; Muon: the
-// directions of the groups of chunks that hidden matrices reach. And nothing else that AdamW would not send.
+// Beyond what AdamW sends, LAMB sends two fp64 sums for each tensor and block of 4,096 elements; Adafactor sends one such sum
+// and all directions; Muon sends the directions of the groups of chunks that hidden matrices reach. Nothing else is sent.
 TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
   const auto ledger_of = [](const toy::RunOptions& o) {
     const auto last = toy::last_step(o, 1);
@@ -48,7 +47,7 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
         auto o = options(optimizer, {.ranks = ranks, .zero = zero});
         o.store = folder_ / "store";
         o.sizes.dtype = DType::bf16;
-        o.sizes.vocab = 300;  // the last block of a table is no whole one
+        o.sizes.vocab = 300;  // the last block of a table is not whole
         const auto model = toy::make_model(o.sizes);
         const auto planned = plan(model, toy::request_of(o), o.profile);
         const StepMap map(model, planned.map);
@@ -88,7 +87,7 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
       }
 }
 
-// What a rank holds of a layer while it updates it: its chunks, and the scratch that the page on optimizers tells.
+// While a rank updates a layer, it holds its chunks of the layer, and the scratch that the page on optimizers gives.
 TEST_F(ZeroLayers, ScratchIsTheFormula) {
   for (const std::string optimizer : kOptimizers)
     for (const std::uint32_t ranks : {1U, 2U, 4U}) {
@@ -114,7 +113,7 @@ TEST_F(ZeroLayers, ScratchIsTheFormula) {
     }
 }
 
-// What an optimizer packs lies otherwise where other ranks share it.
+// The layout of an optimizer's packed state depends on the ranks that share it.
 TEST_F(ZeroLayers, OtherRanksGoOnWithPackedState) {
   for (const std::string optimizer : {"adafactor", "muon"}) {
     int runs = 0;

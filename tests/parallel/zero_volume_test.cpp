@@ -1,4 +1,4 @@
-// What data parallelism sends and holds is what its formulas say, to the byte; what overlaps is said by the program.
+// Data parallelism sends and holds exactly the bytes of its formulas; the program shows what overlaps.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -62,7 +62,7 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         EXPECT_EQ(reduced.payload_bytes, gradients + (zero == 0 ? losses : 0)) << what;
         EXPECT_EQ(reduced.calls, reductions * (n.groups + n.tied_groups) + (zero == 0 ? 1 : 0)) << what;
 
-        // What a plan says before it happens.
+        // The plan knows these bytes in advance.
         const auto planned = plan(model, toy::request_of(o), o.profile);
         EXPECT_EQ(planned.steady_links.between, 0);
         const auto sent =
@@ -81,7 +81,7 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
       }
 }
 
-// 260 bytes for 256 numbers, and nothing more is held.
+// Sends 260 bytes for 256 numbers, and holds no more than before.
 TEST_F(ZeroVolume, BlocksOfEightBitsAreTheBytesThatTheyAre) {
   toy::RunOptions o;
   o.sizes.dtype = DType::bf16;
@@ -177,14 +177,15 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
       const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero);
       EXPECT_EQ(map.chunks().state_bytes(), held + gradients) << what;
       for (const int rank : {0, static_cast<int>(ranks) - 1}) EXPECT_EQ(measure(o, rank).between[Tier::device], held) << what;
-      // Padding is less than a group a layer, and one tensor's alignment.
+      // The padding of a layer is less than a group and the alignment of three tensors.
       EXPECT_LT(n.all - map.layout().tensor_elements(),
                 map.layers() * (map.layout().chunk_elements() * map.data().group() + 3 * Layout::kAlignElements))
           << what;
     }
 }
 
-// What only moves aside: whatever one rank comes for, all others come for next.
+// Apart from prefetches, all ranks have the same program: the collective that one rank comes to is also the next one of all
+// others.
 TEST_F(ZeroVolume, AllRanksHaveOneProgram) {
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
     toy::RunOptions o;
