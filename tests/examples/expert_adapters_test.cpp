@@ -46,12 +46,12 @@ TEST(ExpertAdapters, AreOneTensorOfAllExperts) {
   auto want = block("0");
   for (auto& name : block("1")) want.push_back(std::move(name));
   EXPECT_EQ(want, told);
-  // One product alone is not wrapped twice.
+  // With adapters of one product alone, no name has base_layer.
   EXPECT_EQ("model.layers.0.mlp.experts.lora_A.weight", tensors(config("gate,up")).front().whole.name);
   EXPECT_EQ("model.layers.0.mlp.experts.lora_A.weight", tensors(config("down")).front().whole.name);
 }
 
-// Element [row, column] of expert e's matrix is a number that tells them.
+// Element [row, column] of expert e's matrix is a number that identifies all three.
 double number(std::int64_t expert, std::int64_t row, std::int64_t column) {
   return static_cast<double>(expert * 10000 + row * 100 + column);
 }
