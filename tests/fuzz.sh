@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the fuzzers of tests/fuzz with clang's libFuzzer and the sanitizers of addresses and undefined behaviour, and runs them on their corpus.
+# Builds the fuzzers of tests/fuzz with clang's libFuzzer and the address and undefined-behaviour sanitizers, and runs them on their corpus.
 #   tests/fuzz.sh [--seconds N] [--build FOLDER] [--seed N] [--jobs N] [FUZZER…]
 # Exits with 0 if nothing was found, and with 77 (a skip) if clang or its libFuzzer is not installed. A finding is written to FOLDER:
 # fix the bug, and put the file into tests/fuzz/corpus. Without a FUZZER, all run.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds with sanitizers and runs the tests: one build finds errors of addresses, leaks and undefined behaviour, the other data races.
+# Builds with sanitizers and runs the tests: one build finds address errors, leaks and undefined behaviour, the other data races.
 #   tests/sanitizers.sh [asan-ubsan|tsan|all] [--short] [-- CTEST-ARGUMENTS]
-# --short, for continuous integration: only code that shares data between threads or passes memory on. Exits with 0 only if nothing was found.
+# --short, for continuous integration: only code that shares data between threads or hands memory over. Exits with 0 only if nothing was found.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -22,7 +22,7 @@ done
 targets=(all) configure=(-DTERRACE_SANITIZE_UPDATES=ON)
 declare -A short_targets=()
 if [ "$short" = 1 ]; then
-  # Both builds test code that shares data between threads; only asan-ubsan tests code that passes memory on. Only tsan tests the
+  # Both builds test code that shares data between threads; only asan-ubsan tests code that hands memory over. Only tsan tests the
   # engine, which has most threads: its library takes longer to compile than all others together.
   both=(core_events_test core_devices_test memory_test io_engine_contract_test chunk_store_test mover_test)
   short_targets=([asan-ubsan]="${both[*]} core_memory_test chunk_manager_test"

@@ -1,4 +1,4 @@
-// What files of training data hold, found from their names and first bytes.
+// The form of training data is found from the files' names and first bytes.
 #include <gmock/gmock.h>
 
 #include <cstdint>

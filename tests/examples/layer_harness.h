@@ -55,7 +55,7 @@ class Buffer {
 
   std::uint64_t bytes_ = 0;
   TestBytes memory_;
-  std::shared_ptr<Slab> slab_;  // instead, with a mirror
+  std::shared_ptr<Slab> slab_;  // used instead if there is a mirror
 };
 
 inline Values get(const TensorView& there) {

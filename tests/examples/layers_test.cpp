@@ -480,7 +480,7 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
     chain.set_weights(weights);
     for (auto& run : chain.runs) {
       for (std::size_t p = 0; p < run->params.size(); ++p)
-        weights[run->params[p].name] = get(run->weights.views[p]);  // as rounded
+        weights[run->params[p].name] = get(run->weights.views[p]);  // rounded to the dtype
     }
     const auto tokens = ids(config.seq_len, config.vocab);
     const Weights whole = merged(config, weights);

@@ -1,4 +1,4 @@
-// Which source each sequence comes from: shares are exact at every place, and do not depend on the order of questions.
+// Which source each sequence comes from: shares are exact at every place, and places may be read in any order.
 #include <numeric>
 #include <random>
 

@@ -197,7 +197,7 @@ TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
     EXPECT_EQ(c.rotated_blocks, lm::parse_model_config(written.dump(), "written").rotated_blocks);
     return layers::to_string(*c.rotated_blocks);
   };
-  EXPECT_EQ("1", blocks(json::object()));  // of three blocks
+  EXPECT_EQ("1", blocks(json::object()));  // the model has three blocks
   EXPECT_EQ("1,1,1,0", blocks({{"num_hidden_layers", 6}}));
   EXPECT_EQ("1,0", blocks({{"no_rope_layer_interval", 2}}));
   EXPECT_EQ("0,1,1", blocks({{"no_rope_layers", {0, 1, 1}}, {"no_rope_layer_interval", 2}, {"pretraining_tp", 2}}));

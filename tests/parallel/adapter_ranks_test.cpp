@@ -65,7 +65,7 @@ TEST_F(AdapterRanks, OfABf16RunAgree) {
   }
 }
 
-// If one of a branch's two products has no adapter, it has no gradient to compute.
+// If one of a branch's two products has no adapter, that product has no gradient to compute.
 TEST_F(AdapterRanks, BesideExchangesInPiecesEqualOneRank) {
   for (const auto* const targets : {"all", "q,up", "o", "down"})
     for (const std::uint32_t pieces : {2U, 3U}) {

@@ -157,7 +157,7 @@ void expect_same(const Plan& alone, const Plan& beside) {
   }
 }
 
-// Where there is a pool, candidates are simulated in parallel; this never changes the plan, whatever is open.
+// Where there is a pool, candidates are simulated in parallel; this never changes the plan, whatever choices are open.
 TEST_F(Choosing, ThreadsChangeNoPlan) {
   ThreadPool pool(4);
   tighten();

@@ -60,7 +60,7 @@ class GatedFiles final : public FileOps {
 
 class CommitBeside : public test::FolderTest {
  protected:
-  // Some of the state is on the disk, or none of it.
+  // With `on_disk`, some of the state is on the disk; otherwise none.
   toy::RunOptions options(bool on_disk) const {
     toy::RunOptions o;
     o.store = folder_ / "run";

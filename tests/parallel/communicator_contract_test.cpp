@@ -1,5 +1,5 @@
-// What every communicator promises. Alone this program tests the backends of one process; under mpirun it tests `mpi`, each
-// process being one rank.
+// What every communicator promises. Run alone, this program tests the backends of one process; under mpirun it tests `mpi`,
+// with each process as one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

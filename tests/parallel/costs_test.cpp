@@ -1,4 +1,4 @@
-// What a plan's times rest on: the simulator's arithmetic, and costs measured on this machine.
+// Tests what a plan's times are computed from: the simulator's arithmetic, and costs measured on this machine.
 #include <gtest/gtest.h>
 
 #include <terrace/parallel/measure_costs.h>

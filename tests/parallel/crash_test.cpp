@@ -39,7 +39,7 @@ class CrashTest : public test::FolderTest {
     const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(unlimited), MachineProfile{}).smallest_bytes;
     o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
     o.durable = true;
-    o.deadline = {};  // a descriptor stays the same through all calls
+    o.deadline = {};  // without a deadline, all calls on a file use one descriptor
     return o;
   }
 
@@ -62,7 +62,7 @@ std::vector<std::pair<ChunkId, std::uint64_t>> checksums_of(const ChunkStore& st
 void CrashTest::everywhere(bool larger, bool beside) {
   const auto first_seed = number_from_environment("TERRACE_CRASH_SEED", 1);
   const auto losses = number_from_environment("TERRACE_CRASH_LOSSES", 1);  // power losses at each moment
-  // The larger run has many more moments: only some of them, except in the long form.
+  // The larger run has many more moments, so only some are tried, except in the long form.
   const auto stride = number_from_environment("TERRACE_CRASH_STRIDE", larger ? 5 : 1);
   // The number of states left on disk that are trained to the end.
   const auto resumes = number_from_environment("TERRACE_CRASH_RESUMES", 8);
@@ -107,7 +107,7 @@ void CrashTest::everywhere(bool larger, bool beside) {
   std::mt19937_64 choice(first_seed);
   std::uint64_t opened = 0, resumed = 0, newer = 0;
   for (std::size_t moment = 0; moment <= moments; ++moment) {
-    if (journal->is_end_of_write(moment)) continue;  // what is uncertain is the same as before the next event
+    if (journal->is_end_of_write(moment)) continue;  // the same bytes are uncertain as before the next event
     const bool committing = std::ranges::any_of(
         made, [&](const Made& m) { return !beside && m.begun <= moment && moment <= m.ended && m.ended != 0; });
     if (!committing && moment % stride != first_seed % stride) continue;

@@ -255,7 +255,7 @@ TEST_F(CudaEngineRaces, AreNotThere) {
 
 TEST_F(CudaEngineRaces, AnEventThatIsNotWaitedForIsFound) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer finds what the host does too early, and ends the program";
-  std::set<std::string> wanted{"a kernel reads what a copy writes",  // before it has come
+  std::set<std::string> wanted{"a kernel reads what a copy writes",  // before the bytes have come
                                "a copy reads what a kernel writes",
                                "a copy writes what a kernel writes",  // a frame that is used again too early
                                "an update on the device writes what a copy writes",

@@ -159,7 +159,7 @@ void FaultMatrix::goes_on(std::uint64_t hash, toy::RunOptions o, bool may_be_los
 struct EngineFault {
   SimulatedFault::What what{};
   int error_number = 0;
-  std::string says = {};  // empty: the run does not notice
+  std::string says = {};  // text of the error; empty: the run does not notice the fault
   bool silent = false;    // success is reported, and bytes are wrong
 };
 std::optional<EngineFault> engine_fault(const Cell& cell) {
@@ -171,7 +171,7 @@ std::optional<EngineFault> engine_fault(const Cell& cell) {
   if (cell.fault == "short") return EngineFault{What::short_transfer};
   if (cell.fault == "zero-length")
     return EngineFault{What::zero_length, 0, reading ? "No data available (errno 61)" : "No space left on device (errno 28)"};
-  if (cell.fault == "delayed") return EngineFault{What::never};  // until it is let go
+  if (cell.fault == "delayed") return EngineFault{What::never};  // until let_stuck_requests_end()
   if (cell.fault == "never") return EngineFault{What::never, 0, "Timer expired (errno 62)"};
   if (cell.fault == "torn") return EngineFault{What::torn, 0, "checksum", true};
   if (cell.fault == "flipped-bit") return EngineFault{What::flip_bit, 0, "checksum", true};

@@ -1,5 +1,5 @@
 // An error anywhere in a run ends it with an exception that names chunk, tier, file, offset and cause; nothing hangs, nothing
-// is left behind, and the run goes on from its last commit bit for bit.
+// is left behind, and the run resumes from its last commit bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -86,7 +86,7 @@ class FaultRun : public test::FolderTest {
   std::shared_ptr<SimulatedDisk> disk_;
 };
 
-// What one fault must look like to the user.
+// How one fault must be reported to the user.
 struct Expected {
   SimulatedFault::What what;
   int error_number;
@@ -150,7 +150,7 @@ void FaultRun::fails_and_goes_on(bool larger, Op op) {
                                                                   : ") could not be written"));
       EXPECT_THAT(what, HasSubstr("disk tier, file " + (folder_ / "store" / "data").string() + ", offset "));
       EXPECT_THAT(what, HasSubstr(" bytes: " + expected.text));
-      if (t) {  // else its first fill failed already
+      if (t) {  // otherwise its first fill failed already
         EXPECT_EQ(what, error_of([&] { t->step(); }));
         EXPECT_EQ(what, error_of([&] { t->trainer->commit(); }));
       }

@@ -126,7 +126,7 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
 }
 
 // The results of updates go to the device on the lane of the prefetches. Prefetches of frozen weights do not wait for updates,
-// so the updates must stand as early as they do.
+// so the updates must stand as early as these prefetches.
 TEST_F(Freeze, UpdatesStandAsFarAheadAsThePrefetchesOfFrozenWeights) {
   auto o = options();
   o.before_use = true;

@@ -172,7 +172,7 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
   for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) {
     auto o = options(3, 3, std::string(name_of(dtype)));
     o.sizes.dtype = dtype;
-    if (dtype == DType::bf16) o.recipe = "stochastic";  // what is summed is wider than what is kept
+    if (dtype == DType::bf16) o.recipe = "stochastic";  // sums are wider than the weights that are kept
     const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
       Ledger ledger;
       const auto comm = with_ledger(std::move(rank.comm), ledger);

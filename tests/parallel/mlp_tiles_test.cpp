@@ -182,7 +182,7 @@ TEST_F(MlpTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
       whole.config.hidden = 128;
       whole.config.mlp_tiles = 1;
       auto expected = run(whole);
-      expected.losses.erase(expected.losses.begin());  // of the step before
+      expected.losses.erase(expected.losses.begin());  // the first step ran before the resume
       expected.norms.erase(expected.norms.begin());
       expect_equal(expected, resumed, kFp32, fmt::format("{} resumed with {} tiles", family, later));
     }

@@ -211,7 +211,7 @@ TEST_F(ReachesBits, EveryValueThatIsSaidTo) {
   };
   for (std::size_t d = 0; d < dimensions().size(); ++d) {
     const auto& [name, reaches_bits, values, put] = dimensions()[d];
-    if (!reaches_bits || name == "loss scale") continue;  // which is a power of two
+    if (!reaches_bits || name == "loss scale") continue;  // a power of two may change no bit
     std::vector<toy::RunResult> earlier;
     for (int v = 0; v < static_cast<int>(values.size()); ++v) {
       const auto& value = values[static_cast<std::size_t>(v)];

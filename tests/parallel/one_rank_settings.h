@@ -84,7 +84,7 @@ struct Dimension {
   std::string name;
   bool reaches_bits = false;
   std::vector<std::string> values;
-  std::function<void(Settings&, std::size_t)> put;  // the value with this number
+  std::function<void(Settings&, std::size_t)> put;  // sets the value with this number
 };
 
 template <typename T, typename Put>

@@ -67,7 +67,7 @@ Schedule order_of(const Placement& placement, u32 micro_batches) {
 }
 
 std::size_t cut_edges(const Placement& p) {
-  std::set<std::pair<u32, u32>> edges;  // whose result, to which rank
+  std::set<std::pair<u32, u32>> edges;  // the stage of a result, the rank that it goes to
   for (u32 s = 0; s < p.stages; ++s)
     for (const auto input : p.inputs[s])
       if (p.rank_of[0][input] != p.rank_of[0][s]) edges.emplace(input, p.rank_of[0][s]);
@@ -83,7 +83,7 @@ double data_of(u32 micro_batch, std::size_t k) { return std::cos(2.0 + 5.0 * mic
 
 struct Operator {
   u32 stage = 0;
-  std::vector<Numbers> gradients;  // of each input's weights, or of the data's
+  std::vector<Numbers> gradients;  // for each input's weights, or for the data's
 
   Operator(u32 s, std::size_t inputs) : stage(s), gradients(std::max<std::size_t>(1, inputs), Numbers(kWidth)) {}
   static double input(std::span<const Numbers* const> x, std::size_t i, std::size_t k, u32 m) {

@@ -50,7 +50,7 @@ constexpr double kForward_s = 2, kBackward_s = 4, kCollective_s = 1;
 
 struct Pair {
   std::string collective, computation;
-  std::size_t number = 0;  // of the collective, in the program
+  std::size_t number = 0;  // the collective's number in the program
 };
 
 // Pairs each collective with the layer's computation that should hide it: the next one in the program, or for a reduction the

@@ -48,7 +48,7 @@ class PipelineRun : public FolderTest {
     expect_same(expected, r, what);
     EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
     EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
-    if (!o.evaluate_between) {  // which no plan includes
+    if (!o.evaluate_between) {  // plans do not include evaluations
       EXPECT_EQ(r.traffic.back(), r.planned.step_traffic.back()) << what;
     }
     return r.traffic.empty() ? 0 : r.traffic.back().read;

@@ -333,7 +333,7 @@ void run_connected(const Connected& c, const Schedule& s, std::uint64_t seed) {
         const auto& lane = lane_of(*wanted);
         const auto place = static_cast<std::size_t>(std::ranges::find(lane.asked, *wanted) - lane.asked.begin());
         ASSERT_LT(place, lane.asked.size()) << to_text(action.task) << " uses what was not asked for";
-        if (place >= lane.sent.size()) continue;  // it waits
+        if (place >= lane.sent.size()) continue;  // the rank waits for the message
         ASSERT_EQ(lane.sent[place], *wanted) << to_text(action.task) << " would get another message";
       }
     }
@@ -354,7 +354,7 @@ TEST(PipelineMessages, AreAsManyAsTheirFormulaAndArriveWhereTheyAreNeeded) {
           sent += a.op == Action::Op::send;
           received += a.op == Action::Op::receive;
         }
-      const bool turns = s.placement.rank_of[0].back() == 0 && p > 1;  // a V's turn stays on its rank
+      const bool turns = s.placement.rank_of[0].back() == 0 && p > 1;  // a V turns on one rank, without a message
       const std::size_t edges = p == 1 ? 0 : s.placement.stages - 1 - (turns ? 1 : 0);
       EXPECT_EQ(sent, 2 * m * edges);
       EXPECT_EQ(received, sent);
@@ -381,7 +381,7 @@ TEST(PipelineMessages, TwoDirectionsAddTheirGradientsTogether) {
         SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches, {}", p, m, reduced == Reduced::once ? "once" : "each round"));
         const auto s = chimera({p, m});
         const auto connected = connect(s, reduced);
-        std::map<std::pair<u32, u32>, std::vector<Task>> of_pair;  // the two ranks, in the order of the first one's list
+        std::map<std::pair<u32, u32>, std::vector<Task>> of_pair;  // the reductions of each pair of ranks
         for (u32 rank = 0; rank < p; ++rank) {
           std::map<u32, u32> gradients, reductions;  // by stage
           std::vector<Task> mine;

@@ -187,7 +187,7 @@ TEST_F(Ring, BudgetsOrdersAndRepeatsChangeNoBit) {
 }
 
 // The forward has c - 1 hops of keys and values; the backward has as many, and c hops of their gradients, in the dtype of sums.
-// With a window there are fewer: one hop for each other slice that a query sees.
+// With a window there are fewer: one hop for every further slice that a query sees.
 TEST_F(Ring, TheLedgerIsTheFormula) {
   OneIn chosen(3);
   const std::uint64_t blocks = 2, m = 3, ranks = 4;

@@ -28,7 +28,7 @@ pipeline::Pipeline cut_at_random(const pipeline::Schedule& schedule, std::int64_
   return {schedule, begins};
 }
 
-// All programs of all ranks, proved together.
+// Proves all programs of all ranks together.
 void expect_proved(const Model& model, PlanRequest request, std::uint32_t gather_ahead = 0) {
   std::vector<std::unique_ptr<StepMap>> maps;
   std::vector<Programs> all;

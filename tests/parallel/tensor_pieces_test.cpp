@@ -83,7 +83,7 @@ TEST_F(TensorPieces, ComposeWithContextParallelism) {
     }
 }
 
-// Layers without pieces stand beside layers with them: experts, and MLPs in tiles.
+// A model may mix layers with pieces and layers without them: experts, and MLPs in tiles.
 TEST_F(TensorPieces, StandBesideExpertsAndTiles) {
   for (const auto* const schedule : {"", "1f1b"}) {
     auto o = of(llama(), 2, 3);

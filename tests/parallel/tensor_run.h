@@ -35,7 +35,7 @@ struct TensorRun {
   lm::ModelConfig config;
   std::uint32_t tensor_ranks = 1;
   bool sequence = false;
-  std::uint32_t pieces = 1;  // in which rows are exchanged, beside the products
+  std::uint32_t pieces = 1;  // number of pieces in which rows are exchanged beside the products
   TensorGrid grid = {};
   std::uint32_t context = 1;  // ranks that share the positions of batch.seq
   std::uint32_t experts = 1;  // expert ranks for each data rank, with other sequences
@@ -58,7 +58,7 @@ struct TensorRun {
   std::string zeroed = {};             // parameters whose names end with this begin as zeros; empty: none
   std::uint64_t evaluated = 4;         // micro-batches
   BatchReader::Read read = {};         // empty: one document a sequence, of random tokens
-  BatchReader::Number documents = {};  // as Trainer::Options has it
+  BatchReader::Number documents = {};  // as in Trainer::Options
 
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
   [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * experts * context * tensor_ranks; }
@@ -68,10 +68,10 @@ using NamedWeights = std::map<std::string, std::vector<double>>;
 
 struct TensorResult {
   std::vector<double> losses, norms;
-  std::vector<std::uint64_t> counted;  // targets
+  std::vector<std::uint64_t> counted;  // number of targets
   double held_out = 0;
   RouterResult router;   // of the last step
-  NamedWeights weights;  // whole
+  NamedWeights weights;  // whole tensors
   Ledger step;           // of the last step
   PerTier<std::uint64_t> peak{}, smallest{};
   std::string refusal;

@@ -292,7 +292,7 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
           const auto reduced = rank.step.of("tp", Operation::all_reduce),
                      scattered = rank.step.of("tp", Operation::reduce_scatter),
                      gathered = rank.step.of("tp", Operation::all_gather);
-          const auto sums = of_branches + 2 * m;  // and of the embedding and the head
+          const auto sums = of_branches + 2 * m;  // the last term is of the embedding and the head
           EXPECT_EQ(held + heads + (sequence ? 0 : sums), reduced.calls) << family;
           EXPECT_EQ(held_bytes + heads * 2 * tokens * number + (sequence ? 0 : sums * activation), reduced.payload_bytes)
               << family;

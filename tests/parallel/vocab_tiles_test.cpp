@@ -66,7 +66,7 @@ TEST_F(VocabTiles, LargeUnitsAreLeasedApartWithTheSameBits) {
   const auto whole = serial(o);
   expect_equal(whole, wide, kFp32, "tiles");
   const std::uint64_t table = 8195 * 1024 * 4;
-  EXPECT_GT(whole.smallest[Tier::device], 2 * table);  // and its gradient
+  EXPECT_GT(whole.smallest[Tier::device], 2 * table);  // the table and its gradient
   EXPECT_LT(wide.smallest[Tier::device], table);
   o.squeezed = true;
   for (const bool disk : {false, true}) {
@@ -113,7 +113,7 @@ TEST_F(VocabTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
   auto whole = with_large_units();
   whole.config.vocab_tiles = 1;
   auto expected = run(whole);
-  expected.losses.erase(expected.losses.begin());  // of the step before
+  expected.losses.erase(expected.losses.begin());  // the first step ran before the resume
   expected.norms.erase(expected.norms.begin());
   expect_equal(expected, resumed, kFp32, "resumed without tiles");
 }

@@ -52,7 +52,7 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
         const auto planned = plan(model, toy::request_of(o), o.profile);
         const StepMap map(model, planned.map);
         constexpr std::uint64_t kBlock = 4096;
-        std::uint64_t blocks = 0, all = 0, hidden = 0;  // of tensors; elements of groups
+        std::uint64_t blocks = 0, all = 0, hidden = 0;  // blocks of tensors; elements of all and of hidden groups
         for (std::uint32_t l = 0; l < map.layers(); ++l) {
           const auto run = map.layout().chunks_of(l) * map.layout().chunk_elements();
           all += run;

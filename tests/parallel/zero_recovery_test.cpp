@@ -1,4 +1,4 @@
-// What happens to a run on several ranks when it stops, whole or in part.
+// Tests runs on several ranks of which all or some stop.
 #include <gtest/gtest.h>
 
 #include <algorithm>

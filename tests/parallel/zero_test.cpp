@@ -15,7 +15,7 @@ class Zero : public test::FolderTest {
   // Runs on all ranks, whose results must agree.
   toy::RunResult run(toy::RunOptions o, const std::string& what) {
     o.store = folder_ / ("run" + std::to_string(runs_++));
-    o.commit_at_end = o.disk_tier;  // zero_recovery_test.cpp commits
+    o.commit_at_end = o.disk_tier;  // zero_recovery_test.cpp tests commits
     auto all = toy::run_ranks(o);
     for (std::size_t r = 0; r < all.errors.size(); ++r) EXPECT_EQ(all.errors[r], "") << what << ", rank " << r;
     for (std::size_t r = 1; r < all.ranks.size(); ++r)

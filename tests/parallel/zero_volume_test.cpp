@@ -76,7 +76,7 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         EXPECT_EQ(gathered.sent_bytes, weights * kWeight / ranks * (ranks - 1)) << what;
         if (zero > 0) {
           EXPECT_EQ(reduced.sent_bytes, gradients / ranks * (ranks - 1)) << what;
-          EXPECT_EQ(of(Operation::all_reduce).calls, 2U) << what;  // losses, and the blocks of squares behind the norm
+          EXPECT_EQ(of(Operation::all_reduce).calls, 2U) << what;  // one of losses, one of the norm's blocks of squares
         }
       }
 }
@@ -169,7 +169,7 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
       const auto model = toy::make_model(o.sizes);
       const auto map = map_of(model, o);
       const Elements n(map);
-      // A gradient is given back when it has been applied: between steps there are weights, masters and moments.
+      // A gradient is freed when it has been applied: between steps there are weights, masters and moments.
       const std::uint64_t w = 2, states = 12;
       const auto share = [&](std::uint64_t bytes, bool sharded) { return bytes * n.all / (sharded ? ranks : 1); };
       const auto held = share(w, zero >= 3) + share(states, zero >= 1);

@@ -471,7 +471,7 @@ TEST(Template, WhatIsNestedDeeplyIsFreedInTurn) {
                 .text);
 }
 
-// As Python prints them, whatever their size.
+// Integers of any size are printed as Python prints them.
 TEST(Template, IntegersOfAnySizeArePrintedAndCompared) {
   const std::string large =
       "[{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": -9223372036854775809, "

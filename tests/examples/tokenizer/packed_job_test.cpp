@@ -61,7 +61,7 @@ TEST_F(PackedJob, HasTheIdsOfTheTexts) {
     } else {
       EXPECT_GE(job.progress().bytes, begun.bytes);
       job.record();
-      job.step();  // is lost
+      job.step();  // this step is lost
     }
   }
   EXPECT_GT(jobs, 5);

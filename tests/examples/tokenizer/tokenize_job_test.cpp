@@ -224,7 +224,7 @@ TEST_F(Job, GoesOnWhereItWasRecordedWithTheSameBytes) {
         job.finish();
       } else {
         job.record();
-        job.step();  // is lost
+        job.step();  // this step is lost
       }
     }
     EXPECT_GT(jobs, 5);

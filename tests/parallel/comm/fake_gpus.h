@@ -36,7 +36,7 @@ struct FakeGpuRank {
       .apart = false, .pageable_copies = true, .report = [](const std::string& complaint) { ADD_FAILURE() << complaint; }});
   std::shared_ptr<FakeNccl> nccl = std::make_shared<FakeNccl>(runtime);
   std::unique_ptr<Device> device;
-  std::function<void()> before_fold = {};  // on the GPU
+  std::function<void()> before_fold = {};  // runs on the GPU
 
   explicit FakeGpuRank(ThreadPool& pool)
       : device(make_device_on(runtime, pool, {}, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); })) {}

@@ -30,7 +30,7 @@ class NcclTest : public testing::Test {
   }
 };
 
-// Enough sums for a fault to lie in the middle of them.
+// Enough sums that a fault can happen in the middle of them.
 void twenty_sums(Rank& rank) {
   const auto stream = rank.device.make_stream("comm");
   std::vector<float> data(5000, 1.0F);
