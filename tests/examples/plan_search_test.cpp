@@ -189,8 +189,8 @@ TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
   EXPECT_LE(latest, 1.15 * earliest);
 }
 
-// The estimate once took updates on the host as hidden behind the whole step. They run beside the first forward only: with
-// slower memory, the estimate must grow as the plan does.
+// The estimate once assumed that the whole step hides updates on the host. They run beside the first forward only: with slower
+// memory, the estimate must grow as the plan does.
 TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   const auto cluster = load_cluster(TERRACE_SOURCE_FOLDER "/examples/clusters/h100.toml");
   auto c = small();

@@ -244,7 +244,7 @@ TEST_F(AdapterRanks, FrozenParametersEqualThoseOfOneRank) {
   TensorRun o{
       .config = mixture("mixtral", kFour), .tensor_ranks = 2, .experts = 2, .freeze = "layers.0.experts,layers.1.attention"};
   expect_serial(o, kFp64);
-  // Parameters of experts that other ranks have are found, too.
+  // Names of experts on other ranks are found, too.
   o.freeze = "layers.0.block_sparse_moe*,layers.0.post_attention_layernorm.weight";
   const auto named = expect_serial(o, kFp64);
   o.freeze = "layers.0.experts";

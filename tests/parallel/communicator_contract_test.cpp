@@ -488,7 +488,7 @@ TEST_P(CommunicatorContract, WrongArgumentsThrowAtOnce) {
   });
 }
 
-// ---- when something goes wrong: no wait without an end, and the culprit has a name ---------------------------------------
+// ---- failures: every wait ends, and the error names the culprit ----------------------------------------------------------
 
 class CommunicatorFailure : public CommunicatorContract {
  protected:

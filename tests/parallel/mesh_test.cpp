@@ -230,7 +230,7 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
   EXPECT_THROW(check(wrong, kModel, 64), Error);
 }
 
-// The nearest legal degree must also work with the other settings; to divide is not enough.
+// The nearest legal degree must also work with the other settings; it is not enough that it divides.
 TEST(Degrees, WhatDoesNotGoTogetherIsToldWithTheNearestThatDoes) {
   const auto found = problems({.tp = 5, .cp = 2, .canonical_reduction = true, .whole_matrices = true}, kModel, 10);
   EXPECT_THAT(found, ElementsAre(refuses("optimizer", "`tp` 5 does not work with an optimizer that needs whole matrices",

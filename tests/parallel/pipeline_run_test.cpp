@@ -158,7 +158,7 @@ LiveFormula live_formula(const std::string& order, std::uint32_t p, std::uint32_
   return {2 * p + 1, false};  // dualpipe-v
 }
 
-// Compares the count of the executors, as their computations begin and end, the simulator's, and the orders' formulas.
+// Compares three counts: the executors', taken as their computations begin and end; the simulator's; and the orders' formulas.
 TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
   struct Degrees {
     std::uint32_t ranks, micro_batches, chunks;

@@ -161,7 +161,7 @@ TEST_F(Ring, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
       }
 }
 
-// With one micro-batch on a rank; with more, ZeRO-2 and ZeRO-3 add the gradients in another order.
+// True for one micro-batch on a rank: with more, ZeRO-2 and ZeRO-3 add the gradients in another order.
 TEST_F(Ring, StagesOfZeroChangeNoBit) {
   std::optional<TensorResult> first;
   for (std::uint32_t zero = 0; zero <= 3; ++zero) {

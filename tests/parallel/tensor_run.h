@@ -38,7 +38,7 @@ struct TensorRun {
   std::uint32_t pieces = 1;  // number of pieces in which rows are exchanged beside the products
   TensorGrid grid = {};
   std::uint32_t context = 1;  // ranks that share the positions of batch.seq
-  std::uint32_t experts = 1;  // expert ranks for each data rank, with other sequences
+  std::uint32_t experts = 1;  // expert ranks of each data rank, each with its own sequences
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
   DataParallel data = {};
@@ -363,7 +363,7 @@ class TensorRuns : public FolderTest {
     std::filesystem::remove_all(o.store);
     return result;
   }
-  // Little memory with and without a disk, both orders, recomputation.
+  // Runs in little memory, with and without a disk, in both orders, with and without recomputation; expects the same bits.
   void expect_no_bit_changes_in_little_memory(const TensorRun& o) {
     const auto plain = run(o);
     for (const bool disk : {false, true})

@@ -83,7 +83,7 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
         double sent = 0;
         for (const auto operation : {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter})
           sent += static_cast<double>(got.of("world", operation).sent_bytes);
-        EXPECT_NEAR(planned.steady_links.within, sent, 64.0 * ranks * map.layers()) << what;  // of small all-reduces
+        EXPECT_NEAR(planned.steady_links.within, sent, 64.0 * ranks * map.layers()) << what;  // rounding of small sums
       }
 }
 

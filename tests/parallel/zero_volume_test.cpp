@@ -67,7 +67,7 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         EXPECT_EQ(planned.steady_links.between, 0);
         const auto sent =
             reduced.sent_bytes + of(Operation::all_gather).sent_bytes + (zero == 0 ? 0 : of(Operation::all_reduce).sent_bytes);
-        EXPECT_NEAR(planned.steady_links.within, static_cast<double>(sent), 64.0 * ranks) << what;  // of small all-reduces
+        EXPECT_NEAR(planned.steady_links.within, static_cast<double>(sent), 64.0 * ranks) << what;  // rounding of small sums
 
         const auto gathered = of(Operation::all_gather);
         const auto weights = zero == 0 ? 0 : zero == 3 ? 2 * n.all - n.last : n.all;

@@ -62,7 +62,7 @@ void expect_same(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
 
 TEST(DecodeStream, GivesWhatDecodingAtOnceGives) {
   std::mt19937 random(1);
-  const std::string bytes = "a \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0";  // characters, and bytes that are none
+  const std::string bytes = "a \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0";  // characters and invalid bytes
   const auto plain = of_bytes();
   for (int i = 0; i < 2000; ++i) {
     std::vector<TokenId> ids;

@@ -107,7 +107,8 @@ TEST_F(NcclTest, HostMemoryGoesThroughTheHost) {
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
 }
 
-// A test of its own: the first rank that refuses the call fails the world, and the other rank may learn of it at any point.
+// This call has a test of its own: the first rank that refuses it fails the world, and the other rank may learn of it at any
+// point.
 TEST_F(NcclTest, ASpanBetweenHostAndGpuIsRefused) {
   const auto outcome = on_two_ranks_that_tell_memory_apart([](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
