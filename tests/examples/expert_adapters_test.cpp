@@ -65,7 +65,7 @@ TEST(ExpertAdapters, RangesOfAnyLengthHaveTheirElements) {
     const bool rows = tensor.of == lm::AdapterTensor::Of::rows;
     const auto element_of_whole = [&](std::int64_t at) {
       const auto row = at / whole[1], column = at % whole[1];
-      // lora_A has the expert slowest, lora_B fastest.
+      // The expert is the slowest index in lora_A and the fastest in lora_B.
       return rows ? number(row / kRank, row % kRank, column) : number(column % kExperts, row, column / kExperts);
     };
     const auto element_of_part = [&](std::size_t part, std::int64_t at) {

@@ -304,7 +304,7 @@ TEST(Families, AnUnknownNameIsRefusedWithAllNames) {
   }
 }
 
-// The usual values of published models, of old checkpoints and of old command lines.
+// The usual values stay those of published models, of old checkpoints and of old command lines.
 TEST(Families, TheUsualValuesOfTheProgramsFamiliesStay) {
   const auto usual = [](const char* name) {
     return lm::complete(

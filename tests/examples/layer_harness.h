@@ -105,7 +105,7 @@ struct Machine {
   std::unique_ptr<Stream> stream;
 };
 
-// Tensors in one buffer, each at a multiple of `align_bytes`.
+// Tensors in one buffer, each at a multiple of `align_elements` elements of its own dtype.
 struct Packed {
   Packed() = default;
   Packed(const std::vector<TensorSpec>& specs, std::uint64_t align_elements, MemoryResource* host = nullptr) {

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// 24 positions are divided by 2, 3, 4 and 8 ranks.
+// 2, 3, 4 and 8 ranks divide 24 positions evenly.
 lm::ModelConfig longer(lm::ModelConfig config) {
   config.seq_len = 24;
   return config;

@@ -118,8 +118,8 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
   }
 }
 
-// Without these copies, kernels would cross the link for every four-byte token and eight-byte square, beside the copies of
-// chunks.
+// Otherwise kernels would read tokens over the link four bytes at a time and write squares eight bytes at a time, beside the
+// copies of chunks.
 TEST_F(CudaEngine, TokensAndSquaresCrossTheLinkInOneCopyEach) {
   std::mutex mutex;
   std::set<std::string> on_host;

@@ -24,7 +24,7 @@ namespace {
 using testing::HasSubstr;
 using u32 = std::uint32_t;
 
-// Costs of a stage that is all of a rank; in orders with two stages a rank, each stage costs half.
+// Costs of a rank's one stage; in orders with two stages a rank, each stage costs half.
 struct Costs {
   double f, i, w;
   [[nodiscard]] StageCosts divided(double by = 1) const { return {.forward = {f / by}, .input = {i / by}, .weight = {w / by}}; }

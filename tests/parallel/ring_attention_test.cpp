@@ -15,7 +15,7 @@
 namespace terrace::test {
 namespace {
 
-constexpr std::int64_t kSeq = 48;  // twice 2, 3, 4 and 8 ranks divide it evenly
+constexpr std::int64_t kSeq = 48;  // divisible by twice 2, 3, 4 and 8
 
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
   config.seq_len = kSeq;
