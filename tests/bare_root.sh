@@ -1,6 +1,6 @@
-# Sourced by tests/bare_system.sh, tests/packages.sh and tests/rehearsal.sh, behind cmake/packages.sh: a bare Debian or Ubuntu in a
-# scratch folder.
-# Needs skip(), which ends the script visibly where no such system can be made.
+# Makes a bare Debian or Ubuntu in a scratch folder. tests/bare_system.sh, tests/packages.sh and tests/rehearsal.sh source this file after
+# cmake/packages.sh.
+# They define skip(), which ends the script with a message if no such system can be made.
 
 demand_bare_root() {
   [ "$(id -u)" = 0 ] || skip 'it needs root'
@@ -8,11 +8,11 @@ demand_bare_root() {
   unshare --mount true 2>/dev/null || skip 'mount namespaces are not permitted'
 }
 
-# make_bare_root SUITE: a copy in $scratch/root, which is removed when the script ends, of a system that is made once a build folder.
+# make_bare_root SUITE: makes the system once in each build folder, and copies it to $scratch/root, which is removed at the script's end.
 make_bare_root() {
   local made=build/bare/$1 ubuntu=() script=()
   case $1 in
-    jammy | noble)  # Debian's debootstrap may not know the name, but has the script and the mirror of all releases of Ubuntu
+    jammy | noble)  # Debian's debootstrap may not know the name, but it has the script and the mirror for all releases of Ubuntu
       ubuntu=(--components=main,universe)
       script=(/usr/share/debootstrap/scripts/gutsy)
       script=("$(sed -n '/\*)/{n;s/.*default_mirror *//p;q}' "${script[0]}")" "${script[0]}") ;;
@@ -31,7 +31,7 @@ make_bare_root() {
   cp /etc/resolv.conf "$root/etc/"
 }
 
-# Runs /srv/steps.sh there, with this machine's ccache. The mounts live in a namespace of their own and vanish with it.
+# Runs /srv/steps.sh in that system, with this machine's ccache. The mounts are in a namespace of their own and vanish with it.
 run_steps_in_bare_root() {
   local cache=''
   if command -v ccache >/dev/null; then

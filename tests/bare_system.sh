@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Shows that the build needs nothing but the packages of cmake/packages.sh: makes a bare Debian in a scratch folder, installs them
+# Shows that the build needs only the packages of cmake/packages.sh: makes a bare Debian in a scratch folder, installs them
 # there, configures, builds the program with its MPI module (which links every library), and trains for two steps on two ranks.
 #   tests/bare_system.sh [SUITE]      bookworm by default; trixie is Debian 13
-# Exit code 77 and the reason where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
+# Exits with 77 and the reason if no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# What is no test of the build itself: formatting, a bare system, other instruction sets, clang-tidy, sanitizers.
+# Checks beyond the tests of the build: formatting, a bare system, other instruction sets, clang-tidy, sanitizers.
 #   tests/checks.sh [--no-install] [--changed] [PART...]       without a PART: all of them, in this order
 #
 #   source        formatting, includes that point upward, excerpts and names in the pages (seconds)
 #   bare          packages, build and a first run in a bare Debian (needs root and debootstrap)
 #   rehearsal     the acceptance on a GPU in a bare Debian, on the fake driver (needs root, debootstrap and build/release)
-#   instructions  the program and the math tests as on smaller processors (needs build/release)
+#   instructions  the program and the math tests as on older processors (needs build/release)
 #   tidy          clang-tidy over the library
 #   sanitizers    the short form of tests/sanitizers.sh
 #
-# --changed leaves out bare, rehearsal and instructions if all that they read is what they passed with last on this machine.
+# --changed skips bare, rehearsal and instructions if nothing that they read has changed since they last passed on this machine.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -42,11 +42,11 @@ inputs_of() {
     g++ --version
     ! command -v nvcc >/dev/null || nvcc --version
     grep -m1 '^flags' /proc/cpuinfo
-    dpkg-query -W libdnnl2 libdnnl3 qemu-user 2>/dev/null || true  # one of them is of another Debian
+    dpkg-query -W libdnnl2 libdnnl3 qemu-user 2>/dev/null || true  # each Debian has one of the two
   } | sha256sum | cut -d' ' -f1
 }
 
-# if_changed PART NAME COMMAND…: what passed last is kept outside the checkout, so a new machine runs everything.
+# if_changed PART NAME COMMAND…: the hash of the last pass is kept outside the checkout, so a new machine runs everything.
 if_changed() {
   local passed=${XDG_CACHE_HOME:-$HOME/.cache}/terrace/passed/$1 now status=0
   now=$(inputs_of "$1")
@@ -56,7 +56,7 @@ if_changed() {
   fi
   rm -f "$passed"
   timed "${@:2}" || status=$?
-  [ "$status" != 77 ] || return 0  # it said why it cannot run here
+  [ "$status" != 77 ] || return 0  # the command has printed why it cannot run here
   [ "$status" = 0 ] || return "$status"
   mkdir -p "$(dirname "$passed")"
   echo "$now" >"$passed"

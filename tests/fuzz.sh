@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the fuzzers of tests/fuzz with clang's libFuzzer, addresses and undefined behaviour checked, and runs them on their corpus.
+# Builds the fuzzers of tests/fuzz with clang's libFuzzer and the address and undefined-behaviour sanitizers, and runs them on their corpus.
 #   tests/fuzz.sh [--seconds N] [--build FOLDER] [--seed N] [--jobs N] [FUZZER…]
-# Exit code 0 when nothing was found, 77 (a skip) where clang or its libFuzzer is not installed. A finding is written to FOLDER;
-# mend it, and put the file into tests/fuzz/corpus. Without a FUZZER: all.
+# Exits with 0 if nothing was found, and with 77 (a skip) if clang or its libFuzzer is not installed. A finding is written to FOLDER:
+# fix the bug, and put the file into tests/fuzz/corpus. Without a FUZZER, all run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,8 +37,8 @@ echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long)
 
 launcher=
 ! command -v ccache >/dev/null || launcher="env CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 ccache "
-# What parses is little, and has to be instrumented: it is compiled here rather than linked. Fuzzers share what they have in
-# common; what a source needs for other uses than parsing is left out by the linker.
+# The parsers must be instrumented, and are small, so they are compiled here instead of linking the libraries. Fuzzers share their
+# common objects; the linker drops functions that parsing does not use.
 rules="rule compile
   command = $launcher$clang ${flags[*]} -fsanitize=fuzzer-no-link -MD -MF \$out.d -c \$in -o \$out
   depfile = \$out.d
@@ -59,7 +59,7 @@ fuzzer() {
   rules+=$'\n'"build $name: link$objects"$'\n'"  libraries = $libraries"
 }
 core=(core/{error,fetched_file,file_lock,file_state,files,folders,nesting,notice,printable,text_file,units}.cpp)
-# Of packed files: what unpacks them is not ours.
+# The libraries that unpack files are not ours, so they are left out.
 unpack=(examples/lm/unpack/{data_stream,gzip_absent,zstd_absent}.cpp)
 regex=regex_absent pcre=
 if pkg-config --exists libpcre2-8; then regex=regex_pcre2 pcre=-lpcre2-8; fi

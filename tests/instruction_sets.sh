@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the math tests, products of each dtype and a small training run of each dtype as on other processors than this one:
-# DNNL_MAX_CPU_ISA limits what oneDNN uses, and qemu-x86_64 everything else, too. Prints a checksum for each, and fails where two
-# processors differ that docs/internals/testing.md promises the same bits for.
+# DNNL_MAX_CPU_ISA limits oneDNN, and qemu-x86_64 limits everything. Prints a checksum for each processor, and fails if two processors
+# differ for which docs/internals/testing.md promises the same bits.
 #   tests/instruction_sets.sh [BUILD-FOLDER]      build/release by default
-# The emulated processors are skipped, visibly, where qemu-user is not installed.
+# Without qemu-user, the emulated processors are skipped with a message.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build/release}
@@ -20,7 +20,7 @@ tiny=(--data "$scratch/corpus.txt" --layers 2 --hidden 96 --heads 2 --seq-len 40
   --device-memory unlimited --host-memory unlimited)
 
 declare -A found
-# row NAME COMMAND-PREFIX…: what one processor computes.
+# row NAME COMMAND-PREFIX…: computes and prints the checksums of one processor.
 row() {
   local name=$1 dtype hash
   shift
@@ -35,7 +35,7 @@ row() {
   printf '%-22s products %.8s %.8s %.8s %.8s   runs %.8s %.8s %.8s\n' "$name" "${found[$name.product.fp32]}" "${found[$name.product.bf16]}" \
     "${found[$name.product.fp16]}" "${found[$name.product.fp64]}" "${found[$name.run.fp32]}" "${found[$name.run.bf16]}" "${found[$name.run.fp16]}"
 }
-# same DTYPE NAME NAME: the bits of both are equal.
+# same DTYPE NAME NAME: fails unless both processors have the same bits.
 same() {
   local kind
   for kind in product run; do
@@ -52,7 +52,7 @@ for isa in "${sets[@]}"; do
   row "$isa" env DNNL_MAX_CPU_ISA="$isa" ONEDNN_MAX_CPU_ISA="$isa"
   same fp64 here "$isa"
 done
-# What a processor without AVX-512 or with its first form computes is known; AMX and AVX512_BF16 have other bf16 products.
+# A processor without AVX-512, or with its first form, must have the bits of that set; AMX and AVX512_BF16 have other bf16 products.
 if ! grep -qw avx512vl /proc/cpuinfo; then
   for dtype in fp32 bf16 fp16; do same $dtype here AVX2; done
 elif ! grep -qw amx_tile /proc/cpuinfo; then

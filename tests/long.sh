@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# The long forms of the tests, which `tests/run.sh` runs in a short one. Builds what they need, then runs them one after
-# another; times are of two cores and an NVMe disk.
+# Runs the long forms of tests that `tests/run.sh` runs in a short form. Builds what they need, then runs them one after
+# another. The times are for two cores and an NVMe disk.
 #   tests/long.sh [--preset NAME] [--seed N] [PART...]      without a PART: all of them
 #
 #   residency   40 million random operations on the residency state machine, check() after each, LRU and Belady (2 min)
-#   bitwise     language models under settings that cover every combination of three (about 180 runs): the same bits, and what
-#               is moved is what was planned (5 min)
-#   rows        the bits of one rank, under the settings of 10 other covering arrays (10 min)
-#   resume      four models stopped after every step and resumed under other budgets, and one stopped after all of them (3 min)
-#   powerloss   what a power loss may leave, four times at every event of two runs, and 200 of them trained to the end; the fault
-#               matrix at 20 places each
+#   bitwise     language models under settings that cover every combination of three (about 180 runs) give the same bits and move
+#               what was planned (5 min)
+#   rows        runs under the settings of 10 other covering arrays give the bits of one rank (10 min)
+#   resume      four models stopped after each step in turn and resumed under other budgets, and one stopped after every step (3 min)
+#   powerloss   four states that a power loss may leave at each event of two runs, 200 of them trained to the end; the fault
+#               matrix at 20 places for each fault
 #   kills       200 runs of the program killed at random moments, each resumed to the same weights; 200 lives of a run (training, copy,
 #               export, removal) killed, and 50 without power, at random moments; examples/finetune.sh killed 40 times
-#   flips       a bit flipped at 500 places of every file of a finished and of a stopped run: found, or harmless (20 min)
-#   runs        1,000 command lines of `terrace train`, drawn at random: the same weights, losses and text under other budgets, tiers,
-#               ranks and stops, and what is moved is what was planned (15 min)
-#   cases       every case of the tests of which continuous integration trains a part (OneIn), with all rounds of communicators (20 min)
-#   meshes      2,000 command lines on drawn meshes: what one rank trains, and equal bits under other budgets (10 min)
-#   memory      2,000 of the 400,000 allocations of a small run fail, one a run, half of them with all that follow (5 min)
+#   flips       a bit flipped at 500 places of every file of a finished and of a stopped run is found or harmless (20 min)
+#   runs        1,000 command lines of `terrace train`, drawn at random, give the same weights, losses and text under other budgets, tiers,
+#               ranks and stops, and move what was planned (15 min)
+#   cases       all cases of the tests for which continuous integration runs only some (OneIn), with all rounds of communicators (20 min)
+#   meshes      2,000 command lines on meshes drawn at random train what one rank trains, with equal bits under other budgets (10 min)
+#   memory      2,000 of the 400,000 allocations of a small run fail, one in each run, in half of the runs with all later ones (5 min)
 #   soak        1,000 steps: open files, pinned bytes, memory and file space at the end equal those after step 10
 #   fuzz        ten minutes of each of eleven fuzzers (needs clang)
 #   templates   2,000 hostile chat templates, each within ten seconds and 512 MiB (16 min)
-#   draws       everything that is held to an oracle on numbers drawn at random, 30 draws (5 min)
+#   draws       all tests that compare with an oracle on random numbers, with 30 draws (5 min)
 #   budgets     a model with more than 4 GiB of state trains within 512 MiB of device and 512 MiB of host memory (2 min, and
 #               12 GiB of free disk space under build/)
 set -euo pipefail

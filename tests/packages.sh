@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# From each package of cmake/pack.sh to the first step of training on a bare system, with the seconds that it takes; and back: removing it
-# must leave nothing. Then several ranks, and a project that is built against libterrace-dev.
+# Installs each package of cmake/pack.sh on a bare system, trains a first step, and measures the seconds that this takes. Removing the package
+# must leave nothing. Then runs several ranks, and builds a project against libterrace-dev.
 #   tests/packages.sh [--made] [SUITE…]      bookworm, trixie, jammy and noble by default; --made: with the packages of the last call
-# Packages of a Debian are made by this system if it is that one, and else in a bare one. Debian's packages are tried on their own suite,
-# and the archive and the wheel of the first suite on every one, also on Ubuntu's. What came out is in build/packages/results.
-# Exit code 77 and the reason where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
+# Packages of a Debian suite are made on this system if it is that suite, otherwise in a bare one. Debian's packages are tried on their own
+# suite; the archive and the wheel of the first suite are tried on every suite, Ubuntu's included. The results are in build/packages/results.
+# Exits with 77 and the reason if no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -23,7 +23,7 @@ made=build/packages results=build/packages/results
 mkdir -p "$made"
 : >"$results"
 
-# pack_on SUITE: into build/packages/SUITE.
+# pack_on SUITE: makes the packages of SUITE in build/packages/SUITE.
 pack_on() {
   rm -rf "${made:?}/$1"
   if grep -q "^VERSION_CODENAME=$1$" /etc/os-release; then
@@ -40,7 +40,7 @@ pack_on() {
   )
 }
 
-# try_package SUITE FROM WAY: on a bare SUITE, the packages of FROM, by the steps of `WAY` below.
+# try_package SUITE FROM WAY: tries the packages of FROM on a bare SUITE, with the steps of the function WAY below.
 try_package() {
   (
     make_bare_root "$1" && cp "$made/$2"/* "$root/srv/" &&
@@ -64,7 +64,7 @@ takes() {
   local milliseconds=$(((${EPOCHREALTIME/./} - begin) / 1000))
   printf '%s %d.%03d s\n' "$what" $((milliseconds / 1000)) $((milliseconds % 1000)) | tee -a results
 }
-# What is installed: not what apt, dpkg and Python keep for themselves.
+# Lists installed files, without the records and caches of apt, dpkg and Python.
 files() {
   find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /srv -o -path /tmp -o -path /var/log -o -path /var/cache \
     -o -path /var/lib/apt -o -name __pycache__ -o -name '*-old' \) -prune -o -print | sort
@@ -106,7 +106,7 @@ deb() {
   ls /usr/share/man/man1/terrace.1 /usr/share/bash-completion/completions/terrace /usr/share/doc/terrace/copyright
   apt purge --autoremove terrace
   nothing_left before
-  # What Debian's Open MPI brings along leaves a group of ssh behind.
+  # A dependency of Debian's Open MPI leaves a group of ssh behind, so nothing_left is not used here.
   takes 'apt install, with MPI' apt install ./terrace_*.deb ./terrace-mpi_*.deb
   takes 'first step of two ranks' terrace launch -n 2 -- "${tiny[@]}" --out-dir two
   apt purge --autoremove terrace terrace-mpi

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every page says only what is there: links and anchors lead somewhere, files and tests that a page names exist, and so do the
-commands, flags and keys of its examples. What terrace takes comes from docs/reference/flags.md, which the program writes.
+"""Checks that pages name only what exists: targets of links and anchors, files, tests, and the commands, flags and keys of examples.
+The flags that terrace takes are those of docs/reference/flags.md, which the program writes.
    tests/page_checks.py              prints PAGE:LINE: what is wrong, and exits with 1 if anything is
    tests/page_checks.py --self-test  plants one fault of each kind in a page and demands that each is found"""
 import fnmatch
@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# What pages say of other programs: their flags, and names that look like ours. Flags of scripts are read from the scripts.
+# Flags of other programs in the pages, and names that look like ours. Flags of scripts are read from the scripts.
 OTHER_FLAGS = {
     "apt": "--autoremove",
     "cmake": "--build --install --preset --prefix --target",
@@ -35,7 +35,7 @@ LINK = re.compile(r"(?<!!)\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^)\s]+)\)|!\[[^\]]*\]\(
 
 
 class Repository:
-    """What can be named."""
+    """The names that pages may use."""
 
     def __init__(self):
         listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
@@ -60,7 +60,7 @@ class Repository:
 
     def script_flags_of(self, script):
         text = self.text(next(file for file in self.files if file.endswith(script)))
-        return self.script_flags | self.flags if '"$@"' in text else set(FLAG.findall(text))  # it passes on what it does not know
+        return self.script_flags | self.flags if '"$@"' in text else set(FLAG.findall(text))  # it passes unknown flags on
 
     def read_flags(self, page):
         """The flags of each command, and the keys of each section of a TOML file."""
@@ -258,7 +258,7 @@ class Page:
                     self.fault(number, f"--set: there is no key {rest[at + 1].partition('=')[0]}")
 
 
-PLANTED = {  # a line with a fault: what must be said of it; and a line without one
+PLANTED = {  # lines with a fault, each with the text of the error; and a line without one
     "[a](no-such-page.md)": "leads to no file",
     "[a](#no-such-heading)": "no heading",
     "`core/no_such_file.h`": "no file",

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# The acceptance on one GPU (docs/internals/gpu.md), rehearsed as it will run: the installed folder, packed and unpacked, in a bare
-# Debian that has Python 3 and nothing else of what terrace is built with, on the tests' fake driver and CUDA module. All three calls
-# of bench/gpu.sh run, and then the first once more with a test program that fails, one that hangs and one that is missing.
+# Rehearses the acceptance on one GPU (docs/internals/gpu.md): packs the installed folder and unpacks it in a bare Debian that has
+# Python 3 but nothing else that terrace is built with, on the tests' fake driver and CUDA module. All three calls of bench/gpu.sh
+# run; the first one then runs again with a test program that fails, one that hangs and one that is missing.
 #   tests/rehearsal.sh [BUILD-FOLDER]      build/release by default; what the folder needs is built there
-# Exit code 77 and the reason where no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
+# Exits with 77 and the reason if no such system can be made: not root, no debootstrap, no mount namespace, no mirror.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -38,14 +38,14 @@ source packages.sh
 install_packages python3
 ! ldconfig -p | grep -E 'lib(uring|numa|tbb|mpi|gtest|gmock|dnnl|fmt|sentencepiece|cuda|nccl)\.so' || exit 1
 export LD_LIBRARY_PATH=/srv/fakes TERRACE_MODULE_PATH=/srv/fakes
-# acceptance CALL OUT PATIENCE: as docs/internals/gpu.md says for another machine.
+# acceptance CALL OUT PATIENCE: one call of bench/gpu.sh, as docs/internals/gpu.md describes it for another machine.
 acceptance() {
   local status=0
   mkdir -p /tmp/disk "$2" && { [ -d /tmp/folder ] || tar -xzf terrace.tar.gz -C /tmp; } &&
     bench/gpu.sh "$1" --small --device cuda:0 --folder /tmp/folder --scratch /tmp/scratch --disk /tmp/disk --out "$2" --patience "$3" || status=$?
   echo "$status" >"$2/$1.status"
 }
-# Deadlines are a GPU's, and here processors compute, beside other work perhaps.
+# The deadlines are made for a GPU; here processors compute, perhaps beside other work.
 for call in speed size rivals; do acceptance $call /srv/results 4; done
 cd /tmp/folder/tests && rm gpu_layers_test
 for fault in 'gpu_math_test:echo planted; exit 3' 'gpu_kernels_test:sleep 3600'; do

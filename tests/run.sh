@@ -2,8 +2,8 @@
 # Installs what the build needs, builds, and runs the tests. Idempotent.
 #   tests/run.sh [--no-install] [--quick] [--cuda] [--preset NAME] [-- CTEST-ARGUMENTS]
 # --quick runs only the tests labelled quick; docs/internals/testing.md says how long each set takes.
-# --cuda  compiles the CUDA code where no GPU is, too; it needs nvcc.
-# Exit code 0 only if everything was built without a warning and every test passed or was visibly skipped.
+# --cuda  compiles the CUDA code even without a GPU; it needs nvcc.
+# Exits with 0 only if everything was built without a warning and every test passed or was visibly skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -24,13 +24,13 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# Open MPI refuses root unless told otherwise.
+# Open MPI refuses root without these variables.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# btrfs-progs: file systems of their own, whose disk loses its power.
+# btrfs-progs makes the file systems of tests in which a disk loses its power.
 [ "$install" = 0 ] || timed 'packages' install_packages "${terrace_packages[@]}" ccache btrfs-progs
 timed 'configure' cmake --preset "$preset" "${configure[@]}"
 timed 'build' cmake --build --preset "$preset"
-# One more than there are cores, because tests also wait: for deadlines, disks and processes.
+# One job more than cores, because tests also wait for deadlines, disks and processes.
 timed "tests ($preset)" env -u TERRACE_TIMES ctest --test-dir "build/$preset" --output-on-failure -j "$(($(nproc) + 1))" --output-log "build/$preset/tests.log" \
   --output-junit tests.xml "${selection[@]}" "$@"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Checks on the sources: dependencies point only downward, formatting, excerpts and names in the pages, nothing left lying about.
+# Checks the sources: dependencies point only downward, formatting, excerpts and names in the pages, no stray files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
 
-# A folder includes only itself and what stands before it; optimizers and offload are neighbours and do not see each other.
+# A folder includes only itself and lower folders; optimizers and offload are on one level and do not include each other.
 declare -A allowed=(
   [core]='core' [memory]='core|memory' [offload]='core|memory|offload' [optimizers]='core|memory|optimizers'
   [parallel]='core|memory|offload|optimizers|parallel' [bench]='core|memory|offload|optimizers|parallel|bench'
@@ -17,14 +17,14 @@ for folder in "${!allowed[@]}"; do
   fi
 done
 
-# The library names settings (core/refused_setting.h); their flags are the program's.
+# The library names settings (core/refused_setting.h); only the program has flags.
 if grep -rnE '"[^"]*--[a-z]' core memory offload optimizers parallel --include='*.h' --include='*.cpp' --include='*.inl' --include='*.cu' |
   grep -vE '^[^:]*:[0-9]*: *//'; then
   echo 'error: a text of the library names a flag of the command line (write the setting in backquotes)' >&2
   status=1
 fi
 
-# What a test or a run left in the checkout is not part of the product.
+# Files that a test or a run left in the checkout must not be committed.
 top='CMakeLists.txt|CMakePresets.json|README.md|core|memory|offload|optimizers|parallel|examples|tests|bench|docs|cmake|\.[^/]*'
 if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
   echo 'error: the above does not belong at the top level' >&2

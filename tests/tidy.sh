@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# clang-tidy (.clang-tidy says which checks and why) over the sources.
+# Runs clang-tidy over the sources (.clang-tidy says which checks run, and why).
 #   tests/tidy.sh [--all]
-# Without --all the library only, ten files at a time as it is built, which takes a sixth of the time: most of it goes into reading
-# headers. With --all every source alone, those of the command line, the examples and the tests, too.
+# Without --all it checks only the library, ten files at a time as in the build: reading headers takes most of the time, so this needs
+# only a sixth of it. With --all it checks every source alone, including the command line, the examples and the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,10 +19,10 @@ if ! command -v clang-tidy >/dev/null; then
   echo 'skipped: clang-tidy is not installed'
   exit 0
 fi
-# Configured only, never built: without the headers that g++ precompiles and the flags that only g++ knows. What this build does
-# not compile (another pool, no CUDA) is left out.
+# This build is only configured, without g++'s precompiled headers and the flags that only g++ has. Sources that it does not compile
+# (another pool, no CUDA) are left out.
 export build=build/tidy files="^$PWD/(build/tidy/)?(core|memory|offload|optimizers|parallel)/.*\.(cpp|cxx)$"
-# The files of a unit are included by it, so they count as headers.
+# A unit includes its files, so they count as headers.
 export headers='/(core|memory|offload|optimizers|parallel)/'
 configure=()
 [ "$all" = 0 ] || { configure=(-DTERRACE_UNITY=OFF) headers='' files="^$PWD/.*\.(cpp|cxx)$"; }
@@ -30,7 +30,7 @@ rm -rf "$build"
 cmake --preset release -B "$build" -DTERRACE_CCACHE=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON "${configure[@]}" >/dev/null
 sed -i 's/ -fsched-pressure//g' "$build/compile_commands.json"
 
-# tidy COMMAND FILE: unless what the compiler would see passed with the same rules before, here or in another checkout.
+# tidy COMMAND FILE: skipped if the same preprocessed text has passed the same rules before, here or in another checkout.
 tidy() {
   [[ $2 =~ $files ]] || return 0
   local seen

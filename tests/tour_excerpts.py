@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The code in docs/internals/tour.md is the code in the sources: every excerpt stands, line behind line, in a file that its
-station has named before it. White space does not count, and a line with nothing but … leaves something out. The same holds for
-the sections of docs/guides/embedding.md that have named a source before; its other code is a program of its own."""
+"""Checks that the code in docs/internals/tour.md is the code in the sources: the lines of each excerpt follow each other in a file
+that the same section names before the excerpt. White space does not count; a line with only … stands for omitted lines. The same
+holds for sections of docs/guides/embedding.md that name a source first; the page's other code is a program of its own."""
 import pathlib
 import re
 import sys

@@ -1,4 +1,4 @@
-// adapter_config.json of PEFT: adapters that terrace trains, by their numbers.
+// PEFT's adapter_config.json: which of its settings agree with the adapters that terrace trains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,7 +29,7 @@ class AdapterConfig : public FolderTest {
   }
 };
 
-// It divides alpha by the root of the rank, so that it is LoRA with another alpha.
+// rsLoRA divides alpha by the root of the rank, so it is LoRA with another alpha.
 TEST_F(AdapterConfig, RsLoraIsLoraWithAnotherAlpha) {
   const nlohmann::json config{{"peft_type", "LORA"}, {"r", 8}, {"lora_alpha", 16}, {"use_rslora", true}};
   EXPECT_THAT(refusal(config, 8, 16),

@@ -1,4 +1,4 @@
-// The micro-batches that are chosen beside a published model, by plans for machines of given rates.
+// The micro-batches that are chosen for a published model, from plans for machines of given rates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +20,7 @@ cli::RunConfig published() {
   c.chooses_batch = true;
   return c;
 }
-// Its state lies on the disk.
+// The same model with its state on the disk.
 cli::RunConfig on_disk() {
   auto c = published();
   c.device_memory = "16MiB", c.host_memory = "16MiB";

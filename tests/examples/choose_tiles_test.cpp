@@ -1,4 +1,4 @@
-// What is chosen where a number of tiles, or of the head's rows, is 0.
+// The choices made for a number of tiles, or of the head's rows, that is 0.
 #include <gtest/gtest.h>
 
 #include <terrace/core/error.h>
@@ -18,7 +18,7 @@ cli::RunConfig with_vocabulary(const char* device, const char* memory) {
 }
 std::int64_t rows(const cli::RunConfig& c) { return cli::with_chosen_tiles(c).head_rows; }
 
-// Of 4,096 rows the logits are 1,002 MiB.
+// The logits of 4,096 rows need 1,002 MiB.
 TEST(HeadRows, AreFewerOnlyWhereTheyWouldNotFit) {
   EXPECT_EQ(4096, rows(with_vocabulary("cuda:0", "80GiB")));
   EXPECT_EQ(4096, rows(with_vocabulary("cuda:0", "1.5GiB")));
@@ -29,7 +29,8 @@ TEST(HeadRows, AreFewerOnlyWhereTheyWouldNotFit) {
   EXPECT_EQ(0, rows(with_vocabulary("cpu", "80GiB"))) << "then those of 64 MiB";
 }
 
-// Slices of 512 rows come before a vocabulary in tiles, which computes logits twice; smaller ones after all tiles.
+// Slices of 512 rows are tried before a vocabulary in tiles, which computes logits twice; smaller slices only after all numbers
+// of tiles.
 TEST(HeadRows, AreHalvedBeforeTheVocabularyIsInTiles) {
   const auto chosen = [](const char* memory, std::int64_t vocab_tiles) {
     auto c = with_vocabulary("cuda:0", memory);
@@ -42,7 +43,7 @@ TEST(HeadRows, AreHalvedBeforeTheVocabularyIsInTiles) {
   EXPECT_EQ(std::pair(std::int64_t{256}, std::int64_t{1}), chosen("120MiB", 1));
 }
 
-// What fits whole has the bits that it has without tiles.
+// With automatic tiles, a model that fits whole keeps the bits that it has without tiles.
 TEST(HeadRows, AreFewerBeforeAutomaticTiles) {
   for (const auto* const memory : {"80GiB", "450MiB", "250MiB"}) {
     auto c = with_vocabulary("cuda:0", memory);
@@ -59,7 +60,7 @@ TEST(HeadRows, AreFewerBeforeAutomaticTiles) {
   EXPECT_EQ(1, cli::with_chosen_tiles(c).vocab_tiles) << "a number is given";
 }
 
-// On an H100 a limit of 16 MiB changed bits, for it made slices of 512 and 18 of the rows.
+// On an H100, a limit of 16 MiB changed bits because it cut the rows into slices of 512 and 18.
 TEST(HeadRows, OfASmallModelAreThoseOfNoBudget) {
   cli::RunConfig c;
   c.layers = 2, c.hidden = 256, c.heads = 2, c.kv_heads = 1, c.ffn = 320, c.vocab = 509, c.seq_len = 521, c.batch_size = 2;
@@ -80,7 +81,8 @@ TEST(HeadRows, AreNotMoreThanAMicroBatchHasAndStayAsTheyAreGiven) {
   EXPECT_EQ(96, rows(c));
 }
 
-// Tiles that are not chosen yet cut no layer; then they leave a layer whole of which a part is frozen, and cut the others.
+// While tiles are not chosen yet, no layer counts as cut. The choice then leaves a layer whole if a part of it is frozen, and
+// cuts the others.
 TEST(Tiles, LeaveLayersWholeOfWhichAPartIsFrozen) {
   auto c = with_vocabulary("cpu", "20MiB");
   c.seq_len = 64;

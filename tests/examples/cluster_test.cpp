@@ -1,4 +1,4 @@
-// A cluster is a file: what is shipped is right, what is wrong is named, and a rank gets its share of its node.
+// A cluster is a file: the shipped files are right, errors in a file are named, and a rank gets its share of its node.
 #include <terrace/examples/terrace/cluster.h>
 #include <terrace/examples/terrace/shipped_clusters.h>
 
@@ -41,7 +41,7 @@ std::string refusal(const std::string& text) {
   return "";
 }
 
-// The shipped profile with one text in it replaced.
+// The text of the shipped profile with one part replaced.
 std::string changed(const std::string& from, const std::string& to) {
   auto text = text_of(shipped("dgx2.toml"));
   const auto at = text.find(from);
@@ -90,7 +90,7 @@ TEST(Cluster, TheRunIsOneRankAGpuWithTheClustersMemory) {
   EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {0, 1})), Error);
 }
 
-// A node without GPUs is one rank, whose device tier and host tier share the memory as in a run.
+// A node without GPUs is one rank, whose device tier and host tier share the memory, as in a run.
 TEST(Cluster, ANodeWithoutGpusComputesOnItsCpu) {
   const auto cluster = load_cluster(shipped("cpu-64gb.toml"));
   ASSERT_TRUE(cluster.on_cpu());

@@ -1,4 +1,5 @@
-// What is promised: defaults < file < --set < flags, and every mistake an Error(Exit::usage) that says how to go on.
+// Settings override each other in the order defaults < file < --set < flags, and every mistake is an Error(Exit::usage) that
+// says how to go on.
 #include <terrace/examples/terrace/command_line.h>
 
 #include <gmock/gmock.h>

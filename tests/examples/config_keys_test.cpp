@@ -1,4 +1,4 @@
-// Every key of a config.json, in every family, beside what Hugging Face's library computes of it. The table is made by
+// Compares every key of a config.json, in every family, with what Hugging Face's library computes from it. The table is made by
 // tests/interop/config_keys.py, which says how.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-// Keys of which the library computes values that terrace does not have, or which the library reads in one place and not in
+// Keys for which the library computes values that terrace does not have, or which the library reads in one place but not in
 // another. terrace refuses them by name.
 const std::set<std::string> kNotHere{"activation_function",   "attention_bias",
                                      "decoder_sparse_step",   "hidden_act",
@@ -31,7 +31,7 @@ const std::set<std::string> kNotHere{"activation_function",   "attention_bias",
                                      "rope_scaling",          "scale_attn_by_inverse_layer_idx",
                                      "scale_attn_weights",    "use_bidirectional_attention"};
 
-// Of an object and of the objects in it.
+// Collects the keys of an object and of the objects in it.
 void collect_keys(const json& object, std::set<std::string>& keys) {
   for (const auto& [key, value] : object.items()) {
     keys.insert(key);

@@ -1,4 +1,4 @@
-// The corpus against its files' bytes, and the order of sequences.
+// Compares the corpus with the bytes of its files, and tests the order of sequences.
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -34,7 +34,7 @@ void expect_error(F&& f, Exit exit, const std::string& words) {
   }
 }
 
-// When the bytes were written.
+// Sets the time at which the bytes were written.
 void set_times(const std::filesystem::path& file, std::int64_t ns) {
   const timespec at{ns / 1'000'000'000, ns % 1'000'000'000}, both[2]{at, at};
   ASSERT_EQ(0, ::utimensat(AT_FDCWD, file.c_str(), both, 0));
@@ -83,7 +83,8 @@ TEST(Corpus, ReadsTheTokensAfterTheHeaderOfLlmC) {
     expect_error([&] { Corpus::open({folder.write("c", wrong)}, {}, format); }, Exit::usage, "not the header of llm.c");
 }
 
-// Ids of two and of four bytes, least byte first, through windows that are no multiple of them, over the ends of files.
+// Token ids of two and of four bytes, least byte first, read through windows whose size is no multiple of them, across the ends
+// of files.
 TEST(Corpus, ReadsTokenIds) {
   const ScratchFolder folder;
   for (const auto& [name, width, vocabulary] : {std::tuple{"u16", 2U, 50257U}, {"u32", 4U, 128256U}}) {
@@ -173,14 +174,14 @@ TEST(Corpus, RefusesWhatItCannotRead) {
   expect_error([&] { Corpus::open({}); }, Exit::usage, "the corpus is empty: 0 files");
   expect_error([&] { Corpus::open({folder.write("e", "")}); }, Exit::usage, "the corpus is empty: 1 files");
   expect_error([&] { Corpus::open({good}, {.bytes = 0, .count = 1}); }, Exit::usage, "window");
-  if (::geteuid() != 0) {  // root reads everything
+  if (::geteuid() != 0) {  // root may read everything
     const auto locked = folder.write("locked", "text");
     std::filesystem::permissions(locked, std::filesystem::perms::none);
     expect_error([&] { Corpus::open({locked}); }, Exit::usage, "Permission denied");
   }
 }
 
-// What is in a window stays usable.
+// Windows that were read before stay usable.
 TEST(Corpus, SaysWhenAFileChangesOrGoes) {
   const ScratchFolder folder;
   const auto bytes = random_bytes(1000, 1);
@@ -209,7 +210,7 @@ TEST(Corpus, SaysWhenAFileChangesOrGoes) {
   corpus.read(700, got);
 }
 
-// Times say nothing then, but the bytes have been read before.
+// The times then do not show a change, but the bytes have been read before.
 TEST(Corpus, ComparesTheBytesOfAWindowThatIsReadAgain) {
   const ScratchFolder folder;
   auto bytes = random_bytes(1000, 1);
@@ -222,7 +223,7 @@ TEST(Corpus, ComparesTheBytesOfAWindowThatIsReadAgain) {
     ++bytes[999];
     folder.write("t", bytes);
     set_times(file, 1'000'000'000);
-    if (checked == 3)  // windows 0, 9 and 3 have one place
+    if (checked == 3)  // windows 0, 9 and 3 share one place for a checksum
       EXPECT_NO_THROW(corpus.read(900, got));
     else
       expect_error([&] { corpus.read(900, got); }, Exit::runtime, "bytes 900 to 999 are not those that were read before");
@@ -310,8 +311,8 @@ TEST(Permutation, HoldsForLargeSizes) {
   }
 }
 
-// Over many epochs each index lands in each place about as often: chi-squared with 63 degrees of freedom stays below 130
-// (a chance of about one in a million), and the order is not the identity's neighbour.
+// Over many epochs each index lands in each place about as often: chi-squared with 63 degrees of freedom stays below 130 (the
+// chance to exceed it is about one in a million), and the order is not near the identity.
 TEST(Permutation, SpreadsEvenly) {
   constexpr std::uint64_t kCount = 64, kEpochs = 6400;
   for (const std::uint64_t index : {0U, 1U, 31U, 63U}) {
@@ -323,7 +324,7 @@ TEST(Permutation, SpreadsEvenly) {
   }
 }
 
-// The order is part of what a resumed run relies on: it may never change by accident.
+// A resumed run relies on this order, so it must never change by accident.
 TEST(Permutation, KnownAnswers) {
   std::vector<std::uint64_t> order;
   for (std::uint64_t i = 0; i < 10; ++i) order.push_back(permuted(42, 0, i, 10));

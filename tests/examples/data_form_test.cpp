@@ -1,4 +1,4 @@
-// What files of training data hold, found from their names and first bytes.
+// The form of training data is found from the files' names and first bytes.
 #include <gmock/gmock.h>
 
 #include <cstdint>
@@ -56,7 +56,7 @@ TEST_F(DataForms, OfTextAndConversations) {
   EXPECT_EQ(DataForm::bytes, form("book", "{ it begins with a brace\n"));
   EXPECT_EQ(DataForm::bytes, form("book", std::string(200'000, '{')));
   EXPECT_EQ(DataForm::bytes, form("book", ""));
-  // A character that ends behind what is looked at.
+  // A character that crosses the end of the bytes that are looked at.
   for (int before = 0; before < 4; ++before) {
     std::string text(static_cast<std::size_t>(before), 'x');
     while (text.size() < 70'000) text += "𝄞";

@@ -1,4 +1,4 @@
-// Data files as streams: plain ones, and what gzip and zstd have packed, whole, cut, damaged and with something behind it.
+// Data files as streams: plain files and files packed by gzip and zstd; whole, cut, damaged, or with other bytes behind them.
 #include <sys/resource.h>
 
 #include <random>
@@ -26,7 +26,7 @@ std::string by_zstd(std::string_view text) { return zstd_packed(text); }
 
 class Streams : public testing::TestWithParam<std::pair<const char*, Pack>> {
  protected:
-  static std::string text_of(std::size_t bytes) {  // neither all alike nor without order
+  static std::string text_of(std::size_t bytes) {  // neither uniform nor random throughout
     std::mt19937 random(3);
     std::string text;
     while (text.size() < bytes) text += random() % 3 == 0 ? std::to_string(random()) : "the same words\n";
@@ -34,7 +34,7 @@ class Streams : public testing::TestWithParam<std::pair<const char*, Pack>> {
     return text;
   }
   [[nodiscard]] std::string packed(std::string_view text) const { return GetParam().second(text); }
-  // All of a file, by windows of that many bytes.
+  // Reads all of a file in windows of that many bytes.
   [[nodiscard]] std::string content(const std::string& bytes, std::size_t window = 100'000) const {
     DataStream in(folder_.write("file", bytes));
     std::string all;
@@ -100,7 +100,7 @@ TEST_P(Streams, GoToAPlace) {
   }
 }
 
-// Wherever a file is cut, this is said, and no cut content is taken for a whole one.
+// Wherever a file is cut, the error says so, and the content is never taken for whole.
 TEST_P(Streams, ThatAreCutAreRefused) {
   const auto whole = packed(text_of(3000));
   for (std::size_t bytes = 4; bytes < whole.size(); ++bytes)
@@ -135,7 +135,7 @@ TEST_P(Streams, WithSomethingBehindThemAreRefused) {
                                     "head -c " + std::to_string(whole.size())});
 }
 
-// 256 MiB of zeros: what is held does not depend on it.
+// 256 MiB of zeros: the memory that is held does not depend on the size.
 TEST_P(Streams, UnpackInBoundedMemory) {
   constexpr std::uint64_t kZeros = std::uint64_t{256} << 20;
   {

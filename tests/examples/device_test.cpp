@@ -1,4 +1,4 @@
-// What the program leaves to the threads that issue to a GPU.
+// By default, the program leaves cores free for the threads that issue work to a GPU.
 #include <terrace/examples/terrace/device.h>
 
 #include <gtest/gtest.h>

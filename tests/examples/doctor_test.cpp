@@ -1,4 +1,4 @@
-// What is promised: findings with a way to mend them, and exit code 4 when something required is missing.
+// Every finding comes with a way to mend it, and the exit code is 4 if something required is missing.
 #include <terrace/examples/terrace/doctor.h>
 
 #include <cstdlib>

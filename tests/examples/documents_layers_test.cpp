@@ -1,5 +1,5 @@
-// Layers over sequences of several documents: each document's rows are what the layer makes of it as a sequence of its own, in
-// every dtype, forward and backward.
+// Layers over sequences of several documents: each document gets the rows that the layer computes for it as a sequence of its
+// own, in every dtype, forward and backward.
 #include "layer_harness.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace {
 struct Part {
   std::int64_t sequence, begin, count;
 };
-// Of two sequences of 9 positions: documents of one position, at both ends, and longer than half.
+// Two sequences of 9 positions, with documents of one position, at both ends, and longer than half a sequence.
 constexpr std::int64_t kSeq = 9;
 const std::vector<Part> kParts{{0, 0, 1}, {0, 1, 5}, {0, 6, 3}, {1, 0, 8}, {1, 8, 1}};
 
@@ -24,7 +24,7 @@ std::vector<std::int32_t> begins() {
   return all;
 }
 
-// The elements of a part's rows, of a tensor of all rows.
+// The elements of a part's rows, from a tensor of all rows.
 Values rows_of(const TensorView& all, const Part& part) {
   const auto values = get(all);
   const auto width = static_cast<std::int64_t>(values.size()) / (2 * kSeq), first = (part.sequence * kSeq + part.begin) * width;

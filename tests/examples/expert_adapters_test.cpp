@@ -46,12 +46,12 @@ TEST(ExpertAdapters, AreOneTensorOfAllExperts) {
   auto want = block("0");
   for (auto& name : block("1")) want.push_back(std::move(name));
   EXPECT_EQ(want, told);
-  // One product alone is not wrapped twice.
+  // With adapters of one product alone, no name has base_layer.
   EXPECT_EQ("model.layers.0.mlp.experts.lora_A.weight", tensors(config("gate,up")).front().whole.name);
   EXPECT_EQ("model.layers.0.mlp.experts.lora_A.weight", tensors(config("down")).front().whole.name);
 }
 
-// Element [row, column] of expert e's matrix is a number that tells them.
+// Element [row, column] of expert e's matrix is a number that identifies all three.
 double number(std::int64_t expert, std::int64_t row, std::int64_t column) {
   return static_cast<double>(expert * 10000 + row * 100 + column);
 }
@@ -65,7 +65,7 @@ TEST(ExpertAdapters, RangesOfAnyLengthHaveTheirElements) {
     const bool rows = tensor.of == lm::AdapterTensor::Of::rows;
     const auto element_of_whole = [&](std::int64_t at) {
       const auto row = at / whole[1], column = at % whole[1];
-      // lora_A has the expert slowest, lora_B fastest.
+      // The expert is the slowest index in lora_A and the fastest in lora_B.
       return rows ? number(row / kRank, row % kRank, column) : number(column % kExperts, row, column / kExperts);
     };
     const auto element_of_part = [&](std::size_t part, std::int64_t at) {

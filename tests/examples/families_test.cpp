@@ -1,5 +1,6 @@
-// Each property that a family states is honoured by its models. Linked with the families of the tests, which mix the properties
-// in other ways than those of the program do: a property that is only honoured in company is found.
+// Each property that a family states is honoured by its models. This program also has the families of the tests, which mix the
+// properties in other ways than the program's families do, so that a property is found that is honoured only together with
+// another one.
 #include "layer_harness.h"
 
 #include <algorithm>
@@ -19,7 +20,7 @@ using lm::Family;
 using lm::ModelConfig;
 using testing::HasSubstr;
 
-// What is left out does not compile: nothing in a family can be made of nothing.
+// A family that leaves out a property does not compile: no type of its members has a default.
 template <class T>
 concept MadeOfNothing = requires {
   T{};
@@ -96,7 +97,7 @@ class FamilyTest : public testing::TestWithParam<const Family*> {
     }
     return weights;
   }
-  // The loss of the last token alone, to which all earlier ones lead.
+  // The loss of the last token alone, which depends on all earlier tokens.
   double last_loss(const ModelConfig& config, const Weights& weights, const std::vector<int>& tokens) {
     Chain chain(machine, config, {1, kSeq});
     chain.set_weights(weights);
@@ -163,7 +164,7 @@ TEST_P(FamilyTest, MatricesHaveTheirOrder) {
   EXPECT_EQ(down->shape, *family.matrices == lm::MatrixOrder::out_in ? (Shape{24, 40}) : (Shape{40, 24}));
 }
 
-// Without positions a single block is blind to the order of the tokens before the last one.
+// Without positions, a single block would not see the order of the tokens before the last one.
 TEST_P(FamilyTest, PositionsReachTheLoss) {
   const auto weights = weights_of(lm::make_model(config()));
   auto swapped = tokens_;
@@ -239,7 +240,7 @@ TEST_P(FamilyTest, EveryParameterReachesTheLoss) {
   }
 }
 
-// Those of a file, which few models of the family have.
+// Biases named by a file, which few models of the family have.
 TEST_P(FamilyTest, BiasesReachTheLossOrAreRefused) {
   for (const auto& [field, key, parts] :
        {std::tuple{&ModelConfig::attention_bias, *family.file.attention_bias,
@@ -303,7 +304,7 @@ TEST(Families, AnUnknownNameIsRefusedWithAllNames) {
   }
 }
 
-// The values of published models, and those of checkpoints and command lines of the past.
+// The usual values stay those of published models, of old checkpoints and of old command lines.
 TEST(Families, TheUsualValuesOfTheProgramsFamiliesStay) {
   const auto usual = [](const char* name) {
     return lm::complete(

@@ -1,4 +1,4 @@
-// What is promised: a kill leaves an empty folder or a marked one, and a power loss does not bring a mark back.
+// A kill leaves an empty folder or a marked one, and a power loss does not bring a mark back.
 #include <terrace/examples/terrace/folder_mark.h>
 
 #include <fcntl.h>
@@ -15,12 +15,12 @@
 
 namespace {
 
-// What the code under test asked of the file system, while a test listens.
+// The calls of the code under test to the file system, recorded while a test listens.
 std::vector<std::string>* asked = nullptr;
 
 }  // namespace
 
-// In place of the C library's.
+// Replaces the C library's function.
 extern "C" int fsync(int file) {
   if (asked) {
     std::error_code error;

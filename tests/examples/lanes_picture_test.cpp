@@ -1,4 +1,4 @@
-// Simulated and measured lanes stand one above the other, on one axis, and end together.
+// Simulated and measured lanes are drawn one above the other on one axis, and end together.
 #include <terrace/examples/terrace/lanes_picture.h>
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ TEST(LanesPicture, BeginsSimulatedAndMeasuredStepsTogetherAndEndsTheRanksOfEach)
   rank.simulated = {.seconds = 2, .rows = {{"compute", {{"forward l0 m7", 1, 2}}, 1}}, .counters = {}};
   rank.measured = {
       .seconds = 4, .rows = {{"compute", {{"forward l0 m7", 3, 4}}, 1}, {"read", {{"<&>", 0, 1}}, 1}}, .counters = {}};
-  RankLanes shorter;  // it came to the measured step a second later
+  RankLanes shorter;  // it began the measured step a second later
   shorter.measured = {.seconds = 3, .rows = {{"compute", {{"forward l0 m7", 0, 1}}, 1}}, .counters = {}};
   const auto svg = lanes_picture(std::vector{rank, shorter}, "two & two");
   EXPECT_TRUE(svg.starts_with("<svg ")) << svg;
@@ -44,7 +44,7 @@ TEST(LanesPicture, BeginsSimulatedAndMeasuredStepsTogetherAndEndsTheRanksOfEach)
   for (const auto* const piece : {"two &amp; two", "rank 0 compute, simulated", ">50 %<", ">25 %<", "rank 0 read, simulated",
                                   ">0 %<", "&lt;&amp;&gt;", "simulated 2 s, measured 4 s"})
     EXPECT_THAT(svg, HasSubstr(piece));
-  // Quarters of the axis of 1,200, behind the labels; each with its micro-batch in it.
+  // The bars cover quarters of the axis of 1,200, behind the labels; each shows its micro-batch.
   std::vector<std::string> bars;
   for (std::size_t at = svg.find("<rect x="); at != std::string::npos; at = svg.find("<rect x=", at + 1)) {
     const auto end = svg.find('>', at);

@@ -23,7 +23,7 @@ Environment environment(const Variables& variables) {
   };
 }
 std::optional<Launched> with(const Variables& variables) { return launched(environment(variables)); }
-// Ranks, this rank, ranks of this machine, this one of them.
+// Ranks, this rank, ranks of this machine, this rank's number among them.
 std::vector<int> place_of(const Variables& variables) {
   const auto place = with(variables);
   return place ? std::vector{place->ranks, place->rank, place->local_ranks, place->local_rank} : std::vector<int>();
@@ -109,7 +109,8 @@ TEST(Launched, TorchrunIsNoLauncherOfMpi) {
   EXPECT_EQ("", refusal_of({{"WORLD_SIZE", "2"}, {"RANK", "1"}})) << "of some other program's";
 }
 
-// A shell that mpirun started, after its end: the start of MPI would end the process with the library's own words.
+// A shell that mpirun started and that outlives it. Without this error, the start of MPI would end the process with a message
+// of the library.
 TEST(Launched, AnMpirunThatHasEndedIsNamed) {
   const FileHandle listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};

@@ -25,7 +25,7 @@ namespace terrace::test {
 class Buffer {
  public:
   Buffer() = default;
-  // In the memory of the mirror, if there is one; `host`: there, where layers read it, too.
+  // Allocates in the memory of the mirror, if there is one; `host`: memory that layers read on the host.
   explicit Buffer(std::uint64_t bytes, MemoryResource* host = nullptr) : bytes_(bytes) {
     if (test_mirror) {
       slab_ = std::make_shared<Slab>((host ? *host : test_mirror->memory).allocate(bytes + 2 * kPageBytes));
@@ -36,7 +36,7 @@ class Buffer {
     poison();
   }
   [[nodiscard]] std::byte* data() const { return whole() + kPageBytes; }
-  // A NaN in every floating-point dtype.
+  // Fills the buffer with bytes that are a NaN in every floating-point dtype.
   void poison() { put_bytes(data(), std::vector(bytes_, std::byte{0xff}).data(), bytes_); }
   [[nodiscard]] bool canaries_live() const {
     return bytes_at(whole(), kPageBytes) == canary() && bytes_at(data() + bytes_, kPageBytes) == canary();
@@ -55,7 +55,7 @@ class Buffer {
 
   std::uint64_t bytes_ = 0;
   TestBytes memory_;
-  std::shared_ptr<Slab> slab_;  // instead, with a mirror
+  std::shared_ptr<Slab> slab_;  // used instead if there is a mirror
 };
 
 inline Values get(const TensorView& there) {
@@ -105,7 +105,7 @@ struct Machine {
   std::unique_ptr<Stream> stream;
 };
 
-// Tensors in one buffer, each at a multiple of `align_bytes`.
+// Tensors in one buffer, each at a multiple of `align_elements` elements of its own dtype.
 struct Packed {
   Packed() = default;
   Packed(const std::vector<TensorSpec>& specs, std::uint64_t align_elements, MemoryResource* host = nullptr) {
@@ -152,7 +152,7 @@ class LayerRun {
     scratch_bytes = layer.scratch_bytes(shape);
   }
 
-  // A tensor of `p`, or nothing.
+  // The only tensor of `p`, or none.
   static TensorView only(const Packed& p) { return p.views.empty() ? TensorView{} : p.views[0]; }
   [[nodiscard]] TensorView tokens() const { return io.views[0]; }
   [[nodiscard]] TensorView targets() const { return io.views[1]; }
@@ -259,14 +259,14 @@ class Chain {
       set(run->targets(), Values(targets.begin(), targets.end()));
     }
   }
-  // Fills every layer's x, what it skips from, and saved tensors.
+  // Fills every layer's x, its skip input, and its saved tensors.
   void forward() {
     for (std::size_t l = 0; l + 1 < runs.size(); ++l) {
       runs[l]->forward();
       hand_on(l);
     }
   }
-  // A layer's result to those that read it.
+  // Copies a layer's result to the layers that read it.
   void hand_on(std::size_t l) {
     copy(LayerRun::only(runs[l + 1]->x), LayerRun::only(runs[l]->y));
     for (auto& run : runs)
@@ -277,7 +277,7 @@ class Chain {
     runs.back()->forward();
     return runs.back()->loss();
   }
-  // The micro-batch's loss; gradients by name, of a tied table the sum of its uses.
+  // The micro-batch's loss. Fills gradients by name; that of a tied table is the sum over its uses.
   double backward(double loss_scale) {
     forward();
     for (std::size_t l = runs.size(); l-- > 0;) {

@@ -1,5 +1,5 @@
-// Every layer of every family: gradients against central differences, halves, accumulation, scratch, generation; whole models
-// against a second implementation.
+// Every layer of every family: gradients against central differences, halves, accumulation, scratch, generation. Whole models
+// are compared with a second implementation.
 #include "families/mixed.h"
 #include "layer_harness.h"
 
@@ -26,8 +26,8 @@ struct Case {
 };
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
-// Odd sizes on purpose: vocabularies without a common factor, joined projections that are adjacent in memory and some that are
-// not (element counts that are no multiples of 64), one token a sequence.
+// Sizes are odd on purpose: vocabularies without a common factor, joined projections that are adjacent in memory or not
+// (element counts that are no multiples of 64), one token a sequence.
 std::vector<Case> cases() {
   const auto of = [](const Family& family, std::int64_t hidden, std::int64_t heads, std::int64_t kv_heads, std::int64_t ffn,
                      std::int64_t vocab, bool tied, std::int64_t skipping = 0) {
@@ -59,7 +59,7 @@ std::vector<Case> cases() {
                           {"MixedAdjacentSkips", of(test::kMixed, 128, 2, 1, 20, 257, true, 3), {1, 4}},
                           {"FusedGrouped", of(test::kFused, 20, 4, 2, 0, 257, true), {2, 5}},
                           {"FusedSkips", of(test::kFused, 15, 3, 1, 7, 259, false, 3), {1, 6}}};
-  // Mixtures of experts: some of more experts than tokens, of GELU in one tensor [inputs, outputs], with a shared expert, with
+  // Mixtures of experts: with more experts than tokens, with GELU and one tensor [inputs, outputs], with a shared expert, with
   // gates that do not add up to 1, and with the router's own losses (which only the layer's own test counts).
   const auto mixture = [&](ModelConfig config, const layers::Experts& experts) {
     config.experts = experts;
@@ -71,7 +71,8 @@ std::vector<Case> cases() {
   cases.push_back({"LlamaAllExperts", mixture(of(llama, 24, 4, 2, 16, 257, true), {.count = 3, .chosen = 3}), {2, 5}});
   cases.push_back(
       {"Gpt2Experts", mixture(of(gpt2, 12, 3, 0, 20, 257, true), {.count = 3, .chosen = 1, .renormalise = false}), {2, 5}});
-  // Heads of widths of their own, wider and narrower than hidden ÷ heads; parts of heads and some blocks that rotate.
+  // Heads with a width of their own, wider and narrower than hidden ÷ heads; heads that rotate in part, and blocks that do not
+  // rotate.
   const auto with = [](ModelConfig config, auto change) {
     config.head_size = 0, config.rotated_blocks.reset();
     change(config);
@@ -91,7 +92,7 @@ std::vector<Case> cases() {
                           c.rotated_blocks = layers::RotatedBlocks({false, true});
                         }),
                    {2, 4}});
-  // Gemma's: capped scores and logits, scores divided otherwise, windows with a base of their own.
+  // Gemma: capped scores and logits, another divisor of scores, windows with a base of their own.
   const Family &gemma2 = lm::family_named("gemma2"), &gemma3 = lm::family_named("gemma3");
   const auto like_gemma = [](auto& c) {
     c.head_size = 10, c.window = layers::Windows({3, 0}), c.query_scalar = 7, c.attention_cap = 1.5, c.logit_cap = 2;
@@ -101,7 +102,7 @@ std::vector<Case> cases() {
   cases.push_back({"Gemma3WindowsNotCapped",
                    with(of(gemma3, 32, 4, 1, 17, 257, false), [](auto& c) { c.window = 4, c.window_rope_theta = 3; }),
                    {1, 9}});
-  // Adapters of some products and of all, of results that lie in one tensor, of matrices [inputs, outputs], and behind a norm.
+  // Adapters of some products and of all: with results in one tensor, with matrices [inputs, outputs], and behind a norm.
   const auto adapted = [&](ModelConfig config, std::int64_t rank, const char* targets) {
     config.adapters = lm::adapters_of(config.family, config.experts.count > 0, rank, 5, targets);
     return config;
@@ -121,21 +122,21 @@ std::vector<Case> cases() {
   cases.push_back({"Phi3Adapters", adapted(of(phi3, 32, 4, 2, 17, 257, true), 2, "q,k,v,down"), {2, 5}});
   cases.push_back({"Olmo2Adapters", adapted(of(olmo2, 24, 4, 2, 17, 257, false), 3, "all"), {2, 5}});
   cases.push_back({"Gemma3Adapters", adapted(of(gemma3, 24, 4, 2, 17, 257, true), 2, "all"), {2, 5}});
-  // A new family is tested without a line here.
+  // A new family is tested without a new line here.
   for (const Family* const family : lm::families()) {
     cases.push_back({std::string("Family") + std::string(*family->name), of(*family, 24, 4, 0, 0, 257, false), {2, 5}});
   }
   return cases;
 }
 
-// The weights of the model without adapters that computes the same.
+// The weights of a model without adapters that computes the same.
 Weights merged(const ModelConfig& config, Weights weights) {
   const auto& [rank, alpha, tensors] = config.adapters;
   const bool out_in = *config.family.get().matrices == layers::MatrixOrder::out_in;
   const auto& experts = config.family.get().tensors.experts;
   for (auto& [name, w] : weights) {
     auto tensor = name.substr(0, name.rfind('.'));
-    // Of an expert, the results of its first product lie side by side, and have one adapter.
+    // In an expert, the results of its first product are side by side in one tensor, and have one adapter.
     std::size_t part = 0, parts = 1;
     const auto module = tensor.rfind('.') + 1;
     if (config.experts.count > 0 && tensor.find("experts.") != std::string::npos && !layers::is_adapter(name)) {
@@ -205,7 +206,7 @@ struct LayersTest : testing::TestWithParam<Case> {
     }
     return w;
   }
-  // Random inputs for one layer, forward done.
+  // Random inputs for one layer; runs its forward.
   void prepare(LayerRun& run, std::int64_t vocab) {
     for (std::size_t p = 0; p < run.params.size(); ++p) set(run.weights.views[p], weights_of(run.params[p]));
     for (Packed* p : {&run.x, &run.dy, &run.skip}) {
@@ -222,7 +223,7 @@ struct LayersTest : testing::TestWithParam<Case> {
   template <class F>
   void each_kind(const ModelConfig& config, BatchShape shape, F&& body) {
     const Model model = lm::make_model(config);
-    // Embedding, attention, mlp, an attention with a skip before it (or without), head.
+    // Embedding, attention, MLP, an attention with or without a skip before it, head.
     for (const std::size_t l :
          {std::size_t{0}, std::size_t{1}, std::size_t{2}, model.layers.size() - 3, model.layers.size() - 1}) {
       SCOPED_TRACE(model.layers[l]->name() + ", " + std::string(terrace::name_of(config.dtype)));
@@ -310,7 +311,7 @@ TEST_P(LayersTest, HalvesApartGiveTheBitsOfBothTogether) {
   });
 }
 
-// What recomputation rests on: a forward leaves the same bits each time, whatever its tensors held before.
+// Recomputation needs this: a forward leaves the same bits each time, whatever its tensors held before.
 TEST_P(LayersTest, ForwardsAgainGiveTheSameBits) {
   each_dtype(GetParam().config, [&](const ModelConfig& config) {
     each_kind(config, GetParam().shape, [&](LayerRun& run) {
@@ -374,7 +375,7 @@ TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
       ctx.shape = {1, 1};
       layer.decode_step(ctx, run.weights.views, row.views[0], row.views[1], cache.views, 0);
     };
-    EXPECT_THROW(every_call(), std::logic_error);  // one of them needs all of it
+    EXPECT_THROW(every_call(), std::logic_error);  // one of the calls needs all of it
     machine.stream->synchronize();
   });
 }
@@ -426,10 +427,10 @@ TEST_P(LayersTest, WholeModelMatchesTheReference) {
   }
 }
 
-// Stated tolerances, for weights that all dtypes can hold: of the loss, and of each gradient's L2 norm.
+// Weights that all dtypes can hold. The tolerances are for the loss and for the L2 norm of each gradient.
 TEST_P(LayersTest, NarrowDtypesStayClose) {
   const auto& [name, config, shape] = GetParam();
-  if (chooses(config)) return;  // a router that rounds otherwise may choose other experts
+  if (chooses(config)) return;  // other rounding may let the router choose other experts
   Weights weights = weights_of(lm::make_model(config));
   for (auto& [param, values] : weights) {
     // Smaller than elsewhere: a saturated softmax makes the gradients of q and k differences of nearly equal numbers.
@@ -457,8 +458,8 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
         error += std::pow(gradient[i] - exact[param][i], 2);
         norm += std::pow(exact[param][i], 2);
       }
-      // The bias of k moves all scores of a query alike but for their angles, so its gradient is small beside what it sums.
-      // A sequence of one token has attention weights of exactly one: no gradient reaches q and k but rounding.
+      // The bias of k changes all scores of a query alike except for their angles, so its gradient is small beside its terms.
+      // In a sequence of one token all attention weights are exactly one: only rounding errors reach q and k.
       EXPECT_LE(std::sqrt(error), (c.dtype == DType::fp32   ? 3e-5
                                    : c.dtype == DType::fp16 ? 1.25e-2
                                                             : (param.ends_with("k.bias") ? 0.2 : 0.1)) *
@@ -472,14 +473,14 @@ TEST_P(LayersTest, NarrowDtypesStayClose) {
 TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
   const auto& [name, given, shape] = GetParam();
   each_dtype(given, [&](const ModelConfig& config) {
-    if (chooses(config) && size_of(config.dtype) == 2) return;  // a router that rounds otherwise may choose other experts
+    if (chooses(config) && size_of(config.dtype) == 2) return;  // other rounding may let the router choose other experts
     SCOPED_TRACE(terrace::name_of(config.dtype));
     Chain chain(machine, config, {1, 1});
     Weights weights = weights_of(chain.model);
     chain.set_weights(weights);
     for (auto& run : chain.runs) {
       for (std::size_t p = 0; p < run->params.size(); ++p)
-        weights[run->params[p].name] = get(run->weights.views[p]);  // as rounded
+        weights[run->params[p].name] = get(run->weights.views[p]);  // rounded to the dtype
     }
     const auto tokens = ids(config.seq_len, config.vocab);
     const Weights whole = merged(config, weights);
@@ -535,7 +536,7 @@ struct ExpertsTest : LayersTest {
                          .dtype = dtype});
   }
   static constexpr std::size_t kLayer = 2;  // behind the embedding and the attention
-  // One layer, its model, and random inputs; forward done.
+  // One layer, its model, and random inputs; its forward has run.
   struct Made {
     Model model;
     LayerRun run;
@@ -548,7 +549,7 @@ struct ExpertsTest : LayersTest {
   }
 };
 
-// Choices and drops are constant within a step of the differences.
+// Choices and drops do not change within a step of the differences.
 TEST_F(ExpertsTest, GradientsWithDropsAndTheRoutersLossesMatchCentralDifferences) {
   for (const layers::Experts& experts :
        {layers::Experts{.count = 5, .chosen = 2, .balance_loss = 0.7, .square_loss = 0.3},
@@ -650,13 +651,13 @@ TEST_F(HeadTest, SliceRowsFollowFromTheVocabularyAlone) {
   EXPECT_EQ(rows(1 << 20), 64);
 }
 
-// Whatever the vocabulary is, so that a library's fast kernels take the head's three products.
+// With any vocabulary, so that a library's fast kernels can compute the head's three products.
 TEST_F(HeadTest, RowsOfLogitsBeginAtMultiplesOf128Bytes) {
   const auto head_of = [](std::int64_t vocab) {
     return layers::Head(lm::transformer_of(lm::complete(
         {.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 640, .vocab = vocab, .dtype = DType::bf16})));
   };
-  // Of 640 rows: losses and 1 ÷ rms; of a slice: the normed rows, and logits of 50,257 columns in 50,304 places.
+  // For 640 rows: losses and 1 ÷ rms; for a slice: the normed rows, and logits of 50,257 columns in 50,304 places.
   EXPECT_EQ(head_of(50257).scratch_bytes({1, 640}), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
   EXPECT_EQ(head_of(50304).scratch_bytes({1, 640}), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
 

@@ -1,4 +1,4 @@
-// Merged adapters, against one number after the other.
+// Compares merged adapters with sums computed one number after the other.
 #include <array>
 #include <cstring>
 #include <random>

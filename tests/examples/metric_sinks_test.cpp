@@ -1,5 +1,5 @@
-// What is promised: all sinks use the names of one table; event files have the bytes that TensorBoard reads; a resumed run has
-// no step twice; what only watches a run never ends it.
+// All sinks use the names of one table; event files have the bytes that TensorBoard reads; a resumed run has no step twice; a
+// failing sink never ends a run that it only watches.
 #include <terrace/examples/terrace/metrics_sinks.h>
 
 #include <cmath>
@@ -125,7 +125,7 @@ TEST(EventFile, AResumedRunHasNoStepTwice) {
   EXPECT_THAT(steps_of(scratch.read("e")), ElementsAre(0));
 }
 
-// The rule that makes the names of the three the same: the separator differs.
+// One rule makes the names of all three sinks; only the separator differs.
 TEST(MetricSinks, UseTheNamesOfOneTable) {
   const auto step = step_with_all(1);
   const auto json = to_json(step);

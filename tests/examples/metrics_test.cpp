@@ -1,4 +1,4 @@
-// What is promised: every number reads back as the same bits, and resuming leaves exactly the steps that were done.
+// Every number is read back with the same bits, and a resumed run keeps exactly the steps that were done.
 #include <terrace/examples/terrace/metrics.h>
 
 #include <sys/resource.h>
@@ -119,7 +119,7 @@ TEST(Metrics, ResumeKeepsDoneStepsAndDropsLaterOnes) {
     writer.write(sample(4));
   }
   EXPECT_THAT(steps_of(scratch / "m"), ElementsAre(1, 2, 3, 4));
-  EXPECT_EQ(scratch.read("m").substr(0, first_two.size()), first_two);  // what is kept is kept as it stands
+  EXPECT_EQ(scratch.read("m").substr(0, first_two.size()), first_two);  // kept lines are not rewritten
 }
 
 TEST(Metrics, AFreshRunBeginsEmpty) {
@@ -167,7 +167,7 @@ TEST(Metrics, EveryFlippedBitOfEveryLineIsFound) {
   const ScratchFolder scratch;
   write_steps(scratch / "whole", 2);
   const auto whole = scratch.read("whole");
-  for (std::size_t bit = 0; bit + 8 < 8 * whole.size(); ++bit) {  // without the last newline: that line is torn
+  for (std::size_t bit = 0; bit + 8 < 8 * whole.size(); ++bit) {  // without the last newline, the line counts as torn
     auto text = whole;
     text[bit / 8] = static_cast<char>(text[bit / 8] ^ (1 << bit % 8));
     scratch.write("m", text);

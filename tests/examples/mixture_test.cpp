@@ -1,4 +1,4 @@
-// Which source each sequence comes from: exact shares at every place, and the same answers in any order.
+// Which source each sequence comes from: shares are exact at every place, and places may be read in any order.
 #include <numeric>
 #include <random>
 
@@ -20,7 +20,7 @@ std::vector<Mixture::Place> first_of(const Weights& weights, std::uint64_t seed,
   return places;
 }
 
-// In whole numbers: a source of weight w in a sum of W has had c of n sequences, and |c · W − n · w| < W.
+// In whole numbers: of n sequences, a source of weight w in a sum of W has had c, and |c · W − n · w| < W.
 void expect_shares(const Weights& weights, std::uint64_t seed, std::uint64_t n) {
   const auto all = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
   std::vector<std::int64_t> taken(weights.size());
@@ -63,7 +63,7 @@ TEST(Mixture, IsAFunctionOfSeedAndPlaceAlone) {
     const auto i = random() % places.size();
     ASSERT_EQ(places[i], mixture.at(i)) << "place " << i;
   }
-  // Far on, in a later period.
+  // A place far on, in a later period.
   const std::uint64_t far = 10'000'000'000'003;
   const auto place = mixture.at(far);
   EXPECT_EQ(place, Mixture(weights, 3).at(far));

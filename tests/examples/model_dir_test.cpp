@@ -1,4 +1,4 @@
-// Directories of Hugging Face's library: what their config.json says of a model, and which file has which weights.
+// Model directories of Hugging Face's library: what a config.json says about the model, and which file has which weights.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -114,7 +114,7 @@ TEST(ModelDir, HasEveryFamily) {
   EXPECT_TRUE(lm::parse_model_config(mistral.dump(), "c").window.none());
   auto qwen2 = mistral;
   qwen2["model_type"] = "qwen2";
-  qwen2["sliding_window"] = 4096;  // of which it makes no use
+  qwen2["sliding_window"] = 4096;  // which this model does not use
   qwen2["use_sliding_window"] = false;
   qwen2["max_window_layers"] = 2;
   const auto c = lm::parse_model_config(qwen2.dump(), "c");
@@ -145,7 +145,7 @@ TEST(ModelDir, HeadsHaveWidthsOfTheirOwn) {
   EXPECT_EQ(32, wide.head_dim());
   EXPECT_EQ(32, lm::model_config_json(wide, DType::fp32, {}).at("head_dim"));
   EXPECT_EQ(0, lm::parse_model_config(llama().dump(), "c").head_size);
-  // The library's usual width of Qwen3 is no quotient.
+  // The library's usual head width for Qwen3 is not hidden ÷ heads.
   EXPECT_EQ(128, lm::parse_model_config(of_type("qwen3", json::object()).dump(), "c").head_dim());
   EXPECT_EQ(16, lm::parse_model_config(of_type("qwen3", {{"head_dim", 16}}).dump(), "c").head_dim());
 }
@@ -186,7 +186,7 @@ TEST(ModelDir, MixturesHaveTheirExperts) {
   qwen["norm_topk_prob"] = true;
   qwen["mlp_only_layers"] = {0};
   EXPECT_THAT(refusal(qwen), HasSubstr("mlp_only_layers is [0]"));
-  c.experts = {};  // a dense model is none of the library's
+  c.experts = {};  // the library has no dense model of this family
   EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
 }
 
@@ -197,7 +197,7 @@ TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
     EXPECT_EQ(c.rotated_blocks, lm::parse_model_config(written.dump(), "written").rotated_blocks);
     return layers::to_string(*c.rotated_blocks);
   };
-  EXPECT_EQ("1", blocks(json::object()));  // of three blocks
+  EXPECT_EQ("1", blocks(json::object()));  // the model has three blocks
   EXPECT_EQ("1,1,1,0", blocks({{"num_hidden_layers", 6}}));
   EXPECT_EQ("1,0", blocks({{"no_rope_layer_interval", 2}}));
   EXPECT_EQ("0,1,1", blocks({{"no_rope_layers", {0, 1, 1}}, {"no_rope_layer_interval", 2}, {"pretraining_tp", 2}}));
@@ -224,7 +224,7 @@ TEST(ModelDir, SomeBlocksAndPartsOfHeadsRotate) {
     EXPECT_THROW(static_cast<void>(layers::RotatedBlocks::parse(text)), Error) << text;
 }
 
-// Weights of another arithmetic must never be trained in silence.
+// A model that computes in another way must never be trained silently.
 TEST(ModelDir, RefusesByNameWhatChangesTheArithmetic) {
   for (const auto& [key, value, said] :
        {std::tuple<const char*, json, const char*>{
@@ -347,7 +347,7 @@ TEST(ModelDir, HasLongropeInBothSpellings) {
   newer.erase("rope_scaling");
   newer["rope_parameters"] = scaling;
   newer["rope_parameters"]["rope_theta"] = 500000.0;
-  newer["original_max_position_embeddings"] = 256;  // without it the library takes 4096, whatever the object says
+  newer["original_max_position_embeddings"] = 256;  // without it the library takes 4096 and ignores the object
   for (const auto& config : {older, newer}) {
     const auto c = lm::parse_model_config(config.dump(), "c");
     EXPECT_DOUBLE_EQ(std::sqrt(1 + std::log(2048.0 / 256) / std::log(256.0)), c.rope_scaling.length);
@@ -359,7 +359,7 @@ TEST(ModelDir, HasLongropeInBothSpellings) {
         EXPECT_DOUBLE_EQ(Rotary(10000).frequency(i, 16) / (positions > 256 ? far : near)[static_cast<std::size_t>(i)],
                          angles.frequency(i, 16));
     }
-    // The file's own words stay, and a model without a file is the same model.
+    // The keys of the file stay as they are, and a config.json written without a file gives the same model.
     const auto kept = lm::model_config_json(c, DType::fp32, config);
     const auto* const key = config.contains("rope_parameters") ? "rope_parameters" : "rope_scaling";
     EXPECT_EQ(config.at(key), kept.at(key));
@@ -434,7 +434,8 @@ TEST(ModelDir, Gemma3HasBothSpellings) {
   EXPECT_THAT(refusal(bidirectional), HasSubstr("use_bidirectional_attention is true"));
 }
 
-// A file of a model with a part for images has the language model's keys in an object, without the usual ones.
+// In the file of a model with images, one object has the keys of the language model, without those that have their usual
+// values.
 TEST(ModelDir, GemmasLanguageModelIsFoundInAModelWithAPartForImages) {
   const json config{{"architectures", {"Gemma3ForConditionalGeneration"}},
                     {"model_type", "gemma3"},
@@ -464,7 +465,7 @@ TEST(ModelDir, GemmasLanguageModelIsFoundInAModelWithAPartForImages) {
   EXPECT_THAT(refusal(unknown), HasSubstr("router_jitter"));
 }
 
-// A window that no sequence reaches is kept for files and computes nothing else than none, in Gemma 3 with its own rotary base.
+// A window longer than all sequences is kept for files and computes the same as none; in Gemma 3 with its own rotary base.
 TEST(ModelDir, AWindowMayBeLongerThanTheSequences) {
   for (const std::string type : {"mistral", "mixtral", "phi3", "gemma2", "gemma3_text"}) {
     SCOPED_TRACE(type);
@@ -510,7 +511,7 @@ TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
     EXPECT_THAT(refusal(of({{"attn_logit_softcapping", bad}})), HasSubstr("which is no cap"));
   EXPECT_THAT(refusal(of({{"query_pre_attn_scalar", 0}})), HasSubstr("query_pre_attn_scalar is 0"));
   EXPECT_THAT(refusal(of({{"hidden_activation", "relu"}})), HasSubstr("hidden_activation is \"relu\""));
-  // What the library has not as Llama.
+  // Settings that the library does not have for Llama.
   auto plain = lm::parse_model_config(llama().dump(), "c");
   plain.logit_cap = 3;
   EXPECT_THROW(static_cast<void>(lm::model_config_json(plain, DType::fp32, {})), Error);
@@ -520,7 +521,7 @@ TEST(ModelDir, Gemma2HasCapsUnlessTheyAreNull) {
   EXPECT_THROW(static_cast<void>(lm::model_config_json(plain, DType::fp32, {})), Error);
 }
 
-// A model's embedding is multiplied by the root of its width as its weights are rounded: 55.5 in bf16, not 55.4256.
+// The embedding is multiplied by the root of the width, rounded to the weights' dtype: 55.5 in bf16, not 55.4256.
 TEST(ModelDir, GemmasEmbeddingIsMultiplied) {
   auto config = gemma3();
   config["hidden_size"] = 3072;
@@ -546,7 +547,7 @@ TEST(ModelDir, HasTheTypeOfItsWeights) {
     }
 }
 
-// The formulas once more, by other means: a wave of pair i has 2π · base^(2i/D) positions.
+// Computes the formulas in another way: a wave of pair i has 2π · base^(2i/D) positions.
 TEST(ModelDir, ScaledAnglesAreThoseOfTheirFormulas) {
   const std::int64_t dim = 64;
   const auto wave = [&](const Rotary& r, std::int64_t i) { return 1 / r.frequency(i, dim); };
@@ -625,7 +626,7 @@ TEST(ModelDir, WhatIsWrittenIsReadAsTheSameModel) {
     }
 }
 
-// The library counts from max_position_embeddings, whatever a run's sequences were.
+// The library counts from max_position_embeddings, whatever the length of a run's sequences.
 TEST(ModelDir, ADynamicScalingKeepsItsPositions) {
   auto config = llama();
   config["max_position_embeddings"] = 16;
@@ -644,7 +645,7 @@ TEST(ModelDir, ModelsThatTheLibraryDoesNotHaveAreNotWritten) {
   EXPECT_THROW(static_cast<void>(lm::model_config_json(c, DType::fp32, {})), Error);
 }
 
-// A list of types is the model's, or it is refused: it is neither cut nor repeated, nor passed over.
+// A list of layer types must fit the model or is refused: it is not cut, repeated or ignored.
 TEST(ModelDir, LayerTypesHaveOneForEachLayer) {
   const auto types = [](const char* pattern) {
     json all = json::array();
@@ -680,7 +681,7 @@ TEST(ModelDir, LayerTypesHaveOneForEachLayer) {
       EXPECT_EQ(c.window, lm::parse_model_config(written.dump(), "written").window);
     }
   }
-  // A Mistral whose layers are alike stays one: with types the library's Auto classes take it for a Ministral.
+  // A Mistral whose layers are all alike stays one: with layer types, the library's Auto classes take it for a Ministral.
   auto alike = of("mistral", "sss");
   alike.erase("layer_types");
   EXPECT_FALSE(lm::model_config_json(lm::parse_model_config(alike.dump(), "c"), DType::fp32, alike).contains("layer_types"));
@@ -719,7 +720,7 @@ TEST(ModelDir, WindowsThatHaveToBeSwitchedOn) {
   EXPECT_THAT(refusal(qwen("qwen2", {{"sliding_window", 0}})), HasSubstr("sliding_window is 0"));
 }
 
-// As Granite's code models have them, which are Llama.
+// Granite's code models have such biases; they are Llama models.
 TEST(ModelDir, BiasesAreThoseOfTheFile) {
   const auto names = [](const json& config) {
     const auto c = lm::parse_model_config(config.dump(), "c");
@@ -745,7 +746,7 @@ TEST(ModelDir, BiasesAreThoseOfTheFile) {
   EXPECT_THROW(static_cast<void>(lm::complete(plain)), Error);
 }
 
-// What the library refuses to load is not written.
+// An export never has what the library refuses to load.
 TEST(ModelDir, ExportsCanBeLoaded) {
   const auto of = [](const char* family, const auto& change) {
     lm::ModelConfig c{.family = lm::family_named(family), .layers = 2, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 260};
@@ -760,7 +761,7 @@ TEST(ModelDir, ExportsCanBeLoaded) {
     }
     return "it was written";
   };
-  // The library's own padding is beyond small vocabularies.
+  // The library's own padding token is beyond small vocabularies.
   for (const auto& [family, padding] : {std::pair{"phi3", 32000}, {"smollm3", 128004}}) {
     const auto small = of(family, [](auto&) {});
     EXPECT_TRUE(small.contains("pad_token_id") && small.at("pad_token_id").is_null()) << small;
@@ -800,7 +801,7 @@ TEST(ModelDir, ExportsCanBeLoaded) {
 
 class ModelDirFiles : public FolderTest {};
 
-// Every element has its own value, by its place in the tensor.
+// Every element has its own value, which depends on its place in the tensor.
 void numbers(const ParamSpec& param, std::uint64_t first, TensorView range) {
   for (std::int64_t i = 0; i < range.elements(); ++i)
     range.as<float>()[i] = static_cast<float>(param.name.size() * 1000 + (first + static_cast<std::uint64_t>(i)) % 977);
@@ -869,7 +870,7 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
   EXPECT_THAT(why([&](json& j) { j["weight_map"] = json::object(); }), HasSubstr("names no file"));
   std::ofstream(index) << std::string(100'000, '[');
   EXPECT_THROW(const lm::WeightFiles files(folder_), Error);
-  // Of a tensor that stands twice, neither file is taken silently.
+  // If a tensor is named twice, neither file is chosen silently.
   auto twice = good.dump();
   twice.insert(twice.find(fmt::format("\"{}\"", norm)), fmt::format(R"("{}":{},)", norm, good["weight_map"][table].dump()));
   std::ofstream(index) << twice;
@@ -882,7 +883,7 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
   }
 }
 
-// Directories as people have them: with an index of an older model, copied without what links name, cloned without Git LFS.
+// Directories as users have them: with an old model's index, with links copied without their targets, cloned without Git LFS.
 TEST_F(ModelDirFiles, WhatIsNoFileOfWeightsIsSaid) {
   const lm::ModelConfig c{
       .family = lm::family_named("llama"), .layers = 1, .hidden = 64, .heads = 4, .seq_len = 32, .vocab = 300};
@@ -926,7 +927,7 @@ TEST_F(ModelDirFiles, WhatIsNoFileOfWeightsIsSaid) {
   EXPECT_THAT(refusal_of_dir(folder_), HasSubstr("config.json is a link to nowhere"));
 }
 
-// The names of the library's AutoModel: those of the model without its output head.
+// The library's AutoModel writes these names, those of the model without its output head.
 TEST_F(ModelDirFiles, NamesMayLackTheirPrefix) {
   for (const auto* const family : {"llama", "gemma3", "gpt2"})
     for (const bool tied : {true, false}) {
@@ -957,7 +958,6 @@ TEST_F(ModelDirFiles, NamesMayLackTheirPrefix) {
     }
 }
 
-// Bytes of a good file changed, cut, and repeated: a typed error or a model, and nothing else.
 // Sizes that no model has are refused before anything of such a size is made.
 TEST(ModelDir, HugeAndFractionalSizesAreRefusedAtOnce) {
   auto huge =
@@ -968,6 +968,7 @@ TEST(ModelDir, HugeAndFractionalSizesAreRefusedAtOnce) {
   EXPECT_THAT(refusal(fraction), HasSubstr("num_attention_heads is 4.9"));
 }
 
+// Changed, cut and repeated bytes of a good file give a typed error or a model, and nothing else.
 TEST_F(ModelDirFiles, DamagedFilesAreTypedErrors) {
   constexpr std::uint64_t kSeed = 21;
   const auto good = llama().dump();

@@ -1,4 +1,4 @@
-// What is promised: one table, from which flags, TOML and the saved configuration come, and errors that name what is wrong.
+// One table is the source of flags, TOML and the saved configuration; errors name what is wrong.
 #include <terrace/examples/terrace/options.h>
 #include <terrace/examples/terrace/same_settings.h>
 #include <terrace/examples/terrace/setting_flags.h>
@@ -20,7 +20,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// The text of the usage error that `call` ends with; a failure when it does not.
+// The text of the usage error that ends `call`; the test fails if there is none.
 template <class F>
 std::string usage_error(F call) {
   try {
@@ -40,12 +40,12 @@ TEST(Options, TableCoversEveryFieldOnce) {
     EXPECT_FALSE(o.help.empty()) << o.key;
     EXPECT_EQ(find_option(o.key), &o);
     EXPECT_THAT(sections(), testing::Contains(o.section)) << o.key;
-    // A default that is refused could not be saved and read back.
     for (const auto c : o.key) EXPECT_TRUE((c >= 'a' && c <= 'z') || c == '-' || (c >= '0' && c <= '9')) << o.key;
   }
   EXPECT_EQ(keys.size(), 125U);  // the number of RunConfig's fields: add the option with the field
 }
 
+// A default that its parser refused could not be read back.
 TEST(Options, DefaultsSurviveSavingAndReading) {
   const RunConfig defaults;
   RunConfig read;
@@ -304,7 +304,7 @@ TEST(Options, LongFilesAreSampledOverTheirWholeLength) {
     auto other = text;
     other[place] = 'b';
     EXPECT_NE(content(text, kBytes), content(other, kBytes)) << place;
-    // A sample of one window at each end.
+    // A sample has one window at each end.
     EXPECT_EQ(content(text, kMost) != content(other, kMost), place != kBytes / 2) << place;
   }
   EXPECT_NE(content(text, kMost), content(text + "a", kMost));

@@ -1,4 +1,5 @@
-// The search for the fastest degrees of parallelism: which candidates it tries, and that it finds what planning each one finds.
+// The search for the fastest degrees of parallelism: which candidates it tries, and that it finds the same as planning each
+// candidate.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -39,8 +40,8 @@ RunConfig small() {
 using Degrees = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, std::string, std::int64_t>;
 Degrees degrees_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.cp, c.cp == 1 ? "" : c.cp_mode, c.zero}; }
 
-// Counted by hand: six heads, twelve ranks on nodes of six, layers 2 · 2 + 2, 24 sequences in micro-batches of two, and 32
-// positions, which 3 context ranks do not divide.
+// The expected values are counted by hand: six heads, twelve ranks on nodes of six, 2 · 2 + 2 layers, 24 sequences in
+// micro-batches of two, and 32 positions, which 3 context ranks do not divide.
 TEST(PlanSearch, TriesEveryLegalProductOnce) {
   const SearchSpace space{.ranks = 12, .ranks_per_node = 6, .sequences = 24};
   std::set<Degrees> expected;
@@ -66,8 +67,8 @@ TEST(PlanSearch, TriesEveryLegalProductOnce) {
   EXPECT_EQ(expected, tried);
 }
 
-// Eight tensor ranks are a row, two squares or a cube, and four a row or a square, if the micro-batch has sequences for the
-// rows.
+// Eight tensor ranks can be a row, two squares or a cube, four a row or a square, if the micro-batch has enough sequences for
+// the rows.
 TEST(PlanSearch, TriesTensorRanksInEveryGrid) {
   auto given = small();
   given.heads = 8;
@@ -85,7 +86,7 @@ TEST(PlanSearch, TriesTensorRanksInEveryGrid) {
   for (const auto& c : candidates(given, space)) EXPECT_EQ(1, c.tp_depth) << flags_of(c);
 }
 
-// Context ranks are as given, and count as ranks.
+// The given number of context ranks stays, and they count as ranks.
 TEST(PlanSearch, ContextRanksAreOfTheRanks) {
   auto given = small();
   given.cp = 2;
@@ -97,8 +98,7 @@ TEST(PlanSearch, ContextRanksAreOfTheRanks) {
   }
 }
 
-// Experts are dealt out to as many ranks as divide them and the ranks, which may be on several nodes; a degree that is given
-// stays.
+// The number of expert ranks divides both the experts and the ranks, which may be on several nodes; a given degree stays.
 TEST(PlanSearch, TriesExpertRanks) {
   auto given = small();
   given.experts = 4;
@@ -118,7 +118,7 @@ TEST(PlanSearch, TriesExpertRanks) {
   for (const auto& c : candidates(given, space)) EXPECT_EQ(2, c.ep) << flags_of(c);
 }
 
-// What `terrace plan` says of the candidate.
+// The seconds of a step that `terrace plan` gives for the candidate.
 double step_of(const RunConfig& c, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(c));
   auto request = plan_request(c);
@@ -189,8 +189,8 @@ TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
   EXPECT_LE(latest, 1.15 * earliest);
 }
 
-// Updates on the host were taken for hidden behind the whole step. They run beside the first forward only: with slower memory
-// the estimate grows as the plan does.
+// The estimate once assumed that the whole step hides updates on the host. They run beside the first forward only: with slower
+// memory, the estimate must grow as the plan does.
 TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   const auto cluster = load_cluster(TERRACE_SOURCE_FOLDER "/examples/clusters/h100.toml");
   auto c = small();
@@ -211,7 +211,8 @@ TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   EXPECT_NEAR(estimated, planned, 0.2 * planned);
 }
 
-// A clock that only the search moves: what it has not planned when the time is over is estimated, and nothing is planned twice.
+// Only the search moves this clock. Candidates that are not planned when the time is over are estimated, and none is planned
+// twice.
 TEST(PlanSearch, EndsAtItsDeadline) {
   const SearchSpace space{.ranks = 2, .ranks_per_node = 2, .sequences = 4};
   const auto all = candidates(small(), space).size();
@@ -231,7 +232,7 @@ TEST(PlanSearch, EndsAtItsDeadline) {
   EXPECT_EQ(all, before);
 }
 
-// It left out what tensor ranks exchange between layers, and told half of the time of all ranks together.
+// The schedule's time once left out what tensor ranks exchange between layers, and was half the time of all ranks together.
 TEST(PlanPipeline, TheScheduleAloneWaitsForTensorRanks) {
   auto c = small();
   c.heads = 8;

@@ -1,6 +1,6 @@
-// The config.json of published checkpoints, one a line of published_configs.jsonl: each is read as the file says, or refused by
-// name. A line has the checkpoint's name ("like"), whether it was taken from a public copy of the file or recalled ("source"),
-// the published number of parameters, the keys that are kept with a warning, and what the refusal says.
+// The config.json of published checkpoints, one in each line of published_configs.jsonl: each is read as the file says, or
+// refused by name. A line has the checkpoint's name ("like"), whether it was copied from a public file or recalled ("source"),
+// the published number of parameters, the keys that are kept with a warning, and the text of the refusal.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ using testing::HasSubstr;
 
 double rounded(double number) { return std::round(number * 1e9) / 1e9; }
 
-// What the library takes for what the language model of a Gemma 3 with a part for images does not say.
+// The values that the library uses where the file of a Gemma 3 with images does not give the language model's own.
 json language_model(const json& file) {
   if (!file.contains("text_config")) return file;
   json config{{"vocab_size", 262208},  {"num_attention_heads", 8},          {"num_key_value_heads", 4},
@@ -36,7 +36,7 @@ json language_model(const json& file) {
   return config;
 }
 
-// A plain reading of a file, which knows nothing of families but by their types.
+// A simple reading of a file, which knows families only by their types.
 class Plain {
  public:
   explicit Plain(const json& file) : config_(language_model(file)), type_(config_.at("model_type").get<std::string>()) {}
@@ -116,7 +116,7 @@ class Plain {
   [[nodiscard]] bool has_window(std::size_t block) const {
     if (is("gemma2")) return block % 2 == 0;
     if (is("gemma3_text")) return block % 6 != 5;
-    return is("mistral") || is("mixtral") || is("phi3");  // Qwen's are switched off in all of these files
+    return is("mistral") || is("mixtral") || is("phi3");  // Qwen's windows are switched off in all of these files
   }
 
   json config_;
@@ -207,7 +207,7 @@ void expect_read(const json& line) {
     EXPECT_EQ(line.at("parameters").get<std::uint64_t>(), lm::parameter_count(config));
   }
   EXPECT_EQ(numbers, numbers_of(lm::parse_model_config(newer(file).dump(), "newer")));
-  // An export keeps all keys, and is the same model.
+  // An export keeps all keys and gives the same model.
   const auto written = lm::model_config_json(config, DType::bf16, file);
   const auto& kept = file.contains("text_config") ? file.at("text_config") : file;
   for (const auto& [key, value] : kept.items()) EXPECT_TRUE(written.contains(key)) << key;

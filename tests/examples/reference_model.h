@@ -1,5 +1,5 @@
-// The models of all families written a second time, as plain loops over fp64 after Hugging Face's modeling files: the oracle of
-// the layers. It reads a family's properties, and shares no code with the layers that read them, too.
+// The models of all families implemented a second time, as plain loops over fp64 after Hugging Face's modeling files: the
+// oracle of the layers. It reads the properties of a family, but shares no code with the layers.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class ReferenceModel {
     }
     std::vector<Values> results;  // of the blocks
     for (std::int64_t block = 0; block < c_.layers; ++block) {
-      // A U: the last block reads the first one's result, and so on; not its own input a second time.
+      // A U: the last block reads the first block's result, and so on; no block reads its own input a second time.
       const std::int64_t mirrored = c_.layers - 1 - block;
       if (c_.skips == lm::SkipShape::u && mirrored < block - 1) {
         const Values& gain = w_.at(in_block(block, "skip.weight"));
@@ -53,7 +53,7 @@ class ReferenceModel {
     return all;
   }
 
-  // Sum of token losses; −1 is no target.
+  // The sum of the tokens' losses; a target of −1 does not count.
   [[nodiscard]] double loss(const std::vector<int>& tokens, const std::vector<int>& targets, std::int64_t seq) const {
     const Values l = logits(tokens, seq);
     double total = 0;
@@ -78,14 +78,14 @@ class ReferenceModel {
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += r[i];
   }
 
-  // Before a half of a block, if the family has such norms; of the half's result, likewise.
+  // The norm before a half of a block, if the family has one, and the norm of the half's result, likewise.
   [[nodiscard]] Values norm_before(const Values& x, std::int64_t n, std::int64_t block, std::string_view name) const {
     return name.empty() ? x : norm(x, n, in_block(block, name));
   }
   [[nodiscard]] Values result_norm(const Values& x, std::int64_t n, std::int64_t block, std::string_view name) const {
     return norm_before(x, n, block, name);
   }
-  // Of all heads of q or k, or of each by itself.
+  // The norm over all heads of q or k, or over each head by itself.
   void norm_heads(Values& x, std::int64_t n, std::int64_t heads, std::int64_t block, std::string_view name) const {
     if (*family_.query_key_norms == lm::QueryKeyNorms::none) return;
     const bool whole = *family_.query_key_norms == lm::QueryKeyNorms::whole;
@@ -137,7 +137,7 @@ class ReferenceModel {
     for (std::int64_t i = 0; bias && i < n * out; ++i) at(y, i) += at(w_.at(name + ".bias"), i % out);
     return y;
   }
-  // Each result apart, of tensors of their own or of one for all.
+  // Each result by itself, whether the results have tensors of their own or share one.
   [[nodiscard]] std::vector<Values> results(const Values& x, std::int64_t n, std::int64_t in, std::int64_t block,
                                             const lm::ProjectionParts& parts, const std::vector<std::int64_t>& widths) const {
     std::vector<Values> all;
@@ -221,7 +221,7 @@ class ReferenceModel {
     return results(a, n, f, block, names_.down, {c})[0];
   }
 
-  // Without a capacity: each token's own experts, one token after the other.
+  // Without a capacity: each token goes to all its chosen experts, one token after the other.
   [[nodiscard]] Values experts_block(const Values& x, std::int64_t n, std::int64_t block) const {
     const std::int64_t c = c_.hidden, f = c_.ffn, count = c_.experts.count;
     const auto& named = names_.experts;

@@ -1,5 +1,5 @@
-// What is promised: a page without external resources with a bar for every test, curves for every latency, every figure in a
-// table; and a refusal for what is no bench's JSON.
+// The page has no external resources; it has a bar for every test, curves for every latency, and every figure in a table. A
+// file that is not a bench's JSON is refused.
 #include <terrace/examples/terrace/report_bench.h>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,4 @@
-// What is promised of the page about several runs: every run's curve and numbers, only the settings that differ, and every
-// name escaped.
+// The page about several runs has every run's curve and numbers, only the settings that differ, and every name escaped.
 #include <terrace/examples/terrace/report_compare.h>
 
 #include <gmock/gmock.h>

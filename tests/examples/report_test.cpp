@@ -1,4 +1,4 @@
-// What is promised: one page without external resources that holds every part, and says what is missing.
+// One page without external resources has every part, and says what is missing.
 #include <terrace/examples/terrace/report.h>
 
 #include <algorithm>
@@ -114,7 +114,7 @@ TEST(Report, OfSeveralRanksAllAreCompared) {
   plan["ranks"] = {{"walked_bytes", {{"read", 3 * kGib}, {"write", 4 * kGib}, {"h2d", 6 * kGib}, {"d2h", 4 * kGib}}},
                    {"peak_bytes", {{"device", kGib / 2}, {"host", kGib}, {"nvme", 6 * kGib}}}};
   for (auto* const bytes : {&plan["walked"]["bytes"], &plan["peak_bytes"]})
-    for (auto& value : *bytes) value = value.get<std::uint64_t>() / 4;  // the first rank's own
+    for (auto& value : *bytes) value = value.get<std::uint64_t>() / 4;  // the first rank's own share
   run.write(kPlanFile, plan.dump());
   write_report(run.path());
   const auto page = run.read(kReportFile);
@@ -127,7 +127,7 @@ TEST(Report, PeaksAreOfTheWholeRunWhereItIsDone) {
   write_metrics(run, 5);
   write_plan(run);
   auto plan = nlohmann::json::parse(run.read(kPlanFile));
-  plan["peak_bytes"]["host"] = 2 * kGib;  // of the last commit
+  plan["peak_bytes"]["host"] = 2 * kGib;  // includes the last commit
   run.write(kPlanFile, plan.dump());
   run.write("result.json",
             nlohmann::json{{"peak_bytes", {{"device", kGib / 2}, {"host", 2 * kGib}, {"nvme", 6 * kGib}}}}.dump());
@@ -198,7 +198,7 @@ TEST(Report, SurvivesLossesThatAreNoNumbers) {
   EXPECT_THAT(run.read(kReportFile), HasSubstr("No step waited for anything"));
 }
 
-// A loss of zero would draw a line down to the axis.
+// A loss of zero would pull the curve down to the axis.
 TEST(Report, StepsWithoutTargetsAreInNoCurve) {
   const ScratchFolder run;
   const auto write = [&](bool with_empty) {
@@ -228,7 +228,7 @@ TEST(Report, StepsWithoutTargetsAreInNoCurve) {
   EXPECT_THAT(run.read(kReportFile), HasSubstr("Warning: --seq-len &lt;64&gt; cuts off."));
 }
 
-// Whatever the number of steps, a page has a bounded number of points. What a page says of the whole run is exact.
+// With any number of steps, a page has a bounded number of points; figures about the whole run are exact.
 TEST(RunSteps, OfALongRunAFewPointsAreKept) {
   constexpr std::uint64_t kCount = 5 * RunSteps::kMostPoints + 7;
   RunSteps steps;

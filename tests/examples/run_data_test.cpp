@@ -1,4 +1,4 @@
-// The data of a run with several sources, against each source alone.
+// Compares the data of a run with several sources with each source alone.
 #include <map>
 #include <string>
 #include <vector>
@@ -60,7 +60,7 @@ TEST_F(MixedData, EachSequenceIsThatOfItsSource) {
       const auto [source, sequence] = mixture.at(i);
       ASSERT_EQ(read(source == 0 ? a : b, Split::training, {sequence}), read(mixed, Split::training, {i})) << i;
     }
-    // Many at once, as a batch has them, and again.
+    // Reads several sequences at once, as a batch does, and then again.
     const auto batch = read(mixed, Split::training, {150, 151, 3});
     EXPECT_EQ(batch, read(mixed, Split::training, {150, 151, 3}));
     const auto epochs = mixed.epochs(kSequences);
@@ -80,7 +80,7 @@ TEST_F(MixedData, EvaluationsTakeTheSourcesInTurn) {
   EXPECT_DOUBLE_EQ((0.7 * 30 + 0.3 * 12) / (0.7 * 8 + 0.3 * 3), found.loss.value());
   EXPECT_EQ(42.0 / 11, a.held_out(losses).loss);
   EXPECT_TRUE(a.held_out(losses).of_sources.empty());
-  // What has no targets has no loss.
+  // A source without targets has no loss.
   const std::vector<Trainer::HeldOut> some{{10, 4}, {0, 0}}, none{{0, 0}, {0, 0}};
   EXPECT_EQ((std::map<std::string, double>{{"a.txt", 2.5}}), mixed.held_out(some).of_sources);
   EXPECT_EQ(2.5, mixed.held_out(some).loss);
@@ -88,7 +88,7 @@ TEST_F(MixedData, EvaluationsTakeTheSourcesInTurn) {
   EXPECT_EQ(std::nullopt, a.held_out(none).loss);
 }
 
-// Of a.txt 5 % are 200 bytes, 6 sequences of 32 tokens; of b.txt 45 bytes, one.
+// 5 % of a.txt are 200 bytes, 6 sequences of 32 tokens; of b.txt 45 bytes, one sequence.
 TEST_F(MixedData, AnEvaluationThatReadsSequencesAgainIsSaid) {
   const auto notes = [&](std::int64_t eval_batches, const std::vector<std::filesystem::path>& words) {
     auto c = config(words);

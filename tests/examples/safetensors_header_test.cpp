@@ -1,4 +1,4 @@
-// Headers that follow the specification, and every way they can break it.
+// Headers that follow the specification, and headers that break it in every way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

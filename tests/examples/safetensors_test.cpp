@@ -1,4 +1,4 @@
-// Files: one written by hand after the specification, round trips, conversions, and what happens to broken ones.
+// One file written by hand after the specification, round trips, conversions, and broken files.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -51,7 +51,7 @@ std::vector<bf16> bf16s(std::initializer_list<float> values) {
   return out;
 }
 
-// Every byte spelled out as the format's description has it.
+// Every byte is written out as in the format's description.
 TEST(SafetensorsReader, ReadsAFileWrittenByHand) {
   const ScratchFolder folder;
   const std::string header =
@@ -110,7 +110,7 @@ TEST(SafetensorsReader, WidensEveryF16Exactly) {
 
 TEST(SafetensorsReader, RoundsOnceToNearestEven) {
   const ScratchFolder folder;
-  // In fp32 this would first become the tie 1 + 2^-8, and then the even 1.
+  // A conversion through fp32 would first give the tie 1 + 2^-8, and then the even 1.
   const std::vector<double> values{1 + 0x1p-8 + 0x1p-40,
                                    1 + 0x1p-8,
                                    1 + 0x1p-8 - 0x1p-40,
@@ -186,7 +186,7 @@ TEST(Safetensors, ComesBackInRangesOfAnySizeAndType) {
   }
 }
 
-// The same file, whether values are copied or written where they lie before they go to the disk.
+// The file is the same whether values are copied or filled in without a copy.
 TEST(SafetensorsWriter, FillsTensorsInPlace) {
   constexpr std::size_t n = 700'001;  // several blocks, with edges in the middle of pages
   const ScratchFolder folder;
@@ -302,8 +302,7 @@ TEST(SafetensorsReader, SaysWhereAFileWasCutAfterItWasOpened) {
                "tensor \"a\" (F32 [4]) is cut short: the file ends at offset " + std::to_string(8 + header.size() + 10));
 }
 
-// Whatever bytes are changed, the reader either refuses with its own error or reads tensors that lie in the file.
-// Read ahead or not, the numbers and the errors are the same.
+// The numbers and the errors are the same whether a file is read ahead or not.
 TEST(WeightFiles, AnnouncedRangesHoldTheSameNumbers) {
   const ScratchFolder folder;
   constexpr unsigned kSeed = 5;
@@ -341,6 +340,7 @@ TEST(WeightFiles, AnnouncedRangesHoldTheSameNumbers) {
   expect_error([&] { ahead.read(last, 0, std::span(found)); }, Exit::corrupt, "is cut short");
 }
 
+// Whatever bytes are changed, the reader either refuses with its own error or reads tensors that lie in the file.
 TEST(SafetensorsReader, SurvivesFlippedBytes) {
   const ScratchFolder folder;
   {

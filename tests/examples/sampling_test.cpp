@@ -1,4 +1,4 @@
-// Each rule of sampling against its definition, computed plainly, and what is drawn against the probabilities.
+// Compares each rule of sampling with a plain computation of its definition, and drawn tokens with their probabilities.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -43,7 +43,7 @@ Shares only(const Shares& shares, const std::vector<std::int32_t>& kept) {
   return out;
 }
 
-// Repeatedly the greatest share, of equal ones that of the lowest token.
+// Tokens by falling share; of equal shares, the lowest token comes first.
 std::vector<std::int32_t> in_order(Shares shares) {
   std::vector<std::int32_t> order;
   while (!shares.empty()) {

@@ -1,5 +1,5 @@
-// What is promised: fixed columns, never wider than the terminal, no escape codes where there is no terminal, JSON alone when
-// asked.
+// Columns are fixed and never wider than the terminal; without a terminal there are no escape codes; with --json only JSON is
+// printed.
 #include <terrace/examples/terrace/screen.h>
 
 #include <cmath>
@@ -25,7 +25,7 @@ StepMetrics sample(std::uint64_t step) {
   return m;
 }
 
-// Everything that a screen wrote in its life.
+// Everything that a screen wrote until it was destroyed.
 template <class F>
 std::string shown(ScreenOptions options, F use) {
   char* text = nullptr;
@@ -57,7 +57,7 @@ TEST(Screen, PlainLinesHaveFixedColumnsAndNoEscapes) {
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(text, Not(HasSubstr("\r")));
   const auto lines = lines_of(text);
-  ASSERT_EQ(lines.size(), 1U + 45U + 1U);  // one header where nobody scrolls
+  ASSERT_EQ(lines.size(), 1U + 45U + 1U);  // one header where nothing scrolls
   for (std::size_t i = 0; i + 1 < lines.size(); ++i) EXPECT_EQ(lines[i].size(), lines[0].size()) << lines[i];
   EXPECT_THAT(lines[1], HasSubstr("1/100"));
   EXPECT_THAT(lines[1], HasSubstr("5.43210"));

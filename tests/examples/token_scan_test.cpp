@@ -1,4 +1,4 @@
-// The scan of a corpus for tokens outside the vocabulary: it finds each one, wherever it is, and reads nothing in vain.
+// The scan of a corpus for tokens outside the vocabulary finds each one, wherever it is, and reads nothing without need.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -32,7 +32,7 @@ std::string bytes_of(const std::vector<std::uint32_t>& tokens, std::size_t width
   return bytes;
 }
 
-// What the scan says; empty if it finds nothing.
+// The error of the scan; empty if it finds nothing.
 std::string found_in(const Paths& files, TokenFormat format, std::size_t block_bytes = TokenScan::kBlockBytes,
                      std::uint64_t parts = 1) {
   std::string said;
@@ -48,7 +48,7 @@ std::string found_in(const Paths& files, TokenFormat format, std::size_t block_b
 
 TEST(TokenScan, FindsATokenAtEveryPlace) {
   const ScratchFolder folder;
-  constexpr std::size_t kTokens = 9000;  // two whole runs of the inner loop, and a rest
+  constexpr std::size_t kTokens = 9000;  // two whole runs of the inner loop, and a remainder
   for (const std::size_t width : {2U, 4U}) {
     const TokenFormat format{width, 300};
     const std::vector<std::uint32_t> good(kTokens, 299);
@@ -60,12 +60,12 @@ TEST(TokenScan, FindsATokenAtEveryPlace) {
       const Paths files{first, empty, folder.write("second", bytes_of(tokens, width))};
       const auto says = fmt::format("{}, token {}: 300 is not below the vocabulary of 300", files.back().string(), place);
       EXPECT_THAT(found_in(files, format), testing::HasSubstr(says));
-      // In blocks that are no multiple of a token, by three ranks.
+      // In blocks whose size is no multiple of a token, on three ranks.
       EXPECT_THAT(found_in(files, format, 1001, 3), testing::HasSubstr(says));
       EXPECT_EQ("", found_in(files, {width, 301}));
     }
   }
-  // The largest numbers, whose first bit is set.
+  // The largest numbers, whose highest bit is set.
   EXPECT_THAT(found_in({folder.write("large", bytes_of({1, 0xffffffffU}, 4))}, {4, 2147483647}),
               testing::HasSubstr("token 1: 4294967295 is not below the vocabulary of 2147483647"));
   EXPECT_THAT(found_in({folder.write("large", bytes_of({1, 0xffffU}, 2))}, {2, 65535}), testing::HasSubstr("token 1: 65535"));
@@ -96,7 +96,7 @@ TEST(TokenScan, ChecksumsDoNotDependOnHowManyReadAndChangeWithEachByte) {
   EXPECT_TRUE(TokenScan(files, {2, 65536}).checksums().empty()) << "nothing is read";
 }
 
-// How many of a file's pages are in memory.
+// The number of a file's pages that are in memory.
 std::size_t pages_in_memory(const std::filesystem::path& path) {
   const FileHandle file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(path));
@@ -108,12 +108,12 @@ std::size_t pages_in_memory(const std::filesystem::path& path) {
   return static_cast<std::size_t>(std::ranges::count_if(pages, [](unsigned char page) { return (page & 1U) != 0; }));
 }
 
-// A corpus may be larger than the memory, or than what a container may have of it.
+// A corpus may be larger than the memory, or than a container's limit.
 TEST(TokenScan, LeavesNoPagesInMemory) {
   const ScratchFolder folder;
   constexpr std::size_t kPages = 512;
   const auto file = folder.write("corpus", bytes_of(std::vector<std::uint32_t>(kPages * 1024, 7), 4));
-  sync_to_disk(file);  // pages that are not on the disk yet cannot be given up
+  sync_to_disk(file);  // pages that are not on the disk yet cannot be dropped
   ASSERT_EQ(kPages, pages_in_memory(file));
   const FileHandle opened(::open(file.c_str(), O_RDONLY | O_CLOEXEC));
   ::posix_fadvise(opened.get(), 0, 0, POSIX_FADV_DONTNEED);

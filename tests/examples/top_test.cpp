@@ -1,5 +1,4 @@
-// What is promised of `terrace top`: no line is wider than the terminal, nothing of a run is printed unescaped, and a run in
-// any state has a frame.
+// In `terrace top`, no line is wider than the terminal, all text of a run is escaped, and a run in any state gives a frame.
 #include <terrace/examples/terrace/top_frame.h>
 
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-// The library's transformers without a family: what an embedder gets who builds a model of parallel/layers.
+// The library's transformers without a family, as an embedder builds them from parallel/layers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(Transformer, TheNamesThatAreNotGivenAreLlamas) {
   }
 }
 
-// Nothing is rotated, and nothing is added to the embedding: the bits of a model whose learned positions are zero.
+// Nothing is rotated or added to the embedding: the bits are those of a model whose learned positions are zero.
 TEST(Transformer, WithoutPositionsIsAsWithPositionsOfZero) {
   const BatchShape shape{2, 9};
   Machine machine;
@@ -105,13 +105,13 @@ TEST(Transformer, RefusesWhatCannotBeOneModel) {
               HasSubstr("names.qkv has 3 tensors, and matrices [inputs, outputs] of several tensors cannot be one product"));
   EXPECT_THAT(refusal([](auto& t) { t.tensor = {.ranks = 2, .rank = 2}; }), HasSubstr("there is no tensor rank 2 of 2"));
   EXPECT_THAT(refusal([](auto& t) { t.init_std = -1; }), HasSubstr("init_std must be at least 0, not -1"));
-  // A layer that is built alone divides by none of these either.
+  // A layer that is built alone checks these values, too, because it divides by them.
   EXPECT_THAT(refusal([](auto& t) { t.heads = 0; }, false), HasSubstr("heads must be at least 1, not 0"));
   EXPECT_THAT(refusal([](auto& t) { t.kv_heads = 0; }, false), HasSubstr("kv_heads must be at least 1, not 0"));
   EXPECT_THAT(refusal([](auto& t) { t.tensor.ranks = 0; }, false), HasSubstr("at least one tensor rank"));
 }
 
-// Of two ranks that share a key-value head, each sums its gradient with the other: the model says with how many.
+// If two ranks share a key-value head, each adds the other's gradient to its own; the model says how many ranks share it.
 TEST(Transformer, SaysHowManyRanksShareKeyValueHeads) {
   auto split = small;
   for (const auto& [ranks, twins] : {std::pair{1U, 1U}, {2U, 1U}}) {

@@ -1,4 +1,4 @@
-// Packed data in a build that has no library for it: the sources that stand in its place.
+// Packed data in a build without the libraries for it: tests the sources that replace them.
 #include <string>
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Adapters and frozen parameters on tensor, context and expert ranks train what one rank trains, with every other kind of
-// ranks; and with optimizers that see whole matrices.
+// Adapters and frozen parameters on tensor, context and expert ranks train what one rank trains: with every other kind of
+// parallelism, and with optimizers that see whole matrices.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ lm::ModelConfig adapted(lm::ModelConfig config, const char* targets = "all", std
 lm::ModelConfig of_family(const char* family) {
   auto config = llama();
   config.family = lm::family_named(family);
-  if (config.family.get().tensors.qkv.tensors.size() == 1) config.kv_heads = 4;  // of which ranks have whole ones
+  if (config.family.get().tensors.qkv.tensors.size() == 1) config.kv_heads = 4;  // so that every rank has whole key-value heads
   return config;
 }
 lm::ModelConfig mixture(const char* family, const layers::Experts& experts) {
@@ -34,7 +34,8 @@ const layers::Experts kFour{.count = 4, .chosen = 2, .balance_loss = 0.05, .squa
 
 class AdapterRanks : public TensorRuns {};
 
-// Results in tensors of their own and together in one, stored either way; of two key-value heads on four ranks each is on two.
+// Covers q, k, v in separate tensors and fused in one, in both storage orders. With two key-value heads on four ranks, two
+// ranks hold each head.
 TEST_F(AdapterRanks, OfTensorParallelismEqualOneRank) {
   for (const auto& config : {adapted(llama()), adapted(gpt2()), adapted(of_family("phi3")), adapted(of_family("qwen3"), "k,o"),
                              adapted(with_norms("gemma3")), adapted(with_norms("olmo2"))})
@@ -64,7 +65,7 @@ TEST_F(AdapterRanks, OfABf16RunAgree) {
   }
 }
 
-// One of a branch's two products may have no adapter, and then no gradient to compute.
+// If one of a branch's two products has no adapter, that product has no gradient to compute.
 TEST_F(AdapterRanks, BesideExchangesInPiecesEqualOneRank) {
   for (const auto* const targets : {"all", "q,up", "o", "down"})
     for (const std::uint32_t pieces : {2U, 3U}) {
@@ -96,12 +97,12 @@ TEST_F(AdapterRanks, OfExpertParallelismEqualOneRank) {
         o.sequence = ranks == 2;
         expect_serial(o, kFp64);
       }
-  // Of 24 experts some have no row.
+  // With 24 experts, some get no row.
   auto many = mixture("mixtral", {.count = 24, .chosen = 2, .balance_loss = 0.05});
   expect_serial({.config = adapted(many, "all", 2), .experts = 3, .batch = {1, 8}, .micro_batches = 2}, kFp64);
 }
 
-// Ranks of all kinds drawn together, in every ZeRO stage; states lie sharded, squeezed and on disk.
+// All kinds of ranks, drawn at random, in every ZeRO stage; states are sharded, in small budgets, and on disk.
 TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
   constexpr std::uint64_t kSeed = 24;
   std::uint64_t run = 0;
@@ -114,7 +115,7 @@ TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
     auto config = one_in(2) ? llama() : one_in(2) ? gpt2() : with_norms(one_in(2) ? "gemma3" : "olmo2");
     config.head_size = 0;
     const bool norms_results = !(*config.family.get().tensors.attention_result_norm).empty();
-    config.hidden = 48, config.ffn = 72, config.heads = 12;  // which two, three and four ranks divide
+    config.hidden = 48, config.ffn = 72, config.heads = 12;  // divisible by two, three and four ranks
     config.kv_heads = std::string_view(*config.family.get().name) != "gpt2" ? (one_in(2) ? 3 : 6) : 0;
     config.tied = one_in(2);
     if (!norms_results && one_in(2))
@@ -147,7 +148,7 @@ TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
   }
 }
 
-// What only moves bytes changes no bit on the same mesh.
+// Settings that only move bytes change no bit on the same mesh.
 TEST_F(AdapterRanks, BudgetsOrdersAndStagesChangeNoBit) {
   TensorRun o{.config = adapted(llama()), .tensor_ranks = 4, .sequence = true, .micro_batches = 3};
   o.config.dtype = DType::fp32;
@@ -163,7 +164,8 @@ TEST_F(AdapterRanks, BudgetsOrdersAndStagesChangeNoBit) {
   expect_same(run(o), run(stage), "ZeRO-3");
 }
 
-// An adapter exchanges no activation. Of each product's two matrices the one that all ranks hold has its gradient added up.
+// Adapters exchange no activations. Each product has two adapter matrices; the gradient of the one that all ranks hold is
+// all-reduced.
 TEST_F(AdapterRanks, TheLedgerIsTheFormula) {
   const std::uint64_t n = 2, m = 3, ranks = 2, rank = 3, tokens = 32, width = 64, ffn = 4 * width, number = sizeof(double);
   TensorRun o{.config = adapted(gpt2()), .tensor_ranks = ranks, .micro_batches = m};
@@ -172,7 +174,7 @@ TEST_F(AdapterRanks, TheLedgerIsTheFormula) {
   o.store = new_store();
   // Nothing trains below the first branch, whose input therefore has no gradient.
   const std::uint64_t sums = m * (2 * n + 1) + m * 2 * n;
-  // A of q, k, v and of up; B of the output and of down.
+  // The matrices that all ranks hold: A of q, k, v and of up; B of the output and of down.
   const std::uint64_t held = n * rank * (width + width + width + width);
   static_assert(ffn == 256);
   for (const auto& one : run_all(o)) {
@@ -220,7 +222,8 @@ TEST_F(AdapterRanks, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
   }
 }
 
-// Whole layers and parts of them; on expert ranks a layer of a mixture. What trains is clipped as on one rank.
+// Freezes whole layers and parts of layers; on expert ranks, a layer of a mixture. Trained parameters are clipped as on one
+// rank.
 TEST_F(AdapterRanks, FrozenParametersEqualThoseOfOneRank) {
   for (const auto& [config, freeze] : {std::pair{llama(), "embedding,layers.0.mlp*,layers.1.attention"},
                                        {llama(), "layers.1.*"},
@@ -241,15 +244,15 @@ TEST_F(AdapterRanks, FrozenParametersEqualThoseOfOneRank) {
   TensorRun o{
       .config = mixture("mixtral", kFour), .tensor_ranks = 2, .experts = 2, .freeze = "layers.0.experts,layers.1.attention"};
   expect_serial(o, kFp64);
-  // Parameters of experts that other ranks have are found, too.
+  // Names of experts on other ranks are found, too.
   o.freeze = "layers.0.block_sparse_moe*,layers.0.post_attention_layernorm.weight";
   const auto named = expect_serial(o, kFp64);
   o.freeze = "layers.0.experts";
   expect_same(named, run(o), "the layer's name");
 }
 
-// A step of SGD tells the gradients; one of these optimizers then does to each adapter's matrix what its paper says. Of rank 1
-// they are no matrices.
+// A step of plain SGD at rate 1 gives the gradients; each optimizer must then update each adapter matrix as its paper says.
+// Adapters of rank 1 have a single row or column.
 TEST_F(AdapterRanks, OptimizersOfWholeMatricesTakeEachAdapterAsItsOwnMatrix) {
   for (const std::int64_t rank : {4, 1})
     for (const auto& [name, publish] :

@@ -1,4 +1,4 @@
-// Asynchronous orders on several data ranks a stage, with ZeRO and in fewer bits: still the bits of one rank.
+// Asynchronous orders with several data ranks per stage, with ZeRO and compressed travel, still give the bits of one rank.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -10,7 +10,8 @@ namespace {
 
 using AsynchronousRun = test::AsynchronousRun;
 
-// Several data ranks a stage: its gradients are folded in the order of the global micro-batches, and the update is everybody's.
+// With several data ranks per stage, gradients are folded in the order of the global micro-batches, and every data rank applies
+// the same update.
 TEST_F(AsynchronousRun, DataRanksOfAStageFoldTheirGradients) {
   struct Row {
     const char* order;
@@ -33,7 +34,7 @@ TEST_F(AsynchronousRun, DataRanksOfAStageFoldTheirGradients) {
   }
 }
 
-// ZeRO over the data ranks of a stage: states, gradients and weights sharded, old weights with them. Nothing of it is seen.
+// ZeRO over the data ranks of a stage shards states, gradients and weights, old versions included, and changes no result.
 TEST_F(AsynchronousRun, DataRanksThatShardTheirStateChangeNothing) {
   struct Row {
     const char* order;
@@ -65,8 +66,8 @@ TEST_F(AsynchronousRun, DataRanksThatShardTheirStateChangeNothing) {
       }
 }
 
-// What travels in fewer bits is rounded once, by whoever sends it: micro-batches' gradients where they are folded, weights of
-// every version where they are gathered. So it is still the bits of the one rank that rounds so.
+// The sender rounds what travels in fewer bits once: gradients of micro-batches where they are folded, weights of every version
+// where they are gathered. So the result equals one rank that rounds the same way.
 TEST_F(AsynchronousRun, CompressedTravelIsTheRoundingOfTheDeclaredStaleness) {
   struct Row {
     const char* order;
@@ -110,8 +111,8 @@ TEST_F(AsynchronousRun, CompressedTravelIsTheRoundingOfTheDeclaredStaleness) {
   }
 }
 
-// What a skip carries is of one micro-batch, and each of its two ends computes that with the version of its own stage: gathered
-// from shards that were kept, too.
+// A skip carries one micro-batch; each of its two ends computes that micro-batch with its own stage's weight version, which may
+// be gathered from kept shards.
 TEST_F(AsynchronousRun, SkipsLeadBetweenStagesOfDifferentVersions) {
   struct Row {
     const char* order;
@@ -161,7 +162,7 @@ TEST_F(AsynchronousRun, SkipsLeadBetweenStagesOfDifferentVersions) {
     }
 }
 
-// Optimizers that see whole layers prepare, exchange and finish each of a step's updates where ranks share them.
+// Where ranks share layers, whole-layer optimizers prepare, exchange and finish each of a step's updates.
 TEST_F(AsynchronousRun, WholeLayerOptimizersShardTheirState) {
   for (const auto& [order, c] : {std::pair<std::string, Case>{"pipedream-2bw", {2, 2, 3}}, {"pipedream", {3, 1, 5}}})
     for (const std::string optimizer : {"lamb", "adafactor", "muon"}) {
@@ -182,7 +183,7 @@ TEST_F(AsynchronousRun, WholeLayerOptimizersShardTheirState) {
     }
 }
 
-// Two numbers have one sum: where an update has one micro-batch of each of two ranks, no canonical order is needed.
+// A sum of two numbers has only one order, so an update with one micro-batch from each of two ranks needs no canonical order.
 TEST_F(AsynchronousRun, DataRanksReduceTheirGradientsOfEachUpdateAtOnce) {
   const Case c{3, 1, 6};
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {

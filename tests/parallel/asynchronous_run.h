@@ -1,4 +1,4 @@
-// The toy model in an asynchronous pipeline: threads of this process, held against one rank that computes every micro-batch
+// The toy model in an asynchronous pipeline: threads of this process, compared with one rank that computes every micro-batch
 // with the old weights that the order declares.
 #pragma once
 
@@ -19,18 +19,19 @@
 namespace terrace::test {
 
 struct AsynchronousCase {
-  std::uint32_t ranks, micro_batches, updates;  // micro-batches of an update, updates of a step
+  std::uint32_t ranks, micro_batches, updates;  // micro-batches of each update, updates of each step
 };
 inline std::string to_text(const std::string& order, const AsynchronousCase& c) {
   return fmt::format("{} on {} ranks, {} updates of {} micro-batches", order, c.ranks, c.updates, c.micro_batches);
 }
 
-// What the papers say, and not what the order wrote: an update is a mini-batch.
+// The version that the papers give, whatever the order wrote: an update is a mini-batch.
 inline std::uint32_t published_version(const std::string& order, const AsynchronousCase& c, std::uint32_t stage,
                                        std::uint32_t micro_batch) {
   const int update = static_cast<int>(micro_batch / c.micro_batches);
   if (order == "pipedream-2bw") return static_cast<std::uint32_t>(std::max(0, update - 1));
-  // Narayanan 2019: mini-batch i uses version max(0, i − (p − 1 − s)); groups of them as many as are whole by then.
+  // Narayanan 2019: mini-batch i uses version max(0, i − (p − 1 − s)); if an update has several of them, only whole updates
+  // count.
   const int behind = static_cast<int>(micro_batch) - static_cast<int>(c.ranks - 1 - stage);
   return static_cast<std::uint32_t>(std::max(0, behind) / static_cast<int>(c.micro_batches));
 }

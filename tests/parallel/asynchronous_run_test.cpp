@@ -1,5 +1,5 @@
-// Asynchronous orders change what is computed, and say how: losses, norms and weights are the bits of one rank that computes
-// every micro-batch with the old weights that the order declares, for every number of ranks and under every budget.
+// Asynchronous orders compute with old weights, which they declare: losses, norms and weights are the bits of one rank that
+// uses the same old weights for every micro-batch, for every number of ranks and under every budget.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace {
 
 using AsynchronousRun = test::AsynchronousRun;
 
-// (m, p) of the cases that broke others, where every stage has made its weights in time.
+// Every case has at least as many micro-batches as ranks, so that every stage has made its weights in time.
 TEST_F(AsynchronousRun, TwoBufferedWeightsAreThoseOfTheDeclaredStaleness) {
   const Case cases[] = {{1, 2, 3},  {2, 2, 1}, {2, 2, 2},  {2, 8, 3},  {3, 3, 4},  {4, 4, 3},
                         {4, 16, 2}, {3, 6, 3}, {5, 10, 2}, {4, 10, 2}, {4, 15, 2}, {8, 8, 2}};
@@ -28,7 +28,7 @@ TEST_F(AsynchronousRun, TwoBufferedWeightsAreThoseOfTheDeclaredStaleness) {
   }
 }
 
-// A scale is a power of two, and so no bit knows of it: what an update's verdict clips by is the norm without it.
+// A loss scale is a power of two, so it changes no bit; the verdict clips by the norm without the scale.
 TEST_F(AsynchronousRun, ALossScaleChangesNoBitOfClippedUpdates) {
   for (const auto dtype : {DType::fp32, DType::bf16}) {
     auto o = options("pipedream-2bw", {2, 2, 3});
@@ -66,7 +66,7 @@ TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
     Case c;
     DType dtype;
     bool clipped, disk;
-    std::uint32_t zero = 0;  // of two data ranks; 0: of one
+    std::uint32_t zero = 0;  // over two data ranks; 0: one data rank
   };
   const Row rows[] = {
       {"pipedream-2bw", {3, 4, 3}, DType::fp32, true, false},   {"pipedream-2bw", {3, 4, 3}, DType::bf16, false, true},
@@ -96,7 +96,7 @@ TEST_F(AsynchronousRun, OldWeightsLiveInTheTiersAndChangeNothing) {
   EXPECT_GT(read, 0U);
 }
 
-// The oracle would see it: with the newest weights throughout a run ends elsewhere.
+// The comparison would notice wrong versions: with the newest weights throughout, a run ends with other weights.
 TEST_F(AsynchronousRun, StalenessIsReal) {
   const Case c{3, 3, 4};
   for (const std::string order : {"pipedream-2bw", "pipedream"}) {
@@ -108,7 +108,7 @@ TEST_F(AsynchronousRun, StalenessIsReal) {
   }
 }
 
-// A step drains, so whoever goes on at its end goes on as if nothing had been.
+// A step ends drained, so a run resumed there continues as if it had not stopped.
 TEST_F(AsynchronousRun, ResumesWhereItDrained) {
   for (const std::string order : {"pipedream-2bw", "pipedream"}) {
     for (const std::uint32_t zero : {0U, 1U, 3U}) {
@@ -136,7 +136,7 @@ TEST_F(AsynchronousRun, ResumesWhereItDrained) {
   }
 }
 
-// Messages that are late by chance: nobody waits for ever, and no bit depends on who comes when.
+// Messages that are late at random cause no deadlock, and no bit depends on the order in which they arrive.
 TEST_F(AsynchronousRun, NoDelayOfAMessageChangesAnything) {
   const auto* const seed_text = std::getenv("TERRACE_SEED");
   const std::uint64_t seed = seed_text ? std::strtoull(seed_text, nullptr, 10) : 1;

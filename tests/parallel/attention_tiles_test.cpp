@@ -1,4 +1,4 @@
-// Attention whose products run in tiles trains what the whole one trains, in a device budget that holds a quarter of a matrix.
+// Attention whose products run in tiles trains what untiled attention trains, in a device budget of a quarter of a matrix.
 #include <gmock/gmock.h>
 
 #include "tensor_run.h"
@@ -48,7 +48,8 @@ TEST_F(AttentionTiles, ComposeWithTensorDataContextAndPipelineParallelism) {
       }
 }
 
-// A layer with a skip in front of it has its phases: the first adds the skip, and the one that writes dx makes its gradient.
+// A layer behind a skip keeps its phases: the first phase adds the skip, and the phase that writes dx also writes the skip's
+// gradient.
 TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
   for (const char* const schedule : {"", "1f1b", "zb-h1"})
     for (const bool recompute : {false, true}) {
@@ -65,7 +66,7 @@ TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
     }
 }
 
-// A model of one block whose matrices of one kind are much larger than all else.
+// A model of one block whose attention matrices are much larger than all else.
 TensorRun with_large_matrices(const char* family) {
   const bool gpt = std::string_view(family) == "gpt2";
   TensorRun o{.config = {.family = lm::family_named(family),
@@ -84,7 +85,7 @@ TensorRun with_large_matrices(const char* family) {
   return o;
 }
 
-// The budget is a quarter of one matrix of q, k, v or the output; of GPT-2, whose q, k and v are one, of the output.
+// The budget is a quarter of one projection matrix: q, k, v or the output; for GPT-2, whose q, k and v are fused, the output.
 TEST_F(AttentionTiles, MatricesFourTimesTheDeviceTrainWithTheBitsOfAnUnlimitedRun) {
   OneIn chosen(2);
   for (const auto* const family : {"llama", "gpt2"}) {

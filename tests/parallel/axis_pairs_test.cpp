@@ -1,5 +1,5 @@
-// Every two axes together, with accumulation and a tied table: a gradient that is lost, counted twice or added to the wrong
-// place is no error that a run would notice, so losses, norms, and all weights after some steps are compared with one rank's.
+// Every pair of axes, with accumulation and a tied table. A run would not notice a gradient that is lost, counted twice or
+// added in the wrong place, so losses, norms and all weights after some steps are compared with one rank's.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -17,7 +17,7 @@ struct Setting {
 
 TensorGrid square() { return {.side = 2}; }
 
-// A setting is a line.
+// One setting per line.
 std::vector<Setting> settings() {
   return {
       {"data", "dp 2", [](auto& o) { o.data = {.ranks = 2}; }},
@@ -40,7 +40,7 @@ std::vector<Setting> settings() {
   };
 }
 
-// What a run refuses, in the words of this test.
+// True for the combinations that a run refuses.
 bool is_refused(const TensorRun& o) {
   const bool grid = o.grid.side > 1, tiles = o.config.mlp_tiles > 1, experts = o.config.experts.count > 0;
   return (grid && (o.context > 1 || tiles || experts)) || (experts && tiles) ||
@@ -49,7 +49,7 @@ bool is_refused(const TensorRun& o) {
 
 class AxisPairs : public TensorRuns {};
 
-// What a plan reckons with: the bytes of all chunks, and the products.
+// The quantities that a plan computes with: the bytes of all chunks and the FLOPs of all products.
 std::pair<std::vector<std::uint64_t>, std::vector<double>> reckoned(const TensorRun& o, std::uint32_t rank) {
   const auto model = model_of(config_of(o, rank));
   const auto optimizer = make_optimizer(o.optimizer, {});
@@ -65,8 +65,8 @@ std::pair<std::vector<std::uint64_t>, std::vector<double>> reckoned(const Tensor
   return all;
 }
 
-// Ranks must take the same steps, so all of them reckon with what the one needs that has most, where they do not divide a
-// vocabulary or the heads.
+// Ranks must take the same steps. Where a vocabulary or the heads do not divide evenly, all ranks therefore plan with the needs
+// of the rank that has most.
 TEST_F(AxisPairs, AllRanksReckonWithTheSameBytesAndProducts) {
   const std::vector<Setting> uneven{{"tensor", "tp 3",
                                      [](auto& o) {
@@ -99,7 +99,7 @@ TEST_F(AxisPairs, TrainWhatOneRankTrainsWithAccumulationAndATiedTable) {
     for (std::size_t b = a + 1; b < all.size(); ++b) {
       if (std::string_view(all[a].axis) == all[b].axis) continue;
       TensorRun o{.config = pairs % 2 == 0 ? llama() : gpt2(), .batch = {2, 16}, .micro_batches = 3};
-      o.config.hidden = 48;  // of both families: with heads that all axes divide
+      o.config.hidden = 48;  // in both families, every axis then divides the heads
       o.config.ffn = 72;
       o.config.tied = true;
       all[a].set(o);
@@ -113,7 +113,7 @@ TEST_F(AxisPairs, TrainWhatOneRankTrainsWithAccumulationAndATiedTable) {
         o.config.family = norms.family, o.config.kv_heads = norms.kv_heads, o.config.vocab = norms.vocab;
       }
       const auto what = fmt::format("{}: {} with {}", *o.config.family.get().name, all[a].name, all[b].name);
-      // One rank's run is the same whatever only moves or shares work.
+      // One rank's run is the same for all settings that only move or share work.
       const auto key =
           std::tuple(std::string(*o.config.family.get().name), o.micro_batches * o.data.ranks, o.config.experts.count);
       auto one = references.find(key);

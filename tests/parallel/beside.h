@@ -1,5 +1,5 @@
-// Exchanges of a layer's call that run beside its products, proven without a clock: an exchange does not begin before the
-// product that it should run beside has begun, so lanes that waited for each other would stand still, and say so.
+// Proves without a clock that exchanges of a layer's call run beside its products: an exchange does not begin before its
+// product has begun, so if one lane waited for the other, the run would end with an error.
 #pragma once
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@
 
 namespace terrace::test {
 
-// Of one rank: exchanges, by their number in the step, that wait for a phase of a layer to begin.
+// The exchanges of one rank, by their number in the step, each with the phase of a layer whose begin it waits for.
 class Beside {
  public:
   void begin(std::map<std::size_t, std::string> partners) {
@@ -64,7 +64,7 @@ inline std::string name_of_phase(const std::string& layer, bool backward, std::u
   return fmt::format("{} {} m{} p{}", backward ? "backward" : "forward", layer, micro_batch, phase);
 }
 
-// A layer that says when its phases begin. Each of its calls makes one phase, and they come in the order of the program.
+// A layer that reports when its phases begin. Each call runs one phase, and calls come in program order.
 class Watched final : public Layer {
  public:
   Watched(std::unique_ptr<Layer> inner, Beside& beside) : inner_(std::move(inner)), beside_(beside) {}
@@ -95,7 +95,7 @@ class Watched final : public Layer {
   }
   std::unique_ptr<Layer> inner_;
   Beside& beside_;
-  mutable std::map<std::pair<bool, std::uint32_t>, std::uint32_t> calls_;  // made so far: the number of the micro-batch
+  mutable std::map<std::pair<bool, std::uint32_t>, std::uint32_t> calls_;  // calls so far: the number of the micro-batch
 };
 
 class GatedCommunicator final : public Communicator {
@@ -123,7 +123,7 @@ class GatedCommunicator final : public Communicator {
   const Counts counts_;
 };
 
-// Each exchange of a layer's call, by its number among the counted ones, with the next phase behind it that computes, if that
+// Maps each exchange of a layer's call (its number among the counted ones) to the next computing phase behind it, if that phase
 // multiplies and does not use what the exchange brings.
 inline std::map<std::size_t, std::string> partners_of(const StepMap& map, const Program& program,
                                                       const GatedCommunicator::Counts& counts) {

@@ -64,7 +64,7 @@ TEST_F(Checker, RefusesEachRepeatedAction) {
   }
 }
 
-// The same between data ranks: nothing that is gathered, reduced or released may be missing, or happen twice.
+// The same for actions between data ranks: no gather, reduction or release may be missing or repeated.
 TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
     for (const bool whole_layers : {false, true})

@@ -12,7 +12,7 @@
 namespace terrace {
 namespace {
 
-// A GPU that computes fast, and a link that does not: what is chosen matters.
+// A fast GPU behind a slow link, so that the choice matters.
 MachineProfile gpu() {
   MachineProfile p;
   p.device = "a GPU";
@@ -35,7 +35,7 @@ class Choosing : public testing::Test {
   [[nodiscard]] PlanRequest forced(Order order, std::uint32_t group, std::uint32_t recompute, std::uint32_t offload) const {
     return with_choice(request, {{order, group, recompute, offload}});
   }
-  void tighten() {  // twice the smallest legal device
+  void tighten() {  // twice the smallest device budget that works
     request.budget.device = 2 * plan(model, forced(Order::horizontal, 0, 0, 0), gpu()).smallest_bytes[Tier::device];
   }
   Model model = toy::make_model({.width = 128, .blocks = 10});
@@ -50,7 +50,7 @@ TEST_F(Choosing, WhatFitsIntoTheDeviceIsLeftPlain) {
   EXPECT_TRUE(p.tried.empty());
 }
 
-// Whether the order is open or not. At these rates the fastest depth on the disk itself is another one.
+// Holds whether the order is open or forced. At these rates, another depth would be fastest on the disk as measured.
 TEST_F(Choosing, TheDepthIsTheFastestOnASlowerDisk) {
   tighten();
   request.disk_tier = true;
@@ -89,7 +89,7 @@ TEST_F(Choosing, IsNoSlowerThanAnythingThatCanBeForced) {
       if (disk) request.budget.host = 8 * kMiB, request.budget.disk = kGiB, request.disk_tier = true;
       const auto chosen = plan(model, request, profile);
       ASSERT_TRUE(chosen.fits) << chosen.refusal.why;
-      EXPECT_LE(chosen.tried.size(), 40U);  // what it costs
+      EXPECT_LE(chosen.tried.size(), 40U);  // limits the cost of choosing
       double slowest = 0;
       for (const auto& [order, group] : {std::pair{Order::horizontal, 0U}, {Order::group_vertical, 2U}, {Order::vertical, 0U}})
         for (const auto recompute : {0U, kAllLayers})
@@ -97,7 +97,7 @@ TEST_F(Choosing, IsNoSlowerThanAnythingThatCanBeForced) {
             const auto other = plan(model, forced(order, group, recompute, offload), profile);
             if (!other.fits) continue;
             slowest = std::max(slowest, other.times.seconds);
-            EXPECT_LT(chosen.times.seconds, 1.1 * other.times.seconds)  // compared over fewer steps
+            EXPECT_LT(chosen.times.seconds, 1.1 * other.times.seconds)  // candidates are compared over fewer steps
                 << "link " << link << ", disk " << disk << ": " << to_text(chosen.choice, layers) << " beside "
                 << to_text(other.choice, layers);
           }
@@ -157,7 +157,7 @@ void expect_same(const Plan& alone, const Plan& beside) {
   }
 }
 
-// Candidates are walked side by side where there is a pool: never another plan, whatever is open.
+// Where there is a pool, candidates are simulated in parallel; this never changes the plan, whatever choices are open.
 TEST_F(Choosing, ThreadsChangeNoPlan) {
   ThreadPool pool(4);
   tighten();
@@ -173,8 +173,8 @@ TEST_F(Choosing, ThreadsChangeNoPlan) {
   }
 }
 
-// Ranks must plan alike whatever threads they have, or what they wait for never comes: those of later stages, too, and the data
-// ranks beside the first.
+// All ranks must make the same plan whatever their number of threads, or they would wait for ever: ranks of later stages and
+// the other data ranks, too.
 TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
   ThreadPool pool(4);
   const auto layers = static_cast<std::uint32_t>(model.layers.size());
@@ -197,7 +197,7 @@ TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
     }
 }
 
-// What one rank chose is what all do, in the same order, or their collectives would not meet.
+// All ranks follow the first rank's choice, in the same order, or their collectives would not match.
 TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
   request.data = {.ranks = 2, .zero = 3};
   tighten();
@@ -208,14 +208,14 @@ TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
   const auto second = for_rank(first, model, request, gpu());
   const auto computed = [](const Plan& p) {
     auto actions = p.programs.steady.actions;
-    std::erase_if(actions, [](const Action& a) { return a.op == Op::prefetch; });  // of other chunks
+    std::erase_if(actions, [](const Action& a) { return a.op == Op::prefetch; });  // each rank prefetches its own chunks
     return actions;
   };
   EXPECT_EQ(computed(first), computed(second));
   EXPECT_EQ(first.map.activations, second.map.activations);
 }
 
-// Layers compute again that save much for little work; the later of equals keep what they saved.
+// Layers that save much memory for little work are recomputed; among equal layers, the later ones keep what they saved.
 TEST_F(Choosing, EarlierLayersGiveWayFirst) {
   const auto each = choose_activations(model, request.shape.batch, 4, 2);
   for (std::uint32_t l = 0; l < each.size(); ++l) {

@@ -1,5 +1,5 @@
 // The collectives of every order under every way to share state: all members of a set issue the same ones in the same order,
-// and a rank that does not is named.
+// and the error names a rank that does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ void expect_refused(const Ranks& ranks, Program Programs::*which, const std::str
 
 auto first_of(Program& program, Op op) { return std::ranges::find(program.actions, op, &Action::op); }
 
-// The sums of the ranks would be of different groups.
+// The ranks would add up gradients of different groups.
 TEST(Collectives, ARankThatLeavesAReductionOutIsNamed) {
   Ranks ranks("", {.ranks = 2, .zero = 2});
   auto& program = ranks.programs[1].steady;
@@ -105,7 +105,7 @@ TEST(Collectives, ARankThatLeavesAReductionOutIsNamed) {
   expect_refused(ranks, &Programs::steady, "data rank 1 of pipeline rank 0: ");
 }
 
-// Both have equally many bytes; the sets of ranks and the operations differ.
+// Both calls have the same number of bytes, but other ranks and other operations.
 TEST(Collectives, ARankInAnotherOrderIsNamed) {
   Ranks ranks("", {.ranks = 2, .zero = 2});
   auto& actions = ranks.programs[1].steady.actions;
@@ -134,7 +134,7 @@ TEST(Collectives, AStageWithoutAVerdictIsNamed) {
                  "data rank 0 of pipeline rank 0: nothing more\n  data rank 0 of pipeline rank 1: verdict u0");
 }
 
-// A record is what is issued: a group of gradients goes to its owner, whole or as it travels.
+// A record says what is issued: here a group of gradients goes to its owner in its wire dtype.
 TEST(Collectives, ARecordNamesItsBytes) {
   const Ranks ranks("", {.ranks = 2, .zero = 2, .gradients = Travel::bf16});
   const auto& map = *ranks.maps[1];

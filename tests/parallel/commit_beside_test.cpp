@@ -1,5 +1,5 @@
-// A commit that is written while the next step is computed: the step does not wait for it, the next update does, and what is on
-// the disk is the state at which it was begun.
+// A commit written while the next step computes: the step does not wait for it, but the next update does, and the disk holds
+// the state at the begin of the commit.
 #include <condition_variable>
 #include <mutex>
 
@@ -60,7 +60,7 @@ class GatedFiles final : public FileOps {
 
 class CommitBeside : public test::FolderTest {
  protected:
-  // Some of the state is on the disk, or none of it.
+  // With `on_disk`, some of the state is on the disk; otherwise none.
   toy::RunOptions options(bool on_disk) const {
     toy::RunOptions o;
     o.store = folder_ / "run";
@@ -73,7 +73,7 @@ class CommitBeside : public test::FolderTest {
     o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
     return o;
   }
-  // The weights of a run of so many steps.
+  // Hash of the weights after `steps` steps.
   std::uint64_t hash_after(std::uint64_t steps, toy::RunOptions o) const {
     o.store = folder_ / "other";
     o.file_ops = nullptr;
@@ -90,7 +90,7 @@ class CommitBeside : public test::FolderTest {
   const std::shared_ptr<GatedFiles> gate_ = std::make_shared<GatedFiles>();
 };
 
-// The gate opens only after the computing of the next step, so that a step that waited for the commit would never end.
+// The gate opens only after the next step has computed, so a step that waited for the commit would never end.
 TEST_F(CommitBeside, AStepIsComputedWhileTheCommitIsSynced) {
   for (const bool on_disk : {false, true}) {
     const auto o = options(on_disk);
@@ -118,7 +118,8 @@ TEST_F(CommitBeside, AStepIsComputedWhileTheCommitIsSynced) {
   }
 }
 
-// Every kind of step goes on after commits beside it as if there had been none, and each commit is that of its step.
+// Training and evaluation continue after such commits as if there had been none, and each commit holds the state of its own
+// step.
 TEST_F(CommitBeside, ChangesNoBit) {
   for (const bool on_disk : {false, true})
     for (const bool before_use : {true, false}) {
@@ -143,7 +144,7 @@ TEST_F(CommitBeside, ChangesNoBit) {
     }
 }
 
-// Nothing is moved for it beside what a commit moves anyway, and no byte more is reserved.
+// A commit beside a step moves no more than any other commit, and reserves no more memory.
 TEST_F(CommitBeside, MovesWhatWasPlanned) {
   for (const bool on_disk : {false, true}) {
     auto o = options(on_disk);
@@ -161,7 +162,7 @@ TEST_F(CommitBeside, MovesWhatWasPlanned) {
   }
 }
 
-// Of a commit that is shorter than a step, its writes are hidden; of a longer one, what is longer is left.
+// If a commit is shorter than a step, its writes are hidden; if it is longer, only the excess adds time.
 TEST_F(CommitBeside, ThePlanSaysWhatOneAdds) {
   const toy::RunOptions o;
   const auto model = toy::make_model(o.sizes);
@@ -209,7 +210,7 @@ TEST_F(CommitBeside, OneThatFailsEndsTheNextStepAndLeavesThePreviousOne) {
   }
 }
 
-// The others may have theirs by then. They have not overwritten the previous one, so that all go on from that.
+// Other ranks may have finished the commit by then. They still have the previous one, so all ranks resume from that.
 TEST_F(CommitBeside, OneThatFailsOnOneRankLeavesAllAtThePreviousOne) {
   constexpr std::uint64_t kSteps = 6;
   toy::RunOptions o;

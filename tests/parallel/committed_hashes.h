@@ -1,4 +1,4 @@
-// Hashes of all that ranks have committed: weights, masters and moments, each kind by itself, whatever the ranks' layout is.
+// Hashes of the committed weights, masters and moments, one for each kind, independent of the layout of the ranks.
 #pragma once
 
 #include <xxhash.h>
@@ -16,8 +16,8 @@
 
 namespace terrace::test {
 
-// [kind]: of its elements in the order of the model's tensors. A part that several stores hold is read from the first of them.
-// State that an optimizer packs is left out, because it has not one number for each element.
+// [kind] is the hash of its elements in the order of the model's tensors. A part that several stores hold is read from the
+// first of them. Packed state of an optimizer is left out, because it does not have one number for each element.
 inline std::map<std::string, std::uint64_t> committed_hashes(const Model& model, const Recipe& recipe,
                                                              std::span<const ChunkStore::Options> stores) {
   CommittedState state(stores);

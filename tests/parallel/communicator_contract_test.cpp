@@ -1,5 +1,5 @@
-// What every communicator promises. Alone this program tests the backends of one process; under mpirun it tests `mpi`, each
-// process being one rank.
+// What every communicator promises. Run alone, this program tests the backends of one process; under mpirun it tests `mpi`,
+// with each process as one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,8 @@ using testing::HasSubstr;
 
 std::uint64_t first_seed() { return test::number_from_environment("TERRACE_SEED", 20261121); }
 
-// What all ranks of a process need, made by the first that asks. Of the last two rounds; a rank farther behind makes it again.
+// Data that all ranks of a process need, made by the first that asks. Keeps two rounds; a rank that is farther behind makes its
+// data again.
 template <class T>
 class SharedByRanks {
  public:
@@ -57,7 +58,7 @@ Bytes bytes_of(Buffer& buffer) { return buffer; }
 
 class CommunicatorContract : public testing::TestWithParam<test::Backend> {
  protected:
-  // Runs the body on all ranks; nobody may throw.
+  // Runs the body on all ranks; none may throw.
   void run(const std::function<void(Rank&)>& body) {
     const auto outcome = test::on_ranks(GetParam(), {.time_limit = 60s}, body);
     for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
@@ -84,7 +85,7 @@ Reduction random_reduction(std::mt19937_64& random) {
           .order = random() % 4 == 0 ? SumOrder::ranks : SumOrder::machines};
 }
 
-// Equal to the specification bit for bit, so all backends are equal to each other; and near the exact sum.
+// The result equals the specification bit for bit, so all backends are equal, and it is near the exact sum.
 void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
                    const Buffer& onto, ConstBytes got, const test::MachineSizes& machines, const std::string& what) {
   const auto want = test::fold_oracle(r, from, begin, count, onto, machines);
@@ -108,10 +109,10 @@ void expect_folded(const Reduction& r, const std::vector<Buffer>& from, std::siz
   }
 }
 
-// Results that no cache holds may be written in another way: the bits are the same, wherever they begin, and nothing beside
-// them is touched.
+// Results larger than every cache may be written another way: the bits are the same wherever the result begins, and nothing
+// beside it is written.
 TEST_P(CommunicatorContract, LargeReductionsHaveOneOrder) {
-  // On a GPU they are sums of many pieces, and of fewer here: its kernels are emulated, a thread at a time.
+  // On a GPU, results are sums of many pieces; here of fewer, because the kernels are emulated one thread at a time.
   const std::size_t block = (GetParam().name == "nccl" ? 64 * kKiB : 8 * kMiB) / sizeof(float) + 77;
   run([block, each = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
@@ -142,9 +143,9 @@ TEST_P(CommunicatorContract, LargeReductionsHaveOneOrder) {
   });
 }
 
-// An element of such a sum is a packed block, so that no backend cuts one.
+// An element of such a sum is a packed block, which no backend may split.
 TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
-  // Several pieces of what is staged; kernels of GPUs are emulated, a thread at a time.
+  // Enough for several staging pieces; fewer on GPUs, whose kernels are emulated one thread at a time.
   const bool on_gpus = GetParam().name == "nccl";
   const std::size_t most = on_gpus ? 60 : 1500, usual = on_gpus ? 4 : 40;
   Contributions contributions;
@@ -182,7 +183,7 @@ TEST_P(CommunicatorContract, PackedBlocksHaveOneOrderBitForBit) {
 }
 
 TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
-  const std::size_t most = GetParam().name == "nccl" ? 20'000 : 200'000;  // emulated kernels take their time
+  const std::size_t most = GetParam().name == "nccl" ? 20'000 : 200'000;  // emulated kernels are slow
   Contributions contributions;
   run([&contributions, most, each = GetParam().ranks_per_machine](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
@@ -227,7 +228,7 @@ TEST_P(CommunicatorContract, ReductionsHaveOneOrderBitForBit) {
   });
 }
 
-// Wherever it comes from, in both orders; a sum of infinities of both signs makes one.
+// A NaN of any rank survives, in both orders; the sum of infinities of both signs is NaN.
 TEST_P(CommunicatorContract, NotANumberStaysNotANumber) {
   run([](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
@@ -323,7 +324,8 @@ TEST_P(CommunicatorContract, LanesNeverWaitForEachOther) {
       lane.out = rank.device.make_stream("send");
       lane.in = rank.device.make_stream("receive");
     }
-    // Everybody sends to everybody, itself too, all lanes of one message before the next one: no order among lanes would do.
+    // Every rank sends to every rank, itself included, all lanes of one message before the next message; no fixed order of the
+    // lanes would work.
     for (std::size_t i = 0; i < kMessages; ++i) {
       for (std::size_t peer = 0; peer < ranks; ++peer) {
         for (std::size_t l = 0; l < kLanesEach; ++l) {
@@ -422,7 +424,7 @@ TEST_P(CommunicatorContract, LedgerIsTheFormula) {
     EXPECT_EQ((Ledger::Entry{1, all * e, me == 0 ? 0 : all * e}), ledger.of("dp", Operation::reduce));
     stream->synchronize();
     EXPECT_EQ(5U, ledger.entries().size()) << to_string(ledger);
-    // Uneven blocks: the ranks together send what the formula says.
+    // With uneven blocks, the bytes of all ranks together follow the formula.
     ledger.clear();
     std::vector<float> odd(1001, 1.0F);
     const auto odd_bytes = std::as_writable_bytes(std::span(odd));
@@ -475,16 +477,16 @@ TEST_P(CommunicatorContract, WrongArgumentsThrowAtOnce) {
     EXPECT_THROW(comm.broadcast(*stream, small, comm.size()), Error);
     EXPECT_THROW(comm.send(*stream, small, -1, 0), Error);
     EXPECT_THROW(comm.send(*stream, small, 0, kMessageLanes), Error);
-    comm.barrier(*stream);  // nothing of it was issued: the ranks still agree
+    comm.barrier(*stream);  // nothing was issued: the ranks still agree
     stream->synchronize();
   });
 }
 
-// ---- when something goes wrong: no wait without an end, and the culprit has a name ---------------------------------------
+// ---- failures: every wait ends, and the error names the culprit ----------------------------------------------------------
 
 class CommunicatorFailure : public CommunicatorContract {
  protected:
-  // What this rank's call ended with.
+  // The error of this rank's call.
   static std::string error_of(const std::function<void()>& call) {
     try {
       call();
@@ -567,7 +569,7 @@ TEST_P(CommunicatorFailure, AHangBecomesAReport) {
     const auto begin = std::chrono::steady_clock::now();
     const auto error = error_of([&] {
       if (rank.comm->rank() == 1) {
-        rank.comm->receive(*stream, data, 1, 3);  // nobody sends it
+        rank.comm->receive(*stream, data, 1, 3);  // no rank sends it
       } else {
         rank.comm->all_reduce(*stream, Reduction::sum(DType::fp32), data, data);
       }
@@ -575,13 +577,13 @@ TEST_P(CommunicatorFailure, AHangBecomesAReport) {
     });
     EXPECT_GE(std::chrono::steady_clock::now() - begin, 100ms) << "nobody waited";
     EXPECT_THAT(error, testing::AllOf(HasSubstr("waited 0.3 s in its call 2"), HasSubstr("not arrived: rank 1")));
-    if (GetParam().name == "mpi" && GetParam().ranks_per_machine > 0) return;  // positions are those of one machine
+    if (GetParam().name == "mpi" && GetParam().ranks_per_machine > 0) return;  // positions are known only within one machine
     EXPECT_THAT(error, HasSubstr("rank 0: 1 calls ended, in call 2, all-reduce of 64 bytes (fp32 sum)"));
     EXPECT_THAT(error, HasSubstr("rank 1: 1 calls ended, in call 2, receive of 64 bytes from rank 1 on lane 3"));
   });
 }
 
-// A rank may be at its disk for longer than any call between computations would take.
+// A rank may spend longer at its disk than a call may take.
 TEST_P(CommunicatorFailure, AnAgreementWaitsAsLongAsItTakes) {
   const auto outcome = test::on_ranks(GetParam(), {.time_limit = 100ms}, [](Rank& rank) {
     Agreement agreement(*rank.comm, rank.device);

@@ -1,5 +1,5 @@
-// Numbers that travel in fewer bits are rounded by whoever sends them, each micro-batch's by itself: so pipelines change no bit
-// of them either, whichever rank computes what, and when.
+// The sender rounds what travels in fewer bits, each micro-batch by itself. So pipelines change no bit here either, whichever
+// rank computes what, and when.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -38,7 +38,7 @@ class CompressedPipeline : public test::PipelineRun {
   }
 };
 
-// Rounded weights are those of two data ranks. (one_rank_bits_test.cpp has rounded gradients alone.)
+// With rounded weights, the reference is a run on two data ranks. (one_rank_bits_test.cpp tests rounded gradients alone.)
 TEST_F(CompressedPipeline, EverySynchronousOrderGivesTheBitsWithoutPipeline) {
   int at = 0;
   for (const auto gradients : {Travel::whole, Travel::bf16, Travel::int8}) {
@@ -65,7 +65,7 @@ TEST_F(CompressedPipeline, EverySynchronousOrderGivesTheBitsWithoutPipeline) {
   }
 }
 
-// Both directions' ranks gather a stage's weights from their own data ranks: the same rounded ones.
+// The ranks of both directions gather a stage's weights from their own data ranks and get the same rounded weights.
 TEST_F(CompressedPipeline, TwoDirectionsGatherTheSameRoundedWeights) {
   struct Case {
     std::uint32_t ranks, data, shard_group, micro_batches;

@@ -16,7 +16,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// 24 positions are divided by 2, 3, 4 and 8 ranks.
+// 2, 3, 4 and 8 ranks divide 24 positions evenly.
 lm::ModelConfig longer(lm::ModelConfig config) {
   config.seq_len = 24;
   return config;
@@ -42,8 +42,8 @@ TEST_F(Context, TrainsWhatOneRankTrains) {
     }
 }
 
-// Norms of q and k of each head, or of all heads; norms of results; capped scores; by heads, by a ring, by both, and by two
-// rings.
+// Covers norms of q and k (of each head, or of all heads), norms of results, and capped scores. Ranks share heads, a ring,
+// both, or two rings.
 TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
   for (const auto* const family : {"qwen3", "olmo2", "gemma3"})
     for (const auto& [ranks, ring, two] : {std::tuple{3U, 1U, false}, {2U, 2U, false}, {4U, 2U, false}, {3U, 3U, true}}) {
@@ -52,7 +52,7 @@ TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
       o.config.head_size = 12;
       o.config.context.ring = ring;
       o.config.context.two_rings = two;
-      if (std::string_view(family) == "gemma3") {  // of two blocks, one has a window and rotates by itself
+      if (std::string_view(family) == "gemma3") {  // one of the two blocks has a window and a rotation of its own
         o.config.window = layers::Windows({5, 0});
         o.config.query_scalar = 7;
         o.config.logit_cap = 2;
@@ -66,7 +66,8 @@ TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
     }
 }
 
-// Of three heads on four ranks one rank has none; of seven, one has fewer; six key-value groups of two over four ranks are cut.
+// Of three heads on four ranks, one rank gets none; of seven, one rank gets fewer; six key-value groups of two heads are split
+// over four ranks.
 TEST_F(Context, HeadsNeedNotDivide) {
   for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 7}, {7, 1}, {12, 6}, {6, 2}}) {
     auto config = llama();
@@ -107,7 +108,7 @@ TEST_F(Context, BudgetsAndOrdersChangeNoBit) {
   }
 }
 
-// Two all-to-alls a layer in the forward, and two in the backward: of q, k and v, and of the attention's result.
+// Per layer, two all-to-alls in the forward and two in the backward: one of q, k and v, one of the attention's result.
 TEST_F(Context, TheLedgerIsTheFormula) {
   const std::uint64_t blocks = 2, m = 3, ranks = 4;
   for (const bool recompute : {false, true}) {
@@ -138,7 +139,7 @@ TEST_F(Context, TheLedgerIsTheFormula) {
   }
 }
 
-// Seven heads on four ranks: every pair of ranks has bytes of its own, and all plan the same steps.
+// Seven heads on four ranks: each pair of ranks exchanges its own number of bytes, and all ranks plan the same steps.
 TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
   auto o = of(llama(), 4);
   o.config.hidden = 56;
@@ -200,7 +201,7 @@ TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
   EXPECT_THAT(why([](TensorRun& o) { o.context = 4; }), HasSubstr("the model was made for 2"));
 }
 
-// Every query head goes to one rank, with the key-value head that it reads in its place.
+// Each query head goes to one rank, which has the key-value head that it reads at the matching place.
 TEST(HeadDeal, GivesEachHeadItsKeys) {
   for (std::int64_t kv = 1; kv <= 8; ++kv)
     for (std::int64_t group = 1; group <= 6; ++group)

@@ -1,4 +1,4 @@
-// What a plan's times rest on: the simulator's arithmetic, and costs measured on this machine.
+// Tests what a plan's times are computed from: the simulator's arithmetic, and costs measured on this machine.
 #include <gtest/gtest.h>
 
 #include <terrace/parallel/measure_costs.h>
@@ -59,7 +59,8 @@ TEST(Simulator, AWaitForACopyIsAStallOfItsLane) {
   EXPECT_DOUBLE_EQ(times.end_s, 0);
 }
 
-// An update that was deferred to the step's begin is waited for before it; an upload between two actions is neither's.
+// The wait for an update deferred to the next step counts at the step's begin or end; the wait for an upload between two
+// actions counts at neither.
 TEST(Simulator, WaitsAtAStepsEndsAreToldFromThoseBetween) {
   MachineProfile profile;
   profile.memory_copy = 4096;
@@ -100,12 +101,12 @@ TEST(Simulator, UpdatesBehindTheLastActionAreAStallOfTheirs) {
   EXPECT_DOUBLE_EQ(times.seconds, 3);
   EXPECT_DOUBLE_EQ(times.stall_s.at("update"), 2);
   EXPECT_DOUBLE_EQ(times.end_s, 2);
-  simulator.compute({.op = Op::update}, {}, {}, Lane::update, 3);  // beside the next step's
+  simulator.compute({.op = Op::update}, {}, {}, Lane::update, 3);  // beside the next step
   simulator.compute({}, {}, {}, Lane::compute, 2);
   EXPECT_TRUE(simulator.finish_step().stall_s.empty());
 }
 
-// When a read and a write of 4096 bytes that begin together have both ended.
+// Seconds until a read and a write of 4096 bytes, begun together, have both ended.
 double both_ways(double disk_both) {
   MachineProfile profile;
   profile.disk_read = 4096;   // a second alone

@@ -1,5 +1,5 @@
-// The power goes at every single write of a run, and at every call of its commits. What a disk may then hold opens at the last
-// commit that was told to be there, or at the one that was being made, whole; and goes on to the undisturbed run's weights.
+// Power is lost at every write of a run and at every call of its commits. Whatever the disk may then hold opens, whole, at the
+// last commit reported as made or at the one in progress; a run resumed from it ends with the undisturbed run's weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ class CrashTest : public test::FolderTest {
     const auto smallest = plan(toy::make_model(o.sizes), toy::request_of(unlimited), MachineProfile{}).smallest_bytes;
     o.budget = {smallest[Tier::device], 768 * kKiB, 256 * kMiB};
     o.durable = true;
-    o.deadline = {};  // a descriptor stays the same through all calls
+    o.deadline = {};  // without a deadline, all calls on a file use one descriptor
     return o;
   }
 
@@ -62,13 +62,13 @@ std::vector<std::pair<ChunkId, std::uint64_t>> checksums_of(const ChunkStore& st
 void CrashTest::everywhere(bool larger, bool beside) {
   const auto first_seed = number_from_environment("TERRACE_CRASH_SEED", 1);
   const auto losses = number_from_environment("TERRACE_CRASH_LOSSES", 1);  // power losses at each moment
-  // The larger run has many more moments: only some of them, except in the long form.
+  // The larger run has many more moments, so only some are tried, except in the long form.
   const auto stride = number_from_environment("TERRACE_CRASH_STRIDE", larger ? 5 : 1);
-  // Of all that is left, this many are trained to the end.
+  // The number of states left on disk that are trained to the end.
   const auto resumes = number_from_environment("TERRACE_CRASH_RESUMES", 8);
   auto o = options(larger);
 
-  // The undisturbed run, in memory but for its commits.
+  // The undisturbed run, in memory except for its commits.
   const auto journal = std::make_shared<CrashJournal>();
   std::vector<Made> made(1);  // by commit number; none has the number 0
   std::uint64_t hash = 0, data_bytes = 0;
@@ -107,13 +107,13 @@ void CrashTest::everywhere(bool larger, bool beside) {
   std::mt19937_64 choice(first_seed);
   std::uint64_t opened = 0, resumed = 0, newer = 0;
   for (std::size_t moment = 0; moment <= moments; ++moment) {
-    if (journal->is_end_of_write(moment)) continue;  // what is uncertain is the same as before the next event
+    if (journal->is_end_of_write(moment)) continue;  // the same bytes are uncertain as before the next event
     const bool committing = std::ranges::any_of(
         made, [&](const Made& m) { return !beside && m.begun <= moment && moment <= m.ended && m.ended != 0; });
     if (!committing && moment % stride != first_seed % stride) continue;
     std::uint64_t last = 0;
     while (last < kSteps && made[last + 1].ended <= moment) ++last;
-    // Where only the names are uncertain, every outcome is wanted: that of a commit that nobody was told of yet, too.
+    // Where only file names are uncertain, more draws reach every outcome, including a commit not yet reported as made.
     const auto drawn = journal->is_folder_sync(moment) ? 8 * losses : losses;
     for (std::uint64_t seed = first_seed; seed < first_seed + drawn; ++seed) {
       SCOPED_TRACE(
@@ -142,7 +142,7 @@ void CrashTest::everywhere(bool larger, bool beside) {
       ASSERT_EQ(number, step);
       ASSERT_TRUE(number == last || (number == last + 1 && made[number].begun < moment)) << number;
       newer += number != last;
-      // Every state that opens is a committed one, bit for bit, so that what follows depends on its number alone.
+      // Every state that opens equals a commit bit for bit, so what follows depends only on the commit's number.
       if (choice() % (moments / stride * losses) >= resumes) continue;
       auto again = o;
       again.store = home;

@@ -1,6 +1,6 @@
-// The whole engine on the CUDA device, over a CUDA runtime that is a fake and with the CPU's math: for every budget, order,
-// depth and place of the updates the bits are the CPU device's, what moves is what was planned, and CUDA is not misused. Errors
-// of any CUDA call end a run with an exception that names the call; nothing hangs or leaks.
+// The whole engine on the CUDA device, over a fake CUDA runtime and with the CPU's math: for every budget, order, depth and
+// place of the updates the bits are the CPU device's, what moves is what was planned, and CUDA is not misused. An error of any
+// CUDA call ends a run with an exception that names the call; nothing hangs or leaks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +68,7 @@ class CudaEngine : public test::FolderTest {
     fake.jitter_seed = jitter_seed;
     return std::make_shared<FakeCuda>(fake);
   }
-  // Nothing runs before something waits for it, but for some operations that the seed chooses.
+  // An operation runs only when something waits for it, except for some that the seed chooses.
   static std::shared_ptr<FakeCuda> make_lazy_fake(std::uint64_t lazy_seed) {
     auto fake = test::strict_fake();
     fake.lazy_seed = lazy_seed;
@@ -118,7 +118,8 @@ TEST_F(CudaEngine, EveryBudgetOrderAndPlaceOfTheUpdatesGivesTheCpusBits) {
   }
 }
 
-// Over the link kernels would read tokens four bytes at a time and write squares eight at a time, beside the copies of chunks.
+// Otherwise kernels would read tokens over the link four bytes at a time and write squares eight bytes at a time, beside the
+// copies of chunks.
 TEST_F(CudaEngine, TokensAndSquaresCrossTheLinkInOneCopyEach) {
   std::mutex mutex;
   std::set<std::string> on_host;
@@ -143,8 +144,8 @@ TEST_F(CudaEngine, TokensAndSquaresCrossTheLinkInOneCopyEach) {
   EXPECT_EQ(of_ids, static_cast<std::ptrdiff_t>(o.steps)) << "tokens and targets of all micro-batches";
 }
 
-// A CUDA runtime that takes some events of one of its streams, by the order in which streams were made, as over: those that are
-// waited for from the `first` one on. At the end all is waited for.
+// A CUDA runtime that reports some events of one stream (by the order of creation) as over too early: kForgets waits for them,
+// from number `first` on.
 class Forgetful final : public test::PassedOn {
  public:
   static constexpr int kForgets = 10;
@@ -185,7 +186,7 @@ class Forgetful final : public test::PassedOn {
   std::map<CudaEventHandle, CudaStreamHandle> recorded_on_;
 };
 
-// What the complaint of a race is of: "a copy writes what a kernel reads", the later one first.
+// The kind of race that a complaint reports, the later operation first: "a copy writes what a kernel reads".
 std::string kind_of_race(const std::string& complaint) {
   static const std::regex race("a race: (.*) (reads|writes) what (.*) (reads|writes) on .*");
   std::smatch found;
@@ -198,8 +199,8 @@ std::string kind_of_race(const std::string& complaint) {
   return what(found[1]) + " " + found[2].str() + " what " + what(found[3]) + " " + found[4].str();
 }
 
-// An event that is not waited for leaves two operations without an order: what reads before the bytes have come, and frames
-// that are used again too early. The fake finds that, whatever the run makes of it.
+// Without the wait for an event, two operations have no order: one reads before the bytes have come, or a frame is used again
+// too early. The fake finds that, whatever values the run computes.
 class CudaEngineRaces : public CudaEngine {
  protected:
   void SetUp() override {
@@ -209,7 +210,7 @@ class CudaEngineRaces : public CudaEngine {
     o_.disk_tier = true;
     o_.budget = {smallest + 512 * kKiB, 256 * kKiB, 256 * kMiB};
   }
-  // Of a run that forgets events of a stream, and whose host has uses that do not end.
+  // The faults of a run: a stream whose events are forgotten, and uses by the host that never end.
   struct Planted {
     std::size_t stream = kNone;
     int first = 0, endless_updates = 0, endless_reads = 0;
@@ -254,7 +255,7 @@ TEST_F(CudaEngineRaces, AreNotThere) {
 
 TEST_F(CudaEngineRaces, AnEventThatIsNotWaitedForIsFound) {
   if (test::kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer finds what the host does too early, and ends the program";
-  std::set<std::string> wanted{"a kernel reads what a copy writes",  // before it has come
+  std::set<std::string> wanted{"a kernel reads what a copy writes",  // before the bytes have come
                                "a copy reads what a kernel writes",
                                "a copy writes what a kernel writes",  // a frame that is used again too early
                                "an update on the device writes what a copy writes",
@@ -276,7 +277,7 @@ TEST_F(CudaEngineRaces, AnUpdateOrReadOfTheHostThatIsNotWaitedForIsFound) {
   EXPECT_THAT(kinds(Tier::host, {.endless_reads = 3}), testing::Contains("a copy reads what a read from the disk writes"));
 }
 
-// A CUDA runtime that registers no host memory, so that all copies are of pageable memory, which CUDA makes wait.
+// A CUDA runtime that registers no host memory: all copies are then of pageable memory, for which CUDA makes the host wait.
 class Unregistering final : public test::PassedOn {
  public:
   using PassedOn::PassedOn;
@@ -297,7 +298,7 @@ TEST_F(CudaEngine, ACopyFromPageableMemoryIsFound) {
   EXPECT_THAT(fake->complaints(), testing::Each(testing::HasSubstr("from or to memory that is not registered")));
 }
 
-// As above, but what is updated on the device is updated by its kernels and not by host work of its streams.
+// Updates on the device run as its kernels here, and not as host work in its streams.
 TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
   for (const auto dtype : {DType::fp32, DType::bf16}) {
     auto o = options(dtype);
@@ -325,7 +326,7 @@ TEST_F(CudaEngine, UpdatesByItsKernelsGiveTheCpusBits) {
   }
 }
 
-// Optimizers that see whole layers, likewise; the matrix products of Muon are the CPU's here.
+// The same for optimizers that see whole layers; the matrix products of Muon are the CPU's here.
 TEST_F(CudaEngine, UpdatesOfWholeLayersByItsKernelsGiveTheCpusBits) {
   for (const auto* const name : {"lamb", "adafactor", "muon"}) {
     auto o = options(DType::bf16);
@@ -353,7 +354,7 @@ TEST_F(CudaEngine, UpdatesOfWholeLayersByItsKernelsGiveTheCpusBits) {
   }
 }
 
-// Ranks with a GPU each: what they exchange between the halves of an update lies on the devices.
+// Each rank has a GPU; what ranks exchange between the halves of an update is in device memory.
 TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
   for (const auto* const name : {"lamb", "adafactor", "muon"}) {
     auto o = options(DType::bf16);
@@ -388,7 +389,7 @@ TEST_F(CudaEngine, RanksThatShareLayersUpdateThemByTheirKernels) {
   }
 }
 
-// One rank that folds its own gradients, as canonical sums do: on the device, whose memory the host cannot read.
+// One rank folds its own gradients, as canonical sums do, on the device, whose memory the host cannot read.
 TEST_F(CudaEngine, OneRankAloneFoldsOnTheDevice) {
   auto o = options(DType::fp32);
   o.steps = 2;
@@ -400,7 +401,7 @@ TEST_F(CudaEngine, OneRankAloneFoldsOnTheDevice) {
   EXPECT_EQ("", fake->leaks());
 }
 
-// What a profiler is shown is what the trace of the same run has, in the same order: of every action, and of every copy.
+// A profiler sees what the trace of the same run has, in the same order: every action and every copy.
 TEST_F(CudaEngine, AProfilerSeesLanesAndActions) {
   auto o = options(DType::bf16);
   o.steps = 2;
@@ -454,13 +455,13 @@ TEST_F(CudaEngine, AnErrorOfAnyCudaCallEndsTheRunAndNamesIt) {
   std::mt19937_64 random(seed);
   for (std::uint64_t told = 0, tried = 0; told < points; ++tried) {
     ASSERT_LT(tried, 20 * points) << "hardly an error ends a run; seed " << seed;
-    FakeCuda::Options quiet;  // what a failed run leaves is CUDA's to clean up
+    FakeCuda::Options quiet;  // CUDA cleans up after a failed run
     const auto fake = std::make_shared<FakeCuda>(quiet);
     const auto at = random() % calls;
     SCOPED_TRACE(testing::Message() << "call " << at << " of about " << calls << ", seed " << seed);
     fake->fail({.at = at, .code = 700});
     try {
-      // Told of nothing, nothing is lost: the call only gave something back, or this run came by without it.
+      // If no error came, nothing was lost: the call only released something, or this run made fewer calls.
       EXPECT_EQ(hash, toy::run(on_fake(o, fake)).hash);
       if (const auto call = fake->struck()) {
         EXPECT_TRUE(FakeCuda::told_by_warning(*call)) << FakeCuda::cuda_name(*call);
@@ -473,7 +474,7 @@ TEST_F(CudaEngine, AnErrorOfAnyCudaCallEndsTheRunAndNamesIt) {
   }
 }
 
-// Nothing may still run on memory that is given back because there was not enough of it for the rest.
+// If a later allocation fails, earlier ones are given back, so nothing may still run on them.
 TEST_F(CudaEngine, WithoutMemoryForAllOfItAnEngineGivesTheDeviceNoWork) {
   auto o = options(DType::fp32);
   o.steps = 1;

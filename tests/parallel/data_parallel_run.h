@@ -15,7 +15,7 @@
 
 namespace terrace::toy {
 
-// What every rank's body came to; `errors` where one threw.
+// Result of every rank's body; `errors` of the ranks that threw.
 struct RanksResult {
   std::vector<RunResult> ranks;
   test::Outcome errors;
@@ -39,7 +39,7 @@ inline RanksResult run_ranks(const RunOptions& o, const CommunicatorOptions& opt
   return out;
 }
 
-// The weights' hash, which all ranks must have.
+// The hash of the weights, which must be the same on all ranks.
 inline std::uint64_t hash_of_ranks(const RunOptions& o) {
   const auto all = run_ranks(o);
   for (const auto& error : all.errors) EXPECT_EQ(error, "");
@@ -47,7 +47,7 @@ inline std::uint64_t hash_of_ranks(const RunOptions& o) {
   return all.ranks.front().hash;
 }
 
-// Into a little more than the least that is legal.
+// Sets budgets a little above the least ones that work.
 inline void squeeze(RunOptions& o, bool disk_tier) {
   auto request = request_of(o);
   request.update = Tier::host;
@@ -57,7 +57,8 @@ inline void squeeze(RunOptions& o, bool disk_tier) {
   if (disk_tier) o.budget = {o.budget.device, wide.smallest_bytes[Tier::host] * 3 + 128 * kKiB, 256 * kMiB};
 }
 
-// What `rank` sends in the last of three steps and holds after it; with updates in the backward, so that a step is whole.
+// What `rank` sends in the last of three steps and holds after it. Updates run in the backward, so that no step leaves one
+// pending.
 struct LastStep {
   Ledger sent;  // on the axis "world"
   PerTier<std::uint64_t> between{};

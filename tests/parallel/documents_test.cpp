@@ -1,4 +1,4 @@
-// Sequences of several documents, and padding: the model is trained as on the same documents one a sequence, on every mesh.
+// Sequences of several documents, and padding: training equals that on the same documents one a sequence, on every mesh.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,9 +14,9 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr std::int64_t kSeq = 24, kDocuments = 4;  // positions of a sequence, and documents in it, of which the last is padding
+constexpr std::int64_t kSeq = 24, kDocuments = 4;  // positions and documents of a sequence; the last document is padding
 
-// Three documents of unequal lengths, one of a single token in every third sequence; then padding, or none.
+// Three documents of unequal lengths (every third sequence begins with one of a single token), then padding or none.
 std::vector<std::int64_t> lengths(std::uint64_t sequence) {
   const auto draw = [&](std::uint64_t at, std::uint64_t below) {
     return static_cast<std::int64_t>(random_below(11, sequence, at, below));
@@ -31,7 +31,7 @@ std::int32_t token(Split split, std::uint64_t document, std::int64_t at, std::in
                                                 static_cast<std::uint64_t>(vocab)));
 }
 
-// Tokens and targets of a document, from the position `at` of a row on; the last one has no target.
+// Tokens and targets of a document, at the begin of the spans; the last token and some others have no target.
 void write(Split split, std::uint64_t document, std::int64_t count, std::int64_t vocab, std::span<std::int32_t> tokens,
            std::span<std::int32_t> targets) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -40,7 +40,7 @@ void write(Split split, std::uint64_t document, std::int64_t count, std::int64_t
   }
 }
 
-// All of a sequence's documents in one sequence. The targets at their borders are wrong: the trainer drops them.
+// Packs all documents of a sequence. The targets at their borders are wrong: the trainer drops them.
 TensorRun packed(lm::ModelConfig config, std::int64_t rows = 2, std::int32_t padding = 9) {
   config.seq_len = kSeq;
   TensorRun o{.config = config};
@@ -77,7 +77,8 @@ TensorRun packed(lm::ModelConfig config, std::int64_t rows = 2, std::int32_t pad
   return o;
 }
 
-// The same documents, each in a sequence that it begins. Behind it is padding of the same document, which nothing sees.
+// The same documents, each at the begin of a sequence of its own. The rest is padding of the same document, which no token
+// sees.
 TensorRun one_a_sequence(const TensorRun& of) {
   auto o = of;
   o.batch.batch *= kDocuments;
@@ -108,14 +109,14 @@ TEST_F(DocumentsRun, TrainsAsOnTheSameDocumentsOneASequence) {
         o.recompute = dtype == DType::fp32;
         const auto apart = run(one_a_sequence(o));
         expect_equal(apart, run(o), dtype == DType::fp64 ? kFp64 : kFp32, name_of(o));
-        // That borders matter at all: as one document the sequences have another loss.
+        // Borders do matter: read as one document, the sequences have another loss.
         auto joined = o;
         joined.documents = one_a_sequence(o).documents;
         EXPECT_GT(std::abs(run(joined).held_out - apart.held_out), 1e-4);
       }
 }
 
-// The loss is a mean over the targets of all micro-batches together, so that a micro-batch with few of them counts less.
+// The loss is a mean over the targets of all micro-batches together, so a micro-batch with few targets counts less.
 TEST_F(DocumentsRun, DoesNotDependOnHowTheBatchIsCut) {
   for (const auto& config : {gpt2(), llama()}) {
     auto whole = packed(config, 32);
@@ -132,7 +133,7 @@ TEST_F(DocumentsRun, DoesNotDependOnHowTheBatchIsCut) {
   }
 }
 
-// It takes no place of an expert, and is in no loss and in no mean of a router: whatever its tokens are, no bit changes.
+// Padding uses no expert's capacity and counts in no loss and in no mean of a router: whatever its tokens are, no bit changes.
 TEST_F(DocumentsRun, PaddingIsRoutedNowhere) {
   const auto with = [&](std::int32_t padding, std::uint32_t experts) {
     auto o = packed(llama(), 2, padding);
@@ -149,8 +150,8 @@ TEST_F(DocumentsRun, PaddingIsRoutedNowhere) {
   }
 }
 
-// The mean square of a router's sums is a mean over all tokens of a step, as the loss is, and what is told of its balance is
-// that of all of them. (A loss of the balance is that of each micro-batch.)
+// The mean square of a router's sums is taken over all tokens of a step, as the loss is, and so is the reported balance. (The
+// balance loss is that of each micro-batch.)
 TEST_F(DocumentsRun, RoutersDoNotDependOnHowTheBatchIsCut) {
   const auto with = [&](std::int64_t rows, std::uint32_t micro_batches, std::uint32_t data, std::uint32_t context) {
     auto o = packed(llama(), rows);
@@ -196,7 +197,7 @@ TEST_F(DocumentsRun, GridsTrainWhatOneRankTrains) {
     }
 }
 
-// Heads, keys round a ring in a zigzag and with windows, and both. Documents end within slices and at their ends.
+// Context ranks share heads, or keys in a ring (zigzag, with windows), or both. Documents end within slices and at their ends.
 TEST_F(DocumentsRun, ContextRanksTrainWhatOneRankTrains) {
   OneIn chosen(3);
   for (const auto& config : {gpt2(), llama()})
@@ -254,7 +255,7 @@ TEST_F(DocumentsRun, CountsTheTargetsOfAllRanks) {
   }
 }
 
-// The second update is computed with the first weights, too. Its batch has other targets than that of the first one.
+// The second update is computed with the first weights, too, but its batch has other targets than the first one's.
 TEST_F(DocumentsRun, UpdatesOfAnAsynchronousPipelineHaveTheirOwnMeans) {
   auto o = packed(gpt2());
   o.steps = 2;
@@ -283,7 +284,7 @@ TEST_F(DocumentsRun, UpdatesOfAnAsynchronousPipelineHaveTheirOwnMeans) {
   EXPECT_NEAR(run(second).norms[0], found.norms[1], kFp64);
 }
 
-// The same run with the training data of these of its steps; kNone: a step without targets.
+// The same run where step i trains on the data of step data[i]; kNone: a step without targets.
 constexpr int kNone = -1;
 TensorRun with_steps(const TensorRun& of, const std::vector<int>& data) {
   auto o = of;
@@ -308,7 +309,7 @@ TensorRun with_steps(const TensorRun& of, const std::vector<int>& data) {
   return o;
 }
 
-// No weight, no moment, no count of steps; neither the first step nor a later one; wherever updates are made.
+// It changes no weight, no moment and no count of steps, as the first step or a later one, wherever updates are made.
 TEST_F(DocumentsRun, AStepWithoutTargetsChangesNothing) {
   for (const auto& [optimizer, recipe, dtype, before_use, zero] : {std::tuple{"adamw", "fp32", DType::fp64, true, 0U},
                                                                    {"adamw", "fp32", DType::fp32, false, 2U},
@@ -334,7 +335,7 @@ TEST_F(DocumentsRun, AStepWithoutTargetsChangesNothing) {
   }
 }
 
-// Between two drains of an asynchronous pipeline, too, where other steps are computed with it.
+// The same in an asynchronous pipeline, which computes this step together with others between two drains.
 TEST_F(DocumentsRun, AStepWithoutTargetsChangesNothingInAnAsynchronousPipeline) {
   for (const std::string schedule : {"pipedream-2bw", "pipedream"}) {
     auto o = packed(gpt2());
@@ -349,7 +350,7 @@ TEST_F(DocumentsRun, AStepWithoutTargetsChangesNothingInAnAsynchronousPipeline) 
   }
 }
 
-// Copies that ranks update by themselves: one of them has targets, and the other one keeps its weights.
+// Ranks update copies by themselves: one rank has targets, and the other one keeps its weights.
 TEST_F(DocumentsRun, AStepWithoutTargetsChangesNoLocalCopy) {
   for (const bool before_use : {true, false}) {
     auto o = packed(gpt2());
@@ -385,7 +386,8 @@ TEST(Documents, PiecesEndAtBorders) {
   EXPECT_THAT(Documents().pieces(1, {4, 2}), ElementsAre(Piece{4, 2, 0}));
 }
 
-// Two sequences of five. A separator belongs to the document that it ends; two in a row are a document of one token.
+// Two sequences of five tokens. A separator belongs to the document that it ends; a second one in a row is a document of one
+// token.
 TEST(Documents, ASeparatorEndsItsDocument) {
   const std::vector<std::int32_t> tokens{4, 0, 0, 5, 6, 7, 8, 9, 0, 0};
   std::vector<std::int32_t> numbers(10), begins(10), targets(10, 1);
@@ -400,7 +402,7 @@ TEST(Documents, ASeparatorEndsItsDocument) {
   EXPECT_THROW(find_begins(numbers, 3, begins), std::logic_error);
 }
 
-// Two sequences of six. What is a target itself is no padding, and what precedes a target is none.
+// Two sequences of six tokens. A target itself is not padding, nor is anything before a target.
 TEST(Documents, PaddingIsWhatNoTargetDependsOn) {
   const std::vector<std::int32_t> numbers{3, 3, 3, 3, 2, 2, 5, 5, 5, 5, 5, 6};
   std::vector<std::int32_t> targets{1, 1, -1, -1, -1, -1, -1, -1, 4, -1, -1, -1};

@@ -1,5 +1,5 @@
-// How many generations of the state lie on disk, and how often they are committed, changes what a kill costs and what is moved;
-// it changes no bit, and all of it was planned.
+// The number of generations on disk and the interval of commits change what a kill costs and what is moved. They change no bit,
+// and every moved byte was planned.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,7 +91,7 @@ TEST_F(Durability, OneGenerationIsCommittedAtTheEndOnly) {
   }
   o.resume = true;
   {
-    toy::Training t(o);  // goes on, and is stopped like a killed process
+    toy::Training t(o);  // continues, and is stopped like a killed process
     EXPECT_EQ(2U, t.steps_done());
     EXPECT_TRUE(ChunkStore::has_commit(store()));
     t.step();

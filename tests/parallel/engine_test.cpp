@@ -1,5 +1,5 @@
-// One rank with real files and real I/O: what it moves is what was planned, each layer's activations go their own way, and
-// evaluations and skipped steps leave no trace. (one_rank_bits_test.cpp has all settings together.)
+// One rank with real files and real I/O: it moves what was planned, each layer treats its activations by its own setting, and
+// evaluations and skipped steps leave no trace. (one_rank_bits_test.cpp combines all settings.)
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -26,7 +26,7 @@ class EngineRun : public test::FolderTest {
   }
 };
 
-// Of five layers some are recomputed, some offloaded, some both and some neither: what each of them moves is its own affair.
+// Some of the layers are recomputed, some offloaded, some both and some neither; each layer moves bytes by its own setting.
 TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
   toy::RunOptions o;
   const auto reference = run(o);
@@ -39,7 +39,7 @@ TEST_F(EngineRun, EveryLayerMayTreatItsActivationsItsOwnWay) {
     const auto r = run(o);
     expect_same(reference, r, "pattern " + std::to_string(pattern));
     EXPECT_EQ(r.traffic.back(), r.planned.step_traffic.back()) << "pattern " << pattern;
-    EXPECT_EQ(r.traffic.back().download > 0, pattern >= 8) << "pattern " << pattern;  // there is room: nothing else moves
+    EXPECT_EQ(r.traffic.back().download > 0, pattern >= 8) << "pattern " << pattern;  // in this budget, nothing else moves
     downloads.insert(r.traffic.back().download);
     o.budget = {reference.planned.smallest_bytes[Tier::device], 2 * kMiB, 256 * kMiB};
     o.disk_tier = true;

@@ -1,4 +1,4 @@
-// What a plan says of links: the formulas of collectives by hand, and the bytes that a ledger counts.
+// What a plan says about links: formulas of collectives computed by hand, and the bytes that a ledger counts.
 #include <gtest/gtest.h>
 
 #include <terrace/parallel/comm/between_machines.h>
@@ -24,7 +24,7 @@ TEST(Exchange, BetweenNodesANodesLinkCarriesWhatItsRanksLackOnce) {
   const Exchange gather{Operation::all_gather, 800, 8, 1};  // two nodes of four
   const auto bytes = link_bytes(kCluster, gather);
   EXPECT_DOUBLE_EQ(bytes.within, 600);       // every rank takes all but a fourth from its neighbours
-  EXPECT_DOUBLE_EQ(bytes.between * 4, 400);  // a node, the other's half
+  EXPECT_DOUBLE_EQ(bytes.between * 4, 400);  // per node: the other node's half
   EXPECT_DOUBLE_EQ(seconds_of(kCluster, gather), 6 + 40 + 2 * (1 + 2)) << "the ranks meet, then the gather";
   const Exchange scatter{Operation::reduce_scatter, 800, 8, 1}, reduce{Operation::all_reduce, 800, 8, 1};
   EXPECT_DOUBLE_EQ(seconds_of(kCluster, scatter), seconds_of(kCluster, gather));
@@ -40,7 +40,7 @@ TEST(Exchange, SumsInRankOrderCrossTheNodesLinkOnceARank) {
 }
 
 TEST(Exchange, RanksThatLieApartShareTheirNodesLink) {
-  // Ranks 0, 4, 8, 12: one on each of four nodes, and three more such collectives beside it.
+  // Ranks 0, 4, 8, 12: one on each of four nodes. Three more such collectives run beside it.
   const Exchange reduce{Operation::all_reduce, 400, 4, 4};
   const auto bytes = link_bytes(kCluster, reduce);
   EXPECT_DOUBLE_EQ(bytes.within, 0);
@@ -48,14 +48,14 @@ TEST(Exchange, RanksThatLieApartShareTheirNodesLink) {
   EXPECT_DOUBLE_EQ(seconds_of(kCluster, reduce), 600 * 4 / 10.0 + 3 * 2 * 2) << "three times two rounds";
 }
 
-// A small reduction between many nodes must not wait for as many messages in a row.
+// A small reduction between many nodes must not wait for as many messages in a row as there are nodes.
 TEST(Exchange, ManyNodesAreFewRounds) {
   const Exchange reduce{Operation::all_reduce, 1024, 128, 4};
   EXPECT_LT(seconds_of(kCluster, reduce) - link_bytes(kCluster, reduce).between * 4 / 10, 3 * 7 * 2 + 1e-9);
 }
 
-// The formulas are what the transports send (sent_by_link walks their messages): for every rank if the number of nodes is a
-// power of two, and on the average for any.
+// The formulas give what the transports send (sent_by_link walks their messages): for every rank if the number of nodes is a
+// power of two, and on average for any number.
 TEST(Exchange, TheFormulasAreWhatIsSent) {
   struct Kind {
     Reduction reduction;
@@ -76,7 +76,7 @@ TEST(Exchange, TheFormulasAreWhatIsSent) {
       const auto expect = [&](const Call& call, const Exchange& exchange) {
         const auto formula = link_bytes(links, exchange);
         const auto what = to_string(call) + ", " + std::to_string(nodes) + " nodes of " + std::to_string(each);
-        // In a gather between a number of nodes that is no power of two, some nodes pass on more than others.
+        // If the number of nodes is no power of two, some nodes pass on more of a gather than others.
         const bool alike = exchange.operation == Operation::reduce_scatter || (nodes & (nodes - 1)) == 0;
         LinkBytes all;
         for (int r = 0; r < ranks; ++r) {
@@ -104,7 +104,7 @@ TEST(Exchange, TheFormulasAreWhatIsSent) {
     }
 }
 
-// Whatever a plan costs, its uses are those of a rank: nobody's list of them grows with the number of ranks.
+// A program's uses are those of one rank, so no list of them grows with the number of ranks.
 TEST(Exchange, AProgramsUsesDoNotGrowWithTheRanks) {
   const auto most_uses = [](std::uint32_t ranks) {
     toy::RunOptions o;

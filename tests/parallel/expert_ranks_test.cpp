@@ -1,4 +1,4 @@
-// Expert parallelism: experts dealt out to ranks train what one rank trains, with every other kind of ranks.
+// Expert parallelism: experts divided among ranks train what one rank trains, with every other kind of parallelism.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using testing::HasSubstr;
 
 class ExpertRanks : public TensorRuns {
  protected:
-  // The same eight micro-batches on ranks of experts and of data, in a store of its own.
+  // The same eight micro-batches on expert and data ranks, with its own store.
   TensorRun dealt(TensorRun o, std::uint32_t experts, std::uint32_t data) {
     o.experts = experts;
     o.data = {.ranks = data, .zero = data > 1 ? 3U : 0U};
@@ -30,7 +30,7 @@ TensorRun of(lm::ModelConfig config, const layers::Experts& experts, std::uint32
   config.experts = experts;
   return {.config = std::move(config), .experts = ranks, .micro_batches = 1};
 }
-// With the router's own losses, which must not depend on how experts are dealt out.
+// With the router's own losses, which must not depend on how the experts are divided.
 const layers::Experts kTwentyFour{.count = 24, .chosen = 2, .balance_loss = 0.05, .square_loss = 0.01};
 const layers::Experts kDropping{
     .count = 24, .chosen = 3, .shared = 2, .capacity_factor = 0.75, .renormalise = false, .balance_loss = 0.05};
@@ -49,7 +49,7 @@ TEST_F(ExpertRanks, TrainWhatOneRankTrains) {
     }
 }
 
-// Tokens, sequences, layers and matrices are shared by other ranks as well; states lie sharded, squeezed and on disk.
+// Other ranks also share tokens, sequences, layers and matrices; states are sharded, in small budgets, and on disk.
 TEST_F(ExpertRanks, ComposeWithAllOtherRanks) {
   OneIn chosen(3);
   struct Others {
@@ -76,7 +76,7 @@ TEST_F(ExpertRanks, ComposeWithAllOtherRanks) {
     }
 }
 
-// Documents whose number of targets differs from rank to rank, and exchanges of other axes beside products.
+// Documents, so that the number of targets differs between ranks, and exchanges of other axes beside products.
 TEST_F(ExpertRanks, HaveDocumentsAndPieces) {
   for (const auto& config : {gpt2(), llama()}) {
     auto o = of(config, {.count = 4, .chosen = 2, .balance_loss = 0.05}, 2);
@@ -109,7 +109,7 @@ TEST_F(ExpertRanks, BudgetsOrdersTiersAndStagesChangeNoBit) {
   }
 }
 
-// Some ranks have nothing to compute, and one of them gets the rows of all.
+// Some ranks have nothing to compute, and one rank gets the rows of all.
 TEST_F(ExpertRanks, ARouterThatSendsEveryTokenToOneExpertStaysWithinTheBudget) {
   auto o = of(llama(), {.count = 4, .chosen = 1}, 4);
   o.zeroed = "block_sparse_moe.gate.weight";
@@ -118,7 +118,7 @@ TEST_F(ExpertRanks, ARouterThatSendsEveryTokenToOneExpertStaysWithinTheBudget) {
   expect_same(wide, run(o), "squeezed");
 }
 
-// A norm counts each parameter once, and clips all of them by the same factor; groups tell experts apart only together.
+// The norm counts each parameter once, and all are clipped by the same factor; a clip may not single out one expert.
 TEST_F(ExpertRanks, GroupsOfParametersAreClippedAsOnOneRank) {
   auto o = of(gpt2(), kTwentyFour, 4);
   o.param_groups = "experts:rate=0.5,clip=0.1; embed|wte:decay=0,clip=0.2";
@@ -149,8 +149,9 @@ TEST_F(ExpertRanks, OptimizersOfWholeMatricesUpdateAsOnOneRank) {
   }
 }
 
-// What a step sends on the axis of expert ranks, by formula: in each block twice there and back, each rank the rows that its
-// tokens have for other ranks; what every rank has for each expert; and what all have in common, once a step.
+// The formula for what a step sends on the axis of expert ranks: in each block four all-to-alls (two each way) of the rows for
+// other ranks, one all-gather of each rank's number of rows for each expert, and once a step the gradients of what all ranks
+// share.
 TEST_F(ExpertRanks, LedgerEqualsTheFormula) {
   const std::uint64_t ranks = 4, tokens = 32, hidden = 64, chosen = 4, count = 4;  // every token to every expert
   for (const std::uint32_t micro_batches : {1U, 3U}) {
@@ -176,7 +177,8 @@ TEST_F(ExpertRanks, LedgerEqualsTheFormula) {
   }
 }
 
-// In elements. Inputs, and what an activation reads, of the most rows that can come; results of a rank's own tokens.
+// In elements. Inputs, and what an activation reads, have room for the most rows that can arrive; results have the rows of the
+// rank's own tokens.
 TEST_F(ExpertRanks, ARankHoldsWhatTheFormulaSays) {
   const std::int64_t h = 64, f = 256, experts = 8, chosen = 3, shared = 1;
   for (const std::int64_t ranks : {1, 2, 4, 8}) {
@@ -199,7 +201,7 @@ TEST_F(ExpertRanks, ARankHoldsWhatTheFormulaSays) {
   }
 }
 
-// A run goes on with experts dealt out in another way: names and files do not know of it.
+// A run resumes with its experts divided another way: names and files do not depend on it.
 TEST_F(ExpertRanks, ARunGoesOnWithExpertsDealtOutInAnotherWay) {
   auto o = of(llama(), kTwentyFour, 1);
   o.micro_batches = 8;
@@ -221,8 +223,8 @@ TEST_F(ExpertRanks, ARunGoesOnWithExpertsDealtOutInAnotherWay) {
   EXPECT_NEAR(end.held_out, whole.held_out, 1e-11 * whole.held_out);
 }
 
-// What an optimizer packs of its experts, a rank has under the names of these experts. An adapter of rank 1 is no matrix, and
-// Muon packs what it does not orthogonalise.
+// A rank stores the packed state of its experts under these experts' names. An adapter of rank 1 is not a matrix for Muon,
+// which packs the state of what it does not orthogonalise.
 TEST_F(ExpertRanks, PackedSecondMomentsGoWithTheirExperts) {
   for (const std::string optimizer : {"adafactor", "muon"}) {
     auto o = of(llama(), {.count = 4, .chosen = 2}, 1);
@@ -246,7 +248,8 @@ TEST_F(ExpertRanks, PackedSecondMomentsGoWithTheirExperts) {
   }
 }
 
-// Rows there and back, drawn: every block is where its neighbours end, and what one rank sends is what the other receives.
+// Rows sent there and back, drawn at random: each block begins where the previous one ends, and each rank receives what the
+// other one sends.
 TEST(ExpertRows, BlocksOfAllRanksFitTogether) {
   const std::uint64_t seed = 11;
   for (std::uint64_t draw = 0; draw < 200; ++draw) {
@@ -276,7 +279,7 @@ TEST(ExpertRows, BlocksOfAllRanksFitTogether) {
             << "seed " << seed << ", " << draw;
         received += static_cast<std::int64_t>(report[there.received + other]) / width;
       }
-      // From each rank, its experts' rows one after the other.
+      // From each rank, the rows of this rank's experts, one expert after the other.
       for (std::uint32_t from = 0; from < (ranks > 1 ? ranks : 0); ++from)
         for (std::uint32_t e = 0; e < each; ++e) {
           const auto block = rows[r].computed(report, e).at(from);

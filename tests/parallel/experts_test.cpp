@@ -67,7 +67,7 @@ TEST_F(ExpertRuns, DataContextAndPipelineRanksTrainWhatOneRankTrainsInEveryStage
   expect_serial(o, kFp64);
 }
 
-// The worst that a router can do. Its gates are constant, so that it never learns better.
+// The worst case of a router. Its gates are constant, so it never learns to do better.
 TEST_F(ExpertRuns, ARouterThatSendsEveryTokenToOneExpertStaysWithinTheBudget) {
   auto o = of(llama(), {.count = 4, .chosen = 1});
   o.zeroed = "block_sparse_moe.gate.weight";
@@ -97,7 +97,7 @@ TEST_F(ExpertRuns, ARouterThatSendsEveryTokenToOneExpertStaysWithinTheBudget) {
   EXPECT_GT(std::abs(factor(busy, 1) - factor(busy, 0)), 1e-6);
 }
 
-// A balance is that of the whole micro-batch, whose positions context ranks share. They exchange what they counted.
+// The balance is that of the whole micro-batch, whose positions context ranks share, so they exchange their counts.
 TEST_F(ExpertRuns, ContextRanksBalanceTheWholeMicroBatch) {
   for (const std::uint32_t ranks : {2U, 3U, 8U})
     for (const bool recompute : {false, true}) {
@@ -111,7 +111,7 @@ TEST_F(ExpertRuns, ContextRanksBalanceTheWholeMicroBatch) {
     }
 }
 
-// Which of a micro-batch's tokens are the first ones is not known of a slice.
+// A slice does not tell which tokens of a micro-batch come first.
 TEST_F(ExpertRuns, ContextRanksRefuseACapacity) {
   auto config = llama();
   config.experts = {.count = 2, .capacity_factor = 1};
@@ -125,7 +125,8 @@ TEST_F(ExpertRuns, ContextRanksRefuseACapacity) {
   }
 }
 
-// An action that is measured alone has no router's numbers: row numbers in such memory point anywhere.
+// An action measured alone has no router's results, and the row numbers in such memory could point anywhere; so its cost is
+// estimated.
 TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
   auto o = of(llama(), kFour);
   const auto model = lm::make_model(o.config);
@@ -145,8 +146,8 @@ TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
   }
 }
 
-// An expert costs its products, its weights and its rows. It was taken to read and write those of all experts, which made the
-// plan of a block with 128 of them forty times too slow.
+// An expert costs its own products, weights and rows. Counting the reads and writes of all experts made the plan of a block
+// with 128 experts forty times too slow.
 TEST_F(ExpertRuns, AnExpertCostsItsOwnRows) {
   auto o = of(llama(), {.count = 16, .chosen = 2});
   const auto model = lm::make_model(o.config);
@@ -175,14 +176,14 @@ TEST_F(ExpertRuns, AnExpertCostsItsOwnRows) {
   EXPECT_EQ(16U * c.layers * o.micro_batches, experts);
 }
 
-// An expert is large enough to be a run of chunks of its own. Without `routes` the router's weights are zero, so that it always
-// chooses the first experts.
+// An expert is large enough to have a run of chunks of its own. Without `routes` the router's weights are zero, so that it
+// always chooses the first experts.
 struct Generation {
   std::int64_t chosen = 1, positions = 1;
   bool routes = true, squeezed = false;
 };
 struct Generated {
-  std::uint64_t uploaded = 0;  // by the mover's ledger
+  std::uint64_t uploaded = 0;  // as the mover's ledger counts
   std::uint64_t expert_bytes = 0;
   std::vector<float> logits;
 };
@@ -199,7 +200,7 @@ Generated generate(const Generation& g, const std::filesystem::path& store) {
   const auto optimizer = make_optimizer("sgd", {.momentum = 0});
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
-  // The weights lie on disk, as of a run that has ended.
+  // The weights are on disk, as after a run that has ended.
   PlanRequest request{.shape = {{1, 16}, 1}, .budget = {kUnlimited, kUnlimited, kUnlimited}, .states = {}, .disk_tier = true};
   Engine::Options options{.device = device.get(), .store = {.paths = {store}, .durable = false}, .optimizer = optimizer.get()};
   const auto weights = random_weights(7);
@@ -242,7 +243,8 @@ Generated generate(const Generation& g, const std::filesystem::path& store) {
   return out;
 }
 
-// Of six experts in each of two blocks those that were chosen, each once: at one position, and at many that choose the same.
+// In each of two blocks with six experts, each chosen expert is fetched once: for one position, and for many that choose the
+// same.
 TEST_F(ExpertRuns, GenerationFetchesTheExpertsThatARouterChoseAndNoOther) {
   for (const auto& [positions, routes] : {std::pair{1, true}, {12, false}}) {
     const auto one = generate({.chosen = 1, .positions = positions, .routes = routes}, new_store());
@@ -254,7 +256,7 @@ TEST_F(ExpertRuns, GenerationFetchesTheExpertsThatARouterChoseAndNoOther) {
   }
 }
 
-// The device holds about one expert at a time, and what a position fetches again is a part of what it chose.
+// The device holds about one expert at a time, so a position fetches only part of its chosen experts again.
 TEST_F(ExpertRuns, GenerationInTheSmallestBudgetGivesTheBitsOfAnUnlimitedOne) {
   std::uint64_t before = 0;
   for (const std::int64_t chosen : {1, 2, 6}) {

@@ -1,6 +1,6 @@
-// What a disk can do wrong, times what a run asks of it: reads and writes of chunks, the commit, the preallocation. Each cell
-// ends in the undisturbed run's weights or in one error that says on what, where and why; nothing hangs; and what is on disk
-// afterwards goes on to the undisturbed run's weights, or says which chunk is lost.
+// Combines every fault of a disk with every kind of request of a run: reads and writes of chunks, the commit, the
+// preallocation. Each cell ends with the undisturbed run's weights, or with one error that says on what, where and why; nothing
+// hangs. What is then on disk resumes to the undisturbed run's weights, or an error names the lost chunk.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ constexpr std::array kCalls{"read", "write", "commit", "preallocation"};
 constexpr std::uint64_t kSteps = 3;
 constexpr std::uint64_t kFirstCommit = 1, kSecondCommit = 2;
 constexpr auto kDelay = 5s;
-// In the files every call has it, also those that a busy disk takes its time for.
+// The deadline of files holds for every call, and some calls are slow on a busy disk.
 constexpr auto kShortDeadline = 1s, kShortFileDeadline = 5s;
 
 struct Cell {
@@ -58,7 +58,7 @@ std::vector<Cell> all_cells() {
   return all;
 }
 
-// Places of each fault of the simulated engine, and calls of a commit; TERRACE_FAULT_POINTS in the environment overrides it.
+// The number of places at which each fault is tried; TERRACE_FAULT_POINTS in the environment overrides it.
 std::uint64_t points() { return test::number_from_environment("TERRACE_FAULT_POINTS", 3); }
 std::uint64_t first_seed() { return test::number_from_environment("TERRACE_FAULT_SEED", 1); }
 
@@ -113,7 +113,7 @@ class FaultMatrix : public testing::TestWithParam<Cell> {
   toy::RunOptions options_;
 };
 
-// A request that was given up holds the store until it ends.
+// An abandoned request holds the store's lock until it ends.
 void FaultMatrix::wait_until_free() const {
   const FileHandle lock(::open((folder_ / "store" / "lock").c_str(), O_RDWR | O_CLOEXEC));
   for (int i = 0; i < 600; ++i) {
@@ -123,7 +123,7 @@ void FaultMatrix::wait_until_free() const {
   FAIL() << "the store is never free again";
 }
 
-// Empty when all that is committed can be read.
+// Empty if every committed chunk can be read.
 std::string FaultMatrix::lost_chunk() const {
   const auto opened = ChunkStore::open(store());
   std::vector<std::byte> bytes;
@@ -139,7 +139,7 @@ std::string FaultMatrix::lost_chunk() const {
   return {};
 }
 
-// What is on disk now, continued without a fault.
+// Resumes without a fault from what is on disk now.
 void FaultMatrix::goes_on(std::uint64_t hash, toy::RunOptions o, bool may_be_lost) {
   wait_until_free();
   o.file_ops = nullptr;
@@ -159,7 +159,7 @@ void FaultMatrix::goes_on(std::uint64_t hash, toy::RunOptions o, bool may_be_los
 struct EngineFault {
   SimulatedFault::What what{};
   int error_number = 0;
-  std::string says = {};  // empty: the run does not notice
+  std::string says = {};  // text of the error; empty: the run does not notice the fault
   bool silent = false;    // success is reported, and bytes are wrong
 };
 std::optional<EngineFault> engine_fault(const Cell& cell) {
@@ -171,7 +171,7 @@ std::optional<EngineFault> engine_fault(const Cell& cell) {
   if (cell.fault == "short") return EngineFault{What::short_transfer};
   if (cell.fault == "zero-length")
     return EngineFault{What::zero_length, 0, reading ? "No data available (errno 61)" : "No space left on device (errno 28)"};
-  if (cell.fault == "delayed") return EngineFault{What::never};  // until it is let go
+  if (cell.fault == "delayed") return EngineFault{What::never};  // until let_stuck_requests_end()
   if (cell.fault == "never") return EngineFault{What::never, 0, "Timer expired (errno 62)"};
   if (cell.fault == "torn") return EngineFault{What::torn, 0, "checksum", true};
   if (cell.fault == "flipped-bit") return EngineFault{What::flip_bit, 0, "checksum", true};
@@ -224,7 +224,7 @@ void FaultMatrix::in_the_engine() {
       EXPECT_EQ("", ended.error);
       EXPECT_EQ(whole.hash, ended.hash);
     } else if (fault->silent && op == IoRequest::Op::write && ended.error.empty()) {
-      EXPECT_EQ(whole.hash, ended.hash);  // nobody read what was damaged
+      EXPECT_EQ(whole.hash, ended.hash);  // the damaged bytes were not read
     } else {
       EXPECT_THAT(ended.error, StartsWith("chunk "));
       EXPECT_THAT(ended.error, HasSubstr(fmt::format("disk tier, file {}, offset ", data().string())));
@@ -235,7 +235,7 @@ void FaultMatrix::in_the_engine() {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, kDelay);
     }
 
-    // It ends at last, long after everybody who asked for it: its memory is still there, and its store still locked.
+    // The request ends at last, long after the run that made it: its memory must still be there, and its store still locked.
     disk->let_stuck_requests_end();
     if (cell.fault == "never") {
       for (int i = 0; i < 600 && disk->late_ends() == 0; ++i) std::this_thread::sleep_for(100ms);
@@ -253,7 +253,7 @@ void FaultMatrix::in_the_engine() {
 struct FilesFault {
   FaultyFiles::What what{};
   int error_number = EIO;
-  std::string says = {};  // of the error; empty: it is not noticed at once
+  std::string says = {};  // text of the error; empty: the fault is not noticed at once
 };
 FilesFault files_fault(const Cell& cell) {
   using What = FaultyFiles::What;
@@ -273,7 +273,7 @@ FilesFault files_fault(const Cell& cell) {
   return {What::misdirected, 0, space ? "bytes were reserved, but the file has 0" : ""};
 }
 
-// Real files, of a store that syncs what it commits.
+// Real files, in a store that syncs its commits.
 void FaultMatrix::in_the_files() {
   const auto& cell = GetParam();
   const bool committing = cell.call == "commit";
@@ -302,7 +302,7 @@ void FaultMatrix::in_the_files() {
   for (std::uint64_t seed = first_seed(); seed < first_seed() + places; ++seed) {
     std::mt19937_64 random(seed);
     const auto call = calls[random() % calls.size()];
-    // Of the second or third commit: there is one to go back to.
+    // In the second or third commit, so that there is a previous one.
     const auto in_all = counted->calls(call), before = made->calls(call);
     const auto first = committing ? before + (in_all - before) / 3 : 0;
     const auto at = first + random() % (in_all - first);

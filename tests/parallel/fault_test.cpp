@@ -1,5 +1,5 @@
 // An error anywhere in a run ends it with an exception that names chunk, tier, file, offset and cause; nothing hangs, nothing
-// is left behind, and the run goes on from its last commit bit for bit.
+// is left behind, and the run resumes from its last commit bit for bit.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -86,7 +86,7 @@ class FaultRun : public test::FolderTest {
   std::shared_ptr<SimulatedDisk> disk_;
 };
 
-// What one fault must look like to the user.
+// How one fault must be reported to the user.
 struct Expected {
   SimulatedFault::What what;
   int error_number;
@@ -107,7 +107,7 @@ void FaultRun::fails_and_goes_on(bool larger, Op op) {
   const bool reading = op == Op::read;
   auto o = options(larger);
 
-  // The run without faults; reads and writes so far, at the commit and at the end, say where a fault lies.
+  // The run without faults. The number of reads or writes at the commit and at the end limits where a fault is placed.
   std::vector<double> losses;
   std::uint64_t hash = 0, before_commit = 0, in_all = 0;
   {
@@ -150,7 +150,7 @@ void FaultRun::fails_and_goes_on(bool larger, Op op) {
                                                                   : ") could not be written"));
       EXPECT_THAT(what, HasSubstr("disk tier, file " + (folder_ / "store" / "data").string() + ", offset "));
       EXPECT_THAT(what, HasSubstr(" bytes: " + expected.text));
-      if (t) {  // else its first fill failed already
+      if (t) {  // otherwise its first fill failed already
         EXPECT_EQ(what, error_of([&] { t->step(); }));
         EXPECT_EQ(what, error_of([&] { t->trainer->commit(); }));
       }
@@ -174,7 +174,7 @@ TEST_F(FaultRun, AFailedWriteEndsTheRunWhichGoesOnFromItsCommit) { fails_and_goe
 TEST_F(FaultRun, AFailedReadOfALargerRun) { fails_and_goes_on(true, Op::read); }
 TEST_F(FaultRun, AFailedWriteOfALargerRun) { fails_and_goes_on(true, Op::write); }
 
-// The computation fails while chunks move: what waits for it must end.
+// The computation fails while chunks move: everything that waits for it must end.
 TEST_F(FaultRun, AnErrorInTheComputationEndsTheRun) {
   auto o = options(true);
   for (const int call : {0, 1, 7}) {
@@ -232,7 +232,7 @@ TEST_F(FaultRun, AnEngineThatCannotBeBuiltLeavesNothingBehind) {
   EXPECT_EQ(descriptors, open_descriptors());
   EXPECT_EQ(0U, counted->statistics().now_bytes);
 
-  wanted.make_io = make_io_engine;  // the store is not locked by the dead
+  wanted.make_io = make_io_engine;  // failed engines do not keep the store locked
   EXPECT_EQ("", error_of([&] { Engine(model, planned, wanted).fill(toy::initialise); }));
   EXPECT_EQ(descriptors, open_descriptors());
   EXPECT_EQ(0U, counted->statistics().now_bytes);

@@ -51,7 +51,7 @@ TEST(Fold, EveryInstructionSetFoldsToTheSameBits) {
   }
 }
 
-// Whatever the result's address is, nothing beside it is touched, and the bits are fold()'s.
+// At every address of the result, nothing beside it is touched, and the bits are fold()'s.
 TEST(Fold, PastTheCacheTheBitsAreTheSame) {
   constexpr std::size_t kBefore = 256, kFill = 0x5a;
   for (const auto& [from_dtype, to_dtype] : kTypes)
@@ -143,7 +143,7 @@ TEST(Fold, EveryInstructionSetSumsBlocksToTheSameBits) {
   EXPECT_FALSE(is_supported({.from = DType::bf16, .to = DType::bf16, .blocks = true}));
 }
 
-// To the bits of the specification, in place or not, and never further off than it says.
+// The bits are those of the specification, in place or not, and the error stays within its bound.
 TEST(Block8, PacksAndUnpacksAsSpecified) {
   constexpr std::size_t kBlocks = 9, kCount = kBlocks * test::kOracleBlock;
   auto x = test::random_floats(kCount, 3);
@@ -201,7 +201,7 @@ TEST(Block8, PacksAndUnpacksAsSpecified) {
   }
 }
 
-// Nearest even, within the bound; and sums of them within the bound's sum.
+// Values are rounded to nearest even, within the bound; errors of sums are within the sum of the bounds.
 TEST(Narrow, IsWithinItsBoundAndSumsAre) {
   constexpr std::uint64_t kSeed = 7;
   constexpr std::size_t kCount = 3000;  // not whole tiles

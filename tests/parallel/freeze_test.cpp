@@ -1,5 +1,4 @@
-// Frozen parameters: what trains gets the bits of a run in which the others have a rate of 0, and the frozen ones are only
-// read.
+// Frozen parameters are only read, and the others get the bits of a run in which the frozen ones train at a rate of 0.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +17,7 @@
 namespace terrace {
 namespace {
 
-// The embedding and the first block, of which nothing lies below what trains, a whole block between others, and a part of one.
+// The embedding and the first block, so that nothing below them trains; a whole block between trained ones; a part of a block.
 constexpr const char* kFrozen = "embed,blocks.0,blocks.2,blocks.3.a";
 constexpr const char* kStill = "^table$|blocks\\.[02]\\.|blocks\\.3\\.a:rate=0";  // the same weights, trained without a rate
 
@@ -39,7 +38,7 @@ class Freeze : public test::PipelineRun {
     o.param_groups = kStill;
     return run(std::move(o), "rate 0");
   }
-  // A loss follows from all weights. Their hashes follow from their places, too, which freezing changes.
+  // Losses depend on all weights. Hashes of weights also depend on the weights' places, which freezing changes.
   static void expect_same_losses(const toy::RunResult& a, const toy::RunResult& b, const std::string& what) {
     ASSERT_TRUE(b.planned.fits) << what << ": " << b.planned.refusal.why;
     EXPECT_EQ(bits(a.losses), bits(b.losses)) << what;
@@ -93,7 +92,7 @@ TEST_F(Freeze, ClippingAndEveryRecipeLeaveFrozenBitsAsTheyWere) {
   }
 }
 
-// A frozen layer has chunks of weights, and nothing else of any kind; its step has no action for them but to read them.
+// A frozen layer has chunks of weights only, and the actions of a step only read them.
 TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
   auto o = options();
   o.freeze = kFrozen;
@@ -126,8 +125,8 @@ TEST_F(Freeze, FrozenChunksHaveWeightsOnly) {
   }
 }
 
-// What an update writes goes to the device on the lane of the prefetches. Those of frozen weights do not wait for updates, so
-// that the updates must not come last.
+// The results of updates go to the device on the lane of the prefetches. Prefetches of frozen weights do not wait for updates,
+// so the updates must stand as early as these prefetches.
 TEST_F(Freeze, UpdatesStandAsFarAheadAsThePrefetchesOfFrozenWeights) {
   auto o = options();
   o.before_use = true;
@@ -150,7 +149,7 @@ TEST_F(Freeze, UpdatesStandAsFarAheadAsThePrefetchesOfFrozenWeights) {
     }
 }
 
-// The bits are those of a run that moves nothing, wherever updates stand and run, while the disk holds the frozen weights.
+// With the frozen weights on disk, the bits are those of a run that moves nothing, wherever updates stand and run.
 TEST_F(Freeze, DeferredUpdatesGiveTheSameBitsAtEveryDepth) {
   auto o = options();
   o.before_use = true;
@@ -167,7 +166,7 @@ TEST_F(Freeze, DeferredUpdatesGiveTheSameBitsAtEveryDepth) {
 }
 
 // On disk, frozen weights are written once, by the first commit or before it, and then only read: a second commit names the
-// same places, though a chunk that is written again gets another one.
+// same places, whereas a chunk that is written again gets another place.
 TEST_F(Freeze, TheDiskIsNeverWrittenAgainForFrozenWeights) {
   auto o = options();
   o.freeze = kFrozen;
@@ -199,7 +198,7 @@ TEST_F(Freeze, TheDiskIsNeverWrittenAgainForFrozenWeights) {
       }
       const auto before = t.engine->moved().write;
       t.trainer->commit();
-      std::uint64_t trained_bytes = 0;  // of all that a commit can have to write: weights and two moments
+      std::uint64_t trained_bytes = 0;  // the most that a commit may write: weights and two moments
       for (std::uint32_t l = 0; l < map.layers(); ++l) {
         trained_bytes += std::uint64_t{map.layout().trained_chunks(l)} * map.layout().chunk_elements() * 4 * 3;
         for (auto c = map.layout().trained_chunks(l); c < map.layout().chunks_of(l); ++c)
@@ -255,7 +254,7 @@ TEST_F(Freeze, ResumeIsExact) {
   EXPECT_EQ(whole.hash, second.hash);
 }
 
-// With canonical sums, data ranks have the bits of one rank.
+// With canonical sums, data ranks give the bits of one rank.
 TEST_F(Freeze, DataRanksGiveTheBitsOfOne) {
   auto o = options();
   o.freeze = kFrozen;
@@ -292,7 +291,7 @@ TEST_F(Freeze, ATiedTableCanBeFrozenOnOneRank) {
   expect_same_losses(expected, run(o, "frozen"), "a tied table");
 }
 
-// The checker knows what a frozen layer must do and must not do: a program that a pass wrote wrongly does not pass.
+// The checker refuses a program in which a pass trains a frozen layer or leaves out one of its actions.
 TEST_F(Freeze, TheCheckerRefusesProgramsThatTrainFrozenLayersOrLeaveThemOut) {
   auto o = options();
   o.freeze = kFrozen;

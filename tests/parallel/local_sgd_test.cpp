@@ -1,5 +1,5 @@
-// Ranks that update copies of their own and average them now and then do what so many runs of one rank would do whose weights
-// somebody averages between the steps.
+// Ranks that update their own copies and average them now and then do what as many runs of one rank do if their weights are
+// averaged between the steps.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -28,7 +28,7 @@ class LocalSgd : public test::FolderTest {
   static std::uint64_t hash(const toy::RunOptions& o) { return toy::hash_of_ranks(o); }
 };
 
-// All weights of an engine, wide.
+// All weights of an engine, widened to Number.
 template <class Number>
 using Weights = std::map<std::string, std::vector<Number>>;
 template <class Number>
@@ -44,8 +44,8 @@ Weights<Number> weights_of(toy::Training& replica) {
   return all;
 }
 
-// As many engines of one rank as there are copies, one step after the other. It updates and averages in its own words, so that
-// no trainer is compared with itself.
+// One single-rank engine for each copy, stepped in turn. The oracle has its own code for updates and averages, so that no
+// trainer is compared with itself.
 template <class Number>
 class Oracle {
  public:
@@ -67,7 +67,7 @@ class Oracle {
   }
 
  private:
-  // The sequences that rank r of a step has: every ranks-th micro-batch of the global batch.
+  // Trains on the sequences that rank r has in a step: every ranks-th micro-batch of the global batch.
   void step(toy::Training& replica, std::uint64_t s, std::uint32_t r) {
     const auto per = static_cast<std::uint64_t>(o_.shape.batch.tokens());
     std::vector<std::int32_t> tokens, targets;
@@ -132,7 +132,8 @@ TEST_F(LocalSgd, HoweverTheWeightsAreKept) {
   }
 }
 
-// Copies on disk are the bits of copies in memory, and one stopped between two averages goes on with its own.
+// Copies on disk have the bits of copies in memory, and a run that stopped between two averages resumes each rank from its own
+// copy.
 TEST_F(LocalSgd, GoesOnBetweenTwoAverages) {
   const auto expected = hash(options(2, 3, "whole"));
   auto o = options(2, 3, "cut");
@@ -146,7 +147,7 @@ TEST_F(LocalSgd, GoesOnBetweenTwoAverages) {
   EXPECT_EQ(hash(o), expected);
 }
 
-// One all-reduce of all weights each time, and besides the losses nothing.
+// Each average is one all-reduce of all weights; apart from that, only losses are exchanged.
 TEST_F(LocalSgd, TheLedgerIsTheFormula) {
   const auto o = options(3, 3, "run");
   const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
@@ -166,12 +167,12 @@ TEST_F(LocalSgd, TheLedgerIsTheFormula) {
   for (const auto& error : errors) EXPECT_EQ(error, "");
 }
 
-// Bytes and calls of an average, and of a step in the mean, are what the ledger counts.
+// The planned bytes and calls of an average, and of a step in the mean, equal those in the ledger.
 TEST_F(LocalSgd, ThePlanIsTheLedger) {
   for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64}) {
     auto o = options(3, 3, std::string(name_of(dtype)));
     o.sizes.dtype = dtype;
-    if (dtype == DType::bf16) o.recipe = "stochastic";  // what is summed is wider than what is kept
+    if (dtype == DType::bf16) o.recipe = "stochastic";  // sums are wider than the weights that are kept
     const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {
       Ledger ledger;
       const auto comm = with_ledger(std::move(rank.comm), ledger);
@@ -192,7 +193,7 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
         const auto losses = results_of(training.engine->map(), planned.programs.steady).front().bytes;
         EXPECT_EQ(step.payload_bytes, losses + planned.average.summed_bytes);
         EXPECT_EQ(step.calls, 1 + sums.size());
-        // What a rank sends of a sum is whole numbers, to and from it.
+        // In both directions of a sum, a rank sends a whole number of elements, so the formula is exact up to rounding.
         const auto rounding = static_cast<double>(2 * sizeof(double) * (sums.size() + 3));
         EXPECT_NEAR(sent, 3 * (planned.steady_links.within + planned.steady_links.between), rounding);
       }
@@ -201,7 +202,7 @@ TEST_F(LocalSgd, ThePlanIsTheLedger) {
   }
 }
 
-// A step's time has its part of an average, also where one comes more seldom than steps are walked.
+// A step's planned time includes its share of an average, even if averages are rarer than the steps that are simulated.
 TEST_F(LocalSgd, ThePlannedStepHasItsPartOfAnAverage) {
   for (const bool disk : {false, true}) {
     auto o = options(2, 0, "plan");

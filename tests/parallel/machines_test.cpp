@@ -1,4 +1,4 @@
-// The order of sums over machines written out, and what its transfers cost each machine.
+// Writes out the order of sums over machines, and counts what its transfers cost each machine.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -72,7 +72,7 @@ TEST(Machines, EveryBlockHasOneDeputyOnEachMachine) {
   }
 }
 
-// Plays the rounds for every number of machines and every home, with sums as texts.
+// Plays the rounds for every number of machines and every home machine, with sums written as text.
 TEST(Machines, TheRoundsMakeTheOrderAndSendEveryBlockOnce) {
   for (int k = 1; k <= 40; ++k) {
     const auto machines = machines_of(std::vector<int>(static_cast<std::size_t>(k), 1));

@@ -40,7 +40,7 @@ std::vector<AxisSet> axis_sets() {
   return all;
 }
 
-// A rank is its number among some axes and its number among the others.
+// A rank follows from its number along some axes and its number along the others.
 TEST(Mesh, NumbersAndRanksAreInverse) {
   for (const auto& mesh : meshes())
     for (const auto axes : axis_sets()) {
@@ -82,7 +82,7 @@ TEST(Mesh, MembersDifferOnTheirAxesOnly) {
     }
 }
 
-// The parts of a shard that the replicas fold lie in the order of turns.
+// The parts of a shard that the replicas fold are ordered by turn.
 TEST(Mesh, TurnsCountPlacesInAReplicaFirst) {
   const Mesh mesh{.pp = 2, .copy = 3, .shard = 2};
   std::vector<std::uint32_t> turns;
@@ -100,7 +100,7 @@ TEST(Mesh, RefusesWhatDoesNotExist) {
   EXPECT_THROW((void)mesh.at(0, Axis::pp, 1), Error);
 }
 
-// What `ranks` gather of their numbers: the members in their order.
+// All-gathers the numbers of `ranks`: the members in their order.
 std::vector<std::uint32_t> gathered(Communicator& ranks, Stream& stream, std::uint32_t me) {
   std::vector<std::uint32_t> all(static_cast<std::size_t>(ranks.size()));
   ranks.all_gather(stream, std::as_bytes(std::span(&me, 1)), std::as_writable_bytes(std::span(all)));
@@ -108,7 +108,7 @@ std::vector<std::uint32_t> gathered(Communicator& ranks, Stream& stream, std::ui
   return all;
 }
 
-// Each rank names other members than its neighbours, and all of them are there for those that named them.
+// Each rank names other members than its neighbours do, and every group exists for the ranks that named it.
 TEST(Groups, HaveTheMembersThatProgramsName) {
   for (const auto& mesh : {Mesh{.pp = 2, .copy = 2, .shard = 2}, Mesh{.pp = 2, .shard = 2, .context = 2},
                            Mesh{.pp = 2, .shard = 2, .part = 2, .twin = 2}, Mesh{.copy = 3, .shard = 2}, Mesh{.shard = 3}}) {
@@ -118,7 +118,7 @@ TEST(Groups, HaveTheMembersThatProgramsName) {
           const auto stream = rank.device.make_stream("comm");
           const auto me = static_cast<std::uint32_t>(rank.comm->rank());
           std::set<Members> needed;
-          // The members of a set need it together.
+          // All members of a set name it.
           for (const auto axes : axis_sets())
             if (axes == kTensorAxes || (mesh.index(me, kAllRanks - axes) + axes.bits()) % 3 != 0) needed.insert({axes});
           needed.insert({kDataAxes, true});
@@ -139,7 +139,7 @@ TEST(Groups, HaveTheMembersThatProgramsName) {
   }
 }
 
-// Of the data ranks of two stages' ranks, those of the first direction come first; stages without layers name nothing.
+// The group of a stage's two ranks has the data ranks of the first direction first; a stage without layers has no group.
 TEST(Groups, JoinTheDirectionsOfAStage) {
   const Mesh mesh{.pp = 4, .copy = 2, .shard = 2};
   const auto outcome = test::on_threads(16, {.time_limit = std::chrono::seconds(60)}, [&](test::Rank& rank) {
@@ -168,7 +168,7 @@ TEST(Groups, OneRankIsAloneWithoutACommunicator) {
   EXPECT_EQ(1, groups.of({kDataAxes, true}).size());
 }
 
-// Costs take the distance of neighbours; in two directions each data rank has one in the other direction.
+// Costs use the distance between neighbours; with two directions, each data rank has a neighbour in the other direction.
 TEST(Groups, SpanTheRanksTheyName) {
   const Mesh mesh{.pp = 4, .copy = 2, .shard = 3, .part = 2};
   const auto span = [&](const Members& members) {
@@ -230,7 +230,7 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
   EXPECT_THROW(check(wrong, kModel, 64), Error);
 }
 
-// A degree that divides is no help where no degree goes with the rest.
+// The nearest legal degree must also work with the other settings; it is not enough that it divides.
 TEST(Degrees, WhatDoesNotGoTogetherIsToldWithTheNearestThatDoes) {
   const auto found = problems({.tp = 5, .cp = 2, .canonical_reduction = true, .whole_matrices = true}, kModel, 10);
   EXPECT_THAT(found, ElementsAre(refuses("optimizer", "`tp` 5 does not work with an optimizer that needs whole matrices",

@@ -1,4 +1,4 @@
-// An MLP in tiles of its features trains what the whole one trains, in a device budget that holds a tile.
+// An MLP in tiles of its features trains what the untiled one trains, in a device budget that holds one tile.
 #include <gmock/gmock.h>
 
 #include <terrace/parallel/param_tiles.h>
@@ -43,7 +43,7 @@ TEST_F(MlpTiles, ComposeWithTensorDataAndPipelineParallelism) {
       }
 }
 
-// 32 rows, which 3 and 5 tiles do not divide; alone, and of tiles of features.
+// Tiles of 32 rows, which 3 and 5 do not divide; alone, and together with tiles of features.
 TEST_F(MlpTiles, TilesOfRowsEqualTheWholeLayer) {
   for (const auto& family : {gpt2(), llama()})
     for (const std::uint32_t rows : {2U, 3U, 5U})
@@ -76,7 +76,8 @@ TEST_F(MlpTiles, TilesOfRowsCompose) {
       }
 }
 
-// What a long sequence needs of the device is the inner activations of the feed-forward layer, until these are in tiles.
+// For a long sequence, the inner activations of the feed-forward layer need most of the device's memory, unless they are in
+// tiles.
 TEST_F(MlpTiles, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
   TensorRun o{.config = {.family = lm::family_named("llama"),
                          .layers = 1,
@@ -103,7 +104,7 @@ TEST_F(MlpTiles, TilesOfRowsNeedTheActivationsOfATileWithTheSameBits) {
   }
 }
 
-// A tile of more than a million elements is a run of its own.
+// A tile of more than a million elements has its own run of chunks.
 TensorRun with_large_tiles(const char* family) {
   TensorRun o{.config = {.family = lm::family_named(family),
                          .layers = 1,
@@ -161,7 +162,7 @@ TEST_F(MlpTiles, MatricesFourTimesTheDeviceTrainWithTheBitsOfAnUnlimitedRun) {
   }
 }
 
-// The stores of a run say which elements of the whole matrices they hold, whatever the order of tiles.
+// A run's stores record which elements of the whole matrices they hold, whatever the order of the tiles.
 TEST_F(MlpTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
   for (const auto* const family : {"gpt2", "llama"})
     for (const std::uint32_t later : {1U, 2U}) {
@@ -181,7 +182,7 @@ TEST_F(MlpTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
       whole.config.hidden = 128;
       whole.config.mlp_tiles = 1;
       auto expected = run(whole);
-      expected.losses.erase(expected.losses.begin());  // of the step before
+      expected.losses.erase(expected.losses.begin());  // the first step ran before the resume
       expected.norms.erase(expected.norms.begin());
       expect_equal(expected, resumed, kFp32, fmt::format("{} resumed with {} tiles", family, later));
     }
@@ -206,7 +207,7 @@ TEST(MlpTilesRefused, NumbersThatDoNotDivide) {
   }
 }
 
-// Lamb and Adafactor look at each tensor as a whole, Muon at those of hidden layers: a tile would be updated by itself.
+// LAMB and Adafactor need each tensor whole, Muon those of hidden layers; with tiles, each tile would be updated by itself.
 TEST_F(MlpTiles, OptimizersOfWholeMatricesRefuseThem) {
   for (const auto* const optimizer : {"muon", "lamb", "adafactor"})
     for (const bool of_mlp : {true, false}) {
@@ -222,7 +223,7 @@ TEST_F(MlpTiles, OptimizersOfWholeMatricesRefuseThem) {
     }
 }
 
-// Each element of the whole matrix once, and a tile's in one piece, row by row.
+// Each element of the whole matrix is stored once, and each tile in one piece, row by row.
 TEST(ParamTiles, StoredElementsAreTilesOfTheWhole) {
   for (const std::uint32_t dim : {0U, 1U})
     for (const std::uint32_t ways : {1U, 2U}) {

@@ -44,15 +44,15 @@ std::vector<std::uint64_t> bits_of(const std::vector<double>& numbers) {
   return all;
 }
 
-// Rows in groups, since each process finds all rows anew, which takes longer than to run one of them. A group's rows are 12
-// apart.
+// Each process computes all rows again, which takes longer than to run one of them, so it runs a group of rows. The rows of a
+// group are 12 apart.
 constexpr std::size_t kGroups = 12;
 bool is_run(std::size_t number) { return long_form() || number / kGroups % 2 == 0; }
 
 class OneRankBits : public FolderTest, public testing::WithParamInterface<std::size_t> {
  protected:
   void expect_bits_of_one_rank(std::size_t number);
-  // On all ranks, which must agree.
+  // Runs on all ranks, whose results must agree.
   Trained run(Settings s, const std::string& what) {
     const auto all = toy::run_ranks(s.run, s.ranks, s.messages);
     Trained out;
@@ -79,7 +79,7 @@ class OneRankBits : public FolderTest, public testing::WithParamInterface<std::s
       EXPECT_EQ(rank.traffic[i], rank.planned.step_traffic.at(i)) << "step " << i + 1;
     for (const auto tier : {Tier::device, Tier::host}) EXPECT_EQ(rank.peak[tier], rank.planned.peak_bytes[tier]);
   }
-  // Of the stores in both orders, so that whatever two of them hold is the same in both.
+  // Reads the stores in both orders, so that state held by two of them must be the same in both.
   static std::map<std::string, std::uint64_t> hashes(const Settings& s, const Recipe& recipe) {
     auto stores = stores_of(s);
     const auto model = toy::make_model(s.run.sizes);
@@ -94,7 +94,7 @@ class OneRankBits : public FolderTest, public testing::WithParamInterface<std::s
       stores.push_back({.paths = {toy::of_rank(s.run, static_cast<int>(r)).store}, .durable = false});
     return stores;
   }
-  // One step as `first`, the others as `second`.
+  // One step with the settings `first`, the others with `second`.
   Trained run_in_two(Settings first, Settings second, const std::string& what) {
     first.run.commit_after = 1;
     const auto before = run(first, what + ", first step");
@@ -108,7 +108,7 @@ class OneRankBits : public FolderTest, public testing::WithParamInterface<std::s
   }
 };
 
-// Whether a short life of these programs fits. Unlike a plan it does not search for what would, which takes long.
+// True if a short run of these programs fits. Unlike a plan, it does not search for settings that fit, which takes long.
 bool fits(const Model& model, const StepMap::Options& options, const PlanRequest& request) {
   const MachineProfile profile;
   const StepMap map(model, options);
@@ -127,7 +127,7 @@ bool fits(const Model& model, const StepMap::Options& options, const PlanRequest
   }
 }
 
-// Little more than the least budgets of these that suit all ranks of a pipeline.
+// Sets budgets a little above the least ones that work for all ranks of a pipeline.
 void squeeze(Settings& s) {
   if (s.tiers == "device") return;
   const auto model = toy::make_model(s.run.sizes);
@@ -198,7 +198,7 @@ TEST_P(OneRankBits, Rows) {
 }
 INSTANTIATE_TEST_SUITE_P(Groups, OneRankBits, testing::Range<std::size_t>(0, kGroups));
 
-// What is said to reach the bits does, so that the rows would notice if a run did not have it.
+// Each value declared to reach the bits changes them, so that the rows notice a run that ignores it.
 using ReachesBits = FolderTest;
 TEST_F(ReachesBits, EveryValueThatIsSaidTo) {
   int runs = 0;
@@ -211,7 +211,7 @@ TEST_F(ReachesBits, EveryValueThatIsSaidTo) {
   };
   for (std::size_t d = 0; d < dimensions().size(); ++d) {
     const auto& [name, reaches_bits, values, put] = dimensions()[d];
-    if (!reaches_bits || name == "loss scale") continue;  // which is a power of two
+    if (!reaches_bits || name == "loss scale") continue;  // a power of two may change no bit
     std::vector<toy::RunResult> earlier;
     for (int v = 0; v < static_cast<int>(values.size()); ++v) {
       const auto& value = values[static_cast<std::size_t>(v)];

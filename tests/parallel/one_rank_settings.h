@@ -1,8 +1,8 @@
-// The settings of a run of the toy model, as a table: which there are, which values each is tested with, and which go together.
+// A table of the settings of a toy model's run: their names, the values each is tested with, and which may be combined.
 //
-// A setting either reaches the bits, and is the same in both runs that are compared, or it must not change a bit. A new setting
-// is a line in dimensions(). If it does not go with all others, it is a rule too: asks() where the product refuses what does
-// not go together, because() where only this test cannot have it, with the reason.
+// A setting either reaches the bits, and then both compared runs have it, or it must change no bit. A new setting is a line in
+// dimensions(). If it cannot be combined with all others, add a rule: asks() if the product refuses the combination, because()
+// with the reason if only this test cannot run it.
 #pragma once
 
 #include <cstdint>
@@ -42,11 +42,11 @@ struct Settings {
   CommunicatorOptions ranks{.time_limit = std::chrono::seconds(60)};
   CommunicationFaults messages;
 
-  // Those parts of `run` that follow from several settings.
+  // Sets those parts of `run` that follow from several settings.
   void settle();
 };
 
-// Orders are written once for each of their degrees. Errors: those of write_order().
+// Writes each order once for each of its degrees. Throws what write_order() throws.
 inline const pipeline::Schedule& schedule_of(const std::string& name, std::uint32_t ranks, std::uint32_t micro_batches) {
   static std::map<std::string, std::variant<pipeline::Schedule, Error>> written;
   const auto key = fmt::format("{} on {}, {}", name, ranks, micro_batches);
@@ -84,7 +84,7 @@ struct Dimension {
   std::string name;
   bool reaches_bits = false;
   std::vector<std::string> values;
-  std::function<void(Settings&, std::size_t)> put;  // the value with this number
+  std::function<void(Settings&, std::size_t)> put;  // sets the value with this number
 };
 
 template <typename T, typename Put>
@@ -110,7 +110,7 @@ inline void put_numbers(Settings& s, std::string_view dtype_and_recipe) {
 }
 inline void put_clip(Settings& s, std::string_view clip) {
   s.run.greatest_norm = clip == "none" ? 0 : toy::kGreatestNorm;
-  if (clip == "groups") s.run.param_groups = "\\.a$:clip=0.01; bias|scale:clip=0.02";  // they reach over layers
+  if (clip == "groups") s.run.param_groups = "\\.a$:clip=0.01; bias|scale:clip=0.02";  // these span several layers
 }
 inline void put_update_place(Settings& s, std::string_view place) {
   if (place == "host") s.run.update = Tier::host;
@@ -132,7 +132,7 @@ inline const std::vector<Dimension>& dimensions() {
       reaches_bits("numbers", {"fp32 fp32", "bf16 fp32", "fp64 fp32", "fp16 fp32", "fp32 8bit", "bf16 bf16", "bf16 split", "bf16 split-8bit", "bf16 stochastic"}, put_numbers),
       reaches_bits("optimizer", {"adamw", "adam", "sgd", "lion", "adagrad", "lamb", "adafactor", "muon"}, [](S& s, Word v) { s.optimizer = v; }),
       reaches_bits("blocks", {1, 4, 7}, [](S& s, int v) { s.run.sizes.blocks = v; }),
-      reaches_bits("width", {64, 72}, [](S& s, int v) { s.run.sizes.width = v; }),  // of 72: tensors end within pages
+      reaches_bits("width", {64, 72}, [](S& s, int v) { s.run.sizes.width = v; }),  // with 72, tensors end within pages
       reaches_bits("tied", {true, false}, [](S& s, bool v) { s.run.sizes.tied = v; }),
       reaches_bits("skips", {false, true}, [](S& s, bool v) { s.run.sizes.skips = v; }),
       reaches_bits("clip", {"none", "global", "groups"}, put_clip),
@@ -173,7 +173,7 @@ inline std::size_t number_of(std::string_view name) {
   throw std::logic_error(fmt::format("there is no dimension '{}'", name));
 }
 
-// What the product says against these settings; empty: nothing.
+// The product's refusal of these settings; empty if it accepts them.
 inline std::string refusal_of(Settings s) {
   try {
     s.settle();
@@ -196,7 +196,7 @@ inline CoveringRule rule(Names names, const std::function<bool(const Settings&)>
   };
   return r;
 }
-// In a pipeline of two ranks, unless the rule names their number.
+// Tries a pipeline of two ranks, unless the rule names their number.
 inline CoveringRule asks(Names names) {
   const bool names_ranks = std::ranges::any_of(names, [](std::string_view name) { return name == "pipeline ranks"; });
   return rule(names, [names_ranks](Settings s) {
@@ -243,7 +243,7 @@ inline CoveringRows covering_rows(std::uint64_t seed) {
   return {levels, 2, rules(), seed};
 }
 
-// With `bits_alone` only what reaches the bits: the run on one rank that has everything in memory.
+// With `bits_alone`, sets only what reaches the bits: this is the reference run, on one rank with everything in memory.
 inline Settings settings_of(const Row& row, bool bits_alone) {
   Settings s;
   for (std::size_t d = 0; d < row.size(); ++d)
@@ -253,7 +253,7 @@ inline Settings settings_of(const Row& row, bool bits_alone) {
   return s;
 }
 
-// "numbers fp32 fp32, optimizer muon, …": of the factors that are set.
+// "numbers fp32 fp32, optimizer muon, …": the settings that have a value.
 inline std::string in_words(const Row& row) {
   std::string text;
   for (std::size_t d = 0; d < row.size(); ++d)

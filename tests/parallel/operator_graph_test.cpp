@@ -1,5 +1,5 @@
-// Operators of a graph with skip connections and branches, placed on ranks: their order proved and timed, one message for each
-// cut edge, direction and micro-batch, and gradients of ranks that compute them equal to those of a serial oracle.
+// Operators of a graph with skips and branches, placed on ranks: their order is proved and timed, each cut edge has one message
+// for each direction and micro-batch, and the gradients that the ranks compute equal those of a serial oracle.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ Placement on_graph(u32 ranks, std::vector<u32> rank_of, std::vector<std::vector<
   return {.ranks = ranks, .stages = stages, .rank_of = {std::move(rank_of)}, .inputs = std::move(inputs)};
 }
 
-// A chain whose first half is read again by the second, the nearest one by the nearest.
+// A chain in which each stage of the second half also reads the mirrored stage of the first half.
 Placement u_net(u32 ranks, u32 stages) {
   auto inputs = chain(stages);
   for (u32 s = stages / 2 + 1; s < stages; ++s) inputs[s].push_back(stages - 1 - s);
@@ -67,14 +67,15 @@ Schedule order_of(const Placement& placement, u32 micro_batches) {
 }
 
 std::size_t cut_edges(const Placement& p) {
-  std::set<std::pair<u32, u32>> edges;  // whose result, to which rank
+  std::set<std::pair<u32, u32>> edges;  // the stage of a result, the rank that it goes to
   for (u32 s = 0; s < p.stages; ++s)
     for (const auto input : p.inputs[s])
       if (p.rank_of[0][input] != p.rank_of[0][s]) edges.emplace(input, p.rank_of[0][s]);
   return edges.size();
 }
 
-// y = tanh(Σ wᵢ·xᵢ), element by element; without inputs it reads the micro-batch. What nobody reads is summed up as the loss.
+// y = tanh(Σ wᵢ·xᵢ), element by element; without inputs it reads the micro-batch. Results without a reader are summed up as the
+// loss.
 double weight_of(u32 stage, std::size_t input, std::size_t k) {
   return std::sin(1.0 + 7.0 * stage + 3.0 * static_cast<double>(input) + static_cast<double>(k));
 }
@@ -82,7 +83,7 @@ double data_of(u32 micro_batch, std::size_t k) { return std::cos(2.0 + 5.0 * mic
 
 struct Operator {
   u32 stage = 0;
-  std::vector<Numbers> gradients;  // of each input's weights, or of the data's
+  std::vector<Numbers> gradients;  // for each input's weights, or for the data's
 
   Operator(u32 s, std::size_t inputs) : stage(s), gradients(std::max<std::size_t>(1, inputs), Numbers(kWidth)) {}
   static double input(std::span<const Numbers* const> x, std::size_t i, std::size_t k, u32 m) {
@@ -97,7 +98,7 @@ struct Operator {
     }
     return y;
   }
-  // Adds to the weights' gradients, and says those of the inputs.
+  // Adds to the weights' gradients and returns those of the inputs.
   std::vector<Numbers> backward(std::span<const Numbers* const> x, const Numbers& y, const Numbers& dy, u32 m) {
     std::vector<Numbers> dx(x.size(), Numbers(kWidth));
     for (std::size_t k = 0; k < kWidth; ++k) {
@@ -122,7 +123,7 @@ std::vector<Operator> operators_of(const Placement& p) {
   return all;
 }
 
-// One micro-batch after the other, by nobody's order.
+// One micro-batch after the other, without a schedule.
 std::vector<Operator> serial(const Placement& p, u32 micro_batches) {
   auto operators = operators_of(p);
   for (u32 m = 0; m < micro_batches; ++m) {
@@ -142,7 +143,7 @@ std::vector<Operator> serial(const Placement& p, u32 micro_batches) {
   return operators;
 }
 
-// What a rank has of a stage's result for a micro-batch, its own or another rank's: the result, and its part of the gradient.
+// A stage's result for one micro-batch, computed on this rank or received from another, and this rank's part of the gradient.
 struct Result {
   Numbers y, dy;
   std::vector<Numbers> arrived = {};  // gradients of other ranks
@@ -158,7 +159,7 @@ struct RankRun {
     const auto& p = s.placement;
     const StageGraph graph(p);
     operators = operators_of(p);
-    std::map<std::pair<u32, u32>, Result> results;  // stage, micro-batch; they stay where they are
+    std::map<std::pair<u32, u32>, Result> results;  // stage, micro-batch; addresses stay valid
     std::map<std::tuple<u32, u32, Payload>, std::unique_ptr<Stream>> lanes;
     const auto lane_of = [&](const Message& m) -> Stream& {
       auto& stream = lanes[{m.source, m.destination, m.payload}];
@@ -181,7 +182,7 @@ struct RankRun {
         auto& numbers = m.payload == Payload::activation ? of.y : of.dy;
         rank.comm->send(lane_of(m), bytes_of(numbers), static_cast<int>(m.destination), lane);
       } else if (a.op == Action::Op::receive) {
-        if (of.arrived.capacity() == 0) of.arrived.reserve(p.ranks);  // so that they stay
+        if (of.arrived.capacity() == 0) of.arrived.reserve(p.ranks);  // so that addresses stay valid
         auto& numbers = m.payload == Payload::activation ? of.y : of.arrived.emplace_back();
         numbers.resize(kWidth);
         rank.comm->receive(lane_of(m), bytes_of(numbers), static_cast<int>(m.source), lane);
@@ -233,7 +234,8 @@ void expect_serial(const Schedule& s, const CommunicationFaults& faults = {}) {
   EXPECT_EQ(sent, 2 * s.micro_batches * cut_edges(p));
   EXPECT_EQ(received, sent);
 
-  // Two gradients of one result are the same sum in any order; more of them are rounded as the ranks have them.
+  // Two gradients of one result have the same sum in any order; with more, rounding depends on how they are divided among
+  // ranks.
   const StageGraph graph(p);
   bool pairs = true;
   for (u32 stage = 0; stage < p.stages; ++stage) pairs = pairs && graph.readers(stage).size() <= 2;
@@ -270,7 +272,7 @@ TEST(OperatorGraphs, OfAnyShapeOnAnyRanksAreTheSerialOnes) {
   }
 }
 
-// Three operators of rank 1 read what rank 0 makes, and it goes there once; its gradient comes back once.
+// Three operators of rank 1 read a result of rank 0: it is sent once, and its gradient comes back once.
 TEST(OperatorGraphs, AResultGoesToARankOnce) {
   const auto placement = on_graph(2, {0, 1, 1, 1}, {{}, {0}, {0}, {0, 1, 2}});
   EXPECT_EQ(CutEdges(placement).count(), 1U);
@@ -283,7 +285,7 @@ TEST(OperatorGraphs, OneMicroBatchUsesOneRankAtATimeAndBranchesRunBesideEachOthe
   const auto alone = simulate(order_of(u_net(4, 8), 1), {.forward = {1}, .input = {1}, .weight = {1}});
   EXPECT_DOUBLE_EQ(alone.makespan, 8 * 3.0);
   EXPECT_DOUBLE_EQ(alone.bubble(), 3.0 / 4);
-  // Two branches of equal length on a rank each, between the operators that part and join them.
+  // Two branches of equal length, each on its own rank, between the operators that split and join them.
   const auto branches = on_graph(2, {0, 0, 1, 0}, {{}, {0}, {0}, {1, 2}});
   EXPECT_DOUBLE_EQ(simulate(order_of(branches, 1), {.forward = {1}, .input = {1}, .weight = {1}}).makespan, 3 * 3.0);
 }
@@ -316,12 +318,12 @@ TEST(OperatorGraphs, ThatAreNoneAreRefused) {
   expect_refused(s, "each once");
   s.placement.inputs.pop_back();
   expect_refused(s, "3 stages have inputs, of 4");
-  // Rank 0 runs the backward of what a skip still reads; the circle names it.
+  // Rank 0 runs the backward of a stage whose result a skip still reads; the error names the cycle.
   s = parse_schedule("pipeline 2 3 1\nplace 0 1 0\ninput 2 0 1\nrank F0.0 B0.0 F2.0 B2.0\nrank F1.0 B1.0\n");
   expect_refused(s, "rank 0 at B0.0 waits for I1.0 of rank 1\n  rank 1 at B1.0 waits for I2.0 of rank 0");
 }
 
-// What stages of layers read, the layers say: an order that says so itself is not run.
+// Layers declare what their stages read, so an order with input lines of its own is refused.
 TEST(OperatorGraphs, AreNoPipelineOfLayers) {
   try {
     static_cast<void>(placement_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}));

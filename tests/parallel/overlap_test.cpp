@@ -1,7 +1,7 @@
 // Communication runs beside computing, in the trace of a real run of ranks and in the simulation of its program alike.
 //
-// The run proves it without a clock: a layer's computation does not end before the collectives that are to run beside it have
-// begun, and they do not go on before it has begun. Lanes that waited for each other would stand still, and say so.
+// The run proves it without a clock: a layer's computation does not end before the collectives that should run beside it have
+// begun, and they do not continue before it has begun. If lanes waited for each other, the run would end with an error.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 TEST(OverlapMeter, CountsWhatRunsBesideComputingOnce) {
   OverlapMeter meter;
   meter.add(Lane::compute, 0, 4);
-  meter.add(Lane::update, 3, 5);  // beside the device: computing too
+  meter.add(Lane::update, 3, 5);  // on the host, beside the device: counts as computing, too
   meter.add(Lane::compute, 8, 9);
   meter.add(Lane::read, 0, 100);
   meter.add(Lane::communication, 7, 10);
@@ -50,11 +50,11 @@ constexpr double kForward_s = 2, kBackward_s = 4, kCollective_s = 1;
 
 struct Pair {
   std::string collective, computation;
-  std::size_t number = 0;  // of the collective, in the program
+  std::size_t number = 0;  // the collective's number in the program
 };
 
-// Each collective and the first layer's computation that is to hide it, where that is another layer's: the next one in the
-// program; of a reduction, the next one behind the backward that it needs.
+// Pairs each collective with the layer's computation that should hide it: the next one in the program, or for a reduction the
+// next one behind the backward that it needs. A computation of the collective's own layer does not count.
 std::vector<Pair> pairs_of(const Program& program) {
   const auto& actions = program.actions;
   const auto computes = [](const Action& a) { return a.op == Op::forward || a.op == Op::backward; };
@@ -71,7 +71,7 @@ std::vector<Pair> pairs_of(const Program& program) {
   return pairs;
 }
 
-// Of one rank's step: computations and collectives that wait for each other.
+// The computations and collectives of one rank's step that wait for each other.
 class Meetings {
  public:
   void begin(const Program& program) {
@@ -81,7 +81,7 @@ class Meetings {
     computing_.clear();
     communicating_.clear();
   }
-  // The number of a collective that is issued now.
+  // Returns the number of the collective that is issued now.
   std::size_t issue() {
     const std::lock_guard lock(mutex_);
     return issued_++;
@@ -187,7 +187,7 @@ class GivenCosts final : public CostModel {
 
 using Spans = std::vector<TraceSpan>;
 
-// The last `count` of a lane: of the last step, whose first spans may begin where others end.
+// The last `count` spans of a lane, which are those of the last step. (Its first spans may begin where others end.)
 Spans last_of(const Trace& trace, const std::string& lane, std::size_t count) {
   Spans spans;
   for (const auto& s : trace.spans())
@@ -203,7 +203,7 @@ std::vector<std::string> names_of(const Spans& spans) {
   return names;
 }
 
-// The computations and collectives of a program, as it says them and in time beside each other.
+// The trace has a program's computations and collectives in the program's order, and each pair overlaps in time.
 void expect_beside(const Trace& trace, const Program& program) {
   Program computations, collectives;
   for (const auto& a : program.actions)
@@ -274,7 +274,8 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
   trace_step(p, model, request, {}, GivenCosts(), simulated);
   retime(p, model, request, {}, GivenCosts());
   const auto pairs = pairs_of(p.programs.steady);
-  // Every reduction but the first layer's stands before another layer's backward; gathers before use do so twice.
+  // Every reduction but the first layer's stands before another layer's backward; with ZeRO-3, gathers have partners in forward
+  // and backward, too.
   EXPECT_GE(pairs.size(), GetParam() == 3 ? 3 * (kLayers - 1) - 1 : kLayers - 1);
   for (std::size_t r = 0; r < kRanks; ++r) {
     SCOPED_TRACE(fmt::format("rank {}", r));
@@ -283,7 +284,7 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
     EXPECT_LE(results[r].communicated.hidden_s, results[r].communicated.seconds);
   }
   expect_beside(simulated, p.programs.steady);
-  // A collective takes half of a forward, so all those that have a partner are hidden whole.
+  // A collective takes half of a forward, so each one that has a partner is hidden completely.
   EXPECT_GE(p.times.communicated.hidden_s, kCollective_s * static_cast<double>(pairs.size()) - 1e-9);
   std::cout << fmt::format("ZeRO-{}: {:.0f} % of communication beside computing in the run, {:.0f} % in the simulation\n",
                            GetParam(), 100 * results[0].communicated.hidden(), 100 * p.times.communicated.hidden());

@@ -1,4 +1,4 @@
-// A call in phases gives the bits of the whole call, and its phases need no more of the device than the largest of them uses.
+// A call in phases gives the bits of the whole call, and needs no more of the device than its largest phase uses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -30,10 +30,10 @@ class Phases : public test::FolderTest {
   }
 };
 
-// Halves of a backward are apart in time, so that what the one carries to the other is all that they share.
+// The two halves of a backward run at different times, so they share only what the first half carries to the second.
 class PhasesOfRanks : public test::PipelineRun {};
 
-// Of old weights, too. (one_rank_bits_test.cpp has the synchronous orders.)
+// With old weights, too. (one_rank_bits_test.cpp has the synchronous orders.)
 TEST_F(PhasesOfRanks, GiveTheBitsOfWholeCallsWithOldWeights) {
   for (const std::uint32_t zero : {0U, 1U, 3U}) {
     toy::RunOptions o;
@@ -52,9 +52,9 @@ TEST_F(PhasesOfRanks, GiveTheBitsOfWholeCallsWithOldWeights) {
   }
 }
 
-// By the sizes that a block declares: an activation is a row, its inner one two. A whole backward holds x, dy and dx, u, du and
-// g, scratch, all weights and their gradients; the largest phase holds dy, u, du and g, scratch and the weights. The planner
-// finds room for that in a budget that is at most one chunk larger.
+// The sizes are those that a block declares: one row for an activation, two for an inner one and for the scratch. A whole
+// backward holds x, dy, dx, u, du, g, scratch, all weights and their gradients; the largest phase holds dy, u, du, g, scratch
+// and the weights. The planner needs a budget that is at most one chunk larger.
 TEST_F(Phases, TheSmallestDeviceBudgetIsThatOfTheLargestPhase) {
   constexpr std::uint64_t kRow = 4 * 128 * 64 * 4, kInner = 2 * kRow;
   std::vector<std::uint64_t> smallest;

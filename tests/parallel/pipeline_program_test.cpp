@@ -1,4 +1,5 @@
-// The programs of a pipeline's ranks: every order lowered and proved, alone and together; what is broken is refused.
+// Lowers every order to the programs of a pipeline's ranks and proves them, each alone and all together; broken programs are
+// refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -22,14 +23,14 @@ namespace {
 using testing::HasSubstr;
 using u32 = std::uint32_t;
 
-// All ranks of an order over the toy model, as a plan without limits writes them.
+// All ranks of an order over the toy model, with the programs of a plan without limits.
 struct Ranks {
   Ranks(std::string_view order, u32 ranks, u32 micro_batches, u32 chunks = 2, bool tied = true, u32 updates = 1,
         bool clipped = true, bool canonical = false)
       : Ranks(pipeline::write_order(order,
                                     {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates}),
               tied, clipped, {.canonical = canonical}) {}
-  // So many blocks for each stage, and the embedding and the head beside the first and the last one.
+  // `blocks` blocks for each stage; the first stage also has the embedding, and the last one the head.
   Ranks(pipeline::Schedule given, bool tied, bool clipped, const DataParallel& data, u32 blocks = 1)
       : schedule(std::move(given)),
         model(toy::make_model({.width = 16, .vocab = 33, .blocks = blocks * schedule.placement.stages, .tied = tied})) {
@@ -61,8 +62,8 @@ struct Ranks {
   std::vector<Programs> programs;
 };
 
-// At most how many micro-batches of its stages a rank holds at a time, each stage's counted: from the receipt or forward of the
-// first layer to the backward that ends it.
+// The most micro-batches that a rank holds at a time, counted for each of its stages: from the receipt or forward of the
+// stage's first layer to the backward that ends it.
 u32 peak_live(const Ranks& of, u32 rank) {
   const auto& begins = of.request.pipeline->begins;
   std::map<std::pair<u32, u32>, std::size_t> last;  // stage, micro-batch: its last action
@@ -102,7 +103,7 @@ TEST(PipelinePrograms, EveryOrderIsProvedOnAllRanksTogether) {
   EXPECT_GE(programs, 329);
 }
 
-// Gradients added up once, or after every round of both directions.
+// Gradients are added up once, or after every round of both directions.
 TEST(PipelinePrograms, TwoDirectionsAreProvedOnAllRanksTogether) {
   for (u32 p = 2; p <= 8; p += 2)
     for (u32 m = 2; m <= 16; m += 2)
@@ -120,7 +121,8 @@ TEST(PipelinePrograms, TwoDirectionsAreProvedOnAllRanksTogether) {
         }
 }
 
-// The last layer's gradient is there when its input half is: before the one of the round before has been added up it must wait.
+// The input half of the last layer also makes its gradient, so it must wait until the previous round's gradient has been added
+// up.
 TEST(PipelinePrograms, TwoDirectionsInHalvesAreProvedOnAllRanksTogether) {
   for (u32 p = 2; p <= 6; p += 2)
     for (u32 m = 2; m <= 12; m += 2)
@@ -153,7 +155,7 @@ TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
   EXPECT_THAT(refused({{2, 2, {{0, 1}, {0, 1}}}, 2, {{}, {}}}), HasSubstr("places stage 0 on rank 0 in two directions"));
 }
 
-// Embedding and head are tied, and only the outer ranks hold both when the outer stages have them.
+// Embedding and head are tied, so they must be in the outer stages, whose ranks hold both.
 TEST(PipelinePrograms, TwoDirectionsOfTiedLayersShareTheirRanks) {
   const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 1});
   const pipeline::Pipeline p{pipeline::write_order("chimera", {.ranks = 4, .micro_batches = 4}), {0, 1, 2, 3, 3}};
@@ -182,7 +184,7 @@ TEST(PipelinePrograms, TextRoundTrips) {
   EXPECT_THROW(static_cast<void>(parse_program("program layers l2 micro-batches m1\nsend love l1 m0 r1\n")), Error);
 }
 
-// No action too few, none too many.
+// A program without one of its actions, or with one twice, is refused.
 void expect_none_to_spare(const Ranks& ranks, const std::string& order, Updates updates) {
   const auto right = ranks.all(&Programs::steady);
   for (u32 r = 0; r < right.size(); ++r)
@@ -245,11 +247,11 @@ TEST(PipelinePrograms, AsynchronousOnesAreProvedOnAllRanksTogether) {
 TEST(PipelinePrograms, AsynchronousOnesWithAnActionRemovedOrDoubledAreRefused) {
   expect_none_to_spare(Ranks("pipedream-2bw", 3, 3, 2, false, 3, true), "pipedream-2bw", Updates::after_verdict);
   expect_none_to_spare(Ranks("pipedream", 3, 3, 2, false, 3, false), "pipedream", Updates::in_backward);
-  // Where gradients are folded behind every backward.
+  // With gradients folded behind every backward.
   expect_none_to_spare(Ranks("pipedream-2bw", 2, 2, 2, false, 2, true, true), "pipedream-2bw", Updates::after_verdict);
 }
 
-// The rank's data ranks shard its state, and its old weights with them.
+// The data ranks of a stage shard its state, and its old weights, too.
 TEST(PipelinePrograms, AsynchronousOnesThatShardTheirStateAreProvedAndRefused) {
   for (const std::string order : {"pipedream-2bw", "pipedream"})
     for (const u32 zero : {1U, 2U, 3U}) {
@@ -270,8 +272,8 @@ TEST(PipelinePrograms, AsynchronousOnesThatShardTheirStateAreProvedAndRefused) {
     }
 }
 
-// Rank 0 gives its part of the first verdict behind a forward that reads rank 1's second one; and rank 1's weights for that
-// one are gathered behind the verdict, which waits for rank 0.
+// A deadlock: rank 0 joins the first verdict only after a forward that reads rank 1's second result, and rank 1 gathers the
+// weights for that result only after the verdict, which waits for rank 0.
 TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
   const auto order = pipeline::parse_schedule(
       "pipeline 2 3 3\nplace 0 1 0\nupdate 1\nread 0 0 1\nread 0 0 1\nread 0 0 1\n"
@@ -291,7 +293,7 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
   }
 }
 
-// Forward or backward on other weights than the order declares.
+// A forward or backward on another version of the weights than the order declares.
 TEST(PipelinePrograms, AWrongVersionIsRefused) {
   const Ranks ranks("pipedream", 3, 1, 2, false, 6, false);
   auto wrong = ranks.all(&Programs::steady).front();
@@ -306,8 +308,8 @@ TEST(PipelinePrograms, AWrongVersionIsRefused) {
 
 TEST(PipelinePrograms, ACircleIsPrinted) {
   auto ranks = Ranks("1f1b", 2, 3).all(&Programs::first);
-  // Rank 1 asks for its second micro-batch only when it has sent the first one's gradient, and rank 0 for the gradient only
-  // when it has sent the second micro-batch.
+  // Rank 1 receives its second micro-batch only after it has sent the first one's gradient, and rank 0 receives that gradient
+  // only after it has sent the second micro-batch.
   for (const auto& [rank, payload] : {std::pair{1U, Payload::activation}, {0U, Payload::gradient}}) {
     auto& actions = ranks[rank].actions;
     const auto is = [&](Op op, Payload what, u32 m) {

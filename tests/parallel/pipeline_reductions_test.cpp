@@ -1,4 +1,4 @@
-// What ranks that share a stage add up of its gradient, in the times of an order and in the search for one.
+// Reductions of a stage's gradient between the ranks that share it: in the times of an order, and in the search for an order.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace {
 
 using u32 = std::uint32_t;
 
-// Layers whose computing is all that a rank's own program takes, and links as slow as the test wants.
+// A rank's program takes only the time that its layers compute; the test chooses how slow the links are.
 struct Setting {
   Setting(u32 ranks, double bytes_per_second) : model(toy::make_model({.width = 64, .vocab = 64, .blocks = ranks * 4})) {
     profile.matmul_fp32 = 1e9;
@@ -42,7 +42,7 @@ struct Setting {
   StepMap::Options options{.shape = {{1, 16}, 8}};
 };
 
-// The costs are those of all ranks, and are asked of one of them.
+// One rank's costs have the stages of all ranks.
 TEST(PipelineReductions, EveryStageHasItsCostWhateverRankHoldsIt) {
   for (const std::string order : {"1f1b", "zb-v", "interleaved", "chimera", "dualpipe-v", "pipedream-2bw"})
     for (const u32 zero : {0U, 1U, 2U, 3U})
@@ -68,7 +68,7 @@ TEST(PipelineReductions, TheLastOneEndsTheStep) {
     }
 }
 
-// F, B = 1, 2, and what follows each backward takes r: the next one starts F or r later.
+// F = 1, B = 2, and the reduction behind each backward takes r: the next backward starts max(F, r) later.
 TEST(PipelineReductions, OfEachRoundHoldTheNextGradientUp) {
   for (const double r : {0.5, 1.0, 3.0}) {
     const StageCosts costs{
@@ -77,14 +77,15 @@ TEST(PipelineReductions, OfEachRoundHoldTheNextGradientUp) {
   }
 }
 
-// One after another on a rank: with little to compute, they are what a step takes.
+// A rank's reductions run one after another; with little to compute, they take the whole step.
 TEST(PipelineReductions, OfARankFollowOneAnother) {
   const StageCosts costs{.forward = {1e-3}, .input = {1e-3}, .weight = {1e-3}, .last_reduction = {{7, 7}}};
   EXPECT_NEAR(simulate(interleaved({2, 4, 3}), costs).makespan, 3 * 7, 0.1);  // three stages a rank
   EXPECT_NEAR(simulate(chimera({4, 4}), costs).makespan, 2 * 7, 0.1);         // one of either direction
 }
 
-// The bytes of a stage's gradient over the link: all of them once, or half behind each round and half at the end.
+// The bytes of a stage's gradient over the link: all of them at the end and, with canonical sums, half of them behind each
+// round.
 TEST(PipelineReductions, CostTheirBytes) {
   constexpr u32 kRanks = 4;
   Setting of(kRanks, 1e6);
@@ -112,8 +113,8 @@ TEST(PipelineReductions, CostTheirBytes) {
   EXPECT_TRUE(of.costs(of.pipeline("1f1b", kRanks, 8)).reduction.empty());
 }
 
-// What the search weighs is what all ranks' programs take together, when computing and links are all that takes time. (In two
-// directions a little less: ranks wait for places whose last message has not left.)
+// If only computing and links take time, the search's makespan equals the time of all ranks' programs together. (In two
+// directions it is a little less: ranks also wait for places whose last message has not left.)
 TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
   struct Case {
     const char* order;
@@ -158,7 +159,7 @@ TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
   }
 }
 
-// Stages of any costs: where it knows that gradients are added up in turn, what the scheduler writes can be executed so.
+// Stages of any costs: if the scheduler knows that gradients are added up in turn, the order that it writes can be executed so.
 TEST(PipelineReductions, TheListSchedulerTakesGradientsInTurn) {
   const auto* const wanted = std::getenv("TERRACE_SEED");
   const std::uint64_t seed = wanted ? std::strtoull(wanted, nullptr, 10) : 7;
@@ -205,7 +206,7 @@ TEST(PipelineReductions, OutOfTurnAreRefused) {
   }
 }
 
-// Two directions halve the bubble and add gradients up: worth it where the links carry them, and only there.
+// Two directions halve the bubble but must add gradients up, which pays off only on fast links.
 TEST(PipelineReductions, DecideWhetherTwoDirectionsAreWorthIt) {
   const auto two_directions = [](const Found& f) { return f.pipeline.schedule.placement.rank_of.size() == 2; };
   const auto found = [&](double bytes_per_second, bool canonical) {
@@ -239,7 +240,7 @@ TEST(PipelineReductions, OrdersThatARunCannotHaveAreLeftOut) {
     EXPECT_NE(f.pipeline.schedule.placement.stages, 8U);
     EXPECT_EQ(f.pipeline.schedule.placement.rank_of.size(), 1U) << f.name << ": 7 micro-batches are odd";
   }
-  // Where none is left, the first one's reason: the usual orders come first.
+  // If no order is left, the error is that of the first one: the usual orders come first.
   int number = 0;
   const auto none = [&](const Pipeline&) -> StageCosts { throw Error(std::to_string(++number), Exit::usage); };
   try {

@@ -20,7 +20,7 @@ namespace terrace::test {
 
 class PipelineRun : public FolderTest {
  protected:
-  // Of all ranks, which must agree.
+  // Runs on all ranks, whose results must agree.
   toy::RunResult run(toy::RunOptions o, const std::string& what, const CommunicationFaults& faults = {}) {
     o.store = folder_ / ("run" + std::to_string(runs_++));
     o.commit_at_end = o.disk_tier;
@@ -31,7 +31,7 @@ class PipelineRun : public FolderTest {
     std::filesystem::remove_all(o.store);
     return std::move(all.ranks[0]);
   }
-  static std::vector<std::uint64_t> bits(const std::vector<double>& numbers) {  // so that a NaN is itself
+  static std::vector<std::uint64_t> bits(const std::vector<double>& numbers) {  // so that a NaN equals itself
     std::vector<std::uint64_t> all;
     for (const double n : numbers) all.push_back(std::bit_cast<std::uint64_t>(n));
     return all;
@@ -42,13 +42,13 @@ class PipelineRun : public FolderTest {
     EXPECT_EQ(bits(a.norms), bits(b.norms)) << what;
     EXPECT_EQ(a.hash, b.hash) << what;
   }
-  // Within the budgets of `o`; what its last step reads from the disk.
+  // Runs within the budgets of `o`; returns what the last step reads from the disk.
   std::uint64_t expect_same_within(const toy::RunOptions& o, const toy::RunResult& expected, const std::string& what) {
     const auto r = run(o, what);
     expect_same(expected, r, what);
     EXPECT_LE(r.peak[Tier::device], o.budget.device) << what;
     EXPECT_LE(r.peak[Tier::host], o.budget.host) << what;
-    if (!o.evaluate_between) {  // which no plan knows of
+    if (!o.evaluate_between) {  // plans do not include evaluations
       EXPECT_EQ(r.traffic.back(), r.planned.step_traffic.back()) << what;
     }
     return r.traffic.empty() ? 0 : r.traffic.back().read;
@@ -63,8 +63,8 @@ inline pipeline::Pipeline pipeline_of(const std::string& order, std::uint32_t ra
   return {schedule, pipeline::balance(costs, schedule.placement.stages)};
 }
 
-// What the most demanding rank of the pipeline needs, and as much again at most: what another rank was asked for lies where it
-// lies, and what is large must find room beside it.
+// Sets budgets above the needs of the pipeline's most demanding rank: the places of messages that were asked for cannot move,
+// and large chunks must find room beside them.
 inline void squeeze_stages(toy::RunOptions& o, bool disk_tier) {
   o.update = Tier::host;
   PerTier<std::uint64_t> smallest{};
@@ -100,7 +100,7 @@ inline std::uint64_t most_bytes(const pipeline::Pipeline& p, std::uint32_t rank,
   return most;
 }
 
-// Each rank's second step, whose updates stand in it, so that it is whole.
+// The ledger of each rank's second step. Updates run within the step, so that none stays pending.
 inline std::vector<Ledger> ledgers_of(toy::RunOptions o, std::uint32_t ranks) {
   o.before_use = o.before_use && o.asynchronous();
   std::vector<Ledger> steps(ranks);
@@ -120,7 +120,7 @@ inline std::vector<Ledger> ledgers_of(toy::RunOptions o, std::uint32_t ranks) {
 struct Messages {
   Ledger::Entry sent, received;
 };
-// Of all ranks in that step.
+// The messages of all ranks in that step, added up.
 inline Messages messages_of(const toy::RunOptions& o, std::uint32_t ranks) {
   Messages all;
   for (const auto& ledger : ledgers_of(o, ranks))

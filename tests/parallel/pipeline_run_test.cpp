@@ -22,8 +22,8 @@ using PipelineRun = test::PipelineRun;
 
 constexpr const char* kOrders[] = {"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"};
 
-// More ranks, stages and micro-batches than one_rank_bits_test.cpp has; of an order that does not interleave the stages are its
-// own. In two cases some stages have no layers.
+// More ranks, stages and micro-batches than in one_rank_bits_test.cpp. Only `interleaved` takes the number of chunks; other
+// orders have their own number of stages. In two cases some stages have no layers.
 TEST_F(PipelineRun, ManyRanksGiveTheBitsOfOneRank) {
   struct Case {
     std::uint32_t chunks, micro_batches, ranks;
@@ -64,7 +64,7 @@ TEST_F(PipelineRun, TwoDirectionsDoNotShardGradients) {
   EXPECT_THROW(static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile)), Error);
 }
 
-// What the search may find: two directions whose backwards come in halves.
+// The search may find two directions whose backwards are split in halves.
 TEST_F(PipelineRun, TwoDirectionsInHalvesGiveTheBitsOfOneRank) {
   struct Case {
     std::uint32_t ranks, micro_batches;
@@ -90,7 +90,8 @@ TEST_F(PipelineRun, TwoDirectionsInHalvesGiveTheBitsOfOneRank) {
   }
 }
 
-// Without canonical reduction each direction sums its own, and the sums meet once: two data ranks' all-reduce.
+// Without canonical reduction each direction sums its own gradients, and the two sums are added once, as in an all-reduce of
+// two data ranks.
 TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
   for (const auto& [ranks, micro_batches] : {std::pair{2U, 2U}, {2U, 6U}, {4U, 4U}, {4U, 12U}}) {
     toy::RunOptions base;
@@ -115,14 +116,14 @@ TEST_F(PipelineRun, TwoDirectionsThatMeetOnceAreTheBitsOfTwoDataRanks) {
     std::uint64_t bytes = map.layout().tied_groups() * map.data().group() * map.chunks()[map.tied_gradients()].bytes;
     for (std::uint32_t l = 0; l < map.layers(); ++l)
       for (const auto kind : map.options().recipe.kinds())
-        if (map.pipeline().holds(l))  // of states its own chunk of each group
+        if (map.pipeline().holds(l))  // of optimizer states, only its own chunk of each group
           bytes += (is_optimizer_state(kind) ? map.layout().groups_of(l) : map.layout().chunks_of(l)) *
                    map.chunks()[map.state(kind, l, map.data().own(0))].bytes;
     EXPECT_EQ(sharded.planned.state_bytes, bytes) << what;
   }
 }
 
-// Without canonical reduction: the same bits in every stage of ZeRO, and those of the same shards without a pipeline.
+// Without canonical reduction, all ZeRO stages give the same bits: those of the same shards without a pipeline.
 TEST_F(PipelineRun, HybridShardsInStagesAreTheBitsOfHybridShards) {
   for (const std::string order : {"1f1b", "zb-h1"})
     for (const auto& [ranks, group] : {std::pair{4U, 2U}, {6U, 3U}}) {
@@ -141,7 +142,7 @@ TEST_F(PipelineRun, HybridShardsInStagesAreTheBitsOfHybridShards) {
     }
 }
 
-// What an order's formula says of rank r: exactly, or at most.
+// The live activations of rank r by the order's formula: exact, or an upper limit.
 struct LiveFormula {
   std::uint32_t live;
   bool exact;
@@ -157,7 +158,7 @@ LiveFormula live_formula(const std::string& order, std::uint32_t p, std::uint32_
   return {2 * p + 1, false};  // dualpipe-v
 }
 
-// Counted by the executors as their computations begin and end; by the simulator; by the orders' formulas.
+// Compares three counts: the executors', taken as their computations begin and end; the simulator's; and the orders' formulas.
 TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
   struct Degrees {
     std::uint32_t ranks, micro_batches, chunks;
@@ -199,8 +200,8 @@ TEST_F(PipelineRun, PeakOfLiveActivationsIsTheSimulatedOneAndTheFormulas) {
   }
 }
 
-// Every order that these degrees allow, with messages that are late by chance: nobody waits for ever, and no bit depends on who
-// comes when. One in twelve of them, all where long tests are wanted.
+// Every order that these degrees allow, with messages that are late at random: nothing deadlocks, and no bit depends on the
+// order of arrival. Runs one in twelve of them; the long form runs all.
 TEST_F(PipelineRun, NoDelayOfAMessageChangesAnything) {
   const auto* const wanted = std::getenv("TERRACE_SEED");
   const std::uint64_t seed = wanted ? std::strtoull(wanted, nullptr, 10) : 1;

@@ -1,4 +1,4 @@
-// Orders of a pipeline against their closed forms (makespan, idle time, live activations), and what the checker refuses.
+// Compares pipeline orders with their closed forms (makespan, idle time, live activations), and tests what the checker refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ namespace {
 using testing::HasSubstr;
 using u32 = std::uint32_t;
 
-// Of a whole stage; orders with two stages a rank take half of each.
+// Costs of a rank's one stage; in orders with two stages a rank, each stage costs half.
 struct Costs {
   double f, i, w;
   [[nodiscard]] StageCosts divided(double by = 1) const { return {.forward = {f / by}, .input = {i / by}, .weight = {w / by}}; }
@@ -115,7 +115,7 @@ TEST(PipelineOrders, ZbH1FillsTheBubbleWithWeightHalvesInTheMemoryOf1F1B) {
     });
 }
 
-// The floor of every order with a barrier at the step's end: one chunk's forward for each rank but one.
+// The least idle time of any order with a barrier at the step's end: one chunk's forward for each rank but one.
 TEST(PipelineOrders, ZbVIdlesNoMoreThanTheFloor) {
   sweep([&](u32 p, u32 m) {
     if (m < 2 * p) return;
@@ -196,7 +196,8 @@ TEST(PipelineCheck, RefusesWeightsThatAreNotMadeYet) {
   EXPECT_THROW(check(s), Error);
 }
 
-// An evaluation's: every micro-batch goes through every stage once, and the ranks idle while it fills and empties.
+// The forwards of an evaluation: every micro-batch goes through every stage once, and the ranks idle while the pipeline fills
+// and drains.
 TEST(PipelineOrders, ForwardsAloneFillThePipeline) {
   sweep([&](u32 p, u32 n) {
     const auto slots = [&](const Placement& placement) {
@@ -287,7 +288,7 @@ TEST(PipelineCheck, RefusesWhatIsNoSchedule) {
 }
 
 TEST(PipelineCheck, PrintsTheCircleOfADeadlock) {
-  // Rank 0 wants the backward of micro-batch 1 before it has sent the forward that rank 1 wants first.
+  // Rank 0 runs the backward of micro-batch 1 before it sends the forward that rank 1 needs first.
   const std::string text =
       "pipeline 2 2 2\nplace 0 1\nrank F0.1 I0.1 F0.0 I0.0 W0.0 W0.1\nrank F1.0 I1.0 F1.1 I1.1 W1.0 W1.1\n";
   try {
@@ -300,8 +301,8 @@ TEST(PipelineCheck, PrintsTheCircleOfADeadlock) {
   }
 }
 
-// Every rank at its own pace. Sends and receives hold nobody up; a lane brings its messages in the order of their sending, to
-// the receives in the order of their asking.
+// Runs every rank at its own pace. Sends and receives do not block; a lane delivers its messages in the order sent, to its
+// receives in the order issued.
 void run_connected(const Connected& c, const Schedule& s, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   struct Lane {
@@ -309,7 +310,7 @@ void run_connected(const Connected& c, const Schedule& s, std::uint64_t seed) {
   };
   std::map<std::tuple<u32, u32, Payload>, Lane> lanes;
   const auto lane_of = [&](const Message& m) -> Lane& { return lanes[{m.source, m.destination, m.payload}]; };
-  // Of another rank's: nothing when it is this rank's own.
+  // The message of another rank that a task needs, if it needs one.
   const auto needed = [&](const Task& t, u32 rank) -> std::optional<Message> {
     const bool forward = t.work == Work::forward;
     if (t.work == Work::weight || (forward ? t.stage == 0 : t.stage + 1 == s.placement.stages)) return std::nullopt;
@@ -332,7 +333,7 @@ void run_connected(const Connected& c, const Schedule& s, std::uint64_t seed) {
         const auto& lane = lane_of(*wanted);
         const auto place = static_cast<std::size_t>(std::ranges::find(lane.asked, *wanted) - lane.asked.begin());
         ASSERT_LT(place, lane.asked.size()) << to_text(action.task) << " uses what was not asked for";
-        if (place >= lane.sent.size()) continue;  // it waits
+        if (place >= lane.sent.size()) continue;  // the rank waits for the message
         ASSERT_EQ(lane.sent[place], *wanted) << to_text(action.task) << " would get another message";
       }
     }
@@ -353,7 +354,7 @@ TEST(PipelineMessages, AreAsManyAsTheirFormulaAndArriveWhereTheyAreNeeded) {
           sent += a.op == Action::Op::send;
           received += a.op == Action::Op::receive;
         }
-      const bool turns = s.placement.rank_of[0].back() == 0 && p > 1;  // a V's turn stays on its rank
+      const bool turns = s.placement.rank_of[0].back() == 0 && p > 1;  // a V turns on one rank, without a message
       const std::size_t edges = p == 1 ? 0 : s.placement.stages - 1 - (turns ? 1 : 0);
       EXPECT_EQ(sent, 2 * m * edges);
       EXPECT_EQ(received, sent);
@@ -370,8 +371,8 @@ TEST(PipelineMessages, NeverHoldEachOtherUpOnLanesOfTheirOwn) {
   });
 }
 
-// Both ranks of a stage come to its reductions, in the same order to all of them that they share, behind the gradients that
-// they add and before the next ones.
+// Both ranks of a stage run its reductions, in the same order for all reductions that they share, behind the gradients that are
+// added and before the next ones.
 TEST(PipelineMessages, TwoDirectionsAddTheirGradientsTogether) {
   using Op = Action::Op;
   for (u32 p = 2; p <= 8; p += 2)
@@ -380,7 +381,7 @@ TEST(PipelineMessages, TwoDirectionsAddTheirGradientsTogether) {
         SCOPED_TRACE(fmt::format("{} ranks, {} micro-batches, {}", p, m, reduced == Reduced::once ? "once" : "each round"));
         const auto s = chimera({p, m});
         const auto connected = connect(s, reduced);
-        std::map<std::pair<u32, u32>, std::vector<Task>> of_pair;  // the two ranks, in the order of the first one's list
+        std::map<std::pair<u32, u32>, std::vector<Task>> of_pair;  // the reductions of each pair of ranks
         for (u32 rank = 0; rank < p; ++rank) {
           std::map<u32, u32> gradients, reductions;  // by stage
           std::vector<Task> mine;
@@ -416,7 +417,7 @@ TEST(PipelineScale, SixtyFourRanksAndAThousandMicroBatches) {
   const auto s = interleaved({64, 1024, 4});
   const auto t = simulate(s, {});
   EXPECT_NEAR(t.bubble(), 63.0 / (4 * 1024 + 63), 1e-9);
-  // Messages of every edge between stages, each sent and asked for.
+  // Messages cross every edge between stages once for each micro-batch and direction.
   const auto connected = connect(s);
   std::size_t messages = 0;
   for (const auto& actions : connected.actions)

@@ -1,4 +1,4 @@
-// What a pipeline's ranks send each other is its order's formula, to the byte, counted where it is issued.
+// The bytes that a pipeline's ranks send each other, counted where they are issued, equal the order's formula.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -84,8 +84,8 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
     }
 }
 
-// Of an asynchronous order each update of a stage's weights is a reduction of its gradient, of every micro-batch's where that
-// is sharded, and a gathering of what came of it.
+// In an asynchronous order, each update of a stage's weights reduces its gradient (with sharded gradients, that of every
+// micro-batch) and, with ZeRO, gathers the updated weights.
 TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
   constexpr std::uint32_t kRanks = 2, kData = 2, kUpdates = 3, kMicroBatches = 2;
   for (const std::uint32_t zero : {0U, 1U, 2U}) {
@@ -118,7 +118,8 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
   }
 }
 
-// Gathers, reductions, messages and results, of all ranks together: of a sum each sends its part, rounded to whole numbers.
+// Gathers, reductions, messages and results of all ranks together. Each rank sends its part of a sum, rounded to whole
+// elements.
 TEST_F(PipelineVolume, APlanSaysEveryByteThatItsRanksSend) {
   struct Row {
     const char* order;

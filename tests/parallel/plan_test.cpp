@@ -24,8 +24,8 @@ TEST(Plan, EverythingInTheDeviceMovesNothing) {
   EXPECT_NEAR(p.times.seconds, p.floor_s, 1e-9 * p.floor_s);
 }
 
-// A layer that is updated behind its backward gives its gradient up: with recipe split24-8bit 5 bytes a parameter are left, its
-// scales and one layer's gradients beside them. Updates that wait for the norm of all gradients keep all of them.
+// A layer that is updated behind its backward frees its gradient: with recipe split24-8bit 5 bytes a parameter remain, plus
+// scales and the gradients of one layer. Updates that wait for the norm of all gradients keep all gradients.
 TEST(Plan, GradientsAreGivenUpWhenTheyAreApplied) {
   toy::RunOptions o;
   o.sizes = {.width = 64, .vocab = 64, .blocks = 24, .dtype = DType::bf16};
@@ -43,14 +43,14 @@ TEST(Plan, GradientsAreGivenUpWhenTheyAreApplied) {
   EXPECT_GT(peaks[1], peaks[0] + gradients * 9 / 10);
 }
 
-// Also when the disk has had nothing to do for long.
+// Even if the disk has been idle for long.
 TEST(Plan, ACommitTakesAtLeastTheTimeOfItsWrites) {
   const auto p = plan_of({});
   ASSERT_GT(p.commit_traffic.write, 0U);
   EXPECT_GE(p.commit_seconds, static_cast<double>(p.commit_traffic.write) / toy::RunOptions{}.profile.disk_write);
 }
 
-// An evaluation or a commit applies the update that was pending, so that the step behind it has none: it does less.
+// An evaluation or a commit applies the pending update, so the step behind it has none and takes less time.
 TEST(Plan, StepsBehindAnEvaluationAreCountedOnce) {
   toy::RunOptions o;
   const auto model = toy::make_model(o.sizes);
@@ -162,7 +162,7 @@ TEST(Plan, UpdatesAreSharedWhereThatIsFaster) {
   }
 }
 
-// Without a processor of the device's own there is nothing to gain by copying states to it.
+// If the device has no processor of its own, copying states to it gains nothing.
 TEST(Plan, UpdatesOfAnOffloadedModelRunOnTheFasterProcessor) {
   toy::RunOptions o;
   o.budget.device = plan_of(o).smallest_bytes[Tier::device] + kMiB;
@@ -266,7 +266,7 @@ TEST(Plan, AnOptimizerThatSeesWholeLayersHasOneUpdateForEach) {
   EXPECT_EQ(plan_with("lamb", o).state_bytes, plan_with("adamw", o).state_bytes);
 }
 
-// Prepared and exchanged before each update; what has nothing to exchange (Muon's tables) is not.
+// Each update is first prepared and exchanged; layers with nothing to exchange (Muon's tables) have no exchange.
 TEST(Plan, WhatSeesWholeLayersIsUpdatedInHalvesWhereEachRankHasAPart) {
   toy::RunOptions o;
   o.data.ranks = 2;
@@ -286,7 +286,8 @@ TEST(Plan, WhatSeesWholeLayersIsUpdatedInHalvesWhereEachRankHasAPart) {
   EXPECT_EQ(count(plan_with("adamw", o), Op::prepare), 0);
 }
 
-// Where it updates may not depend on the budget when a GPU's products are not the host's: Muon stays on the host unless asked.
+// A GPU's products have other bits than the host's, so the place of the updates must not depend on the budget: Muon stays on
+// the host unless asked.
 TEST(Plan, WhatMultipliesMatricesIsUpdatedByTheHostOfAGpuUnlessAsked) {
   toy::RunOptions o;
   o.profile.device = "a GPU";

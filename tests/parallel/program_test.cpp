@@ -38,7 +38,7 @@ TEST(Program, ParserNamesTheLine) {
   }
 }
 
-// Of those prefetches whose chunk is overwritten next: how many layer actions lie between.
+// For each prefetch whose chunk is overwritten next: the number of layer actions between.
 std::vector<std::uint32_t> places_ahead(const StepMap& map, std::uint32_t depth) {
   const auto p =
       with_prefetches(with_updates(with_norms(vertical(map.layers(), 3), map), map, Updates::in_backward), map, depth);
@@ -73,7 +73,7 @@ TEST(Prefetches, WantAPlaceForWhatIsOverwrittenAFewActionsAheadOnOneRankAlone) {
   }
 }
 
-// How many layer actions lie between the update of each layer's first chunks and the layer's first use.
+// The number of layer actions between the update of each layer's first chunks and the layer's first use.
 std::vector<std::size_t> updates_ahead(const Program& step, std::uint32_t layers) {
   std::vector<std::size_t> distances;
   for (std::uint32_t l = 0; l < layers; ++l) {

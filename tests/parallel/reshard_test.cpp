@@ -1,4 +1,4 @@
-// A run that was committed by some ranks goes on with others: the state is the same, whoever holds it.
+// A run that was committed by some ranks resumes on others: the state is the same on every layout of ranks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,8 +45,9 @@ class Reshard : public test::FolderTest {
   }
 };
 
-// Chunks of formats of one byte are rounded up to whole pages: their bytes do not say how many elements they have. (Gradients
-// are bf16 here, and no canonical sums: so many ranks before as after, and nothing to add up on a rank.)
+// Chunks of one-byte formats are rounded up to whole pages, so their size does not tell the number of their elements.
+// (Gradients are bf16 here and sums are not canonical, so both runs have the same number of ranks, and one micro-batch on
+// each.)
 TEST_F(Reshard, AMasterOfOneByteKeepsItsBits) {
   const auto with = [&](const Mesh& mesh, const std::string& store) {
     auto o = options(mesh, store);
@@ -62,7 +63,7 @@ TEST_F(Reshard, AMasterOfOneByteKeepsItsBits) {
   EXPECT_EQ(hash(with({2, 0}, "c"), with({2, 3}, "d")), expected);
 }
 
-// Whoever reads them, in whatever pieces.
+// Weights read from any shards, in pieces, are those read from one rank.
 TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
   for (const auto& [dtype, recipe] : {std::pair{DType::fp32, "8bit"}, {DType::bf16, "split-8bit"}, {DType::bf16, "fp32"}}) {
     std::vector<std::vector<std::byte>> weights;
@@ -96,7 +97,7 @@ TEST_F(Reshard, WeightsAreReadFromShardsAsFromOneRank) {
   }
 }
 
-// Two ranks with other experts had chunks of one name, and nothing tells which numbers are whose.
+// In an earlier version, ranks with different experts had chunks of the same name, so nothing tells which numbers are whose.
 TEST_F(Reshard, PackedStateOfAnEarlierVersionIsNotGuessed) {
   const ChunkStore::Options options{.paths = {folder_ / "old"}, .capacity_bytes = 2 * kPageBytes, .durable = false};
   ChunkDescription chunk{.chunk = ChunkId{0},
@@ -122,7 +123,7 @@ TEST_F(Reshard, PackedStateOfAnEarlierVersionIsNotGuessed) {
   }
 }
 
-// One rank copies after the other, for longer than ranks wait for each other in a step.
+// The ranks copy one after another, which takes longer than ranks wait for each other in a step.
 TEST_F(Reshard, RanksWaitForACopyThatTakesLong) {
   const auto expected = hash(options({}, "one"));
   auto first = options({3, 1}, "first"), second = options({2, 3}, "second");
@@ -140,7 +141,7 @@ TEST_F(Reshard, RanksWaitForACopyThatTakesLong) {
   for (const auto& rank : all.ranks) EXPECT_EQ(rank.hash, expected);
 }
 
-// Where every rank has a copy, one that is lost is not missed; where it had a part of its own, nothing is made up.
+// If every rank has a copy, a lost store does not matter; if each rank has its own part, the lost store is named.
 TEST_F(Reshard, AStoreThatIsMissingIsNamedWhereItIsNeeded) {
   const auto expected = hash(options({}, "one"));
   auto copies = options({4, 0}, "copies");
@@ -163,7 +164,7 @@ TEST_F(Reshard, AStoreThatIsMissingIsNamedWhereItIsNeeded) {
   EXPECT_NE(refused.errors[1], "");
 }
 
-// A rank that died between the others' commit and its own.
+// A rank died after the other ranks' commit and before its own.
 TEST_F(Reshard, GoesOnFromTheCommitThatAllStoresHave) {
   const auto expected = hash(options({}, "one"));
   auto o = options({3, 2}, "cut");

@@ -15,7 +15,7 @@
 namespace terrace::test {
 namespace {
 
-constexpr std::int64_t kSeq = 48;  // twice 2, 3, 4 and 8 ranks divide it
+constexpr std::int64_t kSeq = 48;  // divisible by twice 2, 3, 4 and 8
 
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
   config.seq_len = kSeq;
@@ -59,13 +59,13 @@ TEST_F(Ring, HeadsNeedNotDivideAndTablesMayBeTiedOrNot) {
     }
 }
 
-// Of slices of 12 positions: windows within a slice, of one slice and a half, of more than all, and of a single position.
+// Slices have 12 positions: windows within a slice, of one slice and a half, of all positions, and of a single one.
 TEST_F(Ring, WindowsTrainWhatOneRankTrains) {
   for (const auto& config : {gpt2(), llama()})
     for (const std::int64_t window : {1, 2, 7, 13, 14, 20, 48}) expect_serial(of(config, 4, window), kFp64);
 }
 
-// Rings of ranks that hold a place together and exchange heads there. Three ranks of a place cut its zigzag within a chunk.
+// Several ranks hold each place of the ring and exchange heads there. Three ranks of a place cut its zigzag within a chunk.
 TEST_F(Ring, WithHeadsTrainsWhatOneRankTrains) {
   OneIn chosen(2);
   for (const auto& config : {gpt2(), llama()})
@@ -106,8 +106,8 @@ TEST_F(Ring, WithHeadsNeedsNoEqualNumbersAndGoesWithTheOtherAxes) {
   }
 }
 
-// Two all-to-alls of heads between the ranks of a place each way, as without a ring, and the ring's hops with their heads' keys
-// and values at all positions of the place.
+// In each direction two all-to-alls of heads between the ranks of a place, as without a ring; and the ring's hops, with the
+// keys and values of a rank's heads at all positions of the place.
 TEST_F(Ring, WithHeadsTheLedgerIsTheFormula) {
   const std::uint64_t blocks = 2, m = 2, ranks = 4, ring = 2, heads = ranks / ring, number = sizeof(double);
   auto o = of(gpt2(), ranks);
@@ -161,7 +161,7 @@ TEST_F(Ring, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
       }
 }
 
-// With one micro-batch on a rank: with more, stages 2 and 3 add the gradients in another order.
+// True for one micro-batch on a rank: with more, ZeRO-2 and ZeRO-3 add the gradients in another order.
 TEST_F(Ring, StagesOfZeroChangeNoBit) {
   std::optional<TensorResult> first;
   for (std::uint32_t zero = 0; zero <= 3; ++zero) {
@@ -186,8 +186,8 @@ TEST_F(Ring, BudgetsOrdersAndRepeatsChangeNoBit) {
   }
 }
 
-// c - 1 hops of keys and values in the forward, as many in the backward, and there c of their gradients, which have the dtype
-// of sums. With a window, of which a query sees so many slices, fewer.
+// The forward has c - 1 hops of keys and values; the backward has as many, and c hops of their gradients, in the dtype of sums.
+// With a window there are fewer: one hop for every further slice that a query sees.
 TEST_F(Ring, TheLedgerIsTheFormula) {
   OneIn chosen(3);
   const std::uint64_t blocks = 2, m = 3, ranks = 4;
@@ -227,7 +227,7 @@ TEST_F(Ring, TheLedgerIsTheFormula) {
       }
 }
 
-// Hops take a second each, computing ten.
+// A hop takes one second, a computation ten.
 class SlowComputing final : public CostModel {
  public:
   explicit SlowComputing(const StepMap& map) : map_(map) {}
@@ -240,7 +240,8 @@ class SlowComputing final : public CostModel {
   const StepMap& map_;
 };
 
-// All but the last hop of a backward, which brings the gradients home, runs beside an attending, also with two buffers only.
+// Every hop runs beside a computation of attention, except a backward's last one, which returns the gradients. Two buffers are
+// enough.
 TEST_F(Ring, HopsRunBesideTheAttendingInTheSimulation) {
   for (const std::uint32_t ranks : {2U, 4U, 8U}) {
     auto o = of(llama(), ranks);
@@ -263,7 +264,8 @@ TEST_F(Ring, HopsRunBesideTheAttendingInTheSimulation) {
   }
 }
 
-// In units of the pairs of two chunks: 2c + 1, of which two are of a chunk with itself and have half of them.
+// A hop has two whole pairs of chunks; before the first hop, a rank has one whole pair and two of a chunk with itself, which
+// are about half a pair each.
 TEST(RingAttention, EveryRankOfAZigzagHasEquallyMuchToDoAtEveryHop) {
   for (const std::uint32_t ranks : {2U, 3U, 5U, 8U}) {
     auto config = llama();
@@ -279,7 +281,7 @@ TEST(RingAttention, EveryRankOfAZigzagHasEquallyMuchToDoAtEveryHop) {
   }
 }
 
-// All pairs, each on one rank.
+// Each pair of positions is computed on exactly one rank.
 TEST(RingAttention, EveryPairIsComputedOnceWithEveryWindow) {
   for (const std::uint32_t ranks : {2U, 3U, 4U})
     for (std::int64_t window = 0; window <= 24; ++window) {

@@ -1,4 +1,4 @@
-// In a run, the hops of a ring run beside the attending to what came before (beside.h).
+// In a run, each hop of a ring runs beside the attention to the slice that came before (beside.h).
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 
 class RingOverlap : public FolderTest {
  protected:
-  // Of a step on so many ranks: how many hops each rank made, and how many of them began only after their partner.
+  // The number of hops that each rank makes in a step, and of those that began only after their partner had begun.
   struct Hops {
     std::size_t made = 0, hidden = 0;
     friend bool operator==(const Hops&, const Hops&) = default;
@@ -27,7 +27,7 @@ RingOverlap::Hops RingOverlap::hops_of(std::uint32_t ranks, bool two_rings) {
   TensorRun o{.config = config, .context = ranks};
   o.batch = {1, 32};
   std::vector<Beside> beside(ranks);
-  // Not the gradients of two rings, which go to their ranks.
+  // Does not count the gradients of two rings, which go directly to their ranks.
   const auto is_hop = [](Operation operation) { return operation == Operation::all_to_all; };
   const auto outcome = on_threads(static_cast<int>(ranks), {90s}, [&](Rank& rank) {
     const auto r = static_cast<std::uint32_t>(rank.comm->rank());
@@ -57,7 +57,7 @@ RingOverlap::Hops RingOverlap::hops_of(std::uint32_t ranks, bool two_rings) {
   return of(beside.front());
 }
 
-// Of both blocks and micro-batches: all but the way home of gradients, as many as in the simulation.
+// In both blocks and micro-batches, as in the simulation, all hops are hidden except those that return gradients.
 TEST_F(RingOverlap, HopsRunBesideTheAttendingInARun) {
   for (const std::uint32_t ranks : {2U, 4U}) {
     const auto hops = hops_of(ranks, false);

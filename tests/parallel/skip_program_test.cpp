@@ -1,5 +1,4 @@
-// The step programs of models with skip connections, of all ranks together: no cut, order or verdict makes them wait in a
-// circle.
+// The step programs of all ranks of models with skips, taken together: no cut, order or verdict makes them wait in a cycle.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -18,7 +17,8 @@
 namespace terrace {
 namespace {
 
-// Stages of so many blocks, the embedding and the head, cut at random: some have no layers, and skips begin and end anywhere.
+// Cuts the embedding, `blocks` blocks and the head into stages at random: some stages have no layers, and skips begin and end
+// anywhere.
 pipeline::Pipeline cut_at_random(const pipeline::Schedule& schedule, std::int64_t blocks, std::mt19937_64& random) {
   std::vector<std::uint32_t> begins{0};
   for (std::uint32_t s = 1; s < schedule.placement.stages; ++s)
@@ -28,7 +28,7 @@ pipeline::Pipeline cut_at_random(const pipeline::Schedule& schedule, std::int64_
   return {schedule, begins};
 }
 
-// All programs of all ranks, proved together.
+// Proves all programs of all ranks together.
 void expect_proved(const Model& model, PlanRequest request, std::uint32_t gather_ahead = 0) {
   std::vector<std::unique_ptr<StepMap>> maps;
   std::vector<Programs> all;
@@ -65,7 +65,7 @@ TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
 }
 
 // A rank that sends to one beyond its neighbour has sent more before an update's verdict than the neighbours have asked for;
-// and whoever wants weights that are gathered behind the verdict waits for it.
+// and ranks that need weights gathered behind the verdict wait for it.
 TEST(SkipPrograms, AsynchronousOrdersAreProvedWithVerdictsAndShards) {
   std::mt19937_64 random(11);
   for (std::uint32_t p = 2; p <= 6; ++p)
@@ -91,7 +91,8 @@ TEST(SkipPrograms, AsynchronousOrdersAreProvedWithVerdictsAndShards) {
           }
 }
 
-// Stages cut evenly: a rank's skips lead to two others at most, in two directions four lanes each, as to its neighbours.
+// If stages are cut evenly, a rank's skips lead to at most two other ranks. In two directions it has four lanes to each of
+// them, as to each neighbour.
 TEST(SkipPrograms, EvenStagesInTwoDirectionsHaveLanesForAllMessages) {
   std::uint32_t most = 0;
   for (const std::uint32_t p : {4U, 6U, 8U})
@@ -111,7 +112,7 @@ TEST(SkipPrograms, EvenStagesInTwoDirectionsHaveLanesForAllMessages) {
   EXPECT_EQ(most, 16U);
 }
 
-// Rank 0 sends what rank 2's block skips from only when it has a gradient that comes from there.
+// Rank 0 sends the result that rank 2 reads through a skip only after it has a gradient that comes from rank 2.
 TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
   const std::uint32_t ranks = 3, m = 3;
   const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .skips = true});
@@ -139,8 +140,8 @@ TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
   EXPECT_THROW(check_messages(programs, skips), Error);
 }
 
-// Rank 0 sends rank 2 of its fifth micro-batch before it has the first update's gradient, and rank 2 asks for it only when that
-// update's verdict, behind which its weights are gathered, has been given by all.
+// Rank 0 sends its fifth micro-batch to rank 2 before it has the first update's gradient; rank 2 asks for it only after that
+// update's verdict, behind which its weights are gathered and which all ranks must join.
 TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
   const std::uint32_t ranks = 3, m = 3;
   const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .tied = false, .skips = true});

@@ -1,5 +1,5 @@
-// Models with skip connections: a later layer reads an earlier one's result. One rank has a serial oracle's bits, a pipeline
-// one message for each result and rank that reads it. (one_rank_bits_test.cpp has the bits of all else.)
+// Models with skips: a later layer reads an earlier layer's result. One rank gives a serial oracle's bits; a pipeline sends one
+// message for each result and other rank that reads it. (one_rank_bits_test.cpp has the bits of all else.)
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ class SkipRun : public test::PipelineRun {
   }
 };
 
-// What the layers say by themselves, one after the other, without chunks, programs or messages.
+// The oracle runs the layers one after the other, without chunks, programs or messages.
 TEST_F(SkipRun, OneRankGivesTheBitsOfASerialOracle) {
   for (const auto& [dtype, blocks] : {std::pair{DType::fp64, 3}, {DType::fp32, 6}, {DType::bf16, 7}}) {
     auto o = options(blocks, 3);
@@ -45,7 +45,7 @@ TEST_F(SkipRun, OneRankGivesTheBitsOfASerialOracle) {
   }
 }
 
-// Results, by layer, and the other ranks that read them.
+// Counts the pairs of a result (by its layer) and another rank that reads it.
 std::size_t cut_edges(const Model& model, const pipeline::Pipeline& p) {
   std::set<std::pair<std::uint32_t, std::uint32_t>> edges;
   const auto part = pipeline::placement_of(p);
@@ -89,7 +89,7 @@ TEST_F(SkipRun, MessagesAreTheCutEdges) {
   EXPECT_EQ(without_skips, 3U);  // a V has block i and block n − 1 − i on one rank
 }
 
-// Where there is room for everything, nothing moves but what layers offload, and it is known how much that is.
+// If everything fits, only what layers offload moves, and its bytes are known.
 TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
   const std::uint64_t seed = 3;
   std::mt19937_64 random(seed);
@@ -126,7 +126,7 @@ TEST_F(SkipRun, OnlyWhatLayersOffloadMovesWhereAllElseFits) {
   EXPECT_GT(moved, 0U);
 }
 
-// What a skip begins at goes to its other rank before it is offloaded, and need not come back for that.
+// A skip's result is sent to the other rank before it is offloaded, so that it need not come back for that.
 TEST_F(SkipRun, AResultIsSentBeforeItIsOffloaded) {
   const std::uint32_t ranks = 2, m = 3;
   auto o = options(6, m);

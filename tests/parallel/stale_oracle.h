@@ -1,6 +1,6 @@
-// What an asynchronous order must come to: one rank, one micro-batch after another, each computed with the old weights that the
-// order declares. Layers, optimizer and a list of versions; no chunks, programs, ranks or messages. What would travel between
-// ranks in fewer bits (RunOptions::data) is rounded so: each micro-batch's gradient, and every version of the weights.
+// The reference for asynchronous orders: one rank computes one micro-batch after another with the old weights that the order
+// declares. It has layers, an optimizer and a list of versions, but no chunks, programs, ranks or messages. It rounds what
+// would travel between ranks in fewer bits (RunOptions::data): each micro-batch's gradient, and every version of the weights.
 #pragma once
 
 #include <xxhash.h>
@@ -22,7 +22,7 @@ namespace terrace::toy {
 
 class StaleOracle {
  public:
-  // How many updates the weights of a layer have seen, since the step began, that a micro-batch computes with.
+  // The number of updates, since the step began, in the weights of a layer that a micro-batch computes with.
   using Version = std::function<std::uint32_t(std::uint32_t layer, std::uint32_t micro_batch)>;
   struct Result {
     std::vector<double> losses, norms;  // of each update
@@ -93,7 +93,7 @@ class StaleOracle {
   }
 
   [[nodiscard]] bool rounds_gradients() const { return o_.data.gradients != Travel::whole; }
-  // All of a layer as it arrives: blocks are those of the layer's tensors one behind the other.
+  // Rounds a whole layer as it arrives: blocks go through the layer's tensors one behind the other.
   void round(std::uint32_t l, const std::vector<TensorView>& tensors, Travel travel) const {
     if (travel == Travel::whole) return;
     const auto first = [&](std::size_t t) { return map_.layout().place(l, static_cast<std::uint32_t>(t)).first_element; };

@@ -60,7 +60,7 @@ TEST_F(TensorGridTest, EqualsTheSerialModelInEveryMode) {
   expect_serial(o, kFp64);
 }
 
-// A micro-batch may have more sequences than rows of ranks; a rank's rows then end within one.
+// A micro-batch may have more sequences than the grid has rows; a rank's rows then end within a sequence.
 TEST_F(TensorGridTest, RowsOfRanksHaveSeveralSequences) {
   auto o = on(k2d, gpt2());
   o.batch = {6, 10};
@@ -101,7 +101,7 @@ TEST_F(TensorGridTest, HasWindows) {
       }
 }
 
-// What only moves bytes changes no bit on the same mesh.
+// Settings that only move bytes change no bit on the same mesh.
 TEST_F(TensorGridTest, BudgetsOrdersStagesAndRepeatsChangeNoBit) {
   for (const auto& grid : {k2d, k25d, k3d}) {
     auto plain = on(grid, llama());
@@ -148,7 +148,8 @@ TEST_F(TensorGridTest, RanksOfABf16RunAgree) {
   }
 }
 
-// n blocks, m micro-batches, N tokens of one, C columns, F of the MLP, on q × q × d ranks; P elements of a block's matrices.
+// n blocks, m micro-batches of `tokens` tokens, width c, f features of the MLP, q × q × d ranks; p elements of a block's
+// matrices.
 TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
   const std::uint64_t n = 2, m = 3, q = 2, c = 64, f = 256, number = sizeof(double), p = 4 * c * c + 2 * c * f;
   for (const auto& grid : {k2d, k25d, k3d}) {
@@ -164,7 +165,7 @@ TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
         const auto e = rank.step.of(axis, operation);
         return Entry{e.calls, e.payload_bytes / number};
       };
-      // Between layers and grid: twice a forward, twice a backward.
+      // From the layers' to the grid's layout or back: for each branch twice in the forward and twice in the backward.
       const auto share = tokens * c / o.tensor_ranks;
       EXPECT_EQ((Entry{8 * n * m, 8 * n * m * share}), of("col", Operation::all_to_all));
       // As with sequence parallelism in a row of ranks, but for the first and the last layer only.
@@ -177,11 +178,11 @@ TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
         EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * p / q}), of("row", Operation::broadcast));
         EXPECT_EQ((Entry{4 * q * n * m, m * n * x / q}), of("col", Operation::reduce));
         EXPECT_EQ((Entry{4 * q * n * m, m * n * p / q}), of("row", Operation::reduce));
-        // Biases, of which rows of ranks have the same part; and on several grids matrices.
+        // Biases, of which a row of ranks has the same part; with several grids, matrices, too.
         EXPECT_EQ((Entry{4 * n, n * (3 * c + c + f + c) / q}), of(d == 1 ? "row" : "depth+row", Operation::all_reduce));
         EXPECT_EQ(d == 1 ? Entry{} : (Entry{4 * n, n * p / q / q}), of("depth", Operation::all_reduce));
       } else {
-        // The products' first inputs and second results lie by column, the others by row.
+        // The first inputs and second results of the products are laid out by column, the others by row.
         const auto by_row = tokens / q * (2 * c + 2 * c) / q, by_col = tokens / q * (3 * c + c + f + f) / q;
         EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_row}), of("row", Operation::all_gather));
         EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_col}), of("col", Operation::all_gather));
@@ -200,7 +201,7 @@ TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
   }
 }
 
-// A broadcast is planned as what a rank receives, which on a side of two is what it sends.
+// A plan counts the bytes that a rank receives in a broadcast; with a side of two, these are the bytes that it sends.
 TEST_F(TensorGridTest, APlanKnowsTheBytes) {
   for (const auto& grid : {k2d, k25d, k3d}) {
     auto o = on(grid, llama());
@@ -223,7 +224,7 @@ TEST_F(TensorGridTest, APlanKnowsTheBytes) {
   }
 }
 
-// Matrices are in 1 / q² parts, in 3D in 1 / q³; what is saved of an activation, and a layer's input, in 1 / ranks.
+// A rank holds 1 / q² of each matrix (in 3D 1 / q³), and 1 / ranks of the saved activations and of a layer's input.
 TEST_F(TensorGridTest, ARankHoldsWhatTheFormulaSays) {
   for (const auto& grid : {k2d, k25d, k3d}) {
     auto o = on(grid, gpt2());
@@ -246,7 +247,7 @@ TEST_F(TensorGridTest, ARankHoldsWhatTheFormulaSays) {
   }
 }
 
-// What each rank's broadcasts carried, in their order.
+// Records what each rank's broadcasts carry, in order.
 class Overhears final : public Communicator {
  public:
   using Heard = std::map<std::string, std::vector<std::uint64_t>>;  // by axis

@@ -59,14 +59,14 @@ Planned planned(const TensorRun& o, std::uint32_t rank = 0) {
   return p;
 }
 
-// Of an action of a lane: its number among the lane's actions, and that of its last call among the lane's calls.
+// The number of an action among its lane's actions, and of its last call among the lane's calls.
 struct Numbered {
   std::size_t action = 0, call = 0;
 };
 struct Pair {
   Numbered gather, sum;
 };
-// Each gather behind which another layer's forward stands, and the sum of that forward's results.
+// Pairs each gather that is followed by another layer's forward with the sum of that forward's results.
 std::vector<Pair> pairs_of(const StepMap& map, const Program& program) {
   std::vector<Pair> pairs;
   std::optional<Numbered> gather;
@@ -143,7 +143,7 @@ TEST(TensorLanes, ASumDoesNotWaitForAGatherInTheSimulation) {
   }
 }
 
-// Of one rank: gathers that wait for sums of tensor ranks.
+// Makes the gathers of one rank wait for sums of tensor ranks.
 class Gate {
  public:
   void begin(std::vector<Pair> pairs) {
@@ -235,7 +235,7 @@ TEST_F(TensorLanesRun, ASumDoesNotWaitForAGather) {
   }
 }
 
-// One rank's run, with its communicators between the run and the ranks.
+// Runs all ranks; `wrap` may put a communicator between a rank's run and its own communicator.
 Outcome run_with(const TensorRun& o, std::vector<TensorResult>& results,
                  const std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)>& wrap) {
   const auto common = plan_of(o);
@@ -265,7 +265,7 @@ TEST_F(TensorLanesRun, LanesThatOvertakeEachOtherChangeNoBit) {
   }
 }
 
-// Rank 1 of every set with that name dies.
+// Lets rank 1 of every set with that name die.
 class DyingSets final : public Communicator {
  public:
   DyingSets(std::unique_ptr<Communicator> inner, std::string name, std::uint64_t at_call)

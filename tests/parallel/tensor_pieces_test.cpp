@@ -1,5 +1,5 @@
-// Sequence parallelism whose exchanges run piece by piece beside the products trains what one rank trains, moves the bytes that
-// it moves at once, and hides all exchanges but three of a layer's.
+// Sequence parallelism whose exchanges run in pieces beside the products trains what one rank trains, moves the same bytes as
+// without pieces, and hides all but three calls of each layer's exchanges.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::uint32_t pieces) 
   o.batch = {3, 16};
   return o;
 }
-// Heads and features that 2, 3, 4 and 6 ranks divide.
+// Heads and features divisible by 2, 3, 4 and 6.
 lm::ModelConfig divisible(lm::ModelConfig config) {
   config.heads = 12;
   config.hidden = 48;
@@ -33,7 +33,7 @@ lm::ModelConfig divisible(lm::ModelConfig config) {
 
 class TensorPieces : public TensorRuns {};
 
-// 48 rows on 2, 3 and 4 ranks: shares of 24, 16 and 12, which 5 and 7 pieces do not divide.
+// 48 rows on 2, 3 and 4 ranks are shares of 24, 16 and 12 rows; 5 pieces divide none of them.
 TEST_F(TensorPieces, TrainWhatOneRankTrains) {
   OneIn chosen(3);
   for (const auto& config : {divisible(gpt2()), divisible(llama()), divisible(with_norms("olmo2"))})
@@ -68,7 +68,7 @@ TEST_F(TensorPieces, ComposeWithDataAndPipelineParallelismInEveryStageOnDisk) {
       }
 }
 
-// Heads between ranks, rings, and rings of such ranks.
+// Context ranks share heads, a ring, or both.
 TEST_F(TensorPieces, ComposeWithContextParallelism) {
   for (const auto& config : {gpt2(), llama()})
     for (const auto& [context, ring] : {std::pair{2U, 1U}, {2U, 2U}, {4U, 2U}}) {
@@ -83,7 +83,7 @@ TEST_F(TensorPieces, ComposeWithContextParallelism) {
     }
 }
 
-// Layers without pieces stand beside layers with them: experts, and MLPs in tiles.
+// A model may mix layers with pieces and layers without them: experts, and MLPs in tiles.
 TEST_F(TensorPieces, StandBesideExpertsAndTiles) {
   for (const auto* const schedule : {"", "1f1b"}) {
     auto o = of(llama(), 2, 3);
@@ -142,7 +142,8 @@ TEST_F(TensorPieces, AStoppedRunGoesOnWithOtherPieces) {
   }
 }
 
-// Of a block's four products, in a step: what --sp exchanges at once, in N calls each. A norm's gradient is of a rank's rows.
+// For a block's four products, a step exchanges the same bytes as with --sp alone, in N calls each. The gradient of a norm
+// covers a rank's rows.
 TEST_F(TensorPieces, TheLedgerIsTheFormulaAndThePlan) {
   const std::uint64_t n = 2, m = 3, ranks = 2;
   for (const std::uint64_t pieces : {1U, 4U})
@@ -203,7 +204,7 @@ TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
   EXPECT_NO_THROW(check_collectives(ranks));
 }
 
-// Exchanges take one unit, products a hundred, all else nothing.
+// An exchange takes one unit, a product a hundred, all else nothing.
 class LongProducts final : public CostModel {
  public:
   explicit LongProducts(const StepMap& map) : map_(map) {}
@@ -217,7 +218,7 @@ class LongProducts final : public CostModel {
   const StepMap& map_;
 };
 
-// Of the five exchanges of a branch's forward and backward, N calls each, three calls have no product to run beside.
+// A branch has five exchanges in its forward and backward, of N calls each; three of the calls have no product to run beside.
 TEST_F(TensorPieces, ASimulationHidesAllButThreeCallsOfALayer) {
   for (const std::uint32_t pieces : {2U, 3U, 4U, 8U}) {
     const auto o = of(gpt2(), 2, pieces);

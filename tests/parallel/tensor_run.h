@@ -35,10 +35,10 @@ struct TensorRun {
   lm::ModelConfig config;
   std::uint32_t tensor_ranks = 1;
   bool sequence = false;
-  std::uint32_t pieces = 1;  // in which rows are exchanged, beside the products
+  std::uint32_t pieces = 1;  // number of pieces in which rows are exchanged beside the products
   TensorGrid grid = {};
   std::uint32_t context = 1;  // ranks that share the positions of batch.seq
-  std::uint32_t experts = 1;  // expert ranks for each data rank, with other sequences
+  std::uint32_t experts = 1;  // expert ranks of each data rank, each with its own sequences
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
   DataParallel data = {};
@@ -50,15 +50,15 @@ struct TensorRun {
   Order order = Order::horizontal;
   bool recompute = false, before_use = true, squeezed = false, disk_tier = false;
   std::uint64_t chunk_elements = 0;
-  std::uint64_t device_bytes = 0;  // of the budget; 0: unlimited, or squeezed
+  std::uint64_t device_bytes = 0;  // device budget; 0: unlimited, or squeezed
   std::uint64_t steps = 3, commit_after = 0;
   bool resume = false;
   std::vector<std::filesystem::path> reshard_from = {};
   std::filesystem::path store = {};
-  std::string zeroed = {};             // parameters whose names end so begin as zeros; empty: none
+  std::string zeroed = {};             // parameters whose names end with this begin as zeros; empty: none
   std::uint64_t evaluated = 4;         // micro-batches
   BatchReader::Read read = {};         // empty: one document a sequence, of random tokens
-  BatchReader::Number documents = {};  // as Trainer::Options has it
+  BatchReader::Number documents = {};  // as in Trainer::Options
 
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
   [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * experts * context * tensor_ranks; }
@@ -68,10 +68,10 @@ using NamedWeights = std::map<std::string, std::vector<double>>;
 
 struct TensorResult {
   std::vector<double> losses, norms;
-  std::vector<std::uint64_t> counted;  // targets
+  std::vector<std::uint64_t> counted;  // number of targets
   double held_out = 0;
   RouterResult router;   // of the last step
-  NamedWeights weights;  // whole
+  NamedWeights weights;  // whole tensors
   Ledger step;           // of the last step
   PerTier<std::uint64_t> peak{}, smallest{};
   std::string refusal;
@@ -119,7 +119,7 @@ inline Model model_of(const lm::ModelConfig& config) {
   return layers::make_transformer(lm::transformer_of(lm::complete(config)));
 }
 
-// A rank's part of the run.
+// The model configuration of one rank.
 inline lm::ModelConfig config_of(const TensorRun& o, std::uint32_t rank) {
   auto config = o.config;
   config.tensor = {
@@ -132,7 +132,7 @@ inline lm::ModelConfig config_of(const TensorRun& o, std::uint32_t rank) {
   return config;
 }
 
-// What the ranks of a run have in common: planning takes longer than the steps of so small a model.
+// Plans that all ranks of a run share, because planning takes longer than the steps of so small a model.
 struct CommonPlan {
   Budget budget;
   std::vector<Plan> stages;
@@ -256,7 +256,7 @@ inline std::string first_difference(const NamedWeights& a, const NamedWeights& b
   return a.size() == b.size() ? "" : "the number of tensors";
 }
 
-// All ranks' runs. They agree on everything that a user sees.
+// Runs all ranks, which must agree on everything that a user sees.
 inline std::vector<TensorResult> run_all(const TensorRun& o) {
   const auto common = plan_of(o);
   if (o.ranks() == 1) return {run_rank(o, common, nullptr, nullptr)};
@@ -287,7 +287,7 @@ inline lm::ModelConfig gpt2() {
           .vocab = 257,
           .dtype = DType::fp64};
 }
-// Grouped-query heads, an odd vocabulary, and a width that no power of two divides much.
+// Grouped-query heads, an odd vocabulary, and widths that are not powers of two.
 inline lm::ModelConfig llama() {
   return {.family = lm::family_named("llama"),
           .layers = 2,
@@ -300,12 +300,12 @@ inline lm::ModelConfig llama() {
           .dtype = DType::fp64};
 }
 
-// Norms of q and k or of the blocks' results, and heads of a width of their own.
+// Norms of q and k or of the blocks' results, and heads with a width of their own.
 inline lm::ModelConfig with_norms(const char* family) {
   auto config = llama();
   config.family = lm::family_named(family);
   config.head_size = 12;
-  if (std::string_view(family).starts_with("gemma")) {  // of two blocks one has a window, where that is as usual
+  if (std::string_view(family).starts_with("gemma")) {  // one of the two blocks has a window, as is usual in this family
     config.window = layers::Windows({5, 0});
     config.query_scalar = 7;
   }
@@ -356,14 +356,14 @@ class TensorRuns : public FolderTest {
   std::filesystem::path new_store() { return folder_ / std::to_string(runs_++); }
   TensorResult serial(TensorRun o);
   TensorResult expect_serial(TensorRun o, double tolerance);
-  // In a new store, which is removed; and two such runs, bit by bit.
+  // Runs in a new store, which is then removed.
   TensorResult run(TensorRun o) {
     o.store = new_store();
     const auto result = run_all(o).front();
     std::filesystem::remove_all(o.store);
     return result;
   }
-  // Little memory with and without a disk, both orders, recomputation.
+  // Runs in little memory, with and without a disk, in both orders, with and without recomputation; expects the same bits.
   void expect_no_bit_changes_in_little_memory(const TensorRun& o) {
     const auto plain = run(o);
     for (const bool disk : {false, true})

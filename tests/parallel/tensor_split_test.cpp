@@ -1,4 +1,4 @@
-// Which elements of a parameter a tensor rank holds, and what a checker demands of a program that is split over ranks.
+// Tests which elements of a parameter a tensor rank holds, and what the checker demands of a program that is split over ranks.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 namespace terrace {
 namespace {
 
-// Of each place of a part, the element of the whole, or −1: found element by element, as the definition says.
+// For each place of a part: the element of the whole, or −1, found element by element as the definition says.
 std::vector<std::int64_t> elements_of(const Shape& whole, const TensorSplit& split, std::uint32_t block) {
   std::int64_t inner = 1, outer = 1;
   for (std::size_t d = 0; d < whole.rank(); ++d) (d < split.dim ? outer : inner) *= d == split.dim ? 1 : whole[d];
@@ -80,7 +80,7 @@ TEST(TensorSplit, RunsAreTheElementsOfThePart) {
   }
 }
 
-// Of a matrix whose both dimensions are cut, by definition: the place of a row or column of a block in the whole.
+// For a matrix that is cut in both dimensions: the place in the whole of a row or column of a block, by definition.
 std::int64_t whole_place(std::int64_t place, const std::vector<std::int64_t>& parts, std::int64_t block, std::int64_t ways) {
   std::int64_t begin = 0;
   for (const auto part : parts) {
@@ -191,7 +191,7 @@ TEST(TensorProgram, LacksNoExchangeUnnoticed) {
       auto without = whole, twice = whole;
       without.actions.erase(without.actions.begin() + static_cast<std::ptrdiff_t>(i));
       EXPECT_THROW(check_step(without, step.map, Updates::in_backward), Error) << "without " << to_text(whole.actions[i]);
-      if (op != Op::combine && op != Op::unify) continue;  // the others change nothing
+      if (op != Op::combine && op != Op::unify) continue;  // doubling the others changes nothing
       twice.actions.insert(twice.actions.begin() + static_cast<std::ptrdiff_t>(i), whole.actions[i]);
       EXPECT_THROW(check_step(twice, step.map, Updates::in_backward), Error) << "twice " << to_text(whole.actions[i]);
     }

@@ -30,8 +30,8 @@ TEST_F(TensorTest, EqualsTheSerialModelAtEveryDegree) {
         }
 }
 
-// Norms of q and k, of which ranks have some heads; heads of a width of their own; parts of them that rotate, in some blocks.
-// Of two key-value heads on four ranks each is on two.
+// Covers norms of q and k, whose heads are divided among ranks; heads with a width of their own; and heads that rotate in part,
+// or in some blocks only. With two key-value heads on four ranks, two ranks hold each head.
 TEST_F(TensorTest, HeadsWithNormsAndWidthsOfTheirOwnEqualTheSerialModel) {
   for (const auto* const family : {"qwen3", "phi3", "smollm3"})
     for (const std::uint32_t ranks : {2U, 4U}) {
@@ -52,8 +52,8 @@ TEST_F(TensorTest, HeadsWithNormsAndWidthsOfTheirOwnEqualTheSerialModel) {
     }
 }
 
-// Of Gemma: weights of norms that are gains less one, a multiplied embedding, gates of GELUs, and caps of the scores of some
-// heads and of the logits of a part of the vocabulary.
+// Covers Gemma: norm weights that are gains less one, a scaled embedding, GELU gates, and caps on the scores of a rank's heads
+// and on the logits of a part of the vocabulary.
 TEST_F(TensorTest, CapsAndScalesEqualTheSerialModel) {
   for (const auto& [ranks, tiles] : {std::pair{2U, 1U}, {4U, 3U}}) {
     TensorRun o{.config = llama(), .tensor_ranks = ranks, .sequence = ranks == 4};
@@ -68,8 +68,8 @@ TEST_F(TensorTest, CapsAndScalesEqualTheSerialModel) {
   }
 }
 
-// Norms of results are of sums over ranks; those of all heads of q and k of rows of which ranks have a part, and of two
-// key-value heads on four ranks each is on two.
+// Norms of results act on sums over ranks. Norms over all heads of q and k act on rows of which each rank has a part; with two
+// key-value heads on four ranks, two ranks hold each head.
 TEST_F(TensorTest, NormsOfSumsEqualTheSerialModel) {
   for (const auto* const family : {"gemma2", "gemma3", "olmo2"})
     for (const std::uint32_t ranks : {2U, 4U})
@@ -93,7 +93,7 @@ TEST_F(TensorTest, NormsOfSumsEqualTheSerialModel) {
   }
 }
 
-// Norms of all heads of q and k beside heads that are dealt out among context ranks, whose product of q, k and v is not saved.
+// Norms over all heads of q and k, while the heads are divided among context ranks and the product of q, k and v is not saved.
 TEST_F(TensorTest, NormsOfSumsComposeWithContextRanks) {
   for (const auto* const family : {"gemma3", "olmo2"})
     for (const std::uint32_t ring : {1U, 2U})
@@ -155,7 +155,7 @@ TEST_F(TensorTest, EverySynchronousOrderOfAPipelineComposes) {
     }
 }
 
-// What only moves bytes changes no bit on the same mesh.
+// Settings that only move bytes change no bit on the same mesh.
 TEST_F(TensorTest, BudgetsOrdersAndStagesChangeNoBit) {
   std::optional<TensorResult> without_sequence;
   for (const bool sequence : {false, true}) {
@@ -208,7 +208,8 @@ TEST_F(TensorTest, BudgetsOrdersAndStagesChangeNoBit) {
   }
 }
 
-// With sequence parallelism the gradients of such branches' norms are of a rank's rows first: other bits than without.
+// With sequence parallelism, the gradients of such branches' norms are first summed over a rank's rows, so the bits differ from
+// those without it.
 TEST_F(TensorTest, BudgetsAndOrdersChangeNoBitOfNormsOfSums) {
   for (const auto* const family : {"gemma2", "olmo2"})
     for (const bool sequence : {false, true}) {
@@ -232,8 +233,8 @@ TEST_F(TensorTest, GroupsOfParametersAreClippedAsOnOneRank) {
   expect_serial(o, kFp64);
 }
 
-// n blocks of attention and MLP, A bytes an activation. Forward and backward each sum every result once; with sequence
-// parallelism a sum is a reduce-scatter, and what a layer reads is gathered, in the backward again.
+// n blocks of attention and MLP. Forward and backward each sum every result once; with sequence parallelism a sum is a
+// reduce-scatter, and a layer's input is gathered, once more in the backward.
 TEST_F(TensorTest, TheLedgerIsTheFormula) {
   const std::uint64_t n = 2, m = 3, ranks = 2;
   for (const bool sequence : {false, true}) {
@@ -260,8 +261,9 @@ TEST_F(TensorTest, TheLedgerIsTheFormula) {
   }
 }
 
-// With a norm of its result a branch sums that itself: the ranks exchange as much in a forward, and the sum again in a
-// recomputation, which needs it. Norms of all heads of q and k sum two numbers a token in a forward, and two in a backward.
+// A branch with a norm of its result sums the result itself: the ranks exchange as much in a forward, and the sum once more in
+// a recomputation, which needs it. Norms over all heads of q and k sum two numbers a token in the forward and two in the
+// backward.
 TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
   const std::uint64_t n = 2, m = 3, ranks = 2, tokens = 32, width = 48, number = sizeof(double);
   for (const auto* const family : {"gemma3", "olmo2"})
@@ -281,7 +283,8 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
         for (const auto& action : common.stages.front().programs.steady.actions)
           for (const auto& exchange : exchanges_of(map, action)) planned[exchange.operation] += link_bytes({}, exchange).within;
         const std::uint64_t activation = tokens * width * number, heads = whole ? m * n * (recompute ? 3 : 2) : 0;
-        // Of all ranks: the head's norm; of a block, two norms of results and two before them, and one each of q and of k.
+        // Held by all ranks: the head's norm; in each block two norms of results, two norms before them, and one each of q and
+        // k.
         const std::uint64_t held = 1 + n * (whole ? 2 : 6),
                             held_bytes = (width + n * (whole ? 2 * width : 4 * width + 2 * 12)) * number;
         const std::uint64_t of_branches = m * n * (recompute && !sequence ? 6 : 4) + (recompute && sequence ? m * n * 2 : 0);
@@ -289,7 +292,7 @@ TEST_F(TensorTest, TheLedgerOfNormsOfSumsIsTheFormulaAndThePlan) {
           const auto reduced = rank.step.of("tp", Operation::all_reduce),
                      scattered = rank.step.of("tp", Operation::reduce_scatter),
                      gathered = rank.step.of("tp", Operation::all_gather);
-          const auto sums = of_branches + 2 * m;  // and of the embedding and the head
+          const auto sums = of_branches + 2 * m;  // the last term is of the embedding and the head
           EXPECT_EQ(held + heads + (sequence ? 0 : sums), reduced.calls) << family;
           EXPECT_EQ(held_bytes + heads * 2 * tokens * number + (sequence ? 0 : sums * activation), reduced.payload_bytes)
               << family;

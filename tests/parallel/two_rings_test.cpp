@@ -44,7 +44,7 @@ TEST_F(TwoRings, TrainsWhatOneRankTrains) {
     }
 }
 
-// Of slices of 6 positions: windows within a slice, of one and a half, and of all.
+// Slices have 6 positions: windows smaller than a slice, a little larger, and of all positions.
 TEST_F(TwoRings, WindowsTrainWhatOneRankTrains) {
   for (const auto& config : {gpt2(), llama()}) {
     for (const std::int64_t window : {1, 2, 7, 8, 24}) expect_serial(of(config, 4, window), kFp64);
@@ -97,8 +97,8 @@ TEST_F(TwoRings, RanksOfABf16RunAgree) {
   expect_serial(o, 3e-2);
 }
 
-// c − 1 hops of keys and as many of values, in the forward and in the backward. There each rank has gradients of all keys and
-// values, of which every rank gets the sum of its own. A window stops the hops that no query needs.
+// The forward and the backward have c − 1 hops of keys and as many of values. In the backward each rank has gradients of all
+// keys and values, and each rank receives the sum for its own ones. A window leaves out the hops that no query needs.
 TEST_F(TwoRings, TheLedgerIsTheFormula) {
   OneIn chosen(3);
   const std::uint64_t blocks = 2, m = 3, ranks = 4;
@@ -152,7 +152,7 @@ TEST_F(TwoRings, ARankHasTheScoresOfItsQueries) {
   }
 }
 
-// Hops take a second each, computing ten.
+// A hop takes one second, a computation ten.
 class SlowComputing final : public CostModel {
  public:
   explicit SlowComputing(const StepMap& map) : map_(map) {}

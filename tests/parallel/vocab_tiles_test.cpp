@@ -1,4 +1,4 @@
-// A vocabulary in tiles trains what the whole table trains, in a device budget that holds a tile.
+// A vocabulary in tiles trains what the whole table trains, in a device budget that holds one tile.
 #include "tensor_run.h"
 
 namespace terrace::test {
@@ -44,7 +44,7 @@ TEST_F(VocabTiles, ComposeWithTensorDataAndPipelineParallelism) {
       }
 }
 
-// Tiles and products of more than a million elements are runs of their own, which the device holds one at a time.
+// Tiles and products of more than a million elements have their own runs of chunks, of which the device holds one at a time.
 TensorRun with_large_units() {
   TensorRun o{.config = {.family = lm::family_named("gpt2"),
                          .layers = 1,
@@ -66,7 +66,7 @@ TEST_F(VocabTiles, LargeUnitsAreLeasedApartWithTheSameBits) {
   const auto whole = serial(o);
   expect_equal(whole, wide, kFp32, "tiles");
   const std::uint64_t table = 8195 * 1024 * 4;
-  EXPECT_GT(whole.smallest[Tier::device], 2 * table);  // and its gradient
+  EXPECT_GT(whole.smallest[Tier::device], 2 * table);  // the table and its gradient
   EXPECT_LT(wide.smallest[Tier::device], table);
   o.squeezed = true;
   for (const bool disk : {false, true}) {
@@ -113,12 +113,12 @@ TEST_F(VocabTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
   auto whole = with_large_units();
   whole.config.vocab_tiles = 1;
   auto expected = run(whole);
-  expected.losses.erase(expected.losses.begin());  // of the step before
+  expected.losses.erase(expected.losses.begin());  // the first step ran before the resume
   expected.norms.erase(expected.norms.begin());
   expect_equal(expected, resumed, kFp32, "resumed without tiles");
 }
 
-// 8-bit moments have a scale for each 256 elements, and the second tile begins within them.
+// 8-bit moments have a scale for each 256 elements, and the second tile begins in the middle of such a block.
 TEST_F(VocabTiles, OtherTilesOfCodedMomentsAreRefusedAsSuch) {
   auto o = with_large_units();
   o.recipe = "8bit";

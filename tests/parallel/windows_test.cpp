@@ -1,4 +1,4 @@
-// A window of its own for each block: the right block has it, and every mesh trains what one rank trains.
+// Each block may have its own window: the right block has it, and every mesh trains what one rank trains.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,8 +28,7 @@ TensorRun of(lm::ModelConfig config, const Windows& windows) {
 
 class WindowsOfBlocks : public TensorRuns {};
 
-// Two windows that all positions have in sight are none, so the third block alone has one: the model is another one than with
-// any other pattern.
+// Each of these patterns gives another model. A pattern is repeated over the blocks, and a window of all positions equals none.
 TEST_F(WindowsOfBlocks, EachBlockHasItsOwn) {
   for (const auto& config : {gpt2(), llama()}) {
     std::vector<double> losses;

@@ -1,5 +1,4 @@
-// Optimizers that see whole layers, where ranks share layers out: what they send and hold. (one_rank_bits_test.cpp has the
-// bits.)
+// What optimizers of whole layers send and hold where ranks share layers. (one_rank_bits_test.cpp has the bits.)
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -34,8 +33,8 @@ std::string name(const std::string& optimizer, const DataParallel& data) {
          (data.shard_group == 0 ? "" : " in groups of " + std::to_string(data.shard_group));
 }
 
-// LAMB: two fp64 sums for each tensor and block of 4,096 elements; Adafactor: one of them, and every direction; Muon: the
-// directions of the groups of chunks that hidden matrices reach. And nothing else that AdamW would not send.
+// Beyond what AdamW sends, LAMB sends two fp64 sums for each tensor and block of 4,096 elements; Adafactor sends one such sum
+// and all directions; Muon sends the directions of the groups of chunks that hidden matrices reach. Nothing else is sent.
 TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
   const auto ledger_of = [](const toy::RunOptions& o) {
     const auto last = toy::last_step(o, 1);
@@ -48,12 +47,12 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
         auto o = options(optimizer, {.ranks = ranks, .zero = zero});
         o.store = folder_ / "store";
         o.sizes.dtype = DType::bf16;
-        o.sizes.vocab = 300;  // the last block of a table is no whole one
+        o.sizes.vocab = 300;  // the last block of a table is not whole
         const auto model = toy::make_model(o.sizes);
         const auto planned = plan(model, toy::request_of(o), o.profile);
         const StepMap map(model, planned.map);
         constexpr std::uint64_t kBlock = 4096;
-        std::uint64_t blocks = 0, all = 0, hidden = 0;  // of tensors; elements of groups
+        std::uint64_t blocks = 0, all = 0, hidden = 0;  // blocks of tensors; elements of all and of hidden groups
         for (std::uint32_t l = 0; l < map.layers(); ++l) {
           const auto run = map.layout().chunks_of(l) * map.layout().chunk_elements();
           all += run;
@@ -84,11 +83,11 @@ TEST_F(ZeroLayers, TheLedgerIsTheFormula) {
         double sent = 0;
         for (const auto operation : {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter})
           sent += static_cast<double>(got.of("world", operation).sent_bytes);
-        EXPECT_NEAR(planned.steady_links.within, sent, 64.0 * ranks * map.layers()) << what;  // of small all-reduces
+        EXPECT_NEAR(planned.steady_links.within, sent, 64.0 * ranks * map.layers()) << what;  // rounding of small sums
       }
 }
 
-// What a rank holds of a layer while it updates it: its chunks, and the scratch that the page on optimizers tells.
+// While a rank updates a layer, it holds its chunks of the layer, and the scratch that the page on optimizers gives.
 TEST_F(ZeroLayers, ScratchIsTheFormula) {
   for (const std::string optimizer : kOptimizers)
     for (const std::uint32_t ranks : {1U, 2U, 4U}) {
@@ -114,7 +113,7 @@ TEST_F(ZeroLayers, ScratchIsTheFormula) {
     }
 }
 
-// What an optimizer packs lies otherwise where other ranks share it.
+// The layout of an optimizer's packed state depends on the ranks that share it.
 TEST_F(ZeroLayers, OtherRanksGoOnWithPackedState) {
   for (const std::string optimizer : {"adafactor", "muon"}) {
     int runs = 0;

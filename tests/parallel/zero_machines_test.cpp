@@ -11,8 +11,8 @@ namespace {
 
 using test::Buffer;
 
-// Ranks on one machine whose sums are made by the specification: every rank gathers all contributions and adds them one element
-// at a time.
+// Ranks on one machine whose sums follow the specification: every rank gathers all contributions and adds them one element at a
+// time.
 class OracleCommunicator final : public Communicator {
  public:
   OracleCommunicator(std::unique_ptr<Communicator> inner, test::MachineSizes sizes)
@@ -117,7 +117,7 @@ TEST_F(ZeroOnMachines, TheOrderOfRanksDoesNotKnowMachines) {
   EXPECT_EQ(run(o, 1).hash, canonical);
 }
 
-// What a plan says of both links is what the ledger of a step has.
+// The plan's bytes on both links equal those in the ledger of a step.
 TEST_F(ZeroOnMachines, ThePlansLinkBytesAreTheLedgers) {
   for (const auto& [ranks, each] : {std::pair{4U, 2U}, {8U, 2U}, {6U, 3U}, {4U, 1U}})
     for (const std::uint32_t zero : {0U, 1U, 2U, 3U})

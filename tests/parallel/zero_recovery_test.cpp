@@ -1,4 +1,4 @@
-// What happens to a run on several ranks when it stops, whole or in part.
+// Tests runs on several ranks of which all or some stop.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,8 +24,8 @@ class ZeroRecovery : public test::FolderTest {
     o.budget = {kUnlimited, 2 * kMiB, 256 * kMiB};
     return o;
   }
-  // Steps until `last`, with commits after some; the hash of the weights then. `commits_at` drains where a run that stopped
-  // did.
+  // Trains until step `last`, commits after the steps `commits_at`, and returns the hash of the weights. A run to compare with
+  // commits after the same steps, because a commit drains.
   static std::uint64_t train(toy::Training& training, std::uint64_t last, std::span<const std::uint64_t> commits_at) {
     for (auto s = training.steps_done() + 1; s <= last; ++s) {
       training.step();
@@ -48,7 +48,7 @@ class ZeroRecovery : public test::FolderTest {
   }
 };
 
-// A rank that died between the others' commit and its own: all go back to the commit that all have.
+// A rank died after the others' commit and before its own: all ranks go back to the last commit that all have.
 TEST_F(ZeroRecovery, RanksGoOnFromTheLastCommitThatAllHave) {
   const auto expected = train_ranks(options(2, folder_ / "whole"), 6, {2, 4});
   auto o = options(2, folder_ / "cut");
@@ -61,7 +61,7 @@ TEST_F(ZeroRecovery, RanksGoOnFromTheLastCommitThatAllHave) {
   EXPECT_EQ(began_after, std::vector<std::uint64_t>(3, 2));
 }
 
-// In mid-step, at a call of its own: the others stop, say who it was, and the run goes on from its last commit.
+// A rank dies in the middle of a step: the others stop and name it, and the run resumes from its last commit.
 TEST_F(ZeroRecovery, ADyingRankStopsTheOthersWhichNameIt) {
   const auto expected = train_ranks(options(3, folder_ / "whole"), 6, {2});
   auto o = options(3, folder_ / "cut");
@@ -81,7 +81,7 @@ TEST_F(ZeroRecovery, ADyingRankStopsTheOthersWhichNameIt) {
   EXPECT_EQ(train_ranks(o, 6, {}), expected);
 }
 
-// Of whatever kind: a rank whose disk fails is not waited for.
+// If a rank fails for any reason, here its disk, the others do not wait for it.
 TEST_F(ZeroRecovery, ARankThatFailsForItselfStopsTheOthers) {
   const auto o = options(1, folder_ / "run");
   const auto errors = test::on_threads(3, {std::chrono::seconds(60)}, [&](test::Rank& rank) {

@@ -1,5 +1,5 @@
-// Data parallelism and ZeRO move and share bytes, and never change them: all ranks agree, and all stages agree, also where sums
-// are not canonical. (Where they are, one_rank_bits_test.cpp has the bits of one rank.)
+// Data parallelism and ZeRO move and share bytes but never change them: all ranks and all stages agree, even if sums are not
+// canonical. (If they are, one_rank_bits_test.cpp has the bits of one rank.)
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,10 +12,10 @@ namespace {
 
 class Zero : public test::FolderTest {
  protected:
-  // Of all ranks, which must agree.
+  // Runs on all ranks, whose results must agree.
   toy::RunResult run(toy::RunOptions o, const std::string& what) {
     o.store = folder_ / ("run" + std::to_string(runs_++));
-    o.commit_at_end = o.disk_tier;  // zero_recovery_test.cpp commits
+    o.commit_at_end = o.disk_tier;  // zero_recovery_test.cpp tests commits
     auto all = toy::run_ranks(o);
     for (std::size_t r = 0; r < all.errors.size(); ++r) EXPECT_EQ(all.errors[r], "") << what << ", rank " << r;
     for (std::size_t r = 1; r < all.ranks.size(); ++r)
@@ -41,7 +41,7 @@ std::string name(const toy::RunOptions& o) {
          " micro-batches";
 }
 
-// Also on disk, and with a tied layer: what is copied moves like what is not.
+// Also on disk, and with a tied layer: shards that have replicas move like shards that have none.
 TEST_F(Zero, HybridShardsAreTheSameBitsInEveryStageAndTier) {
   for (const auto& [ranks, group] : {std::pair{4U, 2U}, {6U, 2U}, {8U, 4U}}) {
     toy::RunOptions base;
@@ -95,7 +95,7 @@ TEST_F(Zero, NarrowGradientsAreOffByTheirRounding) {
 TEST_F(Zero, GradientsOfEightBitsAreOffByTheirRounding) {
   toy::RunOptions base;
   base.steps = 3;
-  base.sizes.width = 72;  // tensors end within blocks, and what lies between them is nobody's
+  base.sizes.width = 72;  // tensors end within blocks; the space between tensors is unused
   base.shape = {{1, 8}, 24};
   const auto exact = run(base, "exact");
   base.data = {.canonical = true, .gradients = Travel::int8};
@@ -106,7 +106,8 @@ TEST_F(Zero, GradientsOfEightBitsAreOffByTheirRounding) {
   EXPECT_NEAR(one.losses.back(), exact.losses.back(), std::abs(exact.losses.back()) * 0.01);
 }
 
-// Every rank computes with the same weights, its own rounded too: the same bits for every degree, near those of whole ones.
+// Every rank computes with the same rounded weights, its own shard included, so every degree gives the same bits, near those of
+// whole weights.
 TEST_F(Zero, WeightsOfEightBitsAreTheSameBitsOnEveryDegree) {
   for (const auto dtype : {DType::fp32, DType::bf16}) {
     toy::RunOptions base;
@@ -190,7 +191,8 @@ TEST_F(Zero, StagesAreTheSameBitsWithoutAccumulation) {
   }
 }
 
-// Sums in another order are the same sums: every degree and stage, with and without accumulation, is close to one rank.
+// Another order of the sums changes only their rounding: every degree and stage, with and without accumulation, is close to one
+// rank.
 TEST_F(Zero, EveryDegreeIsOneRankButForRounding) {
   for (const auto& [dtype, tolerance] : {std::pair{DType::fp64, 1e-12}, {DType::fp32, 2e-5}})
     for (const std::uint32_t micro_batches : {8U, 24U}) {

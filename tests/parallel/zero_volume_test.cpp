@@ -1,4 +1,4 @@
-// What data parallelism sends and holds is what its formulas say, to the byte; what overlaps is said by the program.
+// Data parallelism sends and holds exactly the bytes of its formulas; the program shows what overlaps.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -62,12 +62,12 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         EXPECT_EQ(reduced.payload_bytes, gradients + (zero == 0 ? losses : 0)) << what;
         EXPECT_EQ(reduced.calls, reductions * (n.groups + n.tied_groups) + (zero == 0 ? 1 : 0)) << what;
 
-        // What a plan says before it happens.
+        // The plan knows these bytes in advance.
         const auto planned = plan(model, toy::request_of(o), o.profile);
         EXPECT_EQ(planned.steady_links.between, 0);
         const auto sent =
             reduced.sent_bytes + of(Operation::all_gather).sent_bytes + (zero == 0 ? 0 : of(Operation::all_reduce).sent_bytes);
-        EXPECT_NEAR(planned.steady_links.within, static_cast<double>(sent), 64.0 * ranks) << what;  // of small all-reduces
+        EXPECT_NEAR(planned.steady_links.within, static_cast<double>(sent), 64.0 * ranks) << what;  // rounding of small sums
 
         const auto gathered = of(Operation::all_gather);
         const auto weights = zero == 0 ? 0 : zero == 3 ? 2 * n.all - n.last : n.all;
@@ -76,12 +76,12 @@ TEST_F(ZeroVolume, TheLedgerIsTheFormula) {
         EXPECT_EQ(gathered.sent_bytes, weights * kWeight / ranks * (ranks - 1)) << what;
         if (zero > 0) {
           EXPECT_EQ(reduced.sent_bytes, gradients / ranks * (ranks - 1)) << what;
-          EXPECT_EQ(of(Operation::all_reduce).calls, 2U) << what;  // losses, and the blocks of squares behind the norm
+          EXPECT_EQ(of(Operation::all_reduce).calls, 2U) << what;  // one of losses, one of the norm's blocks of squares
         }
       }
 }
 
-// 260 bytes for 256 numbers, and nothing more is held.
+// Sends 260 bytes for 256 numbers, and holds no more than before.
 TEST_F(ZeroVolume, BlocksOfEightBitsAreTheBytesThatTheyAre) {
   toy::RunOptions o;
   o.sizes.dtype = DType::bf16;
@@ -169,7 +169,7 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
       const auto model = toy::make_model(o.sizes);
       const auto map = map_of(model, o);
       const Elements n(map);
-      // A gradient is given back when it has been applied: between steps there are weights, masters and moments.
+      // A gradient is freed when it has been applied: between steps there are weights, masters and moments.
       const std::uint64_t w = 2, states = 12;
       const auto share = [&](std::uint64_t bytes, bool sharded) { return bytes * n.all / (sharded ? ranks : 1); };
       const auto held = share(w, zero >= 3) + share(states, zero >= 1);
@@ -177,14 +177,15 @@ TEST_F(ZeroVolume, MemoryOfARankIsTheFormula) {
       const auto what = std::to_string(ranks) + " ranks, ZeRO-" + std::to_string(zero);
       EXPECT_EQ(map.chunks().state_bytes(), held + gradients) << what;
       for (const int rank : {0, static_cast<int>(ranks) - 1}) EXPECT_EQ(measure(o, rank).between[Tier::device], held) << what;
-      // Padding is less than a group a layer, and one tensor's alignment.
+      // The padding of a layer is less than a group and the alignment of three tensors.
       EXPECT_LT(n.all - map.layout().tensor_elements(),
                 map.layers() * (map.layout().chunk_elements() * map.data().group() + 3 * Layout::kAlignElements))
           << what;
     }
 }
 
-// What only moves aside: whatever one rank comes for, all others come for next.
+// Apart from prefetches, all ranks have the same program: the collective that one rank comes to is also the next one of all
+// others.
 TEST_F(ZeroVolume, AllRanksHaveOneProgram) {
   for (const std::uint32_t zero : {0U, 1U, 2U, 3U}) {
     toy::RunOptions o;

@@ -1,5 +1,5 @@
-// What the model learns of a conversation that a chat template writes: with {% generation %}, behind the template's prompt, and
-// where a template writes earlier answers in another way.
+// The tokens that the model learns from a conversation that a chat template writes: with {% generation %}, behind the
+// template's prompt, and with a template that writes earlier answers in another way.
 #include <string>
 #include <vector>
 
@@ -18,8 +18,8 @@ namespace {
 using testing::HasSubstr;
 using Documents = std::vector<std::string>;
 
-// As those of Llama 3, of Phi-3 with an end of the whole text, and of Qwen 3, which leaves out the thoughts before the last
-// question.
+// Templates like those of Llama 3, of Phi-3, which ends the whole text with a token, and of Qwen 3, which leaves out the
+// thoughts before the last question.
 constexpr const char* kHeaders =
     "{% for m in messages %}{{ '<|h|>' + m.role + '<|/h|>\\n\\n' + (m.content | trim) + '<|eot|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|h|>assistant<|/h|>\\n\\n' }}{% endif %}";
@@ -50,7 +50,7 @@ class Answers : public testing::Test {
     out.tokens = {{"eos_token", "<|end|>"}};
     return out;
   }
-  // The documents, with what is learned in brackets.
+  // The documents, with the learned parts in brackets.
   Documents documents(const std::string& source, const std::string& line) {
     const ChatFormat format(tokenizer_, config(source));
     Documents out;
@@ -120,7 +120,7 @@ TEST_F(Answers, AreWhatTheTemplateMarks) {
                  "nothing to learn");
 }
 
-// A mark of the message stands above what the template says.
+// A mark in the message overrides the template.
 TEST_F(Answers, AreNotLearnedWhereTheirMessagesSaySo) {
   const auto marked = [](bool first, bool last) {
     auto line = nlohmann::ordered_json::parse(kTwoTurns);
@@ -149,7 +149,7 @@ TEST_F(Answers, AreNotLearnedWhereTheirMessagesSaySo) {
 }
 
 TEST_F(Answers, OfOtherTemplatesAreRefusedAndPlainTextsNeedNone) {
-  // The prompt opens a thought, and the text of the answer has none.
+  // The prompt opens a thought that the text of the answer does not have.
   expect_refused(
       "{% for m in messages %}{{ '<|h|>' + m.content }}{% endfor %}{% if add_generation_prompt %}{{ '<|h|><think>' }}{% endif "
       "%}",

@@ -1,4 +1,4 @@
-// Conversations as sequences: what is learned, what is packed, in which order, and what a changed or damaged file says.
+// Conversations as sequences: what is learned, what is packed, in which order, and the errors for changed or damaged files.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -25,7 +25,7 @@ constexpr TokenId kBegin = 256, kEnd = 257, kEndOfText = 258;
 
 class Data : public testing::Test {
  protected:
-  // A conversation of `letters` letters in its answer, after a question that names it.
+  // A conversation with `letters` letters in its answer; its question has the number.
   static std::string line(int number, int letters) {
     return R"({"messages":[{"role":"user","content":"q)" + std::to_string(number) + R"("},{"role":"assistant","content":")" +
            std::string(static_cast<std::size_t>(letters), 'x') + "\"}]}\n";
@@ -45,7 +45,7 @@ class Data : public testing::Test {
     data.number(held_out, {&sequence, 1}, row.numbers);
     return row;
   }
-  // The documents of a row as texts; special tokens are spelled.
+  // The documents of a row as texts, with special tokens written out.
   std::vector<std::string> documents(const Row& row) const {
     std::vector<std::string> texts;
     for (std::size_t i = 0; i < row.tokens.size(); ++i) {
@@ -181,7 +181,7 @@ TEST_F(Data, WhatIsLearnedMustStandWithinASequence) {
   EXPECT_EQ(9U, data(some).untaught());
   EXPECT_EQ(0U, data(asked("a") + asked("b")).untaught());
   EXPECT_TRUE(data(asked("a") + asked("b")).learns_held_out());
-  // Of two lines one is held out, always the same.
+  // One of two lines is held out, always the same one.
   int refused = 0;
   for (const auto& text : {endless + asked("a"), asked("a") + endless}) try {
       EXPECT_FALSE(data(text).learns_held_out());
@@ -199,7 +199,7 @@ TEST_F(Data, SaysHowMuchOfTheAnswersIsCutOff) {
     return encoded_data({folder_.write("a.jsonl", text)}, format_, 64, 1).share_cut_off();
   };
   EXPECT_EQ(0, share(line(1, 5) + line(2, 6)));
-  // Each answer has a thousand letters and its end, and 64 positions have what is before them, too.
+  // Each answer has a thousand tokens, its end included; the 64 positions also hold the tokens before the answer.
   const auto data = encoded_data({folder_.write("a.jsonl", line(1, 999) + line(2, 999))}, format_, 64, 1);
   const auto before = tokenizer_.encode("<|im_start|>user\nq1<|im_end|>\n<|im_start|>assistant\n").size();
   EXPECT_DOUBLE_EQ(1 - static_cast<double>(64 - before) / 1000, data.share_cut_off());
@@ -223,7 +223,7 @@ TEST_F(Data, NothingIsHeldOutOfOneConversationOrWithoutEvaluations) {
 }
 
 TEST_F(Data, AnArrayIsReadAsItsElements) {
-  // Elements over several lines, and texts with what ends elements elsewhere.
+  // Elements over several lines, and strings that contain the characters that end elements.
   const std::string odd = R"({ "messages": [ {"role": "user", "content": "a ] } , \" [ {"},
     {"role": "assistant", "content": "\\"} ] })";
   std::string array = " [\n";
@@ -257,7 +257,7 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
     }
 }
 
-// Pieces end anywhere.
+// Pieces may end anywhere.
 TEST_F(Data, AnArrayIsCutAtItsElementsWhereverItsPiecesEnd) {
   const std::string array = R"({"a": "]\"}"}, [1, {"b": 2}] ,3,"x,y" , {}] , {"behind": 1})";
   std::vector<std::string> whole;
@@ -318,7 +318,8 @@ TEST_F(Data, MistakesNameFileAndLine) {
   EXPECT_THROW(encoded_data({folder_ / "absent"}, format_, 64, 1), Error);
 }
 
-// The tokens are kept: what the data file becomes later is of no account, and what they become is noticed.
+// The tokens are kept in a file of their own: later changes of the data file do not matter, and changes of the tokens are
+// noticed.
 TEST_F(Data, TokensThatChangeAreNoticed) {
   const auto file = folder_.write("a.jsonl", line(1, 2) + line(2, 2));
   auto data = encoded_data({file}, format_, 64, 1);
@@ -348,7 +349,7 @@ TEST_F(Data, FilesHaveChecksumsOfAllTheirBytes) {
   EXPECT_NE(expected, checksum(text + "\n"));
 }
 
-// Runs have recorded them: in windows of 1 MiB that end with a line, or wherever for an array.
+// Runs have recorded these checksums: over windows of 1 MiB that end with a line or, in an array, anywhere.
 TEST_F(Data, ChecksumsStayAsTheyWere) {
   const auto joined = [](const std::vector<std::string>& windows) {
     std::uint64_t sum = 0;

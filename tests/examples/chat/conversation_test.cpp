@@ -1,4 +1,4 @@
-// Lines of JSON as conversations, and what is said of lines that are none.
+// Lines of JSON as conversations, and the errors for lines that are not.
 #include <string>
 
 #include <gmock/gmock.h>
@@ -126,7 +126,7 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
   }
 }
 
-// A chat template may write them; ChatML cannot.
+// A chat template may write such messages; ChatML cannot.
 TEST(Conversation, MessagesThatAreMoreThanATextSayWhy) {
   for (const auto& [line, why] :
        {std::pair{R"({"messages":[{"role":"assistant"}]})", "message 1 has no \"content\""},

@@ -1,4 +1,4 @@
-// Conversation data of files that are encoded for it, as the program's cache keeps them.
+// Conversation data that is encoded from given files, as the program's cache keeps it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,4 @@
-// The language of chat templates: what each construct writes, as Python's Jinja does, and what is said of templates that are
-// none.
+// The language of chat templates: each construct writes what Python's Jinja writes, and broken templates are refused.
 #include <chrono>
 #include <random>
 #include <string>
@@ -46,7 +45,7 @@ void expect(const Cases& cases) {
     }
   }
 }
-// Each has three parts: the template's name and line, what is wrong, and what to do.
+// Each refusal has three parts: the template's name and line, what is wrong, and what to do.
 void expect_refused(const Cases& cases) {
   for (const auto& [source, why] : cases) {
     const auto shown = source.substr(0, 200);
@@ -351,7 +350,7 @@ TEST(Template, NothingThatLoopsOrGrowsForEverIsRun) {
   });
 }
 
-// Why a template ends that has only so many steps, and so many bytes, left; empty: it writes its text.
+// The reason that ends a template with only this many steps and bytes left; empty if it writes its text.
 std::string end_of(const std::string& source, std::uint64_t steps, std::size_t bytes = jinja::kMostBytes) {
   jinja::Runtime runtime;
   runtime.work.take(jinja::kMostSteps - steps);
@@ -366,14 +365,14 @@ std::string end_of(const std::string& source, std::uint64_t steps, std::size_t b
   }
 }
 
-// Time is charged where it is taken: for what is compared, skipped or looked at, although little comes out.
+// Steps are charged where time is spent: for what is compared, skipped or inspected, even if little is written.
 TEST(Template, WhatIsReadIsCharged) {
   constexpr const char* kSteps = "it takes more than 5 million steps";
   const std::string repeats = "{% set a = 'a' * 40000 %}{% set b = 'a' * 20000 + 'b' %}";
   for (const auto* const found : {"a.find(b)", "b in a", "a.count(b)", "a.split(b)", "a.replace(b, '')", "a | replace(b, '')",
                                   "a.rfind(b)", "a.rsplit(b)"})
     EXPECT_EQ(kSteps, end_of(repeats + "{{ " + found + " }}", 1'000'000)) << found;
-  // Twenty times a text of 64,000 bytes is a thousand steps each.
+  // A read of a text of 64,000 bytes takes a thousand steps; each expression reads it twenty times.
   const std::string texts = "{% set t = 'é' * 32000 %}{% set u = 'é' * 32000 %}{% set s = ' ' * 64000 %}";
   const auto often = [](const std::string& what) { return "{% for i in range(20) %}{% set x = " + what + " %}{% endfor %}"; };
   EXPECT_EQ("", end_of(texts + often("t"), 12'000));
@@ -423,7 +422,7 @@ TEST(Template, WhatIsReadIsCharged) {
   EXPECT_EQ(kSteps, end_of("{% macro m(" + parameters + ") %}{% endmacro %}{{ m(" + arguments + ") }}", 300'000));
 }
 
-// One budget of memory: a mebibyte is left of it, and tens of thousands of small things are made.
+// One budget of memory: one mebibyte is left of it, and tens of thousands of small values are made.
 TEST(Template, WhatTakesMemoryIsCharged) {
   constexpr const char* kBytes = "its texts and lists take more than 256 MiB";
   for (const auto* const large :
@@ -453,8 +452,7 @@ TEST(Template, NumbersAndCallsBeyondTheirBoundsAreRefused) {
           {"{{ 'abc'[::-9223372036854775807] }}{{ 'abc'.replace('', '-', -9223372036854775807) }}", "c-a-b-c-"}});
 }
 
-// A value that holds another one that holds another one, and so on, is freed without a stack that grows; and a loop may hold
-// itself.
+// A value that holds another one, which holds another one, and so on, is freed without recursion; and a loop may hold itself.
 TEST(Template, WhatIsNestedDeeplyIsFreedInTurn) {
   const auto grows = [](const std::string& turn) {
     return "{% set ns = namespace(x=[1], l=none) %}{% for i in range(50000) %}" + turn + "{% endfor %}";
@@ -466,14 +464,14 @@ TEST(Template, WhatIsNestedDeeplyIsFreedInTurn) {
         grows("{% for j in [1] %}{% set c = loop.changed(loop) %}{% endfor %}"),
         grows("{% set g = ns.x %}{% macro m() %}{{ g }}{% endmacro %}{% set ns.x = m %}")})
     EXPECT_EQ("", write(source).text) << source;
-  // Its own test counts a loop's items, which ends the test.
+  // The loop's own test counts its items, which needs the test again; this ends the test.
   EXPECT_EQ("123",
             write("{% set ns = namespace(l=none) %}{% for x in [1, 2, 3] if ns.l is none or ns.l.length %}{% set ns.l = loop "
                   "%}{{ x }}{% endfor %}")
                 .text);
 }
 
-// As Python prints them, whatever their size.
+// Integers of any size are printed as Python prints them.
 TEST(Template, IntegersOfAnySizeArePrintedAndCompared) {
   const std::string large =
       "[{\"a\": 9223372036854775807, \"b\": 9223372036854775808, \"c\": -9223372036854775809, "
@@ -531,7 +529,7 @@ TEST(Template, AnyBytesAreReadOrRefused) {
     }
   }
   EXPECT_GT(read, 50);
-  // A message may have bytes that are not UTF-8, from a terminal: they stay.
+  // A message may have bytes that are not UTF-8, for example from a terminal: they are kept.
   TemplateInput input;
   input.messages.push_back(
       jinja::text_value("a\xff"

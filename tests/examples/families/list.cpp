@@ -1,5 +1,5 @@
-// The families of the program and those of the tests. What this file is linked into knows all of them, as if the product's own
-// families/list.cpp had their lines.
+// The families of the program and those of the tests. A program that is linked with this file knows all of them, as if they
+// were in the product's own families/list.cpp.
 #include "mixed.h"
 
 namespace terrace::lm {

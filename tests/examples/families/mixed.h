@@ -1,13 +1,13 @@
-// Families of the tests, each in this one file, that mix the parts of GPT-2 and Llama in ways that neither of them does. Their
-// usual values differ from those of the others, so that a value that is read from the wrong place shows.
+// Families for tests, each in this one file, which mix the parts of GPT-2 and Llama in ways that neither of them does. Their
+// usual values differ from those of other families, so that a value read from the wrong place is noticed.
 #pragma once
 
 #include <terrace/examples/lm/family.h>
 
 namespace terrace::test {
 
-// Llama's positions and grouped heads with GPT-2's norms, activation and (some) biases; q, k and v are tensors of their own, q
-// and k have norms, and every other block rotates nothing.
+// Llama's positions and grouped heads with GPT-2's norms, activation and some of its biases; q, k and v are tensors of their
+// own, q and k have norms, and every other block has no rotation.
 inline constexpr lm::Family kMixed = lm::checked(lm::Family{
     .name = "mixed",
     .norm = lm::NormKind::layer,

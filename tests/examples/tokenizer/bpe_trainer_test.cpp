@@ -1,4 +1,4 @@
-// The trainer against a plain one that counts everything anew for each merge, and the counting of words.
+// Compares the trainer with a plain one that counts everything again for each merge, and tests the counting of words.
 #include <map>
 #include <random>
 #include <string>
@@ -38,7 +38,7 @@ Merges plainly_trained(const Words& words, std::size_t vocabulary, const std::ma
         entry.second = {parts[i], parts[i + 1]};
       }
     std::pair<std::int64_t, std::pair<std::string, std::string>> best;
-    for (const auto& [of, entry] : pairs)  // ascending: of equals the lowest ids stay
+    for (const auto& [of, entry] : pairs)  // ascending: among equal counts, the pair with the lowest ids stays
       if (entry.first > best.first) best = entry;
     if (best.first == 0) break;
     const auto& [left, right] = best.second;
@@ -117,7 +117,7 @@ TEST_F(Count, IsThatOfTheWholeText) {
   }
 }
 
-// What is dropped depends on the text, and words that were never rare among the others stay.
+// The words that are dropped depend on the text alone; words that were never rare among the others stay.
 TEST_F(Count, InLittleMemoryIsTheSameForEachNumberOfThreads) {
   std::string text;
   for (int i = 0; i < 20000; ++i) text += " often x" + std::to_string(i);

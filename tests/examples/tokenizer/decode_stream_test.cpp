@@ -1,4 +1,4 @@
-// Decoding token by token gives what decoding at once gives, and only whole characters until the end.
+// Decoding token by token gives the text of decoding at once, and only whole characters before the end.
 #include <random>
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ Tokenizer of_bytes() {
   return Tokenizer(TokenizerFile::parse(json.dump()));
 }
 
-// As a tokenizer that was made by sentencepiece: spaces are letters, bytes are tokens <0xNN>.
+// Like a tokenizer made by sentencepiece: spaces are letters, and bytes are tokens <0xNN>.
 Tokenizer with_fallback(std::size_t at_front, std::size_t at_end) {
   Json model{{"type", "BPE"}, {"byte_fallback", true}, {"vocab", Json::object()}, {"merges", Json::array()}};
   for (unsigned byte = 0; byte < 256; ++byte) {
@@ -62,7 +62,7 @@ void expect_same(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
 
 TEST(DecodeStream, GivesWhatDecodingAtOnceGives) {
   std::mt19937 random(1);
-  const std::string bytes = "a \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0";  // characters, and bytes that are none
+  const std::string bytes = "a \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80\xff\x80\xed\xa0";  // characters and invalid bytes
   const auto plain = of_bytes();
   for (int i = 0; i < 2000; ++i) {
     std::vector<TokenId> ids;
@@ -89,7 +89,7 @@ TEST(DecodeStream, GivesACharacterWhenItsLastByteComes) {
   EXPECT_EQ("", stream.add(0x98));
   EXPECT_EQ("\xf0\x9f\x98\x80", stream.add(0x80));
   EXPECT_EQ("", stream.add(0xc3));
-  EXPECT_EQ("\xc3!", stream.add('!'));  // it became none
+  EXPECT_EQ("\xc3!", stream.add('!'));  // the bytes became no character
   EXPECT_EQ("", stream.add(0xe2));
   EXPECT_EQ("\xe2", stream.finish());
 }

@@ -1,4 +1,4 @@
-// Files of token ids of texts that gzip and zstd have packed: the ids of the texts, also after interruptions.
+// Files of token ids from texts packed by gzip and zstd: they have the ids of the texts, also after interruptions.
 #include <random>
 #include <string>
 #include <vector>
@@ -61,14 +61,14 @@ TEST_F(PackedJob, HasTheIdsOfTheTexts) {
     } else {
       EXPECT_GE(job.progress().bytes, begun.bytes);
       job.record();
-      job.step();  // is lost
+      job.step();  // this step is lost
     }
   }
   EXPECT_GT(jobs, 5);
   EXPECT_EQ(folder_.read("plain"), folder_.read("parts"));
 }
 
-// What comes before the mended place is unpacked again and must be the same.
+// The content before the mended place is unpacked again and must be the same.
 TEST_F(PackedJob, GoesOnFromAMendedFile) {
   auto bad = lines_;
   bad.insert(bad.rfind("{"), "broken ");

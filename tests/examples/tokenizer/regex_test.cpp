@@ -1,4 +1,4 @@
-// Regular expressions of tokenizers on words that are long, and on texts that they can match in too many ways.
+// Regular expressions of tokenizers on long words, and on texts that they can match in too many ways.
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,7 +32,7 @@ TEST_F(RegexTest, ARepeatedGroupMatchesLongWords) {
     EXPECT_EQ((std::vector<std::size_t>{letters, 1, letters}), sizes_of(regex, word + " " + word));
     std::thread([&] { EXPECT_EQ((std::vector<std::size_t>{letters}), sizes_of(regex, word)); }).join();
   }
-  // A long way to a long word, place by place.
+  // A long text before a long word is searched place by place.
   const Regex only_letters("(?:[a-z]|[A-Z])+");
   EXPECT_EQ((std::vector<std::size_t>{1'000'000, 5'000}),
             sizes_of(only_letters, std::string(1'000'000, '1') + std::string(5'000, 'a')));
@@ -53,7 +53,7 @@ TEST_F(RegexTest, WhatCanMatchInTooManyWaysIsRefusedByItsName) {
   EXPECT_THAT(
       why("(?:a+)+b|c", at_once),
       testing::HasSubstr("expression (?:a+)+b|c failed on a text of 60 bytes: it tries too many ways to match\n  give "));
-  // No word alone is too much.
+  // No single word takes too long, but all words together do.
   std::string in_turn;
   for (int i = 0; i < 1'000; ++i) in_turn += std::string(18, 'a') + " ";
   EXPECT_THAT(why("(?:a|a)*b| +", in_turn), testing::HasSubstr("it tries too many ways to match"));

@@ -1,4 +1,4 @@
-// A build without the library of sentencepiece says what it needs.
+// A build without the library of sentencepiece reports what it needs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// Models of sentencepiece, trained here: the library's own ids and texts, with special tokens, spaces and cuts as terrace needs
-// them.
+// Models of sentencepiece, trained here: terrace gives the library's own ids and texts, and handles special tokens, spaces and
+// cuts as it needs them.
 #include <fstream>
 #include <map>
 #include <random>
@@ -43,7 +43,7 @@ struct Kind {
   std::string name, flags;
 };
 const std::vector<Kind> kKinds{
-    // As the models of Llama 2 and Mistral, and of Gemma.
+    // Like the models of Llama 2 and Mistral, and of Gemma.
     {"bpe", "--model_type=bpe --byte_fallback=true --normalization_rule_name=identity --remove_extra_whitespaces=false"},
     {"bpe_without_prefix",
      "--model_type=bpe --byte_fallback=true --normalization_rule_name=identity --remove_extra_whitespaces=false "
@@ -53,7 +53,7 @@ const std::vector<Kind> kKinds{
     {"unigram_bytes", "--model_type=unigram --byte_fallback=true --remove_extra_whitespaces=false"},
     {"unigram_symbols", "--model_type=unigram --user_defined_symbols=<sep>,baba --control_symbols=<ctrl>"}};
 
-// All models of this program, each trained once.
+// Trains each model of this program once.
 class SentencePiece : public testing::TestWithParam<Kind> {
  public:
   static void SetUpTestSuite() {
@@ -132,7 +132,7 @@ TEST_P(SentencePiece, StreamsWhatItDecodes) {
   }
 }
 
-// How many of these texts may be cut; both parts then have the tokens of the whole.
+// Counts the texts that may be cut; the two parts must have the tokens of the whole.
 int cuts_of(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   int cuts = 0;
   for (const auto& text : texts) {
@@ -147,7 +147,7 @@ int cuts_of(const Tokenizer& tokenizer, const std::vector<std::string>& texts) {
   return cuts;
 }
 
-// A table of characters may look over a cut, and unigrams add up scores from the beginning of a text.
+// A table of characters may depend on text across a cut, and unigrams add up scores from the begin of a text.
 bool may_be_cut(const std::string& kind) { return kind == "bpe" || kind == "bpe_without_prefix"; }
 
 TEST_P(SentencePiece, TextsAreCutWhereBothPartsHaveTheirTokens) {
@@ -157,7 +157,7 @@ TEST_P(SentencePiece, TextsAreCutWhereBothPartsHaveTheirTokens) {
   EXPECT_EQ(may_be_cut(GetParam().name), cuts_of(tokenizer_of(GetParam()), texts) > 0);
 }
 
-// Where no piece has both neighbours side by side, nothing is merged.
+// Where no piece contains the two neighbouring characters, nothing is merged.
 TEST_P(SentencePiece, TextsWithoutSpacesAreCutBetweenPieces) {
   std::mt19937 random(kSeed + 5);
   std::vector<std::string> texts;
@@ -189,7 +189,7 @@ TEST_P(SentencePiece, FilesOfTokensDoNotDependOnPieces) {
   EXPECT_EQ(whole, bytes_with(100));
 }
 
-// A text with special tokens in it, as the files beside the model name them.
+// Texts with special tokens, which the files beside the model name.
 class SpecialTokens : public SentencePiece {
  protected:
   static Tokenizer with(const std::map<std::string, std::string>& files, const Kind& kind = kKinds[0]) {
@@ -265,7 +265,7 @@ TEST_F(SpecialTokens, DamagedFilesAreRefusedByName) {
   EXPECT_THAT(why({{"tokenizer.model", ""}}, Exit::corrupt), HasSubstr("tokenizer.model"));
 }
 
-// Bits flipped in a model, and its end cut off: a typed error or a tokenizer.
+// Flipped bits in a model, or a model that is cut short, give a typed error or a tokenizer.
 TEST_F(SpecialTokens, DamagedModelsAreTypedErrors) {
   const auto good = [&] {
     std::ostringstream bytes;

@@ -23,7 +23,7 @@ namespace {
 std::size_t most_read_bytes = ~std::size_t{0};
 }  // namespace
 
-// In the place of the system's, which is asked for less.
+// Replaces the system's call and asks it for less.
 extern "C" ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
   return ::syscall(SYS_pread64, file, to, std::min(bytes, most_read_bytes), offset);
 }
@@ -88,7 +88,7 @@ class Job : public testing::Test {
     }
     job.finish();
   }
-  // Of all documents, each encoded whole.
+  // The ids of all documents, each encoded whole.
   [[nodiscard]] std::vector<std::vector<TokenId>> documents(bool separator_first) const {
     std::vector<std::vector<TokenId>> all;
     for (const auto& text : texts_) {
@@ -120,7 +120,7 @@ TEST_F(Job, IdsAreThoseOfWholeDocumentsForEachNumberOfThreads) {
   }
 }
 
-// Texts without a letter, a space and a letter are read in pieces, too.
+// Texts that never have a letter, a space and a letter in a row are read in pieces, too.
 TEST_F(Job, TextsWithoutSpacesBetweenWordsAreReadInPieces) {
   std::mt19937 random(2);
   for (const auto& [kind, parts] : {std::pair<std::string, std::vector<std::string>>{"chinese", {"中", "文", "字", "，", "。"}},
@@ -150,7 +150,7 @@ TEST_F(Job, TextsWithoutSpacesBetweenWordsAreReadInPieces) {
   }
 }
 
-// The system may read less than it was asked for, as it does after a signal and on some network file systems.
+// The system may read less than requested, for example after a signal and on some network file systems.
 TEST_F(Job, ShortReadsGoOn) {
   write("whole", TokenFile::megatron);
   most_read_bytes = 7;
@@ -210,7 +210,7 @@ TEST_F(Job, HasTheIndexOfMegatron) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "m.sizes.partial"));
 }
 
-// A killed job has written more than it has recorded.
+// A killed job may have written more than it recorded.
 TEST_F(Job, GoesOnWhereItWasRecordedWithTheSameBytes) {
   for (const auto kind : {TokenFile::u16, TokenFile::llm_c, TokenFile::megatron}) {
     const std::string end = kind == TokenFile::megatron ? ".bin" : "";
@@ -224,7 +224,7 @@ TEST_F(Job, GoesOnWhereItWasRecordedWithTheSameBytes) {
         job.finish();
       } else {
         job.record();
-        job.step();  // is lost
+        job.step();  // this step is lost
       }
     }
     EXPECT_GT(jobs, 5);
@@ -261,7 +261,7 @@ TEST_F(Job, RecordsOfOtherJobsAndDamagedOnesAreRefused) {
   EXPECT_EQ(Exit::corrupt, exit_of(first));
 }
 
-// What stands before the mended line need not be read again, and must be the same.
+// The content before the mended line need not be read again, but must be the same.
 TEST_F(Job, GoesOnFromAMendedFile) {
   ThreadPool pool(1);
   std::string good, bad;

@@ -1,5 +1,5 @@
-// Tokenizers against a plain implementation of byte-pair encoding, and files that are damaged or not supported.
-// tests/interop/compare_with_tokenizers.py compares with the libraries of others.
+// Compares tokenizers with a plain implementation of byte-pair encoding, and tests damaged and unsupported files.
+// tests/interop/compare_with_tokenizers.py compares with other libraries.
 #include <ctime>
 #include <map>
 #include <random>
@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Ids = std::vector<TokenId>;
 
-// All bytes, and merges of drawn tokens.
+// A tokenizer of all bytes, and of merges of randomly drawn tokens.
 Json drawn_file(unsigned seed, int merges, const std::string& letters) {
   std::mt19937 random(seed);
   Json model{{"type", "BPE"}, {"vocab", Json::object()}, {"merges", Json::array()}};
@@ -50,7 +50,7 @@ Json drawn_file(unsigned seed, int merges, const std::string& letters) {
 
 Tokenizer made(const Json& json) { return Tokenizer(TokenizerFile::parse(json.dump())); }
 
-// The definition: the pair of the lowest rank, the leftmost of them, until no pair is a merge.
+// The definition: merge the pair of the lowest rank, the leftmost one if there are several, until no pair is a merge.
 Ids plainly_encoded(const Json& json, std::string_view text) {
   std::map<std::pair<std::string, std::string>, std::size_t> ranks;
   for (const auto& merge : json["model"]["merges"]) ranks.emplace(std::pair(merge[0], merge[1]), ranks.size());
@@ -101,7 +101,7 @@ TEST(Tokenizer, EncodesAsTheDefinitionSaysAndDecodes) {
     for (int i = 0; i < 60; ++i) {
       const auto text = drawn_text(random, i == 0 ? 2000 : random() % 300, letters);
       TokenBuffer out;
-      tokenizer.encode(text, {}, with, out);  // with words that it has seen
+      tokenizer.encode(text, {}, with, out);  // reuses words that it has seen
       const Ids ids(out.view().begin(), out.view().end());
       ASSERT_EQ(plainly_encoded(json, text), ids) << "seed " << seed << ", text " << i;
       ASSERT_EQ(ids, tokenizer.encode(text));
@@ -110,7 +110,7 @@ TEST(Tokenizer, EncodesAsTheDefinitionSaysAndDecodes) {
   }
 }
 
-// Merges within, across and beside characters of several bytes, in orders that a trainer would not give them, too.
+// Merges within, across and beside characters of several bytes, also in orders that no trainer would write.
 TEST(Tokenizer, CharactersOfSeveralBytesMergeAsTheDefinitionSays) {
   const std::vector<std::string> characters{" ",      "a",          "\u00e9",     "\u00ea", "\u4e2d", "\u4e2e",
                                             "\u4ead", "\U0001f600", "\U0001f601", "\x98",   "\xe4"};
@@ -134,7 +134,7 @@ TEST(Tokenizer, CharactersOfSeveralBytesMergeAsTheDefinitionSays) {
       if (ids.size() < 2) continue;
       const auto at = random() % (ids.size() - 1);
       const auto left = token_of(ids[at]), right = token_of(ids[at + 1]);
-      if (!known.emplace(left, right).second) continue;  // of two words
+      if (!known.emplace(left, right).second) continue;  // the two ids may belong to two words
       if (!model["vocab"].contains(left + right)) model["vocab"][left + right] = model["vocab"].size();
       model["merges"].push_back({left, right});
     }
@@ -165,7 +165,7 @@ TEST(Tokenizer, MillionsOfOneLetterAreOneWord) {
   EXPECT_EQ(static_cast<TokenId>('a'), ids.back());
 }
 
-// The tokens as they are spelled.
+// The tokens as texts.
 std::vector<std::string> spelled(const Json& json, std::string_view text, EncodeOptions options = {}) {
   std::vector<std::string> out;
   for (const auto id : made(json).encode(text, options))
@@ -174,7 +174,7 @@ std::vector<std::string> spelled(const Json& json, std::string_view text, Encode
   return out;
 }
 
-// Expected tokens are those of Hugging Face's library, which tests/interop/sentencepiece_models.py compares with.
+// The expected tokens are those of Hugging Face's library; tests/interop/sentencepiece_models.py compares with it.
 TEST(Tokenizer, MetaspaceMarksSpacesAndTheBeginning) {
   using testing::ElementsAre;
   const auto file = [](const Json& pre_tokenizer) {
@@ -214,7 +214,7 @@ TEST(Tokenizer, ASeparatorEndsOrBeginsAWord) {
   EXPECT_THAT(words("MergedWithNext", "a  b a "), testing::ElementsAre("a", " ", " b", " a", " "));
 }
 
-// What is encoded in two parts is what is encoded whole.
+// The two parts of a cut text have the same tokens as the whole.
 TEST(Tokenizer, MayBeCutWhereItSays) {
   const auto tokenizer = made(drawn_file(3, 60, "abc de\nA."));
   std::mt19937 random(3);
@@ -231,11 +231,11 @@ TEST(Tokenizer, MayBeCutWhereItSays) {
   EXPECT_GT(cuts, 50);
 }
 
-// Tokens that are found in a text may be cut neither where they stand nor where they may begin.
+// A text may not be cut within an added token that is found in it, nor where such a token may begin.
 TEST(Tokenizer, IsNotCutWithinAnAddedTokenNorBehindOne) {
   auto json = drawn_file(3, 60, "abc de\nA.");
   json["added_tokens"] = Json::array({{{"id", 316}, {"content", "ab.c"}, {"special", true}}});
-  auto spaced = json;  // behind a token a text gets a space, too
+  auto spaced = json;  // a text behind a token gets a space, too
   spaced["pre_tokenizer"]["add_prefix_space"] = true;
   const auto tokenizer = made(json);
   std::mt19937 random(4);
@@ -258,7 +258,7 @@ TEST(Tokenizer, IsNotCutWithinAnAddedTokenNorBehindOne) {
   EXPECT_EQ(2U, tokenizer.cut_before("ab.....", 2));
   EXPECT_EQ(2U, tokenizer.cut_before("ab.czzz", 2, false));
   EXPECT_EQ(std::nullopt, tokenizer.cut_before("ab.czzz", 2)) << "the token itself";
-  // What takes the white space behind it, or looks at its neighbours, does so only where tokens are found.
+  // A token that takes the white space behind it, or depends on its neighbours, matters only if tokens are searched for.
   json["added_tokens"][0]["rstrip"] = true;
   EXPECT_EQ(std::nullopt, made(json).cut_before("a a a a", 5));
   EXPECT_EQ(5U, made(json).cut_before("a a a a", 5, false));
@@ -272,7 +272,7 @@ TEST(Tokenizer, IsWrittenBackWithWhatItDoesNotUse) {
   EXPECT_EQ(json, Json::parse(TokenizerFile::parse(json.dump()).text()));
 }
 
-// Hugging Face's library turns them off for a plain text.
+// Hugging Face's library turns truncation and padding off for a plain text.
 TEST(Tokenizer, SettingsOfBatchesAreKeptAndDoNotCount) {
   auto json = drawn_file(1, 10, "ab");
   const std::string text = "a text of many tokens";
@@ -283,14 +283,14 @@ TEST(Tokenizer, SettingsOfBatchesAreKeptAndDoNotCount) {
   EXPECT_EQ(json, Json::parse(made(json).text()));
 }
 
-// As long as it is, line by line: a file with a list of a hundred thousand lines took minutes.
+// A long file, one item a line: a list of a hundred thousand lines once took minutes.
 TEST(Tokenizer, AFileOfManyLinesIsWrittenBack) {
   auto json = drawn_file(1, 10, "ab");
   auto lines = Json::array();
   for (int i = 0; i < 1'000'000; ++i) lines.push_back(i % 10);
   json["from somewhere else"] = lines;
   const auto file = TokenizerFile::parse(json.dump());
-  const auto begin = std::clock();  // of this process, which other programs do not change
+  const auto begin = std::clock();  // time of this process, which other programs do not change
   const auto text = file.text();
   EXPECT_LT((std::clock() - begin) / CLOCKS_PER_SEC, 5) << "seconds; moving the rest of the text at each line takes longer";
   EXPECT_EQ(json, Json::parse(text));
@@ -343,7 +343,7 @@ TEST(Tokenizer, WhatWouldChangeIdsIsRefusedByName) {
   refused("/added_tokens", {{{"id", 300}, {"content", "x y"}}, {{"id", 301}, {"content", "x y"}}}, Exit::corrupt,
           "stands twice");
   refused("/added_tokens", {{{"id", 98}, {"content", "x y"}}}, Exit::corrupt, "for another token");
-  // A file of some kilobytes that would take all memory: sixty times a text twice as long.
+  // A file of some kilobytes that would take all memory: it doubles a text sixty times.
   Json doubling = Json::array();
   for (int i = 0; i < 60; ++i) doubling.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
   auto grows = drawn_file(1, 10, "ab");
@@ -356,7 +356,7 @@ TEST(Tokenizer, WhatWouldChangeIdsIsRefusedByName) {
   expect_error([] { Tokenizer::read("/no/such/tokenizer.json"); }, Exit::usage, "/no/such/tokenizer.json");
 }
 
-// A damaged file is a tokenizer or an Error, whatever was damaged.
+// Whatever is damaged, the file gives a tokenizer or an Error.
 TEST(Tokenizer, DamagedFilesEndInErrors) {
   auto json = drawn_file(2, 20, "ab");
   json["added_tokens"] = {{{"id", 300}, {"content", "<|end|>"}, {"special", true}}};

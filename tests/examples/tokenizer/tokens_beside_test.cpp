@@ -1,4 +1,5 @@
-// Tokens that only the files beside a tokenizer.json name. tests/interop/tokens_beside.py compares with Hugging Face's library.
+// Tokens that are named only in the files beside a tokenizer.json. tests/interop/tokens_beside.py compares with Hugging Face's
+// library.
 #include <map>
 #include <string>
 #include <vector>
@@ -36,7 +37,7 @@ Tokenizer with(const Files& files, const Json& file = small_file()) {
 }
 
 TEST(TokensBeside, GetTheNextIdsInTheOrderOfTheFiles) {
-  // The ids in the files say the order, and nothing else.
+  // The ids in the files only give the order.
   const auto listed = with({{"tokenizer_config.json", R"({"added_tokens_decoder": {
       "300": {"content": "<x>"}, "41": {"content": "<y>", "special": true},
       "257": {"content": "<end>", "normalized": false, "special": true}}})"}});
@@ -65,7 +66,7 @@ TEST(TokensBeside, AreFoundAsTheConfigurationSays) {
       "257": {"content": "<end>", "lstrip": true, "normalized": false, "special": true}}})"}});
   EXPECT_EQ((Ids{'a', 257, 'a'}), changed.encode("a  <end>a"));
   EXPECT_EQ(258U, changed.ids());
-  // A list in the configuration is all that counts.
+  // If the configuration has a list, only that list counts.
   const auto alone = with({{"tokenizer_config.json", R"({"added_tokens_decoder": {}})"},
                            {"added_tokens.json", R"({"<x>": 258})"},
                            {"special_tokens_map.json", R"({"eos_token": "<y>"})"}});

@@ -1,4 +1,4 @@
-// The patterns that are written by hand against PCRE2, which runs their regular expressions.
+// Compares the hand-written patterns with PCRE2, which runs their regular expressions.
 #include <optional>
 #include <random>
 #include <string>
@@ -51,7 +51,7 @@ class AgainstPcre2 : public testing::TestWithParam<Pattern> {
 };
 INSTANTIATE_TEST_SUITE_P(Patterns, AgainstPcre2, testing::ValuesIn(kAll));
 
-// All texts of up to four of these: each class of characters, letters of contractions, and what the patterns name.
+// All texts of up to four symbols: each class of characters, letters of contractions, and what the patterns name.
 TEST_P(AgainstPcre2, AllShortTexts) {
   const std::vector<std::string> symbols{"a", "S", "'", " ", "\n", "1", ".", "/", "\u00e9", "\u0301", "\u017f", "\u3000"};
   std::vector<std::size_t> digits(1, 0);
@@ -108,7 +108,7 @@ TEST_P(AgainstPcre2, LongDrawnTexts) {
   }
 }
 
-// PCRE2's tables may be older: a code point that they do not know is in no class.
+// PCRE2's tables may be older: it puts a code point that they do not have in no class.
 TEST_P(AgainstPcre2, EveryCodePoint) {
   const Regex unassigned("\\p{Cn}");
   std::string text;
@@ -131,8 +131,8 @@ TEST_P(AgainstPcre2, EveryCodePoint) {
 class EveryPattern : public testing::TestWithParam<Pattern> {};
 INSTANTIATE_TEST_SUITE_P(Patterns, EveryPattern, testing::ValuesIn(kAll));
 
-// All texts of up to five of these, cut wherever that is allowed: letters of several kinds and of contractions, numbers, marks,
-// what NFC joins, and bytes that are no characters.
+// All texts of up to five symbols, cut at every allowed place: letters of several kinds and of contractions, numbers, marks,
+// characters that NFC joins, and bytes that are no characters.
 TEST_P(EveryPattern, TextsAreCutWhereBothPartsHaveTheirWords) {
   const std::vector<std::string> symbols{"a",      "S",          "'",      " ",      "\n",     "12",
                                          ".",      "/",          "\u4e2d", "\u3002", "\u0301", "\u0915",

@@ -16,7 +16,7 @@ namespace terrace::test {
 struct Backend {
   std::string name;
   int ranks = 1;
-  int ranks_per_machine = 0;  // so many play one machine; 0: all of them are on this one
+  int ranks_per_machine = 0;  // ranks that count as one machine; 0: all ranks
   friend std::ostream& operator<<(std::ostream& out, const Backend& b) {
     out << b.name << " of " << b.ranks;
     return b.ranks_per_machine > 0 ? out << ", " << b.ranks_per_machine << " a machine" : out;
@@ -28,7 +28,7 @@ inline int number_in(const char* variable) {
   return text ? std::atoi(text) : 0;
 }
 
-// Under mpirun the processes are the ranks, and there is nothing else to test.
+// Under mpirun the processes are the ranks, and only `mpi` is tested.
 inline std::vector<Backend> backends() {
   if (const int ranks = number_in("OMPI_COMM_WORLD_SIZE")) return {{"mpi", ranks, number_in("TERRACE_TEST_RANKS_PER_MACHINE")}};
   return {{"self", 1},
@@ -41,7 +41,7 @@ inline std::vector<Backend> backends() {
           {"nccl", 2},
           {"nccl", 3},
           {"nccl", 5},
-          // Two machines; three, of which the last is smaller; many; three of one rank.
+          // Two machines; three with a smaller last one; many; three of one rank each.
           {"threads", 4, 2},
           {"threads", 7, 3},
           {"threads", 13, 2},
@@ -49,7 +49,7 @@ inline std::vector<Backend> backends() {
           {"nccl", 4, 2},
           {"nccl", 5, 2}};
 }
-// Those in which a rank can wait for another.
+// The backends in which a rank can wait for another.
 inline std::vector<Backend> backends_of_many() {
   auto all = backends();
   std::erase_if(all, [](const Backend& b) { return b.ranks == 1; });

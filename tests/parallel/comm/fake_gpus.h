@@ -1,5 +1,5 @@
-// Runs a test's body on ranks of one process with a made-up GPU each, between which a made-up NCCL moves bytes. Kernels of sums
-// run through the emulated lane.
+// Runs a test's body on ranks of one process, each with a fake GPU; a fake NCCL moves bytes between the GPUs. Sum kernels run
+// on the emulated lane.
 #pragma once
 
 #include <random>
@@ -31,12 +31,12 @@ inline std::function<void(CudaStreamHandle, const cuda::FoldWork&)> emulated_fol
 }
 
 struct FakeGpuRank {
-  // Not apart: the contract's tests look into the bytes that they exchange, wherever these are.
+  // `apart` is off because the contract's tests read the bytes that they exchange, on the host or on the GPU.
   std::shared_ptr<FakeCuda> runtime = std::make_shared<FakeCuda>(FakeCuda::Options{
       .apart = false, .pageable_copies = true, .report = [](const std::string& complaint) { ADD_FAILURE() << complaint; }});
   std::shared_ptr<FakeNccl> nccl = std::make_shared<FakeNccl>(runtime);
   std::unique_ptr<Device> device;
-  std::function<void()> before_fold = {};  // on the GPU
+  std::function<void()> before_fold = {};  // runs on the GPU
 
   explicit FakeGpuRank(ThreadPool& pool)
       : device(make_device_on(runtime, pool, {}, [](CudaRuntime&, Device& d) { return make_cpu_math(d.pool()); })) {}
@@ -51,7 +51,7 @@ struct FakeGpuRank {
   }
 };
 
-// What each rank does before the body: to give its GPU or its NCCL a fault.
+// Runs on each rank before the body, for example to give its GPU or its NCCL a fault.
 using Prepare = std::function<void(int rank, FakeGpuRank&)>;
 
 inline Outcome on_fake_gpus(

@@ -1,4 +1,4 @@
-// Under mpirun: rank 1 is killed before its fourth all-reduce. The others must learn who it was, and end.
+// Under mpirun: rank 1 is killed before its fourth all-reduce. The others must name it, and end.
 #include <signal.h>
 #include <unistd.h>
 

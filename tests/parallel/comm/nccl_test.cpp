@@ -1,5 +1,5 @@
-// What NCCL's transport promises beyond the contract: what the host moves and what the GPUs do, and what goes wrong between
-// them.
+// What NCCL's transport promises beyond the contract: which bytes the host moves and which the GPUs, and what happens when
+// something goes wrong between them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ class NcclTest : public testing::Test {
   }
 };
 
-// Enough sums for a fault to lie in the middle of them.
+// Enough sums that a fault can happen in the middle of them.
 void twenty_sums(Rank& rank) {
   const auto stream = rank.device.make_stream("comm");
   std::vector<float> data(5000, 1.0F);
@@ -39,7 +39,7 @@ void twenty_sums(Rank& rank) {
   stream->synchronize();
 }
 
-// Two ranks whose NCCL knows a GPU's memory from the host's, and a span of each.
+// A span of GPU memory and a span of host memory, for ranks whose NCCL tells the two apart.
 struct TwoMemories {
   explicit TwoMemories(Rank& rank) : slab(rank.device.memory().allocate(kPageBytes)), on_host(64) {
     std::iota(on_host.begin(), on_host.end(), static_cast<float>(rank.comm->rank()));
@@ -107,7 +107,8 @@ TEST_F(NcclTest, HostMemoryGoesThroughTheHost) {
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
 }
 
-// A call of its own: the first rank to refuse fails the world, and the other may hear of it wherever it is by then.
+// This call has a test of its own: the first rank that refuses it fails the world, and the other rank may learn of it at any
+// point.
 TEST_F(NcclTest, ASpanBetweenHostAndGpuIsRefused) {
   const auto outcome = on_two_ranks_that_tell_memory_apart([](Rank& rank) {
     const auto stream = rank.device.make_stream("comm");
@@ -120,7 +121,8 @@ TEST_F(NcclTest, ASpanBetweenHostAndGpuIsRefused) {
     EXPECT_THAT(outcome[r], HasSubstr("between device and host memory")) << "rank " << r;
 }
 
-// Sums of more pieces than the slots' two halves, of small integers that bf16 and fp32 hold, by ranks whose folds are held up.
+// Sums of more pieces than the two halves of the slots; the values are small integers, which bf16 and fp32 hold exactly. Tests
+// delay the folds of the ranks.
 void sums_of_many_pieces(Rank& rank) {
   const auto stream = rank.device.make_stream("comm");
   const int ranks = rank.comm->size();
@@ -138,7 +140,7 @@ void sums_of_many_pieces(Rank& rank) {
   for (std::size_t i = 0; i < all.size(); ++i) ASSERT_EQ(all[i], total * static_cast<float>(i % 97)) << i;
 }
 
-// The first fold waits until the next piece is here, which never comes where they take turns.
+// The first fold waits for the next piece, which would never come if pieces and folds took turns.
 TEST_F(NcclTest, TheNextPieceComesWhileOneIsFolded) {
   std::atomic<int> overlapped = 0;
   const auto outcome =
@@ -154,7 +156,7 @@ TEST_F(NcclTest, TheNextPieceComesWhileOneIsFolded) {
   EXPECT_EQ(overlapped, 3);
 }
 
-// Whichever rank is slow: a half is not written before it is folded, and nothing is handed out before it is a sum.
+// Whichever rank is slow, a half is not overwritten before it is folded, and no result is handed out before it is a whole sum.
 TEST_F(NcclTest, SlowFoldsChangeNoSum) {
   const auto outcome = test::on_fake_gpus(3, {.time_limit = 60s}, sums_of_many_pieces, [](int rank, test::FakeGpuRank& gpu) {
     gpu.before_fold = [rank, fold = std::make_shared<int>(0)] {
@@ -164,7 +166,7 @@ TEST_F(NcclTest, SlowFoldsChangeNoSum) {
   for (std::size_t r = 0; r < outcome.size(); ++r) EXPECT_EQ("", outcome[r]) << "rank " << r;
 }
 
-// An order between the two streams that cannot be given ends the run, and the GPU's work with it.
+// If CUDA refuses to order the two streams, the run ends, and the GPU's work with it.
 TEST_F(NcclTest, ARefusedOrderOfStreamsIsAnError) {
   for (const auto call : {test::FakeCuda::Call::stream_wait_event, test::FakeCuda::Call::record_event}) {
     for (const std::uint64_t at : {0, 1, 2, 3, 7}) {
@@ -179,7 +181,7 @@ TEST_F(NcclTest, ARefusedOrderOfStreamsIsAnError) {
   }
 }
 
-// A GPU that fails in one rank's sum.
+// A GPU fails in one rank's sum.
 TEST_F(NcclTest, AGpuThatFailsIsNamedToTheOthers) {
   const auto outcome = test::on_fake_gpus(2, {.time_limit = 60s}, twenty_sums, [](int rank, test::FakeGpuRank& gpu) {
     if (rank == 1) gpu.runtime->fail_operation(10, 700);

@@ -1,5 +1,5 @@
-// Buffers of one dtype with reproducible contents, and the reduction's specification again, one element and one operation at a
-// time.
+// Buffers of one dtype with reproducible contents, and a second implementation of the reduction's specification: one element
+// and one operation at a time.
 #pragma once
 
 #include <algorithm>
@@ -75,7 +75,8 @@ inline MachineSizes machine_sizes(std::size_t ranks, int ranks_per_machine) {
   return sizes;
 }
 
-// The sum of machines [first, first + count): a left part of the greatest power of two that leaves something for the right.
+// The sum of machines [first, first + count): the left part has the greatest power of two that leaves at least one machine for
+// the right part.
 template <class A, class OfMachine>
 A tree_oracle(Fold fold, std::size_t first, std::size_t count, const OfMachine& of_machine) {
   if (count == 1) return of_machine(first);
@@ -103,7 +104,7 @@ A element_oracle(Fold fold, const MachineSizes& sizes, std::size_t ranks, const 
   return old ? folded(fold, *old, sum) : sum;
 }
 
-// Elements [begin, begin + count) of all contributions.
+// Folds elements [begin, begin + count) of all contributions.
 inline Buffer fold_oracle(const Reduction& r, const std::vector<Buffer>& from, std::size_t begin, std::size_t count,
                           const Buffer& onto = {}, const MachineSizes& machines = {}) {
   const auto sizes = r.order == SumOrder::ranks ? MachineSizes{} : machines;
@@ -164,10 +165,10 @@ inline std::vector<float> unpack_oracle(const Buffer& packed) {
 inline std::vector<float> random_floats(std::size_t count, std::uint64_t seed) {
   const auto bytes = random_elements(DType::fp32, count, seed);
   std::vector<float> x(count);
-  std::ranges::copy(bytes, std::as_writable_bytes(std::span(x)).begin());  // of none, too
+  std::ranges::copy(bytes, std::as_writable_bytes(std::span(x)).begin());  // also if there are none
   return x;
 }
-// Contributions of whole blocks, from block `begin` on.
+// Folds whole blocks of all contributions, from block `begin` on.
 inline std::vector<float> fold_blocks_oracle(const std::vector<Buffer>& from, std::size_t begin, std::size_t blocks,
                                              const std::vector<float>& onto = {}, const MachineSizes& machines = {}) {
   std::vector<std::vector<float>> unpacked;

@@ -22,7 +22,7 @@ struct Rank {
   Device& device;
 };
 
-// What each rank's body threw; empty where it ended well. Bodies of ranks in other processes are not seen here.
+// The error that each rank's body threw; empty if it ended well. Ranks in other processes are not included.
 using Outcome = std::vector<std::string>;
 
 inline std::string outcome_of(const std::function<void(Rank&)>& body, std::unique_ptr<Communicator> comm, Device& device) {
