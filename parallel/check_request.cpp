@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <terrace/core/block8.h>
 #include <terrace/core/refused_setting.h>
 #include <terrace/core/usage_errors.h>
@@ -9,12 +11,32 @@
 #include <terrace/optimizers/recipe.h>
 #include <terrace/parallel/check_tensor.h>
 #include <terrace/parallel/degrees.h>
-#include <terrace/parallel/freeze.h>
 #include <terrace/parallel/run_mesh.h>
 #include <terrace/parallel/skips.h>
 
 namespace terrace {
 namespace {
+
+bool has_frozen(const Model& model, const PlanRequest& request) {
+  if (!request.freeze.empty()) return true;
+  return std::ranges::any_of(model.layers,
+                             [](const auto& layer) { return std::ranges::any_of(layer->params(), &ParamSpec::frozen); });
+}
+
+void demand_what_works_with_frozen(const Model& model, const PlanRequest& request) {
+  if (!request.trains() || !has_frozen(model, request)) return;
+  const auto refuse = [](const char* setting, const std::string& what) {
+    throw RefusedSetting(setting, fmt::format("frozen parameters (`freeze`, `lora-rank`) do not work with {}", what));
+  };
+  if (request.pipeline && request.pipeline->schedule.asynchronous())
+    refuse("schedule", "an asynchronous schedule yet\n  give a synchronous one, such as `schedule` 1f1b");
+  if (request.pipeline && placement_of(*request.pipeline).replicas() > 1)
+    refuse("schedule", "a schedule in two directions yet\n  give another one, such as `schedule` 1f1b");
+  if (model.tensor.is_grid()) refuse("tp-mode", "tensor ranks in a grid yet\n  give `tp-mode` 1d");
+  if (request.data.local) refuse("sync-interval", "averages of weights yet\n  give `sync-interval` 1");
+  for (const auto& layer : model.layers)
+    if (layer->skips_from()) refuse("skips", "skip connections yet\n  leave out `skips`");
+}
 
 void demand_asynchronous(const Model& model, const PlanRequest& request) {
   const auto& s = request.pipeline->schedule;
@@ -264,7 +286,7 @@ void check_request(const Model& model, const PlanRequest& request) {
   errors.gather([&] { demand_rank(model, request); });
   errors.gather([&] { demand_zigzag(model, request); });
   errors.gather([&] { demand_layers(model, request); });
-  errors.gather([&] { check_frozen(model, request); });
+  errors.gather([&] { demand_what_works_with_frozen(model, request); });
   errors.throw_if_any();
 }
 

@@ -6,7 +6,6 @@
 
 #include <terrace/core/block8.h>
 #include <terrace/parallel/gradient_squares.h>
-#include <terrace/parallel/programs.h>
 #include <terrace/parallel/step_map.h>
 
 namespace terrace {
@@ -330,10 +329,10 @@ std::optional<Collective> squares_of(const StepMap& map) {
                        Reduction::sum(DType::fp64));
 }
 
-std::set<Members> members_of(const StepMap& map, const Programs& programs) {
+std::set<Members> members_of(const StepMap& map, std::span<const Program* const> programs) {
   std::set<Members> all{losses_of(map).members, {kAllRanks - kBatchAxes}};  // the second: an evaluation's losses
   if (const auto squares = squares_of(map)) all.insert(squares->members);
-  for (const auto* const program : programs.all())
+  for (const auto* const program : programs)
     for (const auto& action : program->actions)
       for (const auto& collective : collectives_of(map, action)) all.insert(collective.members);
   return all;

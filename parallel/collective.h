@@ -20,7 +20,6 @@
 namespace terrace {
 
 class StepMap;
-struct Programs;
 
 // Bytes inside a run of chunks that are adjacent in memory. All chunks of the run count as used, even if only a part of the
 // bytes is.
@@ -52,7 +51,7 @@ Collective losses_of(const StepMap& map);
 // The sum of one update's squares over the ranks that together hold one replica of the state; empty if each rank has them all.
 std::optional<Collective> squares_of(const StepMap& map);
 // The members of all collectives in these programs.
-std::set<Members> members_of(const StepMap& map, const Programs& programs);
+std::set<Members> members_of(const StepMap& map, std::span<const Program* const> programs);
 
 // The bytes on the wire: the result of a gather, the input of a reduction, or a message.
 std::uint64_t wire_bytes(const Collective& collective);

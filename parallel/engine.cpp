@@ -137,7 +137,8 @@ struct Engine::Impl {
     auto& device = *options.device;
     if (options.communicator) ranks.emplace(*options.communicator, device);
     if (options.communicator || map.data().reduces() || map.pipeline().asynchronous())
-      groups.emplace(options.communicator, ranks ? &*ranks : nullptr, map.mesh(), map.rank(), members_of(map, plan.programs));
+      groups.emplace(options.communicator, ranks ? &*ranks : nullptr, map.mesh(), map.rank(),
+                     members_of(map, plan.programs.all()));
 
     options.store.capacity_bytes = plan.capacity.disk;
     options.store.generations = plan.generations;

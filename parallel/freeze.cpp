@@ -8,7 +8,6 @@
 
 #include <terrace/core/edit_distance.h>
 #include <terrace/core/refused_setting.h>
-#include <terrace/parallel/plan_request.h>
 
 namespace terrace {
 namespace {
@@ -68,12 +67,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\n") - first + 1);
 }
 
-bool has_frozen(const Model& model, const PlanRequest& request) {
-  if (!request.freeze.empty()) return true;
-  return std::ranges::any_of(model.layers,
-                             [](const auto& layer) { return std::ranges::any_of(layer->params(), &ParamSpec::frozen); });
-}
-
 }  // namespace
 
 std::vector<std::string> parse_freeze(std::string_view text) {
@@ -110,21 +103,6 @@ void apply_freeze(std::span<const std::string> patterns, const Model& model, std
       any |= !param.frozen;
     }
   if (!patterns.empty() && !any) throw RefusedSetting("freeze", "`freeze` leaves no parameter to train\n  give fewer patterns");
-}
-
-void check_frozen(const Model& model, const PlanRequest& request) {
-  if (!request.trains() || !has_frozen(model, request)) return;
-  const auto refuse = [](const char* setting, const std::string& what) {
-    throw RefusedSetting(setting, fmt::format("frozen parameters (`freeze`, `lora-rank`) do not work with {}", what));
-  };
-  if (request.pipeline && request.pipeline->schedule.asynchronous())
-    refuse("schedule", "an asynchronous schedule yet\n  give a synchronous one, such as `schedule` 1f1b");
-  if (request.pipeline && placement_of(*request.pipeline).replicas() > 1)
-    refuse("schedule", "a schedule in two directions yet\n  give another one, such as `schedule` 1f1b");
-  if (model.tensor.is_grid()) refuse("tp-mode", "tensor ranks in a grid yet\n  give `tp-mode` 1d");
-  if (request.data.local) refuse("sync-interval", "averages of weights yet\n  give `sync-interval` 1");
-  for (const auto& layer : model.layers)
-    if (layer->skips_from()) refuse("skips", "skip connections yet\n  leave out `skips`");
 }
 
 }  // namespace terrace

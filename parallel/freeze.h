@@ -19,15 +19,10 @@
 
 namespace terrace {
 
-struct PlanRequest;
-
 // The patterns, separated by commas, in `text`. Empty text: none.
 std::vector<std::string> parse_freeze(std::string_view text);
 
 // params[layer]: the model's parameters. A tied parameter is frozen if the declaration that it repeats is.
 void apply_freeze(std::span<const std::string> patterns, const Model& model, std::vector<std::vector<ParamSpec>>& params);
-
-// Refuses settings that do not support frozen parameters.
-void check_frozen(const Model& model, const PlanRequest& request);
 
 }  // namespace terrace
