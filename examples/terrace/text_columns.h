@@ -14,7 +14,7 @@ namespace terrace::cli {
 std::size_t columns_of(std::string_view text);
 // The text, or its beginning and "…".
 std::string cut(std::string_view text, std::size_t columns);
-// Lines of so many columns, broken at spaces. A word that is longer has a line of its own.
+// Lines of at most `columns` columns, broken at spaces. A longer word has a line of its own.
 std::vector<std::string> wrapped(std::string_view text, std::size_t columns);
 
 }  // namespace terrace::cli
