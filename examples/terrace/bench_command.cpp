@@ -79,7 +79,7 @@ std::string type_of(const Flag& flag) {
   return std::holds_alternative<std::filesystem::path*>(flag.target) ? "PATH" : "TEXT";
 }
 
-// One bench, and its part of the command line.
+// One bench and its part of the command line.
 struct Entry {
   std::unique_ptr<bench::Bench> bench;
   RunConfig config;

@@ -111,14 +111,14 @@ void list(const std::filesystem::path& run, std::span<const std::filesystem::pat
   fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// A damaged store is removed too, and one whose rank's folder is missing in between. A store that a live run holds is not.
+// Also removes a damaged store, and stores behind a rank whose folder is missing. A store that a live run holds stays.
 void remove_stores(const std::filesystem::path& run, std::span<const std::filesystem::path> given) {
   for (const auto& folder : store_folders_of_run(run, given)) remove_store(folder);
   remove_kept_commits(run);
   forget_run(run);
 }
 
-// The stores that are not there: lost, or of ranks on other machines. Takes them out of `all`.
+// Takes the missing stores out of `all` and names them: they are lost, or of ranks on other machines.
 std::string take_missing(std::vector<ChunkStore::Options>& all) {
   std::string missing;
   for (std::size_t r = 0; r < all.size(); ++r)

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All that decides the tokens and what the reading tells, beside the data, and a number to be raised when the same would give
-// others.
+// Everything except the data that decides the tokens and what the reading reports. kVersion is raised when the same inputs give
+// other results.
 std::string decides_tokens(const RunConfig& config, const lm::Tokenizer& tokenizer) {
   constexpr int kVersion = 1;
   const auto named = lm::read_tokenizer_config(tokenizer_of(config).parent_path());
@@ -32,7 +32,7 @@ std::string decides_tokens(const RunConfig& config, const lm::Tokenizer& tokeniz
   return all;
 }
 
-// Nothing where there is none, or one that cannot be used.
+// Returns nothing if there is no file, or if it cannot be used.
 std::optional<lm::EncodedConversations> found(const fs::path& file, const fs::path& data, std::uint64_t room, bool warns) try {
   if (std::error_code error; !fs::exists(file, error)) return {};
   return lm::EncodedConversations(file, data, room);
