@@ -25,7 +25,7 @@ RankPipe::RankPipe() {
 
 std::string RankPipe::name() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), from_.get()); }
 
-// Each rank has written a zero, and one that failed its code. Where no byte is left, the end of the file means that no rank has
+// Each rank has written a zero, and its exit code if it failed. After the last byte, the end of the file means that no rank has
 // the pipe open.
 bool RankPipe::read_bytes() {
   std::array<char, 64> bytes{};

@@ -44,7 +44,8 @@ std::string beginning(std::string_view name, std::string_view title) {
                      title, name, name);
 }
 
-// In a cell of a table. A | would end the cell, and Markdown would read the others as HTML, emphasis or code.
+// Escapes text for a cell of a table. A | would end the cell, and Markdown would read other characters as HTML, emphasis or
+// code.
 std::string in_cell(std::string_view text) {
   std::string out;
   for (const char c : text) {

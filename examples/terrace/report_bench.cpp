@@ -105,7 +105,7 @@ std::string bars(const Results& results, const Speed& speed) {
   return svg(kWidth, top + 44, fmt::format("{} by test", speed.unit), content);
 }
 
-// To the right the nines of the percentile, upward the logarithm of the time, so that the tails are visible.
+// The x axis counts the nines of the percentile, and the y axis is the logarithm of the time, so that the tails are visible.
 std::string latency_curves(Results results) {
   std::erase_if(results, [](const ordered_json& r) { return !(number(r, "p50_us") > 0) || !(number(r, "p999_us") > 0); });
   if (results.empty()) return "";

@@ -86,7 +86,7 @@ lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokeni
   return settings;
 }
 
-// No file that is read may have the name of one that is written; a file of Megatron has two names.
+// No input may have the name of an output; a Megatron file has two names.
 void demand_outputs(const Words& words, const lm::TokenizeSettings& settings) {
   auto read = words.files;
   read.push_back(words.tokenizer);

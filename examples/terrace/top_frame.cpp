@@ -48,7 +48,7 @@ class Frame {
     lines_.push_back("  " + cut(state, columns_ - 2));
   }
 
-  // The parts stand side by side as long as there is room, and each part stays whole.
+  // Puts the parts side by side as long as there is room, and never divides a part.
   void row(std::string_view key, const std::vector<std::string>& parts) {
     const auto room = columns_ - kKeyColumns;
     auto begin = [&, first = true]() mutable {
@@ -107,7 +107,7 @@ void progress(Frame& frame, const RunStatus& run) {
   const auto done = run.recent.back().step;
   const double step_s = typical_step_time(run.recent);
   std::vector<std::string> parts{run.last_step == 0 ? fmt::format("{}", done) : fmt::format("{}/{}", done, run.last_step)};
-  if (run.last_step > 0)  // fewer than were done, if the run was resumed with fewer
+  if (run.last_step > 0)  // less than the done steps, if the run was resumed with fewer
     parts.push_back(
         fmt::format("{:.1f} %", std::min(100.0, 100 * static_cast<double>(done) / static_cast<double>(run.last_step))));
   if (run.state == RunStatus::State::running && run.last_step > done)

@@ -28,7 +28,7 @@ struct Raw {
 
 constexpr std::uint64_t kMostTraceBytes = kGiB;
 
-// A member of any other type, in a damaged file, is as if it were absent.
+// A member of another type, in a damaged file, counts as absent.
 double number_in(const json& event, const char* key) {
   const auto found = event.find(key);
   return found != event.end() && found->is_number() ? found->get<double>() : 0;

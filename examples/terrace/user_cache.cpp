@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a large file a sample and its time: reading all of it at each start would take long, and a copy is only read again. What a
-// packed file has is known from its own bytes.
+// Of a large file, a sample and its time count: reading all of it at each start would take long, and a copy of it is only
+// processed again. Of a packed file, the packed bytes count.
 std::string content_of(const fs::path& file) {
   constexpr std::uint64_t kWhole = kGiB, kSample = 256 * kMiB;
   if (fs::file_size(file) <= kWhole) return describe_content(file, kUnlimited);
