@@ -44,9 +44,9 @@ RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, co
   return simulate_ranks(plans, model, costs_of, profile, {.steps = steps, .traces = traces});
 }
 
-// The time of a step of all ranks together, with what their walks move. Empty if the programs have so many actions that the
-// simulation would take too long, or if the budgets are so tight that a rank fits only with the commits and evaluations between
-// its steps, which this simulation leaves out.
+// The time of a step of all ranks together, with what their walks move. Empty if the simulation would take too long because the
+// programs have too many actions. Also empty if the budgets are very tight: a rank may fit only with the commits and
+// evaluations between its steps, and this simulation leaves these out.
 std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
   constexpr std::uint64_t kTimedActions = 1'000'000;  // take some seconds, and 300 bytes each
   std::uint64_t actions = 0;

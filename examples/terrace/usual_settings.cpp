@@ -16,7 +16,7 @@ namespace {
 constexpr double kRateOfPublished = 1e-5, kRateOfAdapters = 2e-4;
 constexpr double kFallsTo = 0.1;  // share of --lr, if --min-lr is not given with it
 
-// Existing adapters define their rank, alpha and targets.
+// With --init-adapter, the rank, alpha and targets come from the adapters.
 void complete_adapters(RunConfig& c) {
   if (c.init_adapter.empty() || (c.lora_rank > 0 && !c.lora_targets.empty())) return;
   const auto told = lm::adapter_settings(c.init_adapter, lm::family_named(c.model), c.experts > 0);
