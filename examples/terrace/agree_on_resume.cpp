@@ -65,8 +65,7 @@ std::vector<std::vector<std::string>> paths_of_ranks(const RunDir& dir, Team& te
   team.together([&] { mine = nlohmann::json(recorded_paths(dir)).dump(); });
   const auto texts = team.texts(mine);
   std::vector<std::vector<std::string>> all;
-  if (std::ranges::adjacent_find(texts, std::ranges::not_equal_to{}) == texts.end())
-    return all;  // all ranks have the same paths
+  if (std::ranges::adjacent_find(texts, std::ranges::not_equal_to{}) == texts.end()) return all;  // all have the same paths
   for (const auto& text : texts) all.push_back(nlohmann::json::parse(text).get<std::vector<std::string>>());
   return all;
 }

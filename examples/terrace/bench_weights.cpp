@@ -87,9 +87,8 @@ double processor_seconds() {
 // The figures of one direction.
 struct Way {
   std::string_view op;
-  std::vector<double> seconds, processor = {},
-                               disk_seconds = {};  // of each run; disk_seconds: the disk alone, with the same bytes
-  std::uint64_t peak_bytes = 0;                    // resident
+  std::vector<double> seconds, processor = {}, disk_seconds = {};  // of each run; the disk alone, same bytes
+  std::uint64_t peak_bytes = 0;                                    // resident memory
 
   void time(const std::function<void()>& work) {
     take_peak_resident_bytes();

@@ -10,7 +10,7 @@ namespace terrace::cli {
 
 struct BuildFacts {
   struct Library {
-    std::string_view name, version;  // an empty version: the library was left out
+    std::string_view name, version;  // empty version: the library was left out
   };
   std::string_view compiler;  // "GNU 12.2.0, Release"
   std::array<Library, 8> libraries;

@@ -102,7 +102,7 @@ class Chat {
           fmt::print("{}", shown_on(STDOUT_FILENO, std::string(more)));
           std::fflush(stdout);
         });
-    interrupted = false;  // before the line ends: a reader that sees it interrupts the next answer
+    interrupted = false;  // reset before the line ends: a reader of the line may then interrupt the next answer
     const nlohmann::json object{{"answer", answer}, {"tokens", tokens.size() - before}, {"end", name_of(end)}};
     fmt::print("{}\n", line_.config.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
     std::fflush(stdout);

@@ -15,7 +15,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr std::int64_t kMostSequences = 64;      // a step: more are rarely used to fine-tune
+constexpr std::int64_t kMostSequences = 64;      // in a step: more are rarely used to fine-tune
 constexpr std::int64_t kLeastStepsOfEpoch = 32;  // fewer updates learn less from the same data
 constexpr double kWorthSplitting = 0.95;         // a split must take less than this share of the time for a sequence
 constexpr double kWorthDoubling = 0.9;           // the same, for each doubling: larger batches learn more slowly

@@ -75,7 +75,7 @@ std::int64_t more_mlp_row_tiles(const RunConfig& c) {
   return 2 * c.mlp_row_tiles * kLeastRows <= rows_of(c) ? 2 * c.mlp_row_tiles : c.mlp_row_tiles;
 }
 std::int64_t more_attention_tiles(const RunConfig& c) {
-  constexpr std::int64_t kLeastResults = 64;  // of a tile, of q
+  constexpr std::int64_t kLeastResults = 64;  // of q, in a tile
   const auto model = model_config(c);
   const auto q = model.heads * model.head_dim() / c.tp, kv = q / model.heads * model.kv_heads;
   for (auto tiles = c.attention_tiles + 1; tiles * kLeastResults <= q; ++tiles)

@@ -97,7 +97,7 @@ void verify(const Stores& stores, const std::string& missing, const std::filesys
 void list(const std::filesystem::path& run, std::span<const std::filesystem::path> given, bool json) {
   auto all = kept_commits(run);
   if (const auto last = last_step_of(run, given)) {
-    std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == *last; });  // copied, but not replaced yet
+    std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == *last; });  // the last commit is copied already
     all.push_back({.step = *last, .directory = run});
   }
   if (!json) {

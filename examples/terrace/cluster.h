@@ -22,7 +22,7 @@ struct ClusterProfile {
 
   struct {                                                                          // if the nodes have GPUs
     std::uint64_t memory = 0;                                                       // bytes
-    double matmul_bf16_flop_s = 0, matmul_fp32_flop_s = 0, matmul_fp64_flop_s = 0;  // that a matrix product reaches
+    double matmul_bf16_flop_s = 0, matmul_fp32_flop_s = 0, matmul_fp64_flop_s = 0;  // reached by a matrix product
     double memory_bytes_s = 0;                                                      // of kernels, reads and writes together
     double upload_bytes_s = 0, download_bytes_s = 0;                                // of its link to the host
   } gpu;

@@ -305,7 +305,7 @@ void check_arguments(const CommandLine& line) {
     if (one && words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
     std::error_code error;
     const bool bench =
-        report && words.size() == 1 && fs::is_regular_file(words[0], error);  // written by `terrace bench --json`
+        report && words.size() == 1 && fs::is_regular_file(words[0], error);  // a file written by `terrace bench --json`
     for (const auto& word : words)
       if (!bench && !fs::is_directory(word, error))
         refuse(fmt::format("{}: \"{}\" is not a directory", line.command, word), line.command);
@@ -584,7 +584,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
   say(to, each_with_error(printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);
-} catch (const std::bad_alloc&) {  // made by the error or its text: nothing here needs memory
+} catch (const std::bad_alloc&) {  // thrown by the error or its text: what follows needs no memory
   say(to,
       "error: no memory is left for the program itself\n"
       "  raise the limit (`ulimit -v`, the cgroup's memory.max), end other programs, or lower --host-memory and "

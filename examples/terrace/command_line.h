@@ -65,7 +65,7 @@ struct CommandLine {
   GenerateOptions generate;
   EvalOptions eval;
   std::vector<RunConfig> configs;  // eval: one for each directory; `config` is the first
-  ChatOptions chat;                // together with the sampling of `generate`
+  ChatOptions chat;                // used together with the sampling of `generate`
   PlanOptions plan;
   bool merge = false;              // ckpt export: merges a run's adapters into its weights
   bool once = false;               // top: prints one frame and ends

@@ -51,7 +51,7 @@ lm::EncodedConversations encoded_conversations(const fs::path& data, const RunCo
   const CachedFile file(data, decides_tokens(config, tokenizer), ".talk");
   if (auto kept = found(file.path(), data, room, false)) return *std::move(kept);
   const auto lock = file.lock();
-  if (auto made = found(file.path(), data, room, true)) return *std::move(made);  // by another process meanwhile
+  if (auto made = found(file.path(), data, room, true)) return *std::move(made);  // another process has made it meanwhile
   MakingNote note("encoding", data);
   lm::encode_conversations(data, file.path(), format, config.on_bad_line == "skip" ? lm::BadLine::skip : lm::BadLine::stop,
                            [&](std::uint64_t read, std::uint64_t of) { note(read, of); });

@@ -41,7 +41,7 @@ class DataContent {
   [[nodiscard]] const std::string& sample_of(File& file) const;
 
   std::vector<File> files_;
-  std::uint64_t sampled_bytes_;  // of each file, at most
+  std::uint64_t sampled_bytes_;  // the most that is read of a file
   std::string doubt_;
 };
 

@@ -34,10 +34,10 @@ using Pointer = nlohmann::json::json_pointer;
 struct Untold {
   const char* name;
   const char* flag;
-  double used;     // by the run
-  bool given;      // by the user, who then decides
-  bool varies;     // between models of the family
-  lm::Words keys;  // in config.json; --save writes the last word of the first key as metadata
+  double used;     // what the run uses
+  bool given;      // the user has given it, and then decides
+  bool varies;     // it differs between models of the family
+  lm::Words keys;  // its keys in config.json; --save writes the last word of the first one as metadata
 };
 
 std::vector<Untold> untold_of(const RunConfig& c) {

@@ -44,13 +44,13 @@ class CommitKeeper {
   void begin() const;          // removes what a killed run left unfinished; only warns if that fails
   void copy_last_commit();     // if there is one; continues during the steps
   void finish_copy();          // before the next commit
-  void remove_oldest() const;  // after it
+  void remove_oldest() const;  // after the next commit
   void drop_copy();            // at the end of a run: its last commit needs no copy
 
  private:
   [[nodiscard]] bool keeps() const { return config_.ckpt_keep > 1; }
   [[nodiscard]] std::uint64_t state_bytes() const;
-  bool begin_copy(std::uint64_t step);  // on the first rank; false: the commit is not copied
+  bool begin_copy(std::uint64_t step);  // only called on the first rank; false: the commit is not copied
 
   const RunConfig& config_;
   const RunDir& dir_;

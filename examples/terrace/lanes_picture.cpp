@@ -14,7 +14,7 @@ namespace {
 constexpr double kLeft = 190, kTop = 48, kWidth = 1200, kRow = 16, kGap = 6, kLetter = 6;
 
 struct Look {
-  std::string_view begins;  // the beginning of an action's name
+  std::string_view begins;  // how the name of an action begins
   const char* fill;
   const char* what;
 };

@@ -118,7 +118,7 @@ class ErrorOutput {
       text_.erase(0, end + 1);
     }
   }
-  // After a pause in the output, the last block is complete, unless its last line is not.
+  // After a pause in the output, the last block is complete, unless its last line is incomplete.
   void pause() {
     if (text_.empty()) end_block();
   }
@@ -202,7 +202,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
   void restore() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
   [[nodiscard]] int descriptor() const { return file_.get(); }
-  [[nodiscard]] int next() const {  // 0: none
+  [[nodiscard]] int next() const {  // 0: no signal is waiting
     signalfd_siginfo info{};
     return ::read(file_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
   }
@@ -238,10 +238,10 @@ class Signals {
 
 // mpirun ends soon after its last rank, but it has been seen to wait for ever for ranks that died while they started.
 constexpr auto kAfterLastRank = std::chrono::seconds(10);
-constexpr auto kBeforeKill = std::chrono::seconds(2);  // after SIGTERM
+constexpr auto kBeforeKill = std::chrono::seconds(2);  // from SIGTERM on
 
 struct End {
-  int status = 0;     // of waitpid()
+  int status = 0;     // from waitpid()
   int signal = 0;     // the last stop signal that was forwarded; 0: none
   bool hung = false;  // mpirun outlived its ranks, and was ended
 };
@@ -256,7 +256,7 @@ bool takes_output() {
 End attend(pid_t mpirun, const Signals& signals, RankPipe& ranks, int error_pipe, ErrorOutput& out) {
   using Clock = std::chrono::steady_clock;
   End end;
-  std::optional<Clock::time_point> without_ranks;  // since when
+  std::optional<Clock::time_point> without_ranks;  // since when no rank is left
   const auto end_mpirun_that_hangs = [&] {
     if (!ranks.all_ended() || !takes_output()) return without_ranks.reset();
     const auto now = Clock::now();
@@ -377,7 +377,7 @@ Exit launch_command(int argc, const char* const* argv) {
       fmt::print("{}", word == "-h" ? brief_help(describe_launch()) : full_help(describe_launch(), help_columns()));
       return Exit::ok;
     }
-    if (ranks && !word.starts_with('-')) break;  // the command, without -- before it
+    if (ranks && !word.starts_with('-')) break;  // the command begins, without -- before it
     if (word != "-n" && word != "--mpirun")
       throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), Exit::usage);
     if (at + 1 == argc) throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), Exit::usage);

@@ -27,7 +27,7 @@ struct Names {
 // only for a process that Slurm started as a numbered task.
 constexpr Names kRanks[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-    {"PMI_SIZE", "PMI_RANK"},  // also PALS, Intel MPI, and Slurm's and Flux's PMI
+    {"PMI_SIZE", "PMI_RANK"},  // also of PALS and Intel MPI, and of the PMI of Slurm and Flux
     {"PMI_SIZE", "PALS_RANKID"},
     {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},

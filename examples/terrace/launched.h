@@ -13,7 +13,7 @@ namespace terrace::cli {
 
 struct Launched {
   int ranks = 1, rank = 0;
-  int local_ranks = 1, local_rank = 0;  // of this machine
+  int local_ranks = 1, local_rank = 0;  // on this machine
   std::string said_by;                  // the variable with the number of ranks
 };
 

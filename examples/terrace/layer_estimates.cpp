@@ -14,7 +14,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr std::uint32_t kMicroBatches = 2;   // the first and the last one of a step differ from those between them
-constexpr std::uint64_t kMostChunks = 2048;  // of a kind in a large model; its chunks have at most kLargestChunk elements
+constexpr std::uint64_t kMostChunks = 2048;  // chunks of a kind in a large model, of at most kLargestChunk elements
 constexpr std::uint64_t kLargestChunk = 128 * kMiB;
 
 // All blocks are like the first one, unless skip connections join distant layers.

@@ -30,7 +30,7 @@ struct StepMetrics {
   std::uint64_t step = 0;      // counts from 1; the number of finished steps
   std::optional<double> loss;  // absent: the step had no targets, so it changed nothing
   double grad_norm = 0, lr = 0;
-  std::uint64_t tokens = 0;  // of this step
+  std::uint64_t tokens = 0;  // in this step
   double step_time_s = 0, tokens_per_s = 0;
   std::uint64_t device_peak_bytes = 0, host_peak_bytes = 0, nvme_peak_bytes = 0;
   std::uint64_t read_bytes = 0, write_bytes = 0, h2d_bytes = 0, d2h_bytes = 0;

@@ -32,9 +32,8 @@ namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kBaseWithoutRotation =
-    10000;                                 // recorded by runs of families without rotary positions, since the first version
-constexpr std::size_t kLongMessage = 200;  // most characters of a message of the TOML library, which quotes the text
+constexpr double kBaseWithoutRotation = 10000;  // recorded by all runs of families without rotary positions
+constexpr std::size_t kLongMessage = 200;       // characters of a TOML error, which quotes the text
 
 template <class T>
 using Of = T RunConfig::*;

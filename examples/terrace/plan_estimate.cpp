@@ -86,7 +86,7 @@ Moves moves_of(const Work& work, const LayerEstimate& sum, double device) {
     moves.host += activations;
   }
   excess -= activations;
-  const double passed = std::clamp(excess, 0.0, state);  // moves: weights twice a round, gradients down and up again
+  const double passed = std::clamp(excess, 0.0, state);  // it moves: weights twice a round, gradients down and up again
   moves.up += (2 * rounds - 1) * passed;
   moves.down += rounds * passed * (state == 0 ? 0 : sum.gradients / state);
   moves.host += passed;
@@ -155,7 +155,7 @@ class Estimator {
   // The values of a setting to try. The fastest one counts, as in the planner.
   [[nodiscard]] std::vector<bool> recomputes() const {
     if (c_.recompute == "none") return {false};
-    if (c_.recompute != "auto") return {true};  // a number of layers, too
+    if (c_.recompute != "auto") return {true};  // also for a number of layers
     return c_.pp == 1 ? std::vector{false, true} : std::vector{false};
   }
   [[nodiscard]] std::vector<bool> places() const {

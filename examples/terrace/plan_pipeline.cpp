@@ -36,7 +36,7 @@ void write_file(const std::filesystem::path& file, const std::string& text) try 
 }
 
 constexpr std::uint64_t kSteps = 4;
-constexpr std::uint64_t kFewestSteps = 3;  // if programs have very many actions: the first step differs from the others
+constexpr std::uint64_t kFewestSteps = 3;  // even with very many actions, because the first step differs from the others
 
 RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile,
                           std::uint64_t steps = kSteps, std::vector<Trace>* traces = nullptr) {
@@ -48,7 +48,7 @@ RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, co
 // programs have too many actions. Also empty if the budgets are very tight: a rank may fit only with the commits and
 // evaluations between its steps, and this simulation leaves these out.
 std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
-  constexpr std::uint64_t kTimedActions = 1'000'000;  // take some seconds, and 300 bytes each
+  constexpr std::uint64_t kTimedActions = 1'000'000;  // these take some seconds, and 300 bytes each
   std::uint64_t actions = 0;
   for (const auto& plan : plans) actions += plan.programs.steady.actions.size();
   const auto steps = std::clamp(kTimedActions / std::max<std::uint64_t>(1, actions), std::uint64_t{0}, kSteps);

@@ -188,7 +188,7 @@ class Search {
           fewest > 0 ? extrapolated(config, fewest, profile_, pool_, abandons) : planned(config, profile_, pool_, abandons);
     } catch (const Abandoned&) {
       return false;
-    } catch (const Error& error) {  // no schedule fits, or no walk does
+    } catch (const Error& error) {  // no schedule or no walk fits
       result = refused(config, error.what());
     }
     result.estimate_s = found.estimate_s;
@@ -212,7 +212,7 @@ class Search {
   std::vector<double> least_s_;
   std::vector<std::size_t> order_;  // candidates that arithmetic does not refuse, by estimate
   std::mutex mutex_;
-  std::vector<double> best_s_;  // ascending
+  std::vector<double> best_s_;  // step times, ascending
 };
 
 }  // namespace

@@ -51,11 +51,11 @@ struct SearchLimits {
   std::int64_t plans = 0;            // how many are planned, the best by estimate; 0: all
   std::size_t wanted = 0;            // a candidate that cannot be among this many best is not planned; 0: all are
   bool extrapolates = false;         // derives the step of very many micro-batches from plans with fewer
-  std::function<double()> now = {};  // seconds; empty: of a steady clock
+  std::function<double()> now = {};  // returns seconds; empty: a steady clock
 };
 
-// All candidates: simulated ones, fastest first; estimated ones, fastest first; slower ones; those that do not fit, least
-// missing first.
+// Returns all candidates in this order: simulated, fastest first; estimated, fastest first; slower; those that do not fit,
+// least missing first.
 std::vector<FoundPlan> search_plans(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile,
                                     const SearchLimits& limits = {});
 

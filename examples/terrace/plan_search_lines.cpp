@@ -110,7 +110,7 @@ Exit plan_search(const RunConfig& given, const SearchSpace& space, const Machine
                     space.ranks, space.sequences),
         Exit::usage);
   const auto lacking = count(found, Known::too_large) + count(found, Known::refused);
-  const auto fitting = std::ssize(found) - lacking;  // including those of which it is not known
+  const auto fitting = std::ssize(found) - lacking;  // or not known to fit
   if (given.json) {
     auto plans = nlohmann::json::array();
     for (const auto& f : found) plans.push_back(to_json(f));

@@ -17,15 +17,15 @@ namespace terrace::cli {
 struct Preset {
   std::string_view name, text;  // TOML for apply_toml()
 
-  [[nodiscard]] std::string_view about() const;    // its first line
-  [[nodiscard]] std::string_view machine() const;  // empty: any
+  [[nodiscard]] std::string_view about() const;    // the first line of the text
+  [[nodiscard]] std::string_view machine() const;  // empty: any machine
   [[nodiscard]] bool needs_model() const;
 };
 
 std::span<const Preset> presets();  // sorted by name
 const Preset& preset_named(std::string_view name);
 std::string preset_names(std::string_view between);
-std::string preset_list();  // of `terrace help presets`
+std::string preset_list();  // text of `terrace help presets`
 
 inline constexpr std::string_view kListPresets = "help";  // given in place of a name: lists the presets
 

@@ -20,7 +20,7 @@ RankPipe::RankPipe() {
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
     throw Error(fmt::format("launch: no pipe can be made: {}", describe_errno(errno)));
   from_ = FileHandle(ends[0]);
-  const FileHandle unused(ends[1]);  // ranks open their own
+  const FileHandle unused(ends[1]);  // each rank opens its own end
 }
 
 std::string RankPipe::name() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), from_.get()); }
@@ -61,7 +61,7 @@ bool write_byte(const FileHandle& pipe, int code) {
 
 void hold_rank_pipe() {
   auto pipe = open_rank_pipe();
-  if (write_byte(pipe, 0)) static_cast<void>(pipe.release());  // until the process ends
+  if (write_byte(pipe, 0)) static_cast<void>(pipe.release());  // stays open until the process ends
 }
 
 void tell_rank_pipe(int code) { static_cast<void>(write_byte(open_rank_pipe(), code)); }

@@ -189,7 +189,7 @@ std::string warnings_of_run(const json& plan) try {
   for (const auto& warning : plan.value("warnings", json::array()))
     out += missing("Warning: " + escape(warning.get<std::string>()) + ".");
   return out;
-} catch (const json::exception&) {  // no plan, or not as a run writes it
+} catch (const json::exception&) {  // there is no plan, or it is not as a run writes it
   return {};
 }
 

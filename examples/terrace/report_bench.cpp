@@ -191,7 +191,7 @@ std::string sections_of(const std::string& bench, const Results& results) {
     if (with.empty()) continue;
     out +=
         section(title(speed.unit), "Medians of the runs; the line at the end of a bar shows their spread.", bars(with, speed));
-    break;  // one picture of speed a bench
+    break;  // one picture of speed for each bench
   }
   if (const auto curves = latency_curves(results); !curves.empty())
     out += section(title("latency"), "From handing a request over to seeing its end; a deep queue's waiting is part of it.",

@@ -15,7 +15,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr double kWidth = 720;
-constexpr double kNames = 112;  // in front of lanes and tiers; "communication" is the longest
+constexpr double kNames = 112;  // width of the names of lanes and tiers; "communication" is the longest
 using Points = std::vector<std::pair<double, double>>;
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
@@ -215,7 +215,7 @@ std::string tier_chart(const TraceWindow& window) {
                     .x_high = window.seconds,
                     .y_low = 0,
                     .y_high = std::max(found->peak, 1.0) * 1.08};
-    // Reserved bytes change at once: steps, not slopes.
+    // Reserved bytes change at once, so the curve has steps instead of slopes.
     Points stairs;
     double before = found->values.front().second;
     for (const auto& [at, value] : found->values) {

@@ -19,14 +19,14 @@ struct RunConfig {
   std::int64_t head_dim = 0;                                                // 0: hidden ÷ heads
   std::int64_t seq_len = 256, vocab = 256;
   double rope_base = 0, norm_eps = 0;             // 0: as usual in the family
-  std::string rope_scaling = "none";              // for lm::parse_rope_scaling()
+  std::string rope_scaling = "none";              // read by lm::parse_rope_scaling()
   double rope_fraction = 1;                       // the rotated share of a head
   double window_rope_base = 0;                    // 0: as usual in the family
   double query_scalar = 0;                        // 0: the width of a head
   double attention_cap = -1, logit_cap = -1;      // 0: none; −1: as usual in the family
-  std::string activation = "usual";               // as usual in the family, or for lm::activation_named()
+  std::string activation = "usual";               // as usual in the family, or a name for lm::activation_named()
   bool attention_bias = false, mlp_bias = false;  // false: as usual in the family
-  std::string rope_layers = "usual";              // as usual in the family, or for layers::RotatedBlocks::parse()
+  std::string rope_layers = "usual";              // as usual in the family, or a text for layers::RotatedBlocks::parse()
   std::string skips = "none";                     // none | u
   std::int64_t experts = 0, experts_per_token = 2, shared_experts = 0;
   double expert_capacity = 0, router_aux_loss = 0, router_z_loss = 0;
@@ -51,17 +51,17 @@ struct RunConfig {
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
   bool chooses_batch = false;       // not an option: a published model, and neither of the two above is given (choose_batch.h)
   double epochs = 0;                // how often to train on all data; 0: `steps` decides
-  std::string optimizer = "adamw";  // of optimizers/optimizer.h's table
-  std::string recipe = "fp32";      // of optimizers/recipe.h's table
+  std::string optimizer = "adamw";  // a name in optimizers/optimizer.h
+  std::string recipe = "fp32";      // a name in optimizers/recipe.h
   double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
   double momentum = 0.9;
   bool nesterov = false;
-  std::string param_groups;    // for parse_param_groups()
-  std::string freeze;          // for parse_freeze()
+  std::string param_groups;    // read by parse_param_groups()
+  std::string freeze;          // read by parse_freeze()
   std::int64_t lora_rank = 0;  // 0: no adapters
   double lora_alpha = 16;
-  std::string lora_targets = "q,v";    // for lm::adapters_of()
-  std::string init_adapter;            // a directory of PEFT's
+  std::string lora_targets = "q,v";    // read by lm::adapters_of()
+  std::string init_adapter;            // a directory of adapters, as PEFT writes it
   std::string on_non_finite = "stop";  // stop | skip
   std::string loss_scale = "auto";     // auto | off | dynamic | a power of two
   std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
@@ -75,7 +75,7 @@ struct RunConfig {
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // in steps; 0: at the end only
   std::int64_t eval_batches = 4;
-  bool eval_first = false;                       // before the first step, too
+  bool eval_first = false;                       // evaluate before the first step, too
   std::vector<std::filesystem::path> eval_data;  // empty: a part of `data` is held out
   // ranks that train on different micro-batches of a step
   std::int64_t dp = 0;           // 0: as many as were launched
@@ -101,7 +101,7 @@ struct RunConfig {
   std::int64_t tp_overlap = 1;  // with sp: pieces in which an exchange runs beside its product; 1: all at once, between layers
   std::int64_t cp = 1;          // ranks that share the positions of each sequence
   std::string cp_mode = "ulysses";  // ulysses | ring | both | two-rings
-  std::int64_t cp_ring = 2;         // both: ranks of a ring
+  std::int64_t cp_ring = 2;         // for both: ranks of a ring
   std::int64_t ep = 1;              // ranks with other sequences and other experts
   // Not options: the indices of this rank, set in each rank.
   std::int64_t tensor_rank = 0, context_rank = 0, expert_rank = 0;
@@ -112,7 +112,7 @@ struct RunConfig {
   std::int64_t local_rank = 0;   // not an option: this rank's index among them, added to the number of the GPU
   // memory; sizes are text, because `auto` and `unlimited` are possible values
   std::string device = "auto";       // auto | cpu | cuda:N
-  std::string found_device = "cpu";  // not an option: what auto is on this machine (usual_settings.h)
+  std::string found_device = "cpu";  // not an option: what `auto` means on this machine (usual_settings.h)
   [[nodiscard]] const std::string& device_name() const { return device == "auto" ? found_device : device; }
   [[nodiscard]] bool on_gpu() const { return device_name() != "cpu"; }
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";

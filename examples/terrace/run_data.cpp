@@ -216,8 +216,7 @@ RunData::Place RunData::place_of(lm::Mixture& mixture, Split split, std::uint64_
   auto* const source = sources[micro_batch % all].get();
   const auto of_source = micro_batch / all * rows_ + sequence % rows_;
   if (of_evaluation_.empty()) return {source, split, of_source};
-  return {source, Split::training,
-          of_source % source->sequences(Split::training)};  // every evaluation reads the same sequences
+  return {source, Split::training, of_source % source->sequences(Split::training)};  // the same sequences each time
 }
 
 std::uint64_t RunData::sequences() const { return sources_.front()->sequences(Split::training); }

@@ -38,7 +38,7 @@ class RunData {
   ~RunData();
 
   [[nodiscard]] std::uint64_t sequences() const;              // to train on, if there is one source
-  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // until each source has been trained on once, or more often
+  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // after which each source has been trained on at least once
   // For Trainer::Options::read.
   bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
@@ -77,7 +77,7 @@ class RunData {
   [[nodiscard]] const Sources& evaluated_sources() const { return of_evaluation_.empty() ? sources_ : of_evaluation_; }
   struct Place {
     Source* source = nullptr;
-    Split split = Split::training;  // of the source
+    Split split = Split::training;  // within the source
     std::uint64_t sequence = 0;
   };
   [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
@@ -85,7 +85,7 @@ class RunData {
   std::unique_ptr<Vocabulary> vocabulary_;  // for conversations only
   Sources sources_, of_evaluation_;         // of_evaluation_: of --eval-data, all of which is evaluated on
   lm::Mixture mixture_, counted_;           // counted_: for epochs(), which is at another place
-  std::uint64_t rows_;                      // of a micro-batch
+  std::uint64_t rows_;                      // sequences of a micro-batch
   std::uint64_t evaluated_;                 // sequences of each source that an evaluation takes
   bool has_documents_;
   std::exception_ptr error_;

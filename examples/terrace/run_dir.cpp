@@ -45,7 +45,7 @@ constexpr const char* kFormerRunIds = "former_run_ids";
 constexpr const char* kRankPaths = "rank_store_paths";
 constexpr const char* kHoldsOut = "holds_out";
 constexpr const char* kDataContent = "data_content";
-constexpr const char* kTokenizer = "tokenizer";  // checksums of the copy's files
+constexpr const char* kTokenizer = "tokenizer";  // key of the checksums of the copy's files
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -116,7 +116,7 @@ auto read_run_json(const fs::path& dir, const Take& take) {
       try {
         return read_json(copy, take);
       } catch (const Error&) {
-        throw Error(error);  // it names the file that a user knows
+        throw Error(error);  // this error names the file that a user knows
       }
     }();
     warn_once(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
@@ -198,8 +198,7 @@ RunFile read_run_file(const fs::path& dir) {
     const auto defaults = fingerprint(usual);
     for (const auto& [key, value] : defaults.items())
       if (key != "data" && !read.fingerprint.contains(key)) read.fingerprint[key] = value;
-    if (auto& window = read.fingerprint["window"]; window.is_number_integer())
-      window = window.dump();  // older versions had one number
+    if (auto& window = read.fingerprint["window"]; window.is_number_integer()) window = window.dump();  // of an older version
     read.store.name = j.at("store_name").get<std::string>();
     demand_types_of(defaults, read.fingerprint);
     if (j.contains("generations"))

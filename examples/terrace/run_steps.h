@@ -20,7 +20,7 @@ namespace terrace::cli {
 // Consecutive lines as the page shows them: one line, or in a long run the mean of several.
 struct StepPoint {
   std::uint64_t first = 0;  // the first step; mean.step is the last one
-  std::uint64_t lines = 0;  // without gaps, last − first + 1
+  std::uint64_t lines = 0;  // how many; without gaps, last − first + 1
   // How many lines have a finite loss. mean.loss is the mean of these: NaN if no loss is finite, absent if no line has a loss.
   std::uint64_t finite = 0;
   StepMetrics mean;  // without the maps by source; its peaks are those of its last line

@@ -15,7 +15,7 @@
 
 namespace terrace::cli {
 
-inline constexpr std::string_view kConversations = "jsonl";  // the --data-format
+inline constexpr std::string_view kConversations = "jsonl";  // their --data-format
 
 // Files that belong to a tokenizer, or to a model beside its weights, and are copied with it.
 inline constexpr const char* kTokenizerFiles[] = {

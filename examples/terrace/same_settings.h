@@ -16,7 +16,7 @@
 
 namespace terrace::cli {
 
-inline constexpr std::uint64_t kReadWhole = std::uint64_t{1} << 30;  // bytes
+inline constexpr std::uint64_t kReadWhole = std::uint64_t{1} << 30;  // bytes; shorter files are read as a whole
 
 // "20000 bytes with checksum 0123456789abcdef". Of a file that is longer than `most` bytes, only `most` bytes are read, at
 // places that depend only on its length.

@@ -23,7 +23,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr std::uint64_t kHeaderEvery = 20;
-constexpr std::size_t kRecent = 16;  // steps that the time left is computed from
+constexpr std::size_t kRecent = 16;  // steps from which the time left is computed
 
 struct Column {
   const char* name;

@@ -15,7 +15,7 @@
 
 namespace terrace::cli {
 
-inline constexpr std::uint64_t kRecordVersion = 1;  // also of an object without a member `version`
+inline constexpr std::uint64_t kRecordVersion = 1;  // also that of an object without a member `version`
 
 std::string seal(const nlohmann::json& object);           // on one line, without a newline
 std::string seal_indented(const nlohmann::json& object);  // for a file of its own

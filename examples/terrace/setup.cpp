@@ -216,8 +216,8 @@ PlanRequest plan_request(const RunConfig& c) {
             .weights = travel_of(c.compress_weights),
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
-  r.rank = static_cast<std::uint32_t>((c.expert_rank * c.cp + c.context_rank) * c.tp +
-                                      c.tensor_rank);  // the first rank with these parts
+  r.rank =
+      static_cast<std::uint32_t>((c.expert_rank * c.cp + c.context_rank) * c.tp + c.tensor_rank);  // first with these parts
   return r;
 }
 

@@ -37,7 +37,7 @@ Budget budgets(const RunConfig& config);
 std::uint64_t memory_for_budgets(const RunConfig& config);
 std::uint64_t ranks_of_machine(const RunConfig& config);  // the ranks that share this machine's memory and disks
 PlanRequest plan_request(const RunConfig& config);
-std::uint64_t commit_interval(const RunConfig& config);  // steps; 0: at the end only
+std::uint64_t commit_interval(const RunConfig& config);  // in steps; 0: only at the end
 // How many generations of the state are on disk. With one, nothing can be committed before the end of the run, because writes
 // would overwrite the last commit.
 std::uint32_t generations(const RunConfig& config);

@@ -37,7 +37,7 @@ std::vector<double> round_ticks(double low, double high, int count) {
   const double first = std::ceil(low / step - 1e-9);
   // Adding 1 to a number beyond 2^53 changes nothing, so the loop counts.
   for (int i = 0; i <= 2 * std::max(count, 1) && (first + i) * step <= high + step * 1e-9; ++i)
-    ticks.push_back((first + i) * step + 0.0);  // no negative zero
+    ticks.push_back((first + i) * step + 0.0);  // turns −0 into 0
   return ticks;
 }
 

@@ -42,7 +42,7 @@ class Team {
   [[nodiscard]] bool any(bool mine) { return agreement_ ? agreement_->any(mine) : mine; }
   [[nodiscard]] std::uint64_t least(std::uint64_t mine);  // kUnlimited stays kUnlimited
   [[nodiscard]] std::vector<double> each(double mine);
-  [[nodiscard]] std::vector<std::string> texts(const std::string& mine);  // short ones, in rank order
+  [[nodiscard]] std::vector<std::string> texts(const std::string& mine);  // for short texts; returns them in rank order
   [[nodiscard]] std::string of_first(std::string mine) { return agreement_ ? agreement_->of_first(std::move(mine)) : mine; }
   [[nodiscard]] std::uint64_t max(std::uint64_t mine);
   [[nodiscard]] std::uint64_t sum(std::uint64_t mine);

@@ -18,7 +18,7 @@ namespace terrace::cli {
 struct TensorBoardEvent {
   double wall_time = 0;  // in seconds since 1970
   std::uint64_t step = 0;
-  std::string file_version;  // of the first record only
+  std::string file_version;  // only in the first record
   std::vector<std::pair<std::string, float>> scalars;
   friend bool operator==(const TensorBoardEvent&, const TensorBoardEvent&) = default;
 };

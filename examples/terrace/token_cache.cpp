@@ -32,7 +32,7 @@ void make_ids(const fs::path& text, const fs::path& ids, lm::TokenFile kind, con
   std::optional<lm::TokenizeJob> job;
   try {
     job.emplace(settings, tokenizer, pool);
-  } catch (const Error&) {  // in the way is an unfinished file of another version, or of a start with another name of the text
+  } catch (const Error&) {  // unfinished files are left of another version, or of a start that gave the text another name
     for (const auto& left : lm::TokenizeJob::unfinished_files(settings)) remove_path(left);
     job.emplace(settings, tokenizer, pool);
   }

@@ -11,7 +11,7 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kText = "text";  // the --data-format
+inline constexpr const char* kText = "text";  // its --data-format
 
 // Makes those that are not there, and notes in the configuration where they are. Nothing for conversations.
 void make_token_files(RunConfig& config);

@@ -15,7 +15,7 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kWindowKey = "sliding_window";  // the key in both
+inline constexpr const char* kWindowKey = "sliding_window";  // the key in config.json and in the metadata
 
 // Reads from the config.json of a model with `blocks` blocks the window (sliding_window), and which blocks have it
 // (layer_types, sliding_window_pattern or max_window_layers). Empty: it says nothing of windows, or nothing that can be read.

@@ -63,7 +63,7 @@ void each_event(const std::filesystem::path& file, const std::function<void(cons
   try {
     const auto text = read_text_file(file, kMostTraceBytes);
     demand_shallow_json(text);
-    [[maybe_unused]] const auto rest = json::parse(text, filter);  // all but the list
+    [[maybe_unused]] const auto rest = json::parse(text, filter);  // everything except the list
   } catch (const json::parse_error& error) {
     refuse(fmt::format("it is not JSON from its byte {} on", error.byte));
   } catch (const json::exception&) {

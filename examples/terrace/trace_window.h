@@ -19,8 +19,8 @@ struct TraceWindow {
   };
   struct Row {
     std::string lane;
-    std::vector<Span> spans;  // by begin
-    double busy_s = 0;        // overlaps counted once
+    std::vector<Span> spans;  // ordered by begin
+    double busy_s = 0;        // overlaps are counted once
   };
   struct Counter {
     std::string name;

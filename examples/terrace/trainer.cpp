@@ -174,7 +174,7 @@ class Training {
       if (evaluates && !evaluation_) return wish_of_a_rank();
       if (evaluates && evaluation_->loss) demand_finite(*evaluation_->loss, done(), config_, dir_);
       if (due(done(), commit_interval(config_)) && done() != last_) begin_commit();
-      if (done() != last_) trace_.forget_before(begin);  // the report shows the last two
+      if (done() != last_) trace_.forget_before(begin);  // the report shows the last two steps
     }
     return 0;
   }
@@ -200,7 +200,7 @@ class Training {
 
   [[nodiscard]] const PlanRequest& request() const { return agreed_.request(); }
   [[nodiscard]] bool commits() const { return request().commits; }
-  [[nodiscard]] std::uint64_t done() const { return trainer_.done(); }  // steps
+  [[nodiscard]] std::uint64_t done() const { return trainer_.done(); }  // finished steps
 
   // GPU memory is exchanged with NCCL; everything else goes through the team's communicator.
   [[nodiscard]] std::unique_ptr<Communicator> communicator_of_gpus() const {
@@ -434,7 +434,7 @@ class Training {
   std::optional<MetricsSinks> metrics_;
   std::optional<RunData::HeldOut> first_evaluation_;  // before the first step, with --eval-first
   std::optional<RunData::HeldOut> evaluation_;        // the last one
-  double commit_s_ = 0;                               // not shown yet
+  double commit_s_ = 0;                               // waited for commits, not shown yet
   // Steps: of this process's last commit, of the commit that is being written, and of the one that SIGUSR1 asked for and that
   // is not reported yet.
   std::optional<std::uint64_t> committed_, begun_, noted_;
@@ -445,7 +445,7 @@ class Training {
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
-  config.tensor_rank = team.rank() % config.tp;  // the innermost axes of the mesh
+  config.tensor_rank = team.rank() % config.tp;  // tensor, context and expert are the innermost axes of the mesh
   config.context_rank = team.rank() / config.tp % config.cp;
   config.expert_rank = team.rank() / config.tp / config.cp % config.ep;
   std::optional<RunData> data;

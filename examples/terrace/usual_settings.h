@@ -18,6 +18,6 @@ void complete(RunConfig& config, bool of_model);
 // Sets the steps with which all of the data is trained on --epochs times.
 void set_steps_of_epochs(RunConfig& config, std::uint64_t sequences);
 
-inline constexpr std::int64_t kLongestUsual = 2048;  // tokens in a sequence of a model's directory
+inline constexpr std::int64_t kLongestUsual = 2048;  // tokens in a sequence, for a model's directory
 
 }  // namespace terrace::cli

@@ -262,7 +262,7 @@ void demand_copies(const RunConfig& c) {
                     "would skip different steps",
                     c.sync_interval, c.dtype),
         "give --loss-scale off or a power of two");
-  if (c.epochs == 0 && c.steps % c.sync_interval != 0)  // those of --epochs are rounded up
+  if (c.epochs == 0 && c.steps % c.sync_interval != 0)  // the steps of --epochs are rounded up
     refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
                 "the run must end with an average, so that all ranks have the same weights: change one of the two flags");
 }

@@ -118,7 +118,7 @@ RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) 
   RunConfig config;
   config.model = fs::absolute(directory).string();
   config.seq_len = std::numeric_limits<std::int64_t>::max();
-  config.dtype.clear();  // the model's own
+  config.dtype.clear();  // to take the dtype of the model
   apply_model_dir(config);
   if (!adapter.empty()) {
     const auto told = lm::adapter_settings(adapter, lm::family_named(config.model), config.experts > 0);
@@ -140,7 +140,7 @@ struct WeightsReader::Parts {
         pool(make_pool(weights.config)),
         device(make_device(weights.config, pool)),
         optimizer(weights.given ? make_optimizer("sgd", {.momentum = 0})
-                                : optimizer_of(weights.config, *device)),  // it updates nothing
+                                : optimizer_of(weights.config, *device)),  // the engine updates nothing
         engine(model, planned,
                {.device = device.get(), .store = weights.store, .resume = !weights.given, .optimizer = optimizer.get()}) {
     if (!weights.given) return;

@@ -25,7 +25,7 @@ RunConfig settings_of_model(const std::filesystem::path& directory, const std::f
 // What an engine is for: generation, or evaluations.
 struct ReadFor {
   StepShape shape = {.batch = {1, 1}, .micro_batches = 1};
-  std::int64_t decode_positions = 0;  // 0: evaluations
+  std::int64_t decode_positions = 0;  // 0: for evaluations
 };
 
 class WeightsReader {
