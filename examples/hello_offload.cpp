@@ -33,7 +33,7 @@ void run(const std::filesystem::path& directory) {
   ChunkManager manager(
       {.device_bytes = 32 * kMiB, .host_bytes = 64 * kMiB, .nvme_paths = {directory}, .nvme_bytes = kVectorBytes});
 
-  // A chunk has no content until somebody overwrites it.
+  // A chunk has no content until a lease overwrites it.
   std::vector<ChunkId> chunks;
   for (std::uint64_t c = 0; c < kChunks; ++c) {
     chunks.push_back(manager.add(kChunkBytes));

@@ -69,7 +69,7 @@ void AgreedPlan::make(const Team& team) {
   plan_ = make_plan(timed, model_, request_, profile_);
   if (!plan_.fits && request_.pipeline) {
     auto pool = make_pool(config_);
-    static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // throws an error about all stages
+    static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // throws an error for all stages
   }
   if (!plan_.fits) throw refusal_error(config_, plan_);
   const auto steady = to_text(plan_.programs.steady);

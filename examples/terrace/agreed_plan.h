@@ -37,7 +37,7 @@ class AgreedPlan {
   [[nodiscard]] const MachineProfile& profile() const { return profile_; }
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
-  // With --schedule auto, found_to_text() of the schedule, otherwise empty; and whether it comes from the resumed run.
+  // With --schedule auto: the schedule as text (found_to_text()), and whether the resumed run had it. Otherwise empty.
   [[nodiscard]] const std::string& found_schedule() const { return found_schedule_; }
   [[nodiscard]] bool schedule_was_recorded() const { return schedule_was_recorded_; }
   [[nodiscard]] const std::string& schedule_name() const { return schedule_name_; }

@@ -65,7 +65,7 @@ constexpr const char* kBashEnd = R"(  if [[ $word == -* ]]; then
 complete -F _terrace terrace
 )";
 
-// One command's branch of the case.
+// The branch of the `case` for one command.
 std::string branch(const CommandText& command, const CommandText& program) {
   std::vector<std::string> flags{"-h", "--help"}, switches = flags, several, paths, arguments;
   std::string values;

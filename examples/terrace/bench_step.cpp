@@ -89,7 +89,7 @@ class StepBench final : public bench::Bench {
                    .optimizer = optimizer.get()});
     session.progress("filling the weights …");
     engine.fill(first_weights(config, model));
-    // Nothing is clipped, scaled or skipped, so that every step has the update of the step before it.
+    // Nothing is clipped, scaled or skipped, so that every step runs the update of the step before it.
     Trainer trainer(engine, {.read =
                                  [this](Split, auto, auto tokens, auto targets) {
                                    draw(tokens);

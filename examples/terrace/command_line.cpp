@@ -1,4 +1,4 @@
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <terrace/examples/terrace/command_line.h>
@@ -326,7 +326,7 @@ void check_arguments(const CommandLine& line) {
   }
 }
 
-// A file of settings, read once: it may be a pipe.
+// A file of settings. It is read only once, because it may be a pipe.
 struct ConfigText {
   std::string name, text;
 };
@@ -423,7 +423,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     apply_above(config);
     config.model = below.model;
     keep_usual(config, below);
-    // A value that was given anyway was not chosen.
+    // If the user gave another value, the program has not chosen it.
     std::erase_if(config.chosen, [&](const std::string& said) {
       return (said.starts_with("--dtype ") && config.dtype != below.dtype) ||
              (said.starts_with("--seq-len ") && config.seq_len != below.seq_len);

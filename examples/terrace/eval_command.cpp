@@ -1,4 +1,4 @@
-// terrace eval RUN|DIR… --data FILE…: the loss of each target of the data, under a run's committed weights or a model's.
+// terrace eval RUN|DIR… --data FILE…: the mean loss over the targets of the data, under a run's committed weights or a model's.
 #include <fmt/format.h>
 
 #include <algorithm>

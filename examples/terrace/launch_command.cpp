@@ -69,7 +69,7 @@ int ranks_of(std::string_view text) {
   return n;
 }
 
-// Where Open MPI has no room for its files, the ranks crash, and mpirun may wait for them for ever.
+// Throws if Open MPI has no room for its files: the ranks would crash, and mpirun might wait for them for ever.
 void demand_room(const std::string& folder, std::uint64_t bytes, const std::string& use, const std::string& more, int ranks) {
   struct statvfs space {};
   if (::access(folder.c_str(), W_OK) != 0 || ::statvfs(folder.c_str(), &space) != 0) return;  // mpirun reports that itself

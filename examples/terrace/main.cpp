@@ -38,7 +38,7 @@ int run(const CommandLine& line) {
   return 0;
 }
 
-// The output may still be buffered, and its disk may be full.
+// Flushes the output, which may still be buffered: its disk may be full.
 int printed(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (errno == EPIPE) return code;  // the reader has closed the pipe

@@ -44,8 +44,8 @@ std::uint64_t count(const json& object, const std::string& key) {
 
 constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max();
 
-// Passes the complete lines up to the one of `last_step` to `take`, until it returns false. The lines after it may have any
-// content, because lines after a commit are not synced.
+// Passes the complete lines up to the one of `last_step` to `take`, until it returns false. The lines after it may be
+// damaged, because lines after a commit are not synced.
 using TakeLine = std::function<bool(const std::string& text, const json& object)>;
 void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& take) {
   std::uint64_t number = 0;

@@ -382,7 +382,7 @@ std::string accepted(const Option& o) {
 void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only) {
   for (const auto& option : options()) {
     const auto* const o = &option;
-    // "model" is a section; its option of the same name is "--model".
+    // "model" is the section, and "--model" the option of that name.
     const auto wanted = [&](std::string_view name) {
       return name == o->section || name == o->key || name == fmt::format("--{}", o->key);
     };

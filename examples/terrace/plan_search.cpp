@@ -99,7 +99,7 @@ FoundPlan refused(const RunConfig& config, const std::string& why) {
   return {.config = config, .known = Known::refused, .refusal = why.substr(0, why.find('\n')), .missing_bytes = kUnlimited};
 }
 
-// The search of one list of candidates.
+// Searches one list of candidates.
 class Search {
  public:
   Search(const MachineProfile& profile, const SearchLimits& limits, ThreadPool& pool)
@@ -172,7 +172,7 @@ class Search {
     });
   }
 
-  // False: the deadline has come.
+  // Returns false if the deadline has come.
   bool plan_one(std::size_t i) {
     auto& found = found_[i];
     if (cannot_be_wanted(least_s_[i])) {

@@ -1,4 +1,4 @@
-// What terrace plan --search prints.
+// Prints the results of terrace plan --search.
 #include <algorithm>
 
 #include <fmt/format.h>

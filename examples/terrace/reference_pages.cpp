@@ -62,7 +62,7 @@ std::string code(std::string_view text) {
   return out + "`";
 }
 
-// With a capital letter, unless a flag or a name begins it.
+// The text with a capital letter, unless it begins with a flag or a name.
 std::string sentence(std::string text) {
   if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text + ".";

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Colours of the page's style that differ most from each other. More runs than these differ by dashes, too.
+// Colours of the page's style that differ most from each other. More runs than colours also differ by dashes.
 constexpr std::array<const char*, 6> kColors{"compute", "write", "upload", "read", "update", "download"};
 
 struct ComparedRun {

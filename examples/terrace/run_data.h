@@ -44,7 +44,7 @@ class RunData {
             std::span<std::int32_t> targets);
   // For Trainer::Options::documents; empty if each sequence is one document.
   [[nodiscard]] BatchReader::Number documents();
-  // What the user should know of the data when the run begins, in lines.
+  // Lines for the user about the data, when the run begins.
   [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] std::vector<std::string> warnings() const;
   // Checksums of all bytes of each file of conversations, which are read when the run begins; empty for other data.
@@ -84,7 +84,7 @@ class RunData {
 
   std::unique_ptr<Vocabulary> vocabulary_;  // for conversations only
   Sources sources_, of_evaluation_;         // of_evaluation_: of --eval-data, all of which is evaluated on
-  lm::Mixture mixture_, counted_;           // counted_: for epochs(), which is at another place
+  lm::Mixture mixture_, counted_;           // counted_: for epochs(), which counts separately
   std::uint64_t rows_;                      // sequences of a micro-batch
   std::uint64_t evaluated_;                 // sequences of each source that an evaluation takes
   bool has_documents_;

@@ -45,7 +45,7 @@ std::filesystem::path run_resumed(const RunConfig& config);
 // The settings that this run began with. Empty if there is no such run or its file cannot be read; opening the run reports the
 // latter.
 std::optional<RunConfig> settings_of_resumed(const RunConfig& config);
-// Error(Exit::usage) if the directory that --resume names has no run.
+// Throws Error(Exit::usage) if the directory that --resume names has no run.
 void demand_run_to_resume(const std::string& dir);
 // Whether a part of the data is held out for evaluations; --eval-batches 0 and --eval-data hold nothing out. A directory with
 // run.json keeps what it recorded, even if the run never committed, because its data are opened before its stores are looked

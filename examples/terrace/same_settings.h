@@ -22,7 +22,8 @@ inline constexpr std::uint64_t kReadWhole = std::uint64_t{1} << 30;  // bytes; s
 // places that depend only on its length.
 std::string describe_content(const std::filesystem::path& file, std::uint64_t most = kReadWhole);
 
-// Each setting that all ranks must have alike, by its key. Files count by content, because each machine may have its own path.
+// The settings that must be equal on all ranks, by their keys. Files count by content, because each machine may have its own
+// path.
 nlohmann::json settings_of_all_ranks(const RunConfig& config);
 
 // Called by all ranks. Ranks that are threads of a process have one configuration, so they compare nothing.

@@ -76,7 +76,7 @@ std::string Plot::line(const std::vector<std::pair<double, double>>& points, std
   std::string path;
   bool pen_down = false;
   double last_x = -1e9;
-  // More points than half pixels would make a large file that looks the same.
+  // If points are denser than half pixels, all of them would make a large file that looks the same.
   const bool dense = static_cast<double>(points.size()) > 4 * width;
   for (const auto& [px, py] : points) {
     if (!std::isfinite(py)) {

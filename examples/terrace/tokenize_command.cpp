@@ -1,6 +1,6 @@
-// terrace tokenize FILES… --tokenizer FILE --out FILE: text into files of token ids.
+// terrace tokenize FILES… --tokenizer FILE --out FILE: turns text into files of token ids.
 //
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <unistd.h>

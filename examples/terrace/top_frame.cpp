@@ -88,7 +88,7 @@ class Frame {
   std::vector<std::string> lines_;
 };
 
-// The mean over the last steps.
+// The mean of a value over the last steps.
 template <class Value>
 double mean_of(const std::vector<StepMetrics>& steps, const Value& value) {
   double sum = 0;

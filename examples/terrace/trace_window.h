@@ -34,7 +34,7 @@ struct TraceWindow {
 
 // Reads the last span of the lane "step", or else the last `step_time_s` seconds of computing, or else everything.
 TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s);
-// The `seconds` before `end_s`, without counters.
+// The spans in the last `seconds` before `end_s`, without counters.
 TraceWindow window_of(const Trace& trace, double end_s, double seconds);
 
 }  // namespace terrace::cli

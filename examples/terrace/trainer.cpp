@@ -247,7 +247,7 @@ class Training {
                                (dir_.path / kMetricsFile).string(), missing));
   }
 
-  // Empty if a rank cannot read its data, or has got a stop signal.
+  // Returns nothing if a rank cannot read its data, or has got a stop signal.
   std::optional<RunData::HeldOut> evaluate() {
     const auto losses = trainer_.evaluate_each(evaluated_batches(config_));
     if (!losses) return std::nullopt;
@@ -266,7 +266,7 @@ class Training {
     return evaluation;
   }
 
-  // For a resumed run, it is in the line of the first step.
+  // A resumed run reads its first evaluation from the line of the first step.
   [[nodiscard]] std::optional<double> first_evaluation() const {
     if (first_evaluation_) return first_evaluation_->loss;
     std::optional<double> first;
