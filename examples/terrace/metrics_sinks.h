@@ -29,7 +29,8 @@ class MetricsSinks {
   std::vector<std::unique_ptr<MetricsSink>> watching_;
 };
 
-// The sinks of one rank, which continue after `done_steps`. `first`: it is the first rank, whose metrics cover all ranks.
+// The sinks of one rank, which continue after `done_steps`. `first`: whether it is the first rank, whose metrics cover all
+// ranks.
 MetricsSinks metrics_sinks(const RunConfig& config, const std::filesystem::path& run, const std::filesystem::path& metrics_file,
                            bool first, std::uint64_t done_steps);
 

@@ -91,7 +91,7 @@ bool is_legal(const RunConfig& c) try {
 }
 
 // Makes the candidate legal, if possible. Sequence parallelism costs no bytes and saves activations, so it is left out only
-// where the tokens do not divide.
+// where the ranks cannot divide the tokens.
 std::optional<RunConfig> legal(RunConfig c) {
   const auto grid = grid_in(c);
   const bool divides = c.batch_size * (c.seq_len / c.cp) % c.tp == 0;
