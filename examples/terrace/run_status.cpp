@@ -49,7 +49,7 @@ bool has_open(int pid, const struct stat& directory) {
 
 }  // namespace
 
-// Such as "1: FLOCK  ADVISORY  WRITE 1234 08:01:131073 0 EOF"
+// Reads lines such as "1: FLOCK  ADVISORY  WRITE 1234 08:01:131073 0 EOF".
 int holder_of_lock(const std::string& locks, const std::filesystem::path& directory) {
   const auto info = file_info(directory);
   if (!info) return 0;
