@@ -1,5 +1,5 @@
-# The second CUDA module, for drivers that do not support CUDA 13 yet: the same sources by another toolkit. CMake has one CUDA
-# compiler a build, so the module is a build of its own inside of this one, of its target alone.
+# The second CUDA module, for drivers that do not support CUDA 13 yet: the same sources, compiled by another toolkit. CMake has one CUDA
+# compiler for each build, so a second build inside of this one makes the module, its only target.
 if(NOT TERRACE_CUDA12_TOOLKIT)
   return()
 endif()
@@ -30,7 +30,7 @@ ExternalProject_Add(terrace_cuda12
   USES_TERMINAL_CONFIGURE ON
   USES_TERMINAL_BUILD ON)
 
-# With the rpath of an installation, and stripped if the installation is.
+# Installs the module with the rpath of an installation, and strips it if the installation strips.
 function(install_cuda12)
   install(CODE "
     set(strip)

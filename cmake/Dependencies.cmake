@@ -36,23 +36,23 @@ if(TERRACE_BENCH)
   find_package(benchmark REQUIRED)
 endif()
 
-# AUTO compiles the CUDA code where there is a GPU to run it: it takes as long as all the rest.
+# AUTO compiles the CUDA code only on a machine with a GPU, because it takes as long as all other code.
 set(TERRACE_HAS_CUDA OFF)
 if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/nvidiactl))
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    # A list and never `native`: what is built here runs elsewhere. Newer GPUs translate the last one's PTX.
+    # A list, never `native`, because the program also runs on other machines. Newer GPUs translate the PTX of the last entry.
     if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
       set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
     endif()
     enable_language(CUDA)
-    # CMake 3.25 does not know that nvcc knows C++20.
+    # CMake 3.25 does not know that nvcc supports C++20.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
     endif()
-    # Nor that nvcc's host compiler has /usr/include already: named once more, it hides what g++ includes next.
+    # CMake 3.25 also does not know that nvcc's host compiler searches /usr/include already. Named again, it would hide what g++ includes next.
     list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
     find_package(CUDAToolkit REQUIRED)
     if(NOT CUDAToolkit_VERSION_MAJOR MATCHES "^1[23]$")
@@ -65,7 +65,7 @@ if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/n
 endif()
 set(TERRACE_HAS_MPI OFF)
 if(NOT TERRACE_MPI STREQUAL "OFF")
-  set(MPI_CXX_SKIP_MPICXX ON)  # MPI's C++ bindings, which Open MPI 5 no longer has
+  set(MPI_CXX_SKIP_MPICXX ON)  # leaves out MPI's C++ bindings, which Open MPI 5 no longer has
   find_package(MPI QUIET COMPONENTS CXX)
   if(MPI_CXX_FOUND)
     set(TERRACE_HAS_MPI ON)

@@ -1,11 +1,11 @@
-# oneDNN by its header and its library. Debian's own CMake file of oneDNN also demands OpenCL's headers, which terrace does not use
-# and which Debian does not install with it.
+# Finds oneDNN by its header and its library. Debian's own CMake file of oneDNN also demands OpenCL's headers, which terrace does not use
+# and which Debian does not install with oneDNN.
 #
 # Sets OneDNN_FOUND and OneDNN_VERSION, and defines DNNL::dnnl unless a project has found that target itself.
 find_path(OneDNN_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
 find_library(OneDNN_LIBRARY dnnl)
 if(OneDNN_INCLUDE_DIR)
-  # Debian 13 has the numbers behind `#define DNNL_VERSION_MAJOR`, in this header or in one that it includes.
+  # In Debian 13, the numbers are behind `#define DNNL_VERSION_MAJOR`, in this header or in one that it includes.
   set(parts "")
   foreach(part MAJOR MINOR PATCH)
     file(STRINGS "${OneDNN_INCLUDE_DIR}/oneapi/dnnl/dnnl_version.h" line REGEX "define DNNL_VERSION_${part} +[0-9]+")

@@ -1,4 +1,4 @@
-# Options, compiler flags, and the two helpers every folder uses.
+# Options, compiler flags, and the helpers that every folder uses.
 option(TERRACE_PROGRAM "Build the program; OFF: only the library, without tests and benchmarks, which need the program's parts" ON)
 include(CMakeDependentOption)
 cmake_dependent_option(TERRACE_TESTS "Build the tests" ON TERRACE_PROGRAM OFF)
@@ -24,7 +24,7 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
-set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # no NDEBUG: an assert that vanishes in release builds is a rival's defect
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")  # no NDEBUG: asserts must also hold in release builds
 
 # Every target includes <terrace/core/…>; the link keeps the repository's top level free of an include/ folder.
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/include)
@@ -34,15 +34,15 @@ add_library(terrace_flags INTERFACE)
 target_compile_features(terrace_flags INTERFACE cxx_std_20)
 set(cxx_options
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align
-  # g++ 12 sees overflows in fmt and null pointers in streambuf that are not there.
+  # g++ 12 warns of overflows in fmt and null pointers in streambuf that do not exist.
   -Wno-stringop-overflow
-  # The rounding of every product and sum is part of the product: no contraction unless the source writes an fma.
+  # The rounding of every product and sum is promised, so the compiler may only use an fma where the source writes one.
   -ffp-contract=off -fno-omit-frame-pointer)
 if(CMAKE_CXX_COMPILER_ID MATCHES Clang)
-  list(APPEND cxx_options -Wno-unknown-warning-option -Wno-unknown-pragmas)  # those of g++
+  list(APPEND cxx_options -Wno-unknown-warning-option -Wno-unknown-pragmas)  # for warnings and pragmas of g++
 endif()
-# nvcc writes host code that is not ours: its warnings are those of nvcc itself and the plain ones of the host compiler.
-# Local memory is what a register lacked; line numbers are for profilers, and cost no speed.
+# nvcc generates host code that is not ours, so only nvcc's own warnings and the plain ones of the host compiler are on. Local memory holds
+# what did not fit into registers, so its use is a warning. Line numbers are for profilers, and cost no speed.
 set(cuda_options --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra,-ffp-contract=off,-fno-omit-frame-pointer -lineinfo
   -Xptxas=-warn-spills,-warn-lmem-usage)
 if(TERRACE_WERROR)
@@ -52,7 +52,7 @@ endif()
 target_compile_options(terrace_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:${cxx_options}>" "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_options}>")
 if(TERRACE_SANITIZE)
-  # With sanitizers g++ 12 sees empty optionals used that are only moved; the release build keeps that warning.
+  # With sanitizers, g++ 12 warns of the use of empty optionals that are only moved. The release build keeps that warning.
   target_compile_options(terrace_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${TERRACE_SANITIZE};-fno-sanitize-recover=all;-g1;-Wno-maybe-uninitialized>")
   target_link_options(terrace_flags INTERFACE -fsanitize=${TERRACE_SANITIZE})
@@ -62,7 +62,7 @@ if(TERRACE_COVERAGE)
   target_link_options(terrace_flags INTERFACE --coverage)
 endif()
 
-# For code whose time is spent in the libraries that it calls: it compiles in a third of the time.
+# For code that spends its time in the libraries that it calls. It compiles in a third of the time.
 set(TERRACE_COLD $<$<CONFIG:Release>:-O1>)
 
 # terrace_library(NAME SOURCES … [LINK …] [PRIVATE …] [COLD]): the static library of one folder.
@@ -75,7 +75,7 @@ function(terrace_library name)
     $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_link_libraries(terrace_${name} PUBLIC ${ARG_LINK} PRIVATE $<BUILD_INTERFACE:terrace_flags> ${ARG_PRIVATE})
   target_compile_features(terrace_${name} PUBLIC cxx_std_20)
-  # Headers are precompiled once for all libraries with the same flags: core has OpenMP's, cold ones optimise less.
+  # Headers are precompiled once for all libraries with the same flags. core has OpenMP's flags, and cold libraries optimise less.
   set(like terrace_memory)
   if(ARG_COLD)
     target_compile_options(terrace_${name} PRIVATE ${TERRACE_COLD})
@@ -88,8 +88,8 @@ function(terrace_library name)
   endif()
 endfunction()
 
-# terrace_own_flags([TARGET t] SOURCES … FLAGS …): sources with flags that the precompiled headers do not have. TARGET is needed
-# where the call stands in another folder than the target.
+# terrace_own_flags([TARGET t] SOURCES … FLAGS …): compiles sources with flags that the precompiled headers do not have. TARGET is needed if
+# the call is in another folder than the target.
 function(terrace_own_flags)
   cmake_parse_arguments(ARG "" "TARGET" "SOURCES;FLAGS" ${ARGN})
   set(where "")
@@ -100,14 +100,15 @@ function(terrace_own_flags)
     SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# terrace_compile_alone(TARGET t SOURCES …): sources that share a file-local name with another file of the library.
+# terrace_compile_alone(TARGET t SOURCES …): for sources that share a file-local name with another file of the library.
 function(terrace_compile_alone)
   cmake_parse_arguments(ARG "" "TARGET" "SOURCES" ${ARGN})
   set_source_files_properties(${ARG_SOURCES} TARGET_DIRECTORY ${ARG_TARGET} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# GoogleTest's headers take longer to parse than most tests to compile. A test's own code is not optimised, because half of a
-# build is spent on it; programs whose oracles compute much have COMPUTES, and folders of such TERRACE_TESTS_COMPUTE.
+# GoogleTest's headers take longer to parse than most tests to compile. A test's own code is not optimised, because compiling it would take
+# half of a build. Programs whose reference results take long to compute have COMPUTES, and folders of such programs set
+# TERRACE_TESTS_COMPUTE.
 function(terrace_precompile_test target)
   set(headers terrace_test_headers)
   set(optimise $<$<CONFIG:Release>:-O0>)
@@ -119,7 +120,7 @@ function(terrace_precompile_test target)
     file(WRITE ${PROJECT_BINARY_DIR}/${headers}.cpp "")
     add_library(${headers} OBJECT ${PROJECT_BINARY_DIR}/${headers}.cpp)
     target_link_libraries(${headers} PRIVATE terrace_flags GTest::gmock fmt::fmt)
-    target_compile_options(${headers} PRIVATE ${optimise} -fPIE)  # as programs are compiled
+    target_compile_options(${headers} PRIVATE ${optimise} -fPIE)  # as CMake compiles programs
     set_target_properties(${headers} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_precompile_headers(${headers} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h <gmock/gmock.h> <gtest/gtest.h>)
   endif()
@@ -128,9 +129,9 @@ function(terrace_precompile_test target)
 endfunction()
 
 # terrace_test(NAME SOURCES … LINK … [SLOW] [COMPUTES] [GPU] [TIMEOUT s] [PREFIX p] [FILTER f]): one GoogleTest program. Each TEST is one
-# ctest entry with the label NAME.quick, or NAME.slow for a program of more than twenty seconds (`ctest -L NAME` finds both). A skip is
-# shown as a skip. For sources that several programs share, PREFIX comes before the entries' names, and FILTER is as --gtest_filter.
-# GPU: tests that can only run on one.
+# ctest entry with the label NAME.quick, or NAME.slow if the program takes more than twenty seconds (`ctest -L NAME` finds both). A skipped
+# test is shown as skipped. If several programs share sources, PREFIX precedes the names of the entries, and FILTER selects tests like
+# --gtest_filter. GPU: the tests can only run on a GPU.
 function(terrace_test name)
   cmake_parse_arguments(ARG "SLOW;COMPUTES;GPU" "TIMEOUT;PREFIX;FILTER" "SOURCES;LINK" ${ARGN})
   set(speed quick)
@@ -156,9 +157,9 @@ function(terrace_test name)
   endif()
 endfunction()
 
-# terrace_test_suite(NAME PROGRAM FILTER [ONE_IN N]): tests of so many parameters that all of them are one ctest entry, in one process.
-# None of them may skip, because that would not be seen. ONE_IN: continuous integration runs every N-th, and `tests/long.sh cases` all.
-# They are long, so they begin first.
+# terrace_test_suite(NAME PROGRAM FILTER [ONE_IN N]): tests with so many parameters that they are one ctest entry, in one process. None of
+# them may skip, because that would not be seen. ONE_IN: continuous integration runs every N-th test, and `tests/long.sh cases` runs all of
+# them. These entries take long, so they start first.
 function(terrace_test_suite name program filter)
   cmake_parse_arguments(ARG "" "ONE_IN" "" ${ARGN})
   add_test(NAME ${name} COMMAND ${program} --gtest_brief=1 --gtest_filter=${filter})

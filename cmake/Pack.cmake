@@ -1,5 +1,5 @@
-# `cpack -G TGZ` makes an archive that runs where it is unpacked (the component `folder`, Folder.cmake), and `cpack -G DEB` Debian's
-# packages, one a component of Install.cmake. cmake/pack.sh makes both, and a wheel of the archive.
+# `cpack -G TGZ` makes an archive that runs where it is unpacked (the component `folder`, Folder.cmake). `cpack -G DEB` makes Debian
+# packages, one for each component of Install.cmake. cmake/pack.sh makes both, and a wheel from the archive.
 set(CPACK_GENERATOR TGZ DEB)
 set(CPACK_PACKAGE_NAME terrace)
 set(CPACK_PACKAGE_VENDOR terrace)
@@ -13,7 +13,7 @@ set(CPACK_DEB_COMPONENT_INSTALL ON)
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/pack_components.cmake)
 set(CPACK_TERRACE_DEBS program library)  # components
 
-# A package is of one release of Debian, because each release has other versions of the libraries.
+# A package is for one release of Debian, because each release has other versions of the libraries.
 set(release "")
 if(EXISTS /etc/os-release)
   file(STRINGS /etc/os-release release REGEX "^VERSION_ID=")
@@ -46,11 +46,11 @@ endif()
 if(TARGET terrace_cuda)
   list(APPEND CPACK_TERRACE_DEBS cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME terrace-cuda)
-  # No shlibdeps: Debian's libraries are those of the program, and cuBLASLt and the driver are NVIDIA's.
+  # No shlibdeps: the module needs the same Debian libraries as the program, and cuBLASLt and the driver are NVIDIA's.
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS ${same_version})
   set(CPACK_DEBIAN_CUDA_PACKAGE_SUGGESTS libcublas-${CUDAToolkit_VERSION_MAJOR}-${CUDAToolkit_VERSION_MINOR})
   set(CPACK_COMPONENT_CUDA_DESCRIPTION "The module for NVIDIA's GPUs, which needs their driver and CUDA's cuBLASLt.")
-  # As NVIDIA's toolkit and as its Python packages have it.
+  # The file as NVIDIA's toolkit names it, or as NVIDIA's Python packages name it.
   set(toolkit ${CUDAToolkit_BIN_DIR}/..)
   find_file(TERRACE_CUDA_LICENCE EULA.txt PATHS ${toolkit} NO_DEFAULT_PATH)
   file(GLOB runtimes ${toolkit}/dist-info/nvidia_cuda_runtime-*/licenses)
@@ -58,8 +58,8 @@ if(TARGET terrace_cuda)
 endif()
 include(CPack)
 
-# terrace_notices(COMPONENT PACKAGE [CUDA] [SHIPPED PROGRAM…] COMPILED_IN PACKAGE…): the package's files `copyright` and
-# `changelog.md`, which a whole `cmake --install` leaves out.
+# terrace_notices(COMPONENT PACKAGE [CUDA] [SHIPPED PROGRAM…] COMPILED_IN PACKAGE…): adds the files `copyright` and `changelog.md` to the
+# package. A whole `cmake --install` leaves them out.
 function(terrace_notices component package)
   cmake_parse_arguments(ARG "CUDA" "" "SHIPPED;COMPILED_IN" ${ARGN})
   set(cuda "")
@@ -76,7 +76,7 @@ function(terrace_notices component package)
     set(CUDA_LICENCE [==[${cuda}]==])
     include([==[${PROJECT_SOURCE_DIR}/cmake/notices.cmake]==])" COMPONENT ${component} EXCLUDE_FROM_ALL)
 endfunction()
-set(templates nlohmann-json3-dev libfmt-dev libtbb-dev)  # whose headers are code that every part of terrace has in it
+set(templates nlohmann-json3-dev libfmt-dev libtbb-dev)  # every part of terrace has code of their headers compiled in
 terrace_notices(folder terrace CUDA SHIPPED $<TARGET_FILE:terrace_program> COMPILED_IN ${templates} libcli11-dev libtomlplusplus-dev)
 terrace_notices(program terrace COMPILED_IN ${templates} libcli11-dev libtomlplusplus-dev)
 terrace_notices(library libterrace-dev COMPILED_IN ${templates})

@@ -1,11 +1,11 @@
-# The manual page and the completions of shells, which the program itself prints from its table of options. A build for another
-# processor cannot run it, and goes without them.
+# The manual page and the completions of shells, which the program prints from its table of options. A build for another processor cannot
+# run the program, so it has none of them.
 if(CMAKE_CROSSCOMPILING)
   return()
 endif()
 set(pages ${PROJECT_BINARY_DIR}/pages)
 file(MAKE_DIRECTORY ${pages})
-function(terrace_page file destination)  # and the words that print it
+function(terrace_page file destination)  # the further arguments: the words that print the file
   add_custom_command(OUTPUT ${pages}/${file} COMMAND terrace_program ${ARGN} > ${pages}/${file}
     DEPENDS terrace_program COMMENT "Printing ${file}" VERBATIM)
   install(FILES ${pages}/${file} DESTINATION ${CMAKE_INSTALL_DATADIR}/${destination} COMPONENT program OPTIONAL)

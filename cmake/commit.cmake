@@ -1,5 +1,5 @@
-# Run by every build: writes a source with the commit that SOURCE is at into OUTPUT, and leaves the file alone if it says so already, so
-# that nothing is compiled again. A folder that only lies inside of another project's checkout has no commit of its own.
+# Run by every build: writes a source with the commit of SOURCE into OUTPUT. If the file is already right, it is left alone, so that nothing
+# is compiled again. A folder inside of another project's checkout has no commit of its own.
 #   cmake -DSOURCE=… -DOUTPUT=… -DGIT=… -P commit.cmake
 set(commit unknown)
 if(GIT)

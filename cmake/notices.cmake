@@ -1,10 +1,10 @@
-# Included by the installation of a package's component (Pack.cmake): writes OUT, its file `copyright`, which says what holds for
-# terrace and has the notices of all that is in the package besides:
-#   SHIPPED      programs whose shared libraries are in the package, but for those that NOT_SHIPPED matches
-#   COMPILED_IN  Debian's packages of headers that are compiled in
-#   CUDA_LICENCE the licence of CUDA's static runtime, or where it was not found; empty: nothing of CUDA is in the package
-# The notices are Debian's. Where libraries are shipped, the texts that they name in /usr/share/common-licenses follow, because the
-# package may go to a system without them.
+# The installation of a package's component includes this file (Pack.cmake). It writes OUT, the package's file `copyright`: the terms of
+# terrace, and the notices of everything else in the package.
+#   SHIPPED      programs whose shared libraries are in the package, except those that NOT_SHIPPED matches
+#   COMPILED_IN  Debian packages whose headers are compiled in
+#   CUDA_LICENCE the licence of CUDA's static runtime, or a path that was not found; empty: the package has nothing of CUDA
+# The notices come from Debian's packages. If libraries are shipped, the texts in /usr/share/common-licenses that the notices name follow,
+# because the package may go to a system without them.
 cmake_policy(VERSION 3.25)
 
 function(add_notice title file)

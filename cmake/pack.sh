@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Makes the packages of terrace in build/package/packages: an archive that runs where it is unpacked, Debian's packages of the system
-# that this runs on, and a wheel of the archive.
+# Makes the packages of terrace in build/package/packages: an archive that runs where it is unpacked, Debian packages for the system that
+# this runs on, and a wheel from the archive.
 #   cmake/pack.sh [--no-install] [--cuda]
-# --cuda  with the module for GPUs; it needs nvcc.
+#   --cuda  also makes the module for GPUs; it needs nvcc.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -39,10 +39,11 @@ if grep -rlF "$PWD/build" "$unpacked"; then
   echo "error: $archive has a path of this machine in it (above), where another machine may have anything" >&2
   exit 1
 fi
-# newest NAME: the newest version of the symbols NAME_… that a file of the archive needs.
+# newest NAME: prints the newest version of the symbols NAME_… that any file of the archive needs.
 newest() { find "$unpacked"/{bin,lib} -type f -exec objdump -T {} + | grep -oE "\(?$1_[0-9.]+" | sed 's/.*_//' | sort -V | tail -1; }
 glibc=$(newest GLIBC) libstdcxx=$(newest GLIBCXX)
-# A wheel's tag speaks of glibc alone. Systems with glibc 2.35 have GCC 12, whose libstdc++ has 3.4.30; of newer ones we know only this.
+# A wheel's tag names only glibc, not libstdc++. Systems with glibc 2.35 have GCC 12, whose libstdc++ has GLIBCXX_3.4.30. If the archive
+# needs a newer libstdc++, only this system's glibc is known to be enough.
 wheel_glibc=2.35
 [ "$(printf '%s\n' 3.4.30 "$libstdcxx" | sort -V | tail -1)" = 3.4.30 ] || wheel_glibc=$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)
 timed 'wheel' python3 -B cmake/wheel.py "$archive" "$(printf '%s\n' "$glibc" "$wheel_glibc" | sort -V | tail -1)" "$out"

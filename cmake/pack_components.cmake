@@ -1,4 +1,4 @@
-# cpack reads this once for each generator: what it packs.
+# cpack reads this once for each generator: the components that it packs.
 if(CPACK_GENERATOR STREQUAL "DEB")
   set(CPACK_COMPONENTS_ALL ${CPACK_TERRACE_DEBS})
   set(CPACK_COMPONENTS_GROUPING IGNORE)

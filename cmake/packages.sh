@@ -1,5 +1,5 @@
-# Sourced by examples/*.sh and tests/run.sh: the Debian packages that terrace builds with, helpers to say what happens and how
-# long it took, and a text to learn. One apt call on a fresh machine.
+# Sourced by examples/*.sh and tests/run.sh: the Debian packages that terrace needs to build, and helpers that report each part and its
+# time, install packages, and write a text to train on.
 
 terrace_packages=(
   g++ cmake ninja-build pkg-config git ca-certificates
@@ -9,7 +9,7 @@ terrace_packages=(
 
 say() { printf '\n== %s\n' "$*"; }
 
-# timed NAME COMMAND…: runs it and says how long it took, in the file TERRACE_TIMES, too, if that names one. Exit code 77 is a skip.
+# timed NAME COMMAND…: runs the command and prints how long it took, also to the file TERRACE_TIMES if that is set. Exit code 77 is a skip.
 timed() {
   local name=$1 begin=$SECONDS
   shift
@@ -25,7 +25,7 @@ timed() {
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
-# install_packages PACKAGE…: only what is missing, and nothing at all when all is there.
+# install_packages PACKAGE…: installs the missing packages in one apt call, and nothing if none is missing.
 install_packages() {
   local missing=()
   for p in "$@"; do
@@ -41,7 +41,7 @@ build_program() {
   cmake --preset release && cmake --build --preset release --target terrace_program
 }
 
-# write_once FILE COMMAND…: writes what the command prints, and the file only appears when it is whole. A second call keeps it.
+# write_once FILE COMMAND…: writes what the command prints to the file, which only appears when it is complete. A second call keeps it.
 write_once() {
   local file=$1
   shift
@@ -50,5 +50,5 @@ write_once() {
   printf '%s: %s bytes of text\n' "$file" "$(stat -c %s "$file")"
 }
 
-# The King James Bible (package bible-kjv), one verse a line, without the verses' numbers.
+# Prints the King James Bible (package bible-kjv), one verse a line, without the numbers of the verses.
 print_bible() { bible -f gen1:1-rev22:21 </dev/null 2>/dev/null | sed 's/^[^ ]* //'; }

@@ -3,7 +3,7 @@
 #   examples/finetune.sh [--no-install] [--out-dir DIR] [--steps N] [--text FILE] [--dictionary DIR]
 # Pretrains 2N steps on a text (the King James Bible), exports the model as a directory of Hugging Face's library, fine-tunes it
 # for N steps to explain words as a dictionary does (WordNet), and exports the adapter (PEFT) and the merged model.
-# Idempotent: what is there stays, an interrupted training goes on, a finished one only reports. TERRACE=PROGRAM: no build.
+# Idempotent: what exists stays, an interrupted training continues, a finished one only reports. TERRACE=PROGRAM: builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh
@@ -21,7 +21,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-# Exported models are those of a number of steps.
+# Exported models belong to a number of steps, so another number is refused.
 mkdir -p "$out"
 [ -s "$out/steps" ] || echo "$steps" > "$out/steps"
 [ "$(cat "$out/steps")" = "$steps" ] ||
@@ -68,7 +68,7 @@ pretraining=(
 tuning=(
   --model "$out/base-model" --data "$out/words.jsonl" --data-format jsonl --out-dir "$out/lora"
   --lora-rank 16 --lora-alpha 32 --lora-targets all
-  # Frozen weights of 14.3 MiB, adapters with their states, and activations, in 12 MiB: so the base is on the disk.
+  # 14.3 MiB of frozen weights, adapters with their states, and activations exceed 12 MiB, so the base is on the disk.
   --device-memory 7MiB --host-memory 5MiB --nvme-path "$out/disk"
   --seq-len 128 --batch-size 2 --grad-accumulation 4 --steps "$steps" --lr 2e-3 --warmup "$((steps < 10 ? steps : 10))"
   --eval-first --eval-batches 16 --ckpt-interval 50

@@ -1,5 +1,5 @@
-// The shape of a whole trainer, without its arithmetic: weights and gradients of twelve layers that do not fit, filled, used in
-// a "backward" with prefetching, updated on the host from another thread, and checked.
+// A whole trainer without its arithmetic. The weights and gradients of twelve layers do not fit into the device and the host.
+// They are filled, used in a "backward" with prefetching, updated on the host from another thread, and checked.
 #include <cstdio>
 #include <cstring>
 #include <thread>
@@ -33,7 +33,7 @@ int main() {
           const Lease both = manager.acquire(uses, Tier::host);
           for (std::size_t i = 0; i < both.bytes(0).size(); ++i) both.bytes(0)[i] ^= both.bytes(1)[i];
         }
-        manager.drop(gradients[layer]);  // dead: it is never written down
+        manager.drop(gradients[layer]);  // the gradient is no longer needed, so it is never written to the disk
       }
     });
     updates.join();

@@ -1,5 +1,6 @@
-// The smallest embedding: a vector of 256 MiB lives in a "device" of 32 MiB, a host of 64 MiB and a disk, and is updated in
-// place, chunk by chunk. Nothing here knows where a chunk is when it is asked for; the manager moves it.
+// The smallest program that uses the library: a vector of 256 MiB lives in a "device" of 32 MiB, a host of 64 MiB and a disk,
+// and is updated in place, chunk by chunk. The program does not know where a chunk is when it asks for it; the manager moves
+// it.
 //
 //   hello_offload [directory on the disk]      (default: a temporary one under the current directory)
 #include <cstdint>
@@ -24,7 +25,7 @@ constexpr int kPasses = 4;
 float initial(std::uint64_t element) { return static_cast<float>(element % 1000003); }
 float next(float x) { return 0.5F * x + 1.0F; }
 
-// A lease's bytes as what they hold.
+// The bytes of a lease as the floats that they hold.
 std::span<float> floats(const Lease& lease) { return {reinterpret_cast<float*>(lease.bytes().data()), kChunkElements}; }
 
 void run(const std::filesystem::path& directory) {
@@ -32,7 +33,7 @@ void run(const std::filesystem::path& directory) {
   ChunkManager manager(
       {.device_bytes = 32 * kMiB, .host_bytes = 64 * kMiB, .nvme_paths = {directory}, .nvme_bytes = kVectorBytes});
 
-  // A chunk has no content until somebody overwrites it.
+  // A chunk has no content until a lease overwrites it.
   std::vector<ChunkId> chunks;
   for (std::uint64_t c = 0; c < kChunks; ++c) {
     chunks.push_back(manager.add(kChunkBytes));
@@ -40,7 +41,7 @@ void run(const std::filesystem::path& directory) {
     for (std::uint64_t i = 0; auto& x : floats(lease)) x = initial(c * kChunkElements + i++);
   }  // the lease ends here: from now on the chunk may be moved away
 
-  // x ← 0.5 x + 1, several times. Every other pass goes backwards, so that what is still near is used first.
+  // x ← 0.5 x + 1, several times. Every other pass goes backwards, so that the chunks still in the upper tiers are used first.
   for (int pass = 0; pass < kPasses; ++pass) {
     for (std::uint64_t step = 0; step < kChunks; ++step) {
       const auto c = pass % 2 == 0 ? kChunks - 1 - step : step;
@@ -52,7 +53,7 @@ void run(const std::filesystem::path& directory) {
   // Offloading moves bytes and never changes them: the result is exact.
   std::uint64_t wrong = 0;
   for (std::uint64_t c = 0; c < kChunks; ++c) {
-    const Lease lease = manager.acquire(chunks[c], Tier::host, Access::read);  // reading may as well happen on the host
+    const Lease lease = manager.acquire(chunks[c], Tier::host, Access::read);  // a read works on the host as well
     for (std::uint64_t i = 0; const float x : floats(lease)) {
       float expected = initial(c * kChunkElements + i++);
       for (int pass = 0; pass < kPasses; ++pass) expected = next(expected);

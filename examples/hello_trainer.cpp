@@ -1,5 +1,7 @@
 // A small transformer of your own, trained by the library: it learns which byte of a text comes next. Its weights, gradients
-// and optimizer states move between a device, a host and a disk whose budgets hold a part of them each.      hello_trainer FILE
+// and optimizer states move between a device, a host and a disk, each too small for all of them.
+//
+//   hello_trainer FILE
 #include <fmt/format.h>
 
 #include <terrace/core/text_file.h>

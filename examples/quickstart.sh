@@ -2,7 +2,7 @@
 # From a fresh Debian 12 to a trained language model whose state is larger than device and host budgets together.
 #   examples/quickstart.sh [--no-install] [--out-dir DIR] [--steps N]
 # Installs packages, builds, measures this machine, plans, trains, proves that offloading changed nothing, and writes a sample.
-# Idempotent: what is installed and built stays, an interrupted training goes on, a finished one only reports.
+# Idempotent: what is installed and built stays, an interrupted training continues, a finished one only reports.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source cmake/packages.sh

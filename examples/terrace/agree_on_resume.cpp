@@ -18,19 +18,19 @@
 namespace terrace::cli {
 namespace {
 
-// What can be resumed from a rank's store.
+// Whether a rank's store exists, and has no commit, only the first commit of the run, or more.
 enum class Committed { no_store, nothing, once, more };
 
 Committed committed(const RunDir& dir, const ChunkStore::Options& store) {
   const auto home = store.paths.front() / store.name;
   if (!ChunkStore::has_commit(store)) return std::filesystem::exists(home) ? Committed::nothing : Committed::no_store;
-  // If the run reached an end before, all ranks have committed that.
+  // If the run has ended once, all ranks have committed.
   const bool may_be_alone = !dir.has_committed && !std::filesystem::exists(dir.path / kResultFile);
   return may_be_alone && CommitFiles::only_the_first(home) ? Committed::once : Committed::more;
 }
 
-// One entry for each rank that wrote the run. If the layout changes, the ranks now are others, so the first rank looks at all
-// former stores; otherwise each rank looks at its own.
+// One entry for each rank that wrote the run. If the layout changes, the ranks are not those that wrote it, so the first rank
+// looks at all former stores; otherwise each rank looks at its own.
 std::vector<Committed> committed_of_all(const RunDir& dir, Team& team) {
   const bool others = team.any(team.first() && !dir.reshard_from.empty());
   std::string mine, all;  // a digit for each store
@@ -49,7 +49,7 @@ std::vector<Committed> committed_of_all(const RunDir& dir, Team& team) {
   return of_ranks;
 }
 
-// The first rank has read the ids from run.json, or drawn one; the other ranks take them over.
+// The first rank has read the ids from run.json, or drawn one; the other ranks take these ids.
 void agree_on_run_ids(RunDir& dir, Team& team) {
   std::string text = dir.run_id + "\n";
   for (const auto& id : dir.store.run_ids) text += id + "\n";
@@ -65,7 +65,7 @@ std::vector<std::vector<std::string>> paths_of_ranks(const RunDir& dir, Team& te
   team.together([&] { mine = nlohmann::json(recorded_paths(dir)).dump(); });
   const auto texts = team.texts(mine);
   std::vector<std::vector<std::string>> all;
-  if (std::ranges::adjacent_find(texts, std::ranges::not_equal_to{}) == texts.end()) return all;  // one path for all of them
+  if (std::ranges::adjacent_find(texts, std::ranges::not_equal_to{}) == texts.end()) return all;  // all have the same paths
   for (const auto& text : texts) all.push_back(nlohmann::json::parse(text).get<std::vector<std::string>>());
   return all;
 }
@@ -99,7 +99,7 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
                       rank, dir.path.string(), name_of(rank)),
           Exit::corrupt);
     }
-    // With another layout, the others may have all parts.
+    // With another layout, the other stores may have all parts of the state.
     if (wanted && least < Committed::once && dir.reshard_from.empty()) {
       const auto rank = rank_with([](Committed one) { return one < Committed::once; });
       throw Error(

@@ -27,7 +27,7 @@ AgreedPlan::AgreedPlan(const RunConfig& config)
       first_weights_(cli::first_weights(config, model_)),
       profile_(machine_profile(config)),
       request_(plan_request(config)) {
-  if (searches_schedule(config)) return;  // agree() takes it
+  if (searches_schedule(config)) return;  // agree() sets the pipeline
   auto with_stages = config;
   if (config.pp > 1 && config.stage_layers.empty()) with_stages.stage_layers = stage_layers_of_run(config);
   set_pipeline(request_, with_stages, model_, profile_);
@@ -46,7 +46,7 @@ void AgreedPlan::agree(Team& team) {
   request_.rank = static_cast<std::uint32_t>(team.rank());
 }
 
-// --schedule auto: the first rank takes the schedule that the resumed run has, or else searches, and all ranks take the same.
+// --schedule auto: the first rank takes the schedule of the resumed run, or else searches one, and all ranks take the same.
 void AgreedPlan::agree_on_schedule(Team& team) {
   std::string text;
   team.together([&] {
@@ -69,7 +69,7 @@ void AgreedPlan::make(const Team& team) {
   plan_ = make_plan(timed, model_, request_, profile_);
   if (!plan_.fits && request_.pipeline) {
     auto pool = make_pool(config_);
-    static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // says what all stages need
+    static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // throws an error for all stages
   }
   if (!plan_.fits) throw refusal_error(config_, plan_);
   const auto steady = to_text(plan_.programs.steady);
@@ -78,7 +78,7 @@ void AgreedPlan::make(const Team& team) {
 }
 
 void AgreedPlan::demand_same_steps(Team& team) const {
-  const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // what a double holds
+  const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // a double holds 53 bits exactly
   const auto ranks_of_stage = mesh().size(kAllRanks - Axis::pp);
   team.together([&] {
     for (std::size_t r = 0; r < hashes.size(); ++r)

@@ -1,5 +1,5 @@
-// What the ranks of a run agree on before anything of it is touched: the model, its first weights, the rates of the machine,
-// the schedule, and the plan.
+// The values that the ranks of a run agree on before they touch any of its files: the model, its first weights, the machine's
+// rates, the schedule, and the plan.
 //
 //   AgreedPlan agreed(config);  then, on all ranks: agree(), make(), demand_same_steps()
 //
@@ -24,12 +24,12 @@ class AgreedPlan {
  public:
   explicit AgreedPlan(const RunConfig& config);
 
-  // All ranks must plan alike: they take the budgets of the rank that has least, and the rates, schedule and stages of the
-  // first.
+  // Makes all ranks plan alike: they take the smallest budgets of all ranks, and the rates, schedule and stages of the first
+  // rank.
   void agree(Team& team);
-  // Throws an error if the plan does not fit. Only the first rank's times are shown, so only the first rank measures.
+  // Throws if the plan does not fit. Only the first rank measures, because only its times are shown.
   void make(const Team& team);
-  // The ranks of a stage must have the same program, or their first collectives would not match.
+  // Throws unless all ranks of a stage have the same program; otherwise their first collectives would not match.
   void demand_same_steps(Team& team) const;
 
   [[nodiscard]] const Model& model() const { return model_; }
@@ -37,7 +37,7 @@ class AgreedPlan {
   [[nodiscard]] const MachineProfile& profile() const { return profile_; }
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] const Plan& plan() const { return plan_; }
-  // --schedule auto: found_to_text(); otherwise empty. And whether it is that of the resumed run.
+  // With --schedule auto: the schedule as text (found_to_text()), and whether the resumed run had it. Otherwise empty.
   [[nodiscard]] const std::string& found_schedule() const { return found_schedule_; }
   [[nodiscard]] bool schedule_was_recorded() const { return schedule_was_recorded_; }
   [[nodiscard]] const std::string& schedule_name() const { return schedule_name_; }
@@ -45,8 +45,8 @@ class AgreedPlan {
 
   // "gpt2 with 124.4M parameters, …": this rank, its model and budgets, and what bounds its steps.
   [[nodiscard]] std::string describe() const;
-  // The first rank's plan, with the greatest peaks of all ranks. With several ranks also the bytes that all of them move, as in
-  // the metrics.
+  // The first rank's plan with the largest peaks of all ranks. With several ranks it also has the bytes that all of them move,
+  // as in the metrics.
   [[nodiscard]] nlohmann::json to_json(Team& team) const;
 
  private:
@@ -61,7 +61,7 @@ class AgreedPlan {
   std::string schedule_name_ = config_.schedule;
   std::string found_schedule_;
   bool schedule_was_recorded_ = false;
-  std::uint64_t program_hash_ = 0;  // of the steady step, before this rank's part is taken
+  std::uint64_t program_hash_ = 0;  // of the steady step, before for_rank()
 };
 
 }  // namespace terrace::cli

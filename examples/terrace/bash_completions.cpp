@@ -6,7 +6,7 @@
 namespace terrace::cli {
 namespace {
 
-// Which command the words name, and the flag whose value stands at the cursor.
+// Finds the command that the words name, and the flag whose value is at the cursor.
 constexpr const char* kBashBegin = R"(# Completes the command line of terrace in bash. Written by: terrace completions bash
 _terrace() {
   local word=${COMP_WORDS[COMP_CWORD]} last=$((COMP_CWORD - 1)) at=1 i flag= command
@@ -36,7 +36,7 @@ _terrace() {
   command=${COMP_WORDS[at]}
 )";
 
-// What is proposed: values of the flag, or flags, or what the command takes without a flag.
+// Proposes the values of the flag, or flags, or what the command takes without a flag.
 constexpr const char* kBashEnd = R"(  if [[ $word == -* ]]; then
     arguments=$flags
   elif [[ -n $flag && " $switches " != *" $flag "* ]] && { ((i == last)) || [[ " $several " == *" $flag "* ]]; }; then
@@ -65,7 +65,7 @@ constexpr const char* kBashEnd = R"(  if [[ $word == -* ]]; then
 complete -F _terrace terrace
 )";
 
-// One command's branch of the case.
+// The branch of the `case` for one command.
 std::string branch(const CommandText& command, const CommandText& program) {
   std::vector<std::string> flags{"-h", "--help"}, switches = flags, several, paths, arguments;
   std::string values;

@@ -1,6 +1,6 @@
-// Every bench that can run here, one after the other, and the machine profile that `terrace plan` uses.
+// Runs every bench that this machine can run, one after the other, and saves the machine profile that `terrace plan` uses.
 //
-// Owner, threads, errors: as Bench. A bench whose hardware is absent is skipped with a note, which is not an error.
+// Owner, threads, errors: as Bench. A bench whose hardware is absent is skipped with a note; that is not an error.
 #pragma once
 
 #include <memory>

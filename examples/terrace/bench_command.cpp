@@ -1,6 +1,6 @@
 // terrace bench NAME …: builds the command line from the flags of all benches, and runs the one that was named.
 //
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <unistd.h>
@@ -79,7 +79,7 @@ std::string type_of(const Flag& flag) {
   return std::holds_alternative<std::filesystem::path*>(flag.target) ? "PATH" : "TEXT";
 }
 
-// One bench, and its part of the command line.
+// One bench and its part of the command line.
 struct Entry {
   std::unique_ptr<bench::Bench> bench;
   RunConfig config;

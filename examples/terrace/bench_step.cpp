@@ -89,7 +89,7 @@ class StepBench final : public bench::Bench {
                    .optimizer = optimizer.get()});
     session.progress("filling the weights …");
     engine.fill(first_weights(config, model));
-    // Nothing is clipped, scaled or skipped, so that every step has the update of the step before it.
+    // Nothing is clipped, scaled or skipped, so that every step runs the update of the step before it.
     Trainer trainer(engine, {.read =
                                  [this](Split, auto, auto tokens, auto targets) {
                                    draw(tokens);
@@ -115,7 +115,7 @@ class StepBench final : public bench::Bench {
   }
 
  private:
-  // The time of a step does not depend on which tokens they are.
+  // The time of a step does not depend on the values of the tokens.
   void draw(std::span<std::int32_t> tokens) const {
     for (std::size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<std::int32_t>(

@@ -49,7 +49,7 @@ Keys planned() {
           "memory"};
 }
 
-// These, and the options that the execution of a step depends on.
+// planned(), and the options that the execution of a step depends on.
 Keys done() {
   auto keys = planned();
   keys.insert(keys.end(), {"init-from", "lr", "beta1", "beta2", "eps", "weight-decay", "seed", "threads", "assumed-costs",
@@ -57,7 +57,7 @@ Keys done() {
   return keys;
 }
 
-// These, and what decides the bytes of each parameter on disk.
+// planned(), and the options that decide the bytes of each parameter on disk.
 Keys stored() {
   auto keys = planned();
   keys.insert(keys.end(), {"seed", "threads", "freeze", "lora-rank", "lora-alpha", "lora-targets"});

@@ -16,7 +16,7 @@ namespace terrace::cli {
 struct BenchEntry {
   // `config` outlives the bench and is filled before check().
   std::function<std::unique_ptr<bench::Bench>(const RunConfig& config)> make;
-  std::vector<std::string_view> takes;  // sections and keys of a run's options; most benches take none
+  std::vector<std::string_view> takes;  // sections and keys of the run options that the bench accepts; usually none
 };
 const std::vector<BenchEntry>& bench_table();
 

@@ -1,5 +1,5 @@
-// `terrace bench weights`: a model's weights from files into the store, and out of it into files, in turns with what the disk
-// can do with the same bytes.
+// `terrace bench weights`: times how a model's weights go from files into the store, and from the store into files. In turns
+// with this it times what the disk can do with the same bytes.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A folder that goes with the bench.
+// A folder that is removed with the object.
 class Folder {
  public:
   explicit Folder(const fs::path& in) : path_(in / fmt::format("terrace-bench-{}", ::getpid())) {
@@ -61,7 +61,7 @@ class Folder {
   fs::path path_;
 };
 
-// The most resident memory since it was last asked for; 0 if the system does not tell.
+// The peak of resident memory since the last call; 0 if the system does not report it.
 std::uint64_t take_peak_resident_bytes() {
   std::uint64_t kib = 0;
   std::ifstream status("/proc/self/status");
@@ -77,18 +77,18 @@ double seconds_of(const std::function<void()>& work) {
   return static_cast<double>(now_ns() - begin) * 1e-9;
 }
 
-// Of all threads.
+// Processor time of all threads.
 double processor_seconds() {
   timespec used{};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
-// One direction.
+// The figures of one direction.
 struct Way {
   std::string_view op;
-  std::vector<double> seconds, processor = {}, disk_seconds = {};  // of each run; the disk's with the same bytes
-  std::uint64_t peak_bytes = 0;                                    // resident
+  std::vector<double> seconds, processor = {}, disk_seconds = {};  // of each run; the disk alone, same bytes
+  std::uint64_t peak_bytes = 0;                                    // resident memory
 
   void time(const std::function<void()>& work) {
     take_peak_resident_bytes();
@@ -223,7 +223,7 @@ class WeightsBench final : public bench::Bench {
     return with_adapters(files, random_weights(config.seed));
   }
 
-  // What was exported is what was loaded, byte for byte. Untimed.
+  // Throws if the exported files differ from the loaded ones in a byte. Untimed.
   static void demand_same(const fs::path& one, const fs::path& other) {
     for (const auto& file : lm::weight_files(one)) {
       std::ifstream a(file, std::ios::binary), b(other / file.filename(), std::ios::binary);

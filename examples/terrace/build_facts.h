@@ -10,16 +10,16 @@ namespace terrace::cli {
 
 struct BuildFacts {
   struct Library {
-    std::string_view name, version;  // version empty: left out
+    std::string_view name, version;  // empty version: the library was left out
   };
   std::string_view compiler;  // "GNU 12.2.0, Release"
   std::array<Library, 8> libraries;
-  bool nccl;  // in the CUDA module, if that was built
+  bool nccl;  // whether the CUDA module, if it was built, has NCCL
 };
 const BuildFacts& build_facts();
 
-// Twelve digits, followed by "+changes" if tracked files differed from the commit; "unknown" if the sources were no git
-// checkout.
+// The first twelve digits, with "+changes" behind them if tracked files differed from the commit; "unknown" if the sources were
+// not a git checkout.
 std::string_view build_commit();
 
 }  // namespace terrace::cli

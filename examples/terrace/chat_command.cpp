@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::size_t kMostMessageBytes = std::size_t{1} << 20;
 
-// A handler can reach only globals.
+// A signal handler can reach only globals.
 std::atomic<bool> interrupted{false};
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler must not wait");
 
@@ -47,7 +47,7 @@ std::optional<std::string> read_message(bool at_terminal) {
     const int c = std::fgetc(stdin);
     if (c == EOF && std::ferror(stdin) && errno == EINTR) {
       std::clearerr(stdin);
-      if (!at_terminal) continue;  // it ends the next answer
+      if (!at_terminal) continue;  // the signal ends the next answer
       interrupted = false;
       line.clear();
       fmt::print("\n");
@@ -68,7 +68,7 @@ std::optional<std::string> read_message(bool at_terminal) {
   return line;
 }
 
-// A published model allows more positions than most memories have room for keys and values.
+// A published model allows more positions than most memories can keep keys and values for.
 std::int64_t positions_of(const CommandLine& line) {
   constexpr std::int64_t kOfModel = 4096;
   const auto all = line.config.seq_len;
@@ -102,7 +102,7 @@ class Chat {
           fmt::print("{}", shown_on(STDOUT_FILENO, std::string(more)));
           std::fflush(stdout);
         });
-    interrupted = false;  // before the line ends: a reader that sees it interrupts the next answer
+    interrupted = false;  // reset before the line ends: a reader of the line may then interrupt the next answer
     const nlohmann::json object{{"answer", answer}, {"tokens", tokens.size() - before}, {"end", name_of(end)}};
     fmt::print("{}\n", line_.config.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
     std::fflush(stdout);
@@ -112,8 +112,8 @@ class Chat {
   [[nodiscard]] std::string warning() const { return format_.warning(); }
 
  private:
-  // The conversation as tokens, with room for an answer: the oldest questions go first, with their answers, because a template
-  // may demand that a question comes first. Empty if the last one alone is too long.
+  // The conversation as tokens, with room for an answer. The oldest questions are dropped first, together with their answers,
+  // because a template may demand that a question comes first. Empty if the last question alone is too long.
   std::vector<std::int32_t> fitting_tokens() {
     for (std::size_t dropped = 0;;) {
       const auto tokens = format_.encode_prompt(messages_);
@@ -140,7 +140,7 @@ class Chat {
   lm::ChatFormat format_;
   Generator generator_;
   std::vector<lm::Message> messages_;
-  std::size_t first_ = 0;  // message that may be forgotten
+  std::size_t first_ = 0;  // the first message that may be dropped
 };
 
 }  // namespace

@@ -18,8 +18,8 @@
 namespace terrace::cli {
 namespace {
 
-// Ranks of one machine have read its parts, and those of another one the same parts again: each part counts once. (An fp64
-// holds half of a checksum.)
+// Adds the checksums of the parts. The ranks of one machine read all parts, and the ranks of another machine read the same
+// parts again, so each part is counted once. (An fp64 holds half of a checksum exactly.)
 std::vector<std::uint64_t> add_up(const lm::ScanPart& part, const std::vector<std::uint64_t>& mine, Team& team) {
   const auto all_of = team.each(static_cast<double>(part.of)), all_parts = team.each(static_cast<double>(part.index));
   std::vector<std::size_t> counted;
@@ -42,7 +42,7 @@ std::vector<std::uint64_t> add_up(const lm::ScanPart& part, const std::vector<st
 
 std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
   constexpr auto kAtOnce = std::chrono::seconds(2);  // much shorter than --rank-deadline, in which ranks must meet
-  if (c.data_format == kConversations) return {};    // a tokenizer made them, whose ids were compared with the vocabulary
+  if (c.data_format == kConversations) return {};    // a tokenizer made them, whose ids are known to fit
   const lm::ScanPart part{.index = static_cast<std::uint64_t>(c.local_rank),
                           .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))};
   std::optional<lm::TokenScan> scan;
@@ -51,7 +51,7 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
     if (!c.eval_data.empty()) std::ranges::move(data_files(of_evaluation(c)), std::back_inserter(files));
     scan.emplace(files, format_of_tokens(c), part);
   });
-  std::uint64_t rounds = 0, next_note = 1;  // with twice the distance each time
+  std::uint64_t rounds = 0, next_note = 1;  // each note comes after twice as many rounds as the one before
   for (bool done = false; !done;) {
     team.together([&] { done = scan->advance(kAtOnce); });
     done = !team.any(!done);
@@ -62,7 +62,7 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
                               format_bytes(scan->bytes()), c.vocab, 100 * scan->share_done()));
   }
   auto checksums = add_up(part, scan->checksums(), team);
-  const auto trained_on = data_files(c).size();  // of bytes that are all ids there are none
+  const auto trained_on = data_files(c).size();  // there are no checksums if every byte is a valid id
   if (checksums.size() > trained_on) checksums.resize(trained_on);
   return checksums;
 }

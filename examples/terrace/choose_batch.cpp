@@ -15,9 +15,9 @@
 namespace terrace::cli {
 namespace {
 
-constexpr std::int64_t kMostSequences = 64;      // a step: more are rarely used to fine-tune
+constexpr std::int64_t kMostSequences = 64;      // in a step: more are rarely used to fine-tune
 constexpr std::int64_t kLeastStepsOfEpoch = 32;  // fewer updates learn less from the same data
-constexpr double kWorthSplitting = 0.95;         // of the time for a sequence
+constexpr double kWorthSplitting = 0.95;         // a split must take less than this share of the time for a sequence
 constexpr double kWorthDoubling = 0.9;           // the same, for each doubling: larger batches learn more slowly
 
 std::int64_t sequences_of_step(const RunConfig& c) {
@@ -27,15 +27,15 @@ std::int64_t sequences_of_step(const RunConfig& c) {
 struct Batch {
   RunConfig config;
   bool fits = false;
-  bool is_cramped = false;  // it fits in tiles only, or computes again what has no room
-  bool computes = false;    // bytes move beside computing, and a step does not wait for them
+  bool is_cramped = false;  // it fits only in tiles or with recomputation
+  bool computes = false;    // a step is bound by computing, not by moving bytes
   double step_s = 0, compute_s = 0;
   [[nodiscard]] double seconds_a_sequence() const { return step_s / static_cast<double>(sequences_of_step(config)); }
 };
 
 Batch planned(RunConfig c, const MachineProfile& profile) {
   auto tiled = with_chosen_tiles(c);
-  tiled.steps = RunConfig().steps;  // a short trial has the batch of the long run
+  tiled.steps = RunConfig().steps;  // so that a short trial has the batch of the long run
   auto request = plan_request(tiled);
   request.advises = false;
   auto pool = make_pool(c);
@@ -48,12 +48,12 @@ Batch planned(RunConfig c, const MachineProfile& profile) {
           .compute_s = p.floor_s};
 }
 
-// `share`: of the time for a sequence.
+// Whether `other` takes less than `share` of the time that `than` takes for a sequence.
 bool is_faster(const Batch& other, const Batch& than, double share) {
   return other.fits && (!than.fits || other.seconds_a_sequence() < share * than.seconds_a_sequence());
 }
 
-// The same sequences in smaller micro-batches, which hold fewer activations at once.
+// Tries the same sequences in smaller micro-batches, which hold fewer activations at once.
 Batch fastest_split(Batch best, const MachineProfile& profile) {
   for (auto smaller = best.config; smaller.batch_size % 2 == 0;) {
     smaller.batch_size /= 2;
@@ -63,8 +63,8 @@ Batch fastest_split(Batch best, const MachineProfile& profile) {
   return best;
 }
 
-// Weights and states move once a step for all of its micro-batches: so many more, in powers of two, as computing should take as
-// long as the step takes now.
+// Weights and states move once a step for all of its micro-batches. So there are more micro-batches, in powers of two, until
+// computing should take as long as the step takes now.
 Batch with_more_micro_batches(Batch best, const MachineProfile& profile, std::int64_t most_sequences) {
   while (!best.computes) {
     auto more = best.config;
@@ -82,7 +82,7 @@ Batch with_more_micro_batches(Batch best, const MachineProfile& profile, std::in
   return best;
 }
 
-// Schedules, grids and groups of micro-batches demand numbers of their own.
+// Schedules, grids and groups demand their own numbers of micro-batches.
 bool can_choose(const RunConfig& c) {
   return c.chooses_batch && c.pp == 1 && c.tp_mode == "1d" && c.group == 0 && c.sync_interval == 1;
 }

@@ -1,10 +1,11 @@
-// The micro-batches of a step beside a published model, where neither --batch-size nor --grad-accumulation is given: eight
-// sequences in one micro-batch, or in smaller ones where that one does not fit, or fits only with recomputation or tiles and
-// they are faster; and more micro-batches, up to 64 sequences, while a step moves bytes for longer than it computes.
+// Chooses the micro-batches of a step for a published model if neither --batch-size nor --grad-accumulation is given. It starts
+// with eight sequences in one micro-batch. It takes smaller micro-batches if that one does not fit, or fits only with
+// recomputation or tiles and the smaller ones are faster. It takes more micro-batches, up to 64 sequences, while a step moves
+// bytes for longer than it computes.
 //
-// A model learns from its batches, so they are chosen once: a run that goes on keeps its own.
+// The batch decides what a model learns, so it is chosen once: a resumed run keeps its own.
 //
-// Pure, but for the settings of a run that goes on, which it reads. Threads: any. Errors: those of make_model().
+// Pure, except that it reads the settings of a resumed run. Threads: any. Errors: those of make_model().
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace terrace::cli {
 
-// `sequences_of_an_epoch`: 0 if nothing is known of the data. It is asked only if more sequences a step would help.
+// `sequences_of_an_epoch` returns 0 if nothing is known of the data. It is called only if more sequences a step would help.
 RunConfig with_chosen_batch(RunConfig config, const MachineProfile& profile,
                             const std::function<std::uint64_t()>& sequences_of_an_epoch);
 

@@ -28,7 +28,7 @@ struct Largest {
 };
 
 Largest largest_phase(RunConfig c) {
-  c.pp = 1;  // each layer is on some rank
+  c.pp = 1;  // so that all layers are looked at, each of which is on some rank
   c.schedule = RunConfig().schedule;
   const auto model = lm::make_model(model_config(c));
   auto request = plan_request(c);
@@ -49,7 +49,7 @@ Largest largest_phase(RunConfig c) {
   return largest;
 }
 
-// Not every layer of every family has every kind of tiles, and a layer of which a part is frozen has none.
+// Whether the model can have these tiles: not every layer of every family has every kind, and a partly frozen layer has none.
 bool is_model(const RunConfig& c) try {
   static_cast<void>(lm::make_model(model_config(c)));
   demand_freeze(c);
@@ -75,7 +75,7 @@ std::int64_t more_mlp_row_tiles(const RunConfig& c) {
   return 2 * c.mlp_row_tiles * kLeastRows <= rows_of(c) ? 2 * c.mlp_row_tiles : c.mlp_row_tiles;
 }
 std::int64_t more_attention_tiles(const RunConfig& c) {
-  constexpr std::int64_t kLeastResults = 64;  // of a tile, of q
+  constexpr std::int64_t kLeastResults = 64;  // of q, in a tile
   const auto model = model_config(c);
   const auto q = model.heads * model.head_dim() / c.tp, kv = q / model.heads * model.kv_heads;
   for (auto tiles = c.attention_tiles + 1; tiles * kLeastResults <= q; ++tiles)
@@ -93,7 +93,8 @@ constexpr std::array kTiles{Tiles{&RunConfig::vocab_tiles, Largest::Of::vocab, m
                             Tiles{&RunConfig::mlp_row_tiles, Largest::Of::mlp, more_mlp_row_tiles},
                             Tiles{&RunConfig::attention_tiles, Largest::Of::attention, more_attention_tiles}};
 
-// Of an MLP's tiles, those that cut what is larger come first: activations, if there are more rows than columns, else matrices.
+// Orders the tiles so that an MLP is first cut in the larger of its parts: activations, if there are more rows than columns,
+// else matrices.
 std::vector<const Tiles*> in_order(const RunConfig& c, std::span<const Tiles* const> open) {
   std::vector<const Tiles*> all(open.begin(), open.end());
   const bool rows_first = rows_of(c) / c.mlp_row_tiles > c.hidden;
@@ -101,7 +102,7 @@ std::vector<const Tiles*> in_order(const RunConfig& c, std::span<const Tiles* co
   return all;
 }
 
-// False: no more tiles help.
+// Adds tiles to the layer that has the largest phase. Returns false if no more tiles help.
 bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open) {
   for (const auto* const tiles : in_order(c, open)) {
     if (tiles->of != of) continue;
@@ -114,16 +115,16 @@ bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open)
   return false;
 }
 
-// Each slice of rows reads and writes the gradient of the whole table, and a GPU's products are at full speed from some hundred
-// rows on. Other slices are other products, which a library sums otherwise: so a budget decides only where it must.
+// Each slice of rows reads and writes the gradient of the whole table, and a GPU's products are at full speed from a few
+// hundred rows on. With other slices a library may sum in another order, so a budget decides their size only where it must.
 constexpr std::int64_t kMostHeadRows = 4096, kFastHeadRows = 512, kLeastHeadRows = 64;
 
-// As many as a micro-batch has.
+// The rows of a micro-batch, within the limits.
 std::int64_t most_head_rows(const RunConfig& c) {
   const auto rows = std::bit_ceil(static_cast<std::uint64_t>(rows_of(c)));
   return std::clamp(static_cast<std::int64_t>(rows), kFastHeadRows, kMostHeadRows);
 }
-// False: fewer do not help, or would be fewer than `least`.
+// Halves the head's rows. Returns false if fewer do not help, or would be fewer than `least`.
 bool halve_head_rows(RunConfig& c, std::int64_t least, std::uint64_t largest_phase_bytes) {
   auto fewer = c;
   fewer.head_rows /= 2;
@@ -132,7 +133,7 @@ bool halve_head_rows(RunConfig& c, std::int64_t least, std::uint64_t largest_pha
   return true;
 }
 
-// Of a rank that is not one of a pipeline, which would need its stages first.
+// Whether a plan fits. In a pipeline it returns true, because the stages are not known yet.
 bool fits(const RunConfig& c) {
   if (c.pp > 1) return true;
   auto request = plan_request(c);
@@ -140,7 +141,7 @@ bool fits(const RunConfig& c) {
   return plan(lm::make_model(model_config(c)), request, machine_profile(c)).fits;
 }
 
-// Whether --tiles auto may choose them: if none is given. A run that goes on keeps those that it has.
+// Whether --tiles auto may choose the tiles, because none is given. A resumed run keeps its tiles.
 bool leaves_tiles_open(RunConfig& c) {
   const bool given = std::ranges::any_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number != 1; });
   if (c.tiles != "auto" || given || c.experts > 0 || c.tp_mode != "1d" || optimizer_of(c)->layer_unit()) return false;
@@ -152,7 +153,8 @@ bool leaves_tiles_open(RunConfig& c) {
 
 constexpr double kMostOfBudget = 0.95;  // a plan needs a little more than its largest phase
 
-// By a lower bound of what all ranks hold: tiles help only where all of it has room, and a model is not too large to be walked.
+// Compares a lower bound of what all ranks hold with their memory. Tiles help only if all of it fits, and only a model that is
+// not too large can be walked.
 bool has_room_for_all(const RunConfig& c) {
   constexpr double kBytes = 4, kMostElements = 2e11;  // above, plans are refused without a walk
   const auto model = model_config(c);
@@ -170,7 +172,7 @@ bool fits_whole(const RunConfig& c) {
   return bytes <= kMostOfBudget * budget || (bytes <= budget && fits(c));
 }
 
-// `share`: of the device budget, which the largest phase may take.
+// `share`: the part of the device budget that the largest phase may take.
 RunConfig with_tiles_for(RunConfig c, double share) {
   std::vector<const Tiles*> open;
   for (const auto& tiles : kTiles)
@@ -181,7 +183,7 @@ RunConfig with_tiles_for(RunConfig c, double share) {
   RunConfig then;
   if (!resumed.empty()) apply_file(then, resumed / kConfigFile);
   for (const auto* const tiles : open) c.*tiles->number = std::max<std::int64_t>(1, then.*tiles->number);
-  // A run that goes on keeps its own.
+  // A resumed run keeps its rows.
   const bool chooses_rows = no_rows && resumed.empty();
   if (no_rows) c.head_rows = chooses_rows ? most_head_rows(c) : then.head_rows;
   const auto budget = static_cast<std::uint64_t>(share * static_cast<double>(budgets(c).device));
@@ -202,7 +204,7 @@ RunConfig with_chosen_tiles(RunConfig c) {
   if (!open || fits_whole(whole) || !has_room_for_all(whole)) return whole;
   for (const auto& tiles : kTiles) c.*tiles.number = 0;
   auto few = with_tiles_for(c, kMostOfBudget);
-  // A phase sometimes has much less room, beside what the one before it leaves.
+  // A phase sometimes has much less room, because the phase before it still holds bytes.
   constexpr double kOfTightPlan = 0.6;
   return fits(few) ? few : with_tiles_for(c, kOfTightPlan);
 }
@@ -210,7 +212,7 @@ RunConfig with_chosen_tiles(RunConfig c) {
 void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_t)>& largest) {
   for (const auto& tiles : kTiles)
     c.*tiles.number = static_cast<std::int64_t>(largest(static_cast<std::uint64_t>(c.*tiles.number)));
-  // The smallest number of the head's rows.
+  // The smallest number of head rows is found as the largest difference from the limit.
   const auto rest = largest(static_cast<std::uint64_t>(layers::kMostHeadRows - c.head_rows));
   c.head_rows = layers::kMostHeadRows - static_cast<std::int64_t>(rest);
 }

@@ -97,7 +97,7 @@ void verify(const Stores& stores, const std::string& missing, const std::filesys
 void list(const std::filesystem::path& run, std::span<const std::filesystem::path> given, bool json) {
   auto all = kept_commits(run);
   if (const auto last = last_step_of(run, given)) {
-    std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == *last; });  // copied, but not replaced yet
+    std::erase_if(all, [&](const KeptCommit& kept) { return kept.step == *last; });  // the last commit is copied already
     all.push_back({.step = *last, .directory = run});
   }
   if (!json) {
@@ -111,14 +111,14 @@ void list(const std::filesystem::path& run, std::span<const std::filesystem::pat
   fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-// A damaged store is removed too, and one whose rank's folder is missing in between. A store that a live run holds is not.
+// Also removes a damaged store, and stores behind a rank whose folder is missing. A store that a live run holds stays.
 void remove_stores(const std::filesystem::path& run, std::span<const std::filesystem::path> given) {
   for (const auto& folder : store_folders_of_run(run, given)) remove_store(folder);
   remove_kept_commits(run);
   forget_run(run);
 }
 
-// The stores that are not there: lost, or of ranks on other machines. Takes them out of `all`.
+// Takes the missing stores out of `all` and names them: they are lost, or of ranks on other machines.
 std::string take_missing(std::vector<ChunkStore::Options>& all) {
   std::string missing;
   for (std::size_t r = 0; r < all.size(); ++r)

@@ -138,7 +138,7 @@ class Reader {
            fmt::format("give {} = {}", k.key, accepted));
   }
 
-  // A profile has one kind of nodes: [cpu] stands in place of [gpu].
+  // A profile has one kind of nodes: [cpu] takes the place of [gpu].
   [[nodiscard]] bool is_asked(const Key& k) const {
     return k.of == Nodes::all || (k.of == Nodes::without_gpus) == root_.contains("cpu");
   }
@@ -155,7 +155,7 @@ class Reader {
       for (const auto& k : keys())
         if (k.section == section.str() && is_asked(k)) known.push_back(k.key);
       for (const auto& [name, value] : *table.as_table()) {
-        if (section.str() == "links" && name.str() == "sums")  // was a key once
+        if (section.str() == "links" && name.str() == "sums")  // a key of older versions
           refuse(fmt::format(", line {}", name.source().begin.line), "links.sums is not a property of the links",
                  "remove it: the plan is for the sums that the run does, which --sum-order and --canonical-reduction choose");
         if (std::ranges::find(known, name.str()) == known.end())

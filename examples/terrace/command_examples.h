@@ -1,4 +1,4 @@
-// What the help of each command shows beside its flags.
+// The examples and flags that the help of each command shows.
 //
 // Owner:   constant data. Threads: any. Errors: none.
 #pragma once
@@ -18,6 +18,6 @@ struct CommandExamples {
   std::vector<ShownFlag> own;           // flags, other than settings, that -h shows; empty: all of them
 };
 
-const CommandExamples& examples_of(std::string_view command);  // of an unknown command: none
+const CommandExamples& examples_of(std::string_view command);  // of an unknown command: empty
 
 }  // namespace terrace::cli

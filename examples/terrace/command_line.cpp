@@ -1,4 +1,4 @@
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <terrace/examples/terrace/command_line.h>
@@ -103,7 +103,7 @@ std::vector<std::string_view> command_names() {
 struct Parsed {
   std::optional<std::string> preset;
   std::vector<std::string> config_files;
-  std::size_t files_before_model = 0;  // on the command line
+  std::size_t files_before_model = 0;  // how many --config files come before --model
   std::vector<std::string> sets;
   Assignments flags;
 };
@@ -305,7 +305,7 @@ void check_arguments(const CommandLine& line) {
     if (one && words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
     std::error_code error;
     const bool bench =
-        report && words.size() == 1 && fs::is_regular_file(words[0], error);  // written by `terrace bench --json`
+        report && words.size() == 1 && fs::is_regular_file(words[0], error);  // a file written by `terrace bench --json`
     for (const auto& word : words)
       if (!bench && !fs::is_directory(word, error))
         refuse(fmt::format("{}: \"{}\" is not a directory", line.command, word), line.command);
@@ -326,7 +326,7 @@ void check_arguments(const CommandLine& line) {
   }
 }
 
-// A file of settings, read once: it may be a pipe.
+// A file of settings. It is read only once, because it may be a pipe.
 struct ConfigText {
   std::string name, text;
 };
@@ -338,7 +338,7 @@ bool names_model(const std::function<void(RunConfig&)>& apply) {
   return !config.model.empty();
 }
 
-// The directory of a run whose own settings stand below all that is given; empty: none. `directory`: what a command reads.
+// The directory of a run whose own settings everything given overrides; empty: none. `directory`: the one that a command reads.
 fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vector<ConfigText>& files,
                    const fs::path& directory) {
   if (reads_weights(line.command)) return directory;
@@ -351,20 +351,20 @@ fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vec
   return fs::exists(fs::path(given.resume) / kConfigFile) ? fs::path(given.resume) : fs::path();
 }
 
-// What a run was told for one start is not for the next, or for reading it.
+// Flags that a run was given for one start do not count for the next start, or for reading the run.
 void take_own_settings(RunConfig& config, const ConfigText& own) {
   apply_toml(config, own.text, own.name);
-  // The file that it began with may be another one by now.
+  // The tokenizer file that the run began with may have changed since, so the run's copy is used.
   const auto run = fs::path(own.name).parent_path();
   if (const auto kept = tokenizer_kept_by(run); !kept.empty()) config.tokenizer = kept.string();
   config.json = config.force = false;
-  config.stage_layers.clear();    // the same pipeline has the stages of the run all the same
-  if (launched()) config.dp = 0;  // as many as there are now
+  config.stage_layers.clear();    // with the same pipeline, the run's stages are kept anyway
+  if (launched()) config.dp = 0;  // as many as are launched now
 }
 
 using Layer = std::function<void(RunConfig&)>;
 
-// Of --steps and --epochs the one counts that stands above. A run's own file, the first layer if there is one, has both.
+// The later layer of --steps and --epochs counts. A run's own file, the first layer if there is one, has both.
 double epochs_of(std::span<const Layer> layers, bool has_own, const std::string& command) {
   double epochs = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -380,8 +380,8 @@ double epochs_of(std::span<const Layer> layers, bool has_own, const std::string&
   return epochs;
 }
 
-// A preset, a run's own file, files, --set and flags: each stands above the one before. A model's directory stands where it is
-// named: above the files before that place, and below what is named beside it and later, --set and flags.
+// Applies a preset, a run's own file, files, --set and flags; each overrides the one before. A model's directory counts at the
+// place where it is named: it overrides the files before it, and everything beside and after it, --set and flags override it.
 RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path& directory = {}) {
   std::vector<ConfigText> files;
   for (const auto& file : parsed.config_files) files.push_back({file, read_config_file(file)});
@@ -423,7 +423,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     apply_above(config);
     config.model = below.model;
     keep_usual(config, below);
-    // What was given all the same was not chosen.
+    // If the user gave another value, the program has not chosen it.
     std::erase_if(config.chosen, [&](const std::string& said) {
       return (said.starts_with("--dtype ") && config.dtype != below.dtype) ||
              (said.starts_with("--seq-len ") && config.seq_len != below.seq_len);
@@ -441,7 +441,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
   return config;
 }
 
-// The settings of what a command reads: a run's own, or those of a model's directory.
+// The settings for reading a directory: a run's own, or those of a model's directory.
 RunConfig resolve_to_read(const CommandLine& line, const Parsed& parsed, const fs::path& directory) {
   const auto& adapter = line.generate.adapter;
   if (is_run(directory)) {
@@ -473,7 +473,7 @@ void refuse_unknown_command(int argc, const char* const* argv) {
   }
 }
 
-// What an error of std::filesystem leaves unsaid.
+// The advice that an error of std::filesystem lacks.
 std::string advice_on(const fs::filesystem_error& error) {
   if (error.path1().empty()) return "change to a folder that exists";
   switch (error.code().value()) {
@@ -494,7 +494,7 @@ void demand_model_of_preset(const CommandLine& line) {
          line.command);
 }
 
-// A preset for a GPU is also planned where there is none: on the machine that it is for.
+// A preset for a GPU can also be planned on a machine without one: as for the machine that the preset names.
 void plan_where_preset_is_for(CommandLine& line) {
   auto& config = line.config;
   if (!line.preset || line.preset->machine().empty() || !line.plan.cluster_profile.empty()) return;
@@ -513,7 +513,7 @@ std::size_t files_before_model(const CLI::App& app) {
   return before;
 }
 
-// Of several errors each begins a line; what explains one is indented below it.
+// Each error begins a line; the lines that explain it are indented below it.
 std::string each_with_error(const std::string& text) {
   std::istringstream lines(text);
   std::string all;
@@ -584,7 +584,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
   say(to, each_with_error(printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
   return static_cast<int>(known ? known->exit() : Exit::runtime);
-} catch (const std::bad_alloc&) {  // of the error, or of its text: nothing here needs memory
+} catch (const std::bad_alloc&) {  // thrown by the error or its text: what follows needs no memory
   say(to,
       "error: no memory is left for the program itself\n"
       "  raise the limit (`ulimit -v`, the cgroup's memory.max), end other programs, or lower --host-memory and "

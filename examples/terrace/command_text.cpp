@@ -1,4 +1,4 @@
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <terrace/examples/terrace/command_text.h>
@@ -122,14 +122,14 @@ std::vector<SettingsSection> settings_of(const CommandText& program) {
 void finish(CommandText& command) {
   const auto& more = examples_of(command.name);
   command.examples.assign(more.lines.begin(), more.lines.end());
-  // What a command has beside settings is what it is for, unless the list of examples names the few to show.
+  // Flags other than settings are what a command is for, so they are common, unless command_examples.h names the few to show.
   for (auto& flag : command.flags) {
     if (flag.setting) continue;
     const auto named = std::ranges::find(more.own, flag.name, &ShownFlag::name);
     flag.common = more.own.empty() || named != more.own.end();
     if (named != more.own.end()) flag.brief = named->brief;
   }
-  // The settings come first where only some of the other flags are common, and words before all.
+  // If only some of the other flags are common, the settings come first. Positional words come before all flags.
   const bool settings_first = !more.own.empty();
   auto& flags = command.flags;
   std::stable_partition(flags.begin(), flags.end(), [&](const FlagText& flag) { return flag.setting == settings_first; });

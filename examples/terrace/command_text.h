@@ -1,4 +1,4 @@
-// A command line as texts: the help, the completions of shells and the manual page are made from them.
+// A command line as plain data, from which the help, the completions of shells and the manual page are made.
 //
 // Owner:   values. Threads: any. Errors: none.
 #pragma once
@@ -14,7 +14,7 @@ class App;
 namespace terrace::cli {
 
 struct FlagText {
-  std::string name = {};   // "--steps"; of a word without a flag: what the usage calls it, "RUN"
+  std::string name = {};   // "--steps"; for a positional word its name in the usage, "RUN"
   std::string value = {};  // "INT", "fp32|bf16", "FILE..."; empty: a flag without a value
   std::string help = {};
   std::string fallback = {};    // the default value; empty: none
@@ -23,7 +23,7 @@ struct FlagText {
   bool common = false;          // -h shows it
   bool setting = false;         // a row of the option table
   bool of_config_json = false;  // as Option::of_config_json
-  bool word = false;            // stands on the command line without a flag
+  bool word = false;            // positional: given without a flag
   bool many = false;            // takes several values
 
   [[nodiscard]] std::vector<std::string> choices() const;  // "fp32", "bf16"
@@ -41,7 +41,8 @@ struct CommandText {
   [[nodiscard]] std::string called() const { return name.empty() ? "terrace" : "terrace " + name; }
 };
 
-// Settings that stand under one heading: a section of a TOML file, or the facts of a model, which also are in a section.
+// Settings under one heading: a section of a TOML file. The facts of a model, which are also in a section, have a heading of
+// their own.
 struct SettingsSection {
   std::string name = {};
   bool of_config_json = false;
@@ -51,9 +52,9 @@ struct SettingsSection {
 };
 
 CommandText describe_command(const CLI::App& app, const std::string& name);
-// Every setting once, as the command describes it that takes them all; the facts of models stand last.
+// Every setting once, as described by the command that accepts them all; the facts of models come last.
 std::vector<SettingsSection> settings_of(const CommandText& program);
-// Adds what command_examples.h has of the command, and decides which of its flags are common.
+// Adds the command's examples (command_examples.h), and decides which of its flags are common.
 void finish(CommandText& command);
 
 }  // namespace terrace::cli

@@ -21,15 +21,15 @@ Exit tokenize_command(int argc, const char* const* argv);  // from the word "tok
 Exit train_tokenizer_command(int argc, const char* const* argv);  // from the word "train-tokenizer" on
 Exit launch_command(int argc, const char* const* argv);  // from the word "launch" on; returns the exit code of the ranks
 
-// The command lines of these four.
+// The command lines of these four commands.
 CommandText describe_bench();
 CommandText describe_tokenize();
 CommandText describe_train_tokenizer();
 CommandText describe_launch();
 
-// `terrace help train` is `terrace train --help`: the words of a command line, with these instead of those.
+// Rewrites the words `terrace help train` to `terrace train --help`. Other command lines stay as they are.
 std::vector<const char*> without_help_command(int argc, const char* const* argv);
-// What the commands version, completions and man print; empty: another command.
+// The text that the command version, completions or man prints; empty for another command.
 std::string answer_of(const CommandLine& line);
 
 }  // namespace terrace::cli

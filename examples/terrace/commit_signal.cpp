@@ -6,7 +6,7 @@
 namespace terrace::cli {
 namespace {
 
-std::atomic<bool> asked{false};  // a handler can reach only globals
+std::atomic<bool> asked{false};  // a signal handler can reach only globals
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler must not wait");
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SIGUSR1: commit at the end of this step and go on. `mpirun` passes it on to its ranks, and so does `terrace launch`.
 //
-// main() asks for it before anything else, so that it never ends the program: a run at its start remembers it, and
-// commands that commit nothing ignore it.
+// main() calls remember_commit_requests() before anything else, so that the signal never ends the program: a starting run
+// remembers it, and commands that commit nothing ignore it.
 //
 // Owner:   the process has one. Threads: take_commit_request() from any; remember_commit_requests() from main's.
 #pragma once

@@ -1,4 +1,4 @@
-// Scripts with which shells complete the command line: the commands, their flags, the values of a flag, and files.
+// Scripts with which shells complete the command line: commands, their flags, the values of a flag, and files.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -13,10 +13,10 @@ std::string bash_completions(const CommandText& program);
 std::string zsh_completions(const CommandText& program);
 std::string fish_completions(const CommandText& program);
 
-// What the scripts have in common.
+// Helpers of all three.
 
 std::string last_word(const CommandText& command);  // "nvme" of "bench nvme"
-// What a word without a flag may be: names of commands, actions of ckpt, shells; empty: anything.
+// The values of a positional word: names of commands, actions of ckpt, shells; empty: any value.
 std::vector<std::string> word_choices(const FlagText& word, const CommandText& program);
 // A short help in one line.
 std::string hint_of(const FlagText& flag);

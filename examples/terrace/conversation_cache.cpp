@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// All that decides the tokens and what the reading tells, beside the data, and a number to be raised when the same would give
-// others.
+// Everything except the data that decides the tokens and what the reading reports. kVersion is raised when the same inputs give
+// other results.
 std::string decides_tokens(const RunConfig& config, const lm::Tokenizer& tokenizer) {
   constexpr int kVersion = 1;
   const auto named = lm::read_tokenizer_config(tokenizer_of(config).parent_path());
@@ -32,7 +32,7 @@ std::string decides_tokens(const RunConfig& config, const lm::Tokenizer& tokeniz
   return all;
 }
 
-// Nothing where there is none, or one that cannot be used.
+// Returns nothing if there is no file, or if it cannot be used.
 std::optional<lm::EncodedConversations> found(const fs::path& file, const fs::path& data, std::uint64_t room, bool warns) try {
   if (std::error_code error; !fs::exists(file, error)) return {};
   return lm::EncodedConversations(file, data, room);
@@ -51,7 +51,7 @@ lm::EncodedConversations encoded_conversations(const fs::path& data, const RunCo
   const CachedFile file(data, decides_tokens(config, tokenizer), ".talk");
   if (auto kept = found(file.path(), data, room, false)) return *std::move(kept);
   const auto lock = file.lock();
-  if (auto made = found(file.path(), data, room, true)) return *std::move(made);  // by another process meanwhile
+  if (auto made = found(file.path(), data, room, true)) return *std::move(made);  // another process has made it meanwhile
   MakingNote note("encoding", data);
   lm::encode_conversations(data, file.path(), format, config.on_bad_line == "skip" ? lm::BadLine::skip : lm::BadLine::stop,
                            [&](std::uint64_t read, std::uint64_t of) { note(read, of); });

@@ -1,5 +1,5 @@
-// Conversations of a data file, encoded once with the run's tokenizer and chat template and kept in the user's cache
-// (user_cache.h), for all ranks and later starts. A file that is damaged is noticed and made anew.
+// Encodes the conversations of a data file once, with the run's tokenizer and chat template, and keeps them in the user's cache
+// (user_cache.h) for all ranks and later starts. A damaged file is found and made again.
 //
 // Threads: any; threads and processes wait for each other.
 // Errors:  those of encode_conversations() and of the cache.
@@ -13,7 +13,7 @@
 
 namespace terrace::cli {
 
-// `format` is that of the configuration's tokenizer.
+// `format` must be that of the configuration's tokenizer.
 lm::EncodedConversations encoded_conversations(const std::filesystem::path& data, const RunConfig& config,
                                                const lm::Tokenizer& tokenizer, const lm::ChatFormat& format);
 

@@ -14,7 +14,7 @@
 namespace terrace::cli {
 namespace {
 
-// Of all files together; a sample of a file has at least the second one.
+// kSampledBytes are for all files together; the sample of each file has at least kLeastSample.
 constexpr std::uint64_t kSampledBytes = 256 * kMiB, kLeastSample = 64 * kKiB;
 
 std::string recorded_text(const nlohmann::json& of, const char* key) { return of.value(key, std::string()); }
@@ -29,7 +29,7 @@ DataContent::DataContent(const RunConfig& config) {
   for (auto& path : data_files(config)) {
     const auto state = lm::CorpusFile(path).state();
     files_.push_back({.path = std::move(path),
-                      // Without the device, whose number changes when the disk is mounted again.
+                      // The device is left out, because its number changes when the disk is mounted again.
                       .state = fmt::format("{} {} {} {}", state.inode, state.bytes, state.written_ns, state.changed_ns),
                       .sample = {},
                       .checksum = {}});

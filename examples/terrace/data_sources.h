@@ -1,7 +1,8 @@
-// The words of --data: files, or sources with weights. A number is a weight; the files behind it, up to the next number, are a
-// source: `--data 7 web-*.bin 3 code.bin`. Without numbers all files are one source.
+// The words of --data: files, or sources with weights. A number is a weight, and the files behind it, up to the next number,
+// are its source: `--data 7 web-*.bin 3 code.bin`. Without numbers all files are one source.
 //
-// Threads: any. Errors: Error(Exit::usage) for weights that are none or have no files, and files without a weight.
+// Threads: any. Errors: Error(Exit::usage) for an invalid weight, a weight without files, and a file without a weight beside
+// others with one.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,20 @@
 namespace terrace::cli {
 
 struct DataSource {
-  std::string name;  // its first file's, with a number if another source has that name
+  std::string name;  // its first file's name, with a number if another source has that name
   std::uint64_t weight = 1;
   std::vector<std::filesystem::path> files;
 };
 
 std::vector<DataSource> data_sources(const RunConfig& config);
 std::vector<std::filesystem::path> data_files(const RunConfig& config);  // of all sources
-// With the files that are evaluated on as its data: --eval-data, or else those of which a part is held out.
+// Returns the configuration with the evaluation's files as its data: --eval-data, or else the training files, which have a
+// held-out part.
 RunConfig of_evaluation(RunConfig config);
-// Micro-batches of an evaluation: of each source --eval-batches.
+// Micro-batches of an evaluation: --eval-batches for each source.
 std::uint64_t evaluated_batches(const RunConfig& config);
 
-// What the plan says of the data: nothing of a single source. A line for each source.
+// The plan's lines about the data, one for each source; empty if there is only one source.
 std::string data_lines(const RunConfig& config);
 
 }  // namespace terrace::cli

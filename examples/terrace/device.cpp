@@ -33,7 +33,7 @@ int gpu_index(const RunConfig& c, std::int64_t local_rank) {
 
 // Every use of CUDA begins here.
 GpuSearch gpus_for(const RunConfig& c) {
-  prepare_cuda(c.ranks() > 1 || launched());  // how many data ranks there are may not be known yet
+  prepare_cuda(c.ranks() > 1 || launched());  // the number of data ranks may not be known yet
   return find_gpus();
 }
 
@@ -64,7 +64,7 @@ std::filesystem::path profile_file(const RunConfig& c) {
   return c.machine_profile.empty() ? default_profile_path(c.device_name()) : std::filesystem::path(c.machine_profile);
 }
 
-// Of a profile that cannot be read, nothing; machine_profile() warns about it.
+// Returns nothing if the profile cannot be read; machine_profile() warns about it.
 std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_profile(profile_file(c)); } catch (const Error&) {
   return {};
 }
@@ -85,7 +85,7 @@ std::string who_makes_attention(const RunConfig& c) {
 
 namespace {
 
-// Also without a driver.
+// Whether the machine has an NVIDIA GPU, even without a driver.
 bool has_gpu_of_nvidia() {
   constexpr std::string_view kNvidia = "0x10de", kDisplays = "0x03";
   std::error_code error;
@@ -172,9 +172,9 @@ void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
 
 namespace {
 
-// What NCCL keeps on the GPU of a rank, in all communicators of a run; docs/internals/gpu.md has the sources. Each is made at
-// its first use, so this is what it may come to. Ranks of a machine exchange through buffers of each pair, those of others
-// through shared ones.
+// What NCCL may keep on the GPU of a rank, in all communicators of a run; docs/internals/gpu.md has the sources. It is an upper
+// bound, because each communicator is made at its first use. Ranks of one machine exchange through buffers of each pair, ranks
+// of different machines through shared buffers.
 std::uint64_t bytes_of_nccl(const RunConfig& c) {
   constexpr std::uint64_t kPair = 384 * kMiB, kNetwork = 512 * kMiB;
   const auto of_group = [&](std::int64_t ranks) -> std::uint64_t {
@@ -182,13 +182,13 @@ std::uint64_t bytes_of_nccl(const RunConfig& c) {
     const auto here = std::min(ranks, static_cast<std::int64_t>(ranks_of_machine(c)));
     return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + kStagingBytes;
   };
-  // A neighbour in the pipeline is sent to by one communicator and received from by another.
+  // One communicator sends to a neighbour in the pipeline, and another one receives from it.
   const std::uint64_t neighbours = c.pp > 2 ? 2 : c.pp > 1 ? 1 : 0;
   return of_group(std::max<std::int64_t>(c.dp, 1) * c.ep) + of_group(c.tp) + of_group(c.cp) + (c.ep > 1 ? of_group(c.ep) : 0) +
          neighbours * 2 * kPair;
 }
 
-// Asked once, before the run itself takes any.
+// Asked once, before the run itself takes memory.
 std::uint64_t free_bytes(const GpuInfo& gpu) {
   static std::mutex mutex;
   static std::map<int, std::uint64_t> known;
@@ -205,20 +205,20 @@ std::uint64_t usual_device_bytes(const RunConfig& c) {
   const auto gpu = find_gpu(c, c.local_rank);
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";
-  const auto libraries = kGiB + bytes_of_nccl(c) + (cudnn ? kCudnnRoomBytes : 0);  // the driver's and cuBLAS's memory first
+  const auto libraries = kGiB + bytes_of_nccl(c) + (cudnn ? kCudnnRoomBytes : 0);  // kGiB is for the driver and cuBLAS
   const auto free = free_bytes(gpu);
   return free - std::min(free, std::max(gpu.memory_bytes / 20, libraries));
 }
 
 namespace {
 
-// Ranks that only count as on several machines exchange at this machine's rates.
+// With --ranks-per-machine, ranks only count as on several machines: they exchange at this machine's rates.
 Links links_of(const RunConfig& c) {
   const auto ranks = c.ranks(), each = c.ranks_per_machine;
   return {.ranks_per_node = each > 0 && each < ranks ? static_cast<std::uint32_t>(each) : 0};
 }
 
-// The library does not know how this program measures a machine.
+// Adds how this program measures a machine, which the library's error cannot say.
 MachineProfile load_measured(const std::filesystem::path& file) try {
   return load_profile(file);
 } catch (const RefusedSetting& e) {
@@ -248,7 +248,7 @@ MachineProfile machine_profile(const RunConfig& c) {
     return profile;
   } catch (const Error& error) {
     if (named) throw;
-    // The file may be of another version of terrace, which is no reason not to train.
+    // A saved file of another version of terrace is no reason not to train.
     warn(fmt::format("planning with assumed rates: {}", error.what()));
     return assumed;
   }

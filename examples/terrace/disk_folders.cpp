@@ -21,13 +21,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Where a run that goes on has its disks by its own account. If they are not there, it says what its state needs.
+// The disks of the resumed run, from its own settings. If one of them is missing, opening the run says what its state needs.
 std::vector<fs::path> known_to_run(const RunConfig& c) try {
   const auto run = run_resumed(c);
   RunConfig then;
   if (!run.empty()) apply_file(then, run / kConfigFile);
   return then.nvme_path;
-} catch (const Error&) {  // what is wrong with the file is said where the run is opened
+} catch (const Error&) {  // opening the run reports what is wrong with the file
   return {};
 }
 
@@ -73,7 +73,7 @@ std::optional<std::string> warning_of_root_disk(const RunConfig& c) {
   std::string mounts;
   try {
     mounts = read_text_file("/proc/mounts");
-  } catch (const Error&) {  // then it is not known
+  } catch (const Error&) {  // no warning if the mounts are not known
   }
   const auto disks = mounted_disks(mounts);
   for (const auto& folder : c.nvme_path) {

@@ -1,5 +1,5 @@
-// The folders of the disk tier, before a run is begun on them: they must be there, because a path that is not there is a disk
-// that is not mounted, and what is written instead fills another one.
+// Checks the folders of the disk tier before a run begins on them. They must exist: a missing path is often a disk that is not
+// mounted, and what is written there would fill another disk.
 //
 // Threads: any. Errors: Error(Exit::hardware_missing) that names the folder.
 #pragma once
@@ -20,13 +20,13 @@ void demand_disk_folders(const RunConfig& config);
 struct MountedDisk {
   std::string folder;        // where it is mounted
   std::uint64_t device = 0;  // as stat() names it
-  std::uint64_t bytes = 0;   // all of its space
+  std::uint64_t bytes = 0;   // its whole size
 };
-// The disks that are mounted to be written; each once. The text is /proc/mounts.
+// Lists the disks that are mounted for writing, each once, from the text of /proc/mounts.
 std::vector<MountedDisk> mounted_disks(const std::string& mounts);
-// If `device` is that of the disk which is mounted at /: a larger one.
+// Returns the largest disk if it is larger than the one mounted at /, and `device` is the one at /.
 std::optional<MountedDisk> larger_than_root(std::uint64_t device, std::span<const MountedDisk> disks);
-// Of the folders of the run, one that lies on the root disk although there is a larger one.
+// Warns of a folder of the run that is on the root disk although the machine has a larger disk.
 std::optional<std::string> warning_of_root_disk(const RunConfig& config);
 
 }  // namespace terrace::cli

@@ -144,7 +144,7 @@ Finding examine_profile(const RunConfig& config) {
   }
 }
 
-// Without a new measurement of the disk, the old one is kept.
+// Keeps the old measurement of the disk if there is no new one.
 void keep_disk(const fs::path& file, MachineProfile& profile) {
   std::error_code error;
   if (!fs::exists(file, error)) return;

@@ -26,7 +26,7 @@ struct Tried {
   int direct = 0, without_copy_on_write = 0;  // 0, or an errno
 };
 
-// As a store does: writes one page with direct I/O. Removes the file.
+// Writes one page with direct I/O, as a store does, and removes the file.
 Tried try_direct_io(const fs::path& folder) {
   const auto file = folder / fmt::format(".terrace-doctor-{}", ::getpid());
   const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600);

@@ -1,4 +1,4 @@
-// terrace eval RUN|DIR… --data FILE…: the loss of each target of the data, under a run's committed weights or a model's.
+// terrace eval RUN|DIR… --data FILE…: the mean loss over the targets of the data, under a run's committed weights or a model's.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ std::int64_t positions_of(const RunConfig& config, const std::string& directory,
   return is_run(directory) ? config.seq_len : std::min(config.seq_len, EvalOptions::kMostPositions);
 }
 
-// One source after the other, so that each has a loss of its own: all of it is read as if it were trained on.
+// One configuration for each source, so that each has its own loss. All of a source is read as training data.
 std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, const EvalOptions& options,
                                const std::filesystem::path& tokenizer) {
   const bool of_bytes = is_run(directory) && config.data_format == "bytes";
@@ -58,7 +58,7 @@ std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, c
   config.data_format = options.data_format;
   if (!tokenizer.empty()) config.tokenizer = tokenizer.string();
   if (config.data_format == kFindForm) config.data_format = found_format(config);
-  if (config.data_format == kText && of_bytes) config.data_format = "bytes";  // as the run read text
+  if (config.data_format == kText && of_bytes) config.data_format = "bytes";  // as the run did
   make_token_files(config);
   auto as_given = config;
   as_given.token_files.clear();
@@ -100,7 +100,7 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
     std::vector<std::uint64_t> sequences;
     for (std::uint64_t row = 0; row < rows; ++row) sequences.push_back(std::min(first + row, all - 1));
     if (!read(Split::training, sequences, batch)) std::rethrow_exception(data.error());
-    // A micro-batch that is not full has its last sequence several times, and learns of it once.
+    // If a micro-batch is not full, its last sequence is repeated; the repetitions have no targets.
     const auto real = static_cast<std::size_t>(std::min<std::uint64_t>(rows, all - first)) * positions;
     std::fill(batch.targets.begin() + static_cast<std::ptrdiff_t>(real), batch.targets.end(), -1);
     found.targets += static_cast<std::uint64_t>(std::ranges::count_if(batch.targets, [](auto target) { return target >= 0; }));
@@ -116,7 +116,7 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
   return found;
 }
 
-// With half of the sequences at a time where all of them do not fit, unless their number is given.
+// Halves the number of sequences at a time until they fit, unless the user gave it.
 WeightsReader reader_of(const RunConfig& config, const std::string& directory, std::vector<RunConfig>& sources, bool given) {
   for (;;) try {
       return {

@@ -13,7 +13,7 @@ namespace terrace::cli {
 
 struct ExitCode {
   Exit code;
-  std::string_view brief;    // as a list names it
+  std::string_view brief;    // its short name in lists
   std::string_view meaning;  // when the program ends with it
   std::string_view advice;   // what to do next; empty: nothing
 };

@@ -37,7 +37,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kUnfinished = "unfinished-export";  // in a directory until all is there
+constexpr const char* kUnfinished = "unfinished-export";  // in a directory until the export is complete
 
 // "model-00001-of-00002.safetensors"
 bool is_shard(std::string_view name) {
@@ -51,7 +51,7 @@ bool is_shard(std::string_view name) {
   return of != std::string_view::npos && is_number(name.substr(0, of)) && is_number(name.substr(of + kOf.size()));
 }
 
-// All that an export makes, also unfinished.
+// Whether an export makes such a file, finished or not.
 bool is_exported(const fs::directory_entry& entry) {
   if (!fs::is_regular_file(entry.symlink_status())) return false;
   const auto whole = entry.path().filename().string();
@@ -62,8 +62,8 @@ bool is_exported(const fs::directory_entry& entry) {
   return is_shard(name) || std::ranges::count(kTokenizerFiles, name) != 0;
 }
 
-// A new or empty directory, or one that an export has marked and did not finish: whatever else has files is not touched.
-// Returns its lock: another export into it would remove the files of this one.
+// Accepts a new or empty directory, or one with the mark of an unfinished export. Any other directory that has files is
+// refused. Returns its lock, because another export into it would remove the files of this one.
 FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
   if (fs::exists(to, error) && !fs::is_directory(to, error))
@@ -76,7 +76,7 @@ FileHandle begin_directory(const fs::path& to) {
   }
   auto lock = lock_directory(to, "a new directory");
   const auto entries = entries_of(to);
-  // Older versions made the mark under its temporary name first.
+  // Older versions first made the mark under a temporary name.
   const bool marked = is_marked(to, kUnfinished) || is_marked(to, "unfinished-export.tmp");
   if (!entries.empty() && !marked) {
     auto name = entries.front().path().filename().string();
@@ -90,13 +90,13 @@ FileHandle begin_directory(const fs::path& to) {
                     to.string(), printable(foreign->path().filename().string())),
         Exit::usage);
   mark_folder(to, kUnfinished, "terrace ckpt export has not finished here: repeat the command\n");
-  // Weights of an unfinished export may be in other files than those of this one.
+  // The unfinished export may have put weights into other files than this one will.
   for (const auto& entry : entries)
     if (entry.path().filename() != kUnfinished) remove_path(entry.path());
   return lock;
 }
 
-// The model's own directory would lose its files to the export that reads them.
+// Refuses the model's own directory: the export would overwrite files that it reads.
 void demand_other_directory(const fs::path& to, const RunConfig& config) {
   std::error_code error;
   for (const auto& read : {config.init_from, config.init_adapter}) {
@@ -118,7 +118,7 @@ nlohmann::json base_of(const RunConfig& config) {
   }
 }
 
-// The tokenizer that the run keeps, or what stands beside the weights that a run of bytes began with.
+// Copies the tokenizer that the run keeps or, for a run of bytes, the tokenizer files beside the weights that it began with.
 void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to) {
   std::error_code error;
   const auto kept = tokenizer_folder(run);
@@ -134,14 +134,14 @@ std::set<std::string> frozen_names(const ParameterLayout& layout) {
   return names;
 }
 
-// A frozen fp16 weight has no master.
+// A frozen fp16 weight has no master, so it is read as it is and widened.
 void read_widened(CommittedState& state, const ParamSpec& param, std::uint64_t first, TensorView range) {
   std::vector<fp16> narrow(static_cast<std::size_t>(range.elements()));
   state.read(param, first, {reinterpret_cast<std::byte*>(narrow.data()), DType::fp16, range.shape});
   std::transform(narrow.begin(), narrow.end(), range.as<float>(), [](fp16 x) { return static_cast<float>(x); });
 }
 
-// What is read for the model's files, in the order of their writing.
+// Announces what is read for the model's files, in the order in which it is written.
 void announce(CommittedState& state, const Model& written, const std::function<Kind(const ParamSpec&)>& kind_of,
               const std::function<std::vector<ParamSpec>(const ParamSpec&)>& parts_of) {
   std::vector<CommittedState::Tensor> tensors;

@@ -1,9 +1,9 @@
-// terrace ckpt export RUN DIR: the committed weights of a run as a directory of Hugging Face's library; of a run with adapters,
-// those alone as a directory of PEFT's, or merged into the model.
+// terrace ckpt export RUN DIR: writes the committed weights of a run as a directory of Hugging Face's library. For a run with
+// adapters, writes only these as a directory of PEFT's, or the model with the adapters merged in.
 //
 // Weights are read from the stores of all ranks, whatever the layout, a few MiB at a time. Files appear complete or not at all,
-// and config.json is the last one. Until then a mark stands in the directory, and the command can be repeated; a directory
-// with files and without the mark is refused.
+// config.json last. Until then the directory has a mark, and the command can be repeated; a directory that has files and no
+// mark is refused.
 //
 // Threads: one.
 // Errors:  Error(Exit::usage) for a model that the library does not have, and for a directory with other files; those of
@@ -20,14 +20,14 @@
 
 namespace terrace::cli {
 
-inline constexpr std::uint64_t kMostFileBytes = 5'000'000'000;  // as the library cuts
+inline constexpr std::uint64_t kMostFileBytes = 5'000'000'000;  // where the library begins the next file
 
 enum class Adapted : std::uint8_t { alone, merged };
-// `given`: for stores_of_run().
+// `given`: the paths of --nvme-path, for stores_of_run().
 void export_model(const std::filesystem::path& run, std::span<const std::filesystem::path> given,
                   const std::filesystem::path& to, Adapted adapted = Adapted::alone);
 
-// The files of weights alone, as layers read them. `model`: what of the state is written.
+// Writes only the files of weights, with the tensors of the layers. `model` selects what of the state is written.
 void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const std::filesystem::path& to);
 
 }  // namespace terrace::cli

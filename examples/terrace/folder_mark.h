@@ -1,5 +1,5 @@
 // A file whose name alone says that a command has not finished in a folder. It is made without a temporary file, so that a kill
-// leaves an empty folder or a marked one; and its end is on the disk before a command says that it is done, so that no power
+// leaves an empty folder or a marked one. Its removal is synced to disk before the command reports its end, so that no power
 // loss brings it back.
 //
 // Threads: any. Errors: Error with the folder, the reason and the remedy.
@@ -11,7 +11,7 @@
 namespace terrace::cli {
 
 bool is_marked(const std::filesystem::path& folder, const char* mark);
-// Marks it, if it is not marked yet. `text`: for a user who opens the file.
+// Marks the folder, unless it is marked already. `text` is for a user who opens the file.
 void mark_folder(const std::filesystem::path& folder, const char* mark, std::string_view text);
 void unmark_folder(const std::filesystem::path& folder, const char* mark);
 

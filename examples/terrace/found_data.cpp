@@ -38,12 +38,12 @@ std::string described(const RunConfig& config) {
   return fmt::format("token ids ({})", config.data_format);
 }
 
-// Text is read with the model's tokenizer, or its bytes are the tokens.
+// Text is read with the model's tokenizer; without one, its bytes are the tokens.
 std::string format_of_text(const RunConfig& config, const fs::path& file) {
   auto of_ids = config;
   of_ids.data_format = name_of(DataForm::u16);
   if (!tokenizer_of(of_ids).empty()) return kText;
-  if (config.vocab > lm::kByteVocabulary)  // smaller ones are refused anyway
+  if (config.vocab > lm::kByteVocabulary)  // a smaller --vocab is refused anyway
     throw Error(
         fmt::format(
             "--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "

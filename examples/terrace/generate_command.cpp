@@ -41,7 +41,7 @@ Exit generate_command(const CommandLine& line) {
         text += more;
         say(std::string(more));
       });
-  // Bytes need not be UTF-8, and JSON must be.
+  // The text may be bytes that are not UTF-8, which JSON must be.
   const nlohmann::json object{{"prompt", options.prompt},
                               {"text", text},
                               {"tokens", tokens.size() - static_cast<std::size_t>(prompt_tokens)},

@@ -56,8 +56,8 @@ std::vector<double> Generator::logits_behind(std::int32_t token) {
 Generator::End Generator::generate(std::vector<std::int32_t>& tokens, const RunText& text, const lm::Sampling& sampling,
                                    const Limits& limits, const std::function<void()>& ready,
                                    const std::function<void(std::string_view)>& take) {
-  // What the known text has in common with this one need not be computed again; of a prompt at least the last token must be,
-  // because its logits are not kept.
+  // The beginning that this text shares with the known one is not computed again, except the prompt's last token, because its
+  // logits are not kept.
   const auto same = std::ranges::mismatch(known_, tokens).in1 - known_.begin();
   known_.resize(std::min(static_cast<std::size_t>(same), tokens.size() - 1));
   std::vector<double> logits;
@@ -77,7 +77,7 @@ Generator::End Generator::generate(std::vector<std::int32_t>& tokens, const RunT
     if (std::cmp_equal(tokens.size(), parts_->positions)) return end(End::full);
     if (interrupted()) return end(End::interrupted);
     if (made > 0) logits = logits_behind(tokens.back());
-    logits.resize(std::min(logits.size(), text.tokens()));  // text does not train further rows of the vocabulary
+    logits.resize(std::min(logits.size(), text.tokens()));  // training on text never reaches the other rows of the vocabulary
     tokens.push_back(lm::sample(std::move(logits), sampling, tokens, tokens.size() - 1));
     if (text.ends(tokens.back())) return end(End::end_of_text);
     if (const auto more = decoded.add(tokens.back()); !more.empty()) take(more);

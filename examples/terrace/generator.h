@@ -1,5 +1,5 @@
-// The weights of a run or a model, ready to generate: one position after another. Keys and values of the positions before stay,
-// so a longer text with the same beginning goes on where it differs.
+// Generates with the weights of a run or a model, one position after another. The keys and values of earlier positions are
+// kept, so a text with the same beginning is only computed from where it differs.
 //
 // Owner:   the command. Threads: one. Errors: those of WeightsReader.
 #pragma once
@@ -22,7 +22,7 @@ namespace terrace::cli {
 
 class Generator {
  public:
-  // As for WeightsReader. `positions`: the most that a text has.
+  // The arguments of WeightsReader. `positions`: the longest text.
   Generator(const RunConfig& config, const std::string& directory, std::int64_t positions);
   ~Generator();
   Generator(Generator&&) noexcept;
@@ -35,18 +35,19 @@ class Generator {
     std::int64_t most_tokens = 0;
     std::function<bool()> interrupted = {};  // asked before each token; empty: never
   };
-  // Appends tokens to `tokens` (the prompt, not empty) until one ends the text, which is appended, too. `take` gets the text as
-  // it comes, in whole characters; `ready` is called when the prompt has been read, and with it all layers.
+  // Appends tokens to `tokens` (the prompt, not empty) until a token ends the text; that token is appended, too. `take` gets
+  // the text as it is generated, in whole characters; `ready` is called after the prompt, and with it all layers, has been
+  // read.
   End generate(std::vector<std::int32_t>& tokens, const RunText& text, const lm::Sampling& sampling, const Limits& limits,
                const std::function<void()>& ready, const std::function<void(std::string_view)>& take);
 
  private:
   struct Parts;
-  // The logits behind `token`, which stands at the first position that is not known yet.
+  // The logits behind `token`, which is at the first position that is not known yet.
   std::vector<double> logits_behind(std::int32_t token);
 
   std::unique_ptr<Parts> parts_;
-  std::vector<std::int32_t> known_;  // tokens whose keys and values are there
+  std::vector<std::int32_t> known_;  // tokens whose keys and values are kept
 };
 
 const char* name_of(Generator::End end);

@@ -36,9 +36,9 @@ std::string reference_page(const std::string& name) {
 std::vector<const char*> without_help_command(int argc, const char* const* argv) {
   std::vector<const char*> words(argv, argv + argc);
   if (argc < 2 || std::string_view(argv[1]) != "help") return words;
-  if (argc > 2 && (argv[2][0] == '-' || argv[2] == kPresets)) return words;  // help's own
+  if (argc > 2 && (argv[2][0] == '-' || argv[2] == kPresets)) return words;  // arguments of help itself
   words.erase(words.begin() + 1);
-  // Before a `--`, behind which launch has the words of another command.
+  // Inserts before a `--`, because behind it launch has the words of another command.
   words.insert(std::ranges::find_if(words, [](std::string_view word) { return word == "--"; }), "--help");
   return words;
 }

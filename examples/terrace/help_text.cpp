@@ -15,13 +15,13 @@ namespace terrace::cli {
 namespace {
 
 constexpr std::size_t kUsualColumns = 80, kLeastColumns = 60, kMostColumns = 100;
-constexpr std::size_t kScreenRows = 23;   // of 24: the shell's prompt stands in the last one
-constexpr std::size_t kHeadColumns = 30;  // of flags with their values; the help of a flag stands behind them
+constexpr std::size_t kScreenRows = 23;   // of 24: the last one is for the shell's prompt
+constexpr std::size_t kHeadColumns = 30;  // for flags with their values; the help of a flag begins behind them
 
 // "--dtype fp32|bf16|fp16|fp64"
 std::string head_of(const FlagText& flag) { return flag.value.empty() ? flag.name : flag.name + " " + flag.value; }
 
-// The same in so many columns. Where the choices take more, the text must do without them.
+// The same in at most `columns`. If the choices need more, NAME replaces them.
 std::string short_head_of(const FlagText& flag, std::size_t columns) {
   const auto head = head_of(flag);
   return columns_of(head) <= columns || flag.value.find('|') == std::string::npos ? head : flag.name + " NAME";
@@ -31,7 +31,7 @@ std::string with_default(const std::string& text, const FlagText& flag) {
   return flag.fallback.empty() ? text : fmt::format("{} (default {})", text, flag.fallback);
 }
 
-// A flag and its help beside it; a long flag has a line of its own, or several, which are broken between choices.
+// A flag with its help beside it. A long flag has its own line, or several lines, which are broken between choices.
 std::string full_entry(const std::string& head, const std::string& help, std::size_t columns) {
   std::string out = "  ", rest = head;
   for (std::size_t indent = 2; columns_of(rest) + indent > columns; indent = 6) {
@@ -55,7 +55,7 @@ std::string brief_entry(const std::string& head, const std::string& help, std::s
   return fmt::format("  {}{}  {}\n", head, std::string(head_columns - std::min(head_columns, columns_of(head)), ' '), help);
 }
 
-// One line for each entry, whose heads share a column.
+// One line for each entry; the heads have the same width.
 std::string brief_list(const std::vector<const FlagText*>& flags) {
   constexpr std::size_t kMostHead = 28;
   std::vector<std::string> heads;
@@ -76,7 +76,7 @@ std::string brief_list(const std::vector<const FlagText*>& flags) {
 
 using Group = std::pair<std::string, std::vector<const FlagText*>>;
 
-// The common flags first, then the others by their groups, and last what a model's config.json states.
+// The common flags first, then the others by group, and last those that a model's config.json states.
 std::vector<Group> groups_of(const CommandText& command) {
   Group common{"Common flags", {}}, facts{"Facts of a model, which --model DIR reads in its config.json", {}};
   std::vector<Group> others;
@@ -119,7 +119,7 @@ FlagText help_flag() { return {.name = "-h, --help", .help = "print the common f
 std::string usage_of(const CommandText& command) {
   auto usage = command.called();
   if (!command.commands.empty()) return usage + (command.name.empty() ? " COMMAND" : " NAME") + " [FLAGS]";
-  std::string last;  // behind a --, which ends the flags
+  std::string last;  // what stands behind a --, which ends the flags
   bool flags = false;
   for (const auto& flag : command.flags) {
     if (flag.word) (flag.name.starts_with("--") ? last : usage) += " " + flag.name;
@@ -148,12 +148,12 @@ std::string brief_help(const CommandText& command) {
   std::vector<const FlagText*> rows;
   for (const auto& flag : command.flags)
     if (flag.common && rows.size() < room) rows.push_back(&flag);
-  // Where few flags are common, others have room, too.
+  // If all flags fit, all are shown.
   if (command.flags.size() <= room) {
     rows.clear();
     for (const auto& flag : command.flags) rows.push_back(&flag);
   }
-  std::erase_if(rows, [](const FlagText* flag) { return flag->word && flag->choices().size() > 1; });  // the usage has them
+  std::erase_if(rows, [](const FlagText* flag) { return flag->word && flag->choices().size() > 1; });  // the usage shows them
   room -= rows.size();
   const auto about = room == 0 ? "" : "  " + first_clauses(command.help, kUsualColumns - 2) + "\n";
   return usage + about + brief_list(rows) + examples + more;

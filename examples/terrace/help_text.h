@@ -15,7 +15,7 @@ namespace terrace::cli {
 std::string brief_help(const CommandText& command);
 // --help: everything, in lines of at most `columns`.
 std::string full_help(const CommandText& command, std::size_t columns);
-// The width of the terminal on standard output, within what can be read well; 80 where there is none.
+// The width of the terminal on standard output, limited to what can be read well; 80 without a terminal.
 std::size_t help_columns();
 
 // "terrace generate RUN [FLAGS]"

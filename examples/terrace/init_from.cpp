@@ -30,14 +30,14 @@ namespace {
 namespace fs = std::filesystem;
 using Pointer = nlohmann::json::json_pointer;
 
-// A value of the model that is in no tensor.
+// A value of the model that no tensor has.
 struct Untold {
   const char* name;
   const char* flag;
-  double used;     // by the run
-  bool given;      // by the user, who then decides
-  bool varies;     // between models of the family
-  lm::Words keys;  // in config.json; files of --save have the word of the first one in their metadata
+  double used;     // what the run uses
+  bool given;      // the user has given it, and then decides
+  bool varies;     // it differs between models of the family
+  lm::Words keys;  // its keys in config.json; --save writes the last word of the first one as metadata
 };
 
 std::vector<Untold> untold_of(const RunConfig& c) {
@@ -56,7 +56,7 @@ std::vector<Untold> untold_of(const RunConfig& c) {
 struct Source {
   std::string name;
   nlohmann::json values;
-  bool flat;  // numbers stand under the last word of their first key, as --save writes them
+  bool flat;  // numbers are under the last word of their first key, as --save writes them
 };
 
 std::vector<Source> sources_of(const fs::path& file) {
@@ -73,12 +73,12 @@ std::vector<Source> sources_of(const fs::path& file) {
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
       auto values = parse_json(read_text_file(beside));
       if (values.is_object()) config.values = std::move(values);
-    } catch (const Error&) {  // a file that cannot be read tells nothing
+    } catch (const Error&) {  // a file that cannot be read says nothing
     }
   return {std::move(own), std::move(config)};
 }
 
-// Where the number may stand in the source, first the place that counts.
+// Where the source may have the number; the first place counts.
 std::vector<Pointer> places_in(const Source& source, const Untold& untold) {
   if (source.flat) return {Pointer() / std::string(lm::word_of(untold.keys))};
   std::vector<Pointer> places;
@@ -101,7 +101,8 @@ std::optional<Told> told(const std::vector<Source>& sources, const Untold& untol
 
 std::string quoted(const std::string& name) { return fmt::format("\"{}\"", printable(name)); }
 
-// What the config.json of the directory has otherwise than the run, as flags: "--layers 2". Nothing: there is none.
+// The flags with which the run would be as the directory's config.json: "--layers 2". Empty: there is no such file that can be
+// read.
 std::optional<std::vector<std::string>> other_sizes(const RunConfig& c) {
   std::error_code error;
   if (!fs::is_regular_file(fs::path(c.init_from) / lm::kModelConfigFile, error)) return std::nullopt;
@@ -122,12 +123,12 @@ std::optional<std::vector<std::string>> other_sizes(const RunConfig& c) {
     compare("experts", own.experts.count, file.experts.count);
     if (own.tied != file.tied) flags.emplace_back(file.tied ? "no --untied" : "--untied");
     return flags;
-  } catch (const Error&) {  // a file that cannot be read tells nothing
+  } catch (const Error&) {  // a file that cannot be read says nothing
     return std::nullopt;
   }
 }
 
-// Of the directory's config.json; a file that cannot be read tells nothing.
+// The keys of the directory's config.json that terrace does not read; none if the file cannot be read.
 std::vector<std::string> unread_keys(const RunConfig& c) {
   std::vector<std::string> keys;
   std::error_code error;
@@ -181,7 +182,7 @@ void demand_told_values(const RunConfig& c) {
   }
 }
 
-// What the file says of the scaling of positions, where the run has another.
+// Describes the scaling of positions in the file if it differs from the run's.
 std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPositions& rotary,
                                          const std::vector<Source>& sources) {
   const auto own = lm::parse_rope_scaling(c.rope_scaling);
@@ -197,7 +198,7 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
             const double positions =
                 longest != source.values.end() && longest->is_number() ? longest->get<double>() : own.original;
             if (lm::to_text(lm::rope_scaling_of(*at, positions)) == lm::to_text(own)) return std::nullopt;
-          } catch (const Error&) {  // a scaling that terrace does not know is another one
+          } catch (const Error&) {  // a scaling that terrace does not know differs, too
           }
           return fmt::format("{} has {} of type {}", source.name, key.substr(1), quoted(kind->get<std::string>()));
         }
@@ -205,7 +206,7 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
   return std::nullopt;
 }
 
-// The weights of the model without adapters, which other files have.
+// The weights of the model without its adapters, which come from other files.
 WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {

@@ -34,7 +34,7 @@ std::vector<NamedFile> files_read(const CommandLine& line, std::span<const std::
                          {"--schedule", c.schedule},
                          {"--machine-profile", c.machine_profile},
                          {"--cluster-profile", line.plan.cluster_profile}});
-  // A terminal or a pipe may be both.
+  // A terminal or a pipe may be input and output.
   std::error_code error;
   std::erase_if(all, [&](const NamedFile& named) { return !fs::is_regular_file(named.file, error); });
   return all;
@@ -51,7 +51,8 @@ std::vector<NamedFile> files_written(const CommandLine& line) {
   return all;
 }
 
-// By the user's wish, after it has been read. A machine profile is read first, and what is none is refused.
+// Outputs that the user may let replace an input, which has been read by then. A machine profile is read first, and a file that
+// is no profile is refused.
 bool may_replace(std::string_view written, std::string_view read) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs{
       {{"--save", "--init-from"}, {"--write-schedule", "--schedule"}}};

@@ -1,5 +1,5 @@
-// The files that the flags of a run name: none that is read may be one that is written, or the temporary file (NAME.tmp) as
-// which one is written.
+// Checks the files that the flags of a run name: no input may also be an output, or the temporary file (NAME.tmp) as which an
+// output is written.
 //
 // Threads: any. Errors: Error(Exit::usage).
 #pragma once

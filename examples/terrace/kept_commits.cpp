@@ -31,7 +31,7 @@ fs::path directory_of_step(const fs::path& run, std::uint64_t step) {
   return run / kKeptFolder / fmt::format("{}{:08}", kStepPrefix, step);
 }
 
-// Every folder of that name, finished or not.
+// Every folder with the name of a kept commit, finished or not.
 std::vector<KeptCommit> step_folders(const fs::path& run) {
   std::vector<KeptCommit> all;
   std::error_code error;
@@ -57,14 +57,14 @@ void try_to_remove(const fs::path& folder, Failing failing = Failing::warns) try
   if (failing == Failing::warns) warn(fmt::format("--ckpt-keep: {} stays: {}", folder.string(), describe(error)));
 }
 
-// What a kill left, or a removal that found the store in use.
+// Removes what a kill left, or an earlier removal that found the store in use.
 void remove_what_is_left(const fs::path& run, Failing failing) {
   for (const auto& kept : step_folders(run))
     if (is_left_of_a_copy(kept.directory)) try_to_remove(kept.directory, failing);
 }
 
-// A store has room for two generations of each chunk, and a copy that nothing is written to needs one: the places between the
-// committed chunks are given back to the file system, where it can do that.
+// A store has room for two generations of each chunk, but a copy to which nothing is written needs only one. So the gaps
+// between the committed chunks are given back to the file system, if it supports that.
 void free_gaps(const fs::path& data, std::vector<StoredChunk> chunks) {
   const auto file = open_regular(data, O_WRONLY | O_CLOEXEC);
   if (!file) return;
@@ -94,7 +94,7 @@ std::uint64_t CommitKeeper::state_bytes() const {
   return bytes;
 }
 
-// The newest copy needs two generations until it is finished. Ranks of a machine need about the same.
+// The newest copy needs two generations until it is finished. All ranks of a machine need about as much as this one.
 void CommitKeeper::demand_room() const {
   if (!keeps()) return;
   if (team_.size() > 1 && team_.machines().size() > 1)
@@ -132,8 +132,8 @@ void CommitKeeper::begin() const {
   });
 }
 
-// A run that was killed between the copy and the next commit has the copy. A folder with files of a user's has that name if a
-// run was continued in an earlier copy.
+// Returns false if the folder is already a copy, because the run was killed between the copy and the next commit; or if it has
+// files of a user, because a run was continued in an earlier copy.
 bool CommitKeeper::begin_copy(std::uint64_t step) {
   if (is_only_a_copy(folder_)) return false;
   try {
@@ -181,7 +181,7 @@ void CommitKeeper::drop_copy() {
   if (!copying_.valid()) return;
   stop_.request_stop();
   copying_.wait();
-  team_.together([] {});  // no rank writes any more
+  team_.together([] {});  // after this no rank writes
   unfinished_.reset();
   std::error_code stays;
   if (team_.first()) fs::remove(folder_, stays);

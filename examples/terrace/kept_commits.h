@@ -1,8 +1,8 @@
-// --ckpt-keep N: the newest N commits of a run. The newest is the store itself; each older one is a copy of it in
-// RUN/kept/step-00000100/, which is a run directory of its own, as `terrace ckpt copy` makes it.
+// --ckpt-keep N: keeps the newest N commits of a run. The newest is in the store itself. Each older one is a copy of the store
+// in RUN/kept/step-00000100/, a run directory of its own, as `terrace ckpt copy` makes it.
 //
-// A commit is copied beside the steps that follow it, the next commit waits until the copy is finished, and the oldest copy is
-// removed after that. So a kill at any moment leaves at least the N newest commits, or an unfinished copy, which the next start
+// A commit is copied during the steps that follow it. The next commit waits until the copy is finished, and the oldest copy is
+// removed after it. So a kill at any moment leaves at least the N newest commits, or an unfinished copy, which the next start
 // removes.
 //
 // Owner:   the caller. Threads: the rank's; all ranks make the same calls. Each rank copies on a thread of its own.
@@ -29,10 +29,10 @@ struct KeptCommit {
   std::uint64_t step = 0;
   std::filesystem::path directory;
 };
-// The finished copies, oldest first. One in which a user continued the run is none of them: it is a run now, and is left alone.
+// The finished copies, oldest first. A copy in which a user continued the run is a run now: it is not listed, and stays.
 std::vector<KeptCommit> kept_commits(const std::filesystem::path& run);
 
-// Of several ranks, all on one machine.
+// For one rank of a run; all ranks must be on one machine.
 class CommitKeeper {
  public:
   CommitKeeper(const RunConfig& config, const RunDir& dir, Team& team, const Engine& engine)
@@ -40,35 +40,35 @@ class CommitKeeper {
 
   ~CommitKeeper() { stop_.request_stop(); }
 
-  void demand_room() const;    // before the run begins, and without the team
-  void begin() const;          // removes what a killed run left unfinished; what cannot be removed is warned of
-  void copy_last_commit();     // if there is one; goes on beside the steps
+  void demand_room() const;    // before the run begins; exchanges nothing with other ranks
+  void begin() const;          // removes what a killed run left unfinished; only warns if that fails
+  void copy_last_commit();     // if there is one; continues during the steps
   void finish_copy();          // before the next commit
-  void remove_oldest() const;  // after it
-  void drop_copy();            // at the end of a run, whose last commit needs none
+  void remove_oldest() const;  // after the next commit
+  void drop_copy();            // at the end of a run: its last commit needs no copy
 
  private:
   [[nodiscard]] bool keeps() const { return config_.ckpt_keep > 1; }
   [[nodiscard]] std::uint64_t state_bytes() const;
-  bool begin_copy(std::uint64_t step);  // of the first rank; false: the commit is not copied
+  bool begin_copy(std::uint64_t step);  // only called on the first rank; false: the commit is not copied
 
   const RunConfig& config_;
   const RunDir& dir_;
   Team& team_;
   const Engine& engine_;
-  // Destroyed from below: what is not finished is removed when its thread has ended.
+  // Destroyed in reverse order: first the copying thread ends, then an unfinished copy is removed.
   std::stop_source stop_;
-  std::optional<UnfinishedCopy> unfinished_;  // of the first rank
+  std::optional<UnfinishedCopy> unfinished_;  // on the first rank only
   std::filesystem::path folder_;
   std::future<void> copying_;  // this rank's part
 };
 
-// The step of the last commit that all ranks have, by their records: also of a run that is at work. Empty: there is none.
+// The step of the last commit that all ranks have, from their records, even while the run is training. Empty: none.
 std::optional<std::uint64_t> last_step_of(const std::filesystem::path& run, std::span<const std::filesystem::path> given);
-// For `terrace ckpt … --step S`: the run itself if its last commit is after that step, or the directory of a kept one.
+// For `terrace ckpt … --step S`: returns the run itself if its last commit is after that step, or the directory of a kept one.
 std::filesystem::path directory_of_commit(const std::filesystem::path& run, std::span<const std::filesystem::path> given,
                                           std::uint64_t step);
-// Removes the kept commit after that step, or what a kill left of it; false: there is none.
+// Removes the kept commit after that step, or what a kill left of it. Returns false if there is none.
 bool remove_kept_commit(const std::filesystem::path& run, std::uint64_t step);
 void remove_kept_commits(const std::filesystem::path& run);
 

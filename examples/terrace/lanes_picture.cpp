@@ -14,7 +14,7 @@ namespace {
 constexpr double kLeft = 190, kTop = 48, kWidth = 1200, kRow = 16, kGap = 6, kLetter = 6;
 
 struct Look {
-  std::string_view begins;  // an action's name
+  std::string_view begins;  // how the name of an action begins
   const char* fill;
   const char* what;
 };
@@ -36,11 +36,11 @@ std::string micro_batch_of(const std::string& name) {
 }
 
 struct Picture {
-  double seconds = 0;  // of the axis
+  double seconds = 0;  // length of the axis
   double y = kTop;
   std::string out = {};
 
-  // `longest_s` of all ranks' windows like this one.
+  // `longest_s`: the longest of all ranks' windows like this one.
   void row(const std::string& label, const TraceWindow& window, double longest_s, const std::string& lane) {
     const auto found = std::ranges::find(window.rows, lane, &TraceWindow::Row::lane);
     const double busy = found == window.rows.end() || window.seconds <= 0 ? 0 : 100 * found->busy_s / window.seconds;

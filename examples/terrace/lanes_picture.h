@@ -1,5 +1,5 @@
-// A picture of one step of a pipeline's ranks, simulated and measured: two rows for each lane, one above the other, on one time
-// axis.
+// A picture of one step of a pipeline's ranks on one time axis. Each lane has two rows, one above the other: simulated and
+// measured.
 //
 // Threads: any. Errors: none.
 #pragma once

@@ -69,10 +69,10 @@ int ranks_of(std::string_view text) {
   return n;
 }
 
-// Where Open MPI has no room for its files, the ranks crash, and mpirun may wait for them for ever.
+// Throws if Open MPI has no room for its files: the ranks would crash, and mpirun might wait for them for ever.
 void demand_room(const std::string& folder, std::uint64_t bytes, const std::string& use, const std::string& more, int ranks) {
   struct statvfs space {};
-  if (::access(folder.c_str(), W_OK) != 0 || ::statvfs(folder.c_str(), &space) != 0) return;  // then mpirun says so
+  if (::access(folder.c_str(), W_OK) != 0 || ::statvfs(folder.c_str(), &space) != 0) return;  // mpirun reports that itself
   const auto free_bytes = std::uint64_t{space.f_bavail} * space.f_frsize;
   if (free_bytes >= bytes) return;
   throw Error(
@@ -90,7 +90,7 @@ void demand_shared_memory(int ranks) {
   demand_room("/dev/shm", kSegmentBytes, "exchanges messages", "raise its size (docker run --shm-size=1g)", ranks);
 }
 
-// It fills two files of 4 MiB and some smaller ones for each job.
+// Open MPI fills two files of 4 MiB and some smaller ones for each job.
 constexpr std::uint64_t kJobBytes = 9 * kMiB;
 
 void demand_room_for_job(int ranks) {
@@ -108,8 +108,7 @@ void demand_room_for_job(int ranks) {
 //    printed once.
 //  - "another rank failed" is only a consequence. It is printed at the end, if nothing else tells the reason.
 //  - mpirun's own paragraphs, which are between two lines of dashes, are printed at the end, if no rank has printed an error.
-//  The one
-//    about a rank that a signal ended is printed in terrace's words.
+//    The paragraph about a rank that a signal ended is printed in terrace's words.
 class ErrorOutput {
  public:
   void take(std::string_view bytes) {
@@ -119,7 +118,7 @@ class ErrorOutput {
       text_.erase(0, end + 1);
     }
   }
-  // After a pause in the output: the last block is complete, unless a line of it is not.
+  // After a pause in the output, the last block is complete, unless its last line is incomplete.
   void pause() {
     if (text_.empty()) end_block();
   }
@@ -135,7 +134,7 @@ class ErrorOutput {
   void line(const std::string& text) {
     const bool dashes = text.size() > 40 && text.find_first_not_of('-') == std::string::npos;
     const bool aggregated = text.starts_with('[') && text.find("help message") != std::string::npos;
-    // "[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file …", when a connection ends that it would have closed
+    // "[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file …": a connection has ended that mpirun was about to close
     const bool internal = text.starts_with('[') && text.find("] PMIX ERROR: ") != std::string::npos;
     const bool of_mpirun = internal || text.starts_with("mpirun: ") || text.starts_with("mpiexec: ");
     if (dashes || in_paragraph_ || aggregated || of_mpirun || text.starts_with("Set MCA parameter")) {
@@ -160,8 +159,8 @@ class ErrorOutput {
     said_error_ = said_error_ || block.starts_with("error: ");
     say(stderr, block);
   }
-  // From "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).", in lines of any length; empty
-  // if no rank was killed.
+  // Finds the killed rank in "mpirun noticed that process rank 1 with PID 0 on node n exited on signal 9 (Killed).", wherever
+  // its lines are broken. Empty if no rank was killed.
   [[nodiscard]] std::string killed_rank() const {
     static const std::regex kKilled(R"(process rank (\d+) [^.]*exited on\s+signal\s+(\d+) \(([^)]*)\))");
     std::smatch found;
@@ -203,7 +202,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
   void restore() const { ::sigprocmask(SIG_SETMASK, &before_, nullptr); }
   [[nodiscard]] int descriptor() const { return file_.get(); }
-  [[nodiscard]] int next() const {  // 0: none
+  [[nodiscard]] int next() const {  // 0: no signal is waiting
     signalfd_siginfo info{};
     return ::read(file_.get(), &info, sizeof info) == sizeof info ? static_cast<int>(info.ssi_signo) : 0;
   }
@@ -213,8 +212,8 @@ class Signals {
   FileHandle file_;
 };
 
-// Turns the child into mpirun. Its process group is its own, and it ends when launch is killed. If there is no such program,
-// the errno goes through `failure`.
+// Turns the child into mpirun, which has its own process group and ends when launch is killed. If there is no such program, the
+// errno goes through `failure`.
 [[noreturn]] void become(std::vector<std::string>& words, const Signals& signals, const std::string& rank_pipe, int error_pipe,
                          int failure) {
   std::vector<char*> pointers;
@@ -228,7 +227,7 @@ class Signals {
   if (::isatty(STDIN_FILENO) != 0) ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
   ::dup2(error_pipe, STDERR_FILENO);
   ::setenv(kUnderLaunch, rank_pipe.c_str(), 1);
-  // All ranks are on this machine. Open MPI would look for network interfaces all the same, and complain of some.
+  // All ranks are on this machine, but Open MPI would still look for network interfaces, and complain of some.
   ::setenv("OMPI_MCA_btl", "^tcp", 0);
   signals.restore();
   ::execvp(pointers.front(), pointers.data());
@@ -237,17 +236,17 @@ class Signals {
   ::_exit(static_cast<int>(Exit::hardware_missing));
 }
 
-// mpirun ends soon after its last rank. It has been seen to wait for ever for ranks that died in their start.
+// mpirun ends soon after its last rank, but it has been seen to wait for ever for ranks that died while they started.
 constexpr auto kAfterLastRank = std::chrono::seconds(10);
-constexpr auto kBeforeKill = std::chrono::seconds(2);  // after SIGTERM
+constexpr auto kBeforeKill = std::chrono::seconds(2);  // from SIGTERM on
 
 struct End {
-  int status = 0;     // of waitpid()
+  int status = 0;     // from waitpid()
   int signal = 0;     // the last stop signal that was forwarded; 0: none
   bool hung = false;  // mpirun outlived its ranks, and was ended
 };
 
-// False while the reader of standard output (a pager, a stopped terminal) lets mpirun wait.
+// False while mpirun must wait for the reader of standard output (a pager, a stopped terminal).
 bool takes_output() {
   pollfd output{STDOUT_FILENO, POLLOUT, 0};
   return ::poll(&output, 1, 0) != 0;
@@ -257,7 +256,7 @@ bool takes_output() {
 End attend(pid_t mpirun, const Signals& signals, RankPipe& ranks, int error_pipe, ErrorOutput& out) {
   using Clock = std::chrono::steady_clock;
   End end;
-  std::optional<Clock::time_point> without_ranks;  // since when
+  std::optional<Clock::time_point> without_ranks;  // since when no rank is left
   const auto end_mpirun_that_hangs = [&] {
     if (!ranks.all_ended() || !takes_output()) return without_ranks.reset();
     const auto now = Clock::now();
@@ -296,7 +295,7 @@ End attend(pid_t mpirun, const Signals& signals, RankPipe& ranks, int error_pipe
       }
     }
   }
-  // What is left in the pipe; a process that outlives mpirun may keep it open.
+  // Reads what is left in the pipe; a process that outlives mpirun may keep it open.
   for (pollfd rest{error_pipe, POLLIN, 0}; ::poll(&rest, 1, 0) > 0 && read_errors();) {
   }
   return end;
@@ -321,7 +320,7 @@ Exit run(std::vector<std::string> words, int ranks) {
   ErrorOutput out;
   {
     const Signals signals;
-    const auto name_of_rank_pipe = rank_pipe.name();  // which names this process
+    const auto name_of_rank_pipe = rank_pipe.name();  // the name contains the id of this process
     const auto mpirun = ::fork();
     if (mpirun < 0) throw Error(fmt::format("{} cannot be started: {}", words.front(), describe_errno(errno)));
     if (mpirun == 0) become(words, signals, name_of_rank_pipe, errors.to.get(), failure.to.get());
@@ -378,7 +377,7 @@ Exit launch_command(int argc, const char* const* argv) {
       fmt::print("{}", word == "-h" ? brief_help(describe_launch()) : full_help(describe_launch(), help_columns()));
       return Exit::ok;
     }
-    if (ranks && !word.starts_with('-')) break;  // the command, without -- before it
+    if (ranks && !word.starts_with('-')) break;  // the command begins, without -- before it
     if (word != "-n" && word != "--mpirun")
       throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), Exit::usage);
     if (at + 1 == argc) throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), Exit::usage);

@@ -27,12 +27,12 @@ struct Names {
 // only for a process that Slurm started as a numbered task.
 constexpr Names kRanks[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-    {"PMI_SIZE", "PMI_RANK"},  // also PALS, Intel MPI, and Slurm's and Flux's PMI
+    {"PMI_SIZE", "PMI_RANK"},  // also of PALS and Intel MPI, and of the PMI of Slurm and Flux
     {"PMI_SIZE", "PALS_RANKID"},
     {"FLUX_JOB_SIZE", "FLUX_TASK_RANK"},
     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
 };
-// Which of them are on this machine: PMI itself has no name for that.
+// The variables that say which ranks are on this machine. PMI itself has none.
 constexpr Names kLocalRanks[] = {
     {"OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
     {"MPI_LOCALNRANKS", "MPI_LOCALRANKID"},
@@ -41,7 +41,7 @@ constexpr Names kLocalRanks[] = {
     {"SLURM_STEP_TASKS_PER_NODE", "SLURM_LOCALID"},
 };
 
-constexpr auto kFirstRankSpeaks = std::chrono::seconds(3);  // mpirun ends the other ranks within two
+constexpr auto kFirstRankSpeaks = std::chrono::seconds(3);  // mpirun ends the other ranks within two seconds
 
 // The leading number: Slurm writes "4(x2)" for four tasks on each of two nodes.
 std::optional<int> number(const char* text) {
@@ -56,20 +56,21 @@ std::optional<std::pair<int, int>> pair_of(const Names& names, const Environment
   return std::pair{*all, *own};
 }
 
-// How many ranks are on this machine, and which of them this one is. Variables of another job, around this one, do not fit.
+// How many ranks are on this machine, and which of them this one is. Variables of an enclosing job are ignored if their numbers
+// do not fit.
 std::pair<int, int> local_of(const Launched& place, const Environment& variable) {
   const auto fits = [&](int all, int own) { return own >= 0 && own < all && all <= place.ranks; };
   for (const auto& names : kLocalRanks)
     if (const auto local = pair_of(names, variable); local && fits(local->first, local->second)) return *local;
-  // Flux has the number of machines, on which it puts equally many ranks or one less.
+  // Flux gives the number of machines; each has the same number of ranks, or one less.
   const auto machines = number(variable("FLUX_JOB_NNODES")), own = number(variable("FLUX_TASK_LOCAL_ID"));
   if (machines && own && *machines > 0)
     if (const int all = (place.ranks + *machines - 1) / *machines; fits(all, *own)) return {all, *own};
   return {place.ranks, place.rank};
 }
 
-// Whether nothing listens at the address of this machine in "1310720.0;tcp4://127.0.0.1:54589". Of other addresses it is not
-// known. The kernel is asked: mpirun complains of a connection that only looks whether it is there.
+// Whether nothing listens at this machine's address in "1310720.0;tcp4://127.0.0.1:54589". False for other addresses, which
+// cannot be checked. The kernel is asked, because mpirun complains of a connection that only tests whether it is there.
 bool has_ended(const char* uri) {
   constexpr const char* kHere = "tcp4://127.0.0.1:";
   const char* const here = std::strstr(uri, kHere);

@@ -14,10 +14,10 @@ namespace terrace::cli {
 namespace {
 
 constexpr std::uint32_t kMicroBatches = 2;   // the first and the last one of a step differ from those between them
-constexpr std::uint64_t kMostChunks = 2048;  // of a kind in a large model; its chunks have at most kLargestChunk elements
+constexpr std::uint64_t kMostChunks = 2048;  // chunks of a kind in a large model, of at most kLargestChunk elements
 constexpr std::uint64_t kLargestChunk = 128 * kMiB;
 
-// Every block is like the first one, unless layers are joined over others.
+// All blocks are like the first one, unless skip connections join distant layers.
 RunConfig of_one_block(RunConfig c) {
   c.pp = 1;
   c.schedule = RunConfig().schedule;
@@ -35,7 +35,7 @@ PlanRequest request_of(const RunConfig& c) {
   return request;
 }
 
-// A large model's chunks are larger than those of its block alone, and collectives have a latency for each.
+// A large model has larger chunks than one block alone would have, and each collective has a latency.
 std::uint64_t chunk_elements_of(const Model& block, const RunConfig& c) {
   std::uint64_t all = 0;
   for (std::size_t l = 0; l < block.layers.size(); ++l) {
@@ -115,7 +115,7 @@ void add_bytes(LayerEstimates& all, const StepMap& map) {
         all.layers[l].content += static_cast<double>(param.shape.elements()) * of_element / (shared ? map.data().sharers() : 1);
 }
 
-// Less than a chunk of each run is padding.
+// A lower bound of the bytes without padding: less than one chunk of each run is padding, so one chunk is subtracted.
 double without_padding(const StepMap& map, const Action& action) {
   double bytes = 0;
   std::set<std::uint32_t> runs;
@@ -129,7 +129,7 @@ double without_padding(const StepMap& map, const Action& action) {
   return bytes;
 }
 
-// The layers between the first and the last one, once for each block.
+// Repeats the layers between the first and the last one for each block.
 void repeat_block(std::vector<LayerEstimate>& layers, const RunConfig& c) {
   if (c.skips != "none") return;
   const std::vector<LayerEstimate> block(layers.begin() + 1, layers.end() - 1);

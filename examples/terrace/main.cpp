@@ -38,7 +38,7 @@ int run(const CommandLine& line) {
   return 0;
 }
 
-// The output may still be buffered, and its disk may be full.
+// Flushes the output, which may still be buffered: its disk may be full.
 int printed(int code) {
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
   if (errno == EPIPE) return code;  // the reader has closed the pipe
@@ -53,7 +53,7 @@ void occupy_standard_descriptors() {
     if (::fcntl(descriptor, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);  // takes the lowest free number
 }
 
-// The last line of defence: an exception that nothing caught, in a library's thread or a destructor. What is committed is
+// The last line of defence: handles an exception that nothing caught, in a library's thread or a destructor. Committed state is
 // intact, and a core dump would help no user. Needs no memory.
 [[noreturn]] void end_without_abort() {
   constexpr std::string_view kMemory = "error: no memory is left for the program itself";
@@ -102,7 +102,7 @@ int main(int words, char** given) {
     return printed(run(line));
   } catch (const std::exception& error) {
     if (std::string_view(error.what()).substr(0, 5) != "rank ")
-      let_first_rank_speak();  // an error that names its rank is not one of all ranks
+      let_first_rank_speak();  // an error that names its rank is not common to all ranks
     const int code = report_error(error, stderr);
     if (std::string_view(error.what()).find(kAnotherRankFailed) == std::string_view::npos) tell_rank_pipe(code);
     return code;

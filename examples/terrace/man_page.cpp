@@ -11,7 +11,7 @@
 namespace terrace::cli {
 namespace {
 
-// One character of UTF-8 at the beginning of the text, which is removed.
+// Removes one character of UTF-8 from the beginning of the text and returns it.
 char32_t take_character(std::string_view& text) {
   const auto first = static_cast<unsigned char>(text.front());
   const std::size_t size = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
@@ -22,7 +22,7 @@ char32_t take_character(std::string_view& text) {
   return code;
 }
 
-// Text as troff prints it: no character is a request, and a hyphen can be copied into a shell.
+// Escapes text for troff, so that no character is a request, and a hyphen can be copied into a shell.
 std::string roff(std::string_view text) {
   std::string out;
   if (text.starts_with('.') || text.starts_with('\'')) out = "\\&";
@@ -43,7 +43,7 @@ std::string roff(std::string_view text) {
     else if (c == '"')
       out += "\\(dq";
     else if (c == '|')
-      out += "|\\:";  // lists of values may go on in the next line
+      out += "|\\:";  // allows a line break in a list of values
     else if (c >= 0x80)
       out += fmt::format("\\[u{:04X}]", static_cast<unsigned>(c));
     else
@@ -112,7 +112,7 @@ std::string man_page(const CommandText& program, const std::string& version) {
   std::size_t settings = 0;
   for (const auto& section : sections) settings += section.settings.size();
   std::string out = fmt::format(".TH TERRACE 1 \"\" \"{}\" \"User Commands\"\n", version);
-  out += ".ad l\n";  // a long list of values alone in its line cannot be stretched
+  out += ".ad l\n";  // left-aligned, because a long list of values alone in its line cannot be stretched
   out += ".SH NAME\nterrace \\- trains language models that do not fit in memory\n";
   out += fmt::format(".SH SYNOPSIS\n.B terrace\n\\fICOMMAND\\fR [\\fIFLAGS\\fR]\n.SH DESCRIPTION\n{}.\n.PP\n{}\n",
                      roff(program.help), roff(program.notes));

@@ -23,11 +23,11 @@ struct Metric {
   using Field =
       std::variant<std::uint64_t StepMetrics::*, double StepMetrics::*, std::optional<double> StepMetrics::*, ByCause>;
 
-  std::string_view group, key;  // "mem", "host_peak_bytes". Without a group, at the top. Without a key, one for each cause
+  std::string_view group, key;  // "mem", "host_peak_bytes". No group: at the top. No key: one value for each cause
   std::string_view unit, help;
   Field field;
   double StepMetrics::*only_with = nullptr;  // absent unless this is positive
-  std::string_view label = "cause";          // what the values of a metric without a key differ in
+  std::string_view label = "cause";          // what distinguishes the values of a metric without a key
 
   // "mem.host_peak_bytes", with the separator of the sink
   [[nodiscard]] std::string name(char separator) const;
@@ -35,13 +35,13 @@ struct Metric {
 
 std::span<const Metric> metric_table();
 
-// A number of a step. Counts are kept whole for the sinks that can hold them.
+// One number of a step. Counts stay whole numbers for the sinks that can hold them.
 struct MetricValue {
   bool is_count = false;
   std::uint64_t count = 0;
-  double real = 0;  // of a count, too
+  double real = 0;  // also set for a count
 };
-// None if the step does not have this metric; several, each with its cause, of a metric without a key.
+// Empty if the step does not have this metric. A metric without a key gives several values, each with its cause.
 std::vector<std::pair<std::string, MetricValue>> values_of(const Metric& metric, const StepMetrics& step);
 
 }  // namespace terrace::cli

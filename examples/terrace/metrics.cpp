@@ -44,13 +44,13 @@ std::uint64_t count(const json& object, const std::string& key) {
 
 constexpr std::uint64_t kAllSteps = std::numeric_limits<std::uint64_t>::max();
 
-// The complete lines of the file up to the one of `last_step`, or until `take` returns false. What follows that line may be of
-// any content: lines after a commit are not synced.
+// Passes the complete lines up to the one of `last_step` to `take`, until it returns false. The lines after it may be
+// damaged, because lines after a commit are not synced.
 using TakeLine = std::function<bool(const std::string& text, const json& object)>;
 void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& take) {
   std::uint64_t number = 0;
   std::string broken;
-  std::exception_ptr thrown;  // by `take`: no fault of the file
+  std::exception_ptr thrown;  // by `take`, not because of the file
   const auto take_text = [&](const std::string& text, bool complete) {
     ++number;
     if (!complete) return false;  // the writer was stopped inside this line

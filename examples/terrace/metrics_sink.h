@@ -1,4 +1,4 @@
-// Where the metrics of a step go. Each kind is a file of its own: metrics.h (metrics.jsonl), tensorboard_sink.h,
+// A place that gets the metrics of each step. Each kind has a file of its own: metrics.h (metrics.jsonl), tensorboard_sink.h,
 // prometheus_sink.h. All of them take the names from metric_table.h.
 //
 // Owner:   MetricsSinks. Threads: the rank's. Errors: Error with the file and the reason.
@@ -16,7 +16,7 @@ class MetricsSink {
   MetricsSink& operator=(const MetricsSink&) = delete;
 
   virtual void write(const StepMetrics& metrics) = 0;
-  virtual void sync() {}  // before a commit: every committed step is there, also after a power loss
+  virtual void sync() {}  // called before a commit: no power loss may then lose the metrics of a committed step
 };
 
 }  // namespace terrace::cli

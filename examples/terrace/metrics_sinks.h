@@ -1,5 +1,5 @@
-// All sinks of a run. metrics.jsonl is part of the run, so a failure to write it ends the run. The others only watch it: their
-// failure is a warning, and they get nothing more.
+// All sinks of a run. metrics.jsonl is part of the run, so failing to write it ends the run. The other sinks only watch the
+// run: if one fails, that is a warning, and it gets no more metrics.
 //
 // Owner:   the trainer. Threads: the rank's. Errors: those of metrics.jsonl.
 #pragma once
@@ -29,7 +29,8 @@ class MetricsSinks {
   std::vector<std::unique_ptr<MetricsSink>> watching_;
 };
 
-// Of one rank; `first`: of the rank whose metrics are those of all ranks. They continue after `done_steps`.
+// The sinks of one rank, which continue after `done_steps`. `first`: whether it is the first rank, whose metrics cover all
+// ranks.
 MetricsSinks metrics_sinks(const RunConfig& config, const std::filesystem::path& run, const std::filesystem::path& metrics_file,
                            bool first, std::uint64_t done_steps);
 

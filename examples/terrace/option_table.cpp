@@ -86,7 +86,7 @@ std::string usual_in_families(const lm::ConfigNumber* (*number_of)(const lm::Fam
 }
 
 std::vector<Option> make_table() {
-  // The table only refers to its texts.
+  // The table refers to its texts, so they must outlive it.
   static const auto rope_base =
       fmt::format("base of rotary positions ({}), {}",
                   lm::names_of_families("and", [](const auto& family) { return lm::rotary_base(family) != nullptr; }),

@@ -32,8 +32,8 @@ namespace terrace::cli {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr double kBaseWithoutRotation = 10000;  // what runs of families without rotary positions have recorded from the first
-constexpr std::size_t kLongMessage = 200;       // of the TOML library, with the text that it cannot read
+constexpr double kBaseWithoutRotation = 10000;  // recorded by all runs of families without rotary positions
+constexpr std::size_t kLongMessage = 200;       // characters of a TOML error, which quotes the text
 
 template <class T>
 using Of = T RunConfig::*;
@@ -128,7 +128,7 @@ bool to_bool(const Option& o, const Source& source, const Raw& raw) {
   refuse(o, source, raw);
 }
 
-// A path, or the name of a directory that is there and of no family.
+// A path, or the name of a directory that exists and is not that of a family.
 bool is_model_dir(const Option& o, const std::string& text) {
   if (std::ranges::find(o.choices, text) != o.choices.end()) return false;
   std::error_code error;
@@ -238,7 +238,7 @@ std::vector<std::string_view> keys() {
   return out;
 }
 
-// The option of a key, with or without its section.
+// Finds the option of a key, with or without its section.
 const Option& require_option(std::string_view section, std::string_view key, const std::string& where) {
   if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
     throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, printable(section),
@@ -382,7 +382,7 @@ std::string accepted(const Option& o) {
 void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only) {
   for (const auto& option : options()) {
     const auto* const o = &option;
-    // "model" is a section; its option of the same name is "--model".
+    // "model" is the section, and "--model" the option of that name.
     const auto wanted = [&](std::string_view name) {
       return name == o->section || name == o->key || name == fmt::format("--{}", o->key);
     };
@@ -535,7 +535,7 @@ bool apply_model_dir(RunConfig& c) {
     c.experts_per_token = model.experts.chosen;
     c.router_gates = model.experts.renormalise ? "chosen" : "all";
   }
-  // The longest sequence of a published model is rarely what one wants to train with.
+  // Most users want to train with shorter sequences than a published model allows.
   if (c.seq_len == 0) {
     c.seq_len = std::min(kLongestUsual, model.seq_len);
     c.chosen.push_back(fmt::format("--seq-len {} ({})", c.seq_len,
@@ -567,7 +567,7 @@ RunConfig with_absolute_paths(RunConfig c) {
   const auto one = [](auto& path) {
     if (!path.empty()) path = fs::absolute(path).lexically_normal().string();
   };
-  // A name of --schedule or --resume is no path.
+  // --schedule and --resume may be names instead of paths.
   for (auto* const text : {&c.tokenizer, &c.init_from, &c.save, &c.init_adapter, &c.machine_profile}) one(*text);
   for (auto* const path : {&c.out_dir, &c.prometheus}) one(*path);
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) one(c.schedule);
@@ -575,7 +575,7 @@ RunConfig with_absolute_paths(RunConfig c) {
   for (auto& path : c.nvme_path) one(path);
   for (auto* const words : {&c.data, &c.eval_data})
     for (auto& word : *words)
-      if (!lm::is_number(word.string())) one(word);  // a weight
+      if (!lm::is_number(word.string())) one(word);  // a number is a weight
   return c;
 }
 
@@ -605,7 +605,7 @@ nlohmann::json settings_over_resumes(const RunConfig& config) {
   for (const auto& o : options()) {
     if (o.same == Option::Same::over_resumes && o.key != "data") out[std::string(o.key)] = json_value(o, config);
   }
-  // The usual values count as if they had been given: a run that began before these flags can be resumed with them.
+  // The usual values count as if they had been given, so that a run from before these flags can be resumed with them.
   const auto& family = lm::family_named(config.model);
   const auto* const base = lm::rotary_base(family);
   if (config.rope_base == 0) out["rope-base"] = base ? *base->usual : kBaseWithoutRotation;

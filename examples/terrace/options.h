@@ -1,11 +1,10 @@
 // The table of all options of a run. Flags, TOML keys, `--set`, help texts, defaults, the saved configuration and the
-// fingerprint that a resumed run must have in common all come from it.
+// fingerprint that a resumed run must match all come from it.
 //
 // Owner:   the table is constant data; RunConfig is the caller's.
 // Threads: any.
 // Errors:  Error(Exit::usage) that names the key, the value, where it was given and what is accepted. For an unknown key it
-// suggests
-//          the nearest known one.
+//          suggests the nearest known one.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +31,8 @@ struct Option {
                              std::string RunConfig::*, std::filesystem::path RunConfig::*,
                              std::vector<std::filesystem::path> RunConfig::*>;
   enum class Text { any, required, choice, size, depth, layers, share, device, windows, model };  // what a text field accepts
-  // Where the value must be the same. What a run computes, over all its starts and on all ranks; what decides the ranks' common
-  // steps, on all ranks of this start; nowhere, if each rank may have its own.
+  // Where the value must be equal. over_resumes: in all starts and on all ranks, if it decides what the run computes.
+  // on_all_ranks: on all ranks of this start, if it decides their common steps. nowhere: each rank may have its own.
   enum class Same : std::uint8_t { nowhere, on_all_ranks, over_resumes };
 
   std::string_view key;      // "batch-size"
@@ -45,15 +44,15 @@ struct Option {
   bool open_low = false, open_high = false;
   Text text = Text::any;
   std::vector<std::string_view> choices;
-  std::string_view alone = {};  // the value of the flag without one; empty: it needs one
+  std::string_view alone = {};  // the value of the flag if it is given without one; empty: it needs one
   std::string_view brief = {};  // what -h says of the option; empty: only --help has it
-  std::string_view value = {};  // what the help calls a value; empty: as its type is called
-  bool of_config_json = false;  // a fact of a published model, which its config.json states: people rarely set it
+  std::string_view value = {};  // name of the value in the help; empty: the name of its type
+  bool of_config_json = false;  // a published model's config.json states it, so people rarely set it
 
   [[nodiscard]] bool many() const { return std::holds_alternative<std::vector<std::filesystem::path> RunConfig::*>(field); }
   [[nodiscard]] bool flag() const { return std::holds_alternative<bool RunConfig::*>(field); }
 
-  // For rows of the table.
+  // Modifiers for rows of the table.
   [[nodiscard]] Option common(std::string_view brief_help = {}) && {  // empty: `help` is brief
     brief = brief_help.empty() ? help : brief_help;
     return std::move(*this);
@@ -87,36 +86,37 @@ using Assignments = std::vector<Assignment>;
 // Adds a flag for every option of these sections and keys; of all options if `only` is empty. Parsing appends to `out`.
 void add_options(CLI::App& app, Assignments& out, std::span<const std::string_view> only = {});
 
-// Each step overrides the one before: defaults, files, `--set`, flags. A model's directory stands where it is named.
+// Each source overrides the one before: defaults, files, `--set`, flags. A model's directory counts at the place where it is
+// named.
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name);  // `name` for messages
 std::string read_config_file(const std::filesystem::path& file);
 void apply_file(RunConfig& config, const std::filesystem::path& file);
 void apply_set(RunConfig& config, std::string_view assignment);  // "train.steps=5" or "steps=5"
 void apply_flags(RunConfig& config, const Assignments& flags);
-// If the model is a directory (lm/model_dir.h): its family, sizes and numbers, and its weights as --init-from. False: it is
-// none.
+// If the model is a directory (lm/model_dir.h), takes its family, sizes and numbers, and its weights as --init-from. Returns
+// false if it is not one.
 bool apply_model_dir(RunConfig& config);
-// What means "as usual" in a run of a model's directory, and is named above it, is as the directory has it.
+// Settings that mean "as usual" get the values of the model's directory, if the directory was named in a lower source.
 void keep_usual(RunConfig& config, const RunConfig& of_directory);
 
 // Checks that need several options: --heads that does not divide --hidden, --min-lr above --lr, …
 void validate(const RunConfig& config);
-void demand_freeze(const RunConfig& config);  // the part of it that numbers of tiles decide
+void demand_freeze(const RunConfig& config);  // the part of validate() that depends on the numbers of tiles
 
-// Of a run that can be continued from any folder.
+// Makes all paths absolute, so that the run can be continued from any folder.
 RunConfig with_absolute_paths(RunConfig config);
 std::string to_toml(const RunConfig& config);  // with a comment for each key; reading it gives the same configuration
 nlohmann::json to_json(const RunConfig& config);
 
-// The settings that a resumed run must not change, without the data; and with it. Data files count by name and size;
-// Error(Exit::usage) if one does not exist.
+// The settings that a resumed run must not change: settings_over_resumes() without the data, fingerprint() with it. Data files
+// count by name and size; Error(Exit::usage) if one does not exist.
 nlohmann::json settings_over_resumes(const RunConfig& config);
 nlohmann::json fingerprint(const RunConfig& config);
 // "  seed: 1 then, 2 now", one line for each difference; empty if there is none.
 std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now, std::string_view where_then = "then",
                                 std::string_view where_now = "now");
 
-// "auto" gives `automatic`; other texts go through core's parse_bytes.
+// Returns `automatic` for "auto"; parses other texts with core's parse_bytes.
 std::uint64_t resolve_bytes(const std::string& text, std::uint64_t automatic);
 
 // The candidate with the least edit distance; empty if no candidate is near.

@@ -7,7 +7,7 @@
 namespace terrace::cli {
 namespace {
 
-// Of Hugging Face's trainers, axolotl, Unsloth, Megatron, DeepSpeed, torchtune and llama.cpp.
+// Flags of Hugging Face's trainers, axolotl, Unsloth, Megatron, DeepSpeed, torchtune and llama.cpp.
 constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"o", "--out-dir"},
     {"output", "--out-dir"},
@@ -114,7 +114,7 @@ constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
     {"moe-router-topk", "--experts-per-token"},
     {"num-threads", "--threads"},
     {"tensorboard-dir", "--tensorboard"},
-    // What terrace counts in another way.
+    // Flags that terrace has in another form, or lacks.
     {"num-epochs", "--epochs"},
     {"num-train-epochs", "--epochs"},
     {"load-in-4bit", "nothing for quantised weights; --nvme-path offloads the weights as they are"},

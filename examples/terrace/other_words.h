@@ -7,7 +7,8 @@
 
 namespace terrace::cli {
 
-// "--lr" of "--learning-rate"; with a value where the other word is one: "--dtype bf16" of "--bf16". Empty: no program's.
+// The flag of terrace for another program's flag: "--lr" for "--learning-rate", or with a value, "--dtype bf16" for "--bf16".
+// Empty: unknown.
 std::string_view own_words_for(std::string_view flag);
 
 }  // namespace terrace::cli

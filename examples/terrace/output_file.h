@@ -1,4 +1,4 @@
-// The file that a command makes out of other files. It is checked before the work, which may take hours.
+// Checks the file that a command makes out of other files, before the work, which may take hours.
 //
 // Threads: any. Errors: Error(Exit::usage).
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace terrace::cli {
 
-// Throws if `out` is one of the files that the command reads, is a folder, or cannot be made where it is to be; and if one of
-// those is a file of `unfinished`, which are what the command writes until `out` is complete.
+// Throws if `out` is one of the files that the command reads, is a folder, or cannot be created; and if the command reads one
+// of `unfinished`, the files that it writes until `out` is complete.
 void demand_output(const std::filesystem::path& out, std::span<const std::string> read,
                    std::span<const std::filesystem::path> unfinished);
-// Of an output that gets its name when it is complete: it replaces what has the name, which must not be a device or a pipe.
+// For an output that gets its name when it is complete: it replaces an existing file, which must not be a device or a pipe.
 void demand_regular(const std::filesystem::path& out);
 
 }  // namespace terrace::cli

@@ -11,7 +11,7 @@
 namespace terrace::cli {
 
 std::string new_run_id() {
-  std::random_device random;  // of the kernel
+  std::random_device random;  // reads the kernel's generator
   std::string id;
   for (int i = 0; i < 4; ++i) id += fmt::format("{:08x}", random());
   return id;

@@ -1,4 +1,4 @@
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <terrace/examples/terrace/parse_words.h>
@@ -44,12 +44,12 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
     for (const auto& name : option->get_lnames()) names.push_back("--" + name);
   const std::vector<std::string_view> views(names.begin(), names.end());
   const auto bare = word.substr(std::min(word.find_first_not_of('-'), word.size()));
-  // A flag with one dash too few, or a flag of another command.
+  // A known flag with one dash too few, or a flag of another command.
   const auto* const known = find_option(bare);
   if (known && std::ranges::find(names, "--" + bare) == names.end()) {
     refuse(fmt::format("terrace {} does not take {}", command, word), command);
   }
-  // Some words of other programs are taken for something else here, and are not suggested.
+  // terrace's flag for another program's word is suggested only if this command takes it.
   const auto own = own_words_for(word);
   const bool takes = !own.starts_with("--") || std::ranges::find(views, own.substr(0, own.find_first_of(" ,"))) != views.end();
   refuse(fmt::format("unknown flag {}{}", word,
@@ -57,7 +57,8 @@ void refuse_extras(const CLI::App& sub, const std::string& command) {
          command);
 }
 
-// A flag that takes one value and is given twice has the last one, so that scripts can append flags that override earlier ones.
+// If a flag that takes one value is given twice, the last value counts, so that scripts can append flags that override earlier
+// ones.
 void take_last_of_repeated(CLI::App& app) {
   for (auto* const option : app.get_options())
     if (!option->get_positional() && option->get_expected_max() == 1 &&
@@ -66,7 +67,7 @@ void take_last_of_repeated(CLI::App& app) {
   for (auto* const sub : app.get_subcommands({})) take_last_of_repeated(*sub);
 }
 
-// For CLI11, -h is the other help, so that it can be told from --help.
+// CLI11 gets -h as its second help flag, so that -h can be told from --help.
 void add_help_flags(CLI::App& app) {
   app.set_help_flag("--help", "print all flags and exit");
   app.set_help_all_flag("-h", "print the common flags and exit");

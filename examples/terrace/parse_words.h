@@ -1,5 +1,5 @@
-// Common to all command lines of terrace: each has -h and --help (help_text.h), which are no errors; errors say where to look,
-// and an error about an unknown flag suggests the nearest known one.
+// What all command lines of terrace have in common: -h and --help (help_text.h), which are not errors; errors that say where to
+// look; and for an unknown flag, the nearest known one.
 //
 // Threads: any. Errors: Error(Exit::usage).
 #pragma once
@@ -19,7 +19,7 @@ namespace terrace::cli {
 // of them was given, else nothing. `command`: the words before the app's own, such as "bench". Subcommands must allow extras.
 std::string parse_words(CLI::App& app, int argc, const char* const* argv, const std::string& command = "");
 
-// A flag with a real number, which has a decimal point whatever the locale is.
+// Adds a flag that takes a real number, whose decimal point does not depend on the locale.
 void add_number(CLI::App& command, const std::string& flag, double& number, const std::string& help);
 
 // The subcommand that was given, or the app itself.

@@ -28,7 +28,7 @@
 namespace terrace::cli {
 namespace {
 
-// A schedule from a file, checked.
+// Reads a schedule from a file and checks it.
 pipeline::Schedule schedule_from(const RunConfig& c) {
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("--schedule {}: {}", c.schedule, why), Exit::usage);
@@ -106,7 +106,8 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
   return begins;
 }
 
-// A rank without layers would only wait. A run that began so, balanced over more stages than layers, is resumed as it was.
+// A rank without layers would only wait. Such stages are accepted only from a resumed run that began with them, balanced over
+// more stages than layers.
 void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p) {
   if (c.stage_layers.empty() || c.stage_layers == stage_layers_of_run(c)) return;
   for (std::uint32_t rank = 0; rank < p.schedule.placement.ranks; ++rank) {
@@ -122,7 +123,7 @@ void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p
   }
 }
 
-// Evaluations, commits and the end of the run are possible only where an asynchronous schedule drains.
+// With an asynchronous schedule, evaluations, commits and the end of the run are possible only where it drains.
 void demand_drained(const RunConfig& c) {
   const auto refuse = [&](const std::string& what, const std::string& mend) {
     throw Error(fmt::format("--schedule {}: {}\n  {}", c.schedule, what, mend), Exit::usage);

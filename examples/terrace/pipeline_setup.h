@@ -13,17 +13,18 @@
 namespace terrace::cli {
 
 // Does nothing with --pp 1. The stages are those of --stage-layers, or else as even as the layers' costs on this machine allow.
-// The schedule is not `auto`.
+// The schedule must not be `auto`.
 void set_pipeline(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile);
 
-// The schedule that --schedule, --virtual-stages and --drain-interval name, or that the file has. It is not `auto`.
+// Returns the schedule that --schedule names, with --virtual-stages and --drain-interval, or the one in its file; not for
+// `auto`.
 pipeline::Schedule schedule_of(const RunConfig& config);
 
-// --schedule auto: the fastest schedule whose ranks fit into their budgets.
+// With --schedule auto, the fastest schedule whose ranks fit into their budgets is searched.
 bool searches_schedule(const RunConfig& config);
 struct FoundSchedule {
   std::string name;         // "1f1b", "interleaved, 2 stages a rank", "list in a V, at most 8 live"
-  std::vector<Plan> plans;  // of the ranks, checked together; empty for one that was not planned here
+  std::vector<Plan> plans;  // one for each rank, checked together
 };
 // Sets request.pipeline. Error(Exit::does_not_fit) if no schedule fits.
 FoundSchedule search_schedule(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
@@ -32,21 +33,21 @@ FoundSchedule search_schedule(PlanRequest& request, const RunConfig& config, con
 std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                              ThreadPool& pool);
 
-// A found schedule as text, which all ranks of a run take and the run directory keeps: its name, its stages, and its tasks.
+// Writes a found schedule as text: its name, stages and tasks. All ranks of a run take this text, and the run directory keeps
+// it.
 std::string found_to_text(const std::string& name, const pipeline::Pipeline& pipeline);
-// Sets request.pipeline from such a text, and returns the name.
+// Sets request.pipeline from such a text. Returns the schedule's name.
 std::string take_found(PlanRequest& request, const Model& model, const std::string& text);
-// The text that the run has which the configuration resumes; empty if there is none, or if it is for other ranks or
-// micro-batches.
+// Returns the text of the resumed run; empty if it has none, or if the text is for other numbers of ranks or micro-batches.
 std::string found_by_run(const RunConfig& config);
 inline constexpr const char* kScheduleFile = "schedule.txt";  // of a run with --schedule auto
 
-// How many steps of the run the engine computes in one: those of an asynchronous schedule until it drains, else 1.
+// How many steps of the run the engine computes as one: with an asynchronous schedule, those until it drains, else 1.
 std::uint64_t updates_a_step(const PlanRequest& request);
 // "3,4,4": how many layers each stage has, as --stage-layers takes it.
 std::string stage_layers(const pipeline::Pipeline& pipeline);
-// The stages of the run that the configuration resumes, if that run has the same pipeline. A resumed run keeps its stages,
-// because each rank's disk has the state of its stages.
+// Returns the stages of the resumed run if it has the same pipeline. A resumed run keeps its stages, because each rank's disk
+// has the state of its stages.
 std::string stage_layers_of_run(const RunConfig& config);
 
 }  // namespace terrace::cli

@@ -18,8 +18,8 @@ TensorGrid grid_in(const RunConfig& c) {
       .value_or(TensorGrid{});
 }
 
-// The same numbers of ranks with the tensor ranks in a row, and in every grid. More grids than a side has ranks only cost
-// memory.
+// Adds the candidate with the tensor ranks in a row, and in every grid. More grids than the side of a grid has ranks would only
+// cost memory.
 void add_modes(std::vector<RunConfig>& all, RunConfig c) {
   for (const auto* const mode : {"1d", "2d", "2.5d", "3d"})
     for (std::int64_t depth = 1; depth * depth * depth <= c.tp; ++depth) {
@@ -33,7 +33,7 @@ void add_modes(std::vector<RunConfig>& all, RunConfig c) {
     }
 }
 
-// The same numbers of ranks with the context ranks in every mode.
+// Adds the candidate with its context ranks in every mode.
 void add_context_modes(std::vector<RunConfig>& all, RunConfig c, const RunConfig& given) {
   if (c.cp == 1 || given.cp > 1) return add_modes(all, c);
   for (const auto* const mode : {"ulysses", "ring", "both"})
@@ -54,7 +54,7 @@ std::vector<std::int64_t> divisors(std::int64_t n) {
   return all;
 }
 
-// The same tensor and context ranks, with pipelines and data ranks of all numbers.
+// Adds the candidate with every number of pipeline ranks; the other ranks are data ranks.
 void add_pipelines(std::vector<RunConfig>& all, RunConfig c, std::int64_t ranks, const RunConfig& given) {
   for (const auto pp : divisors(ranks)) {
     c.pp = pp;
@@ -64,7 +64,8 @@ void add_pipelines(std::vector<RunConfig>& all, RunConfig c, std::int64_t ranks,
   }
 }
 
-// Tensor and context groups stay on one node. Degrees of context and expert ranks above 1 are as given.
+// All products of degrees. Tensor and context groups stay on one node. Degrees of context and expert ranks above 1 are as
+// given.
 std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space) {
   const auto experts = given.ep > 1 || given.experts == 0 ? std::vector{given.ep} : divisors(given.experts);
   std::vector<RunConfig> all;
@@ -81,7 +82,7 @@ std::vector<RunConfig> products(const RunConfig& given, const SearchSpace& space
   return all;
 }
 
-// Whether a run would accept it.
+// Whether a run would accept the degrees.
 bool is_legal(const RunConfig& c) try {
   demand_degrees(c, static_cast<int>(c.ranks()));
   return true;
@@ -89,7 +90,8 @@ bool is_legal(const RunConfig& c) try {
   return false;
 }
 
-// Sequence parallelism costs no bytes and saves activations: it is left out only where the tokens do not divide.
+// Makes the candidate legal, if possible. Sequence parallelism costs no bytes and saves activations, so it is left out only
+// where the ranks cannot divide the tokens.
 std::optional<RunConfig> legal(RunConfig c) {
   const auto grid = grid_in(c);
   const bool divides = c.batch_size * (c.seq_len / c.cp) % c.tp == 0;

@@ -35,7 +35,7 @@ struct Where {
   MachineProfile profile;
 };
 
-// Of --epochs, if the data is here.
+// Sets the steps of --epochs, if the data is given.
 RunConfig with_steps(RunConfig config) {
   if (config.epochs == 0 || config.data.empty()) return config;
   make_token_files(config);
@@ -43,7 +43,7 @@ RunConfig with_steps(RunConfig config) {
   return config;
 }
 
-// What train would choose, too.
+// Makes the choices that train would make, too.
 RunConfig complete(RunConfig config, const MachineProfile& profile) {
   const auto sequences = [&]() -> std::uint64_t {
     if (config.data.empty()) return 0;
@@ -56,7 +56,7 @@ RunConfig complete(RunConfig config, const MachineProfile& profile) {
 Where here(const RunConfig& given) {
   const auto profile = machine_profile(given);
   const auto config = complete(given, profile);
-  // Where nothing is measured, the plan may be for another machine.
+  // With assumed costs, the plan may be for another machine.
   if (!config.assumed_costs && config.pp <= 1) demand_device(config);
   return {config, profile};
 }
@@ -68,9 +68,9 @@ Where there(const CommandLine& line) {
   return {complete(on_cluster(line.config, cluster, size), profile), profile};
 }
 
-// The ranks, and the sequences of a step, are those that the flags without --search would have.
+// The ranks and the sequences of a step are those that the flags have without --search.
 Exit search(CommandLine line) {
-  line.config.tiles = "off";  // of every candidate they would take as long to choose as its plan
+  line.config.tiles = "off";  // choosing tiles would take as long as planning a candidate
   if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
     throw Error(
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
@@ -84,7 +84,7 @@ Exit search(CommandLine line) {
                 Exit::usage);
   if (line.plan.search_seconds < 0 || line.plan.search_plans < 0)
     throw Error("--search-seconds and --search-plans are at least 0\n  give 0 for a search without such a limit", Exit::usage);
-  // Without a deadline there is time to plan all micro-batches.
+  // Without a deadline there is time to plan all micro-batches, so nothing is extrapolated.
   const SearchLimits limits{
       .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
   const auto space_of = [](const RunConfig& c, std::int64_t ranks_per_node) {

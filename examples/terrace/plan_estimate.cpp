@@ -32,13 +32,13 @@ struct Work {
   bool recomputes = false, updates_on_device = false;
 };
 
-// Hops of a ring run beside the computing; other exchanges are waited for.
+// The hops of a ring run beside the computing; computing waits for other exchanges.
 double with_exchange(double computing, double exchange, bool ring) {
   return ring ? std::max(computing, exchange) : computing + exchange;
 }
 
 struct Passes {
-  double forward = 0, backward = 0;  // seconds of a micro-batch, with the exchanges for which they wait
+  double forward = 0, backward = 0;  // seconds of a micro-batch, with the exchanges that it waits for
 };
 
 // A layer's gathers and reductions run beside the computing of its neighbours. Gathers are shared by the micro-batches that
@@ -63,7 +63,7 @@ LayerEstimate sum_of(const Work& work) {
   return sum;
 }
 
-// What moves in a step because the device cannot hold it.
+// The bytes that move in a step because the device cannot hold them.
 struct Moves {
   double up = 0, down = 0, host = 0;  // bytes; host: those that the host keeps
 };
@@ -86,7 +86,7 @@ Moves moves_of(const Work& work, const LayerEstimate& sum, double device) {
     moves.host += activations;
   }
   excess -= activations;
-  const double passed = std::clamp(excess, 0.0, state);  // weights twice a round, gradients down and up again
+  const double passed = std::clamp(excess, 0.0, state);  // it moves: weights twice a round, gradients down and up again
   moves.up += (2 * rounds - 1) * passed;
   moves.down += rounds * passed * (state == 0 ? 0 : sum.gradients / state);
   moves.host += passed;
@@ -99,8 +99,8 @@ Moves moves_of(const Work& work, const LayerEstimate& sum, double device) {
   return moves;
 }
 
-// Seconds of a step that `computing_s` alone would take, with the moves and updates beside it; kNever if the tiers are too
-// small. Updates on the host run beside the first use of the weights, `first_forward_s`, and no longer.
+// Seconds of a step whose computing takes `computing_s`, with the moves and updates beside it; kNever if the tiers are too
+// small. Updates on the host only run beside the first use of the weights, which takes `first_forward_s`.
 double with_moves(const Work& work, double computing_s, double first_forward_s, const Budget& budget,
                   const MachineProfile& profile) {
   const auto sum = sum_of(work);
@@ -115,7 +115,7 @@ double with_moves(const Work& work, double computing_s, double first_forward_s, 
   return std::max({computing_s + sum.norm, up, down, on_disk / profile.disk_read + on_disk / profile.disk_write});
 }
 
-// What data ranks exchange once a step, as far as it takes longer than the micro-batch beside it.
+// What data ranks exchange once a step, as far as it takes longer than the micro-batches beside it.
 double behind(const LayerEstimate& sum, const Passes& passes, double together) {
   return std::max(0.0, sum.last_reduction - passes.backward * together) +
          std::max(0.0, sum.updated_gather - passes.forward * together);
@@ -138,7 +138,7 @@ class Estimator {
  private:
   [[nodiscard]] bool ring() const { return c_.ring() > 1; }
 
-  // The largest action, and the content of some rank, which has at least its share.
+  // Refuses if the largest action does not fit, or the average content of a rank, because some rank has at least that.
   [[nodiscard]] Estimate refusal() const {
     const auto lacks = [](Tier tier, double bytes) {
       return Estimate{.missing_bytes = static_cast<std::uint64_t>(std::ceil(bytes)), .tier = tier};
@@ -152,10 +152,10 @@ class Estimator {
     return content > room ? lacks(lowest, content - room) : Estimate{};
   }
 
-  // Settings that are open are taken as they are fastest, as the planner takes them.
+  // The values of a setting to try. The fastest one counts, as in the planner.
   [[nodiscard]] std::vector<bool> recomputes() const {
     if (c_.recompute == "none") return {false};
-    if (c_.recompute != "auto") return {true};  // a number of layers, too
+    if (c_.recompute != "auto") return {true};  // also for a number of layers
     return c_.pp == 1 ? std::vector{false, true} : std::vector{false};
   }
   [[nodiscard]] std::vector<bool> places() const {
@@ -185,7 +185,7 @@ class Estimator {
 
   void in_pipeline(Estimate& out) const {
     const auto schedule = named_schedule();
-    if (!schedule) {  // chosen later: as good as without bubbles
+    if (!schedule) {  // the schedule is chosen later: assumed to have no bubbles
       double all = 0;
       const auto passes = passes_of({all_.layers, 0, 0}, ring());
       all = static_cast<double>(c_.grad_accumulation) * (passes.forward + passes.backward);
@@ -217,7 +217,7 @@ class Estimator {
     return pipeline::balance(costs, schedule.placement.stages);
   }
 
-  // Each rank's stages, with as many live micro-batches as the schedule has, slowed down where moves take longer.
+  // Simulates the schedule with each rank's stages and its number of live micro-batches; moves may make a rank slower.
   [[nodiscard]] double of_schedule(const pipeline::Schedule& schedule, bool recomputes) const {
     const auto begins = begins_of(schedule);
     const auto stages = schedule.placement.stages;

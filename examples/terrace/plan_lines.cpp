@@ -75,7 +75,7 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
 }
 
 std::string commit_line(const RunConfig& config, const Plan& p) {
-  // The run waits for the last one.
+  // The run waits for the last commit.
   const auto commits = static_cast<double>(p.commits - 1) * p.commit_added_seconds + p.commit_seconds;
   const auto run = static_cast<double>(config.steps) * p.times.seconds + commits;
   const auto beside = p.commits > 1 && config.durability == "commit"

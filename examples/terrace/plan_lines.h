@@ -14,12 +14,12 @@ namespace terrace::cli {
 std::string choice_lines(const Plan& plan);
 // How much a rank sends, and how fast all ranks compute.
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& plan);
-// In which order gradients of several nodes are added; empty on one node.
+// The order in which gradients of several nodes are added; empty on one node.
 std::string sum_line(const RunConfig& config, SumOrder order);
 std::uint64_t ranks_of_node(const RunConfig& config);
-// With --sync-interval: what an average of the ranks' weights costs, and its share in a step.
-// What commits cost, and which share of the run they take.
+// What commits cost, and their share of the run's time.
 std::string commit_line(const RunConfig& config, const Plan& p);
+// With --sync-interval: what an average of the ranks' weights costs, and its share of a step.
 std::string average_line(const Plan& plan);
 
 }  // namespace terrace::cli

@@ -36,7 +36,7 @@ void write_file(const std::filesystem::path& file, const std::string& text) try 
 }
 
 constexpr std::uint64_t kSteps = 4;
-constexpr std::uint64_t kFewestSteps = 3;  // of programs with very many actions: the first one differs from the others
+constexpr std::uint64_t kFewestSteps = 3;  // even with very many actions, because the first step differs from the others
 
 RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile,
                           std::uint64_t steps = kSteps, std::vector<Trace>* traces = nullptr) {
@@ -44,11 +44,11 @@ RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, co
   return simulate_ranks(plans, model, costs_of, profile, {.steps = steps, .traces = traces});
 }
 
-// The time of a step of all ranks together, with what their walks move. Empty if the programs have so many actions that the
-// simulation would take too long, or if the budgets are so tight that a rank fits only with the commits and evaluations between
-// its steps, which this simulation leaves out.
+// The time of a step of all ranks together, with what their walks move. Empty if the simulation would take too long because the
+// programs have too many actions. Also empty if the budgets are very tight: a rank may fit only with the commits and
+// evaluations between its steps, and this simulation leaves these out.
 std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
-  constexpr std::uint64_t kTimedActions = 1'000'000;  // some seconds, and 300 bytes each
+  constexpr std::uint64_t kTimedActions = 1'000'000;  // these take some seconds, and 300 bytes each
   std::uint64_t actions = 0;
   for (const auto& plan : plans) actions += plan.programs.steady.actions.size();
   const auto steps = std::clamp(kTimedActions / std::max<std::uint64_t>(1, actions), std::uint64_t{0}, kSteps);
@@ -60,7 +60,8 @@ std::optional<double> step_together(const std::vector<Plan>& plans, const Model&
   }
 }
 
-// What the ranks of a cluster send, and how much they compute. A step is that of one update.
+// What the ranks of a cluster send, and how much they compute. `updates`: a program's step has this many; the lines are for
+// one.
 std::string cluster_lines(const RunConfig& config, const Model& model, const std::vector<Plan>& plans, double updates,
                           double step_s) {
   LinkBytes most;

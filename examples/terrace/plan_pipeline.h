@@ -13,8 +13,8 @@
 
 namespace terrace::cli {
 
-// Seconds of a step, with the moves, updates and messages of all ranks. Where that is too much to simulate, of the schedule
-// alone: then a step takes at least so long.
+// Seconds of a step, with the moves, updates and messages of all ranks. If these are too many to simulate, `together` is false
+// and the time is a lower bound: the schedule alone.
 struct PipelineStep {
   double seconds = 0;
   bool together = false;

@@ -25,7 +25,7 @@ namespace {
 
 using Abandons = std::function<bool()>;
 
-constexpr double kNearlyEqual = 1.15;  // of estimates: they are not more exact
+constexpr double kNearlyEqual = 1.15;  // ratio of estimates that count as equal: they are not more exact
 
 void take(FoundPlan& found, const Plan& plan) {
   for (const auto tier : kAllTiers) found.peak[tier] = std::max(found.peak[tier], plan.peak_bytes[tier]);
@@ -36,7 +36,7 @@ void refuse(FoundPlan& found, std::uint64_t missing_bytes, Tier tier) {
   found.refusal = fmt::format("{} more {} memory", format_bytes(missing_bytes), name_of(tier));
 }
 
-// As `terrace plan` plans it. Throws Abandoned.
+// Plans as `terrace plan` does it. Throws Abandoned.
 FoundPlan planned(const RunConfig& config, const MachineProfile& profile, ThreadPool& pool, const Abandons& abandons) {
   FoundPlan found{.config = config, .known = Known::simulated};
   const auto model = lm::make_model(model_config(config));
@@ -68,7 +68,8 @@ FoundPlan planned(const RunConfig& config, const MachineProfile& profile, Thread
   return found;
 }
 
-// Two numbers of micro-batches, one twice the other, that fill the pipeline; 0: planning both would not be much cheaper.
+// A number of micro-batches that fills the pipeline, and is planned together with twice as many. 0: planning both would not be
+// much cheaper.
 std::int64_t fewer_micro_batches(const RunConfig& c) {
   const bool named = c.pp == 1 || searches_schedule(c) || std::ranges::any_of(pipeline::all_orders(), [&](const auto& o) {
                        return o.name == c.schedule && !o.asynchronous;
@@ -77,7 +78,7 @@ std::int64_t fewer_micro_batches(const RunConfig& c) {
   return named && c.grad_accumulation >= 6 * fewest ? fewest : 0;
 }
 
-// A step repeats its micro-batches: the time of each more is the difference of two plans.
+// A step repeats its micro-batches, so the time of each further one is the difference of two plans.
 FoundPlan extrapolated(const RunConfig& config, std::int64_t fewest, const MachineProfile& profile, ThreadPool& pool,
                        const Abandons& abandons) {
   auto fewer = config, more = config;
@@ -98,7 +99,7 @@ FoundPlan refused(const RunConfig& config, const std::string& why) {
   return {.config = config, .known = Known::refused, .refusal = why.substr(0, why.find('\n')), .missing_bytes = kUnlimited};
 }
 
-// The search of one list of candidates.
+// Searches one list of candidates.
 class Search {
  public:
   Search(const MachineProfile& profile, const SearchLimits& limits, ThreadPool& pool)
@@ -115,7 +116,7 @@ class Search {
       if (found_[i].known == Known::estimated) order_.push_back(i);
     if (order_.empty()) return sorted();
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) { return found_[i].estimate_s; });
-    // Of nearly equal estimates, those first that are planned sooner.
+    // Of nearly equal estimates, those that are planned sooner come first.
     const double least = found_[order_.front()].estimate_s;
     std::ranges::stable_sort(order_, {}, [&](std::size_t i) {
       const auto band = std::floor(std::log(found_[i].estimate_s / least) / std::log(kNearlyEqual));
@@ -136,7 +137,8 @@ class Search {
     return std::move(found_);
   }
 
-  // In relation to others: the actions of the programs that are planned. A ring has phases for each of its ranks.
+  // The work of planning relative to other candidates: the number of actions that are planned. A ring has phases for each of
+  // its ranks.
   [[nodiscard]] std::int64_t work_of_planning(const RunConfig& c) const {
     const auto fewest = limits_.extrapolates ? fewer_micro_batches(c) : 0;
     return (fewest > 0 ? 3 * fewest : c.grad_accumulation) * (c.ring() > 1 ? 2 * c.ring() : 1);
@@ -161,7 +163,7 @@ class Search {
     return {refused(given, error.what()), 0};
   }
 
-  // Several candidates side by side; their plans share the one pool.
+  // Plans several candidates side by side; their plans share the one pool.
   void plan_in_order() {
     std::atomic<std::size_t> next = 0;
     pool_.parallel_for(std::min<std::int64_t>(pool_.threads(), std::ssize(order_)), [&](std::int64_t) {
@@ -170,7 +172,7 @@ class Search {
     });
   }
 
-  // False: the deadline has come.
+  // Returns false if the deadline has come.
   bool plan_one(std::size_t i) {
     auto& found = found_[i];
     if (cannot_be_wanted(least_s_[i])) {
@@ -186,7 +188,7 @@ class Search {
           fewest > 0 ? extrapolated(config, fewest, profile_, pool_, abandons) : planned(config, profile_, pool_, abandons);
     } catch (const Abandoned&) {
       return false;
-    } catch (const Error& error) {  // no schedule fits, or no walk does
+    } catch (const Error& error) {  // no schedule or no walk fits
       result = refused(config, error.what());
     }
     result.estimate_s = found.estimate_s;
@@ -208,9 +210,9 @@ class Search {
   const double begin_s_;
   std::vector<FoundPlan> found_;
   std::vector<double> least_s_;
-  std::vector<std::size_t> order_;  // those that arithmetic does not refuse, by estimate
+  std::vector<std::size_t> order_;  // candidates that arithmetic does not refuse, by estimate
   std::mutex mutex_;
-  std::vector<double> best_s_;  // ascending
+  std::vector<double> best_s_;  // step times, ascending
 };
 
 }  // namespace

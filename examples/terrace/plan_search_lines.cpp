@@ -1,4 +1,4 @@
-// What terrace plan --search prints.
+// Prints the results of terrace plan --search.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -76,7 +76,7 @@ void print_table(const Plans& plans, std::int64_t shown) {
   }
 }
 
-// The first by estimate of what was not planned.
+// Prints the best estimates of what was not planned.
 void print_estimates(const Plans& plans, std::int64_t shown) {
   if (count(plans, Known::estimated) == 0) return;
   fmt::print("\nonly estimated, in the order of the estimates, which may be wrong:\n");
@@ -110,7 +110,7 @@ Exit plan_search(const RunConfig& given, const SearchSpace& space, const Machine
                     space.ranks, space.sequences),
         Exit::usage);
   const auto lacking = count(found, Known::too_large) + count(found, Known::refused);
-  const auto fitting = std::ssize(found) - lacking;  // or not known
+  const auto fitting = std::ssize(found) - lacking;  // or not known to fit
   if (given.json) {
     auto plans = nlohmann::json::array();
     for (const auto& f : found) plans.push_back(to_json(f));

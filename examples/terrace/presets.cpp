@@ -15,7 +15,7 @@ namespace {
 
 std::string_view line_from(std::string_view text, std::size_t at) { return text.substr(at, text.find('\n', at) - at); }
 
-// What stands in the comment behind "# Machine: " or "# Needs: "; empty: nothing.
+// The text behind "# Machine: " or "# Needs: " in the comment; empty: none.
 std::string_view stated(std::string_view text, std::string_view what) {
   const auto begin = fmt::format("\n# {}: ", what);
   const auto at = text.find(begin);

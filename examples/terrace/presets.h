@@ -1,9 +1,9 @@
-// Settings for common tasks, by name: the files of examples/presets, which the program has in itself. What a preset gives
-// stands below everything that a user gives.
+// Settings for common tasks, by name: the files of examples/presets, which are part of the program. Everything that a user
+// gives overrides a preset.
 //
-// A file's first line says what it is for. Two lines of its comment may say more:
-//   # Machine: gpu-24gb    the shipped cluster profile that its budgets are of
-//   # Needs: --model DIR   it trains a model that is there; the shape in [model] is only for plans without one
+// A file's first line says what it is for. Two more lines of its comment may say more:
+//   # Machine: gpu-24gb    the shipped cluster profile whose budgets it uses
+//   # Needs: --model DIR   it trains an existing model; the shape in [model] is only for plans without one
 //
 // Threads: any; constant. Errors: Error(Exit::usage) that lists the names.
 #pragma once
@@ -17,16 +17,16 @@ namespace terrace::cli {
 struct Preset {
   std::string_view name, text;  // TOML for apply_toml()
 
-  [[nodiscard]] std::string_view about() const;    // its first line
-  [[nodiscard]] std::string_view machine() const;  // empty: any
+  [[nodiscard]] std::string_view about() const;    // the first line of the text
+  [[nodiscard]] std::string_view machine() const;  // empty: any machine
   [[nodiscard]] bool needs_model() const;
 };
 
 std::span<const Preset> presets();  // sorted by name
 const Preset& preset_named(std::string_view name);
 std::string preset_names(std::string_view between);
-std::string preset_list();  // of `terrace help presets`
+std::string preset_list();  // text of `terrace help presets`
 
-inline constexpr std::string_view kListPresets = "help";  // in place of a name
+inline constexpr std::string_view kListPresets = "help";  // given in place of a name: lists the presets
 
 }  // namespace terrace::cli

@@ -20,15 +20,15 @@ std::filesystem::path trace_file_of(const std::filesystem::path& run, std::uint3
 class RankLog {
  public:
   RankLog(const std::filesystem::path& run, int rank);
-  [[nodiscard]] ScreenOptions screen(ScreenOptions options) const;  // rank r: rank<r>.log
-  [[nodiscard]] std::string metrics_file() const;                   // rank r: rank<r>.jsonl, with its own numbers
+  [[nodiscard]] ScreenOptions screen(ScreenOptions options) const;  // rank r writes to rank<r>.log
+  [[nodiscard]] std::string metrics_file() const;                   // rank r writes its own numbers to rank<r>.jsonl
 
  private:
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
   int rank_;
-  std::unique_ptr<std::FILE, Close> file_;  // null: the first
+  std::unique_ptr<std::FILE, Close> file_;  // null: the first rank
 };
 
 }  // namespace terrace::cli

@@ -20,12 +20,12 @@ RankPipe::RankPipe() {
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0)
     throw Error(fmt::format("launch: no pipe can be made: {}", describe_errno(errno)));
   from_ = FileHandle(ends[0]);
-  const FileHandle unused(ends[1]);  // ranks open their own
+  const FileHandle unused(ends[1]);  // each rank opens its own end
 }
 
 std::string RankPipe::name() const { return fmt::format("/proc/{}/fd/{}", ::getpid(), from_.get()); }
 
-// Each rank has written a zero, and one that failed its code. Where no byte is left, the end of the file means that no rank has
+// Each rank has written a zero, and its exit code if it failed. After the last byte, the end of the file means that no rank has
 // the pipe open.
 bool RankPipe::read_bytes() {
   std::array<char, 64> bytes{};
@@ -61,7 +61,7 @@ bool write_byte(const FileHandle& pipe, int code) {
 
 void hold_rank_pipe() {
   auto pipe = open_rank_pipe();
-  if (write_byte(pipe, 0)) static_cast<void>(pipe.release());  // until the process ends
+  if (write_byte(pipe, 0)) static_cast<void>(pipe.release());  // stays open until the process ends
 }
 
 void tell_rank_pipe(int code) { static_cast<void>(write_byte(open_rank_pipe(), code)); }

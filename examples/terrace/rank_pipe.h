@@ -1,10 +1,10 @@
-// How `terrace launch` knows when its last rank has ended, whatever mpirun does then, and with which code the one that failed
-// first, whose code mpirun gives only if it also saw it end first: each rank holds one end of a pipe until its process ends,
-// and launch has the other end. mpirun closes the descriptors that its ranks would inherit, so a rank opens the pipe by a name
-// below /proc, which is in its environment (kUnderLaunch).
+// How `terrace launch` knows when its last rank has ended, even if mpirun hangs then, and the exit code of the rank that failed
+// first. (mpirun returns that code only if this rank also ended first.) Each rank holds one end of a pipe until its process
+// ends, and launch has the other end. mpirun closes the descriptors that its ranks would inherit, so a rank opens the pipe by a
+// name below /proc, which is in its environment (kUnderLaunch).
 //
-// Owner:   launch. Threads: one. Errors: Error if no pipe can be made. Where a rank cannot open it, launch waits for mpirun
-//          alone, as without it.
+// Owner:   launch. Threads: one. Errors: Error if no pipe can be made. If a rank cannot open the pipe, launch waits for mpirun
+//          alone, as without a pipe.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ namespace terrace::cli {
 class RankPipe {
  public:
   RankPipe();
-  [[nodiscard]] std::string name() const;  // for ranks
+  [[nodiscard]] std::string name() const;  // by which ranks open it
   // Whether at least one rank has begun and none is left.
   [[nodiscard]] bool all_ended();
-  // The exit code that the first rank has told; 0: none has.
+  // The first exit code that a rank has told; 0: none yet.
   [[nodiscard]] int told_code();
 
  private:
@@ -30,9 +30,9 @@ class RankPipe {
   int code_ = 0;
 };
 
-// A rank of launch holds the pipe from here on.
+// Called by a rank of launch, which holds the pipe from then on.
 void hold_rank_pipe();
-// Before it ends with this code for a reason of its own, and not because another rank failed.
+// Called by a rank before it ends with this code for a reason of its own, not because another rank failed.
 void tell_rank_pipe(int code);
 
 }  // namespace terrace::cli

@@ -28,7 +28,7 @@ void share_cores(RunConfig& c, std::int64_t ranks) {
   if (c.threads == 0 && ranks > 1) c.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
 }
 
-// Whether the error of a rank says only that another rank failed.
+// Whether the error of a rank only says that another rank failed.
 bool is_consequence(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -69,7 +69,7 @@ Exit train_threads(const RunConfig& config) {
       });
   } catch (...) {  // no thread or no memory for a rank
     failed(std::current_exception());
-    communicators.clear();  // the others have left, so those that have begun end
+    communicators.clear();  // ranks that have begun see that the others have left, and end
   }
   threads.clear();
   const auto cause = std::ranges::find_if_not(errors, is_consequence);
@@ -87,7 +87,7 @@ void end_later_if_another_failed() {
 
 Exit train_process(const RunConfig& config, const Launched& place) {
   std::atexit(end_later_if_another_failed);                // registered before MPI's end, so it runs after that
-  auto ranks = make_mpi_communicator(options_of(config));  // what it refuses, all ranks refuse
+  auto ranks = make_mpi_communicator(options_of(config));  // an error here occurs on all ranks
   if (ranks->size() != place.ranks)
     throw Error(
         fmt::format("{} says that there are {} ranks, but MPI has {}\n  start them with the mpirun of the MPI library that "
@@ -150,7 +150,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
 
 void demand_degrees(const RunConfig& c) {
   auto alone = c;
-  if (c.dp == 0) alone.shard_group = 0;  // of as many data ranks as will be started
+  if (c.dp == 0) alone.shard_group = 0;  // it divides the number of data ranks, which is not known yet
   alone.dp = std::max<std::int64_t>(1, c.dp);
   demand_degrees_of(alone, static_cast<int>(alone.ranks()));
 }

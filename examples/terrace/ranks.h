@@ -9,11 +9,11 @@
 
 namespace terrace::cli {
 
-// Throws Error(Exit::usage) with all problems of the degrees of parallelism on so many ranks.
+// Throws Error(Exit::usage) with all problems of the degrees of parallelism on that many ranks.
 void demand_degrees(const RunConfig& config, int ranks);
-void demand_degrees(const RunConfig& config);  // on as many as they ask for
+void demand_degrees(const RunConfig& config);  // on as many ranks as the degrees need
 // Runs train_rank() on every rank of this process.
 Exit train_ranks(RunConfig config);
-Exit train_rank(const RunConfig& config, Team& team);  // trainer.cpp
+Exit train_rank(const RunConfig& config, Team& team);  // in trainer.cpp
 
 }  // namespace terrace::cli

@@ -44,7 +44,8 @@ std::string beginning(std::string_view name, std::string_view title) {
                      title, name, name);
 }
 
-// In a cell of a table. A | would end the cell, and Markdown would read the others as HTML, emphasis or code.
+// Escapes text for a cell of a table. A | would end the cell, and Markdown would read other characters as HTML, emphasis or
+// code.
 std::string in_cell(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -61,7 +62,7 @@ std::string code(std::string_view text) {
   return out + "`";
 }
 
-// With a capital letter, unless a flag or a name begins it.
+// The text with a capital letter, unless it begins with a flag or a name.
 std::string sentence(std::string text) {
   if (!text.empty()) text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
   return text + ".";

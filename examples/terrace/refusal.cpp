@@ -14,10 +14,10 @@ namespace {
 
 constexpr PerTier<const char*> kFlags{{"--device-memory", "--host-memory", "--nvme-limit"}};
 
-// How many ranks divide what the tier's flag gives. A device budget is that of each rank.
+// How many ranks divide the value of the tier's flag. A device budget is for each rank.
 std::uint64_t sharing(const RunConfig& c, Tier tier) { return tier == Tier::device ? 1 : ranks_of_machine(c); }
 
-// In the unit that a person would type, and at least as many: "900MiB", "18.5GiB".
+// Rounds bytes up, in the unit that a person would type: "900MiB", "18.5GiB".
 std::string sized(std::uint64_t bytes) {
   constexpr std::uint64_t kFromGiB = 10 * kGiB, kTenths = kGiB / 10;
   if (bytes < kFromGiB) return fmt::format("{}MiB", ceil_div(bytes, kMiB));
@@ -25,7 +25,7 @@ std::string sized(std::uint64_t bytes) {
   return tenths % 10 == 0 ? fmt::format("{}GiB", tenths / 10) : fmt::format("{}.{}GiB", tenths / 10, tenths % 10);
 }
 
-// A number of bytes that was meant to be one of MiB or GiB.
+// Advice for a number of bytes that was probably meant in MiB or GiB.
 std::string without_unit(const RunConfig& c, Tier tier) {
   const auto& text = tier == Tier::device ? c.device_memory : tier == Tier::host ? c.host_memory : c.nvme_limit;
   if (text.empty() || text.size() > 5 || text.find_first_not_of("0123456789") != std::string::npos) return "";

@@ -12,8 +12,8 @@
 
 namespace terrace::cli {
 
-// "--host-memory 12MiB would fit": the flags that all these refusals ask for. A refusal is one rank's; a flag for host memory
-// or disk is the machine's, whose ranks divide it.
+// "--host-memory 12MiB would fit": the flags with which all of these plans fit. Each refusal is for one rank, but a flag for
+// host memory or disk is for a machine, whose ranks divide it.
 std::string suggestion(const RunConfig& config, std::span<const Refusal> refusals);
 
 // The error for a plan that does not fit, with Exit::does_not_fit.

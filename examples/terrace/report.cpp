@@ -39,7 +39,7 @@ std::optional<std::string> read_text(const fs::path& file) {
   }
 }
 
-// Of a file that need not be there.
+// Reads a file that need not exist.
 json sealed_in(const fs::path& file) try {
   return fs::exists(file) ? parse_sealed(read_text_file(file)) : json();
 } catch (const Error& error) {
@@ -61,7 +61,8 @@ double number(const json& object, const std::vector<const char*>& path) {
   return at->is_number() ? at->get<double>() : NAN;
 }
 
-// Of device, host and disk. Those of a finished run's result are the whole run's, its last commit included, as the plan's are.
+// The peaks of device, host and disk. The result of a finished run has those of the whole run with its last commit, like the
+// plan.
 std::array<std::uint64_t, 3> peaks_of(const json& result, const RunSteps& steps) {
   auto peaks = steps.peaks;
   std::size_t tier = 0;
@@ -140,7 +141,7 @@ std::string planned_table(const json& plan, const std::array<std::uint64_t, 3>& 
   // Sums over all steps that the plan walked, because single steps differ a little.
   const auto walked = walked_steps(plan);
   const auto moved = [&](const std::string& name, const char* key, auto member) {
-    // The metrics of a step have the bytes of all ranks.
+    // The metrics of a step count the bytes of all ranks.
     const double all =
         plan.contains("ranks") ? number(plan, {"ranks", "walked_bytes", key}) : number(plan, {"walked", "bytes", key});
     row(fmt::format("{}, {} steps", name, walked), walked <= steps.count ? all : NAN, static_cast<double>(steps.walked.*member),
@@ -182,13 +183,13 @@ PlanFile read_plan(const fs::path& dir) try {
   return {{}, fmt::format("{}.", e.what())};
 }
 
-// What the run said of its data when it began.
+// The warnings about its data that the run gave when it began.
 std::string warnings_of_run(const json& plan) try {
   std::string out;
   for (const auto& warning : plan.value("warnings", json::array()))
     out += missing("Warning: " + escape(warning.get<std::string>()) + ".");
   return out;
-} catch (const json::exception&) {  // no plan, or not as a run writes it
+} catch (const json::exception&) {  // there is no plan, or it is not as a run writes it
   return {};
 }
 
@@ -204,7 +205,7 @@ std::string planned_section(const PlanFile& file, const std::array<std::uint64_t
                  content);
 }
 
-// Of data with several sources, how often each has been trained on and what its last evaluation found.
+// For data with several sources: how often each has been trained on, and its loss in the last evaluation.
 std::string sources_section(const RunSteps& steps) {
   const auto &epochs = steps.last.epochs, &held_out = steps.held_out;
   if (epochs.empty()) return {};

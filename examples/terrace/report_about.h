@@ -12,7 +12,7 @@
 
 namespace terrace::cli {
 
-// An HTML table; empty: the directory has no settings that can be read. `plan`: of the run; may be null.
+// An HTML table; empty if the directory has no settings that can be read. `plan`: the run's; may be null.
 std::string about_run(const std::filesystem::path& run_dir, const nlohmann::json& plan, const RunSteps& steps);
 
 }  // namespace terrace::cli

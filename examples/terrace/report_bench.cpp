@@ -105,7 +105,7 @@ std::string bars(const Results& results, const Speed& speed) {
   return svg(kWidth, top + 44, fmt::format("{} by test", speed.unit), content);
 }
 
-// To the right the nines of the percentile, upward the logarithm of the time, so that the tails are visible.
+// The x axis counts the nines of the percentile, and the y axis is the logarithm of the time, so that the tails are visible.
 std::string latency_curves(Results results) {
   std::erase_if(results, [](const ordered_json& r) { return !(number(r, "p50_us") > 0) || !(number(r, "p999_us") > 0); });
   if (results.empty()) return "";
@@ -191,7 +191,7 @@ std::string sections_of(const std::string& bench, const Results& results) {
     if (with.empty()) continue;
     out +=
         section(title(speed.unit), "Medians of the runs; the line at the end of a bar shows their spread.", bars(with, speed));
-    break;  // one picture of speed a bench
+    break;  // one picture of speed for each bench
   }
   if (const auto curves = latency_curves(results); !curves.empty())
     out += section(title("latency"), "From handing a request over to seeing its end; a deep queue's waiting is part of it.",

@@ -15,7 +15,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr double kWidth = 720;
-constexpr double kNames = 112;  // in front of lanes and tiers; "communication" is the longest
+constexpr double kNames = 112;  // width of the names of lanes and tiers; "communication" is the longest
 using Points = std::vector<std::pair<double, double>>;
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
@@ -86,7 +86,7 @@ std::string loss_chart(const std::vector<StepPoint>& points) {
         fmt::format("<circle class='c-write' r='3.5' cx='{:.1f}' cy='{:.1f}'><title>step {}: held-out loss {}</title></circle>",
                     plot.x(step), plot.y(loss), whole(step), format_number(loss, 6));
   }
-  // Invisible targets, so that a pointer finds the numbers.
+  // Invisible targets, over which a pointer shows the numbers.
   const std::size_t stride = std::max<std::size_t>(1, train.size() / 300);
   const double target = plot.width / static_cast<double>(std::max<std::size_t>(1, train.size() / stride));
   for (std::size_t i = 0; i < train.size(); i += stride) {
@@ -215,7 +215,7 @@ std::string tier_chart(const TraceWindow& window) {
                     .x_high = window.seconds,
                     .y_low = 0,
                     .y_high = std::max(found->peak, 1.0) * 1.08};
-    // Reserved bytes change at once: steps, not slopes.
+    // Reserved bytes change at once, so the curve has steps instead of slopes.
     Points stairs;
     double before = found->values.front().second;
     for (const auto& [at, value] : found->values) {
@@ -231,7 +231,7 @@ std::string tier_chart(const TraceWindow& window) {
     content += plot.line(stairs, "line s-" + tier);
     content += fmt::format("<text class='name' x='0' y='{:.1f}'>{}</text><text class='tick' x='0' y='{:.1f}'>peak {}</text>",
                            top + 26, tier, top + 44, escape(format_bytes(static_cast<std::uint64_t>(found->peak))));
-    // A pointer finds the value, at most 200 places.
+    // Invisible targets, at most 200, over which a pointer shows the value.
     const std::size_t stride = std::max<std::size_t>(1, found->values.size() / 200);
     for (std::size_t i = 0; i + 1 < found->values.size(); i += stride) {
       const auto next = std::min(i + stride, found->values.size() - 1);
@@ -274,7 +274,7 @@ std::string lane_chart(const TraceWindow& window) {
                            plot.width, kRow - 10);
     const auto css_class = color_class(row.lane);
     for (std::size_t i = 0; i < row.spans.size();) {
-      // Spans narrower than a third of a pixel, and their near neighbours, become one.
+      // Spans that are narrower than a third of a pixel are joined with their near neighbours.
       std::size_t count = 1;
       double begin = row.spans[i].begin_s, end = row.spans[i].end_s;
       const double pixel = window.seconds / plot.width / 3;

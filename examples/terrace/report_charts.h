@@ -13,7 +13,7 @@
 namespace terrace::cli {
 
 std::string loss_chart(const std::vector<StepPoint>& points);
-// A number of each step, named with its unit; empty: no step has it.
+// A chart of one number of each step. `name` includes the unit. Empty if no step has the number.
 std::string number_chart(const std::vector<StepPoint>& points, const std::string& name, double StepMetrics::*number);
 std::string stall_chart(const std::vector<StepPoint>& points);
 std::string tier_chart(const TraceWindow& window);

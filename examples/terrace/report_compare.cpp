@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Colours of the page's style that differ most from each other. More runs than these differ by dashes, too.
+// Colours of the page's style that differ most from each other. More runs than colours also differ by dashes.
 constexpr std::array<const char*, 6> kColors{"compute", "write", "upload", "read", "update", "download"};
 
 struct ComparedRun {
@@ -51,7 +51,7 @@ ComparedRun read_compared(const fs::path& directory) {
   return run;
 }
 
-// Runs of one name, such as a/run and b/run, get the part of their paths that differs.
+// Runs with the same name, such as a/run and b/run, are named by their whole paths.
 void tell_apart(std::vector<ComparedRun>& runs, const std::vector<fs::path>& directories) {
   std::map<std::string, int> times;
   for (const auto& run : runs) ++times[run.name];
@@ -70,7 +70,7 @@ std::string names_with_colors(const std::vector<ComparedRun>& runs) {
 
 using ValueOfStep = std::function<double(const StepMetrics&)>;  // NaN: the step has none
 
-// At most so many points a curve: each is the mean of its steps, so that a long run stays a small page.
+// The most points of a curve. Each point is the mean of its steps, so that the page of a long run stays small.
 constexpr std::size_t kMostPoints = 400;
 
 std::vector<std::pair<double, double>> curve(const ComparedRun& run, const ValueOfStep& value) {
@@ -115,7 +115,7 @@ std::string overlaid(const std::vector<ComparedRun>& runs, const std::string& la
   const auto value_tick = [](double v) { return fmt::format("{:.6g}", v); };
   auto content = plot.axes(step_tick, value_tick, "step");
   for (std::size_t i = 0; i < curves.size(); ++i) {
-    // Dashes show both of two equal curves, as runs of other budgets have.
+    // Dashes show both of two equal curves, as runs with different budgets have.
     const auto before = curves.begin() + static_cast<std::ptrdiff_t>(i);
     const bool hides = i >= kColors.size() || std::find(curves.begin(), before, curves[i]) != before;
     if (curves[i].size() > 1) content += plot.line(curves[i], fmt::format("line k-{}{}", color_of(i), hides ? " dashed" : ""));
@@ -191,7 +191,7 @@ std::string numbers(const std::vector<ComparedRun>& runs) {
 std::string settings_that_differ(const std::vector<ComparedRun>& runs) {
   std::string rows;
   for (const auto& o : options()) {
-    if (o.key == "out-dir") continue;  // of course
+    if (o.key == "out-dir") continue;  // it always differs
     std::vector<std::string> cells;
     for (const auto& run : runs) {
       if (run.settings.is_null()) {

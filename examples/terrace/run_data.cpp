@@ -51,7 +51,7 @@ class RunData::Source {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] double share() const { return share_; }  // of all sequences of the run
   [[nodiscard]] virtual std::uint64_t sequences(Split split) const = 0;
-  // Of one sequence. Numbers go on through all epochs.
+  // Fills in one sequence. The numbers of sequences go on through all epochs.
   virtual void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) = 0;
   virtual void number(Split split, std::uint64_t sequence, std::span<const std::int32_t> tokens,
                       std::span<std::int32_t> numbers) const = 0;
@@ -80,7 +80,7 @@ class RunData::Tokens final : public Source {
     const auto start = split == Split::training ? plan_.sequence_start(seed_, sequence)
                                                 : plan_.evaluation_start(sequence % plan_.evaluation_sequences);
     corpus_.fill({&start, 1}, plan_.seq_len, tokens, targets);
-    // Every separator ends a document, also where a sequence ends with it.
+    // Every separator ends a document, even if a sequence ends with it.
     if (separator_ >= 0) end_targets_at(tokens, separator_, targets);
   }
   void number(Split, std::uint64_t, std::span<const std::int32_t> tokens, std::span<std::int32_t> numbers) const override {
@@ -91,7 +91,7 @@ class RunData::Tokens final : public Source {
   }
 
  private:
-  // The windows of all sources together take what those of one corpus do.
+  // The windows of all sources together take as many bytes as those of one corpus.
   static lm::CorpusWindows windows_of(std::size_t sources) {
     constexpr std::size_t kLeast = 16 << 10;
     lm::CorpusWindows windows;
@@ -181,7 +181,7 @@ RunData::RunData(const RunConfig& config)
   const bool conversations = config.data_format == kConversations;
   if (conversations)
     vocabulary_ = std::make_unique<Vocabulary>(config);
-  else if (!config.tokenizer.empty())  // the run only keeps it; a mistake must not show at the end
+  else if (!config.tokenizer.empty())  // the run only keeps it, but a wrong one must be found now
     static_cast<void>(read_tokenizer(config.tokenizer, config));
   sources_ = sources_of(config, holds_out(config));
   if (!config.eval_data.empty()) of_evaluation_ = sources_of(of_evaluation(config), false);
@@ -216,7 +216,7 @@ RunData::Place RunData::place_of(lm::Mixture& mixture, Split split, std::uint64_
   auto* const source = sources[micro_batch % all].get();
   const auto of_source = micro_batch / all * rows_ + sequence % rows_;
   if (of_evaluation_.empty()) return {source, split, of_source};
-  return {source, Split::training, of_source % source->sequences(Split::training)};  // the same ones each time
+  return {source, Split::training, of_source % source->sequences(Split::training)};  // the same sequences each time
 }
 
 std::uint64_t RunData::sequences() const { return sources_.front()->sequences(Split::training); }

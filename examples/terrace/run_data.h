@@ -1,10 +1,10 @@
-// The sequences of a run's data, for the library's trainer: of a corpus of tokens, or of conversations; of one source, or of
-// several that are mixed by their weights (lm/mixture.h). Held-out sequences, or those of --eval-data, are never mixed: the
-// micro-batches of an evaluation are the sources' in turn.
+// The sequences of a run's data, for the library's trainer: from a corpus of tokens or from conversations, and from one source
+// or several, which are mixed by their weights (lm/mixture.h). Held-out sequences, or those of --eval-data, are never mixed:
+// the micro-batches of an evaluation take the sources in turn.
 //
 // Owner:   the rank's training. Threads: the rank's.
-// Errors:  of the constructor, what the corpus or the conversations throw. If a file has changed or cannot be read later, all
-//          ranks commit before the run ends: read() keeps that error for demand().
+// Errors:  the constructor throws what the corpus or the conversations throw. If a file has changed or cannot be read later,
+//          all ranks commit before the run ends: read() keeps that error, and demand() throws it.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@
 
 namespace terrace::cli {
 
-// What the files beside the tokenizer change in the texts, as a text to compare: the chat template and the tokens that it
-// names. Empty: there is no template.
+// The chat template and the tokens that it names, as one text to compare. They come from files beside the tokenizer, and change
+// the texts that are trained on. Empty: there is no template.
 std::string describe_template(const RunConfig& config);
-// Noon of --template-date, in seconds since 1970; nothing if there is none. Error(Exit::usage) if it is no day.
+// Noon of --template-date, in seconds since 1970; empty if it is not given. Error(Exit::usage) if it is not a date.
 std::optional<std::int64_t> template_time(const RunConfig& config);
 
 class RunData {
@@ -37,30 +37,30 @@ class RunData {
   RunData(RunData&&) = delete;
   ~RunData();
 
-  [[nodiscard]] std::uint64_t sequences() const;              // to train on, of a single source
-  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // until each source has been trained on once, or more often
-  // As Trainer::Options has it.
+  [[nodiscard]] std::uint64_t sequences() const;              // to train on, if there is one source
+  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // after which each source has been trained on at least once
+  // For Trainer::Options::read.
   bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
-  // As Trainer::Options::documents has it; empty if each sequence is one document.
+  // For Trainer::Options::documents; empty if each sequence is one document.
   [[nodiscard]] BatchReader::Number documents();
-  // What the user should know of the data when the run begins, in lines.
+  // Lines for the user about the data, when the run begins.
   [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] std::vector<std::string> warnings() const;
-  // Of all bytes of each file of conversations, which are read when the run begins; otherwise empty.
+  // Checksums of all bytes of each file of conversations, which are read when the run begins; empty for other data.
   [[nodiscard]] std::vector<std::uint64_t> checksums() const;
   [[nodiscard]] const std::exception_ptr& error() const { return error_; }  // why this rank could not read its part
-  // Throws the error of the first rank that has one. Called by all ranks, after the commit; `kept` says what they have then.
+  // Throws the error of the first rank that has one. Called by all ranks, after the commit; `kept` says what they have kept.
   void demand(Team& team, const std::function<std::string()>& kept) const;
 
-  // Of an evaluation, from the losses of its micro-batches: the mean over the targets, each source with its weight, and of each
-  // source alone if there are several. What has no targets has no loss.
+  // The result of an evaluation: the mean loss over its targets, with each source weighted, and, if there are several sources,
+  // the mean of each. Without targets there is no loss.
   struct HeldOut {
     std::optional<double> loss;
     std::map<std::string, double> of_sources;
   };
   [[nodiscard]] HeldOut held_out(std::span<const Trainer::HeldOut> micro_batches) const;
-  // How often each source has been trained on after so many sequences of the run; empty if there is one source.
+  // How often each source has been trained on after the first `sequences` sequences of the run; empty if there is one source.
   [[nodiscard]] std::map<std::string, double> epochs(std::uint64_t sequences);
 
  private:
@@ -77,22 +77,22 @@ class RunData {
   [[nodiscard]] const Sources& evaluated_sources() const { return of_evaluation_.empty() ? sources_ : of_evaluation_; }
   struct Place {
     Source* source = nullptr;
-    Split split = Split::training;  // of the source
+    Split split = Split::training;  // within the source
     std::uint64_t sequence = 0;
   };
   [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
 
-  std::unique_ptr<Vocabulary> vocabulary_;  // of conversations
+  std::unique_ptr<Vocabulary> vocabulary_;  // for conversations only
   Sources sources_, of_evaluation_;         // of_evaluation_: of --eval-data, all of which is evaluated on
-  lm::Mixture mixture_, counted_;           // counted_: of epochs(), whose place is another one
-  std::uint64_t rows_;                      // of a micro-batch
+  lm::Mixture mixture_, counted_;           // counted_: for epochs(), which counts separately
+  std::uint64_t rows_;                      // sequences of a micro-batch
   std::uint64_t evaluated_;                 // sequences of each source that an evaluation takes
   bool has_documents_;
   std::exception_ptr error_;
 };
 
-// RunData::warnings() of conversations, which are read for it as at the start of a run; empty for other data, and if a file or
-// the tokenizer is not on this machine.
+// RunData::warnings() of conversations, which it reads as the start of a run does; empty for other data, and if a file or the
+// tokenizer is not on this machine.
 std::vector<std::string> warnings_of_data(const RunConfig& config);
 
 }  // namespace terrace::cli

@@ -45,7 +45,7 @@ constexpr const char* kFormerRunIds = "former_run_ids";
 constexpr const char* kRankPaths = "rank_store_paths";
 constexpr const char* kHoldsOut = "holds_out";
 constexpr const char* kDataContent = "data_content";
-constexpr const char* kTokenizer = "tokenizer";  // checksums of the copy's files
+constexpr const char* kTokenizer = "tokenizer";  // key of the checksums of the copy's files
 constexpr const char* kRunFileCopy = "run.copy.json";
 constexpr const char* kAlgorithmsFile = "algorithms.txt";
 
@@ -59,7 +59,7 @@ std::string read_text(const fs::path& file) {
   }
 }
 
-// Synced to disk, because without these files a commit is of no use after a power loss.
+// Syncs to disk, because without these files a commit is of no use after a power loss.
 void write_text(const fs::path& file, const std::string& text) try {
   replace_text_file(file, text, Durable::yes);
 } catch (const Error& error) {
@@ -68,7 +68,7 @@ void write_text(const fs::path& file, const std::string& text) try {
                   file.string(), error.what()));
 }
 
-// Of a new run directory, and of the folders that were made for it.
+// Syncs the names of a new run directory and of the folders that were made for it.
 void sync_names(const fs::path& dir) try { sync_with_folders_above(dir); } catch (const Error& error) {
   throw Error(fmt::format("{}\n  check the disk, then continue with --resume auto", error.what()));
 }
@@ -96,7 +96,7 @@ auto read_json(const fs::path& file, const Take& take) {
   }
 }
 
-// A command may read a file several times, and each of its ranks does.
+// A command may read a file several times, and so does each of its ranks.
 void warn_once(const std::string& text) {
   static std::mutex mutex;
   static std::set<std::string> said;
@@ -104,7 +104,7 @@ void warn_once(const std::string& text) {
   if (said.insert(text).second) warn(text);
 }
 
-// A run without its file is lost, so there are two of it. The copy is read if the file is damaged or cannot be read.
+// A run without its run.json is lost, so there is a copy. The copy is read if the file is damaged or cannot be read.
 template <class Take>
 auto read_run_json(const fs::path& dir, const Take& take) {
   const auto file = dir / kRunFile, copy = dir / kRunFileCopy;
@@ -116,7 +116,7 @@ auto read_run_json(const fs::path& dir, const Take& take) {
       try {
         return read_json(copy, take);
       } catch (const Error&) {
-        throw Error(error);  // it names the file that a user knows
+        throw Error(error);  // this error names the file that a user knows
       }
     }();
     warn_once(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
@@ -129,7 +129,7 @@ void write_run_json(const fs::path& dir, const nlohmann::json& run) {
   for (const auto* const name : {kRunFile, kRunFileCopy}) write_json(dir / name, run);
 }
 
-// After an edit by hand, a setting may be of another type than the ones that this program writes.
+// An edit by hand may have given a setting another type than this program writes.
 void demand_types_of(const nlohmann::json& usual, const nlohmann::json& found) {
   const auto demand = [](bool good, const std::string& key) {
     if (!good) throw Error(fmt::format("the setting {} is of another type", printable(key)));
@@ -158,7 +158,7 @@ struct RunFile {
   bool has_committed = false;
   std::string computed_with = {};
   std::vector<int> machines;                    // not recorded by older versions
-  bool units_apart = false;                     // older versions had one run of chunks for each layer
+  bool units_apart = false;                     // false: older versions had one run of chunks for each layer
   nlohmann::json data_content;                  // not recorded by older versions
   std::optional<TokenizerChecksums> tokenizer;  // none: not recorded by older versions
 
@@ -192,18 +192,18 @@ RunFile read_run_file(const fs::path& dir) {
     for (const auto& file : read.data_content)
       for (const auto* const key : {"state", "sample", "checksum"}) static_cast<void>(file.value(key, std::string()));
     if (j.contains(kTokenizer)) read.tokenizer = j.at(kTokenizer).get<TokenizerChecksums>();
-    // Options that did not exist when the run began had their defaults.
+    // Options that did not exist when the run began get their defaults.
     RunConfig usual;
     usual.dp = 1;
     const auto defaults = fingerprint(usual);
     for (const auto& [key, value] : defaults.items())
       if (key != "data" && !read.fingerprint.contains(key)) read.fingerprint[key] = value;
-    if (auto& window = read.fingerprint["window"]; window.is_number_integer()) window = window.dump();  // before it was a list
+    if (auto& window = read.fingerprint["window"]; window.is_number_integer()) window = window.dump();  // of an older version
     read.store.name = j.at("store_name").get<std::string>();
     demand_types_of(defaults, read.fingerprint);
     if (j.contains("generations"))
       read.store.generations = static_cast<std::uint32_t>(count_in(j.at("generations"), 2, "generations"));
-    // Of a version that knew no ids, commits have none.
+    // Older versions had no ids: their commits have the empty id.
     read.store.run_ids = j.value(kFormerRunIds, std::vector<std::string>());
     read.store.run_ids.insert(read.store.run_ids.begin(), j.value(kRunId, std::string()));
     // A store inside the run directory moves with it.
@@ -227,8 +227,8 @@ RunFile read_run_file(const fs::path& dir) {
   });
 }
 
-// Takes the layout out of the fingerprint: which rank holds and computes what. It may change when a run is resumed. What a step
-// computes may not change, so the micro-batches of all ranks are counted together.
+// Takes the layout out of the fingerprint: which rank holds and computes what. The layout may change when a run is resumed, but
+// not what a step computes, so the micro-batches of all ranks are counted together.
 nlohmann::json take_layout(nlohmann::json& fingerprint) {
   nlohmann::json layout;
   for (const auto* const key :
@@ -280,7 +280,7 @@ struct LaidOut {
   [[nodiscard]] std::string name() const { return number == 1 ? base : fmt::format("{}{}{}", base, kLayoutSuffix, number); }
 };
 
-// Takes `suffix` and the number after it from the front of `name`, if it is there.
+// Removes `suffix` and the number after it from the front of `name`, if they are there.
 void take_numbered(std::string_view& name, std::string_view suffix) {
   if (!name.starts_with(suffix)) return;
   const auto digits = std::min(name.find_first_not_of("0123456789", suffix.size()), name.size());
@@ -295,7 +295,7 @@ bool is_rank_of(std::string_view layout, std::string_view name) {
   return name.empty();
 }
 
-// And "store-layout2", "store-layout2-rank3"
+// Also "store-layout2", "store-layout2-rank3"
 bool is_store_of(std::string_view base, std::string_view name) {
   if (!name.starts_with(base)) return false;
   auto rest = name.substr(base.size());
@@ -303,8 +303,8 @@ bool is_store_of(std::string_view base, std::string_view name) {
   return is_rank_of(name.substr(0, name.size() - rest.size()), name);
 }
 
-// The folders of stores in these paths whose names `wanted` picks, but for those of another run: only the first path of a store
-// tells.
+// The folders of stores in these paths whose names `wanted` accepts, except those of another run. Only the first path of a
+// store tells whose it is.
 std::vector<fs::path> own_folders(const std::set<fs::path>& paths, const std::vector<std::string>& run_ids,
                                   const std::function<bool(const std::string&)>& wanted) {
   std::vector<fs::path> folders;
@@ -340,7 +340,7 @@ std::string damaged_tokenizer(const fs::path& path, const RunFile& run) {
   return run.tokenizer ? damage_of_tokenizer(tokenizer_folder(path), *run.tokenizer) : std::string();
 }
 
-// `resumed`: of the run that goes on, which copies the tokenizer again if its flags name one; null: the run is only read.
+// `resumed`: the run that continues, which copies the tokenizer again if its flags name one; null: the run is only read.
 void demand_tokenizer(const fs::path& path, const RunFile& run, const RunConfig* resumed) {
   const auto damage = damaged_tokenizer(path, run);
   if (damage.empty()) return;
@@ -352,8 +352,8 @@ void demand_tokenizer(const fs::path& path, const RunFile& run, const RunConfig*
   warn(what + "\n  check the disk; the files are copied again when the run goes on");
 }
 
-// Copies the tokenizer of the flags and returns what run.json says of it. Between two different tokenizers it says nothing, so
-// that a kill leaves none that looks damaged.
+// Copies the tokenizer that the flags name and returns its checksums for run.json. While one tokenizer replaces another,
+// run.json has no checksums, so that a kill does not leave one that looks damaged.
 TokenizerChecksums keep_tokenizer(const fs::path& path, const RunConfig& config) {
   std::optional<TokenizerChecksums> known;
   if (fs::exists(path / kRunFile)) known = read_run_file(path).tokenizer;
@@ -387,7 +387,7 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config, std::s
   dir.store.name = store_name_of_rank(next.name(), rank);
 }
 
-// Where each rank has its own weights, the layout must stay.
+// If each rank has its own weights, the layout must not change.
 void demand_layout(const RunDir& dir, const RunFile& run, const RunConfig& config) {
   if (dir.reshard_from.empty() || config.sync_interval == 1) return;
   auto then = run.fingerprint, now = fingerprint(config);
@@ -405,8 +405,8 @@ void demand_layout(const RunDir& dir, const RunFile& run, const RunConfig& confi
       Exit::usage);
 }
 
-// A directory without run.json begins a new run. What has committed under the names of its stores is another's: of a run that
-// was moved away, that lost its run.json, or that has a directory of the same path elsewhere.
+// A directory without run.json begins a new run. A commit under the names of its stores then belongs to another run: one that
+// was moved away, that lost its run.json, or whose directory has the same path on another machine.
 void demand_no_commits(const RunDir& dir, const RunConfig& config) {
   const auto& path = dir.store.paths.front();
   std::error_code error;
@@ -495,7 +495,7 @@ void demand_run_to_resume(const std::string& dir) {
       Exit::usage);
 }
 
-// Older versions always held a part out. What is wrong with the file is said where the run is opened.
+// Older versions always held a part out. Opening the run reports what is wrong with its file.
 bool holds_out(const RunConfig& c) {
   const auto dir = run_resumed(c);
   const bool needs_part = c.eval_batches > 0 && c.eval_data.empty();
@@ -503,7 +503,7 @@ bool holds_out(const RunConfig& c) {
   bool held_out = true;
   for (const auto* const name : {kRunFileCopy, kRunFile}) try {
       held_out = parse_sealed(read_text_file(dir / name)).value(kHoldsOut, true);
-    } catch (const std::exception&) {  // the next one, or what is usual
+    } catch (const std::exception&) {  // then the other file counts, or the usual value
     }
   if (!held_out && needs_part)
     throw Error(fmt::format("the run in {} began with --eval-batches 0 or --eval-data, so it trains on all of its data and has "
@@ -555,8 +555,8 @@ RunDir open_run_dir(RunConfig& config) {
             dir.path.string(), home.string(), dir.path.string()),
         Exit::corrupt);
   demand_own_store(first, dir.path);
-  if (!ChunkStore::has_commit(first)) {  // the run starts again
-    // With one generation, a commit is taken back before its bytes are overwritten.
+  if (!ChunkStore::has_commit(first)) {  // the run must start again
+    // With one generation, a step revokes the commit before it overwrites its bytes, so a missing commit is no damage.
     if (run.store.generations > 1 && (run.has_committed || fs::exists(dir.path / kResultFile)))
       throw Error(
           fmt::format(
@@ -591,7 +591,7 @@ RunDir open_run_dir(RunConfig& config) {
             dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
             dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
         Exit::usage);
-  // Its only generation would be overwritten and never committed again.
+  // The only generation of the run would be overwritten and never committed again.
   if (config.durability == "none")
     throw Error(fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
                             "with --durability off",
@@ -665,7 +665,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
   const auto tokenizer = keep_tokenizer(dir.path, config);
   write_text(dir.path / kConfigFile, to_toml(with_absolute_paths(config)));
   auto former_ids = dir.store.run_ids;
-  std::erase(former_ids, dir.run_id);  // a new run has no others
+  std::erase(former_ids, dir.run_id);  // for a new run, none is left
   nlohmann::json run{{"version", kRecordVersion},
                      {"fingerprint", fingerprint(config)},
                      {"store_paths", recorded_paths(dir)},
@@ -688,7 +688,7 @@ void begin_run(const RunDir& dir, const RunConfig& config) {
 
 void record_first_commit(const RunDir& dir, const std::optional<std::string>& resumed) {
   auto run = read_run_json(dir.path, [](const nlohmann::json& j) { return j; });
-  if (dir.store.generations > 1) run[kHasCommitted] = true;  // else the next step takes the commit back
+  if (dir.store.generations > 1) run[kHasCommitted] = true;  // with one generation, the next step revokes the commit
   auto& former = run[kFormerRunIds] = nlohmann::json::array();
   if (resumed) former.push_back(*resumed);
   write_run_json(dir.path, run);
@@ -772,7 +772,7 @@ void demand_settings_of_run(const fs::path& path, const RunConfig& config) {
         Exit::corrupt);
 }
 
-// run.json goes last: until then, the command can be repeated.
+// run.json is removed last: until then, the command can be repeated.
 void forget_run(const fs::path& path) {
   for (const auto* const name : {kUnfinishedCopy, kRunFileCopy, kRunFile}) remove_path(path / name);
 }

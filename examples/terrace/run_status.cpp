@@ -37,8 +37,8 @@ double seconds_since(const struct stat& info) {
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
 
-// On a file system such as overlayfs or btrfs, the device of a lock is not that of stat(). Then the process itself says whether
-// it has the directory open.
+// On a file system such as overlayfs or btrfs, the device of a lock is not the one of stat(). Then the open files of the
+// process say whether it has the directory open.
 bool has_open(int pid, const struct stat& directory) {
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid), error))
@@ -49,7 +49,7 @@ bool has_open(int pid, const struct stat& directory) {
 
 }  // namespace
 
-// "1: FLOCK  ADVISORY  WRITE 1234 08:01:131073 0 EOF"
+// Reads lines such as "1: FLOCK  ADVISORY  WRITE 1234 08:01:131073 0 EOF".
 int holder_of_lock(const std::string& locks, const std::filesystem::path& directory) {
   const auto info = file_info(directory);
   if (!info) return 0;
@@ -103,8 +103,8 @@ RunStatus RunWatcher::look() {
   return status;
 }
 
-// A line without a newline is being written, so it is read at the next look. A file that became shorter, or another one of the
-// name, is of a run that was resumed or began again.
+// A line without a newline is still being written, so it is read at the next look. If the file became shorter or is another one
+// of the same name, the run was resumed or began again.
 void RunWatcher::read_new_lines() {
   const auto file = directory_ / kMetricsFile;
   const auto info = file_info(file);

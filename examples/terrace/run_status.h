@@ -1,9 +1,10 @@
 // What `terrace top` shows of a run, read from the files of its directory while another process trains in it. Nothing is
 // changed or locked there, so looking never disturbs a run.
 //
-// Owner:   the caller; one RunWatcher a run reads only what metrics.jsonl got since the last look.
+// Owner:   the caller, with one RunWatcher for each run. A look reads only the lines that metrics.jsonl got since the last
+//          look.
 // Threads: one.
-// Errors:  none: a run that cannot be read has its problem as text.
+// Errors:  none: if a run cannot be read, `problem` says why.
 #pragma once
 
 #include <chrono>
@@ -23,16 +24,16 @@ struct RunStatus {
   enum class State : std::uint8_t { not_there, not_started, starting, running, finished, stopped, unreadable };
   State state = State::not_there;
   std::string name, problem;
-  int pid = 0;                               // that has the directory locked; 0: none on this machine
+  int pid = 0;                               // of the process that has the directory locked; 0: none on this machine
   std::uint64_t last_step = 0;               // of the configuration; 0: unknown
   std::string budgets[3];                    // device, host, disk, as configured
   std::vector<StepMetrics> recent;           // the last steps, at most kRecentSteps
   std::vector<double> losses;                // of all steps that had targets
   std::optional<double> eval_loss;           // the last one
-  std::optional<double> seconds_since_step;  // that metrics.jsonl was written
+  std::optional<double> seconds_since_step;  // since metrics.jsonl was written
   std::optional<std::uint64_t> commit;       // the step of the last commit
   std::optional<double> seconds_since_commit;
-  double commit_s = 0, total_s = 0;  // of all steps: waiting for commits, and that and computing
+  double commit_s = 0, total_s = 0;  // of all steps: waiting for commits; and waiting and computing together
 };
 
 inline constexpr std::size_t kRecentSteps = 20;

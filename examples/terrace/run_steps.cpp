@@ -72,7 +72,7 @@ void RunSteps::add(const StepMetrics& line, std::uint64_t walked_lines) {
   if (!line.held_out.empty()) held_out = line.held_out;
 
   if (!points.empty() && points.back().lines < lines_a_point_) return append(points.back(), point_of(line));
-  if (points.size() == kMostPoints) {  // each two become one
+  if (points.size() == kMostPoints) {  // each pair becomes one point
     for (std::size_t i = 0; i < kMostPoints / 2; ++i) {
       if (i != 0) points[i] = std::move(points[2 * i]);
       append(points[i], points[2 * i + 1]);

@@ -1,8 +1,8 @@
-// Text and tokens of a run: bytes of a run that was trained on text, and the ids of a tokenizer of one that was trained on ids.
+// Text and tokens of a run: the tokens are bytes if the run was trained on bytes, and otherwise the ids of a tokenizer.
 //
 // Owner:   the command. Threads: one at a time.
-// Errors:  Error(Exit::usage) for a tokenizer that the run does not need, lacks, or cannot have, and for an end of texts
-//          that is no token.
+// Errors:  Error(Exit::usage) for a tokenizer that the run does not need, lacks, or cannot have, and for an `end` that is not a
+//          token.
 #pragma once
 
 #include <cstddef>
@@ -22,18 +22,19 @@ namespace terrace::cli {
 
 class RunText {
  public:
-  // `end`: the token that ends a text: its spelling, "none", or "auto". With auto these tokens end it: the run's separator of
-  // documents, what the tokenizer's directory names (eos_token, eos_token_id), and if it names none, <|endoftext|> or </s>.
+  // `end`: the token that ends a text: its spelling, "none", or "auto". With auto, these tokens end a text: the run's separator
+  // of documents, those that the tokenizer's directory names (eos_token, eos_token_id), and if it names none, <|endoftext|> or
+  // </s>.
   RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& tokenizer, const std::string& end);
 
-  // `special`: special tokens that are spelled out become these tokens.
+  // `special`: the spelling of a special token becomes that token.
   [[nodiscard]] std::vector<std::int32_t> tokens_of(std::string_view text, bool special = true) const;
   [[nodiscard]] bool ends(std::int32_t token) const;
-  void end_at(std::string_view spelling);  // of one more token, if there is such a token
+  void end_at(std::string_view spelling);  // one more token that ends a text, if the tokenizer has it
   [[nodiscard]] std::size_t tokens() const { return tokenizer_ ? tokenizer_->ids() : 256; }
   [[nodiscard]] const char* unit() const { return tokenizer_ ? "tokens" : "bytes"; }
-  // How conversations are written; a chat template may tell the time `now`, in seconds since 1970. Error(Exit::usage) for a run
-  // of bytes.
+  // How conversations are written. `now`, in seconds since 1970, is the time that a chat template may show. Error(Exit::usage)
+  // for a run of bytes.
   [[nodiscard]] lm::ChatFormat chat_format(std::int64_t now) const;
   [[nodiscard]] const lm::Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
 
@@ -56,11 +57,11 @@ class RunText {
   void find_ends(const RunConfig& config, const std::string& end);
 
   std::optional<lm::Tokenizer> tokenizer_;
-  lm::TokenizerConfig named_;  // beside it
+  lm::TokenizerConfig named_;  // from the files beside it
   std::vector<std::int32_t> ends_;
 };
 
-// What the program prints of a text that a model or a file made: to a terminal no control characters, to files as it is.
+// How the program prints a text that a model or a file made: without control characters to a terminal, unchanged to a file.
 std::string shown_on(int descriptor, const std::string& text);
 
 }  // namespace terrace::cli

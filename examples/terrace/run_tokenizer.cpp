@@ -23,7 +23,7 @@ bool is_file(const fs::path& file) {
   return fs::is_regular_file(file, error);
 }
 
-// The tokenizer of a directory; empty: it has none. Where both are, they are the same one in two forms.
+// The tokenizer of a directory; empty: it has none. If both files exist, they are one tokenizer in two forms.
 fs::path tokenizer_in(const fs::path& folder) {
   for (const auto* const name : {kTokenizerFile, kSentencePieceFile})
     if (auto file = folder / name; is_file(file)) return file;
@@ -45,7 +45,7 @@ fs::path tokenizer_of(const RunConfig& config) {
   if (config.data_format == "bytes") return {};
   if (!config.tokenizer.empty()) return config.tokenizer;
   const auto beside = config.init_from.empty() ? fs::path() : tokenizer_in(config.init_from);
-  // Runs of ids need none, so one that this build cannot read is left where it is.
+  // A run of ids needs no tokenizer, so one that this build cannot read is left out.
   const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
   const bool needs = config.data_format == kConversations || config.data_format == kText;
   if (!needs) return readable ? beside : fs::path();
@@ -82,7 +82,7 @@ TokenizerFiles given_tokenizer(const fs::path& run, const RunConfig& config) {
   std::error_code error;
   if (from.empty() || fs::equivalent(fs::absolute(from).parent_path(), tokenizer_folder(run), error)) return {};
   auto files = read_tokenizer_files(from.parent_path());
-  // --tokenizer may have another name, and stand beside a tokenizer.json that is not meant.
+  // --tokenizer may have another name, and be beside a tokenizer.json that is not meant.
   const bool sentencepiece = lm::Tokenizer::is_sentencepiece(from);
   if (sentencepiece) files.erase(kTokenizerFile);
   files[sentencepiece ? kSentencePieceFile : kTokenizerFile] = read_whole(from);

@@ -23,13 +23,13 @@ namespace terrace::cli {
 namespace {
 
 constexpr std::uint64_t kHeaderEvery = 20;
-constexpr std::size_t kRecent = 16;  // steps that the time left is computed from
+constexpr std::size_t kRecent = 16;  // steps from which the time left is computed
 
 struct Column {
   const char* name;
   std::size_t width;
 };
-// In the order of importance: a narrow terminal loses columns from the right.
+// In order of importance, because a narrow terminal loses columns from the right.
 constexpr std::array<Column, 10> kColumns{{{"step", 13},
                                            {"loss", 11},
                                            {"grad norm", 11},
@@ -43,7 +43,8 @@ constexpr std::array<Column, 10> kColumns{{{"step", 13},
 
 constexpr std::size_t kColumnGap = 2;  // between columns
 
-// Where not even the step and the loss fit: both as they are, the step without the last one's number if need be.
+// If not even the columns of step and loss fit, prints both without padding, and the step without the last step's number if
+// need be.
 std::string join_two(const std::string& step, const std::string& loss, std::size_t width) {
   const auto whole = step.size() + 1 + loss.size() <= width ? step : step.substr(0, step.find('/'));
   const auto room = width > whole.size() ? width - whole.size() : 0;
@@ -61,7 +62,8 @@ std::string join_columns(const std::array<std::string, kColumns.size()>& cells, 
   return out;
 }
 
-// A number below a step's line: behind the first column as far as there is room, its name cut before the number would be.
+// A number below a step's line, behind the first column if there is room. If there is not enough, its name is cut, not the
+// number.
 std::string below_step(const std::string& name, const std::string& number, std::size_t width) {
   const auto indent = kColumns[0].width + kColumnGap;
   if (width == 0) return fmt::format("{:>{}}{} {}", "", indent, name, number);

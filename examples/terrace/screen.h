@@ -19,13 +19,13 @@ namespace terrace::cli {
 struct ScreenOptions {
   bool json = false;
   bool terminal = false;                        // header repeated, progress bar
-  bool color = false;                           // and other escape codes
+  bool color = false;                           // colour and other escape codes
   int width = 0;                                // 0: no limit
   std::uint64_t first_step = 0, last_step = 0;  // the steps done before, and the last one
   std::FILE* out = stdout;                      // the run's lines
   std::FILE* notes = stderr;                    // notes if `out` gets only JSON
 };
-// Of this process: whether its output is a terminal, how wide that is, NO_COLOR, TERM.
+// The options of this process: whether its output is a terminal, how wide that is, NO_COLOR, TERM.
 ScreenOptions screen_options(bool json, std::uint64_t first_step, std::uint64_t last_step);
 
 class Screen {

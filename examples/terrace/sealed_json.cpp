@@ -14,11 +14,11 @@ namespace {
 
 constexpr const char* kMember = "xxh3";
 
-// What stands before and after the 16 digits.
+// The text before and after the 16 digits.
 struct Style {
   std::string_view before, after;
 };
-constexpr std::size_t kMostDamaged = 4;  // bytes of an ending that is still recognised
+constexpr std::size_t kMostDamaged = 4;  // an ending with this many damaged bytes is still recognised
 constexpr Style kOneLine{R"(,"xxh3":")", R"("})"};
 constexpr Style kIndented{",\n  \"xxh3\": \"", "\"\n}\n"};
 
@@ -39,7 +39,7 @@ Seal seal_of(std::string_view text, const Style& style) {
   const auto body = text.substr(0, text.size() - bytes), found = text.substr(body.size());
   const auto expected = ending(style, body);
   if (found == expected) return Seal::intact;
-  // A flipped bit in the ending itself must not make it an object without a checksum.
+  // An object must not pass for one without a checksum because a bit in the ending itself was flipped.
   std::size_t same = 0;
   const auto fixed = style.before.size() + style.after.size();
   for (std::size_t i = 0; i < bytes; ++i) {

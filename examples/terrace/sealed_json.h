@@ -4,8 +4,8 @@
 //   {"loss":5.5,"step":1,"xxh3":"a5319561935ebd97"}
 //
 // Threads: any; pure.
-// Errors:  parse_sealed() throws Error with only the reason; the caller adds the file and the remedy. An object whose member
-//          `version` is another one is not damaged: Error(Exit::usage), with the remedy.
+// Errors:  parse_sealed() throws Error with only the reason; the caller adds the file and the remedy. An object with another
+//          `version` is not damaged: Error(Exit::usage), with the remedy.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@
 
 namespace terrace::cli {
 
-inline constexpr std::uint64_t kRecordVersion = 1;  // of an object without a member `version` too
+inline constexpr std::uint64_t kRecordVersion = 1;  // also that of an object without a member `version`
 
 std::string seal(const nlohmann::json& object);           // on one line, without a newline
-std::string seal_indented(const nlohmann::json& object);  // a file of its own
+std::string seal_indented(const nlohmann::json& object);  // for a file of its own
 
 // The object without its checksum. A text without a checksum is accepted: older versions wrote none, and a user who edits a
 // file removes that member.

@@ -4,7 +4,7 @@
 
 namespace terrace::cli {
 
-// What stands in backquotes and is no option, such as `ulimit -u`, stays.
+// A word in backquotes that is not an option, such as `ulimit -u`, stays.
 std::string with_flags(std::string_view text) {
   std::string out;
   for (;;) {

@@ -189,7 +189,7 @@ PlanRequest plan_request(const RunConfig& c) {
   if (c.update == "host" || c.update == "device")
     r.update = c.update == "host" ? Tier::host : Tier::device;
   else if (c.update != "auto") {
-    double share = 0;  // whose text has been checked
+    double share = 0;  // its text has been checked before
     std::from_chars(c.update.data(), c.update.data() + c.update.size(), share);
     r.update = UpdatePlace(share);
   }
@@ -294,7 +294,7 @@ std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device
 
 namespace {
 
-// Measures with random tokens, because the time does not depend on which tokens they are.
+// Measures with random tokens, because the time does not depend on their values.
 void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs,
                     ThreadPool& pool) {
   const auto device = make_device(c, pool);
@@ -419,7 +419,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   j["tried"] = nlohmann::json::array();
   for (const auto& t : p.tried) {
     j["tried"].push_back({{"choice", to_text(t.choice, layers)}});
-    if (t.seconds) j["tried"].back()["coarse_step_time_s"] = *t.seconds;  // not of the simulation that gives step_time_s
+    if (t.seconds) j["tried"].back()["coarse_step_time_s"] = *t.seconds;  // from another simulation than step_time_s
   }
   j["update"] = to_text(p.map.update);
   j["prefetch_depth"] = p.prefetch_depth;

@@ -1,4 +1,4 @@
-// A text as a shell reads it back, for commands that are printed to be typed.
+// Quotes a text for a shell, in commands that are printed to be typed.
 //
 // Threads: any; pure.
 #pragma once

@@ -1,5 +1,5 @@
-// The cluster profiles that the program has in itself (examples/clusters), so that --cluster-profile takes their names
-// anywhere.
+// The cluster profiles that are part of the program (examples/clusters), so that --cluster-profile accepts their names in any
+// folder.
 //
 // Threads: any; constant.
 #pragma once

@@ -1,5 +1,5 @@
-// What a run says before its first step: what it trains, from where it goes on, and what the user should know about that. And
-// what it says at its end.
+// What a run prints before its first step: what it trains, from where it resumes, and what the user should know about that.
+// Also what it prints at its end.
 //
 // Threads: the rank's. Errors: none but those of the screen.
 #pragma once
@@ -23,7 +23,7 @@ struct Start {
 void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agreed, const RunDir& dir, const Team& team,
                 const Start& start);
 
-// At the end of a run: when its held-out loss was lower than at last, and the commands that people give next.
+// At the end of a run: says at which step its held-out loss was lower than at the end, and which commands usually come next.
 void note_next(Screen& screen, const RunConfig& config, const std::filesystem::path& run, std::uint64_t done);
 
 }  // namespace terrace::cli

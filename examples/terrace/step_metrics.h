@@ -1,4 +1,4 @@
-// The metrics of a step, from what the trainer and the engine say of it.
+// The metrics of a step, from the trainer and the engine.
 //
 // Threads: the rank's. Errors: those of the team.
 #pragma once
@@ -13,8 +13,8 @@ namespace terrace::cli {
 
 StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Trainer::Step& step);
 
-// The first rank's metrics are those of all ranks: the greatest peaks, and the sums of the bytes. With --sync-interval
-// gradients are not summed, so the norm is the largest one.
+// Combines the metrics of all ranks: the largest peaks, and the sums of the bytes. With --sync-interval gradients are not
+// summed, so the norm is the largest one.
 StepMetrics of_team(StepMetrics metrics, const RunConfig& config, Team& team);
 
 }  // namespace terrace::cli

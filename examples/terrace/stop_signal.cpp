@@ -13,7 +13,7 @@
 namespace terrace::cli {
 namespace {
 
-// A handler can reach only globals, and ranks that are threads read them, too.
+// A signal handler can reach only globals, and ranks that are threads read them, too.
 std::atomic<int> last{0}, count{0};
 static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not wait");
 
@@ -27,7 +27,7 @@ void catch_stop_signals() {
   last = 0;
   count = 0;
   for (const int s : {SIGINT, SIGTERM, SIGUSR2}) std::signal(s, stop);
-  if (std::signal(SIGHUP, stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // nohup
+  if (std::signal(SIGHUP, stop) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // stays ignored under nohup
 }
 
 int stop_signal() { return last; }

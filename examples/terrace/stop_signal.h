@@ -1,8 +1,8 @@
 // A clean stop by SIGINT, SIGTERM, SIGHUP or SIGUSR2: long work asks from time to time whether a signal came.
 //
-// SIGUSR2 is the one that mpirun passes on to its ranks, and that a batch system can send before the time of a job ends. The
-// second signal changes nothing, because launchers send one to the process and another to its process group. The third one ends
-// the process at once. SIGHUP stays ignored under nohup.
+// mpirun passes SIGUSR2 on to its ranks, and a batch system can send it before the time of a job ends. The second signal
+// changes nothing, because launchers send one to the process and another to its process group. The third one ends the process
+// at once. SIGHUP stays ignored under nohup.
 //
 // Owner:   the process has one. Threads: stop_signal() from any; catch_stop_signals() from main's.
 #pragma once
@@ -12,7 +12,7 @@
 namespace terrace::cli {
 
 void catch_stop_signals();
-int stop_signal();                      // the last one caught since then; 0: none
-std::string describe_stop(int signal);  // "signal 15 (SIGTERM)", or who sent it: "terrace launch"
+int stop_signal();                      // the last one since catch_stop_signals(); 0: none
+std::string describe_stop(int signal);  // "signal 15 (SIGTERM)", or its sender: "terrace launch"
 
 }  // namespace terrace::cli

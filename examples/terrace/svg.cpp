@@ -37,7 +37,7 @@ std::vector<double> round_ticks(double low, double high, int count) {
   const double first = std::ceil(low / step - 1e-9);
   // Adding 1 to a number beyond 2^53 changes nothing, so the loop counts.
   for (int i = 0; i <= 2 * std::max(count, 1) && (first + i) * step <= high + step * 1e-9; ++i)
-    ticks.push_back((first + i) * step + 0.0);  // no negative zero
+    ticks.push_back((first + i) * step + 0.0);  // turns −0 into 0
   return ticks;
 }
 
@@ -76,7 +76,7 @@ std::string Plot::line(const std::vector<std::pair<double, double>>& points, std
   std::string path;
   bool pen_down = false;
   double last_x = -1e9;
-  // More points than half pixels would make a large file that looks the same.
+  // If points are denser than half pixels, all of them would make a large file that looks the same.
   const bool dense = static_cast<double>(points.size()) > 4 * width;
   for (const auto& [px, py] : points) {
     if (!std::isfinite(py)) {

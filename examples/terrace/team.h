@@ -31,18 +31,18 @@ class Team {
   [[nodiscard]] int rank() const { return ranks_ ? ranks_->rank() : 0; }
   [[nodiscard]] int size() const { return ranks_ ? ranks_->size() : 1; }
   [[nodiscard]] bool first() const { return rank() == 0; }
-  [[nodiscard]] bool speaks_for_process() const { return processes_ || first(); }  // signals come to processes
+  [[nodiscard]] bool speaks_for_process() const { return processes_ || first(); }  // a signal goes to a process, not to a rank
   [[nodiscard]] bool has_processes() const { return processes_; }            // started one by one, each with its own flags
-  [[nodiscard]] std::vector<int> machines() const;                           // how many ranks are on each
-  [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }  // null: alone
-  [[nodiscard]] Agreement* agreement() const { return agreement_.get(); }    // null: alone
+  [[nodiscard]] std::vector<int> machines() const;                           // how many ranks are on each machine
+  [[nodiscard]] Communicator* communicator() const { return ranks_.get(); }  // null: there is one rank
+  [[nodiscard]] Agreement* agreement() const { return agreement_.get(); }    // null: there is one rank
 
-  // Runs `work` on every rank; `work` must not call the team. If it fails on any rank, the first of these throws its error.
+  // Runs `work` on every rank; `work` must not call the team. If it fails on some ranks, the first of these throws its error.
   void together(const std::function<void()>& work);
   [[nodiscard]] bool any(bool mine) { return agreement_ ? agreement_->any(mine) : mine; }
-  [[nodiscard]] std::uint64_t least(std::uint64_t mine);  // kUnlimited is kept
+  [[nodiscard]] std::uint64_t least(std::uint64_t mine);  // kUnlimited stays kUnlimited
   [[nodiscard]] std::vector<double> each(double mine);
-  [[nodiscard]] std::vector<std::string> texts(const std::string& mine);  // short ones, in rank order
+  [[nodiscard]] std::vector<std::string> texts(const std::string& mine);  // for short texts; returns them in rank order
   [[nodiscard]] std::string of_first(std::string mine) { return agreement_ ? agreement_->of_first(std::move(mine)) : mine; }
   [[nodiscard]] std::uint64_t max(std::uint64_t mine);
   [[nodiscard]] std::uint64_t sum(std::uint64_t mine);

@@ -51,7 +51,7 @@ void put_text(std::string& out, std::uint32_t field, std::string_view text) {
   out += text;
 }
 
-// Reads a message field by field. A field of any type has its number; the value that fits its type is set.
+// Reads a message field by field. A field has its number, and the one value that fits its type.
 struct Field {
   std::uint32_t number = 0;
   std::uint64_t varint = 0;
@@ -108,7 +108,8 @@ bool parse_event(std::string_view message, TensorBoardEvent& event) {
   return true;
 }
 
-// So that a checksum of bytes that contain their own checksum is not a fixed number (tensorflow/core/lib/hash/crc32c.h).
+// Masks a checksum. Without that, the checksum of bytes that contain their own checksum is a constant
+// (tensorflow/core/lib/hash/crc32c.h).
 std::uint32_t masked(std::string_view bytes) {
   const auto crc = crc32c(bytes);
   return std::rotr(crc, 15) + 0xa282ead8U;

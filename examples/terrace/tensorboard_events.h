@@ -4,7 +4,7 @@
 //   record = length (8 bytes) · masked CRC-32C of it (4) · Event · masked CRC-32C of that (4), little-endian
 //   Event: wall_time = 1 (double), step = 2, file_version = 3, summary = 5 {value = 1 {tag = 1, simple_value = 2 (float)}}
 //
-// Threads: any. Errors: none; what cannot be parsed ends the records.
+// Threads: any. Errors: none; the records end before the first one that cannot be parsed.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace terrace::cli {
 struct TensorBoardEvent {
   double wall_time = 0;  // in seconds since 1970
   std::uint64_t step = 0;
-  std::string file_version;  // of the first record only
+  std::string file_version;  // only in the first record
   std::vector<std::pair<std::string, float>> scalars;
   friend bool operator==(const TensorBoardEvent&, const TensorBoardEvent&) = default;
 };

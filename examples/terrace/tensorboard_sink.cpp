@@ -17,7 +17,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr std::uint64_t kMostEventBytes = std::uint64_t{16} << 30;  // a million steps have one
+constexpr std::uint64_t kMostEventBytes = std::uint64_t{16} << 30;  // a million steps need one GiB
 
 [[noreturn]] void fail_events(const char* what, const std::string& why) {
   throw Error(fmt::format("--tensorboard: {} in the run directory cannot be {}: {}", kEventFile, what, why));
@@ -27,7 +27,7 @@ double seconds_since_1970() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// The bytes of the records up to the step, all of which are intact.
+// The size of the records up to the step, all of which are intact.
 std::size_t bytes_until(std::string_view all, std::uint64_t done_steps) {
   auto rest = all;
   for (TensorBoardEvent event;;) {

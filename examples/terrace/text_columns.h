@@ -1,4 +1,4 @@
-// How wide text is on a terminal.
+// The width of text on a terminal.
 //
 // Threads: any; pure. Errors: none.
 #pragma once
@@ -10,11 +10,11 @@
 
 namespace terrace::cli {
 
-// Characters of UTF-8. Names with wide characters may be cut too late, which only wraps a line.
+// Counts the characters of UTF-8. Names with wide characters may be cut too late, which only wraps a line.
 std::size_t columns_of(std::string_view text);
 // The text, or its beginning and "…".
 std::string cut(std::string_view text, std::size_t columns);
-// Lines of so many columns, broken at spaces. A word that is longer has a line of its own.
+// Lines of at most `columns` columns, broken at spaces. A longer word has a line of its own.
 std::vector<std::string> wrapped(std::string_view text, std::size_t columns);
 
 }  // namespace terrace::cli

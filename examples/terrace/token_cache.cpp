@@ -32,7 +32,7 @@ void make_ids(const fs::path& text, const fs::path& ids, lm::TokenFile kind, con
   std::optional<lm::TokenizeJob> job;
   try {
     job.emplace(settings, tokenizer, pool);
-  } catch (const Error&) {  // what is left of another start, which gave the file another name, or of another version
+  } catch (const Error&) {  // unfinished files are left of another version, or of a start that gave the text another name
     for (const auto& left : lm::TokenizeJob::unfinished_files(settings)) remove_path(left);
     job.emplace(settings, tokenizer, pool);
   }
@@ -95,7 +95,7 @@ void make_token_files(RunConfig& config) {
   const bool wide = tokenizer.ids() > std::size_t{1} << 16U;
   config.token_format = wide ? "u32" : "u16";
   std::optional<ThreadPool> pool;
-  // All that decides the ids, and a number to be raised when the same would give others.
+  // Everything that decides the ids. kVersion is raised when the same inputs give other ids.
   constexpr int kVersion = 1;
   const auto separator = lm::usual_separator(tokenizer);
   const auto decides = fmt::format("{} {} {}", kVersion, separator ? std::int64_t{*separator} : -1, tokenizer.text());

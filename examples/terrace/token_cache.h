@@ -1,6 +1,6 @@
-// The tokens of a run's data as files that can be read at any place, made once in the user's cache (user_cache.h) where the
-// data is not such a file: text with the run's tokenizer (--data-format text), and files of bytes or ids that gzip or zstd has
-// packed.
+// Makes the tokens of a run's data available as files that can be read at any place. If the data is no such file, the file is
+// made once in the user's cache (user_cache.h): from text with the run's tokenizer (--data-format text), and from files of
+// bytes or ids that gzip or zstd has packed.
 //
 // Threads: one; processes wait for each other.
 // Errors:  those of the tokenizer and of DataStream; Error with the file where one cannot be read or written.
@@ -11,13 +11,13 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kText = "text";  // the --data-format
+inline constexpr const char* kText = "text";  // its --data-format
 
-// Makes those that are not there, and notes in the configuration where they are. Nothing for conversations.
+// Makes the missing files, and writes their paths into the configuration. Does nothing for conversations.
 void make_token_files(RunConfig& config);
 // Whether make_token_files() has no file to make, or has been called.
 bool has_token_files(const RunConfig& config);
-// Of the ids that a run reads.
+// The format of the ids that a run reads.
 lm::TokenFormat format_of_tokens(const RunConfig& config);
 
 }  // namespace terrace::cli

@@ -1,6 +1,6 @@
-// terrace tokenize FILES… --tokenizer FILE --out FILE: text into files of token ids.
+// terrace tokenize FILES… --tokenizer FILE --out FILE: turns text into files of token ids.
 //
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <unistd.h>
@@ -86,7 +86,7 @@ lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokeni
   return settings;
 }
 
-// No file that is read may have the name of one that is written; a file of Megatron has two names.
+// No input may have the name of an output; a Megatron file has two names.
 void demand_outputs(const Words& words, const lm::TokenizeSettings& settings) {
   auto read = words.files;
   read.push_back(words.tokenizer);

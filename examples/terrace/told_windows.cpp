@@ -17,7 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using layers::Windows;
 
-// In sequences of so many positions: a window that is no shorter is none. The shortest pattern of these blocks.
+// The windows in sequences of `positions`: a window that is no shorter counts as none. Returns the shortest pattern of the
+// blocks.
 Windows within(const Windows& windows, std::int64_t positions, std::int64_t blocks) {
   std::vector<std::int64_t> of_blocks;
   for (std::int64_t b = 0; b < blocks; ++b) of_blocks.push_back(windows.of(b) < positions ? windows.of(b) : 0);
@@ -36,14 +37,14 @@ struct Told {
   std::string by;
 };
 
-// Where the user has given no window.
+// The windows that the file names, if the user has given none.
 std::optional<Told> told(const RunConfig& c) {
   if (c.init_from.empty() || c.window != RunConfig().window) return std::nullopt;
   const lm::WeightFiles files(c.init_from);
   const auto& metadata = files.files().front().metadata();
   if (const auto own = metadata.find(kWindowKey); own != metadata.end()) try {
       return Told{Windows::parse(own->second), "its metadata"};
-    } catch (const Error&) {  // another program's
+    } catch (const Error&) {  // another program wrote it
     }
   std::error_code error;
   const fs::path from = c.init_from;
@@ -52,7 +53,7 @@ std::optional<Told> told(const RunConfig& c) {
   try {
     if (const auto windows = windows_of_config(parse_json(read_text_file(beside)), c.layers))
       return Told{*windows, beside.string()};
-  } catch (const Error&) {  // a file that cannot be read tells nothing
+  } catch (const Error&) {  // a file that cannot be read says nothing
   }
   return std::nullopt;
 }

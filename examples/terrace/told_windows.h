@@ -1,7 +1,7 @@
-// The windows of attention that a file of weights was trained with: no tensor has them, but a config.json of Hugging Face
-// beside it, or the metadata of a file of --save.
+// The windows of attention that a file of weights was trained with. They are in no tensor, but in a config.json of Hugging Face
+// beside the file, or in the metadata of a file of --save.
 //
-// Threads: any. Errors: Error(Exit::usage) if they are others than the run's and the user has given none.
+// Threads: any. Errors: Error(Exit::usage) if they differ from the run's and the user has given no --window.
 #pragma once
 
 #include <filesystem>
@@ -15,15 +15,15 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kWindowKey = "sliding_window";  // in either
+inline constexpr const char* kWindowKey = "sliding_window";  // the key in config.json and in the metadata
 
-// Of a model of so many blocks: sliding_window, and which blocks have it: layer_types, or all but every so many
-// (sliding_window_pattern). Empty: it says nothing of windows, or nothing that can be read.
+// Reads from the config.json of a model with `blocks` blocks the window (sliding_window), and which blocks have it
+// (layer_types, sliding_window_pattern or max_window_layers). Empty: it says nothing of windows, or nothing that can be read.
 std::optional<layers::Windows> windows_of_config(const nlohmann::json& config, std::int64_t blocks);
 
 void demand_told_windows(const RunConfig& c);
-// Of a run without windows whose file has some that are no shorter than its sequences: nothing computes otherwise here, but the
-// weights go on without them.
+// Warns if the file has windows that are no shorter than the sequences of a run without windows. The run computes the same, but
+// its weights are then saved without windows.
 std::optional<std::string> warning_of_told_windows(const RunConfig& c);
 
 }  // namespace terrace::cli

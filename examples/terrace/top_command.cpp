@@ -19,7 +19,7 @@
 namespace terrace::cli {
 namespace {
 
-// A screen of its own without a cursor; the terminal is as before when this ends.
+// A separate screen of the terminal without a cursor; the terminal is as before when this object ends.
 class TerminalScreen {
  public:
   TerminalScreen() { say(stdout, "\x1b[?1049h\x1b[?25l"); }
@@ -27,7 +27,7 @@ class TerminalScreen {
   TerminalScreen(const TerminalScreen&) = delete;
   TerminalScreen& operator=(const TerminalScreen&) = delete;
 
-  // In one write, over the last picture, so that it does not flicker.
+  // Writes all lines at once over the last picture, so that it does not flicker.
   static void draw(const std::vector<std::string>& lines) {
     std::string out = "\x1b[H";
     for (std::size_t i = 0; i < lines.size(); ++i) out += (i > 0 ? "\r\n" : "") + lines[i] + "\x1b[K";
@@ -56,7 +56,7 @@ Exit top_command(const CommandLine& line) {
   if (line.once || !output_is_terminal()) {
     const auto runs = look_at(watchers);
     for (const auto& text : top_frame(runs, {})) say(stdout, text + "\n");
-    // On a screen it may still come.
+    // On a screen, a missing run may still appear.
     const bool all_there = std::ranges::none_of(runs, [](const auto& r) { return r.state == RunStatus::State::not_there; });
     return all_there ? Exit::ok : Exit::usage;
   }

@@ -17,7 +17,7 @@
 namespace terrace::cli {
 namespace {
 
-constexpr std::size_t kKeyColumns = 10;  // "held-out " and one more
+constexpr std::size_t kKeyColumns = 10;  // "held-out " and one column more
 constexpr std::size_t kLeastColumns = 20;
 constexpr std::size_t kLongestSparkline = 60;
 
@@ -48,7 +48,7 @@ class Frame {
     lines_.push_back("  " + cut(state, columns_ - 2));
   }
 
-  // The parts stand side by side as long as there is room, and each part stays whole.
+  // Puts the parts side by side as long as there is room, and never divides a part.
   void row(std::string_view key, const std::vector<std::string>& parts) {
     const auto room = columns_ - kKeyColumns;
     auto begin = [&, first = true]() mutable {
@@ -88,7 +88,7 @@ class Frame {
   std::vector<std::string> lines_;
 };
 
-// The mean over the last steps.
+// The mean of a value over the last steps.
 template <class Value>
 double mean_of(const std::vector<StepMetrics>& steps, const Value& value) {
   double sum = 0;
@@ -107,7 +107,7 @@ void progress(Frame& frame, const RunStatus& run) {
   const auto done = run.recent.back().step;
   const double step_s = typical_step_time(run.recent);
   std::vector<std::string> parts{run.last_step == 0 ? fmt::format("{}", done) : fmt::format("{}/{}", done, run.last_step)};
-  if (run.last_step > 0)  // fewer than were done, if the run was resumed with fewer
+  if (run.last_step > 0)  // may be less than the steps done, if the run was resumed with fewer
     parts.push_back(
         fmt::format("{:.1f} %", std::min(100.0, 100 * static_cast<double>(done) / static_cast<double>(run.last_step))));
   if (run.state == RunStatus::State::running && run.last_step > done)
@@ -121,7 +121,7 @@ void losses(Frame& frame, const RunStatus& run) {
   const auto& last = run.recent.back();
   const auto loss = last.loss ? format_number(*last.loss, 5) : "no targets";
   const auto used = columns_of(loss) + 2;
-  const auto beside = used < frame.room() ? frame.room() - used : frame.room();  // or below it
+  const auto beside = used < frame.room() ? frame.room() - used : frame.room();  // or on the next line
   frame.row("loss", {loss, sparkline(run.losses, std::min(kLongestSparkline, beside))});
   if (run.eval_loss) frame.row("held-out", {format_number(*run.eval_loss, 5)});
   frame.row("", {fmt::format("gradient norm {}", format_number(last.grad_norm, 4)), fmt::format("rate {:.3g}", last.lr)});

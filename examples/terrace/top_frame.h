@@ -18,7 +18,7 @@ struct FrameOptions {
   bool color = false;
 };
 
-// No line is wider than `columns`: long ones are wrapped between words. Nothing of a run gets into it unescaped.
+// No line is wider than `columns`: long ones are wrapped between words. All text of a run is escaped.
 std::vector<std::string> top_frame(std::span<const RunStatus> runs, const FrameOptions& options);
 
 // One character for each of `cells` equal parts of the values: their mean, from the lowest to the highest. NaN is a gap.

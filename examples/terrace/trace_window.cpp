@@ -28,7 +28,7 @@ struct Raw {
 
 constexpr std::uint64_t kMostTraceBytes = kGiB;
 
-// A member of any other type, in a damaged file, is as if it were absent.
+// A member of another type, in a damaged file, counts as absent.
 double number_in(const json& event, const char* key) {
   const auto found = event.find(key);
   return found != event.end() && found->is_number() ? found->get<double>() : 0;
@@ -63,7 +63,7 @@ void each_event(const std::filesystem::path& file, const std::function<void(cons
   try {
     const auto text = read_text_file(file, kMostTraceBytes);
     demand_shallow_json(text);
-    [[maybe_unused]] const auto rest = json::parse(text, filter);  // all but the list
+    [[maybe_unused]] const auto rest = json::parse(text, filter);  // everything except the list
   } catch (const json::parse_error& error) {
     refuse(fmt::format("it is not JSON from its byte {} on", error.byte));
   } catch (const json::exception&) {

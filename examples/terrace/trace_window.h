@@ -19,8 +19,8 @@ struct TraceWindow {
   };
   struct Row {
     std::string lane;
-    std::vector<Span> spans;  // by begin
-    double busy_s = 0;        // overlaps counted once
+    std::vector<Span> spans;  // ordered by begin
+    double busy_s = 0;        // overlaps are counted once
   };
   struct Counter {
     std::string name;
@@ -32,9 +32,9 @@ struct TraceWindow {
   std::vector<Counter> counters;
 };
 
-// The last span of the lane "step", or else the last `step_time_s` seconds of computing, or else everything.
+// Reads the last span of the lane "step", or else the last `step_time_s` seconds of computing, or else everything.
 TraceWindow read_trace_window(const std::filesystem::path& file, double step_time_s);
-// The `seconds` before `end_s`, without counters.
+// The spans in the last `seconds` before `end_s`, without counters.
 TraceWindow window_of(const Trace& trace, double end_s, double seconds);
 
 }  // namespace terrace::cli

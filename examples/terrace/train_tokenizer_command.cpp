@@ -1,6 +1,6 @@
 // terrace train-tokenizer FILES… --out FILE: makes a tokenizer.json from text.
 //
-// g++ 12 sees a null pointer in CLI11's inlined string splitting where there is none.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
 #pragma GCC diagnostic ignored "-Wnull-dereference"
 
 #include <chrono>

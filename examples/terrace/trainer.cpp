@@ -66,7 +66,8 @@ std::string held_out_before(double loss) {
   return fmt::format("held-out loss {} before the first step", format_number(loss, 6));
 }
 
-// Of the result of a finished run; empty: it was not evaluated. JSON has null for a loss that is not finite.
+// The held-out losses in the result of a finished run; empty: it was not evaluated. JSON has null for a loss that is not
+// finite.
 std::string held_out(const nlohmann::json& result) {
   if (!result.contains("eval_loss")) return "";
   const auto loss = [&](const char* key) { return result.at(key).is_number() ? result.at(key).get<double>() : NAN; };
@@ -75,7 +76,7 @@ std::string held_out(const nlohmann::json& result) {
                      format_number(loss("eval_loss"), 6), result.at("steps").get<std::uint64_t>());
 }
 
-// A run goes on with the bytes that it began with, and records those that it has now.
+// Throws if the data of a resumed run has changed. Records what the data is now.
 void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& config) {
   if (dir.resume) {
     const auto changed = content.difference(dir.data_content);
@@ -142,7 +143,7 @@ class Training {
   }
 
  private:
-  // The loop. Returns why it ended before the last evaluation: kStop and the signal, or kNoData; 0: it did not.
+  // The loop. Returns 0 if it ended with the last evaluation, or else why it ended before: kStop and the signal, or kNoData.
   std::uint64_t train_steps() {
     if (config_.eval_first && config_.eval_batches > 0 && done() == 0) {
       first_evaluation_ = evaluate();
@@ -173,7 +174,7 @@ class Training {
       if (evaluates && !evaluation_) return wish_of_a_rank();
       if (evaluates && evaluation_->loss) demand_finite(*evaluation_->loss, done(), config_, dir_);
       if (due(done(), commit_interval(config_)) && done() != last_) begin_commit();
-      if (done() != last_) trace_.forget_before(begin);  // the report shows the last two
+      if (done() != last_) trace_.forget_before(begin);  // the report shows the last two steps
     }
     return 0;
   }
@@ -199,7 +200,7 @@ class Training {
 
   [[nodiscard]] const PlanRequest& request() const { return agreed_.request(); }
   [[nodiscard]] bool commits() const { return request().commits; }
-  [[nodiscard]] std::uint64_t done() const { return trainer_.done(); }  // steps
+  [[nodiscard]] std::uint64_t done() const { return trainer_.done(); }  // finished steps
 
   // GPU memory is exchanged with NCCL; everything else goes through the team's communicator.
   [[nodiscard]] std::unique_ptr<Communicator> communicator_of_gpus() const {
@@ -217,7 +218,7 @@ class Training {
     return team_.max(data_.error() ? kNoData : stop != 0 ? kStop + stop : asked ? kCommit : 0);
   }
 
-  // Steps that were computed together. The last one may be followed by an evaluation, so it is only returned.
+  // Shows the steps that were computed together, except the last one, which it returns because an evaluation may follow it.
   StepMetrics show_all_but_last(const std::vector<Trainer::Step>& steps) {
     StepMetrics m;
     for (const auto& step : steps) {
@@ -246,14 +247,14 @@ class Training {
                                (dir_.path / kMetricsFile).string(), missing));
   }
 
-  // Empty if a rank cannot read its data, or has got a stop signal.
+  // Returns nothing if a rank cannot read its data, or has got a stop signal.
   std::optional<RunData::HeldOut> evaluate() {
     const auto losses = trainer_.evaluate_each(evaluated_batches(config_));
     if (!losses) return std::nullopt;
     return data_.held_out(*losses);
   }
-  // The evaluation of a run that ended after its last commit, from the line of its last step. A run that a signal stopped after
-  // the last step has no evaluation yet.
+  // Reads the evaluation of a run that ended after its last commit from the line of its last step. If a signal stopped the run
+  // before that evaluation, evaluates now.
   std::optional<RunData::HeldOut> recall_evaluation() {
     std::optional<RunData::HeldOut> evaluation;
     if (team_.first())
@@ -265,7 +266,7 @@ class Training {
     return evaluation;
   }
 
-  // That of a resumed run is in the line of its first step.
+  // A resumed run reads its first evaluation from the line of the first step.
   [[nodiscard]] std::optional<double> first_evaluation() const {
     if (first_evaluation_) return first_evaluation_->loss;
     std::optional<double> first;
@@ -277,7 +278,7 @@ class Training {
     return first;
   }
 
-  // As SIGUSR1 asks for. With one generation, the next step would overwrite the commit.
+  // Commits for SIGUSR1, unless there is only one generation: then the next step would overwrite the commit.
   void commit_now() {
     if (!commits() || dir_.store.generations == 1)
       return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
@@ -287,8 +288,8 @@ class Training {
     else if (begun_ != noted_)
       begin_commit();
   }
-  // The next step is computed while the commit is written, and ends behind it. With --durability step a kill must cost no step
-  // that is done.
+  // The next step is computed while the commit is written, and then ends the commit. With --durability step the run waits here,
+  // because a kill must not cost a finished step.
   void begin_commit() {
     finish_commit();
     const auto begin = now_ns();
@@ -311,7 +312,7 @@ class Training {
     if (begun_ != done()) begin_commit();
     finish_commit();
   }
-  // A commit that was begun is on the disk.
+  // Called when the last begun commit is on the disk.
   void after_commit() {
     committed_ = std::exchange(begun_, std::nullopt);
     keeper_.remove_oldest();
@@ -387,7 +388,7 @@ class Training {
     result["peak_bytes"] = {{"device", peak[Tier::device]}, {"host", peak[Tier::host]}, {"nvme", peak[Tier::disk]}};
     return result;
   }
-  // Of the data: what result and report show, too.
+  // Adds the warnings about the data, because result and report show them, too.
   void add_warnings(nlohmann::json& to) const {
     if (const auto warnings = data_.warnings(); !warnings.empty()) to["warnings"] = warnings;
   }
@@ -433,17 +434,18 @@ class Training {
   std::optional<MetricsSinks> metrics_;
   std::optional<RunData::HeldOut> first_evaluation_;  // before the first step, with --eval-first
   std::optional<RunData::HeldOut> evaluation_;        // the last one
-  double commit_s_ = 0;                               // not shown yet
-  // Steps: of this process's last commit, of one that is being written, of the one that SIGUSR1 asked for and is not noted yet.
+  double commit_s_ = 0;                               // waited for commits, not shown yet
+  // Steps: of this process's last commit, of the commit that is being written, and of the one that SIGUSR1 asked for and that
+  // is not reported yet.
   std::optional<std::uint64_t> committed_, begun_, noted_;
-  bool recorded_ = false;  // in run.json, that this start has committed
+  bool recorded_ = false;  // run.json says that this start has committed
 };
 
 }  // namespace
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
-  config.tensor_rank = team.rank() % config.tp;  // the innermost axes of the mesh
+  config.tensor_rank = team.rank() % config.tp;  // tensor, context and expert are the innermost axes of the mesh
   config.context_rank = team.rank() / config.tp % config.cp;
   config.expert_rank = team.rank() / config.tp / config.cp % config.ep;
   std::optional<RunData> data;
@@ -456,7 +458,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
     if (team.first() && config.chooses_batch)
       config = with_chosen_batch(config, machine_profile(config), [&] { return RunData(config).sequences_of_an_epoch(); });
   });
-  // One rank chooses: ranks' rates differ.
+  // One rank chooses, because the ranks have different rates.
   config.batch_size = static_cast<std::int64_t>(team.each(static_cast<double>(config.batch_size)).front());
   config.grad_accumulation = static_cast<std::int64_t>(team.each(static_cast<double>(config.grad_accumulation)).front());
   team.together([&] { config = with_chosen_tiles(config); });
@@ -467,7 +469,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
     if (team.first()) content.emplace(config);
     agreed.emplace(config);
   });
-  demand_same_settings(given, team);  // with the tiles that were given, not those of all ranks
+  demand_same_settings(given, team);  // with the tiles that were given, not those that all ranks agreed on
   warn_of_other_bits(config, team);
   agreed->agree(team);
   team.together([&] { agreed->make(team); });

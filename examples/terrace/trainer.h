@@ -1,4 +1,4 @@
-// terrace train: the training loop, straight down. Read this first; everything else is below it.
+// terrace train: the training loop, from top to bottom. Read this first; it uses everything else.
 //
 // Threads: one (the rank thread). Errors: see Engine; the exit codes of core/error.h.
 #pragma once

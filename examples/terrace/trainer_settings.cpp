@@ -25,7 +25,7 @@ std::string gentler(const RunConfig& config) {
 Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreement* ranks) {
   return {.read =
               [&data](Split split, auto sequences, auto tokens, auto targets) {
-                if (split == Split::held_out && stop_signal() != 0) return false;  // an evaluation may take hours
+                if (split == Split::held_out && stop_signal() != 0) return false;  // because an evaluation may take hours
                 return data.read(split, sequences, tokens, targets);
               },
           .rate = [rate = schedule(config)](std::uint64_t step) { return rate.at(step); },

@@ -13,13 +13,15 @@
 
 namespace terrace::cli {
 
-// `ranks`: null for one rank. Held-out sequences cannot be read once a stop signal has come, which ends an evaluation.
+// `ranks`: null for one rank. After a stop signal, held-out sequences can no longer be read, which ends an evaluation.
 Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreement* ranks);
 Trainer trainer_of(Engine& engine, Trainer::Options options, const RunDir& dir);
 
-// A step that diverged is never committed, and not applied either if updates wait for the norm.
+// Computes a step, and throws if it diverged. A diverged step is never committed, and if updates wait for the norm, not
+// applied.
 std::vector<Trainer::Step> step_of(Trainer& trainer, const RunConfig& config, const RunDir& dir);
-// A held-out loss that is not finite after the last update, which no later step would show. Such weights are not committed.
+// Throws if the held-out loss after the last update is not finite, which no later step would show. Such weights are not
+// committed.
 void demand_finite(double held_out, std::uint64_t step, const RunConfig& config, const RunDir& dir);
 
 }  // namespace terrace::cli

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMarkText = "terrace ckpt copy has not finished here: repeat the command\n";
 
-// All that a copy makes before run.json, except folders.
+// Whether a copy makes a file of this name.
 bool is_copied_file(std::string_view name) {
   name = finished_name(name);
   static constexpr std::array<std::string_view, 6> kNames{"config.toml",   "metrics.jsonl", "algorithms.txt",
@@ -33,7 +33,7 @@ bool is_copied_file(std::string_view name) {
   return std::ranges::find(kNames, name) != kNames.end();
 }
 
-// And what a killed `generate` left there, which gathered the weights of several ranks.
+// Also the store that a killed `generate` left there after it gathered the weights of several ranks.
 bool is_copied_store(const std::string& name) {
   static const std::regex kStore("store(-rank[0-9]+|-reader[0-9]+\\.temporary)?");
   return std::regex_match(name, kStore);
@@ -55,7 +55,7 @@ std::string foreign_entry(const fs::path& folder) {
   return "";
 }
 
-// The mark goes last, so that this can be interrupted and repeated too.
+// The mark is removed last, so that the removal can be interrupted and repeated, too.
 void remove_copied(const fs::path& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : entries_of(folder)) {
@@ -102,7 +102,7 @@ void remove_copy(const fs::path& folder) {
   sync_to_disk(folder);
   remove_copied(folder);
   remove_path(folder);
-  sync_to_disk(fs::absolute(folder).parent_path());  // else a power loss brings the mark back
+  sync_to_disk(fs::absolute(folder).parent_path());  // otherwise a power loss brings the mark back
 }
 
 UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {

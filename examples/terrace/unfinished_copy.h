@@ -1,9 +1,9 @@
-// The folder into which `terrace ckpt copy` copies. A file in it says that the copy is not finished, until it is: a killed copy
-// can be repeated, and nothing else is taken for one.
+// The folder into which `terrace ckpt copy` copies. Until the copy is finished, a file in it marks it as unfinished: a killed
+// copy can be repeated, and no other folder is taken for a copy.
 //
 // Owner:   the command; the folder is locked meanwhile.
 // Threads: one.
-// Errors:  Error(Exit::usage) if the folder has anything that is not of an unfinished copy.
+// Errors:  Error(Exit::usage) if the folder has anything that no unfinished copy has.
 #pragma once
 
 #include <filesystem>
@@ -22,7 +22,7 @@ class UnfinishedCopy {
   UnfinishedCopy(const UnfinishedCopy&) = delete;
   UnfinishedCopy& operator=(const UnfinishedCopy&) = delete;
 
-  void finish();  // after run.json is there: the folder is a run
+  void finish();  // called after run.json is written: the folder is a run
 
  private:
   std::filesystem::path folder_;
@@ -30,14 +30,14 @@ class UnfinishedCopy {
   bool finished_ = false;
 };
 
-// Whether the folder is one: a run in it is a finished copy.
+// Whether the folder has an unfinished copy. With run.json in it, the copy is finished.
 bool is_unfinished_copy(const std::filesystem::path& folder);
-// An unfinished copy, or an empty folder, which a kill before the mark was made or after it was removed leaves.
+// Whether it has an unfinished copy or is empty, as a kill leaves it before the mark is made or after it is removed.
 bool is_left_of_a_copy(const std::filesystem::path& folder);
-// Whether the folder is a finished copy and has nothing but that: no run has continued in it.
+// Whether the folder has a finished copy and nothing else, so that no run has continued in it.
 bool is_only_a_copy(const std::filesystem::path& folder);
-// Removes a copy, finished or not. A kill meanwhile leaves what is_left_of_a_copy() finds, which can be removed too. A folder
-// with anything else: Error(Exit::usage).
+// Removes a copy, finished or not. A kill meanwhile leaves a folder that is_left_of_a_copy() finds, and that can be removed
+// again. Throws Error(Exit::usage) if the folder has anything else.
 void remove_copy(const std::filesystem::path& folder);
 
 }  // namespace terrace::cli

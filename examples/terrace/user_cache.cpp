@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of a large file a sample and its time: reading all of it at each start would take long, and a copy is only read again. What a
-// packed file has is known from its own bytes.
+// A large file is identified by a sample and its time, because reading all of it at each start would take long. A copy with
+// another time is only processed again. A packed file is identified by its packed bytes.
 std::string content_of(const fs::path& file) {
   constexpr std::uint64_t kWhole = kGiB, kSample = 256 * kMiB;
   if (fs::file_size(file) <= kWhole) return describe_content(file, kUnlimited);

@@ -1,5 +1,5 @@
-// What is made of data files once and kept in the user's cache, for all ranks and later starts: a file is named by all that
-// decides its bytes, so another text, tokenizer or setting is another file. The folder may be removed.
+// Files that are made from data files once and kept in the user's cache, for all ranks and later starts. A file's name depends
+// on everything that decides its bytes, so another text, tokenizer or setting has another file. The folder may be removed.
 //
 // Threads: any; processes wait for each other.
 // Errors:  Error with the file where one cannot be read or written.
@@ -17,13 +17,13 @@ namespace terrace::cli {
 
 class CachedFile {
  public:
-  // Of what `data` becomes; `decides`: all else that decides its bytes. Its folder is made.
+  // The file that is made from `data`. `decides`: everything else that decides its bytes. Makes the folder.
   CachedFile(std::filesystem::path data, std::string decides, std::string ending);
   // "book-0123456789abcdef.u16" in the user's cache.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  // Held while the file is made. A process that is killed leaves a lock that nobody has.
+  // Held while the file is made. If the process is killed, the lock is free, and only its file stays.
   [[nodiscard]] FileHandle lock() const;
-  // When it has been made: the data must have the bytes that named the file. Otherwise it is removed, and Error.
+  // Called when the file has been made. If the data no longer has the bytes that named the file, removes the file and throws.
   void demand_same_data() const;
 
  private:
@@ -34,11 +34,11 @@ class CachedFile {
   std::filesystem::path path_;
 };
 
-// Says how far the making is, every five seconds: "tokenizing book.txt: 1.00 GiB of 4.00 GiB".
+// Prints the progress every five seconds: "tokenizing book.txt: 1.00 GiB of 4.00 GiB".
 class MakingNote {
  public:
   MakingNote(std::string_view what, const std::filesystem::path& data);
-  // Returns whether it has said so.
+  // Returns whether it has printed a line.
   bool operator()(std::uint64_t done, std::uint64_t of);
 
  private:

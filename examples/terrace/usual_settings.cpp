@@ -14,9 +14,9 @@ namespace terrace::cli {
 namespace {
 
 constexpr double kRateOfPublished = 1e-5, kRateOfAdapters = 2e-4;
-constexpr double kFallsTo = 0.1;  // of --lr, if --min-lr is not given with it
+constexpr double kFallsTo = 0.1;  // share of --lr, if --min-lr is not given with it
 
-// Adapters that are there say what they are.
+// With --init-adapter, the rank, alpha and targets come from the adapters.
 void complete_adapters(RunConfig& c) {
   if (c.init_adapter.empty() || (c.lora_rank > 0 && !c.lora_targets.empty())) return;
   const auto told = lm::adapter_settings(c.init_adapter, lm::family_named(c.model), c.experts > 0);
@@ -90,7 +90,7 @@ void set_steps_of_epochs(RunConfig& c, std::uint64_t sequences) {
   constexpr double kMost = 1e15;  // as for --steps
   if (!(steps <= kMost)) throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.epochs), Exit::usage);
   const auto whole = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
-  c.steps = (whole + c.sync_interval - 1) / c.sync_interval * c.sync_interval;  // local SGD ends with an average
+  c.steps = (whole + c.sync_interval - 1) / c.sync_interval * c.sync_interval;  // local SGD must end with an average
   c.chosen.push_back(fmt::format("--steps {} ({} epochs of {} sequences, {} a step)", c.steps, c.epochs, sequences,
                                  static_cast<std::int64_t>(a_step)));
 }

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 constexpr std::int32_t kMostTokens = std::numeric_limits<std::int32_t>::max();  // in a micro-batch; token indices have 32 bits
 constexpr std::int32_t kMostBlocks = 1 << 16;                                   // in a step; with more, planning takes minutes
 
-// ", or give --model llama": the families that have what this one lacks.
+// ", or give --model llama": names the families that have what this one lacks.
 std::string or_another_family(bool (*has)(const lm::Family&)) {
   const auto names = lm::names_of_families("or", has);
   return names.empty() ? "" : ", or give --model " + names;
@@ -219,7 +219,7 @@ void demand_disks(const RunConfig& c) {
   }
 }
 
-// --save
+// Checks the place of --save.
 void demand_place_of_weights(const RunConfig& c) {
   if (c.save.empty()) return;
   std::error_code error;
@@ -262,7 +262,7 @@ void demand_copies(const RunConfig& c) {
                     "would skip different steps",
                     c.sync_interval, c.dtype),
         "give --loss-scale off or a power of two");
-  if (c.epochs == 0 && c.steps % c.sync_interval != 0)  // those of --epochs are rounded up
+  if (c.epochs == 0 && c.steps % c.sync_interval != 0)  // the steps of --epochs are rounded up
     refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
                 "the run must end with an average, so that all ranks have the same weights: change one of the two flags");
 }
@@ -337,7 +337,7 @@ void demand_group(const RunConfig& c) {
   }
 }
 
-// Results that are computed by one product have their gradients in one, too.
+// Tensors that one product computes must be frozen together, because one product computes their gradients, too.
 void demand_whole_products(const lm::TensorNames& names, const std::vector<ParamSpec>& layer) {
   for (const auto* const product : {&names.qkv, &names.up})
     for (const auto* const ending : {".weight", ".bias"}) {
@@ -351,7 +351,7 @@ void demand_whole_products(const lm::TensorNames& names, const std::vector<Param
     }
 }
 
-// The flag that cuts the layer into tiles; 0 tiles are not chosen yet.
+// The flag that cuts the layer into tiles. If the number of tiles is 0, it is not chosen yet.
 const char* tiles_of(const RunConfig& c, std::string_view layer) {
   if (layer.ends_with(".attention")) return c.attention_tiles > 1 ? "--attention-tiles" : nullptr;
   if (layer.ends_with(".mlp")) return c.mlp_tiles > 1 ? "--mlp-tiles" : c.mlp_row_tiles > 1 ? "--mlp-row-tiles" : nullptr;
@@ -360,7 +360,7 @@ const char* tiles_of(const RunConfig& c, std::string_view layer) {
 
 }  // namespace
 
-// Layers in tiles, and experts, are frozen whole.
+// A layer in tiles, and every layer of a model with experts, is frozen whole or not at all.
 void demand_freeze(const RunConfig& c) {
   if (c.freeze.empty()) return;
   auto untiled = c;
@@ -387,7 +387,7 @@ void validate(const RunConfig& c) {
   for (const auto check : {demand_heads, demand_family, demand_norm, demand_window, demand_separator, demand_weights,
                            demand_bytes, demand_conversations, demand_experts, demand_skips, demand_few_blocks})
     errors.gather([&] { check(c); });
-  // A model that cannot be has no degrees.
+  // If the model is impossible, its degrees are not checked.
   if (!errors.any()) errors.gather([&] { demand_degrees(c); });
   if (!errors.any()) errors.gather([&] { demand_freeze(c); });
   for (const auto check : {demand_tiles, demand_disks, demand_place_of_weights, demand_copies, demand_rates, demand_commits,

@@ -37,7 +37,7 @@ Plan resident_plan(const RunConfig& config, const AgreedPlan& agreed) {
   return resident;
 }
 
-// The lines of the run's first steps by step, because lines may be missing.
+// The line of each of the run's first steps, by its step, because lines may be missing.
 std::map<std::uint64_t, StepMetrics> lines_of_run(const RunDir& dir) {
   std::map<std::uint64_t, StepMetrics> lines;
   each_step(dir.path / kMetricsFile, [&](const StepMetrics& m) {
@@ -77,7 +77,7 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
   engine.fill(agreed.first_weights());
   const auto lines = lines_of_run(dir);
   auto options = trainer_options(config, data, nullptr);
-  // With the recorded learning rate, because a later --steps may have changed the schedule.
+  // Uses the recorded learning rate, because a later --steps may have changed the schedule.
   options.rate = [&, rate = schedule(config)](std::uint64_t step) {
     const auto line = lines.find(step);
     return line == lines.end() ? rate.at(step) : line->second.lr;

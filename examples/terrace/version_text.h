@@ -8,8 +8,8 @@
 namespace terrace::cli {
 
 std::string version_line();  // "terrace 0.1.0"
-// That line, the commit, the compiler, and a line for each library and module, with "left out" for what is not there. Modules
-// are those that this program would load now.
+// That line, the commit, the compiler, and a line for each library and module, with "left out" for absent ones. Modules are
+// those that this program would load now.
 std::string version_text();
 
 }  // namespace terrace::cli

@@ -29,8 +29,8 @@ namespace terrace::cli {
 struct WeightsToRead {
   RunConfig config;
   ChunkStore::Options store;
-  std::vector<ChunkStore::Options> ranks;  // of a run whose weights are gathered from them
-  bool given = false;                      // to the engine, from the ranks or from a model's files; false: the store has them
+  std::vector<ChunkStore::Options> ranks;  // the ranks' stores, if a run's weights are gathered from them
+  bool given = false;  // the engine is filled from the ranks or a model's files; false: the store has the weights
 };
 
 namespace {
@@ -43,7 +43,7 @@ bool is_in_parts(const RunConfig& c) {
   return c.pp > 1 || c.tp > 1 || c.ep > 1 || (c.dp * c.cp > 1 && (c.zero > 0 || c.canonical_reduction));
 }
 
-// One rank has all budgets.
+// One rank, which has all budgets.
 RunConfig on_one_rank(RunConfig c) {
   c.dp = c.pp = c.tp = c.cp = c.ep = 1;
   c.sp = false;
@@ -61,7 +61,7 @@ void make_temporary(ChunkStore::Options& store) {
 }
 
 WeightsToRead weights_of_run(const RunConfig& config, const std::string& run) {
-  WeightsToRead weights;  // no list of its members: if one of them throws, g++ 12 destroys some that were not made
+  WeightsToRead weights;  // not brace-initialised: if a member throws, g++ 12 destroys some that were not made
   weights.ranks = stores_of_run(run, config.nvme_path);
   weights.store = weights.ranks.front();
   weights.given = is_in_parts(config);
@@ -118,7 +118,7 @@ RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) 
   RunConfig config;
   config.model = fs::absolute(directory).string();
   config.seq_len = std::numeric_limits<std::int64_t>::max();
-  config.dtype.clear();  // its own
+  config.dtype.clear();  // to take the dtype of the model
   apply_model_dir(config);
   if (!adapter.empty()) {
     const auto told = lm::adapter_settings(adapter, lm::family_named(config.model), config.experts > 0);
@@ -140,7 +140,7 @@ struct WeightsReader::Parts {
         pool(make_pool(weights.config)),
         device(make_device(weights.config, pool)),
         optimizer(weights.given ? make_optimizer("sgd", {.momentum = 0})
-                                : optimizer_of(weights.config, *device)),  // it updates nothing
+                                : optimizer_of(weights.config, *device)),  // the engine updates nothing
         engine(model, planned,
                {.device = device.get(), .store = weights.store, .resume = !weights.given, .optimizer = optimizer.get()}) {
     if (!weights.given) return;

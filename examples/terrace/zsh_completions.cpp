@@ -6,7 +6,7 @@
 namespace terrace::cli {
 namespace {
 
-// The commands below `words[1]`, and of launch the command behind its --.
+// Finds the commands below `words[1]`, and for launch the command behind its --.
 constexpr const char* kZshBegin = R"(#compdef terrace
 # Completes the command line of terrace in zsh. Written by: terrace completions zsh
 _terrace() {
@@ -29,7 +29,7 @@ else
 fi
 )";
 
-// Within single quotes; a backslash stands before what means something to _arguments and _describe.
+// Quotes text for single quotes. A backslash stands before characters that mean something to _arguments and _describe.
 std::string zsh_text(const std::string& text, std::string_view special) {
   std::string out;
   for (const char c : text) {
@@ -43,7 +43,7 @@ std::string zsh_text(const std::string& text, std::string_view special) {
   return out;
 }
 
-// What _arguments proposes: files and choices may both be possible. The space keeps it from adding words of its own.
+// What _arguments proposes: files, choices or both. The space keeps it from adding words of its own.
 std::string action_of(const std::vector<std::string>& choices, bool path) {
   if (choices.empty()) return path ? "_files" : " ";
   if (!path) return fmt::format("({})", fmt::join(choices, " "));
@@ -69,7 +69,7 @@ std::string zsh_flags(const CommandText& command, const CommandText& program, co
       out += fmt::format("'*{}{}[{}]:{}:{}'", flag.name, flag.name.starts_with("--") ? "=" : "", zsh_text(hint_of(flag), "[]"),
                          zsh_text(flag.name.substr(flag.name.find_first_not_of('-')), ":"),
                          action_of(flag.choices(), flag.takes_path()));
-      // Further values of a flag that takes several stand without it.
+      // More values of a flag that takes several follow without the flag.
       if (flag.many && flag.takes_path() && !rest) {
         out += " '*:file:_files'";
         rest = true;
