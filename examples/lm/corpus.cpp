@@ -1,4 +1,4 @@
-#include "corpus.h"
+#include <terrace/examples/lm/corpus.h>
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 #include <terrace/core/philox.h>
 #include <terrace/offload/chunk_store.h>
 
-#include "corpus_file.h"
-#include "token_scan.h"
+#include <terrace/examples/lm/corpus_file.h>
+#include <terrace/examples/lm/token_scan.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,4 +1,4 @@
-#include "corpus_file.h"
+#include <terrace/examples/lm/corpus_file.h>
 
 #include <cerrno>
 

@@ -1,4 +1,4 @@
-#include "mixture.h"
+#include <terrace/examples/lm/mixture.h>
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "safetensors.h"
+#include <terrace/examples/lm/safetensors.h>
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@
 
 #include <terrace/examples/lm/conversions.h>
 
-#include "safetensors_header.h"
+#include <terrace/examples/lm/safetensors_header.h>
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian");
 

@@ -1,4 +1,4 @@
-#include "safetensors_header.h"
+#include <terrace/examples/lm/safetensors_header.h>
 
 #include <algorithm>
 #include <array>

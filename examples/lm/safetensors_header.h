@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "safetensors.h"
+#include <terrace/examples/lm/safetensors.h>
 
 namespace terrace::lm {
 

@@ -1,4 +1,4 @@
-#include "sampling.h"
+#include <terrace/examples/lm/sampling.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "token_scan.h"
+#include <terrace/examples/lm/token_scan.h>
 
 #include <algorithm>
 #include <array>

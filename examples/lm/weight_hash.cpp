@@ -1,4 +1,4 @@
-#include "weight_hash.h"
+#include <terrace/examples/lm/weight_hash.h>
 
 #include <bit>
 #include <new>

@@ -1,5 +1,5 @@
 // Gemma (Gemma Team 2024), as in Hugging Face's GemmaForCausalLM.
-#include "gemma_like.h"
+#include <terrace/examples/lm/families/gemma_like.h>
 
 namespace terrace::lm {
 

@@ -1,6 +1,6 @@
 // Gemma 3 (Gemma Team 2025), the language model alone, as in Hugging Face's Gemma3ForCausalLM: five of six blocks have a window
 // and rotate with a base of their own, norms are before and behind each half of a block, and of each head of q and k.
-#include "gemma_like.h"
+#include <terrace/examples/lm/families/gemma_like.h>
 
 namespace terrace::lm {
 namespace {

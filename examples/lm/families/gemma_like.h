@@ -4,7 +4,7 @@
 // Owner:   constants. Threads: any.
 #pragma once
 
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 

@@ -1,5 +1,5 @@
 // Llama (Touvron et al. 2023), as in Hugging Face's LlamaForCausalLM.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 

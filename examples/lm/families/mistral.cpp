@@ -1,5 +1,5 @@
 // Mistral (Jiang et al. 2023), as in Hugging Face's MistralForCausalLM: Llama with a sliding window.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 

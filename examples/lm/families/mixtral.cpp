@@ -1,6 +1,6 @@
 // Mixtral (Jiang et al. 2024), as in Hugging Face's MixtralForCausalLM: Mistral with a mixture of experts in each block, whose
 // tensors have the names of terrace's own experts. Without --experts it is a dense model, which the library does not have.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 namespace {

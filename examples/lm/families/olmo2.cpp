@@ -1,6 +1,6 @@
 // OLMo 2 (OLMo Team 2024), as in Hugging Face's Olmo2ForCausalLM: Llama with norms behind each half of a block instead of
 // before it, and norms of all heads of q and k together.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 namespace {

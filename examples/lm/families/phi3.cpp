@@ -1,6 +1,6 @@
 // Phi-3, Phi-3.5 and Phi-4 (Abdin et al. 2024), as in Hugging Face's Phi3ForCausalLM: Llama with q, k and v in one tensor, gate
 // and up in one, and a sliding window. Phi-4-mini rotates a part of each head.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,5 +1,5 @@
 // Qwen2 and Qwen2.5 (Yang et al. 2024), as in Hugging Face's Qwen2ForCausalLM: Llama with biases of q, k and v.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 namespace {

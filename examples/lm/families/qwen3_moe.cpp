@@ -1,6 +1,6 @@
 // Qwen3's mixtures of experts (Yang et al. 2025), as in Hugging Face's Qwen3MoeForCausalLM: Qwen3 with experts in every block.
 // Without --experts it is a dense model, which the library does not have.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,6 +1,6 @@
 // SmolLM3 (Hugging Face 2025), as in SmolLM3ForCausalLM: Llama whose every fourth block rotates nothing. SmolLM and SmolLM2 are
 // Llama.
-#include "llama_like.h"
+#include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
 namespace {
