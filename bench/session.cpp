@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/machine.h>
-#include <terrace/core/notice.h>
-#include <terrace/core/trace.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/notice.h>
+#include <terrace/core/base/trace.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/machine/machine.h>
 
 namespace terrace::bench {
 namespace {

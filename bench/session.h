@@ -14,7 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace::bench {
 

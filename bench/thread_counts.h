@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/core/machine.h>
+#include <terrace/core/machine/machine.h>
 
 namespace terrace::bench {
 

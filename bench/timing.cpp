@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/trace.h>
+#include <terrace/core/base/trace.h>
 
 namespace terrace::bench {
 namespace {

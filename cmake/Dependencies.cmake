@@ -56,7 +56,7 @@ if(TERRACE_CUDA STREQUAL "ON" OR (TERRACE_CUDA STREQUAL "AUTO" AND EXISTS /dev/n
     list(APPEND CMAKE_CUDA_IMPLICIT_INCLUDE_DIRECTORIES ${CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES})
     find_package(CUDAToolkit REQUIRED)
     if(NOT CUDAToolkit_VERSION_MAJOR MATCHES "^1[23]$")
-      message(FATAL_ERROR "a toolkit of CUDA ${CUDAToolkit_VERSION_MAJOR}: core/cuda_modules.cpp knows no drivers for it yet")
+      message(FATAL_ERROR "a toolkit of CUDA ${CUDAToolkit_VERSION_MAJOR}: core/device/cuda_modules.cpp knows no drivers for it yet")
     endif()
     set(TERRACE_HAS_CUDA ON)
   elseif(TERRACE_CUDA STREQUAL "ON")

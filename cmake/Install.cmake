@@ -2,14 +2,15 @@
 # find_package(terrace). Components: `program`, `library`, `mpi` and `cuda` (the modules).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-install(TARGETS terrace terrace_core terrace_memory terrace_offload terrace_optimizers terrace_parallel terrace_testing
+install(TARGETS terrace terrace_core terrace_memory terrace_offload terrace_optimizers ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
+  terrace_testing
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 if(TERRACE_PROGRAM)
   install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 endif()
 foreach(folder core memory offload optimizers parallel tests/doubles)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION include/terrace/${folder} COMPONENT library FILES_MATCHING PATTERN "*.h"
-    PATTERN cuda EXCLUDE PATTERN nccl EXCLUDE PATTERN "mpi_*" EXCLUDE PATTERN "machine_window.h" EXCLUDE)  # internals of the modules
+    REGEX "/cuda$|/(mpi_[a-z]+|machine_window|nccl_[a-z]+|real_nccl)\\.h$" EXCLUDE)  # internals of the modules
 endforeach()
 install(EXPORT terraceTargets NAMESPACE terrace:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/terrace
   COMPONENT library)

@@ -100,12 +100,6 @@ function(terrace_own_flags)
     SKIP_UNITY_BUILD_INCLUSION ON)
 endfunction()
 
-# terrace_compile_alone(TARGET t SOURCES …): for sources that share a file-local name with another file of the library.
-function(terrace_compile_alone)
-  cmake_parse_arguments(ARG "" "TARGET" "SOURCES" ${ARGN})
-  set_source_files_properties(${ARG_SOURCES} TARGET_DIRECTORY ${ARG_TARGET} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-endfunction()
-
 # GoogleTest's headers take longer to parse than most tests to compile. A test's own code is not optimised, because compiling it would take
 # half of a build. Programs whose reference results take long to compute have COMPUTES, and folders of such programs set
 # TERRACE_TESTS_COMPUTE.

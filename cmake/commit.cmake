@@ -14,7 +14,7 @@ if(GIT)
     endif()
   endif()
 endif()
-set(text "#include <terrace/examples/terrace/build_facts.h>
+set(text "#include <terrace/examples/terrace/cli/build_facts.h>
 
 namespace terrace::cli {
 

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/offload/chunk_manager.h>
+#include <terrace/offload/manager/chunk_manager.h>
 
 using namespace terrace;
 

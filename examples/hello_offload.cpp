@@ -10,9 +10,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/units.h>
-#include <terrace/offload/chunk_manager.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/units.h>
+#include <terrace/offload/manager/chunk_manager.h>
 
 using namespace terrace;
 

@@ -4,8 +4,8 @@
 //   hello_trainer FILE
 #include <fmt/format.h>
 
-#include <terrace/core/text_file.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/base/text_file.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/train/initial_weights.h>
 #include <terrace/parallel/train/trainer.h>

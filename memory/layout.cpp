@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace {
 namespace {

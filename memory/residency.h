@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/clock_table.h>
 #include <terrace/memory/eviction.h>

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace {
 

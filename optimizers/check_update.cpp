@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/optimizers/dynamic8.h>
+#include <terrace/optimizers/formats/dynamic8.h>
 #include <terrace/optimizers/settings.h>
 
 namespace terrace::elementwise {

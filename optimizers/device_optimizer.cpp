@@ -1,6 +1,6 @@
 // The optimizer for a device: the host's, or the CUDA module's.
-#include <terrace/core/cuda_modules.h>
-#include <terrace/core/device.h>
+#include <terrace/core/device/cuda_modules.h>
+#include <terrace/core/device/device.h>
 #include <terrace/optimizers/optimizer.h>
 
 namespace terrace {

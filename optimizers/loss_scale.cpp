@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cmath>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 
 namespace terrace {
 namespace {

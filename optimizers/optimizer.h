@@ -17,11 +17,11 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/memory/chunk.h>
-#include <terrace/optimizers/format.h>
-#include <terrace/optimizers/isa.h>
+#include <terrace/optimizers/formats/format.h>
+#include <terrace/optimizers/formats/isa.h>
 
 namespace terrace {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 

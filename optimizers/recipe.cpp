@@ -7,14 +7,14 @@
 #include <array>
 #include <stdexcept>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace {
 namespace {
 
-struct Row {
+struct RecipeRow {
   RecipeName name;
   Format master;  // of bf16 weights; fp16 weights have an fp32 master, fp32 and fp64 weights are their own master
   Format moments;
@@ -22,45 +22,45 @@ struct Row {
   bool any_dtype;  // fp32 models may use it, too
 };
 
-constexpr std::array kTable{
-    Row{{"fp32", "fp32 master weights, moments and gradients"}, Format::fp32, Format::fp32, DType::fp32, true},
-    Row{{"bf16", "bf16 moments"}, Format::fp32, Format::bf16, DType::fp32, true},
-    Row{{"8bit", "moments in 8 bits, block-wise"}, Format::fp32, Format::dynamic8, DType::fp32, true},
-    Row{{"split", "the bf16 weight and its lower 16 bits are the fp32 master"},
-        Format::low16,
-        Format::fp32,
-        DType::fp32,
-        false},
-    Row{{"split-8bit", "split, with 8-bit moments"}, Format::low16, Format::dynamic8, DType::fp32, false},
-    Row{{"split24-8bit", "the bf16 weight and 8 bits below it, rounded stochastically; 8-bit moments, bf16 gradients"},
-        Format::low8,
-        Format::dynamic8,
-        DType::bf16,
-        false},
-    Row{{"stochastic", "bf16 weights alone, rounded stochastically; bf16 moments"},
-        Format::none,
-        Format::bf16,
-        DType::fp32,
-        false},
-    Row{{"all-bf16", "stochastic, with bf16 gradients"}, Format::none, Format::bf16, DType::bf16, false},
+constexpr std::array kRecipeTable{
+    RecipeRow{{"fp32", "fp32 master weights, moments and gradients"}, Format::fp32, Format::fp32, DType::fp32, true},
+    RecipeRow{{"bf16", "bf16 moments"}, Format::fp32, Format::bf16, DType::fp32, true},
+    RecipeRow{{"8bit", "moments in 8 bits, block-wise"}, Format::fp32, Format::dynamic8, DType::fp32, true},
+    RecipeRow{{"split", "the bf16 weight and its lower 16 bits are the fp32 master"},
+              Format::low16,
+              Format::fp32,
+              DType::fp32,
+              false},
+    RecipeRow{{"split-8bit", "split, with 8-bit moments"}, Format::low16, Format::dynamic8, DType::fp32, false},
+    RecipeRow{{"split24-8bit", "the bf16 weight and 8 bits below it, rounded stochastically; 8-bit moments, bf16 gradients"},
+              Format::low8,
+              Format::dynamic8,
+              DType::bf16,
+              false},
+    RecipeRow{{"stochastic", "bf16 weights alone, rounded stochastically; bf16 moments"},
+              Format::none,
+              Format::bf16,
+              DType::fp32,
+              false},
+    RecipeRow{{"all-bf16", "stochastic, with bf16 gradients"}, Format::none, Format::bf16, DType::bf16, false},
 };
-constexpr auto kNames = [] {
-  std::array<RecipeName, kTable.size()> names{};
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kTable[i].name;
+constexpr auto kRecipeNames = [] {
+  std::array<RecipeName, kRecipeTable.size()> names{};
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kRecipeTable[i].name;
   return names;
 }();
 
-const Row& row_of(std::string_view name) {
-  const auto at = std::ranges::find(kTable, name, [](const Row& row) { return row.name.name; });
-  if (at != kTable.end()) return *at;
+const RecipeRow& row_of(std::string_view name) {
+  const auto at = std::ranges::find(kRecipeTable, name, [](const RecipeRow& row) { return row.name.name; });
+  if (at != kRecipeTable.end()) return *at;
   std::vector<std::string_view> known;
-  for (const auto& row : kTable) known.push_back(row.name.name);
+  for (const auto& row : kRecipeTable) known.push_back(row.name.name);
   throw Error(fmt::format("unknown recipe \"{}\"\n  known are {}", name, fmt::join(known, ", ")), Exit::usage);
 }
 
 }  // namespace
 
-std::span<const RecipeName> recipes() { return kNames; }
+std::span<const RecipeName> recipes() { return kRecipeNames; }
 
 Recipe Recipe::of(DType compute, std::string_view name, std::vector<Kind> states) {
   const auto& row = row_of(name);

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 #include <terrace/memory/chunk.h>
-#include <terrace/optimizers/format.h>
+#include <terrace/optimizers/formats/format.h>
 
 namespace terrace {
 

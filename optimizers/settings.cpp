@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <terrace/optimizers/codecs.h>
+#include <terrace/optimizers/formats/codecs.h>
 
 namespace terrace {
 namespace {

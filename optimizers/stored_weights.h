@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <functional>
 
-#include <terrace/core/tensor.h>
+#include <terrace/core/math/tensor.h>
 #include <terrace/optimizers/optimizer.h>
 
 namespace terrace {

@@ -64,7 +64,7 @@ unpack=(examples/lm/unpack/{data_stream,gzip_absent,zstd_absent}.cpp)
 regex=regex_absent pcre=
 if pkg-config --exists libpcre2-8; then regex=regex_pcre2 pcre=-lpcre2-8; fi
 fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offload/{store_index,stripes}.cpp
-fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/unicode.cpp "${core[@]}"
+fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/words/unicode.cpp "${core[@]}"
 mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' ! -name sentencepiece.cpp | sort)
 fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,json_mutator,plain_checksum,plain_io_engine}.cpp \
   examples/lm/{activation_name,adapter_config,config_reader,corpus,corpus_file,family,harmless_keys,model_config,model_dir,rope_scaling,token_scan}.cpp \

@@ -276,7 +276,7 @@ PLANTED = {  # lines with a fault, each with the text of the error; and a line w
     "    terrace train --set train.stepz=1": "no key",
     "    [train]\n    stepz = 1": "no key",
     "`train.stepz`": "no key",
-    "# A heading\n[a](#a-heading), `core/error.h`, `{core,memory}/*.h`, `--steps`, `train.steps`, `page_checks.py`": "",
+    "# A heading\n[a](#a-heading), `core/base/error.h`, `{core,memory}/*.h`, `--steps`, `train.steps`, `page_checks.py`": "",
     "    terrace launch -n 2 -- train --steps 1 --set train.steps=1 && mpirun --oversubscribe terrace bench nvme DIR --op read": "",
     "    [train]\n    steps = 1": "",
 }

@@ -1,23 +1,10 @@
 #!/usr/bin/env bash
-# Checks the sources: dependencies point only downward, formatting, excerpts and names in the pages, no stray files.
+# Checks the sources: includes point only downward, formatting, excerpts and names in the pages, no stray files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 status=0
 
-# A folder includes only itself and lower folders; optimizers and offload are on one level and do not include each other.
-declare -A allowed=(
-  [core]='core' [memory]='core|memory' [offload]='core|memory|offload' [optimizers]='core|memory|optimizers'
-  [parallel]='core|memory|offload|optimizers|parallel' [bench]='core|memory|offload|optimizers|parallel|bench'
-)
-for folder in "${!allowed[@]}"; do
-  if grep -rnE '#include [<"]terrace/' "$folder" --include='*.h' --include='*.cpp' --include='*.inl' --include='*.cu' |
-    grep -vE "#include [<\"]terrace/(${allowed[$folder]})/"; then
-    echo "error: $folder/ includes upward (allowed: ${allowed[$folder]})" >&2
-    status=1
-  fi
-done
-
-# The library names settings (core/refused_setting.h); only the program has flags.
+# The library names settings (core/base/refused_setting.h); only the program has flags.
 if grep -rnE '"[^"]*--[a-z]' core memory offload optimizers parallel --include='*.h' --include='*.cpp' --include='*.inl' --include='*.cu' |
   grep -vE '^[^:]*:[0-9]*: *//'; then
   echo 'error: a text of the library names a flag of the command line (write the setting in backquotes)' >&2
@@ -32,11 +19,13 @@ if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then
 fi
 
 if command -v python3 >/dev/null; then
+  python3 -B tests/room_checks.py --self-test || status=1
+  python3 -B tests/room_checks.py || { echo 'error: the includes above point upward' >&2; status=1; }
   python3 -B tests/tour_excerpts.py || status=1
   python3 -B tests/page_checks.py --self-test || status=1
   python3 -B tests/page_checks.py || { echo 'error: the pages above name what does not exist' >&2; status=1; }
 else
-  echo 'skipped: there is no python3, so the pages are not compared with the sources'
+  echo 'skipped: there is no python3, so neither includes nor pages are checked'
 fi
 
 if command -v clang-format >/dev/null; then

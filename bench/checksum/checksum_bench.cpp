@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include <terrace/offload/checksum_kernels.h>
+#include <terrace/offload/store/checksum_kernels.h>
 
 namespace {
 

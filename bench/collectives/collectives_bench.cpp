@@ -17,10 +17,10 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/memory_resource.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/parallel/comm/mpi.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/memory_resource.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/parallel/comm/mpi/mpi.h>
 
 namespace {
 

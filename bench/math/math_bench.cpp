@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/math.h>
-#include <terrace/core/philox.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/math/math.h>
+#include <terrace/core/math/philox.h>
 
 namespace {
 

@@ -2,7 +2,7 @@
 
 namespace terrace::cpu {
 namespace {
-constexpr std::int64_t kBlock = 16384;  // elements per task
+constexpr std::int64_t kActivationBlock = 16384;  // elements per task
 }
 
 void activation(Compute compute, Activation kind, TensorView y, TensorView x) {
@@ -12,7 +12,7 @@ void activation(Compute compute, Activation kind, TensorView y, TensorView x) {
     const T* const in = raw<T>(x);
     if (inputs_of(kind) == 1) {
       const auto gelu = kind == Activation::gelu_tanh ? kernels.gelu : kernels.gelu_erf;
-      blocks(compute.pool, y.elements(), kBlock,
+      blocks(compute.pool, y.elements(), kActivationBlock,
              [&](std::int64_t begin, std::int64_t end) { gelu(out + begin, in + begin, end - begin); });
       return;
     }
@@ -33,7 +33,7 @@ void activation_grad(Compute compute, Activation kind, TensorView dx, TensorView
     const T *const d = raw<T>(dy), *const in = raw<T>(x);
     if (inputs_of(kind) == 1) {
       const auto gelu_grad = kind == Activation::gelu_tanh ? kernels.gelu_grad : kernels.gelu_erf_grad;
-      blocks(compute.pool, dx.elements(), kBlock,
+      blocks(compute.pool, dx.elements(), kActivationBlock,
              [&](std::int64_t begin, std::int64_t end) { gelu_grad(out + begin, d + begin, in + begin, end - begin); });
       return;
     }

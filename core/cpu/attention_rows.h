@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include <terrace/core/cpu/compute.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cpu {
 

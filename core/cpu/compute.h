@@ -12,8 +12,8 @@
 #include <type_traits>
 
 #include <terrace/core/cpu/kernels.h>
-#include <terrace/core/tensor.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/math/tensor.h>
 
 namespace terrace::cpu {
 

@@ -1,9 +1,9 @@
 // Math on the CPU: each call checks its operands, then enqueues the operation of core/cpu/ops.h.
-#include <terrace/core/block8.h>
 #include <terrace/core/cpu/ops.h>
-#include <terrace/core/math.h>
-#include <terrace/core/math_arguments.h>
-#include <terrace/core/narrow.h>
+#include <terrace/core/math/block8.h>
+#include <terrace/core/math/math.h>
+#include <terrace/core/math/math_arguments.h>
+#include <terrace/core/math/narrow.h>
 
 namespace terrace {
 namespace {

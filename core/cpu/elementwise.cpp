@@ -4,13 +4,13 @@
 
 namespace terrace::cpu {
 namespace {
-constexpr std::int64_t kBlock = 32768;  // elements per task
+constexpr std::int64_t kElementwiseBlock = 32768;  // elements per task
 }
 
 void add(Compute compute, TensorView y, TensorView x, TensorView r) {
   for_dtype(y.dtype, [&]<class T>() {
     const auto& kernels = kernels_for<T>(compute.kernels);
-    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    blocks(compute.pool, y.elements(), kElementwiseBlock, [&](std::int64_t begin, std::int64_t end) {
       kernels.add(raw<T>(y) + begin, raw<T>(x) + begin, raw<T>(r) + begin, end - begin);
     });
   });
@@ -29,7 +29,7 @@ void scale(Compute compute, TensorView y, TensorView x, TensorView gain, Accumul
 
 void multiply(Compute compute, TensorView y, TensorView x, double factor) {
   for_dtype(y.dtype, [&]<class T>() {
-    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    blocks(compute.pool, y.elements(), kElementwiseBlock, [&](std::int64_t begin, std::int64_t end) {
       kernels_for<T>(compute.kernels).multiply(raw<T>(y) + begin, raw<T>(x) + begin, end - begin, static_cast<Acc<T>>(factor));
     });
   });
@@ -37,7 +37,7 @@ void multiply(Compute compute, TensorView y, TensorView x, double factor) {
 
 void soft_cap(Compute compute, TensorView y, TensorView x, double cap) {
   for_dtype(y.dtype, [&]<class T>() {
-    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    blocks(compute.pool, y.elements(), kElementwiseBlock, [&](std::int64_t begin, std::int64_t end) {
       kernels_for<T>(compute.kernels)
           .soft_cap(raw<T>(y) + begin, raw<T>(x) + begin, end - begin, Acc<T>{1}, static_cast<Acc<T>>(cap));
     });
@@ -46,7 +46,7 @@ void soft_cap(Compute compute, TensorView y, TensorView x, double cap) {
 
 void soft_cap_grad(Compute compute, TensorView dx, TensorView dy, TensorView y, double cap) {
   for_dtype(y.dtype, [&]<class T>() {
-    blocks(compute.pool, y.elements(), kBlock, [&](std::int64_t begin, std::int64_t end) {
+    blocks(compute.pool, y.elements(), kElementwiseBlock, [&](std::int64_t begin, std::int64_t end) {
       kernels_for<T>(compute.kernels)
           .soft_cap_grad(raw<T>(dx) + begin, raw<T>(dy) + begin, raw<T>(y) + begin, end - begin, Acc<T>{1},
                          static_cast<Acc<T>>(cap));
@@ -57,7 +57,7 @@ void soft_cap_grad(Compute compute, TensorView dx, TensorView dy, TensorView y, 
 void convert(Compute compute, TensorView y, TensorView x, Accumulate accumulate) {
   const auto kernel = convert_kernel(compute.kernels, y.dtype, x.dtype, accumulate == Accumulate::yes);
   const auto to = static_cast<std::int64_t>(size_of(y.dtype)), from = static_cast<std::int64_t>(size_of(x.dtype));
-  blocks(compute.pool, y.elements(), kBlock,
+  blocks(compute.pool, y.elements(), kElementwiseBlock,
          [&](std::int64_t begin, std::int64_t end) { kernel(y.data + begin * to, x.data + begin * from, end - begin); });
 }
 
@@ -72,7 +72,7 @@ void columns(Compute compute, TensorView y, std::int64_t first_y, TensorView x, 
 }
 
 void zero(Compute compute, TensorView y) {
-  blocks(compute.pool, static_cast<std::int64_t>(y.bytes()), kBlock * 4,
+  blocks(compute.pool, static_cast<std::int64_t>(y.bytes()), kElementwiseBlock * 4,
          [&](std::int64_t begin, std::int64_t end) { std::memset(y.data + begin, 0, static_cast<std::size_t>(end - begin)); });
 }
 

@@ -1,6 +1,6 @@
 // The kernel table for AVX-512 F, BW, DQ, VL. Compiled with its own options; see core/CMakeLists.txt.
 #include <terrace/core/cpu/kernels.h>
-#include <terrace/core/fp16_bits.h>
+#include <terrace/core/math/fp16_bits.h>
 
 #include <terrace/core/cpu/kernels.inl>
 

@@ -1,9 +1,9 @@
 // The CPU operations as plain functions: arguments are already checked, work runs on the calling thread and the pool.
-// The meaning of each is in core/math.h.
+// The meaning of each is in core/math/math.h.
 #pragma once
 
 #include <terrace/core/cpu/compute.h>
-#include <terrace/core/math_arguments.h>
+#include <terrace/core/math/math_arguments.h>
 
 namespace terrace::cpu {
 

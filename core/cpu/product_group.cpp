@@ -1,4 +1,4 @@
-#include <terrace/core/product_group.h>
+#include <terrace/core/math/product_group.h>
 
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>

@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace::cpu {
 namespace {

@@ -1,4 +1,4 @@
-// Softmaxes of rows whose scores lie in parts (core/math.h): the scores that a query sees are copied side by side, in the
+// Softmaxes of rows whose scores lie in parts (core/math/math.h): the scores that a query sees are copied side by side, in the
 // arithmetic type, and the results are written back to their places.
 #include <terrace/core/cpu/attention_rows.h>
 #include <terrace/core/cpu/ops.h>

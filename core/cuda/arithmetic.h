@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include <terrace/core/cuda/lane.h>
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 
 namespace terrace::cuda {
 

@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/cuda_error.h>
-#include <terrace/core/error.h>
 
 namespace terrace::cuda {
 namespace {

@@ -14,8 +14,8 @@
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/cuda/workspace.h>
-#include <terrace/core/math.h>
-#include <terrace/core/memory_resource.h>
+#include <terrace/core/device/memory_resource.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

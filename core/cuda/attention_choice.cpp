@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/notice.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/notice.h>
 
 namespace terrace::cuda {
 namespace {

@@ -17,8 +17,8 @@
 #include <string>
 
 #include <terrace/core/cuda/recorded_algorithms.h>
-#include <terrace/core/dtype.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/dtype.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

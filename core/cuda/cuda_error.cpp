@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/notice.h>
+#include <terrace/core/base/notice.h>
 
 namespace terrace {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/runtime.h>
-#include <terrace/core/error.h>
 
 namespace terrace {
 

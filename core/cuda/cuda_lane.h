@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <string>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/cuda_products.h>
 #include <terrace/core/cuda/lane.h>
-#include <terrace/core/error.h>
 
 namespace terrace::cuda {
 

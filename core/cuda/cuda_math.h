@@ -6,9 +6,9 @@
 #include <functional>
 #include <memory>
 
-#include <terrace/core/cuda.h>
 #include <terrace/core/cuda/runtime.h>
-#include <terrace/core/math.h>
+#include <terrace/core/device/cuda.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace {
 

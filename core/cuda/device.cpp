@@ -8,7 +8,7 @@
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
 #include <terrace/core/cuda/stream.h>
-#include <terrace/core/pci.h>
+#include <terrace/core/machine/pci.h>
 
 namespace terrace {
 namespace {

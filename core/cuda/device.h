@@ -1,5 +1,5 @@
-// The CUDA device on a given runtime. Programs use make_cuda_device() of core/cuda.h, which loads the module; the module calls
-// this with the real runtime and the CUDA math. Tests call it with a fake runtime.
+// The CUDA device on a given runtime. Programs use make_cuda_device() of core/device/cuda.h, which loads the module; the module
+// calls this with the real runtime and the CUDA math. Tests call it with a fake runtime.
 //
 // Owner:   as make_cuda_device(). Memory of the device keeps the runtime alive.
 // Threads: any.
@@ -8,10 +8,10 @@
 
 #include <memory>
 
-#include <terrace/core/cuda.h>
 #include <terrace/core/cuda/cuda_math.h>
 #include <terrace/core/cuda/pieces.h>
 #include <terrace/core/cuda/runtime.h>
+#include <terrace/core/device/cuda.h>
 
 namespace terrace {
 

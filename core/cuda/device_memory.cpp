@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/units.h>
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
-#include <terrace/core/units.h>
 
 namespace terrace {
 namespace {

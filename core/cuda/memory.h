@@ -11,7 +11,7 @@
 
 #include <terrace/core/cuda/pieces.h>
 #include <terrace/core/cuda/runtime.h>
-#include <terrace/core/memory_resource.h>
+#include <terrace/core/device/memory_resource.h>
 
 namespace terrace {
 

@@ -1,10 +1,10 @@
 // The entry of the CUDA module.
 #include <memory>
 
-#include <terrace/core/cuda.h>
 #include <terrace/core/cuda/cuda_math.h>
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/cuda/real_runtime.h>
+#include <terrace/core/device/cuda.h>
 
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {

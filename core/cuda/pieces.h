@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace {
 

@@ -9,12 +9,12 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/notice.h>
+#include <terrace/core/base/units.h>
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
-#include <terrace/core/memlock.h>
-#include <terrace/core/notice.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/core/units.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/machine/memlock.h>
 
 namespace terrace {
 namespace {

@@ -32,8 +32,8 @@
 #include <terrace/core/cuda/profiler.h>
 #include <terrace/core/cuda/runtime.h>
 #include <terrace/core/cuda/work_queue.h>
-#include <terrace/core/device.h>
-#include <terrace/core/stream_range.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/stream_range.h>
 
 namespace terrace {
 

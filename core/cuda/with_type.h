@@ -6,7 +6,7 @@
 #include <stdexcept>
 
 #include <terrace/core/cuda/arithmetic.h>
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 
 namespace terrace::cuda {
 

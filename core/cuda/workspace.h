@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <terrace/core/cuda/kernels/fault.h>
-#include <terrace/core/device.h>
+#include <terrace/core/device/device.h>
 
 namespace terrace::cuda {
 

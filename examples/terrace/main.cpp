@@ -9,14 +9,14 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/terrace/command_line.h>
-#include <terrace/examples/terrace/commands.h>
-#include <terrace/examples/terrace/commit_signal.h>
-#include <terrace/examples/terrace/doctor.h>
-#include <terrace/examples/terrace/launched.h>
-#include <terrace/examples/terrace/options.h>
-#include <terrace/examples/terrace/rank_pipe.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/base/commit_signal.h>
+#include <terrace/examples/terrace/base/launched.h>
+#include <terrace/examples/terrace/cli/command_line.h>
+#include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/commands/doctor.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/ranks/rank_pipe.h>
 #include <terrace/examples/terrace/trainer.h>
 
 namespace {

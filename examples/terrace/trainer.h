@@ -1,10 +1,10 @@
 // terrace train: the training loop, from top to bottom. Read this first; it uses everything else.
 //
-// Threads: one (the rank thread). Errors: see Engine; the exit codes of core/error.h.
+// Threads: one (the rank thread). Errors: see Engine; the exit codes of core/base/error.h.
 #pragma once
 
-#include <terrace/core/error.h>
-#include <terrace/examples/terrace/run_config.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/config/run_config.h>
 
 namespace terrace::cli {
 

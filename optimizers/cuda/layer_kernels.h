@@ -8,10 +8,10 @@
 #include <cstdint>
 
 #include <terrace/core/cuda/kernels/sums.h>
-#include <terrace/optimizers/adafactor.h>
 #include <terrace/optimizers/cuda/update_kernel.h>
-#include <terrace/optimizers/lamb.h>
-#include <terrace/optimizers/muon.h>
+#include <terrace/optimizers/layerwise/adafactor.h>
+#include <terrace/optimizers/layerwise/lamb.h>
+#include <terrace/optimizers/layerwise/muon.h>
 
 namespace terrace::cuda {
 

@@ -1,5 +1,5 @@
-// The update of a chunk as a GPU kernel: optimizers/elementwise.h on a Lane (core/cuda/lane.h), with the same rules, roundings
-// and codes, so with the same bits. Compiled without contraction (optimizers/cuda/CMakeLists.txt).
+// The update of a chunk as a GPU kernel: optimizers/loops/elementwise.h on a Lane (core/cuda/lane.h), with the same rules,
+// roundings and codes, so with the same bits. Compiled without contraction (optimizers/cuda/CMakeLists.txt).
 //
 // A thread block takes a tile of 1,024 elements as four adjacent rows of 256. A row is a block of 8-bit states, whose greatest
 // magnitude the threads find together.
@@ -16,10 +16,10 @@
 #include <type_traits>
 
 #include <terrace/core/cuda/lane.h>
-#include <terrace/optimizers/bf16_bits.h>
-#include <terrace/optimizers/dynamic8_map.h>
+#include <terrace/optimizers/formats/bf16_bits.h>
+#include <terrace/optimizers/formats/dynamic8_map.h>
+#include <terrace/optimizers/formats/random_half.h>
 #include <terrace/optimizers/optimizer.h>
-#include <terrace/optimizers/random_half.h>
 
 namespace terrace::cuda {
 

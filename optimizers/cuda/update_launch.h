@@ -11,7 +11,7 @@
 #include <terrace/core/cuda/arithmetic.h>
 #include <terrace/optimizers/check_update.h>
 #include <terrace/optimizers/cuda/update_kernel.h>
-#include <terrace/optimizers/rules.h>
+#include <terrace/optimizers/rules/rules.h>
 
 namespace terrace::cuda {
 

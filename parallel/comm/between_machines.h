@@ -15,7 +15,7 @@
 #include <functional>
 #include <vector>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/comm/machines.h>
 

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/device.h>
+#include <terrace/core/device/device.h>
 #include <terrace/parallel/comm/call.h>
 #include <terrace/parallel/comm/machines.h>
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/comm/fold_kernels.h>
 
 namespace terrace {

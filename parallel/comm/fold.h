@@ -14,8 +14,8 @@
 #include <span>
 #include <string>
 
-#include <terrace/core/block8.h>
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/block8.h>
+#include <terrace/core/math/dtype.h>
 
 namespace terrace {
 

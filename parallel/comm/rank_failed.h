@@ -4,7 +4,7 @@
 // Owner:   a value. Threads: any.
 #pragma once
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 

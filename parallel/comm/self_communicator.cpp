@@ -3,8 +3,8 @@
 #include <string>
 #include <utility>
 
-#include <terrace/core/error.h>
-#include <terrace/core/math.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/math/math.h>
 #include <terrace/parallel/comm/communicator.h>
 
 namespace terrace {

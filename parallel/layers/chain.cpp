@@ -1,17 +1,17 @@
-#include <terrace/parallel/layers/attention.h>
+#include <terrace/parallel/layers/attention/attention.h>
+#include <terrace/parallel/layers/attention/grid_attention.h>
+#include <terrace/parallel/layers/attention/ring_attention.h>
+#include <terrace/parallel/layers/attention/two_rings.h>
+#include <terrace/parallel/layers/attention/ulysses.h>
+#include <terrace/parallel/layers/attention/ulysses_ring.h>
 #include <terrace/parallel/layers/chain.h>
-#include <terrace/parallel/layers/embedding.h>
-#include <terrace/parallel/layers/grid_attention.h>
-#include <terrace/parallel/layers/grid_mlp.h>
-#include <terrace/parallel/layers/head.h>
-#include <terrace/parallel/layers/mlp.h>
-#include <terrace/parallel/layers/moe.h>
-#include <terrace/parallel/layers/ring_attention.h>
-#include <terrace/parallel/layers/skip.h>
-#include <terrace/parallel/layers/tiled_mlp.h>
-#include <terrace/parallel/layers/two_rings.h>
-#include <terrace/parallel/layers/ulysses.h>
-#include <terrace/parallel/layers/ulysses_ring.h>
+#include <terrace/parallel/layers/ends/embedding.h>
+#include <terrace/parallel/layers/ends/head.h>
+#include <terrace/parallel/layers/mlp/grid_mlp.h>
+#include <terrace/parallel/layers/mlp/mlp.h>
+#include <terrace/parallel/layers/mlp/moe.h>
+#include <terrace/parallel/layers/mlp/tiled_mlp.h>
+#include <terrace/parallel/layers/parts/skip.h>
 
 namespace terrace::layers {
 namespace {

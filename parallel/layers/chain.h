@@ -9,8 +9,8 @@
 // Errors:  as transformer.h.
 #pragma once
 
-#include <terrace/parallel/layer.h>
-#include <terrace/parallel/layers/transformer.h>
+#include <terrace/parallel/layers/parts/transformer.h>
+#include <terrace/parallel/model/layer.h>
 
 namespace terrace::layers {
 

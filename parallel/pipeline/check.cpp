@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/done_table.h>
 
 namespace terrace::pipeline {

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 

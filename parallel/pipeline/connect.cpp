@@ -11,8 +11,8 @@
 #include <tuple>
 #include <utility>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/cut_edges.h>
 #include <terrace/parallel/pipeline/done_table.h>

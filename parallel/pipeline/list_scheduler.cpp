@@ -7,7 +7,7 @@
 #include <optional>
 #include <tuple>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/pipeline/done_table.h>
 
 namespace terrace::pipeline {

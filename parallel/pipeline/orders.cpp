@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace::pipeline {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/orders.h>
 
 namespace terrace::pipeline {

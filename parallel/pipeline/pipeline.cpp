@@ -7,8 +7,8 @@
 #include <set>
 #include <string>
 
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 #include <terrace/parallel/pipeline/forwards.h>
 
 namespace terrace::pipeline {

@@ -8,11 +8,11 @@
 #include <span>
 #include <vector>
 
+#include <terrace/parallel/mesh/pipeline_parallel.h>
+#include <terrace/parallel/model/skips.h>
 #include <terrace/parallel/pipeline/connect.h>
 #include <terrace/parallel/pipeline/schedule.h>
-#include <terrace/parallel/pipeline_parallel.h>
-#include <terrace/parallel/program.h>
-#include <terrace/parallel/skips.h>
+#include <terrace/parallel/program/program.h>
 
 namespace terrace::pipeline {
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <sstream>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace::pipeline {
 namespace {

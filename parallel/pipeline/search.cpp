@@ -6,7 +6,7 @@
 #include <optional>
 #include <set>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <terrace/core/targets.h>
+#include <terrace/core/math/targets.h>
 #include <terrace/parallel/train/documents.h>
 
 namespace terrace {

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/parallel/context_parallel.h>
+#include <terrace/parallel/mesh/context_parallel.h>
 
 namespace terrace {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/parallel/step_map.h>
+#include <terrace/parallel/map/step_map.h>
 
 namespace terrace {
 

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include <terrace/core/targets.h>
+#include <terrace/core/math/targets.h>
 
 namespace terrace {
 namespace {

@@ -18,7 +18,7 @@ void end_targets(std::span<const std::int32_t> numbers, std::size_t positions, s
 // Does the same for each separator, including one that is the last token of a sequence.
 void end_targets_at(std::span<const std::int32_t> tokens, std::int32_t separator, std::span<std::int32_t> targets);
 // Marks padding: the positions after the token that is the last target of their document, and all positions of a document
-// without targets. Their targets become kPadding (core/targets.h).
+// without targets. Their targets become kPadding (core/math/targets.h).
 void mark_padding(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> targets);
 // Writes for each position the position where its document begins, as Documents needs them.
 void find_begins(std::span<const std::int32_t> numbers, std::size_t positions, std::span<std::int32_t> begins);

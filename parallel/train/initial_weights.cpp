@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <terrace/core/philox.h>
+#include <terrace/core/math/philox.h>
 
 namespace terrace {
 namespace {

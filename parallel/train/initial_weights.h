@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include <terrace/parallel/compute.h>
+#include <terrace/parallel/run/compute.h>
 
 namespace terrace {
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/json_text.h>
+#include <terrace/core/base/json_text.h>
 
 namespace terrace {
 

@@ -23,10 +23,10 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/optimizers/loss_scale.h>
 #include <terrace/parallel/comm/agree.h>
-#include <terrace/parallel/engine.h>
+#include <terrace/parallel/run/engine.h>
 #include <terrace/parallel/train/batch.h>
 #include <terrace/parallel/train/deal.h>
 #include <terrace/parallel/train/progress.h>

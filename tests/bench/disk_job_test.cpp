@@ -1,6 +1,6 @@
 // What is promised: every block is moved exactly once, whatever the shape; what the file holds afterwards is known to the byte;
 // and a byte that somebody else changed is found, by an error that ends the pass with nothing in flight.
-#include <terrace/bench/disk_job.h>
+#include <terrace/bench/disk/disk_job.h>
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -10,9 +10,9 @@
 
 #include <filesystem>
 
-#include <terrace/core/error.h>
-#include <terrace/core/memory_resource.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/device/memory_resource.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace::bench {

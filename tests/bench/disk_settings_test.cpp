@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/bench/disk_config.h>
-#include <terrace/bench/sweep.h>
+#include <terrace/bench/disk/disk_config.h>
+#include <terrace/bench/disk/sweep.h>
 
 namespace terrace::bench {
 namespace {

@@ -1,6 +1,6 @@
 // What is promised: whatever a disk does wrong, a worker ends with nothing in flight, and says what it was; and a stop ends it
 // early.
-#include <terrace/bench/disk_worker.h>
+#include <terrace/bench/disk/disk_worker.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 
 namespace terrace::bench {

@@ -1,6 +1,6 @@
 // What is promised: one flipped bit anywhere, a page of another place and a page of an earlier generation are found, and
 // nothing that is right is called wrong.
-#include <terrace/bench/pattern.h>
+#include <terrace/bench/disk/pattern.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

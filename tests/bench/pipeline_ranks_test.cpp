@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/bench/paced_model.h>
-#include <terrace/bench/pipeline_ranks.h>
+#include <terrace/bench/ranks/paced_model.h>
+#include <terrace/bench/ranks/pipeline_ranks.h>
 #include <terrace/parallel/pipeline/orders.h>
-#include <terrace/parallel/ranks_simulator.h>
+#include <terrace/parallel/plan/ranks_simulator.h>
 
 namespace terrace::bench {
 namespace {

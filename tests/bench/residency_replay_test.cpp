@@ -1,6 +1,6 @@
 // What is promised: a replay counts what a cache of that size does, Belady's policy never reads more than any other order of
 // evictions could, and a trace survives being written and read.
-#include <terrace/bench/residency_bench.h>
+#include <terrace/bench/disk/residency_bench.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/support/environment.h>
 
 namespace terrace::bench {

@@ -1,5 +1,5 @@
 // What is promised: the loops that stand for a limit really move what they are counted for, and change what an update changes.
-#include <terrace/bench/stream_kernels.h>
+#include <terrace/bench/compute/stream_kernels.h>
 
 #include <gtest/gtest.h>
 

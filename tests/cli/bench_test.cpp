@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include <terrace/core/cuda.h>
+#include <terrace/core/device/cuda.h>
 
 #include "cli_test.h"
 #include "private_mount.h"

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/text_file.h>
 
 #include "cli_test.h"
 

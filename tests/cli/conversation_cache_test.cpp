@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include <terrace/core/files.h>
+#include <terrace/core/base/files.h>
 
 #include "cli_test.h"
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include <terrace/offload/store_index.h>
+#include <terrace/offload/store/store_index.h>
 
 #include "cli_test.h"
 #include "forbidden_call.h"

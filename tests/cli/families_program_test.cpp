@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/models/family.h>
 
 #include "cli_test.h"
 #include "safetensors_file.h"

@@ -5,7 +5,7 @@
 #include <map>
 #include <regex>
 
-#include <terrace/core/machine.h>
+#include <terrace/core/machine/machine.h>
 
 #include "cli_test.h"
 

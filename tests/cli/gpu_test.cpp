@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/machine.h>
+#include <terrace/core/machine/machine.h>
 
 #include "cli_test.h"
 

@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/files.h>
+#include <terrace/core/base/files.h>
 #include <terrace/tests/support/environment.h>
 
 #include "cli_test.h"

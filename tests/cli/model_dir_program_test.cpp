@@ -5,7 +5,7 @@
 #include <csignal>
 #include <fstream>
 
-#include <terrace/core/files.h>
+#include <terrace/core/base/files.h>
 
 #include "forbidden_call.h"
 #include "on_ranks.h"

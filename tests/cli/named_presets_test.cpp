@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/text_file.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/text_file.h>
+#include <terrace/core/base/units.h>
 
 #include "cli_test.h"
 

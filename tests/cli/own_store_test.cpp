@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/file_lock.h>
-#include <terrace/core/files.h>
-#include <terrace/offload/store_index.h>
+#include <terrace/core/base/file_lock.h>
+#include <terrace/core/base/files.h>
+#include <terrace/offload/store/store_index.h>
 
 #include "cli_test.h"
 

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 #include <terrace/tests/support/environment.h>
 
 #include "drawn_run.h"

@@ -1,5 +1,5 @@
-// What every device promises: streams, events and memory (core/device.h).
-#include <terrace/core/device.h>
+// What every device promises: streams, events and memory (core/device/device.h).
+#include <terrace/core/device/device.h>
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/core/thread_pool.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/support/test_device.h>
 
 namespace terrace::test {

@@ -1,11 +1,11 @@
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 

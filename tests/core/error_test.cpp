@@ -1,5 +1,5 @@
-#include <terrace/core/error.h>
-#include <terrace/core/refused_setting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/refused_setting.h>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <terrace/core/event.h>
+#include <terrace/core/device/event.h>
 
 #include <gtest/gtest.h>
 

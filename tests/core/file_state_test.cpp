@@ -1,5 +1,5 @@
 // What is promised: all bytes are read or none, and another file or other bytes have another state.
-#include <terrace/core/file_state.h>
+#include <terrace/core/base/file_state.h>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,8 +9,8 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/files.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/files.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace {

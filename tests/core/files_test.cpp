@@ -1,6 +1,6 @@
 // What is promised: opening a file never waits and never takes anything else for a file; a temporary file is always new.
-#include <terrace/core/files.h>
-#include <terrace/core/folders.h>
+#include <terrace/core/base/files.h>
+#include <terrace/core/base/folders.h>
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace {

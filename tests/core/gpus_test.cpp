@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <fstream>
 
-#include <terrace/core/cuda.h>
-#include <terrace/core/error.h>
-#include <terrace/core/pci.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/device/cuda.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/machine/pci.h>
 
 namespace terrace::test {
 namespace {

@@ -1,4 +1,4 @@
-#include <terrace/core/host_copy.h>
+#include <terrace/core/device/host_copy.h>
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include <terrace/core/machine.h>
+#include <terrace/core/machine/machine.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -8,10 +8,10 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/device.h>
-#include <terrace/core/error.h>
-#include <terrace/core/profile_algorithms.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/profile/profile_algorithms.h>
 
 namespace terrace {
 namespace {

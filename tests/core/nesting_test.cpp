@@ -1,12 +1,12 @@
 // What is promised: a text that is nested deeper than any of terrace's files is refused before a parser sees it, and brackets
 // and points in strings and comments are no nesting.
-#include <terrace/core/nesting.h>
+#include <terrace/core/base/nesting.h>
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include <terrace/core/philox.h>
+#include <terrace/core/math/philox.h>
 
 #include <gtest/gtest.h>
 

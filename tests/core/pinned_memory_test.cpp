@@ -1,4 +1,4 @@
-#include <terrace/core/memory_resource.h>
+#include <terrace/core/device/memory_resource.h>
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/device/thread_pool.h>
 
 namespace terrace {
 

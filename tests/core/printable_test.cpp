@@ -1,9 +1,9 @@
 // What is promised: a text from a file reaches a terminal without control characters, as UTF-8, and no longer than a line.
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/text_file.h>
 
 namespace terrace {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <cstdlib>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/device.h>
-#include <terrace/core/error.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 
 namespace terrace::test {
 

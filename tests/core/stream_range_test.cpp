@@ -1,11 +1,11 @@
 // Ranges of streams, as a profiler beside the CUDA runtime gets them.
-#include <terrace/core/stream_range.h>
+#include <terrace/core/device/stream_range.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <terrace/core/cuda/stream.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/support/fake_profiler.h>
 #include <terrace/tests/support/test_device.h>
 

@@ -1,4 +1,4 @@
-#include <terrace/core/tensor.h>
+#include <terrace/core/math/tensor.h>
 
 #include <gtest/gtest.h>
 

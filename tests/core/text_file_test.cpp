@@ -1,6 +1,6 @@
 // What is promised: a file comes whole or with a reason, and goes whole or leaves the one before; what is no UTF-8 is told from
 // what is.
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/text_file.h>
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,7 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace {

@@ -1,4 +1,4 @@
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/core/cores.h>
+#include <terrace/core/machine/cores.h>
 
 namespace terrace {
 namespace {

@@ -1,12 +1,12 @@
-#include <terrace/core/machine.h>
+#include <terrace/core/machine/machine.h>
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <fstream>
 
-#include <terrace/core/cores.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/machine/cores.h>
 
 namespace terrace {
 namespace {

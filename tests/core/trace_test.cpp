@@ -1,4 +1,4 @@
-#include <terrace/core/trace.h>
+#include <terrace/core/base/trace.h>
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 namespace {

@@ -1,8 +1,8 @@
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace {
 

@@ -4,8 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/cudnn/attention_record.h>
-#include <terrace/core/error.h>
 
 #include "attention_fixture.h"
 #include "emulated_gpu.h"

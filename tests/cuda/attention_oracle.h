@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::test {
 
 struct AttentionOracle {
-  // Everything as core/math.h lays it out. `dout` may be empty: then there is no gradient.
+  // Everything as core/math/math.h lays it out. `dout` may be empty: then there is no gradient.
   AttentionOracle(const AttentionShape& s, const std::vector<double>& qkv, const std::vector<double>& dout)
       : s_(s), qkv_(qkv), dout_(dout) {
     out.resize(size(s.batch * s.seq * s.heads * s.head_dim));

@@ -2,7 +2,7 @@
 // tests/math/matmul_test.cpp and bits_test.cpp, in the same program.)
 #include <gmock/gmock.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/math/math_fixture.h>
 #include <terrace/tests/support/fake_cublaslt.h>
 

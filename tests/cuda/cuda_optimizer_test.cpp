@@ -5,7 +5,7 @@
 
 #include <atomic>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/optimizers/test_chunk.h>
 #include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/test_device.h>

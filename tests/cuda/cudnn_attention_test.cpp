@@ -6,7 +6,7 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/math/math_fixture.h>
 #include <terrace/tests/support/fake_cudnn.h>
 

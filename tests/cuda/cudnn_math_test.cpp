@@ -2,8 +2,8 @@
 // and told in the record.
 #include <gmock/gmock.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/math.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/math/math.h>
 #include <terrace/tests/math/math_fixture.h>
 
 #include "attention_oracle.h"

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <ostream>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/cudnn/attention_graph.h>
 #include <terrace/core/cuda/cudnn/plan.h>
-#include <terrace/core/error.h>
 
 #include "described_gpu.h"
 

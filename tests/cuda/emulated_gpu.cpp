@@ -16,8 +16,8 @@
 #include <terrace/tests/support/fake_cublaslt.h>
 #endif
 #include <terrace/core/cuda/math/activation.h>
-#include <terrace/core/cuda/math/attention.h>
-#include <terrace/core/cuda/math/attention_block.h>
+#include <terrace/core/cuda/math/attention/attention.h>
+#include <terrace/core/cuda/math/attention/attention_block.h>
 #include <terrace/core/cuda/math/column_sums.h>
 #include <terrace/core/cuda/math/cross_entropy.h>
 #include <terrace/core/cuda/math/elementwise.h>

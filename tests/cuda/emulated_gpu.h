@@ -9,8 +9,8 @@
 #include <string>
 
 #include <terrace/core/cuda/cudnn/attention.h>
-#include <terrace/core/device.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
 
 namespace terrace::test {
 
@@ -28,7 +28,7 @@ struct EmulatedGpu {
   Warpgroups warpgroups = Warpgroups::right;
   std::string kernel = {};                           // forced, as by TERRACE_ATTENTION_KERNEL
   std::atomic<int>* issued_by_warpgroups = nullptr;  // counts calls of their kernels; null: not counted
-  // Told of each kernel that is launched, by its operation of core/math.h, and of each product ("matmul").
+  // Told of each kernel that is launched, by its operation of core/math/math.h, and of each product ("matmul").
   std::function<void(const char* operation)> launched = {};
   std::string algorithms = {}, machine_algorithms = {};
   std::size_t shared_bytes = 227 * 1024;  // of a block

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/optimizers/recipe_cases.h>
 #include <terrace/tests/optimizers/test_layer.h>
 #include <terrace/tests/support/emulated_lane.h>

@@ -1,7 +1,7 @@
 // What travels in fewer bytes, packed and unpacked by kernels: the CPU's bits, apart and in place. (The specification's oracle
 // is fold_test's.)
-#include <terrace/core/block8.h>
 #include <terrace/core/cuda/math/packing.h>
+#include <terrace/core/math/block8.h>
 
 #include "kernel_case.h"
 

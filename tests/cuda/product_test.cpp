@@ -1,8 +1,8 @@
 // What cuBLASLt is told of a row-major product: its own loop over columns, written out, gives the product.
 #include <terrace/core/cuda/product.h>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/recorded_algorithms.h>
-#include <terrace/core/error.h>
 #include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {

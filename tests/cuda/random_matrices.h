@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 #include <terrace/tests/support/environment.h>
 
 namespace terrace::test {

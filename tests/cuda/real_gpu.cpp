@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include <terrace/core/cuda.h>
+#include <terrace/core/device/cuda.h>
 #include <terrace/tests/support/program_device.h>
 
 #include "test_gpu.h"

@@ -3,12 +3,13 @@
 #include <stdexcept>
 #include <vector>
 
+#include <terrace/core/base/units.h>
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 #include <terrace/core/cuda/math/activation.h>
-#include <terrace/core/cuda/math/attention.h>
-#include <terrace/core/cuda/math/attention_block.h>
+#include <terrace/core/cuda/math/attention/attention.h>
+#include <terrace/core/cuda/math/attention/attention_block.h>
 #include <terrace/core/cuda/math/column_sums.h>
 #include <terrace/core/cuda/math/cross_entropy.h>
 #include <terrace/core/cuda/math/elementwise.h>
@@ -20,12 +21,11 @@
 #include <terrace/core/cuda/math/routing.h>
 #include <terrace/core/cuda/math/score_rows.h>
 #include <terrace/core/cuda/math/sums.h>
-#include <terrace/core/units.h>
 #include <terrace/memory/eviction.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
 #include <terrace/optimizers/cuda/update_launch.h>
-#include <terrace/parallel/compute.h>
-#include <terrace/parallel/walk.h>
+#include <terrace/parallel/run/compute.h>
+#include <terrace/parallel/walk/walk.h>
 #include <terrace/tests/support/fake_cuda.h>
 
 namespace terrace::test {

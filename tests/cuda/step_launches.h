@@ -10,12 +10,12 @@
 #include <map>
 #include <string>
 
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/plan/plan.h>
 
 namespace terrace::test {
 
 struct StepLaunches {
-  std::map<std::string, std::uint64_t> kernels = {};  // by operation of core/math.h; "update" is an optimizer's
+  std::map<std::string, std::uint64_t> kernels = {};  // by operation of core/math/math.h; "update" is an optimizer's
   std::uint64_t products = 0;                         // by cuBLASLt, a kernel each, or two where it splits the inner dimension
   std::uint64_t copies = 0;                           // cudaMemcpyAsync: pieces of moves, tokens, squares
   std::uint64_t events = 0;                           // cudaEventRecord

@@ -10,12 +10,12 @@
 #include <tuple>
 
 #include <terrace/core/cuda/stream.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/examples/terrace/choose_tiles.h>
-#include <terrace/examples/terrace/device.h>
-#include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/terrace/plan/choose_tiles.h>
+#include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
-#include <terrace/parallel/engine.h>
+#include <terrace/parallel/run/engine.h>
 #include <terrace/tests/support/emulated_updates.h>
 #include <terrace/tests/support/fake_cuda.h>
 #include <terrace/tests/support/folder_test.h>

@@ -16,8 +16,8 @@
 #include <cstddef>
 #include <memory>
 
-#include <terrace/core/device.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
 
 namespace terrace::test {
 

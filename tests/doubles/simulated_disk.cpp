@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include <terrace/offload/io_progress.h>
+#include <terrace/offload/io/io_progress.h>
 
 namespace terrace {
 

@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include <terrace/offload/io_engine.h>
+#include <terrace/offload/io/io_engine.h>
 
 namespace terrace {
 

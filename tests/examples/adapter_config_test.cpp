@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/adapter_config.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/models/adapter_config.h>
 #include <terrace/tests/support/folder_test.h>
 
 namespace terrace::test {

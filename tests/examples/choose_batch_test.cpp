@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/examples/terrace/choose_batch.h>
+#include <terrace/examples/terrace/plan/choose_batch.h>
 
 namespace terrace::test {
 namespace {

@@ -1,9 +1,9 @@
 // The choices made for a number of tiles, or of the head's rows, that is 0.
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/terrace/choose_tiles.h>
-#include <terrace/examples/terrace/options.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/plan/choose_tiles.h>
 
 namespace terrace::test {
 namespace {

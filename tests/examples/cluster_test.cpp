@@ -1,6 +1,6 @@
 // A cluster is a file: the shipped files are right, errors in a file are named, and a rank gets its share of its node.
-#include <terrace/examples/terrace/cluster.h>
-#include <terrace/examples/terrace/shipped_clusters.h>
+#include <terrace/examples/terrace/plan/cluster.h>
+#include <terrace/examples/terrace/plan/shipped_clusters.h>
 
 #include <fstream>
 #include <map>
@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace::cli {
 namespace {

@@ -1,12 +1,12 @@
 // Settings override each other in the order defaults < file < --set < flags, and every mistake is an Error(Exit::usage) that
 // says how to go on.
-#include <terrace/examples/terrace/command_line.h>
+#include <terrace/examples/terrace/cli/command_line.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/terrace/options.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/config/options.h>
 
 #include "scratch_folder.h"
 

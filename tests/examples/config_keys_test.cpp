@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/text_file.h>
-#include <terrace/examples/lm/model_dir.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/text_file.h>
+#include <terrace/examples/lm/models/model_dir.h>
 
 namespace terrace::test {
 namespace {

@@ -13,8 +13,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/corpus.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/data/corpus.h>
 
 #include "scratch_folder.h"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/data_form.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/data/data_form.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace::test {

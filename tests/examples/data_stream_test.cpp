@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/data_stream.h>
 #include <terrace/tests/examples/scratch_folder.h>
 #include <terrace/tests/support/packed.h>

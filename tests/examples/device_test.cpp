@@ -1,5 +1,5 @@
 // By default, the program leaves cores free for the threads that issue work to a GPU.
-#include <terrace/examples/terrace/device.h>
+#include <terrace/examples/terrace/plan/device.h>
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <terrace/examples/terrace/disk_folders.h>
+#include <terrace/examples/terrace/base/disk_folders.h>
 
 namespace terrace::cli {
 namespace {

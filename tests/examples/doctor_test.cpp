@@ -1,5 +1,5 @@
 // Every finding comes with a way to mend it, and the exit code is 4 if something required is missing.
-#include <terrace/examples/terrace/doctor.h>
+#include <terrace/examples/terrace/commands/doctor.h>
 
 #include <cstdlib>
 
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/cuda.h>
+#include <terrace/core/device/cuda.h>
 
 #include "scratch_folder.h"
 

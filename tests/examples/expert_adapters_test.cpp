@@ -3,9 +3,9 @@
 
 #include <random>
 
-#include <terrace/examples/lm/adapters.h>
-#include <terrace/examples/lm/expert_adapters.h>
-#include <terrace/examples/lm/model.h>
+#include <terrace/examples/lm/models/adapters.h>
+#include <terrace/examples/lm/models/expert_adapters.h>
+#include <terrace/examples/lm/models/model.h>
 #include <terrace/tests/support/environment.h>
 
 namespace terrace::test {

@@ -8,7 +8,7 @@
 #include <map>
 #include <set>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/support/environment.h>
 
 #include "families/mixed.h"

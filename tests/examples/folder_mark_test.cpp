@@ -1,5 +1,5 @@
 // A kill leaves an empty folder or a marked one, and a power loss does not bring a mark back.
-#include <terrace/examples/terrace/folder_mark.h>
+#include <terrace/examples/terrace/base/folder_mark.h>
 
 #include <fcntl.h>
 #include <sys/syscall.h>

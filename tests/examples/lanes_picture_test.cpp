@@ -1,10 +1,10 @@
 // Simulated and measured lanes are drawn one above the other on one axis, and end together.
-#include <terrace/examples/terrace/lanes_picture.h>
+#include <terrace/examples/terrace/plan/lanes_picture.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/trace.h>
+#include <terrace/core/base/trace.h>
 
 namespace terrace::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/core/files.h>
-#include <terrace/examples/terrace/launched.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/files.h>
+#include <terrace/examples/terrace/base/launched.h>
 
 namespace terrace::cli {
 namespace {

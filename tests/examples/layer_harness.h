@@ -10,11 +10,11 @@
 #include <random>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/core/units.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/parallel/layers/views.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/parallel/layers/parts/views.h>
 #include <terrace/tests/support/mirrored_bytes.h>
 #include <terrace/tests/support/program_device.h>
 

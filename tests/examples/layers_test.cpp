@@ -5,9 +5,9 @@
 
 #include <cstring>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/adapters.h>
-#include <terrace/parallel/layers/head.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/models/adapters.h>
+#include <terrace/parallel/layers/ends/head.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/one_in.h>
 

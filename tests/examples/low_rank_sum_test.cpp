@@ -7,8 +7,8 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/thread_pool.h>
-#include <terrace/examples/lm/low_rank_sum.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/examples/lm/weights/low_rank_sum.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,6 +1,6 @@
 // All sinks use the names of one table; event files have the bytes that TensorBoard reads; a resumed run has no step twice; a
 // failing sink never ends a run that it only watches.
-#include <terrace/examples/terrace/metrics_sinks.h>
+#include <terrace/examples/terrace/metrics/metrics_sinks.h>
 
 #include <cmath>
 #include <cstring>
@@ -12,12 +12,12 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/terrace/crc32c.h>
-#include <terrace/examples/terrace/metric_table.h>
-#include <terrace/examples/terrace/prometheus_sink.h>
-#include <terrace/examples/terrace/tensorboard_events.h>
-#include <terrace/examples/terrace/tensorboard_sink.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/base/crc32c.h>
+#include <terrace/examples/terrace/metrics/metric_table.h>
+#include <terrace/examples/terrace/metrics/prometheus_sink.h>
+#include <terrace/examples/terrace/metrics/tensorboard_events.h>
+#include <terrace/examples/terrace/metrics/tensorboard_sink.h>
 
 #include "scratch_folder.h"
 

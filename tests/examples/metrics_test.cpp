@@ -1,5 +1,5 @@
 // Every number is read back with the same bits, and a resumed run keeps exactly the steps that were done.
-#include <terrace/examples/terrace/metrics.h>
+#include <terrace/examples/terrace/metrics/metrics.h>
 
 #include <sys/resource.h>
 
@@ -14,7 +14,7 @@
 #include <csignal>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 #include "scratch_folder.h"
 

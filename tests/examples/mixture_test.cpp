@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/mixture.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/data/mixture.h>
 
 namespace terrace::lm {
 namespace {

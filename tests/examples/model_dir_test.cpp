@@ -12,14 +12,14 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/philox.h>
-#include <terrace/core/text_file.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/examples/lm/model_dir.h>
-#include <terrace/examples/lm/rope_scaling.h>
-#include <terrace/examples/lm/weight_files.h>
-#include <terrace/examples/lm/weights.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/text_file.h>
+#include <terrace/core/math/philox.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/lm/models/model_dir.h>
+#include <terrace/examples/lm/models/rope_scaling.h>
+#include <terrace/examples/lm/models/weights.h>
+#include <terrace/examples/lm/weights/weight_files.h>
 #include <terrace/tests/support/folder_test.h>
 
 namespace terrace::test {

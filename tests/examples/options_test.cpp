@@ -1,8 +1,8 @@
 // One table is the source of flags, TOML and the saved configuration; errors name what is wrong.
-#include <terrace/examples/terrace/options.h>
-#include <terrace/examples/terrace/same_settings.h>
-#include <terrace/examples/terrace/setting_flags.h>
-#include <terrace/examples/terrace/setup.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/config/same_settings.h>
+#include <terrace/examples/terrace/config/setting_flags.h>
+#include <terrace/examples/terrace/plan/setup.h>
 
 #include <set>
 
@@ -10,8 +10,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/units.h>
 
 #include "scratch_folder.h"
 

@@ -9,15 +9,15 @@
 
 #include <fmt/format.h>
 
-#include <terrace/examples/lm/model.h>
-#include <terrace/examples/terrace/cluster.h>
-#include <terrace/examples/terrace/pipeline_setup.h>
-#include <terrace/examples/terrace/plan_estimate.h>
-#include <terrace/examples/terrace/plan_pipeline.h>
-#include <terrace/examples/terrace/plan_search.h>
-#include <terrace/examples/terrace/ranks.h>
-#include <terrace/examples/terrace/setup.h>
-#include <terrace/parallel/pipeline/stage_costs.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/terrace/plan/cluster.h>
+#include <terrace/examples/terrace/plan/pipeline_setup.h>
+#include <terrace/examples/terrace/plan/plan_estimate.h>
+#include <terrace/examples/terrace/plan/plan_pipeline.h>
+#include <terrace/examples/terrace/plan/plan_search.h>
+#include <terrace/examples/terrace/plan/setup.h>
+#include <terrace/examples/terrace/ranks/ranks.h>
+#include <terrace/parallel/plan/stage_costs.h>
 
 namespace terrace::cli {
 namespace {

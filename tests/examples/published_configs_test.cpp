@@ -13,9 +13,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/examples/lm/model_dir.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/lm/models/model_dir.h>
 
 namespace terrace::test {
 namespace {

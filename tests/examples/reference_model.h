@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/examples/lm/model_config.h>
+#include <terrace/examples/lm/models/model_config.h>
 
 namespace terrace::test {
 

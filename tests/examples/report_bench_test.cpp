@@ -1,11 +1,11 @@
 // The page has no external resources; it has a bar for every test, curves for every latency, and every figure in a table. A
 // file that is not a bench's JSON is refused.
-#include <terrace/examples/terrace/report_bench.h>
+#include <terrace/examples/terrace/report/report_bench.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 #include "scratch_folder.h"
 

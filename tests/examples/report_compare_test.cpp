@@ -1,14 +1,14 @@
 // The page about several runs has every run's curve and numbers, only the settings that differ, and every name escaped.
-#include <terrace/examples/terrace/report_compare.h>
+#include <terrace/examples/terrace/report/report_compare.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/terrace/command_line.h>
-#include <terrace/examples/terrace/metrics.h>
-#include <terrace/examples/terrace/options.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/cli/command_line.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/metrics/metrics.h>
 
 #include "scratch_folder.h"
 

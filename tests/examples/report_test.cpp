@@ -1,5 +1,5 @@
 // One page without external resources has every part, and says what is missing.
-#include <terrace/examples/terrace/report.h>
+#include <terrace/examples/terrace/report/report.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,13 +8,13 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/trace.h>
-#include <terrace/examples/terrace/metrics.h>
-#include <terrace/examples/terrace/options.h>
-#include <terrace/examples/terrace/run_steps.h>
-#include <terrace/examples/terrace/svg.h>
-#include <terrace/examples/terrace/trace_window.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/trace.h>
+#include <terrace/examples/terrace/base/svg.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/metrics/metrics.h>
+#include <terrace/examples/terrace/plan/trace_window.h>
+#include <terrace/examples/terrace/report/run_steps.h>
 
 #include "scratch_folder.h"
 

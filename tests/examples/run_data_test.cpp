@@ -6,10 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/mixture.h>
-#include <terrace/examples/terrace/data_sources.h>
-#include <terrace/examples/terrace/run_data.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/data/mixture.h>
+#include <terrace/examples/terrace/data/data_sources.h>
+#include <terrace/examples/terrace/data/run_data.h>
 #include <terrace/tests/support/english_text.h>
 
 #include "scratch_folder.h"

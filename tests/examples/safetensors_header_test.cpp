@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/safetensors_header.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/weights/safetensors_header.h>
 
 namespace terrace::lm {
 namespace {

@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/safetensors.h>
-#include <terrace/examples/lm/weight_files.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/weights/safetensors.h>
+#include <terrace/examples/lm/weights/weight_files.h>
 
 #include "scratch_folder.h"
 

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/sampling.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/generate/sampling.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,6 +1,6 @@
 // Columns are fixed and never wider than the terminal; without a terminal there are no escape codes; with --json only JSON is
 // printed.
-#include <terrace/examples/terrace/screen.h>
+#include <terrace/examples/terrace/run/screen.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/examples/terrace/text_columns.h>
+#include <terrace/examples/terrace/base/text_columns.h>
 
 namespace terrace::cli {
 namespace {

@@ -12,9 +12,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/files.h>
-#include <terrace/examples/lm/token_scan.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/files.h>
+#include <terrace/examples/lm/data/token_scan.h>
 
 #include "scratch_folder.h"
 

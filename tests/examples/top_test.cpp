@@ -1,5 +1,5 @@
 // In `terrace top`, no line is wider than the terminal, all text of a run is escaped, and a run in any state gives a frame.
-#include <terrace/examples/terrace/top_frame.h>
+#include <terrace/examples/terrace/report/top_frame.h>
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -14,9 +14,9 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/examples/terrace/command_line.h>
-#include <terrace/examples/terrace/metrics.h>
-#include <terrace/examples/terrace/options.h>
+#include <terrace/examples/terrace/cli/command_line.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/metrics/metrics.h>
 
 #include "scratch_folder.h"
 

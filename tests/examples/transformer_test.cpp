@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/layers/attention.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/layers/attention/attention.h>
 #include <terrace/parallel/layers/chain.h>
 
 #include "layer_harness.h"

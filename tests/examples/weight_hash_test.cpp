@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/examples/lm/weight_hash.h>
+#include <terrace/examples/lm/weights/weight_hash.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,7 +1,7 @@
 // The store's checksum without its choice of instruction sets, for a build by one command.
 #include <xxhash.h>
 
-#include <terrace/offload/chunk_store.h>
+#include <terrace/offload/store/chunk_store.h>
 
 namespace terrace {
 

@@ -1,5 +1,5 @@
 // The fuzzers read and write with threads: what io_uring needs is not built for them.
-#include <terrace/offload/io_engine.h>
+#include <terrace/offload/io/io_engine.h>
 
 namespace terrace {
 

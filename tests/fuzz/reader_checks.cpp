@@ -9,19 +9,19 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/examples/lm/adapter_config.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/chat/chat_format.h>
-#include <terrace/examples/lm/corpus.h>
-#include <terrace/examples/lm/model_dir.h>
-#include <terrace/examples/lm/safetensors.h>
-#include <terrace/examples/lm/token_scan.h>
+#include <terrace/examples/lm/data/corpus.h>
+#include <terrace/examples/lm/data/token_scan.h>
+#include <terrace/examples/lm/models/adapter_config.h>
+#include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/tokenizer/decode_stream.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_config.h>
-#include <terrace/examples/lm/weight_files.h>
+#include <terrace/examples/lm/weights/safetensors.h>
+#include <terrace/examples/lm/weights/weight_files.h>
 #include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <terrace/offload/store_index.h>
+#include <terrace/offload/store/store_index.h>
 
 namespace terrace::test {
 

@@ -15,7 +15,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/chat_format.h>
 #include <terrace/examples/lm/chat/chat_template.h>
 #include <terrace/examples/lm/chat/exact_json.h>

@@ -17,10 +17,10 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/tokenizer/bpe_trainer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
-#include <terrace/examples/lm/tokenizer/word_counts.h>
+#include <terrace/examples/lm/tokenizer/words/word_counts.h>
 
 namespace {
 

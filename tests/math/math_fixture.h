@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/math.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/math/math.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/mirrored_bytes.h>
 #include <terrace/tests/support/program_device.h>

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/error.h>
-#include <terrace/core/math.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include <terrace/offload/checksum_kernels.h>
-#include <terrace/offload/chunk_store.h>
+#include <terrace/offload/store/checksum_kernels.h>
+#include <terrace/offload/store/chunk_store.h>
 
 namespace terrace {
 namespace {

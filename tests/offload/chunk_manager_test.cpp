@@ -7,10 +7,10 @@
 #include <random>
 #include <thread>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/stream.h>
-#include <terrace/core/error.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/offload/chunk_manager.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/offload/manager/chunk_manager.h>
 #include <terrace/tests/support/test_device.h>
 
 #include "temporary_directory.h"

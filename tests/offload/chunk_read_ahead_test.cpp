@@ -10,11 +10,11 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/files.h>
-#include <terrace/core/units.h>
-#include <terrace/offload/chunk_read_ahead.h>
-#include <terrace/offload/chunk_store.h>
-#include <terrace/offload/copy_store.h>
+#include <terrace/core/base/files.h>
+#include <terrace/core/base/units.h>
+#include <terrace/offload/store/chunk_read_ahead.h>
+#include <terrace/offload/store/chunk_store.h>
+#include <terrace/offload/store/copy_store.h>
 
 #include "pages.h"
 #include "temporary_directory.h"

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/offload/chunk_store.h>
+#include <terrace/core/base/error.h>
+#include <terrace/offload/store/chunk_store.h>
 
 #include "pages.h"
 #include "temporary_directory.h"

@@ -7,7 +7,7 @@
 #include <random>
 #include <set>
 
-#include <terrace/offload/copy_store.h>
+#include <terrace/offload/store/copy_store.h>
 
 #include "chunk_store_run.h"
 

@@ -9,7 +9,7 @@
 #include <iterator>
 #include <map>
 
-#include <terrace/offload/store_index.h>
+#include <terrace/offload/store/store_index.h>
 #include <terrace/tests/support/faulty_files.h>
 
 #include "chunk_store_run.h"

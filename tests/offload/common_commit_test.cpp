@@ -1,7 +1,7 @@
 // The stores of a run's ranks, of which one may have committed once more than another.
 #include <gmock/gmock.h>
 
-#include <terrace/offload/common_commit.h>
+#include <terrace/offload/store/common_commit.h>
 
 #include "chunk_store_run.h"
 

@@ -9,8 +9,8 @@
 #include <iterator>
 #include <thread>
 
-#include <terrace/offload/extent_files.h>
-#include <terrace/offload/file_ops.h>
+#include <terrace/offload/io/file_ops.h>
+#include <terrace/offload/store/extent_files.h>
 #include <terrace/tests/support/open_descriptors.h>
 
 #include "temporary_directory.h"

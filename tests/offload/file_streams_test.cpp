@@ -6,10 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/files.h>
-#include <terrace/core/units.h>
-#include <terrace/offload/read_ahead.h>
-#include <terrace/offload/write_behind.h>
+#include <terrace/core/base/files.h>
+#include <terrace/core/base/units.h>
+#include <terrace/offload/io/read_ahead.h>
+#include <terrace/offload/io/write_behind.h>
 
 #include "pages.h"
 #include "temporary_directory.h"

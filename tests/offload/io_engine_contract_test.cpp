@@ -14,10 +14,10 @@
 #include <random>
 #include <thread>
 
-#include <terrace/offload/direct_io.h>
-#include <terrace/offload/extent_files.h>
-#include <terrace/offload/io_engine.h>
-#include <terrace/offload/io_progress.h>
+#include <terrace/offload/io/direct_io.h>
+#include <terrace/offload/io/io_engine.h>
+#include <terrace/offload/io/io_progress.h>
+#include <terrace/offload/store/extent_files.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 
 #include "pages.h"

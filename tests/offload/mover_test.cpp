@@ -15,9 +15,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/offload/mover.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/offload/move/mover.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 #include <terrace/tests/support/test_device.h>
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <span>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace::test {
 

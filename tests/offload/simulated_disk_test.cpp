@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <chrono>
 
-#include <terrace/offload/io_engine.h>
+#include <terrace/offload/io/io_engine.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 
 #include "pages.h"

@@ -10,8 +10,8 @@
 #include <fstream>
 #include <set>
 
-#include <terrace/core/file_lock.h>
-#include <terrace/core/files.h>
+#include <terrace/core/base/file_lock.h>
+#include <terrace/core/base/files.h>
 
 #include "chunk_store_run.h"
 

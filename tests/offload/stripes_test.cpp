@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/units.h>
-#include <terrace/offload/stripes.h>
+#include <terrace/core/base/units.h>
+#include <terrace/offload/store/stripes.h>
 
 namespace terrace {
 namespace {

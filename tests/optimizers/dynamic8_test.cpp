@@ -1,5 +1,5 @@
 // 8-bit codes are those of the nearest value, at every boundary between two of them and on every instruction set.
-#include <terrace/optimizers/dynamic8.h>
+#include <terrace/optimizers/formats/dynamic8.h>
 
 #include <cstdlib>
 

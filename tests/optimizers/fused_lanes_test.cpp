@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include <terrace/optimizers/fused_lanes.h>
-#include <terrace/optimizers/simd.h>
+#include <terrace/optimizers/loops/fused_lanes.h>
+#include <terrace/optimizers/loops/simd.h>
 
 namespace terrace {
 namespace {

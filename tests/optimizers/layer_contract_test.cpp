@@ -8,7 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/optimizers/layer_oracles.h>
 #include <terrace/tests/optimizers/layer_specification.h>
 #include <terrace/tests/optimizers/recipe_cases.h>

@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/math.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/math/math.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/tests/optimizers/oracles.h>
 

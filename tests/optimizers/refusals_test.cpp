@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/optimizers/precision_warnings.h>
 #include <terrace/tests/optimizers/test_chunk.h>
 

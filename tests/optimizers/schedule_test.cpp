@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/optimizers/schedule.h>
 
 namespace terrace {

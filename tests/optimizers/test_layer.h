@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
+#include <terrace/core/device/device.h>
 #include <terrace/tests/optimizers/test_chunk.h>
 
 namespace terrace::test {

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/examples/lm/adapters.h>
+#include <terrace/examples/lm/models/adapters.h>
 
 #include "../optimizers/layer_oracles.h"
 #include "tensor_run.h"

@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/collective.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/comm/communicator.h>
-#include <terrace/parallel/step_map.h>
+#include <terrace/parallel/map/collective.h>
+#include <terrace/parallel/map/step_map.h>
 
 namespace terrace::test {
 

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/checker.h>
-#include <terrace/parallel/orders.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/passes/checker.h>
+#include <terrace/parallel/program/orders.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {

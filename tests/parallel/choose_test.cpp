@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/parallel/choose.h>
-#include <terrace/parallel/distances.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/pipeline/orders.h>
+#include <terrace/parallel/plan/choose.h>
+#include <terrace/parallel/plan/distances.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {

@@ -9,12 +9,12 @@
 #include <memory>
 #include <vector>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/optimizers/optimizer.h>
-#include <terrace/parallel/check_collectives.h>
-#include <terrace/parallel/groups.h>
+#include <terrace/parallel/mesh/groups.h>
+#include <terrace/parallel/passes/check_collectives.h>
 #include <terrace/parallel/pipeline/orders.h>
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/plan/plan.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {

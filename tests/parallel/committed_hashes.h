@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/committed_state.h>
-#include <terrace/parallel/step_map.h>
+#include <terrace/parallel/map/step_map.h>
+#include <terrace/parallel/state/committed_state.h>
 
 namespace terrace::test {
 

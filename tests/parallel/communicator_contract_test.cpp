@@ -13,7 +13,7 @@
 #include <mutex>
 #include <thread>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/comm/agree.h>
 #include <terrace/tests/doubles/faults.h>
 #include <terrace/tests/doubles/ledger.h>

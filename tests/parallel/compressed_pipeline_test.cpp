@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 #include "pipeline_run.h"
 

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/check_collectives.h>
-#include <terrace/parallel/exchange.h>
-#include <terrace/parallel/layers/head_deal.h>
+#include <terrace/parallel/layers/attention/head_deal.h>
+#include <terrace/parallel/map/exchange.h>
+#include <terrace/parallel/passes/check_collectives.h>
 
 #include "tensor_run.h"
 

@@ -1,8 +1,8 @@
 // Tests what a plan's times are computed from: the simulator's arithmetic, and costs measured on this machine.
 #include <gtest/gtest.h>
 
-#include <terrace/parallel/measure_costs.h>
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/plan/plan.h>
+#include <terrace/parallel/run/measure_costs.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/documents.h>
+#include <terrace/parallel/model/documents.h>
 #include <terrace/parallel/train/documents.h>
 
 #include "tensor_run.h"

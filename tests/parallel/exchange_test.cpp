@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <terrace/parallel/comm/between_machines.h>
-#include <terrace/parallel/exchange.h>
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/map/exchange.h>
+#include <terrace/parallel/plan/plan.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {

@@ -4,8 +4,8 @@
 
 #include <tuple>
 
-#include <terrace/examples/lm/adapters.h>
-#include <terrace/parallel/layers/expert_rows.h>
+#include <terrace/examples/lm/models/adapters.h>
+#include <terrace/parallel/layers/mlp/expert_rows.h>
 
 #include "tensor_run.h"
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include <terrace/parallel/measure_costs.h>
+#include <terrace/parallel/run/measure_costs.h>
 
 #include "tensor_run.h"
 

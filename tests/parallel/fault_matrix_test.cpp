@@ -17,7 +17,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/offload/extent_files.h>
+#include <terrace/offload/store/extent_files.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 #include <terrace/tests/support/environment.h>
 #include <terrace/tests/support/faulty_files.h>

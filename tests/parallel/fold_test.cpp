@@ -8,9 +8,9 @@
 #include <cstring>
 #include <limits>
 
-#include <terrace/core/block8.h>
-#include <terrace/core/narrow.h>
-#include <terrace/core/philox.h>
+#include <terrace/core/math/block8.h>
+#include <terrace/core/math/narrow.h>
+#include <terrace/core/math/philox.h>
 #include <terrace/parallel/comm/fold.h>
 #include <terrace/parallel/comm/fold_kernels.h>
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/checker.h>
-#include <terrace/parallel/passes.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/passes/checker.h>
+#include <terrace/parallel/passes/passes.h>
 
 #include "pipeline_run.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include <terrace/optimizers/schedule.h>
-#include <terrace/parallel/exchange.h>
+#include <terrace/parallel/map/exchange.h>
 #include <terrace/tests/doubles/ledger.h>
 
 #include "data_parallel_run.h"

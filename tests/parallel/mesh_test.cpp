@@ -8,10 +8,10 @@
 #include <random>
 #include <set>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/degrees.h>
-#include <terrace/parallel/groups.h>
-#include <terrace/parallel/mesh.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/mesh/degrees.h>
+#include <terrace/parallel/mesh/groups.h>
+#include <terrace/parallel/mesh/mesh.h>
 #include <terrace/tests/support/one_in.h>
 
 #include "comm/rank_group.h"

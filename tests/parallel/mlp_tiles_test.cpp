@@ -1,7 +1,7 @@
 // An MLP in tiles of its features trains what the untiled one trains, in a device budget that holds one tile.
 #include <gmock/gmock.h>
 
-#include <terrace/parallel/param_tiles.h>
+#include <terrace/parallel/model/param_tiles.h>
 
 #include "tensor_run.h"
 

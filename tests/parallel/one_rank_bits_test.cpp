@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/dry_run.h>
+#include <terrace/parallel/plan/dry_run.h>
 #include <terrace/tests/doubles/faults.h>
 #include <terrace/tests/support/one_in.h>
 

@@ -18,7 +18,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/check_request.h>
+#include <terrace/parallel/plan/check_request.h>
 #include <terrace/tests/support/covering_rows.h>
 
 #include "pipeline_run.h"

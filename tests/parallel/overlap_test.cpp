@@ -16,10 +16,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/optimizers/optimizer.h>
-#include <terrace/parallel/engine.h>
-#include <terrace/parallel/overlap.h>
+#include <terrace/parallel/run/engine.h>
+#include <terrace/parallel/walk/overlap.h>
 
 #include "data_parallel_run.h"
 

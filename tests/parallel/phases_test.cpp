@@ -3,12 +3,12 @@
 
 #include <algorithm>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/checker.h>
-#include <terrace/parallel/orders.h>
-#include <terrace/parallel/passes.h>
-#include <terrace/parallel/phase_pass.h>
-#include <terrace/parallel/program_bytes.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/map/program_bytes.h>
+#include <terrace/parallel/passes/checker.h>
+#include <terrace/parallel/passes/passes.h>
+#include <terrace/parallel/passes/phase_pass.h>
+#include <terrace/parallel/program/orders.h>
 
 #include "pipeline_run.h"
 

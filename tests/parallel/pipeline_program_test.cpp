@@ -8,13 +8,13 @@
 #include <map>
 #include <set>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/check_messages.h>
-#include <terrace/parallel/checker.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/passes/check_messages.h>
+#include <terrace/parallel/passes/checker.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/simulate.h>
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/plan/plan.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {

@@ -8,13 +8,13 @@
 #include <memory>
 #include <random>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/pipeline/connect.h>
 #include <terrace/parallel/pipeline/list_scheduler.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/search.h>
-#include <terrace/parallel/pipeline/stage_costs.h>
-#include <terrace/parallel/ranks_simulator.h>
+#include <terrace/parallel/plan/ranks_simulator.h>
+#include <terrace/parallel/plan/stage_costs.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace::pipeline {

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/pipeline/check.h>
 #include <terrace/parallel/pipeline/connect.h>
 #include <terrace/parallel/pipeline/forwards.h>

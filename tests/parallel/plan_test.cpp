@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace {

@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/offload/copy_store.h>
-#include <terrace/offload/page_buffer.h>
-#include <terrace/parallel/committed_state.h>
+#include <terrace/offload/io/page_buffer.h>
+#include <terrace/offload/store/copy_store.h>
+#include <terrace/parallel/state/committed_state.h>
 #include <terrace/tests/support/faulty_files.h>
 
 #include "data_parallel_run.h"

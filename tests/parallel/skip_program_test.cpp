@@ -7,11 +7,11 @@
 #include <memory>
 #include <random>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/check_messages.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/passes/check_messages.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
-#include <terrace/parallel/plan.h>
+#include <terrace/parallel/plan/plan.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {

@@ -8,9 +8,9 @@
 #include <random>
 #include <set>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/map/program_bytes.h>
 #include <terrace/parallel/pipeline/simulate.h>
-#include <terrace/parallel/program_bytes.h>
 
 #include "pipeline_run.h"
 #include "stale_oracle.h"

@@ -12,10 +12,10 @@
 #include <functional>
 #include <vector>
 
-#include <terrace/core/block8.h>
+#include <terrace/core/math/block8.h>
 #include <terrace/optimizers/schedule.h>
 #include <terrace/optimizers/stored_weights.h>
-#include <terrace/parallel/gradient_squares.h>
+#include <terrace/parallel/map/gradient_squares.h>
 #include <terrace/tests/support/toy_run.h>
 
 namespace terrace::toy {

@@ -9,7 +9,7 @@
 
 #include <xxhash.h>
 
-#include <terrace/parallel/exchange.h>
+#include <terrace/parallel/map/exchange.h>
 
 #include "tensor_run.h"
 

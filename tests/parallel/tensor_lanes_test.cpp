@@ -11,8 +11,8 @@
 #include <condition_variable>
 #include <mutex>
 
-#include <terrace/core/error.h>
-#include <terrace/parallel/collective.h>
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/map/collective.h>
 #include <terrace/tests/doubles/faults.h>
 
 #include "tensor_run.h"

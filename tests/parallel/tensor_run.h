@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/core/philox.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/parallel/freeze.h>
+#include <terrace/core/math/philox.h>
+#include <terrace/examples/lm/models/model.h>
 #include <terrace/parallel/layers/chain.h>
+#include <terrace/parallel/model/freeze.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/train/initial_weights.h>

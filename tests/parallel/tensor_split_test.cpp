@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <vector>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/parallel/checker.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/models/model.h>
 #include <terrace/parallel/comm/call.h>
-#include <terrace/parallel/programs.h>
-#include <terrace/parallel/tensor_split.h>
+#include <terrace/parallel/model/tensor_split.h>
+#include <terrace/parallel/passes/checker.h>
+#include <terrace/parallel/plan/programs.h>
 
 namespace terrace {
 namespace {

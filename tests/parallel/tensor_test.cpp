@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/exchange.h>
+#include <terrace/parallel/map/exchange.h>
 
 #include "tensor_run.h"
 

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/check_collectives.h>
-#include <terrace/parallel/exchange.h>
-#include <terrace/parallel/layers/two_rings.h>
-#include <terrace/parallel/overlap.h>
+#include <terrace/parallel/layers/attention/two_rings.h>
+#include <terrace/parallel/map/exchange.h>
+#include <terrace/parallel/passes/check_collectives.h>
+#include <terrace/parallel/walk/overlap.h>
 
 #include "tensor_run.h"
 

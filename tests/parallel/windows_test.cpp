@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/parallel/layers/windows.h>
+#include <terrace/parallel/layers/parts/windows.h>
 
 #include "tensor_run.h"
 

@@ -22,9 +22,9 @@
 #include <variant>
 #include <vector>
 
-#include <terrace/core/units.h>
-#include <terrace/offload/file_ops.h>
-#include <terrace/offload/io_engine.h>
+#include <terrace/core/base/units.h>
+#include <terrace/offload/io/file_ops.h>
+#include <terrace/offload/io/io_engine.h>
 
 namespace terrace::test {
 

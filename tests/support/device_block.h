@@ -19,7 +19,7 @@
 #include <new>
 #include <utility>
 
-#include <terrace/core/units.h>
+#include <terrace/core/base/units.h>
 
 namespace terrace::test {
 

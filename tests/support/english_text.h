@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include <terrace/core/philox.h>
+#include <terrace/core/math/philox.h>
 
 namespace terrace::test {
 

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 #include <terrace/tests/support/fake_cuda.h>
 
 namespace terrace::test::fake_cublaslt {

@@ -29,8 +29,8 @@
 #include <thread>
 #include <vector>
 
+#include <terrace/core/base/units.h>
 #include <terrace/core/cuda/runtime.h>
-#include <terrace/core/units.h>
 #include <terrace/tests/support/fake_cuda_memory.h>
 #include <terrace/tests/support/hidden_lock.h>
 

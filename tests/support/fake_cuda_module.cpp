@@ -8,7 +8,7 @@
 #include <stdexcept>
 
 #include <terrace/core/cuda/device.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/tests/support/fake_cuda.h>

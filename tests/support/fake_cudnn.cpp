@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/cuda/cudnn/abi.h>
-#include <terrace/core/dtype.h>
+#include <terrace/core/math/dtype.h>
 #include <terrace/tests/support/fake_cudnn.h>
 
 namespace {

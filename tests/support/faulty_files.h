@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/core/units.h>
-#include <terrace/offload/file_ops.h>
+#include <terrace/core/base/units.h>
+#include <terrace/offload/io/file_ops.h>
 
 namespace terrace::test {
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <stdexcept>
 
-#include <terrace/core/device.h>
+#include <terrace/core/device/device.h>
 
 namespace terrace::test {
 

@@ -16,7 +16,7 @@
 
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/stream.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 #include <terrace/tests/support/fake_cuda.h>
 #include <terrace/tests/support/inline_stream.h>
 

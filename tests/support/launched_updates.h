@@ -10,7 +10,7 @@
 
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/stream.h>
-#include <terrace/core/device.h>
+#include <terrace/core/device/device.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
 #include <terrace/tests/support/inline_stream.h>
 #include <terrace/tests/support/touched_updates.h>

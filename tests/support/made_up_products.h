@@ -16,7 +16,7 @@
 #include <fmt/format.h>
 
 #include <terrace/core/cuda/recorded_algorithms.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::test {
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/core/memory_resource.h>
+#include <terrace/core/device/memory_resource.h>
 #include <terrace/tests/support/program_device.h>
 
 namespace terrace::test {

@@ -10,8 +10,8 @@
 #include <string>
 
 #include <terrace/core/cuda/device.h>
-#include <terrace/core/device.h>
-#include <terrace/core/math.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/math/math.h>
 #include <terrace/tests/support/fake_cuda.h>
 #include <terrace/tests/support/launched_math.h>
 

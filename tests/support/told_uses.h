@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/offload/io_engine.h>
+#include <terrace/offload/io/io_engine.h>
 #include <terrace/tests/support/touched_updates.h>
 
 namespace terrace::test {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/optimizers/layer_work.h>
+#include <terrace/optimizers/layerwise/layer_work.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/tests/support/fake_cuda.h>
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/philox.h>
-#include <terrace/parallel/layer.h>
+#include <terrace/core/math/philox.h>
+#include <terrace/parallel/model/layer.h>
 
 namespace terrace::toy {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/freeze.h>
+#include <terrace/parallel/model/freeze.h>
 #include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/support/toy_model.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/train/initial_weights.h>
 #include <terrace/parallel/train/trainer.h>

@@ -5,8 +5,8 @@
 
 #include <terrace/memory/eviction.h>
 #include <terrace/memory/residency.h>
-#include <terrace/parallel/plan.h>
-#include <terrace/parallel/walk.h>
+#include <terrace/parallel/plan/plan.h>
+#include <terrace/parallel/walk/walk.h>
 
 namespace terrace::test {
 

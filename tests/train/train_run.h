@@ -13,14 +13,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/model.h>
-#include <terrace/examples/terrace/device.h>
-#include <terrace/examples/terrace/metrics.h>
-#include <terrace/examples/terrace/report.h>
-#include <terrace/examples/terrace/run_config.h>
-#include <terrace/examples/terrace/sealed_json.h>
-#include <terrace/examples/terrace/setup.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/terrace/base/sealed_json.h>
+#include <terrace/examples/terrace/config/run_config.h>
+#include <terrace/examples/terrace/metrics/metrics.h>
+#include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/plan/setup.h>
+#include <terrace/examples/terrace/report/report.h>
 #include <terrace/examples/terrace/trainer.h>
 #include <terrace/tests/support/english_text.h>
 #include <terrace/tests/support/one_in.h>

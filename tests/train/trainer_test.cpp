@@ -11,7 +11,7 @@
 #include <set>
 #include <thread>
 
-#include <terrace/core/philox.h>
+#include <terrace/core/math/philox.h>
 #include <terrace/parallel/comm/communicator.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/train/trainer.h>

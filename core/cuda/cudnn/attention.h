@@ -16,9 +16,9 @@
 #include <optional>
 #include <string>
 
-#include <terrace/core/cuda.h>
 #include <terrace/core/cuda/cudnn/attention_graph.h>
 #include <terrace/core/cuda/cudnn/attention_record.h>
+#include <terrace/core/device/cuda.h>
 
 namespace terrace::cuda::cudnn {
 

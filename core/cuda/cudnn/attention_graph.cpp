@@ -7,7 +7,7 @@ namespace {
 
 using Tensor = Graph::Tensor;
 
-// Shapes and strides of the tensors of core/math.h: rows of (H + 2G)·D and of H·D elements; lse [B, H, S].
+// Shapes and strides of the tensors of core/math/math.h: rows of (H + 2G)·D and of H·D elements; lse [B, H, S].
 struct Shapes {
   explicit Shapes(const AttentionKey& key) : k(key) {}
   const AttentionKey& k;

@@ -14,7 +14,7 @@
 #include <string>
 
 #include <terrace/core/cuda/cudnn/graph.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda::cudnn {
 

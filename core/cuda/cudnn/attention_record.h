@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include <terrace/core/cuda/cudnn/plan.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda::cudnn {
 

@@ -1,11 +1,11 @@
-// The arguments of the attention kernels, and the positions of heads in the fused buffers (core/math.h).
+// The arguments of the attention kernels, and the positions of heads in the fused buffers (core/math/math.h).
 #pragma once
 
 #include <cstdint>
 
 #include <terrace/core/cuda/arithmetic.h>
 #include <terrace/core/cuda/kernels/functions.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

@@ -1,11 +1,11 @@
-// A block of attention (core/math.h), in plain arithmetic for every dtype and head dim: one warp computes one row, as in
+// A block of attention (core/math/math.h), in plain arithmetic for every dtype and head dim: one warp computes one row, as in
 // attention_plain.h. Only one warp writes a gradient. Sums run over ascending keys, or over heads and then queries.
 #pragma once
 
 #include <terrace/core/cuda/kernels/attention_plain.h>
 #include <terrace/core/cuda/with_type.h>
-#include <terrace/core/math.h>
-#include <terrace/core/math_arguments.h>
+#include <terrace/core/math/math.h>
+#include <terrace/core/math/math_arguments.h>
 
 namespace terrace::cuda {
 

@@ -7,7 +7,7 @@
 
 #include <terrace/core/cuda/kernels/fault.h>
 #include <terrace/core/cuda/kernels/log_sums.h>
-#include <terrace/core/targets.h>
+#include <terrace/core/math/targets.h>
 
 namespace terrace::cuda {
 

@@ -1,12 +1,13 @@
-// Numbers in fewer bytes, to be sent: blocks of 8 bits (core/block8.h), and bf16 in place of fp32. The same bits as on the CPU.
+// Numbers in fewer bytes, to be sent: blocks of 8 bits (core/math/block8.h), and bf16 in place of fp32. The same bits as on the
+// CPU.
 //
 // A block of threads reads all its input before it writes, so its own input and output may overlap. That the input and output
 // of other blocks do not overlap is ensured by separate launches (core/cuda/math/packing.h).
 #pragma once
 
-#include <terrace/core/block8.h>
 #include <terrace/core/cuda/arithmetic.h>
 #include <terrace/core/cuda/kernels/block_sums.h>
+#include <terrace/core/math/block8.h>
 
 namespace terrace::cuda {
 

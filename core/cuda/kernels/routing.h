@@ -4,8 +4,8 @@
 
 #include <terrace/core/cuda/kernels/block_sums.h>
 #include <terrace/core/cuda/kernels/vectors.h>
-#include <terrace/core/routing.h>
-#include <terrace/core/targets.h>
+#include <terrace/core/math/routing.h>
+#include <terrace/core/math/targets.h>
 
 namespace terrace::cuda {
 

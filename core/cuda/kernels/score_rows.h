@@ -1,5 +1,5 @@
-// Softmaxes of rows whose scores lie in parts (core/math.h), one warp per row. A lane sums its own keys in ascending order;
-// then the lanes are summed.
+// Softmaxes of rows whose scores lie in parts (core/math/math.h), one warp per row. A lane sums its own keys in ascending
+// order; then the lanes are summed.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <terrace/core/cuda/arithmetic.h>
 #include <terrace/core/cuda/kernels/block_sums.h>
 #include <terrace/core/cuda/kernels/functions.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <terrace/core/cuda/kernels/vectors.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/math/ops.h>
-#include <terrace/core/error.h>
 
 namespace terrace::cuda {
 namespace {

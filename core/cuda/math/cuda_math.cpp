@@ -9,10 +9,10 @@
 #include <terrace/core/cuda/attention_check.h>
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/cuda_error.h>
+#include <terrace/core/cuda/math/attention/warpgroup_attention.h>
 #include <terrace/core/cuda/math/cublas_products.h>
 #include <terrace/core/cuda/math/gpu_time.h>
 #include <terrace/core/cuda/math/kernel_math.h>
-#include <terrace/core/cuda/math/warpgroup_attention.h>
 
 namespace terrace {
 namespace {

@@ -3,12 +3,12 @@
 
 #include <string>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/kernels/embed.h>
 #include <terrace/core/cuda/kernels/embed_grad.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
 #include <terrace/core/cuda/math/ops.h>
-#include <terrace/core/error.h>
 
 namespace terrace::cuda::ops {
 

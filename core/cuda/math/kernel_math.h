@@ -19,7 +19,7 @@
 #include <terrace/core/cuda/math/ops.h>
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/cuda/workspace.h>
-#include <terrace/core/math_arguments.h>
+#include <terrace/core/math/math_arguments.h>
 
 namespace terrace::cuda {
 

@@ -1,10 +1,10 @@
-// The operations of core/math.h as kernel launches: their meaning is described there, and their arguments are already checked.
-// They are defined in the files beside this one, one per family, and instantiated for CudaLauncher in their .cu files.
+// The operations of core/math/math.h as kernel launches: their meaning is described there, and their arguments are already
+// checked. They are defined in the files beside this one, one per family, and instantiated for CudaLauncher in their .cu files.
 //
 // Threads: the stream's issuing thread. The functions only issue work.
 #pragma once
 
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda::ops {
 

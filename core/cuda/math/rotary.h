@@ -4,10 +4,10 @@
 #include <numbers>
 #include <string>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/kernels/rotary.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/ops.h>
-#include <terrace/core/error.h>
 
 namespace terrace::cuda::ops {
 

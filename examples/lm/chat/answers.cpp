@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 
 namespace terrace::lm {

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/chat/jinja/json.h>
 #include <terrace/examples/lm/chat/jinja/lexer.h>
 #include <terrace/examples/lm/chat/jinja/parser.h>

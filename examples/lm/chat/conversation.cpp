@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/chat/exact_json.h>
 
 namespace terrace::lm {

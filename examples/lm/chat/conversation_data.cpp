@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/corpus.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/data/corpus.h>
 
 namespace terrace::lm {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/json_elements.h>
-#include <terrace/offload/chunk_store.h>
+#include <terrace/offload/store/chunk_store.h>
 
 namespace terrace::lm {
 namespace {

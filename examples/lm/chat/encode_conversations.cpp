@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/files.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/files.h>
 #include <terrace/examples/lm/chat/conversation_texts.h>
 #include <terrace/examples/lm/chat/encoded_conversations.h>
 #include <terrace/examples/lm/chat/encoded_format.h>

@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/file_state.h>
-#include <terrace/core/files.h>
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/file_state.h>
+#include <terrace/core/base/files.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/chat/encoded_format.h>
 #include <terrace/examples/lm/unpack/data_stream.h>
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include <terrace/offload/chunk_store.h>
+#include <terrace/offload/store/chunk_store.h>
 
 namespace terrace::lm::encoded {
 

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
-#include <terrace/core/nesting.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/nesting.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,5 +1,5 @@
 // GPT-2 (Radford et al. 2019), as in Hugging Face's GPT2LMHeadModel.
-#include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/models/family.h>
 
 namespace terrace::lm {
 

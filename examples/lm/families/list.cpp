@@ -1,5 +1,5 @@
 // The families of the program: a file in this folder and two lines here for each.
-#include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/models/family.h>
 
 namespace terrace::lm {
 

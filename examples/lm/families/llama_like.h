@@ -3,7 +3,7 @@
 // Owner:   constants. Threads: any.
 #pragma once
 
-#include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/models/family.h>
 
 namespace terrace::lm {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include <terrace/examples/lm/tokenizer/words.h>
+#include <terrace/examples/lm/tokenizer/words/words.h>
 
 namespace terrace::lm {
 namespace {

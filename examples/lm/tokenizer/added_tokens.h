@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/examples/lm/tokenizer/token_id.h>
+#include <terrace/examples/lm/tokenizer/words/token_id.h>
 
 namespace terrace::lm {
 

@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 
 namespace terrace::lm {
 namespace {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include <terrace/examples/lm/tokenizer/pattern.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_file.h>
+#include <terrace/examples/lm/tokenizer/words/pattern.h>
 
 namespace terrace::lm {
 

@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/fetched_file.h>
-#include <terrace/core/json_text.h>
-#include <terrace/core/printable.h>
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/fetched_file.h>
+#include <terrace/core/base/json_text.h>
+#include <terrace/core/base/printable.h>
+#include <terrace/core/base/text_file.h>
 
 namespace terrace::lm {
 

@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
-#include <terrace/examples/lm/tokenizer/bpe.h>
-#include <terrace/examples/lm/tokenizer/normalize.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
-#include <terrace/examples/lm/tokenizer/word_encoder.h>
+#include <terrace/examples/lm/tokenizer/words/bpe.h>
+#include <terrace/examples/lm/tokenizer/words/normalize.h>
+#include <terrace/examples/lm/tokenizer/words/word_encoder.h>
 
 namespace terrace::lm {
 namespace {

@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
-#include <terrace/examples/lm/tokenizer/pattern.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/tokenizer/sentencepiece_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
-#include <terrace/examples/lm/tokenizer/unicode.h>
+#include <terrace/examples/lm/tokenizer/words/pattern.h>
+#include <terrace/examples/lm/tokenizer/words/unicode.h>
 
 namespace terrace::lm {
 namespace {

@@ -1,5 +1,5 @@
 // In place of sentencepiece.cpp where its library is not installed.
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 
 namespace terrace::lm {

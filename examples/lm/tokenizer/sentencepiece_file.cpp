@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 namespace terrace::lm {
 namespace {

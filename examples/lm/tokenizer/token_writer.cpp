@@ -11,9 +11,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/file_lock.h>
-#include <terrace/core/file_state.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/file_lock.h>
+#include <terrace/core/base/file_state.h>
 
 namespace terrace::lm {
 namespace {

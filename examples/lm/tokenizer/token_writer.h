@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/core/files.h>
-#include <terrace/examples/lm/tokenizer/token_id.h>
+#include <terrace/core/base/files.h>
+#include <terrace/examples/lm/tokenizer/words/token_id.h>
 
 namespace terrace::lm {
 

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/json_text.h>
-#include <terrace/core/text_file.h>
-#include <terrace/examples/lm/tokenizer/piece_source.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/json_text.h>
+#include <terrace/core/base/text_file.h>
+#include <terrace/examples/lm/tokenizer/words/piece_source.h>
 
 namespace terrace::lm {
 namespace {

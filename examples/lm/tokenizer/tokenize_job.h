@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/examples/lm/tokenizer/token_writer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/fetched_file.h>
-#include <terrace/core/text_file.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/fetched_file.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 #include <terrace/examples/lm/tokenizer/tokens_beside.h>
 

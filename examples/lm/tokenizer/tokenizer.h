@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/examples/lm/tokenizer/token_id.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_file.h>
+#include <terrace/examples/lm/tokenizer/words/token_id.h>
 
 namespace terrace::lm {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/examples/lm/tokenizer/token_id.h>
+#include <terrace/examples/lm/tokenizer/words/token_id.h>
 
 namespace terrace::lm {
 

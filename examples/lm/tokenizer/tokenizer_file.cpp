@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
 
 namespace terrace::lm {
 namespace {

@@ -13,7 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/examples/lm/tokenizer/token_id.h>
+#include <terrace/examples/lm/tokenizer/words/token_id.h>
 
 namespace terrace::lm {
 

@@ -4,9 +4,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
-#include <terrace/core/printable.h>
-#include <terrace/examples/lm/tokenizer/normalize.h>
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/printable.h>
+#include <terrace/examples/lm/tokenizer/words/normalize.h>
 
 namespace terrace::lm {
 namespace {

@@ -16,10 +16,10 @@
 #include <vector>
 
 #include <terrace/examples/lm/tokenizer/added_tokens.h>
-#include <terrace/examples/lm/tokenizer/pattern.h>
-#include <terrace/examples/lm/tokenizer/regex.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_file.h>
+#include <terrace/examples/lm/tokenizer/words/pattern.h>
+#include <terrace/examples/lm/tokenizer/words/regex.h>
 
 namespace terrace::lm {
 

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/config_object.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_parts.h>
 

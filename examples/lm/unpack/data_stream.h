@@ -15,8 +15,8 @@
 #include <string>
 #include <string_view>
 
-#include <terrace/core/file_state.h>
-#include <terrace/core/files.h>
+#include <terrace/core/base/file_state.h>
+#include <terrace/core/base/files.h>
 #include <terrace/examples/lm/unpack/unpacker.h>
 
 namespace terrace::lm {

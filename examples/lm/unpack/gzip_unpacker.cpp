@@ -4,7 +4,7 @@
 #include <limits>
 #include <new>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/unpacker.h>
 
 namespace terrace::lm {

@@ -1,5 +1,5 @@
 // In place of zstd_unpacker.cpp where libzstd is not installed.
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/unpacker.h>
 
 namespace terrace::lm {

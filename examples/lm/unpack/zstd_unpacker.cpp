@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/unpacker.h>
 
 namespace terrace::lm {

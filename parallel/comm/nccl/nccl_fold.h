@@ -8,10 +8,10 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include <terrace/core/block8.h>
 #include <terrace/core/cuda/kernels/vectors.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/with_type.h>
+#include <terrace/core/math/block8.h>
 #include <terrace/parallel/comm/fold.h>
 
 namespace terrace::cuda {
@@ -67,7 +67,7 @@ struct FoldRanks {
   }
 };
 
-// The sum of packed blocks (core/block8.h): a thread block unpacks the packed blocks of all ranks, one after the other.
+// The sum of packed blocks (core/math/block8.h): a thread block unpacks the packed blocks of all ranks, one after the other.
 struct FoldBlocksArgs {
   float* to;
   const std::byte *own, *slots;

@@ -8,8 +8,8 @@
 
 #include <fmt/format.h>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/cuda/stream.h>
-#include <terrace/core/error.h>
 #include <terrace/parallel/comm/rank_failed.h>
 
 namespace terrace {

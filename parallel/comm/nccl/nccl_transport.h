@@ -19,7 +19,7 @@
 #include <vector>
 
 #include <terrace/core/cuda/branch.h>
-#include <terrace/core/device.h>
+#include <terrace/core/device/device.h>
 #include <terrace/parallel/comm/between_machines.h>
 #include <terrace/parallel/comm/nccl/nccl_fold.h>
 #include <terrace/parallel/comm/nccl/nccl_library.h>

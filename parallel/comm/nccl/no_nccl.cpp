@@ -1,5 +1,5 @@
 // Used if NCCL's header was not found at build time.
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/comm/nccl/real_nccl.h>
 
 namespace terrace {

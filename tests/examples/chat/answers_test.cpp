@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/chat_format.h>
 #include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>

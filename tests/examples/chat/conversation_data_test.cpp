@@ -10,9 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/json_elements.h>
-#include <terrace/offload/chunk_store.h>
+#include <terrace/offload/store/chunk_store.h>
 #include <terrace/tests/examples/chat/encoded_data.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>

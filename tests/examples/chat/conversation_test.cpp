@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/conversation.h>
 
 namespace terrace::lm {

@@ -6,8 +6,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 
 namespace terrace::lm {
 

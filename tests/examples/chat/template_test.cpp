@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/chat/chat_template.h>
 #include <terrace/examples/lm/chat/conversation.h>
 #include <terrace/examples/lm/chat/jinja/evaluator.h>

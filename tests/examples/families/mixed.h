@@ -2,7 +2,7 @@
 // usual values differ from those of other families, so that a value read from the wrong place is noticed.
 #pragma once
 
-#include <terrace/examples/lm/family.h>
+#include <terrace/examples/lm/models/family.h>
 
 namespace terrace::test {
 

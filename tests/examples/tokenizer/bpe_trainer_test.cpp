@@ -7,11 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/bpe_trainer.h>
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
-#include <terrace/examples/lm/tokenizer/word_counts.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
+#include <terrace/examples/lm/tokenizer/words/word_counts.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace::lm {

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include <terrace/core/text_file.h>
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/tokenizer/decode_stream.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 
 namespace terrace::lm {
 namespace {

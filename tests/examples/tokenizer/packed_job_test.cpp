@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
 #include <terrace/tests/examples/chat/made_tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>

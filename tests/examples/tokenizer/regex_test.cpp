@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/tokenizer/regex.h>
+#include <terrace/core/base/error.h>
+#include <terrace/examples/lm/tokenizer/words/regex.h>
 
 namespace terrace::lm {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
 #include <terrace/tests/examples/scratch_folder.h>
 

@@ -12,7 +12,7 @@
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/decode_stream.h>
 #include <terrace/examples/lm/tokenizer/sentencepiece_file.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>

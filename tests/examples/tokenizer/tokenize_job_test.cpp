@@ -13,10 +13,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
-#include <terrace/examples/lm/tokenizer/piece_source.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenize_job.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
+#include <terrace/examples/lm/tokenizer/words/piece_source.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace {

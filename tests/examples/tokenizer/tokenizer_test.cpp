@@ -10,11 +10,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
-#include <terrace/examples/lm/tokenizer/normalize.h>
-#include <terrace/examples/lm/tokenizer/pattern.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
+#include <terrace/examples/lm/tokenizer/words/normalize.h>
+#include <terrace/examples/lm/tokenizer/words/pattern.h>
 
 namespace terrace::lm {
 namespace {

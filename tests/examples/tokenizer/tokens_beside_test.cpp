@@ -7,9 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/core/error.h>
-#include <terrace/examples/lm/tokenizer/byte_letters.h>
+#include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/words/byte_letters.h>
 #include <terrace/tests/examples/scratch_folder.h>
 
 namespace terrace::lm {

@@ -7,11 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <terrace/examples/lm/tokenizer/normalize.h>
-#include <terrace/examples/lm/tokenizer/pattern.h>
-#include <terrace/examples/lm/tokenizer/regex.h>
-#include <terrace/examples/lm/tokenizer/unicode.h>
-#include <terrace/examples/lm/tokenizer/words.h>
+#include <terrace/examples/lm/tokenizer/words/normalize.h>
+#include <terrace/examples/lm/tokenizer/words/pattern.h>
+#include <terrace/examples/lm/tokenizer/words/regex.h>
+#include <terrace/examples/lm/tokenizer/words/unicode.h>
+#include <terrace/examples/lm/tokenizer/words/words.h>
 
 namespace terrace::lm {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/comm/mpi.h>
+#include <terrace/parallel/comm/mpi/mpi.h>
 
 #include "fake_gpus.h"
 #include "rank_group.h"

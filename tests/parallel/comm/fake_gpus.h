@@ -6,7 +6,7 @@
 #include <thread>
 
 #include <terrace/core/cuda/device.h>
-#include <terrace/core/math.h>
+#include <terrace/core/math/math.h>
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
 #include <terrace/tests/support/emulated_lane.h>
 #include <terrace/tests/support/fake_cuda.h>

@@ -5,9 +5,9 @@
 #include <cstdio>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/thread_pool.h>
-#include <terrace/parallel/comm/mpi.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/parallel/comm/mpi/mpi.h>
 
 int main() {
   using namespace terrace;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include <terrace/core/error.h>
+#include <terrace/core/base/error.h>
 
 #include "backends.h"
 #include "oracle.h"

@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include <terrace/core/device.h>
-#include <terrace/core/thread_pool.h>
+#include <terrace/core/device/device.h>
+#include <terrace/core/device/thread_pool.h>
 #include <terrace/parallel/comm/communicator.h>
 
 namespace terrace::test {

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/value.h>
 
 namespace terrace::lm::jinja {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include <terrace/examples/lm/chat/jinja/search.h>
-#include <terrace/examples/lm/tokenizer/unicode.h>
+#include <terrace/examples/lm/tokenizer/words/unicode.h>
 
 namespace terrace::lm::jinja {
 namespace {

@@ -12,7 +12,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/lexer.h>
 #include <terrace/examples/lm/chat/jinja/tree.h>
 

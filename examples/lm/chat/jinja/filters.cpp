@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/arguments.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 #include <terrace/examples/lm/chat/jinja/compare.h>

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
-#include <terrace/examples/lm/tokenizer/unicode.h>
+#include <terrace/examples/lm/tokenizer/words/unicode.h>
 
 namespace terrace::lm::jinja {
 namespace {

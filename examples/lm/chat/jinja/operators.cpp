@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/code_points.h>
 #include <terrace/examples/lm/chat/jinja/compare.h>
 #include <terrace/examples/lm/chat/jinja/methods.h>

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/printable.h>
+#include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/chat/jinja/arguments.h>
 #include <terrace/examples/lm/chat/jinja/compare.h>
 #include <terrace/examples/lm/chat/jinja/filters.h>

@@ -1,0 +1,2 @@
+#define TERRACE_ISA baseline
+#include <terrace/bench/compute/stream_kernels.inl>

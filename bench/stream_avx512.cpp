@@ -1,2 +1,0 @@
-#define TERRACE_ISA avx512
-#include <terrace/bench/stream_kernels.inl>

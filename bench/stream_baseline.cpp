@@ -1,2 +1,0 @@
-#define TERRACE_ISA baseline
-#include <terrace/bench/stream_kernels.inl>

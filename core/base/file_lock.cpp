@@ -1,0 +1,27 @@
+#include <terrace/core/base/file_lock.h>
+
+#include <atomic>
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include <terrace/core/base/error.h>
+#include <terrace/core/base/notice.h>
+
+namespace terrace {
+
+Locked try_lock(int descriptor, int operation) {
+  while (::flock(descriptor, operation | LOCK_NB) != 0)
+    if (errno != EINTR) return errno == EWOULDBLOCK ? Locked::by_another : Locked::impossible;
+  return Locked::yes;
+}
+
+void warn_without_locks(const std::filesystem::path& file) {
+  const auto why = describe_errno(errno);
+  static std::atomic<bool> warned{false};
+  if (!warned.exchange(true))
+    warn(fmt::format("{} cannot be locked: {}; nothing keeps two processes from writing there at the same time", file.string(),
+                     why));
+}
+
+}  // namespace terrace

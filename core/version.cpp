@@ -1,7 +1,0 @@
-#include <terrace/core/version.h>
-
-namespace terrace {
-
-std::string_view version() { return TERRACE_VERSION; }
-
-}  // namespace terrace

@@ -1,0 +1,53 @@
+// terrace generate RUN --prompt TEXT: continues a text, one token after another, with a run's committed weights.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/data/run_text.h>
+#include <terrace/examples/terrace/run/generator.h>
+
+namespace terrace::cli {
+
+Exit generate_command(const CommandLine& line) {
+  const auto& options = line.generate;
+  const auto& config = line.config;  // the configuration of the run, with the budgets of this call
+  const auto& run = line.positional.at(0);
+  const RunText texts(config, run, options.tokenizer, options.stop_token);
+  if (options.prompt.empty())
+    throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", Exit::usage);
+  auto tokens = texts.tokens_of(options.prompt);
+  const auto prompt_tokens = static_cast<std::int64_t>(tokens.size());
+  if (prompt_tokens >= config.seq_len)
+    throw Error(fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
+                            prompt_tokens, texts.unit(), config.seq_len, config.seq_len - 1),
+                Exit::usage);
+  Generator generator(config, run, prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens));
+
+  std::string text = options.prompt;
+  const auto say = [&](const std::string& bytes) {
+    if (config.json) return;
+    fmt::print("{}", shown_on(STDOUT_FILENO, bytes));
+    std::fflush(stdout);
+  };
+  const auto end = generator.generate(
+      tokens, texts, options.sampling, {.most_tokens = options.max_tokens},
+      [&] { say(options.prompt); },  // printed only now, because the first positions may fail
+      [&](std::string_view more) {
+        text += more;
+        say(std::string(more));
+      });
+  // The text may be bytes that are not UTF-8, which JSON must be.
+  const nlohmann::json object{{"prompt", options.prompt},
+                              {"text", text},
+                              {"tokens", tokens.size() - static_cast<std::size_t>(prompt_tokens)},
+                              {"end", name_of(end)}};
+  fmt::print("{}\n", config.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
+  return Exit::ok;
+}
+
+}  // namespace terrace::cli

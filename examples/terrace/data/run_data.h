@@ -1,0 +1,98 @@
+// The sequences of a run's data, for the library's trainer: from a corpus of tokens or from conversations, and from one source
+// or several, which are mixed by their weights (lm/mixture.h). Held-out sequences, or those of --eval-data, are never mixed:
+// the micro-batches of an evaluation take the sources in turn.
+//
+// Owner:   the rank's training. Threads: the rank's.
+// Errors:  the constructor throws what the corpus or the conversations throw. If a file has changed or cannot be read later,
+//          all ranks commit before the run ends: read() keeps that error, and demand() throws it.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/examples/lm/chat/chat_format.h>
+#include <terrace/examples/lm/data/mixture.h>
+#include <terrace/examples/terrace/config/run_config.h>
+#include <terrace/examples/terrace/ranks/team.h>
+#include <terrace/parallel/train/trainer.h>
+
+namespace terrace::cli {
+
+// The chat template and the tokens that it names, as one text to compare. They come from files beside the tokenizer, and change
+// the texts that are trained on. Empty: there is no template.
+std::string describe_template(const RunConfig& config);
+// Noon of --template-date, in seconds since 1970; empty if it is not given. Error(Exit::usage) if it is not a date.
+std::optional<std::int64_t> template_time(const RunConfig& config);
+
+class RunData {
+ public:
+  explicit RunData(const RunConfig& config);
+  RunData(RunData&&) = delete;
+  ~RunData();
+
+  [[nodiscard]] std::uint64_t sequences() const;              // to train on, if there is one source
+  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // after which each source has been trained on at least once
+  // For Trainer::Options::read.
+  bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets);
+  // For Trainer::Options::documents; empty if each sequence is one document.
+  [[nodiscard]] BatchReader::Number documents();
+  // Lines for the user about the data, when the run begins.
+  [[nodiscard]] std::vector<std::string> notes() const;
+  [[nodiscard]] std::vector<std::string> warnings() const;
+  // Checksums of all bytes of each file of conversations, which are read when the run begins; empty for other data.
+  [[nodiscard]] std::vector<std::uint64_t> checksums() const;
+  [[nodiscard]] const std::exception_ptr& error() const { return error_; }  // why this rank could not read its part
+  // Throws the error of the first rank that has one. Called by all ranks, after the commit; `kept` says what they have kept.
+  void demand(Team& team, const std::function<std::string()>& kept) const;
+
+  // The result of an evaluation: the mean loss over its targets, with each source weighted, and, if there are several sources,
+  // the mean of each. Without targets there is no loss.
+  struct HeldOut {
+    std::optional<double> loss;
+    std::map<std::string, double> of_sources;
+  };
+  [[nodiscard]] HeldOut held_out(std::span<const Trainer::HeldOut> micro_batches) const;
+  // How often each source has been trained on after the first `sequences` sequences of the run; empty if there is one source.
+  [[nodiscard]] std::map<std::string, double> epochs(std::uint64_t sequences);
+
+ private:
+  class Source;
+  class Tokens;
+  class Conversations;
+  struct Vocabulary {
+    explicit Vocabulary(const RunConfig& config);
+    lm::Tokenizer tokenizer;
+    lm::ChatFormat format;
+  };
+  using Sources = std::vector<std::unique_ptr<Source>>;
+  [[nodiscard]] Sources sources_of(const RunConfig& config, bool holds_out) const;
+  [[nodiscard]] const Sources& evaluated_sources() const { return of_evaluation_.empty() ? sources_ : of_evaluation_; }
+  struct Place {
+    Source* source = nullptr;
+    Split split = Split::training;  // within the source
+    std::uint64_t sequence = 0;
+  };
+  [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
+
+  std::unique_ptr<Vocabulary> vocabulary_;  // for conversations only
+  Sources sources_, of_evaluation_;         // of_evaluation_: of --eval-data, all of which is evaluated on
+  lm::Mixture mixture_, counted_;           // counted_: for epochs(), which counts separately
+  std::uint64_t rows_;                      // sequences of a micro-batch
+  std::uint64_t evaluated_;                 // sequences of each source that an evaluation takes
+  bool has_documents_;
+  std::exception_ptr error_;
+};
+
+// RunData::warnings() of conversations, which it reads as the start of a run does; empty for other data, and if a file or the
+// tokenizer is not on this machine.
+std::vector<std::string> warnings_of_data(const RunConfig& config);
+
+}  // namespace terrace::cli

@@ -1,0 +1,429 @@
+#include <terrace/examples/terrace/data/data_sources.h>
+#include <terrace/examples/terrace/plan/setup.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include <terrace/core/device/thread_pool.h>
+#include <terrace/core/math/philox.h>
+#include <terrace/examples/lm/models/activation_name.h>
+#include <terrace/examples/lm/models/adapters.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/lm/models/rope_scaling.h>
+#include <terrace/examples/terrace/cli/refusal.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/config/setting_flags.h>
+#include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/run/init_from.h>
+#include <terrace/optimizers/precision_warnings.h>
+#include <terrace/parallel/map/parameter_layout.h>
+#include <terrace/parallel/mesh/degrees.h>
+#include <terrace/parallel/model/freeze.h>
+#include <terrace/parallel/run/measure_costs.h>
+
+namespace terrace::cli {
+namespace {
+
+TensorParallel tensor_of(const RunConfig& c) {
+  const auto grid = demand_grid(parse_tensor_mode(c.tp_mode), static_cast<int>(c.tp), static_cast<int>(c.tp_depth));
+  return {.ranks = static_cast<std::uint32_t>(c.tp),
+          .rank = static_cast<std::uint32_t>(c.tensor_rank),
+          .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
+          .grid = grid,
+          .pieces = static_cast<std::uint32_t>(c.tp_overlap)};
+}
+
+Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c.rope_scaling); } catch (const Error& error) {
+  throw Error(fmt::format("--rope-scaling: {}", error.what()), error.exit());
+}
+
+std::optional<double> cap_of(const char* flag, double cap) {
+  if (cap >= 0) return cap;
+  if (cap == -1) return std::nullopt;
+  throw Error(fmt::format("{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", flag, cap), Exit::usage);
+}
+
+std::optional<Activation> activation_of(const RunConfig& c) {
+  if (c.activation == "usual") return std::nullopt;
+  const auto& family = lm::family_named(c.model);
+  const auto kind = lm::activation_named(c.activation, inputs_of(*family.activation));
+  if (!kind)
+    throw Error(
+        fmt::format(
+            "--activation {}: {} has an MLP without gates, which has another function\n  give gelu, gelu_pytorch_tanh or usual",
+            c.activation, c.model),
+        Exit::usage);
+  return kind;
+}
+
+std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
+  if (c.rope_layers == "usual") return std::nullopt;
+  return layers::RotatedBlocks::parse(c.rope_layers);
+} catch (const Error& error) {
+  throw Error(fmt::format("--rope-layers: {}", error.what()), error.exit());
+}
+
+}  // namespace
+
+TensorMode parse_tensor_mode(const std::string& name) {
+  return name == "2d"     ? TensorMode::square
+         : name == "2.5d" ? TensorMode::squares
+         : name == "3d"   ? TensorMode::cube
+                          : TensorMode::line;
+}
+
+lm::ModelConfig model_config(const RunConfig& c) {
+  return lm::complete(
+      {.family = lm::family_named(c.model),
+       .layers = c.layers,
+       .hidden = c.hidden,
+       .heads = c.heads,
+       .kv_heads = c.kv_heads,
+       .head_size = c.head_dim,
+       .ffn = c.ffn,
+       .seq_len = c.seq_len,
+       .window = layers::Windows::parse(c.window),
+       .vocab = c.vocab,
+       .tied = !c.untied,
+       .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
+       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
+       .mlp_row_tiles = static_cast<std::uint32_t>(c.mlp_row_tiles),
+       .attention_tiles = static_cast<std::uint32_t>(c.attention_tiles),
+       .head_rows = c.head_rows,
+       .skips = lm::parse_skips(c.skips),
+       .experts = {.count = c.experts,
+                   .chosen = c.experts_per_token,
+                   .shared = c.shared_experts,
+                   .capacity_factor = c.expert_capacity,
+                   .renormalise = c.router_gates == "chosen",
+                   .balance_loss = c.router_aux_loss,
+                   .square_loss = c.router_z_loss},
+       .adapters = lm::adapters_of(lm::family_named(c.model), c.experts > 0, c.lora_rank, c.lora_alpha, c.lora_targets),
+       .rope_theta = c.rope_base,
+       .rope_scaling = rope_scaling_of(c),
+       .rope_fraction = c.rope_fraction,
+       .rotated_blocks = rotated_blocks_of(c),
+       .norm_eps = c.norm_eps,
+       .query_scalar = c.query_scalar,
+       .window_rope_theta = c.window_rope_base,
+       .attention_cap = cap_of("--attention-cap", c.attention_cap),
+       .logit_cap = cap_of("--logit-cap", c.logit_cap),
+       .activation = activation_of(c),
+       .attention_bias = c.attention_bias ? std::optional(true) : std::nullopt,
+       .mlp_bias = c.mlp_bias ? std::optional(true) : std::nullopt,
+       .dtype = parse_dtype(c.dtype),
+       .tensor = tensor_of(c),
+       .context = {.ranks = static_cast<std::uint32_t>(c.cp),
+                   .rank = static_cast<std::uint32_t>(c.context_rank),
+                   .ring = static_cast<std::uint32_t>(c.ring()),
+                   .two_rings = c.cp > 1 && c.cp_mode == "two-rings"},
+       .expert = {.ranks = static_cast<std::uint32_t>(c.ep), .rank = static_cast<std::uint32_t>(c.expert_rank)}});
+}
+
+bool units_apart(const RunConfig& c) {
+  return ParameterLayout(lm::make_model(model_config(c)), {}, Layout::kUnitElements, 1).cuts_units();
+}
+
+Budget budgets(const RunConfig& c) {
+  // The CPU device and the host share the same memory: each gets a part of one half. With a GPU the host gets all of it.
+  const auto available = memory_for_budgets(c);
+  Budget b;
+  // The ranks of a machine divide its host memory and disks. A given device budget is that of each rank.
+  const auto sharing = ranks_of_machine(c);
+  const auto share = [&](std::uint64_t bytes) { return bytes == kUnlimited ? bytes : bytes / sharing; };
+  const auto device_share = !c.on_gpu() ? sharing : 1;
+  b.device = resolve_bytes(c.device_memory, c.device_memory == "auto" ? usual_device_bytes(c) / device_share : 0);
+  b.host = share(resolve_bytes(c.host_memory, (!c.on_gpu() ? available / 2 : available) / 100 * 85));
+  b.disk = c.nvme_path.empty() ? 0 : share(resolve_bytes(c.nvme_limit, kUnlimited));
+  return b;
+}
+
+std::uint64_t memory_for_budgets(const RunConfig& c) {
+  constexpr std::uint64_t kProgramBytes = 48 * kMiB, kRankBytes = 24 * kMiB;
+  const auto available = read_topology().available_memory_bytes;
+  return available - std::min(available, kProgramBytes + ranks_of_machine(c) * kRankBytes);
+}
+
+std::uint64_t ranks_of_machine(const RunConfig& c) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : c.ranks()));
+}
+
+void set_optimizer(PlanRequest& request, const RunConfig& c) {
+  const auto optimizer = optimizer_of(c);
+  request.states = optimizer->states();
+  request.layer_unit = optimizer->layer_unit();
+  request.param_groups = parse_param_groups(c.param_groups);
+  request.freeze = parse_freeze(c.freeze);
+}
+
+namespace {
+
+// The number of layers in a text: none of them, all of them, or a number; empty for `auto`.
+std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view none, std::string_view all) {
+  if (text == "auto") return std::nullopt;
+  if (text == none) return 0;
+  return text == all ? kAllLayers : static_cast<std::uint32_t>(std::stoul(text));
+}
+
+Travel travel_of(const std::string& text) {
+  return text == "bf16" ? Travel::bf16 : text == "int8" ? Travel::int8 : Travel::whole;
+}
+
+}  // namespace
+
+PlanRequest plan_request(const RunConfig& c) {
+  PlanRequest r{
+      .shape = {.batch = {c.batch_size, c.seq_len / c.cp}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
+      .budget = budgets(c),
+      .recipe = c.recipe,
+      .disk_tier = !c.nvme_path.empty()};
+  set_optimizer(r, c);
+  r.order = std::nullopt;
+  if (c.order == "horizontal") r.order = Order::horizontal;
+  if (c.order == "vertical") r.order = c.group > 0 ? Order::group_vertical : Order::vertical;
+  r.group = static_cast<std::uint32_t>(c.group);
+  r.recompute = layers_of(c.recompute, "none", "layer");
+  r.offload = layers_of(c.activations, "keep", "offload");
+  if (c.update == "host" || c.update == "device")
+    r.update = c.update == "host" ? Tier::host : Tier::device;
+  else if (c.update != "auto") {
+    double share = 0;  // its text has been checked before
+    std::from_chars(c.update.data(), c.update.data() + c.update.size(), share);
+    r.update = UpdatePlace(share);
+  }
+  // The clip factor, and whether a step is skipped, are known only after the backward.
+  r.updates_before_use = Trainer::needs_norm(c.grad_clip, non_finite(c), loss_scale(c), r.param_groups);
+  if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
+  r.steps = static_cast<std::uint64_t>(c.steps);
+  r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
+  r.evaluate_batches = evaluated_batches(c);
+  r.evaluate_first = c.eval_first;
+  r.commit_every = commit_interval(c);
+  r.commits_beside = r.commit_every != 0 && c.durability == "commit";
+  r.visits = c.save.empty() ? 1 : 2;
+  r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
+  r.generations = generations(c);
+  r.commits = c.durability != "none";
+  r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
+            .context = static_cast<std::uint32_t>(c.cp),
+            .experts = static_cast<std::uint32_t>(c.ep),
+            .zero = static_cast<std::uint32_t>(c.zero),
+            .canonical = c.canonical_reduction,
+            .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
+            .gradients = travel_of(c.compress_gradients),
+            .weights = travel_of(c.compress_weights),
+            .shard_group = static_cast<std::uint32_t>(c.shard_group),
+            .local = c.sync_interval > 1};
+  r.rank =
+      static_cast<std::uint32_t>((c.expert_rank * c.cp + c.context_rank) * c.tp + c.tensor_rank);  // first with these parts
+  return r;
+}
+
+std::uint64_t commit_interval(const RunConfig& c) {
+  return c.durability == "step" ? 1 : static_cast<std::uint64_t>(c.ckpt_interval);
+}
+
+std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
+
+Schedule schedule(const RunConfig& c) {
+  // A constant rate does not depend on the number of steps, so that a longer run begins with the same steps.
+  const bool constant = c.lr_schedule == "constant";
+  const auto total = std::max<std::int64_t>(1, constant ? std::max(c.steps, c.warmup) : c.steps);
+  // A warm-up that is longer than the run is shortened; warnings_of() says so.
+  return {.kind = parse_schedule(c.lr_schedule),
+          .peak = c.lr,
+          .minimum = constant ? c.lr : c.min_lr,
+          .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
+          .total_steps = static_cast<std::uint64_t>(total)};
+}
+
+NonFinite non_finite(const RunConfig& c) { return c.on_non_finite == "skip" ? NonFinite::skip : NonFinite::stop; }
+
+// Small gradients can underflow in fp16; the other dtypes have a wider range.
+LossScale loss_scale(const RunConfig& c) {
+  const auto usual = c.dtype == "fp16" ? "dynamic" : "off";
+  return LossScale::parse(c.loss_scale == "auto" ? usual : c.loss_scale);
+}
+
+namespace {
+
+OptimizerSettings optimizer_settings(const RunConfig& c) {
+  return {.beta1 = c.beta1,
+          .beta2 = c.beta2,
+          .eps = c.eps,
+          .weight_decay = c.weight_decay,
+          .momentum = c.momentum,
+          .nesterov = c.nesterov};
+}
+
+}  // namespace
+
+std::vector<std::string> warnings_of(const RunConfig& c) {
+  std::vector<std::string> warnings;
+  if (auto family = warning_of_family(c)) warnings.push_back(std::move(*family));
+  // The default warm-up was not chosen by the user, so a shorter run does not warn about it.
+  if (c.warmup <= c.steps || c.warmup == RunConfig().warmup) return warnings;
+  const auto longer = fmt::format("--warmup {} is longer than --steps {}", c.warmup, c.steps);
+  warnings.push_back(
+      c.lr_schedule == "constant"
+          ? fmt::format("{}: the learning rate still rises when the run ends, and never reaches --lr {}; lower --warmup, or "
+                        "raise --steps",
+                        longer, c.lr)
+          : fmt::format("{}: the warm-up is shortened to {} steps, and only the last step has --lr {}; lower --warmup, or "
+                        "raise --steps",
+                        longer, c.steps, c.lr));
+  return warnings;
+}
+
+std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
+  const auto recipe = Recipe::of(model.dtype, c.recipe, optimizer_of(c)->states());
+  auto warnings = warnings_of(c);
+  for (const auto& warning :
+       precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation)))
+    warnings.push_back(with_flags(warning));
+  for (auto& warning : warnings_of_init_from(c, model)) warnings.push_back(std::move(warning));
+  return warnings;
+}
+
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) { return make_optimizer(c.optimizer, optimizer_settings(c)); }
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device) {
+  return make_optimizer_for(device, c.optimizer, optimizer_settings(c));
+}
+
+namespace {
+
+// Measures with random tokens, because the time does not depend on their values.
+void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMap& map, const Plan& p, ProfileCosts& costs,
+                    ThreadPool& pool) {
+  const auto device = make_device(c, pool);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
+  measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
+                {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
+                {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
+                 .upload_bytes = p.step_traffic.back().upload,
+                 .action_bytes = device->computes_on_host() ? 256 * kMiB : p.peak_bytes[Tier::device]});
+}
+
+}  // namespace
+
+Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& request, const MachineProfile& profile,
+               Trace* trace) {
+  auto pool = make_pool(c);
+  auto p = plan(model, request, profile, &pool);
+  if (!p.fits) return p;
+  const StepMap map(model, p.map);
+  ProfileCosts costs(map, profile);
+  if (!c.assumed_costs) {
+    measure_layers(c, request, map, p, costs, pool);
+    retime(p, model, request, profile, costs);
+  }
+  if (trace) trace_step(p, model, request, profile, costs, *trace);
+  return p;
+}
+
+ChunkStore::Options store_options(const RunConfig& c) {
+  ChunkStore::Options o;
+  o.generations = generations(c);
+  o.deadline = std::chrono::seconds(c.io_deadline);
+  if (c.nvme_path.empty()) {
+    o.paths = {c.out_dir};
+    o.name = "store";
+  } else {
+    o.paths = c.nvme_path;
+    // Made absolute first: weakly_canonical() leaves a path that does not exist relative, and the name would change later.
+    o.name = fmt::format("terrace-{:016x}",
+                         stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.out_dir)).c_str()));
+  }
+  return o;
+}
+
+namespace {
+
+// Steps that one program computes: those between two drains of an asynchronous schedule.
+std::uint64_t steps_of_program(const Plan& p) {
+  const auto& pipeline = p.map.pipeline;
+  return pipeline.asynchronous() ? p.map.shape.micro_batches / pipeline.update_every : 1;
+}
+
+}  // namespace
+
+nlohmann::json to_json(const RunConfig& c, const Plan& p) {
+  const auto together = steps_of_program(p);
+  const auto of_step = [&](double amount) { return amount / static_cast<double>(together); };
+  nlohmann::json j;
+  j["fits"] = p.fits;
+  j["device"] = c.device_name();
+  j["parameters"] = p.parameters;
+  j["trained_parameters"] = p.trained_parameters;
+  j["state_bytes"] = p.state_bytes;
+  j["recipe"] = p.map.recipe.name;
+  j["chunk_elements"] = p.map.chunk_elements;
+  j["smallest_bytes"] = {{"device", p.smallest_bytes[Tier::device]}, {"host", p.smallest_bytes[Tier::host]}};
+  if (!p.fits) {
+    j["tier"] = name_of(p.refusal.tier);
+    j["missing_bytes"] = p.refusal.missing_bytes;
+    j["why"] = p.refusal.why;
+    j["suggestion"] = suggestion(c, {&p.refusal, 1});
+    return j;
+  }
+  j["step_time_s"] = of_step(p.times.seconds);
+  j["peak_bytes"] = {
+      {"device", p.peak_bytes[Tier::device]}, {"host", p.peak_bytes[Tier::host]}, {"nvme", p.peak_bytes[Tier::disk]}};
+  const auto bytes = [](const Traffic& t) -> nlohmann::json {
+    return {{"read", t.read}, {"write", t.write}, {"h2d", t.upload}, {"d2h", t.download}};
+  };
+  auto step = traffic_of_step(p);
+  for (auto* const amount : {&step.read, &step.write, &step.upload, &step.download}) *amount /= together;
+  j["bytes"] = bytes(step);
+  j["sum_order"] = p.map.data.sum_order() == SumOrder::ranks ? "ranks" : "machines";
+  j["link_bytes"] = {{"within", of_step(p.steady_links.within)}, {"between", of_step(p.steady_links.between)}};
+  Traffic all;
+  for (const auto& t : p.step_traffic) {
+    all.read += t.read;
+    all.write += t.write;
+    all.upload += t.upload;
+    all.download += t.download;
+  }
+  if (p.average.every != 0)
+    j["average"] = {{"every", p.average.every},
+                    {"seconds", p.average.seconds},
+                    {"bytes", bytes(p.average.traffic)},
+                    {"all_reduce_bytes", p.average.summed_bytes},
+                    {"link_bytes", {{"within", p.average.links.within}, {"between", p.average.links.between}}}};
+  j["walked"] = {{"steps", p.step_traffic.size() * together}, {"bytes", bytes(all)}};
+  j["stall_s"] = nlohmann::json::object();
+  for (const auto& [cause, seconds] : p.times.stall_s) j["stall_s"][cause] = of_step(seconds);
+  j["exposed_s"] = {{"begin", of_step(p.times.begin_s)}, {"end", of_step(p.times.end_s)}};
+  if (p.times.communicated.seconds > 0)
+    j["communication"] = {{"seconds", of_step(p.times.communicated.seconds)},
+                          {"hidden_s", of_step(p.times.communicated.hidden_s)}};
+  j["commit"] = {{"commits", p.commits},
+                 {"seconds", p.commit_seconds},
+                 {"added_s", p.commit_added_seconds},
+                 {"bytes", bytes(p.commit_traffic)}};
+  j["floor_s"] = of_step(p.floor_s);
+  j["binding"] = p.binding;
+  j["link"] = p.link;
+  if (const auto sources = data_sources(c); sources.size() > 1)
+    for (const auto& source : sources) j["data"].push_back({{"source", source.name}, {"weight", source.weight}});
+  const auto layers = static_cast<std::uint32_t>(p.map.activations.size());
+  j["choice"] = {{"text", to_text(p.choice, layers)},
+                 {"order", p.choice.order == Order::horizontal ? "horizontal" : "vertical"},
+                 {"group", p.choice.group},
+                 {"recompute", recomputing(p.map.activations)},
+                 {"offload", offloading(p.map.activations)}};
+  j["tried"] = nlohmann::json::array();
+  for (const auto& t : p.tried) {
+    j["tried"].push_back({{"choice", to_text(t.choice, layers)}});
+    if (t.seconds) j["tried"].back()["coarse_step_time_s"] = *t.seconds;  // from another simulation than step_time_s
+  }
+  j["update"] = to_text(p.map.update);
+  j["prefetch_depth"] = p.prefetch_depth;
+  return j;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,131 @@
+#include <terrace/examples/terrace/ranks/agreed_plan.h>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include <terrace/core/base/units.h>
+#include <terrace/core/profile/profile_rates.h>
+#include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/terrace/cli/refusal.h>
+#include <terrace/examples/terrace/plan/choose_tiles.h>
+#include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/plan/pipeline_setup.h>
+#include <terrace/examples/terrace/plan/setup.h>
+#include <terrace/examples/terrace/run/init_from.h>
+#include <terrace/offload/store/commit_files.h>
+
+namespace terrace::cli {
+
+AgreedPlan::AgreedPlan(const RunConfig& config)
+    : config_(config),
+      model_(lm::make_model(model_config(config))),
+      first_weights_(cli::first_weights(config, model_)),
+      profile_(machine_profile(config)),
+      request_(plan_request(config)) {
+  if (searches_schedule(config)) return;  // agree() sets the pipeline
+  auto with_stages = config;
+  if (config.pp > 1 && config.stage_layers.empty()) with_stages.stage_layers = stage_layers_of_run(config);
+  set_pipeline(request_, with_stages, model_, profile_);
+}
+
+void AgreedPlan::agree(Team& team) {
+  for (double* const rate : rates_of(profile_)) *rate = team.each(*rate).front();
+  if (const auto sizes = team.machines(); sizes.size() > 1)
+    profile_.links.ranks_per_node = static_cast<std::uint32_t>(sizes.front());
+  request_.budget.device = team.least(request_.budget.device);
+  request_.budget.host = team.least(request_.budget.host);
+  request_.budget.disk = team.least(request_.budget.disk);
+  if (searches_schedule(config_)) agree_on_schedule(team);
+  if (request_.pipeline)
+    for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
+  request_.rank = static_cast<std::uint32_t>(team.rank());
+}
+
+// --schedule auto: the first rank takes the schedule of the resumed run, or else searches one, and all ranks take the same.
+void AgreedPlan::agree_on_schedule(Team& team) {
+  std::string text;
+  team.together([&] {
+    if (!team.first()) return;
+    text = found_by_run(config_);
+    schedule_was_recorded_ = !text.empty();
+    if (schedule_was_recorded_) return;
+    auto pool = make_pool(config_);
+    const auto found = search_schedule(request_, config_, model_, profile_, pool);
+    text = found_to_text(found.name, *request_.pipeline);
+  });
+  found_schedule_ = team.of_first(std::move(text));
+  schedule_was_recorded_ = team.any(schedule_was_recorded_);
+  schedule_name_ = take_found(request_, model_, found_schedule_);
+}
+
+void AgreedPlan::make(const Team& team) {
+  auto timed = config_;
+  timed.assumed_costs = timed.assumed_costs || !team.first();
+  plan_ = make_plan(timed, model_, request_, profile_);
+  if (!plan_.fits && request_.pipeline) {
+    auto pool = make_pool(config_);
+    static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // throws an error for all stages
+  }
+  if (!plan_.fits) throw refusal_error(config_, plan_);
+  const auto steady = to_text(plan_.programs.steady);
+  program_hash_ = checksum_of(std::as_bytes(std::span(steady)));
+  plan_ = for_rank(plan_, model_, request_, profile_);
+}
+
+void AgreedPlan::demand_same_steps(Team& team) const {
+  const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // a double holds 53 bits exactly
+  const auto ranks_of_stage = mesh().size(kAllRanks - Axis::pp);
+  team.together([&] {
+    for (std::size_t r = 0; r < hashes.size(); ++r)
+      if (const auto of_stage = r - r % ranks_of_stage; hashes[r] != hashes[of_stage])
+        throw Error(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", of_stage, r),
+                    Exit::usage);
+  });
+}
+
+std::string AgreedPlan::describe() const {
+  const auto& data = plan_.map.data;
+  const auto data_rank = mesh().index(plan_.map.rank, kBatchAxes - Axis::expert),
+             stage = mesh().coordinate(plan_.map.rank, Axis::pp);
+  auto rank =
+      data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data_rank, data.ranks, getpid(), data.zero);
+  if (mesh().pp > 1)
+    rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", stage, mesh().pp, schedule_name_,
+                       stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+  if (model_.tensor.ranks > 1)
+    rank = fmt::format("tensor rank {} of {}{}, {}", model_.tensor.rank, model_.tensor.ranks,
+                       model_.tensor.sequence ? " with sequence parallelism" : "",
+                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+  if (model_.context.ranks > 1)
+    rank = fmt::format("context rank {} of {}, {}", model_.context.rank, model_.context.ranks,
+                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+  if (model_.expert.ranks > 1)
+    rank = fmt::format("expert rank {} of {}, {}", model_.expert.rank, model_.expert.ranks,
+                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+  return fmt::format(
+      "{}{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
+      config_.model, tiles_in_words(config_), static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes),
+      config_.optimizer, config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
+      plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), in_words(plan_.map.update),
+      plan_.binding);
+}
+
+nlohmann::json AgreedPlan::to_json(Team& team) const {
+  auto json = cli::to_json(config_, plan_);
+  if (team.size() == 1) return json;
+  auto walked = json.at("walked").at("bytes");
+  for (auto& [edge, bytes] : walked.items()) bytes = team.sum(bytes.get<std::uint64_t>());
+  auto peaks = json.at("peak_bytes");
+  for (auto& [tier, bytes] : peaks.items()) bytes = team.max(bytes.get<std::uint64_t>());
+  const auto steps = team.each(static_cast<double>(plan_.step_traffic.size()));
+  json["peak_bytes"] = json["ranks"]["peak_bytes"] = peaks;
+  if (std::ranges::min(steps) == std::ranges::max(steps)) json["ranks"]["walked_bytes"] = walked;
+  return json;
+}
+
+}  // namespace terrace::cli

@@ -1,0 +1,195 @@
+#include <terrace/examples/terrace/ranks/ranks.h>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <terrace/core/machine/machine.h>
+#include <terrace/examples/terrace/base/launched.h>
+#include <terrace/examples/terrace/plan/device.h>
+#include <terrace/examples/terrace/plan/setup.h>
+#include <terrace/parallel/comm/mpi/mpi.h>
+#include <terrace/parallel/comm/rank_failed.h>
+#include <terrace/parallel/mesh/degrees.h>
+
+namespace terrace::cli {
+namespace {
+
+// Ranks of one machine share its cores.
+void share_cores(RunConfig& c, std::int64_t ranks) {
+  c.local_ranks = ranks;
+  if (c.threads == 0 && ranks > 1) c.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
+}
+
+// Whether the error of a rank only says that another rank failed.
+bool is_consequence(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const RankFailed&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+CommunicatorOptions options_of(const RunConfig& c) {
+  return {.time_limit = std::chrono::seconds(c.rank_deadline), .ranks_per_machine = static_cast<int>(c.ranks_per_machine)};
+}
+
+Exit train_threads(const RunConfig& config) {
+  auto communicators = make_thread_communicators(static_cast<int>(config.ranks()), options_of(config));
+  std::mutex mutex;
+  std::vector<std::exception_ptr> errors;  // in the order in which ranks failed
+  errors.reserve(communicators.size() + 1);
+  const auto failed = [&](std::exception_ptr error) {
+    const std::lock_guard lock(mutex);
+    errors.push_back(std::move(error));
+  };
+  std::vector<Exit> exits(communicators.size(), Exit::runtime);
+  std::vector<std::jthread> threads;
+  try {
+    for (std::size_t r = 0; r < communicators.size(); ++r)
+      threads.emplace_back([&, r, own_ranks = std::move(communicators[r])]() mutable {
+        try {
+          Team team(std::move(own_ranks), false);
+          auto own = config;
+          own.local_rank = static_cast<std::int64_t>(r);
+          exits[r] = train_rank(own, team);
+        } catch (const Elsewhere&) {  // the rank that failed reports the error
+        } catch (...) {
+          failed(std::current_exception());
+        }
+      });
+  } catch (...) {  // no thread or no memory for a rank
+    failed(std::current_exception());
+    communicators.clear();  // ranks that have begun see that the others have left, and end
+  }
+  threads.clear();
+  const auto cause = std::ranges::find_if_not(errors, is_consequence);
+  if (!errors.empty()) std::rethrow_exception(cause == errors.end() ? errors.front() : *cause);
+  return exits.front();
+}
+
+// mpirun ends with the code of the first rank that ends. A rank that only ended because another one failed must not be that
+// rank.
+std::atomic<bool> ended_by_another{false};
+constexpr auto kLater = std::chrono::milliseconds(500);
+void end_later_if_another_failed() {
+  if (ended_by_another) std::this_thread::sleep_for(kLater);
+}
+
+Exit train_process(const RunConfig& config, const Launched& place) {
+  std::atexit(end_later_if_another_failed);                // registered before MPI's end, so it runs after that
+  auto ranks = make_mpi_communicator(options_of(config));  // an error here occurs on all ranks
+  if (ranks->size() != place.ranks)
+    throw Error(
+        fmt::format("{} says that there are {} ranks, but MPI has {}\n  start them with the mpirun of the MPI library that "
+                    "terrace uses, or with terrace launch; {}",
+                    place.said_by, place.ranks, ranks->size(), describe_left_over()),
+        Exit::hardware_missing);
+  try {
+    Team team(std::move(ranks), true);
+    return train_rank(config, team);
+  } catch (const Elsewhere& elsewhere) {
+    return elsewhere.exit();
+  } catch (const RankFailed& error) {
+    ended_by_another = true;
+    throw Error(fmt::format("rank {}: {}{}", place.rank, kAnotherRankFailed, error.what()), error.exit());
+  } catch (const Error& error) {
+    throw Error(fmt::format("rank {}: {}", place.rank, error.what()), error.exit());
+  }
+}
+
+}  // namespace
+
+namespace {
+
+void demand_degrees_of(const RunConfig& c, int ranks) {
+  auto whole = c;
+  whole.tp = whole.cp = whole.ep = 1;
+  whole.sp = false;
+  whole.vocab_tiles = whole.mlp_tiles = whole.mlp_row_tiles = whole.attention_tiles = 1;
+  whole.tp_mode = "1d";
+  whole.tp_depth = whole.tp_overlap = 1;
+  const auto model = model_config(whole);  // with the usual sizes of its family
+  check({.dp = static_cast<int>(c.dp),
+         .pp = static_cast<int>(c.pp),
+         .tp = static_cast<int>(c.tp),
+         .cp = static_cast<int>(c.cp),
+         .ep = static_cast<int>(c.ep),
+         .tensor_mode = parse_tensor_mode(c.tp_mode),
+         .tensor_depth = static_cast<int>(c.tp_depth),
+         .shard_group = static_cast<int>(c.shard_group),
+         .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
+         .canonical_reduction = c.canonical_reduction,
+         .ring = c.cp_mode == "both" && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0,
+         .zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && lm::transformer_of(model).window.none(),
+         .fp16 = c.dtype == "fp16",
+         .skips = c.skips != "none",
+         .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
+         .local_sgd = c.sync_interval > 1,
+         .expert_capacity = c.experts > 0 && c.expert_capacity > 0},
+        {.layers = 2 * c.layers + 2,
+         .heads = model.heads,
+         .ffn = model.ffn,
+         .seq_len = c.seq_len,
+         .experts = c.experts,
+         .kv_heads = model.kv_heads,
+         .hidden = model.hidden},
+        ranks);
+}
+
+}  // namespace
+
+void demand_degrees(const RunConfig& c) {
+  auto alone = c;
+  if (c.dp == 0) alone.shard_group = 0;  // it divides the number of data ranks, which is not known yet
+  alone.dp = std::max<std::int64_t>(1, c.dp);
+  demand_degrees_of(alone, static_cast<int>(alone.ranks()));
+}
+
+void demand_degrees(const RunConfig& c, int ranks) {
+  demand_degrees_of(c, ranks);
+  if (ranks == 1 && c.sync_interval > 1)
+    throw Error(
+        fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
+                    "out, or give --dp 2 or more",
+                    c.sync_interval),
+        Exit::usage);
+  if (ranks > 1 && c.verify_resident)
+    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs", Exit::usage);
+}
+
+Exit train_ranks(RunConfig config) {
+  const auto place = launched();
+  if (place)
+    demand_launcher(*place);
+  else
+    demand_alone();
+  const auto ranks = place ? place->ranks : config.ranks();
+  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp * config.ep));
+  try {
+    demand_degrees(config, static_cast<int>(ranks));
+  } catch (const Error& error) {  // validate() has accepted the degrees, so the number of ranks is what does not fit
+    if (!place || std::getenv(kUnderLaunch)) throw;
+    throw Error(fmt::format("{}\n  {} says that there are {} ranks; {}", error.what(), place->said_by, place->ranks,
+                            describe_left_over()),
+                error.exit());
+  }
+  share_cores(config, place ? place->local_ranks : ranks);
+  if (place) config.local_rank = place->local_rank;
+  demand_device(config);
+  if (place) return train_process(config, *place);
+  if (ranks > 1) return train_threads(config);
+  Team alone;
+  return train_rank(config, alone);
+}
+
+}  // namespace terrace::cli

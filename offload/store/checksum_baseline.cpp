@@ -1,0 +1,11 @@
+// XXH3 for every x86-64. Compiled with its own options; see offload/CMakeLists.txt.
+#define XXH_INLINE_ALL  // compiled here with this file's options, like the other kernels
+#include <xxhash.h>
+
+#include <terrace/offload/store/checksum_kernels.h>
+
+namespace terrace {
+
+std::uint64_t checksum_baseline(const std::byte* data, std::size_t bytes) { return XXH3_64bits(data, bytes); }
+
+}  // namespace terrace

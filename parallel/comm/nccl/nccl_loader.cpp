@@ -1,0 +1,22 @@
+// NCCL's communicator, which is in the CUDA module.
+#include <terrace/core/device/cuda_modules.h>
+#include <terrace/parallel/comm/nccl/nccl.h>
+#include <terrace/parallel/comm/transport.h>
+
+namespace terrace {
+namespace {
+
+using Make = Transport* (*)(Device*, std::shared_ptr<Transport>*, std::shared_ptr<Transport>*);
+
+Make load() { return reinterpret_cast<Make>(load_cuda_module("terrace_nccl_transport")); }
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device& device) {
+  static const Make make = load();
+  auto meeting = release_transport(host.split(0, host.rank(), host.name()));
+  auto letters = release_transport(host.split(0, host.rank(), host.name() + " (NCCL)"));
+  return make_communicator(std::shared_ptr<Transport>(make(&device, &meeting, &letters)));
+}
+
+}  // namespace terrace

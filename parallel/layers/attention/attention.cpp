@@ -1,0 +1,158 @@
+#include <terrace/parallel/layers/attention/attention.h>
+
+#include <algorithm>
+
+#include <terrace/parallel/layers/parts/rotate.h>
+
+namespace terrace::layers {
+namespace {
+
+// The widths of q, k and v.
+std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
+  const std::int64_t kv = config.kv_heads * config.head_dim();
+  return {config.attended(), kv, kv};
+}
+
+}  // namespace
+
+// Sizes are checked before they are used. Each tensor rank has whole heads.
+Attention::Attention(const Transformer& config, std::int64_t block)
+    : ResidualBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))),
+      block_(block),
+      window_(config.window.of(block)) {}
+
+ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
+  return {.norm = config.names.attention_norm,
+          .result_norm = config.names.attention_result_norm,
+          .in = config.names.qkv,
+          .out = config.names.attention_output,
+          .in_outputs = qkv_outputs(config),
+          .in_ways = {config.tensor.ranks, config.kv_ways(), config.kv_ways()},
+          .out_inputs = config.attended(),
+          .in_result = "q, k and v",
+          .tiles = config.attention_tiles,
+          .is_attention = true};
+}
+
+AttentionShape Attention::attention_shape(BatchShape shape) const {
+  return {.batch = shape.batch,
+          .seq = shape.seq,
+          .heads = config_.heads_here(),
+          .kv_heads = config_.kv_heads_here(),
+          .head_dim = config_.head_dim(),
+          .scores = config_.scores};
+}
+
+std::vector<TensorSpec> Attention::saved_of_middle(BatchShape shape) const {
+  auto all = ResidualBranch::saved_of_middle(shape);
+  all.push_back({"attention's result", config_.dtype, {shape.tokens(), config_.attended_here()}});
+  all.push_back({"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, config_.heads_here(), shape.seq}});
+  return all;
+}
+
+Attention::Decode::Decode(const Attention& layer, ScratchArena& arena, std::int64_t rows)
+    : statistics(layer.take_statistics(arena, rows)),
+      qkv(arena.take(layer.config_.dtype, {rows, layer.in_.outputs()})),
+      attended(layer.take_middle(arena, rows)) {}
+
+std::uint64_t Attention::scratch_bytes(BatchShape shape) const {
+  return std::max(ResidualBranch::scratch_bytes(shape),
+                  bytes_of<Decode>(*this, 1) + std::max({in_bytes(1), norm_position_bytes(), add_position_bytes()}));
+}
+
+double Attention::forward_flops(BatchShape shape) const {
+  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden),
+             attended = static_cast<double>(config_.attended_here());
+  return 2 * n * c * static_cast<double>(in_.outputs()) + 2 * n * c * attended +
+         2 * n * pairs_twice(shape.seq, window_) * attended;
+}
+
+void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
+  rotate_heads(ctx, config_, block_, qkv, first_position, inverse);
+}
+
+void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
+  const auto runs = config_.context.runs(ctx.shape.seq);
+  if (runs.size() == 1 && ctx.documents.whole_sequences()) return rotate(ctx, qkv, runs.front().begin, inverse);
+  std::int64_t row = 0;
+  for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
+    for (const auto& run : runs)
+      for (const auto& piece : ctx.documents.pieces(b, run)) {
+        rotate(ctx, row_slice(qkv, row, piece.count), piece.begin - piece.document, inverse);
+        row += piece.count;
+      }
+}
+
+void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
+  rotate_slice(ctx, qkv, false);
+  attend(ctx, whole(attention_shape(ctx.shape)), t.saved[kAttended], t.saved[kLogSumExp], qkv);
+}
+
+TensorView Attention::middle(LayerContext&, const LayerTensors& t, ScratchArena&) const { return t.saved[kAttended]; }
+
+void Attention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const {
+  attend_grad(ctx, whole(attention_shape(ctx.shape)), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp],
+              t.saved[kInResult]);
+  rotate_slice(ctx, dqkv, true);
+}
+
+std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
+  const Shape shape{config_.kv_heads, capacity, config_.head_dim()};
+  std::vector<TensorSpec> all{{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
+  if (!in_tiles()) return all;
+  all.push_back({"q, k and v of a position", config_.dtype, {1, in_.outputs()}});
+  all.push_back({"attention's result of a position", config_.dtype, {1, out_.inputs()}});
+  return all;
+}
+
+void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+                            CacheViews cache_views, std::int64_t position) const {
+  check_decode(ctx, weights, cache_views, position);
+  const bool in_phases = in_tiles() && ctx.phase != kAllPhases;  // a phase need not use both x and y
+  if (!in_phases || !x.empty()) check("x", x, config_.dtype, {1, config_.hidden});
+  if (!in_phases || !y.empty()) check("y", y, config_.dtype, {1, config_.hidden});
+  const std::int64_t capacity = cache_views[0].shape[1];
+  if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
+  if (in_tiles()) return decode_tiles(ctx, weights, x, y, cache_views, position);
+  ScratchArena arena(ctx.scratch);
+  const Decode scratch(*this, arena, 1);
+  run_in(ctx, weights, scratch.qkv, x, scratch.statistics, arena);
+  norm_position(ctx, weights, scratch.qkv, arena);
+  decode_attended(ctx, scratch.attended, scratch.qkv, cache_views, position);
+  add_position(ctx, weights, y, scratch.attended, x, arena);
+}
+
+// With tiles, the position's rows are in the cache between phases.
+void Attention::decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+                             CacheViews cache_views, std::int64_t position) const {
+  const auto qkv = cache_views[2], attended = cache_views[3];
+  for (std::uint32_t i = 0; i < branch_tiles(); ++i)
+    if (ctx.runs(i)) decode_in(ctx, weights, qkv, x, i);
+  if (ctx.runs(branch_tiles() - 1)) {
+    norm_position(ctx, weights, qkv, ScratchArena(ctx.scratch));
+    decode_attended(ctx, attended, qkv, cache_views, position);
+  }
+  for (std::uint32_t i = 0; i < branch_tiles(); ++i)
+    if (ctx.runs(branch_tiles() + i)) decode_out(ctx, weights, y, attended, x, i);
+}
+
+void Attention::decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache_views,
+                                std::int64_t position) const {
+  const std::int64_t capacity = cache_views[0].shape[1], dim = config_.head_dim();
+  rotate(ctx, qkv, position, false);
+  for (std::int64_t kind = 0; kind < 2; ++kind) {  // keys, values
+    for (std::int64_t group = 0; group < config_.kv_heads; ++group) {
+      const std::int64_t head = config_.heads + kind * config_.kv_heads + group;
+      ctx.math.convert(ctx.stream,
+                       part(cache_views[static_cast<std::size_t>(kind)], (group * capacity + position) * dim, {dim}),
+                       part(qkv, head * dim, {dim}));
+    }
+  }
+  // The caches, from the first position on that this position sees.
+  const std::int64_t seen = window_ == 0 ? position + 1 : std::min(window_, position + 1);
+  const auto from_seen = [&](const TensorView& all) { return part(all, (position + 1 - seen) * dim, all.shape); };
+  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), attended, qkv, from_seen(cache_views[0]),
+                            from_seen(cache_views[1]), seen);
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,52 @@
+// y = x + output(attention(rotary(qkv(norm(x))))), the first half of a transformer block; rotary only with rotary positions.
+//
+// Also saved for the backward: the attention's result and the statistics of the softmax. q, k and v are saved after the
+// rotation.
+//
+// Owner, threads, errors: as transformer_layer.h.
+#pragma once
+
+#include <terrace/parallel/layers/attention/attend.h>
+#include <terrace/parallel/layers/branch/residual_branch.h>
+
+namespace terrace::layers {
+
+class Attention : public ResidualBranch {
+ public:
+  Attention(const Transformer& config, std::int64_t block);
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  // Keys and values, each [kv_heads, capacity, head_dim].
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ protected:
+  const std::int64_t block_, window_;  // the block's number and window
+  enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
+  [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
+  TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
+  [[nodiscard]] bool saves_middle() const override { return true; }
+  void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
+  void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
+  // Rotates q and k, which are adjacent in a row, to their positions or back, if the transformer has rotary positions.
+  void rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const;
+  // Rotates to, or back from, the positions of this rank's slice in their documents.
+  void rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const;
+  [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, window_}; }
+
+ private:
+  static Parts parts_of(const Transformer& config);
+  void decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                    std::int64_t position) const;
+  // Rotates q and k of a position, puts k and v into the cache, and attends.
+  void decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache, std::int64_t position) const;
+  [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
+
+  struct Decode {
+    Decode(const Attention& layer, ScratchArena& arena, std::int64_t rows);
+    TensorView statistics, qkv, attended;
+  };
+};
+
+}  // namespace terrace::layers

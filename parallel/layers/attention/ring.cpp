@@ -1,0 +1,256 @@
+#include <terrace/parallel/layers/attention/ring.h>
+
+#include <algorithm>
+
+namespace terrace::layers {
+
+Ring::Ring(const Transformer& config, std::int64_t window, Heads here, Heads room, std::uint32_t first_work)
+    : context_(config.context),
+      window_(window),
+      head_dim_(config.head_dim()),
+      scores_(config.scores),
+      dtype_(config.dtype),
+      here_(here),
+      room_(room),
+      first_(first_work) {}
+
+std::uint32_t Ring::hops(BatchShape shape) const {
+  const auto others = context_.ring - 1;
+  if (window_ == 0) return others;
+  // The number of earlier slices whose last key the first query sees.
+  const auto seen = (window_ - 2 + shape.seq) / shape.seq;
+  return static_cast<std::uint32_t>(std::clamp<std::int64_t>(seen, 0, others));
+}
+
+std::vector<Ring::Meeting> Ring::meetings(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
+  const auto own = context_.ring_runs(rank, shape.seq),
+             came = context_.ring_runs((rank + context_.ring - hops) % context_.ring, shape.seq);
+  std::vector<Meeting> all;
+  std::int64_t query = 0;
+  for (const auto& q : own) {
+    std::int64_t key = 0;
+    for (const auto& k : came) {
+      const AttentionBlock block{.batch = shape.batch,
+                                 .heads = here_.queries,
+                                 .kv_heads = here_.keys,
+                                 .head_dim = head_dim_,
+                                 .queries = {query, q.count, shape.seq},
+                                 .keys = {key, k.count, shape.seq},
+                                 .offset = q.begin - k.begin,
+                                 .window = window_,
+                                 .scores = scores_};
+      if (block.pairs() != 0) all.push_back({block, q.begin});
+      key += k.count;
+    }
+    query += q.count;
+  }
+  return all;
+}
+
+template <class F>
+void Ring::each_document(const Documents& documents, const Meeting& meeting, bool all_queries, F&& f) {
+  const auto& [block, first_query] = meeting;
+  if (documents.whole_sequences()) return f(block, Block{0, block.batch});
+  const auto first_key = first_query - block.offset;
+  for (std::int64_t b = 0; b < block.batch; ++b)
+    for (const auto& piece : documents.pieces(b, {first_query, block.queries.count})) {
+      const auto from = std::max(first_key, piece.document),
+                 to = std::min(first_key + block.keys.count, piece.begin + piece.count);
+      auto part = block;
+      part.batch = 1;
+      part.queries.first += piece.begin - first_query;
+      part.queries.count = piece.count;
+      part.keys.first += from < to ? from - first_key : 0;
+      part.keys.count = from < to ? to - from : 1;
+      part.offset = from < to ? piece.begin - from : -piece.count;  // with no keys, one key after all queries stands in
+      if (all_queries || part.pairs() != 0) f(part, Block{b, 1});
+    }
+}
+
+std::int64_t Ring::pairs(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const {
+  std::int64_t all = 0;
+  for (const auto& meeting : meetings(rank, shape, hops)) all += meeting.block.pairs();
+  return all;
+}
+
+// Counts those of the last rank: without a window all ranks have the same number, and with a window the first ranks have fewer.
+double Ring::products(BatchShape shape, std::uint32_t hops) const {
+  return 4 * static_cast<double>(shape.batch * pairs(context_.ring - 1, shape, hops) * queries_row(room_));
+}
+
+double Ring::forward_flops(BatchShape shape) const {
+  double flops = 0;
+  for (std::uint32_t i = 0; i <= hops(shape); ++i) flops += products(shape, i);
+  return flops;
+}
+
+std::vector<TensorSpec> Ring::work(LayerCall call, BatchShape shape) const {
+  const auto n = shape.tokens();
+  const auto sums = accumulator_of(dtype_);
+  const TensorSpec keys{"keys and values", dtype_, {n, keys_row(room_)}},
+      gradient{"gradient of keys and values", sums, {n, keys_row(room_)}};
+  if (call == LayerCall::forward) return {keys, keys, {"sum of attention's results", sums, {n, queries_row(room_)}}};
+  return {keys,
+          keys,
+          gradient,
+          gradient,
+          {"gradient of attention's result", dtype_, {n, queries_row(room_)}},
+          {"gradient of queries", sums, {n, queries_row(room_)}},
+          gradient};
+}
+
+// A hop is issued before the attention that it overlaps with.
+std::vector<Ring::Step> Ring::steps(LayerCall call, BatchShape shape) const {
+  using What = Step::What;
+  std::vector<Step> all;
+  const auto last = hops(shape);
+  for (std::uint32_t i = 0; i <= last; ++i) {
+    if (i < last) all.push_back({What::keys_hop, i + 1});
+    all.push_back({What::attend, i});
+    if (call == LayerCall::forward) continue;
+    if (i > 0) all.push_back({What::add, i});
+    if (i < last) all.push_back({What::gradients_hop, i + 1});
+  }
+  if (call == LayerCall::backward && last > 0) all.push_back({What::gradients_home, last + 1});
+  return all;
+}
+
+PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const {
+  PhaseExchange exchange{.members = kContextRanks,
+                         .from = first_ + from,
+                         .to = first_ + to,
+                         .sent = std::vector<std::int64_t>(context_.ranks, 0),
+                         .received = std::vector<std::int64_t>(context_.ranks, 0)};
+  const auto at = [&](std::uint32_t place) {
+    return (context_.ring_rank() + place) % context_.ring * context_.head_ranks() + context_.head_rank();
+  };
+  exchange.sent[at(places)] = elements;
+  exchange.received[at(context_.ring - places)] = elements;
+  return exchange;
+}
+
+Phase Ring::phase(LayerCall call, BatchShape shape, const Step& step) const {
+  using What = Step::What;
+  const bool forward = call == LayerCall::forward;
+  const auto i = step.hops;
+  const auto elements = shape.tokens() * keys_row(here_);
+  Phase phase{.half = forward ? Half::both : Half::input, .scratch_bytes = 0};
+  const auto use = [&](std::uint32_t tensor, Access access) { phase.work.push_back({first_ + tensor, access}); };
+  const auto sum = i == 0 ? Access::overwrite : Access::update;
+  switch (step.what) {
+    case What::keys_hop: phase.exchange = hop(keys_of(i - 1), keys_of(i), 1, elements); break;
+    case What::gradients_hop: phase.exchange = hop(gradient_of(i - 1), gradient_of(i), 1, elements); break;
+    case What::gradients_home:
+      phase.exchange = hop(gradient_of(i - 1), gradient_of(i), context_.ring - (i - 1), elements);
+      break;
+    case What::attend:
+      phase.flops = (forward ? 1 : 2) * products(shape, i);
+      phase.saved = forward ? Access::update : Access::read;
+      use(keys_of(i), Access::read);
+      if (forward) {
+        use(kSum, sum);
+      } else {
+        use(kDattended, Access::read);
+        use(kDqueries, sum);
+        use(i == 0 ? std::uint32_t{kGradient} : kPart, Access::overwrite);
+      }
+      break;
+    case What::add:
+      use(gradient_of(i), Access::update);
+      use(kPart, Access::read);
+      break;
+  }
+  return phase;
+}
+
+std::vector<Phase> Ring::phases(LayerCall call, BatchShape shape) const {
+  std::vector<Phase> all;
+  for (const auto& step : steps(call, shape)) all.push_back(phase(call, shape, step));
+  return all;
+}
+
+std::vector<std::uint32_t> Ring::begins(LayerCall call) const {
+  if (call == LayerCall::forward) return {first_ + kKeys};
+  return {first_ + kKeys, first_ + kDattended};
+}
+
+void Ring::begin(LayerContext& ctx, const Tensors& t) const {
+  const auto rows = t.qkv.shape[0], row = keys_row(here_);
+  ctx.math.columns(ctx.stream, part(t.work[first_ + kKeys], 0, {rows, row}), 0, t.qkv, t.qkv.shape[1] - row, row);
+}
+
+TensorView Ring::gradient(BatchShape shape, const Tensors& t) const { return filled(shape, t, kDattended, queries_row(here_)); }
+
+void Ring::run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall call, std::uint32_t number) const {
+  const auto step = steps(call, shape)[number];
+  if (step.what == Step::What::add) {
+    const auto row = keys_row(here_);
+    ctx.math.convert(ctx.stream, filled(shape, t, gradient_of(step.hops), row), filled(shape, t, kPart, row), Accumulate::yes);
+  }
+  if (step.what != Step::What::attend) return;  // the engine carries out exchanges
+  call == LayerCall::forward ? attend(ctx, shape, t, step.hops) : attend_grad(ctx, shape, t, step.hops);
+}
+
+TensorView Ring::rows_of(BatchShape shape, const TensorView& all, Block sequences) {
+  return row_slice(all, sequences.begin * shape.seq, sequences.count * shape.seq);
+}
+TensorView Ring::sums_of(BatchShape shape, const TensorView& lse, Block sequences) const {
+  return part(lse, sequences.begin * here_.queries * shape.seq, {sequences.count, here_.queries, shape.seq});
+}
+
+// Every query sees its own position, so the own slice begins the sums of all queries.
+void Ring::attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
+  const auto sum = filled(shape, t, kSum, queries_row(here_)), keys = filled(shape, t, keys_of(hops), keys_row(here_));
+  std::int64_t begun = 0;
+  for (const auto& meeting : meetings(context_.ring_rank(), shape, hops)) {
+    const bool first = hops == 0 && meeting.block.queries.first == begun;
+    if (first) begun += meeting.block.queries.count;
+    each_document(ctx.documents, meeting, first, [&](const AttentionBlock& block, Block sequences) {
+      const auto of = [&](const TensorView& all) { return rows_of(shape, all, sequences); };
+      ctx.math.attention_block(ctx.stream, block, of(sum), sums_of(shape, t.lse, sequences), of(t.qkv), of(keys),
+                               first ? Accumulate::no : Accumulate::yes);
+    });
+  }
+  if (hops == this->hops(shape)) ctx.math.convert(ctx.stream, t.attended, sum);
+}
+
+void Ring::attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const {
+  const auto to = filled(shape, t, hops == 0 ? std::uint32_t{kGradient} : kPart, keys_row(here_)),
+             dqueries = filled(shape, t, kDqueries, queries_row(here_)),
+             keys = filled(shape, t, keys_of(hops), keys_row(here_));
+  ctx.math.zero(ctx.stream, to);
+  if (hops == 0) ctx.math.zero(ctx.stream, dqueries);
+  for (const auto& meeting : meetings(context_.ring_rank(), shape, hops))
+    each_document(ctx.documents, meeting, false, [&](const AttentionBlock& block, Block sequences) {
+      const auto of = [&](const TensorView& all) { return rows_of(shape, all, sequences); };
+      ctx.math.attention_block_grad(ctx.stream, block, of(dqueries), of(to), of(gradient(shape, t)), of(t.attended),
+                                    sums_of(shape, t.lse, sequences), of(t.qkv), of(keys), Accumulate::yes, Accumulate::yes);
+    });
+}
+
+std::vector<PhaseWork> Ring::ends(BatchShape shape) const {
+  return {{first_ + kDqueries, Access::read}, {first_ + last_gradient(shape), Access::read}};
+}
+
+std::uint64_t Ring::end_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  if (dtype_ != accumulator_of(dtype_))
+    for (const auto row : {queries_row(room_), keys_row(room_)}) arena.take(dtype_, {shape.tokens(), row});
+  return arena.peak_bytes();
+}
+
+void Ring::end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const {
+  std::int64_t column = 0;
+  for (const auto& sum :
+       {filled(shape, t, kDqueries, queries_row(here_)), filled(shape, t, last_gradient(shape), keys_row(here_))}) {
+    auto rounded = sum;
+    if (sum.dtype != dtype_) {
+      rounded = arena.take(dtype_, sum.shape);
+      ctx.math.convert(ctx.stream, rounded, sum);
+    }
+    ctx.math.columns(ctx.stream, dqkv, column, rounded, 0, sum.shape[1]);
+    column += sum.shape[1];
+  }
+}
+
+}  // namespace terrace::layers

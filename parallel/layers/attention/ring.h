@@ -1,0 +1,117 @@
+// Ring attention (Liu et al. 2023) as phases of a layer: keys and values go round the ranks, each rank attends with its queries
+// to the slice that it has just received, and the results are merged by their log-sum-exps. The zigzag of slices
+// (context_parallel.h) gives all ranks the same amount of work.
+//
+//   forward    hop, attend to the own slice │ hop, attend │ … │ attend, result
+//   backward   hop, gradient of the own slice │ hop of gradients, hop, gradient, add │ … │ gradients home
+//
+// A hop is issued before the attention that it overlaps with: it fills one buffer while the rank attends to the other. In the
+// backward, the gradients of keys and values travel behind them: a rank computes its part separately, and adds it when the sum
+// has arrived. Sums travel in the dtype of sums, too.
+//
+// With a window, slices are contiguous, and hops end where no query sees a further slice. With documents, all hops are made,
+// and a rank computes only what is in the documents of its queries.
+//
+// Owner:   a layer; the ring uses the layer's working tensors from `first_work` on. Threads, errors: as the layer.
+#pragma once
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <terrace/parallel/layers/parts/transformer.h>
+#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/model/layer.h>
+
+namespace terrace::layers {
+
+class Ring {
+ public:
+  struct Heads {
+    std::int64_t queries = 1, keys = 1;
+  };
+  // `room`: the most heads of any rank. All ranks reserve memory and count products for these heads, so that their plans are
+  // equal.
+  Ring(const Transformer& config, std::int64_t window, Heads here, Heads room, std::uint32_t first_work);
+
+  // A shape is that of the positions with which a rank attends: all positions of its place in the ring.
+  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const;
+  [[nodiscard]] std::uint32_t count(LayerCall call, BatchShape shape) const {  // number of phases
+    return static_cast<std::uint32_t>(steps(call, shape).size());
+  }
+  [[nodiscard]] double forward_flops(BatchShape shape) const;
+
+  // The tensors of a call. The rows of qkv begin with the queries and end with keys and values.
+  struct Tensors {
+    TensorView qkv, lse, attended;
+    std::span<const TensorView> work;  // the layer's working tensors
+  };
+  // begin() fills the working tensors that the phases start from; begins() names them for the layer's phase that calls it.
+  [[nodiscard]] std::vector<std::uint32_t> begins(LayerCall call) const;
+  void begin(LayerContext& ctx, const Tensors& t) const;
+  [[nodiscard]] TensorView gradient(BatchShape shape, const Tensors& t) const;  // of the attention's result, in a backward
+  void run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall call, std::uint32_t number) const;
+  // end() writes the gradient of qkv after the phases of a backward; ends() names the working tensors that it reads.
+  [[nodiscard]] std::vector<PhaseWork> ends(BatchShape shape) const;
+  void end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const;
+  [[nodiscard]] std::uint64_t end_bytes(BatchShape shape) const;  // scratch of end()
+
+  // How often keys and values are passed on.
+  [[nodiscard]] std::uint32_t hops(BatchShape shape) const;
+  // Pairs of a query and a key that a rank of the ring computes for a sequence, with the slice that has made this many hops.
+  [[nodiscard]] std::int64_t pairs(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const;
+
+ private:
+  // Working tensors of both calls; then those of a forward, and of a backward.
+  enum Work : std::uint32_t { kKeys, kOtherKeys, kSum };
+  enum BackwardWork : std::uint32_t { kGradient = 2, kOtherGradient, kDattended, kDqueries, kPart };
+  struct Step {
+    enum class What : std::uint8_t { keys_hop, attend, add, gradients_hop, gradients_home } what;
+    std::uint32_t hops = 0;  // the hops that its keys and values have made, including this step if it is a hop
+  };
+
+  [[nodiscard]] std::vector<Step> steps(LayerCall call, BatchShape shape) const;
+  [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, const Step& step) const;
+  // Sends to the rank this many places ahead, and receives from the one as far behind.
+  [[nodiscard]] PhaseExchange hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const;
+  // A run of a rank's positions, which begins at `begin` in the sequence, against a run of another rank's positions.
+  struct Meeting {
+    AttentionBlock block;
+    std::int64_t begin = 0;
+  };
+  // All runs in a rank's attention to the slice that has made this many hops.
+  [[nodiscard]] std::vector<Meeting> meetings(std::uint32_t rank, BatchShape shape, std::uint32_t hops) const;
+  // Calls f(block of one document, sequences of the batch that the block is of) for all that is in a meeting. all_queries: also
+  // for documents of which no key has come, so that every query is in a block.
+  template <class F>
+  static void each_document(const Documents& documents, const Meeting& meeting, bool all_queries, F&& f);
+  [[nodiscard]] double products(BatchShape shape, std::uint32_t hops) const;
+  // The rows of some sequences, and their log-sum-exps.
+  [[nodiscard]] static TensorView rows_of(BatchShape shape, const TensorView& all, Block sequences);
+  [[nodiscard]] TensorView sums_of(BatchShape shape, const TensorView& lse, Block sequences) const;
+  void attend(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
+  void attend_grad(LayerContext& ctx, BatchShape shape, const Tensors& t, std::uint32_t hops) const;
+
+  [[nodiscard]] std::int64_t keys_row(const Heads& of) const { return 2 * of.keys * head_dim_; }
+  [[nodiscard]] std::int64_t queries_row(const Heads& of) const { return of.queries * head_dim_; }
+  // The part of a working tensor that this rank's heads fill.
+  [[nodiscard]] TensorView filled(BatchShape shape, const Tensors& t, std::uint32_t tensor, std::int64_t row) const {
+    return part(t.work[first_ + tensor], 0, {shape.tokens(), row});
+  }
+  // Two buffers alternate: the one with the slice, or its gradient, that has made this many hops.
+  static std::uint32_t keys_of(std::uint32_t hops) { return hops % 2 == 0 ? kKeys : kOtherKeys; }
+  static std::uint32_t gradient_of(std::uint32_t hops) { return hops % 2 == 0 ? kGradient : kOtherGradient; }
+  [[nodiscard]] std::uint32_t last_gradient(BatchShape shape) const {
+    return hops(shape) == 0 ? std::uint32_t{kGradient} : gradient_of(hops(shape) + 1);
+  }
+
+  ContextParallel context_;
+  std::int64_t window_, head_dim_;
+  ScoreRule scores_;
+  DType dtype_;
+  Heads here_, room_;
+  std::uint32_t first_;
+};
+
+}  // namespace terrace::layers

@@ -1,0 +1,98 @@
+// Attention over positions that lie on several ranks, by a ring of keys and then a ring of values: ring self-attention (Li et
+// al. 2021, Sequence Parallelism). Each rank stores the scores of its queries against all keys, so that a softmax is one pass
+// over whole rows, and no results are merged.
+//
+//   forward    hop of keys, scores of the own slice │ … │ softmax │ hop of values, sum of the own slice │ … │ result
+//   backward   hop of values, gradient of probabilities, of values │ … │ softmax's gradient │ hop of keys, gradient of
+//              queries, of keys │ … │ gradients of values and keys to the ranks that have them
+//
+// A hop is issued before the products that it overlaps with, as in ring.h. Each rank computes gradients of keys and values for
+// all positions. They are summed over the ranks once, and a rank gets those of its own slice.
+//
+// Saved: q, k and v, the result, and the probabilities, [ranks, sequences · heads · positions, positions].
+//
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <terrace/parallel/layers/attention/attention.h>
+
+namespace terrace::layers {
+
+class TwoRings final : public Attention {
+ public:
+  TwoRings(const Transformer& config, std::int64_t block) : Attention(config, block) {}
+  [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+
+  // How often keys, and values, are passed on: with a window only as far as a query sees.
+  [[nodiscard]] std::uint32_t hops(BatchShape shape) const;
+
+ private:
+  enum MoreSaved : std::size_t { kProbabilities = kLogSumExp };
+  [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
+  // Working tensors, by sequence and head: [sequences, heads, positions, head_dim]. Of both calls; then of a forward, and of a
+  // backward.
+  enum Work : std::uint32_t { kQueries, kKeys, kOtherKeys, kValues, kOtherValues, kSum };
+  enum BackwardWork : std::uint32_t { kDattended = 5, kDscores, kDqueries, kDkeys, kDvalues, kOwnDkeys, kOwnDvalues };
+  struct Step {
+    enum class What : std::uint8_t {
+      keys_hop,
+      values_hop,
+      scores,       // with the keys that have made this many hops
+      softmax,      // or its gradient
+      sums,         // over values, or over keys for the gradient of queries
+      keys_home,    // sends the sums of the keys' gradients to the keys' ranks
+      values_home,  // the same for the values
+      end
+    } what;
+    std::uint32_t hops = 0;
+  };
+
+  [[nodiscard]] std::vector<Step> steps(LayerCall call, BatchShape shape) const;
+  [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, const Step& step) const;
+  [[nodiscard]] PhaseExchange hop(BatchShape shape, std::uint32_t from, std::uint32_t to) const;
+  [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall call) const override;
+  void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
+  void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
+  void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
+
+  void forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
+  void forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
+  void backward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
+  void backward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
+  // Calls f(rows of the scores) for each document, or once for all rows.
+  template <class F>
+  void each_rows(const LayerContext& ctx, F&& f) const;
+  void end_forward(LayerContext& ctx, const LayerTensors& t) const;
+  void end_backward(LayerContext& ctx, const LayerTensors& t) const;
+
+  // Converts between rows of heads side by side, from column `first` on, and a tensor by sequence and head.
+  enum class Way : std::uint8_t { pack, unpack };
+  void deal(LayerContext& ctx, TensorView rows, std::int64_t first, std::int64_t heads, TensorView by_head, Way way) const;
+  // Calls f(query head, its key-value head) for every sequence; both are indices of matrices.
+  template <class F>
+  void each_head(BatchShape shape, F&& f) const;
+
+  [[nodiscard]] std::uint32_t ranks() const { return config_.context.ranks; }
+  // slice(): the slice that has made this many hops. sees(): true if this rank's queries see any of its keys.
+  [[nodiscard]] std::uint32_t slice(std::uint32_t hops) const { return (config_.context.rank + ranks() - hops) % ranks(); }
+  [[nodiscard]] bool sees(BatchShape shape, std::uint32_t slice) const;
+  [[nodiscard]] std::int64_t queries(BatchShape shape) const { return shape.batch * config_.heads_here(); }  // matrices
+  [[nodiscard]] std::int64_t keys(BatchShape shape) const { return shape.batch * config_.kv_heads_here(); }
+  [[nodiscard]] double products(BatchShape shape) const;  // operations of the scores with one slice, or of its sums
+  static std::uint32_t keys_of(std::uint32_t hops) { return hops % 2 == 0 ? kKeys : kOtherKeys; }
+  static std::uint32_t values_of(std::uint32_t hops) { return hops % 2 == 0 ? kValues : kOtherValues; }
+  // Matrix m of a tensor of matrices [positions, columns]. scores(): matrix m of one slice's scores.
+  [[nodiscard]] static TensorView matrix(BatchShape shape, const TensorView& all, std::int64_t m, std::int64_t columns) {
+    return part(all, m * shape.seq * columns, {shape.seq, columns});
+  }
+  [[nodiscard]] TensorView scores(BatchShape shape, const TensorView& all, std::uint32_t slice, std::int64_t m) const {
+    return matrix(shape, all, slice * queries(shape) + m, shape.seq);
+  }
+};
+
+}  // namespace terrace::layers

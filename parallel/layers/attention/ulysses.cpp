@@ -1,0 +1,223 @@
+#include <terrace/parallel/layers/attention/ulysses.h>
+
+#include <algorithm>
+
+namespace terrace::layers {
+
+Ulysses::Ulysses(const Transformer& config, std::int64_t block)
+    : Attention(config, block),
+      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context.head_ranks())},
+      ranks_(static_cast<int>(config.context.head_ranks())),
+      rank_(static_cast<int>(config.context.head_rank())) {}
+
+std::int64_t Ulysses::qkv_row(int rank) const {
+  return (deal_.queries(rank).count + 2 * static_cast<std::int64_t>(deal_.keys(rank).size())) * config_.head_dim();
+}
+
+AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
+  return {.batch = shape.batch,
+          .seq = shape.seq * ranks_,
+          .heads = deal_.queries(rank_).count,
+          .kv_heads = static_cast<std::int64_t>(deal_.keys(rank_).size()),
+          .head_dim = config_.head_dim(),
+          .scores = config_.scores};
+}
+
+// The first rank has the most heads. All ranks reserve its room and count its products, so that their plans are equal.
+std::vector<TensorSpec> Ulysses::saved_of_middle(BatchShape shape) const {
+  const auto n = shape.tokens(), all = n * ranks_;
+  return {norm_.statistics(rows_of(shape)),
+          {"q, k and v of this rank's heads", config_.dtype, {all, qkv_row(0)}},
+          {"attention's result of this rank's heads", config_.dtype, {all, attended_row(0)}},
+          {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, deal_.queries(0).count, shape.seq * ranks_}},
+          {"attention's result", config_.dtype, {n, config_.attended_here()}}};
+}
+
+std::vector<TensorSpec> Ulysses::middle_work(LayerCall call, BatchShape shape) const {
+  if (call != LayerCall::forward && call != LayerCall::backward) return {};
+  const auto n = shape.tokens(), all = n * ranks_;
+  std::int64_t dealt = 0;
+  for (int r = 0; r < ranks_; ++r) dealt += qkv_row(r);
+  const TensorSpec qkv{"q, k and v for each rank", config_.dtype, {n, dealt}},
+      qkv_of_heads{"q, k and v by rank", config_.dtype, {all, qkv_row(0)}},
+      attended{"attention's result for each rank", config_.dtype, {n, config_.attended_here()}},
+      attended_of_heads{"attention's result by rank", config_.dtype, {all, attended_row(0)}};
+  if (call == LayerCall::forward) return {qkv, qkv_of_heads, attended_of_heads, attended};
+  return {attended, attended_of_heads, qkv_of_heads, qkv};
+}
+
+TensorView Ulysses::of_heads(BatchShape shape, const TensorView& room, std::int64_t row) const {
+  return part(room, 0, {shape.tokens() * ranks_, row});
+}
+
+TensorView Ulysses::in_result(const LayerTensors&, std::int64_t rows, ScratchArena& arena) const {
+  return arena.take(config_.dtype, {rows, in_.outputs()});
+}
+
+std::uint64_t Ulysses::in_result_bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(in_result({}, rows, arena));
+  return arena.peak_bytes();
+}
+
+std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  arena.take(config_.dtype, {shape.tokens() * ranks_, attended_row(0)});
+  arena.take(config_.dtype, {shape.tokens() * ranks_, qkv_row(0)});
+  return std::max(Attention::scratch_bytes(shape), arena.peak_bytes());
+}
+
+// The attention's products are shared as evenly as whole heads allow.
+double Ulysses::forward_flops(BatchShape shape) const {
+  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
+  return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
+         2 * n * ranks_ * pairs_twice(shape.seq * ranks_, window_) * static_cast<double>(attended_row(0));
+}
+
+// Exchanges with all context ranks or, in a ring, with those of this rank's place in it.
+PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
+                                const std::vector<std::int64_t>& received) const {
+  const auto& context = config_.context;
+  if (context.ring == 1) return {.members = kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
+  const auto among_all = [&](const std::vector<std::int64_t>& elements) {
+    std::vector<std::int64_t> all(context.ranks, 0);
+    std::ranges::copy(elements, all.begin() + context.ring_rank() * context.head_ranks());
+    return all;
+  };
+  return {.members = kContextRanks,
+          .from = from,
+          .to = to,
+          .sent = among_all(sent),
+          .received = among_all(received),
+          .neighbours = context.head_ranks()};
+}
+
+std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) const {
+  if (call != LayerCall::forward && call != LayerCall::backward) return {};
+  const bool forward = call == LayerCall::forward;
+  const auto n = shape.tokens();
+  std::vector<std::int64_t> to_heads, of_heads, to_positions, of_positions;
+  for (int r = 0; r < ranks_; ++r) {
+    to_heads.push_back(n * (forward ? qkv_row(r) : attended_row(r)));
+    of_heads.push_back(n * (forward ? qkv_row(rank_) : attended_row(rank_)));
+    to_positions.push_back(n * (forward ? attended_row(rank_) : qkv_row(rank_)));
+    of_positions.push_back(n * (forward ? attended_row(r) : qkv_row(r)));
+  }
+  const double products = forward_flops(shape) - 2 * static_cast<double>(n * config_.hidden * (in_.outputs() + out_.inputs()));
+  const auto half = forward ? Half::both : Half::input;
+  return {{.half = half, .scratch_bytes = 0, .exchange = exchange(kToHeads, kOfHeads, to_heads, of_heads)},
+          {.half = half,
+           .saved = forward ? Access::update : Access::read,
+           .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
+           .scratch_bytes = forward ? 0 : scratch_bytes(shape),
+           .flops = forward ? products : 2 * products},
+          {.half = half, .scratch_bytes = 0, .exchange = exchange(kToPositions, kOfPositions, to_positions, of_positions)},
+          {.half = half,
+           .saved = forward ? std::optional(Access::update) : std::nullopt,
+           .carried = forward ? std::nullopt : std::optional(Access::overwrite),
+           .work = {{kOfPositions, Access::read}},
+           .scratch_bytes = 0}};
+}
+
+void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
+  const std::int64_t n = all.shape[0], dim = config_.head_dim();
+  // If a key-value head has gone to several ranks, its gradient is the sum of theirs.
+  std::vector<bool> came(static_cast<std::size_t>(2 * deal_.kv_heads), false);
+  std::int64_t first = 0;
+  for (int r = 0; r < ranks_; ++r) {
+    const TensorView block = part(blocks, first, {n, qkv_row(r)});
+    first += n * qkv_row(r);
+    const auto move = [&](std::int64_t of_all, std::int64_t of_block, std::int64_t heads, Accumulate how) {
+      if (way == Way::pack)
+        ctx.math.columns(ctx.stream, block, of_block * dim, all, of_all * dim, heads * dim);
+      else
+        ctx.math.columns(ctx.stream, all, of_all * dim, block, of_block * dim, heads * dim, how);
+    };
+    const auto [begin, count] = deal_.queries(r);
+    if (count == 0) continue;
+    move(begin, 0, count, Accumulate::no);
+    const auto keys = deal_.keys(r);
+    for (std::int64_t kind = 0; kind < 2; ++kind)  // keys, values
+      for (std::size_t k = 0; k < keys.size(); ++k) {
+        const auto key = static_cast<std::size_t>(kind * deal_.kv_heads + keys[k]);
+        const auto taken = static_cast<std::int64_t>(keys.size());
+        move(deal_.heads + kind * deal_.kv_heads + keys[k], count + kind * taken + static_cast<std::int64_t>(k), 1,
+             came[key] ? Accumulate::yes : Accumulate::no);
+        came[key] = true;
+      }
+  }
+}
+
+void Ulysses::deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
+  const std::int64_t n = all.shape[0], dim = config_.head_dim();
+  for (int r = 0; r < ranks_; ++r) {
+    const auto [begin, count] = deal_.queries(r);
+    if (count == 0) continue;
+    const TensorView block = part(blocks, n * begin * dim, {n, count * dim});
+    if (way == Way::pack)
+      ctx.math.columns(ctx.stream, block, 0, all, begin * dim, count * dim);
+    else
+      ctx.math.columns(ctx.stream, all, begin * dim, block, 0, count * dim);
+  }
+}
+
+void Ulysses::order_positions(LayerContext& ctx, TensorView by_rank, TensorView by_sequence, Way way) const {
+  const std::int64_t columns = by_rank.shape[1], slice = ctx.shape.seq * columns;
+  if (columns == 0) return;
+  for (std::int64_t r = 0; r < ranks_; ++r)
+    for (std::int64_t b = 0; b < ctx.shape.batch; ++b) {
+      const TensorView of_rank = part(by_rank, (r * ctx.shape.batch + b) * slice, {slice}),
+                       of_sequence = part(by_sequence, (b * ranks_ + r) * slice, {slice});
+      if (way == Way::pack)
+        ctx.math.convert(ctx.stream, of_rank, of_sequence);
+      else
+        ctx.math.convert(ctx.stream, of_sequence, of_rank);
+    }
+}
+
+void Ulysses::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
+  rotate_slice(ctx, qkv, false);
+  deal_qkv(ctx, qkv, t.work[kToHeads], Way::pack);
+}
+
+TensorView Ulysses::middle(LayerContext&, const LayerTensors& t, ScratchArena&) const { return t.saved[kHere]; }
+
+void Ulysses::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
+  deal_attended(ctx, dattended, t.work[kToHeads], Way::pack);
+}
+
+void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
+  const bool forward = call == LayerCall::forward;
+  if (number == kAttend) forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t);
+  if (number != kUnpack) return;
+  if (forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
+  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
+  deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
+  rotate_slice(ctx, t.carried[kDqkv], true);
+}
+
+void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {
+  if (deal_.queries(rank_).count == 0) return;  // more ranks than heads
+  const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
+  const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
+  order_positions(ctx, in(t.work[kOfHeads], qkv_row(rank_)), qkv, Way::unpack);
+  attend(ctx, whole(shape_of_heads(ctx.shape)), attended, log_sum_exp(ctx.shape, t), qkv);
+  order_positions(ctx, in(t.work[kToPositions], attended_row(rank_)), attended, Way::pack);
+}
+
+void Ulysses::attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const {
+  if (deal_.queries(rank_).count == 0) return;
+  const auto in = [&](const TensorView& room, std::int64_t row) { return of_heads(ctx.shape, room, row); };
+  const auto qkv = in(t.saved[kInResult], qkv_row(rank_)), attended = in(t.saved[kAttended], attended_row(rank_));
+  ScratchArena arena(ctx.scratch);
+  const auto dattended = arena.take(config_.dtype, attended.shape), dqkv = arena.take(config_.dtype, qkv.shape);
+  order_positions(ctx, in(t.work[kOfHeads], attended_row(rank_)), dattended, Way::unpack);
+  attend_grad(ctx, whole(shape_of_heads(ctx.shape)), dqkv, dattended, attended, log_sum_exp(ctx.shape, t), qkv);
+  order_positions(ctx, in(t.work[kToPositions], qkv_row(rank_)), dqkv, Way::pack);
+}
+
+TensorView Ulysses::log_sum_exp(BatchShape shape, const LayerTensors& t) const {
+  return part(t.saved[kLogSumExp], 0, {shape.batch, deal_.queries(rank_).count, shape.seq * ranks_});
+}
+
+}  // namespace terrace::layers

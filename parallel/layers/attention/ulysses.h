@@ -1,0 +1,67 @@
+// Attention over positions that lie on several ranks: between the products, each rank gets some heads of all positions, attends
+// with them, and gives the results back (DeepSpeed-Ulysses, Jacobs et al. 2023).
+//
+//   forward    norm, in, rotate, pack │ all-to-all │ attend, pack │ all-to-all │ unpack │ out, residual
+//   backward   out's input gradient, pack │ all-to-all │ attention's gradient, pack │ all-to-all │ unpack, rotate back │ …
+//
+// Within a ring (ulysses_ring.h), the ranks that exchange are neighbours, and "all positions" are those of their place in the
+// ring. Slices of a sequence are in the order of ranks. Saved: q, k, v and the result of this rank's heads at all positions,
+// and the result of all heads at this rank's positions.
+//
+// Owner, threads, errors: as transformer_layer.h. It cannot generate.
+#pragma once
+
+#include <terrace/parallel/layers/attention/attention.h>
+#include <terrace/parallel/layers/attention/head_deal.h>
+
+namespace terrace::layers {
+
+class Ulysses : public Attention {
+ public:
+  Ulysses(const Transformer& config, std::int64_t block);
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+
+ protected:
+  enum MoreSaved : std::size_t { kHere = kLogSumExp + 1 };
+  // Working tensors of either call: what is sent to the ranks with other heads, what comes from them, and the same on the way
+  // back.
+  enum Work : std::uint32_t { kToHeads, kOfHeads, kToPositions, kOfPositions };
+  enum Middle : std::uint32_t { kThere, kAttend, kBack, kUnpack };
+
+  [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
+  TensorView in_result(const LayerTensors& t, std::int64_t rows, ScratchArena& arena) const override;
+  [[nodiscard]] std::uint64_t in_result_bytes(std::int64_t rows) const override;
+  void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
+  TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
+  void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
+  [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
+  void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
+
+  // The elements of a row of q, k and v, and of a row of the attention's result, for the heads of a rank.
+  [[nodiscard]] std::int64_t qkv_row(int rank) const;
+  [[nodiscard]] std::int64_t attended_row(int rank) const { return deal_.queries(rank).count * config_.head_dim(); }
+  enum class Way : std::uint8_t { pack, unpack };
+  // Converts between [rank][sequence, slice] and [sequence, all positions].
+  void order_positions(LayerContext& ctx, TensorView by_rank, TensorView by_sequence, Way way) const;
+  // The part that this rank's heads fill of a room that is large enough for the first rank's.
+  [[nodiscard]] TensorView of_heads(BatchShape shape, const TensorView& room, std::int64_t row) const;
+  [[nodiscard]] TensorView log_sum_exp(BatchShape shape, const LayerTensors& t) const;
+
+  const HeadDeal deal_;
+  const int ranks_, rank_;
+
+ private:
+  void attend_heads(LayerContext& ctx, const LayerTensors& t) const;
+  void attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const;
+  // Convert between columns of all heads and blocks of rows, one block for each rank.
+  void deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
+  void deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
+  [[nodiscard]] AttentionShape shape_of_heads(BatchShape shape) const;
+  [[nodiscard]] PhaseExchange exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
+                                       const std::vector<std::int64_t>& received) const;
+};
+
+}  // namespace terrace::layers

@@ -1,0 +1,93 @@
+#include <terrace/parallel/layers/attention/ulysses_ring.h>
+
+#include <algorithm>
+
+namespace terrace::layers {
+namespace {
+
+Ring::Heads heads_of(const HeadDeal& deal, int rank) {
+  return {deal.queries(rank).count, static_cast<std::int64_t>(deal.keys(rank).size())};
+}
+
+}  // namespace
+
+UlyssesRing::UlyssesRing(const Transformer& config, std::int64_t block)
+    : Ulysses(config, block), ring_(config, window_, heads_of(deal_, rank_), heads_of(deal_, 0), kOfPositions + 1) {}
+
+std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shape) const {
+  auto all = Ulysses::middle_work(call, shape);
+  if (all.empty()) return all;
+  const auto more = ring_.work(call, place(shape));
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::uint64_t UlyssesRing::scratch_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  arena.take(config_.dtype, {place(shape).tokens(), qkv_row(0)});
+  // NOLINTNEXTLINE(bugprone-parent-virtual-call): Ulysses' scratch is for attending, which is the ring's part here
+  return std::max(Attention::scratch_bytes(shape), arena.peak_bytes() + ring_.end_bytes(place(shape)));
+}
+
+double UlyssesRing::forward_flops(BatchShape shape) const {
+  return 2 * static_cast<double>(shape.tokens() * config_.hidden * (in_.outputs() + out_.inputs())) +
+         ring_.forward_flops(place(shape));
+}
+
+std::vector<Phase> UlyssesRing::middle_phases(LayerCall call, BatchShape shape) const {
+  auto around = Ulysses::middle_phases(call, shape);
+  if (around.empty()) return around;
+  const bool forward = call == LayerCall::forward;
+  const auto half = forward ? Half::both : Half::input;
+  Phase order{
+      .half = half, .saved = forward ? Access::update : Access::read, .work = {{kOfHeads, Access::read}}, .scratch_bytes = 0};
+  for (const auto tensor : ring_.begins(call)) order.work.push_back({tensor, Access::overwrite});
+  Phase pack{.half = half, .work = {{kToPositions, Access::overwrite}}, .scratch_bytes = forward ? 0 : scratch_bytes(shape)};
+  if (forward) {
+    pack.saved = Access::read;
+  } else {
+    for (const auto& used : ring_.ends(place(shape))) pack.work.push_back(used);
+  }
+  std::vector<Phase> all{around[kThere], order};
+  for (const auto& phase : ring_.phases(call, place(shape))) all.push_back(phase);
+  all.insert(all.end(), {pack, around[kBack], around[kUnpack]});
+  return all;
+}
+
+Ring::Tensors UlyssesRing::tensors(BatchShape shape, const LayerTensors& t) const {
+  return {of_heads(shape, t.saved[kInResult], qkv_row(rank_)), log_sum_exp(shape, t),
+          of_heads(shape, t.saved[kAttended], attended_row(rank_)), t.work};
+}
+
+void UlyssesRing::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
+  const auto ring = ring_.count(call, place(ctx.shape));
+  constexpr std::uint32_t kOrder = 1, kFirst = 2;
+  if (number == kOrder) return order(ctx, t, call);
+  if (number >= kFirst && number < kFirst + ring)
+    return ring_.run(ctx, place(ctx.shape), tensors(ctx.shape, t), call, number - kFirst);
+  if (number == kFirst + ring) return pack(ctx, t, call);
+  if (number == kFirst + ring + 2) Ulysses::run_middle(ctx, t, call, kUnpack);
+}
+
+void UlyssesRing::order(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {
+  const auto of_ring = tensors(ctx.shape, t);
+  const bool forward = call == LayerCall::forward;
+  const auto came = of_heads(ctx.shape, t.work[kOfHeads], forward ? qkv_row(rank_) : attended_row(rank_));
+  order_positions(ctx, came, forward ? of_ring.qkv : ring_.gradient(place(ctx.shape), of_ring), Way::unpack);
+  ring_.begin(ctx, of_ring);
+}
+
+void UlyssesRing::pack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {
+  const auto of_ring = tensors(ctx.shape, t);
+  const bool forward = call == LayerCall::forward;
+  const auto row = forward ? attended_row(rank_) : qkv_row(rank_);
+  ScratchArena arena(ctx.scratch);
+  auto result = of_ring.attended;
+  if (!forward) {
+    result = arena.take(config_.dtype, {place(ctx.shape).tokens(), row});
+    ring_.end(ctx, place(ctx.shape), of_ring, result, arena);
+  }
+  order_positions(ctx, of_heads(ctx.shape, t.work[kToPositions], row), result, Way::pack);
+}
+
+}  // namespace terrace::layers

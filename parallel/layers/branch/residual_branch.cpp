@@ -1,0 +1,475 @@
+#include <terrace/parallel/layers/branch/residual_branch.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace terrace::layers {
+
+// In tiles the biases, which are small, are declared apart from the matrices.
+ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts)
+    : TransformerLayer(std::move(name), config),
+      branch_tiles_(parts.tiles),
+      norm_(params_, config.names.norm_in_block(block, parts.norm), config),
+      query_key_norm_(parts.is_attention ? QueryKeyNorm(params_, config, block) : QueryKeyNorm()),
+      in_bias_(declare_bias(config.names.in_block(block, ""), parts.in, parts.in_outputs, parts.in_ways[0])),
+      out_bias_(declare_bias(config.names.in_block(block, ""), parts.out, {config.hidden}, 1)),
+      in_(params_, config.names.in_block(block, ""), {parts.in.tensors, parts.in.bias && !in_tiles()}, parts.in_outputs,
+          config.hidden, {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
+      out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
+           parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+      result_norm_(params_, config.names.norm_in_block(block, parts.result_norm), config),
+      in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), parts.in.tensors), in_, 2, config),
+      out_adapters_(params_, LowRank::results_of(out_, config.names.in_block(block, ""), parts.out.tensors), out_, 3, config),
+      in_result_(parts.in_result) {
+  out_.set_unit(params_, 1);
+  for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 1;
+  if (!in_tiles()) return;
+  in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_bias_}, config.dtype);
+  out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_bias_, config.tensor.leads()}, config.dtype);
+}
+
+std::optional<std::uint32_t> ResidualBranch::declare_bias(const std::string& prefix, const ProjectionParts& parts,
+                                                          const std::vector<std::int64_t>& widths, std::uint32_t ways) {
+  if (!in_tiles() || !parts.bias) return std::nullopt;
+  const auto all = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
+  const auto split = ways == 1 ? TensorSplit{} : TensorSplit{.dim = 0, .parts = widths, .ways = ways};
+  params_.push_back({.name = bias_name(prefix + parts.tensors.at(0)),
+                     .shape = part_shape({all}, split),
+                     .init = {},
+                     .decay = false,
+                     .split = split});
+  return static_cast<std::uint32_t>(params_.size() - 1);
+}
+
+std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
+  auto all = saved_of_middle(shape);
+  std::ranges::copy(query_key_norm_.saved(shape.tokens()), std::back_inserter(all));
+  if (!result_norm_) return all;
+  all.push_back({"input of the norm of the result", config_.dtype, {rows_of(shape), config_.hidden}});
+  all.push_back(result_norm_.statistics(rows_of(shape)));
+  return all;
+}
+
+ResidualBranch::SavedOfNorms ResidualBranch::saved_of_norms(const LayerTensors& t) const {
+  const std::size_t result = result_norm_ ? 2 : 0, query_key = query_key_norm_.saved(1).size();
+  const auto end = t.saved.size();
+  SavedOfNorms some{t.saved.subspan(end - result - query_key, query_key), {}, {}};
+  if (result_norm_) {
+    some.result = t.saved[end - 2];
+    some.result_statistics = t.saved[end - 1];
+  }
+  return some;
+}
+
+std::span<const TensorView> ResidualBranch::carried_of_query_key(const LayerTensors& t) const {
+  return t.carried.subspan(on_shares() ? kDout + 1 : kDout, query_key_norm_.carried(1).size());
+}
+
+std::vector<TensorSpec> ResidualBranch::saved_of_middle(BatchShape shape) const {
+  return {norm_.statistics(rows_of(shape)), {in_result_, config_.dtype, {shape.tokens(), in_.outputs()}}};
+}
+
+std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
+  std::vector<TensorSpec> all{{"gradient of " + in_result_, config_.dtype, {shape.tokens(), in_.outputs()}},
+                              {"gradient of norm's result", config_.dtype, {rows_of(shape), config_.hidden}}};
+  if (on_shares()) all.push_back({"gradient of the result", config_.dtype, {shape.tokens(), config_.hidden}});
+  std::ranges::copy(query_key_norm_.carried(shape.tokens()), std::back_inserter(all));
+  if (result_norm_ && !on_shares())
+    all.push_back({"gradient of the norm's input", config_.dtype, {shape.tokens(), config_.hidden}});
+  return all;
+}
+
+std::vector<TensorSpec> ResidualBranch::work(LayerCall call, BatchShape shape) const {
+  if (is_described()) return described(call, shape).work();
+  auto all = middle_work(call, shape);
+  if (!norms_across() || (call != LayerCall::forward && call != LayerCall::backward)) return all;
+  all.insert(all.end(), 2, query_key_norm_.sums(shape.tokens()));
+  if (const auto bytes = in_result_bytes(shape.tokens()); call == LayerCall::forward && bytes != 0)
+    all.push_back({in_result_, config_.dtype, {static_cast<std::int64_t>(bytes / size_of(config_.dtype))}});
+  return all;
+}
+
+double ResidualBranch::middle_flops(BatchShape shape) const {
+  return forward_flops(shape) - product_flops(shape.tokens(), in_.outputs() + out_.inputs());
+}
+
+std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) const {
+  if (in_tiles() && call == LayerCall::decode) return decode_in_tiles();
+  return is_described() ? described(call, shape).phases() : phases_at_once(call, shape);
+}
+
+TensorView ResidualBranch::take_middle(ScratchArena& arena, std::int64_t rows) const {
+  return arena.take(config_.dtype, {rows, out_.inputs()});
+}
+
+TensorView ResidualBranch::take_statistics(ScratchArena& arena, std::int64_t rows) const {
+  const auto spec = norm_.statistics(rows);
+  return arena.take(spec.dtype, spec.shape);
+}
+
+std::uint64_t ResidualBranch::middle_bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(take_middle(arena, rows));
+  return arena.peak_bytes();
+}
+
+ResidualBranch::In::In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})),
+      weights(layer.in_.place_weights(arena)),
+      adapters(layer.in_adapters_.place(arena, rows)) {}
+
+ResidualBranch::InInput::InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
+    : weights(layer.in_.place_weights(arena)), adapters(layer.in_adapters_.place(arena, rows)) {}
+
+ResidualBranch::InWeight::InWeight(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows)
+    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})),
+      statistics(layer.take_statistics(arena, rows)),
+      gradient(layer.in_.place_gradient(arena)),
+      adapters(layer.in_adapters_.place_gradient(arena, rows)) {}
+
+std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
+  const auto n = shape.tokens();
+  const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
+  return std::max({std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n), middle_bytes(n) + out_adapters_.bytes(n),
+                   recomputed + std::max(out_adapters_.bytes(n), out_adapters_.gradient_bytes(n)),
+                   std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)), bytes_of<InWeight>(*this, n),
+                   tile_bytes(n) + norm_.statistics(n).bytes() + ScratchArena::kAlignBytes});
+}
+
+std::uint64_t ResidualBranch::query_key_bytes(std::int64_t rows) const {
+  return query_key_norm_ ? round_up(query_key_norm_.scratch(rows).bytes(), ScratchArena::kAlignBytes) : 0;
+}
+
+PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) const {
+  const auto elements = query_key_norm_.sums(shape.tokens()).shape.elements();
+  return {.members = kTensorRanks,
+          .from = sums.here,
+          .to = sums.all,
+          .sent = {elements},
+          .received = {elements},
+          .operation = Operation::all_reduce};
+}
+
+// Runs take_in_result_grad().
+Phase ResidualBranch::in_result_grad_phase(const NormSums& sums) const {
+  return {.half = Half::input,
+          .weights = params_of(query_key_norm_),
+          .saved = Access::read,
+          .carried = Access::update,
+          .work = GridCall::uses({}, {sums.here}),
+          .scratch_bytes = 0};
+}
+
+void ResidualBranch::norm_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, ScratchArena arena,
+                                    TensorView sums) const {
+  if (!query_key_norm_) return;
+  const auto norms = saved_of_norms(t).query_key;
+  if (!norms_across()) query_key_norm_.take(ctx, result, norms, {});
+  const auto room = query_key_norm_.scratch(ctx.shape.tokens());
+  query_key_norm_.forward(ctx, t.weights, result, norms, arena.take(room.dtype, room.shape), sums);
+}
+
+void ResidualBranch::norm_in_result_grad(LayerContext& ctx, const LayerTensors& t, ScratchArena arena, TensorView sums) const {
+  if (!query_key_norm_) return;
+  const auto norms = saved_of_norms(t).query_key, carried = carried_of_query_key(t);
+  if (!norms_across()) query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], norms, carried, {});
+  const auto room = query_key_norm_.scratch(ctx.shape.tokens());
+  query_key_norm_.input_grad(ctx, t.weights, t.carried[kDin], norms, carried, arena.take(room.dtype, room.shape), sums);
+}
+
+void ResidualBranch::norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv,
+                                   ScratchArena arena) const {
+  if (!query_key_norm_) return;
+  std::vector<TensorView> saved;
+  for (const auto& spec : query_key_norm_.saved(1)) saved.push_back(arena.take(spec.dtype, spec.shape));
+  const auto room = query_key_norm_.scratch(1);
+  query_key_norm_.take(ctx, qkv, saved, {});
+  query_key_norm_.forward(ctx, weights, qkv, saved, arena.take(room.dtype, room.shape), {});
+}
+
+std::uint64_t ResidualBranch::norm_position_bytes() const {
+  ScratchArena arena;
+  for (const auto& spec : query_key_norm_.saved(1)) static_cast<void>(arena.take(spec.dtype, spec.shape));
+  return arena.peak_bytes() + query_key_bytes(1);
+}
+
+void ResidualBranch::add_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                                  TensorView x, ScratchArena arena) const {
+  if (!result_norm_) return run_out(ctx, weights, y, middle, x, {}, {}, arena);
+  const auto result = arena.take(config_.dtype, {1, config_.hidden}), statistics = take_statistics(arena, 1);
+  run_out(ctx, weights, y, middle, x, result, statistics, arena);
+}
+
+std::uint64_t ResidualBranch::add_position_bytes() const {
+  ScratchArena arena;
+  if (result_norm_) {
+    static_cast<void>(arena.take(config_.dtype, {1, config_.hidden}));
+    static_cast<void>(take_statistics(arena, 1));
+  }
+  return arena.peak_bytes() + out_adapters_.bytes(1);
+}
+
+// The phases are the same on all tensor ranks, although only one of them adds the residual: all ranks must have the same
+// program.
+std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape shape) const {
+  const auto n = shape.tokens();
+  const double in = product_flops(n, in_.outputs()), out = product_flops(n, out_.inputs()), between = middle_flops(shape);
+  const auto in_params = params_of(norm_, query_key_norm_, in_, in_adapters_),
+             out_params = params_of(out_, result_norm_, out_adapters_);
+  const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
+  const bool has_result_norm{result_norm_};
+  auto all = middle_phases(call, shape);
+  const bool at_once = all.empty();
+  if (call == LayerCall::forward) {
+    const auto first = in_at_once(shape, at_once);
+    all.insert(all.begin(), first.begin(), first.end());
+    all.push_back({.weights = adds_up() ? params_of(out_, out_adapters_) : out_params,
+                   .x = !adds_up(),
+                   .y = adds_up() ? std::nullopt : std::optional(Access::overwrite),
+                   .saved = has_result_norm ? Access::update : Access::read,
+                   .scratch_bytes = recomputed + out_adapters_.bytes(n),
+                   .flops = out});
+    if (!adds_up()) return all;
+    const PhaseTensor result(static_cast<std::uint32_t>(saved(shape).size()) - 2, PhaseTensor::Of::saved);
+    const std::vector elements{n * config_.hidden};
+    all.push_back({.saved = Access::update,
+                   .scratch_bytes = 0,
+                   .exchange = PhaseExchange{.members = kTensorRanks,
+                                             .from = result,
+                                             .to = result,
+                                             .sent = elements,
+                                             .received = elements,
+                                             .operation = Operation::all_reduce}});
+    all.push_back(
+        {.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0});
+    return all;
+  }
+  if (call != LayerCall::backward) return {};
+  if (has_result_norm)  // its input's gradient is carried already
+    for (auto& phase : all)
+      if (phase.carried == Access::overwrite) phase.carried = Access::update;
+  all.insert(all.begin(), {.half = Half::input,
+                           .weights = out_params,
+                           .dy = true,
+                           .saved = Access::read,
+                           .carried = at_once || has_result_norm ? std::optional(Access::overwrite) : std::nullopt,
+                           .work = GridCall::uses({}, begins_middle(call)),
+                           .scratch_bytes = middle_bytes(n) + out_adapters_.bytes(n),
+                           .flops = at_once ? out + 2 * between : out});
+  const auto sums = norm_sums(call, shape);
+  if (norms_across()) {
+    all.push_back(in_result_grad_phase(sums));
+    all.push_back({.half = Half::input, .scratch_bytes = 0, .exchange = sum_of(sums, shape)});
+  }
+  all.push_back({.half = Half::input,
+                 .weights = in_params,
+                 .x = true,
+                 .dy = true,
+                 .dx = Access::overwrite,
+                 .saved = Access::read,
+                 .carried = Access::update,
+                 .work = GridCall::uses(norms_across() ? std::vector{sums.all} : std::vector<std::uint32_t>{}, {}),
+                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
+                 .flops = in});
+  all.push_back({.half = Half::weight,
+                 .weights = params_of(out_adapters_),
+                 .gradients = out_params,
+                 .dy = true,
+                 .saved = Access::read,
+                 .carried = has_result_norm ? std::optional(Access::read) : std::nullopt,
+                 .scratch_bytes = recomputed + out_adapters_.gradient_bytes(n),
+                 .flops = out});
+  all.push_back({.half = Half::weight,
+                 .weights = params_of(norm_, in_adapters_),
+                 .gradients = in_params,
+                 .x = true,
+                 .saved = query_key_norm_ ? std::optional(Access::read) : std::nullopt,
+                 .carried = Access::read,
+                 .scratch_bytes = bytes_of<InWeight>(*this, n),
+                 .flops = in});
+  return all;
+}
+
+// The phases up to the middle. Norms across ranks wait for a sum.
+std::vector<Phase> ResidualBranch::in_at_once(BatchShape shape, bool at_once) const {
+  const auto n = shape.tokens();
+  const double in = product_flops(n, in_.outputs()), between = at_once ? middle_flops(shape) : 0;
+  const auto begun = begins_middle(LayerCall::forward);
+  if (!norms_across())
+    return {{.weights = params_of(norm_, query_key_norm_, in_, in_adapters_),
+             .x = true,
+             .saved = Access::overwrite,
+             .work = GridCall::uses({}, begun),
+             .scratch_bytes = std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n),
+             .flops = in + between}};
+  const auto sums = norm_sums(LayerCall::forward, shape);
+  Phase product{.weights = params_of(norm_, in_, in_adapters_),
+                .x = true,
+                .saved = Access::overwrite,
+                .work = GridCall::uses({}, {sums.here}),
+                .scratch_bytes = in_bytes(n),
+                .flops = in},
+      norms{.weights = params_of(query_key_norm_),
+            .saved = Access::update,
+            .work = GridCall::uses({sums.all}, begun),
+            .scratch_bytes = query_key_bytes(n),
+            .flops = between};
+  if (in_result_bytes(n) != 0) {
+    product.work.push_back({sums.all + 1, Access::overwrite});
+    norms.work.push_back({sums.all + 1, Access::update});
+  }
+  return {product, {.scratch_bytes = 0, .exchange = sum_of(sums, shape)}, norms};
+}
+
+void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
+                            TensorView statistics, ScratchArena arena) const {
+  const In scratch(*this, arena, ctx.shape.tokens());
+  norm_.forward(ctx, weights, scratch.normed, x, statistics);
+  in_.forward(ctx, in_.prepare(ctx, weights, scratch.weights), result, scratch.normed);
+  in_adapters_.forward(ctx, weights, scratch.adapters, result, scratch.normed);
+}
+
+void ResidualBranch::run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                                     Accumulate accumulate, ScratchArena arena) const {
+  out_.forward(ctx, out_.prepare(ctx, weights, {}), y, middle, accumulate);
+  out_adapters_.forward(ctx, weights, out_adapters_.place(arena, ctx.shape.tokens()), y, middle);
+}
+
+void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
+                             TensorView x, TensorView result, TensorView statistics, ScratchArena arena) const {
+  if (!result_norm_) {
+    const Accumulate how = begin_residual(ctx, y, x);
+    return run_out_product(ctx, weights, y, middle, how, arena);
+  }
+  run_out_product(ctx, weights, result, middle, Accumulate::no, arena);
+  if (!adds_up()) add_normed(ctx, weights, y, x, result, statistics);
+}
+
+void ResidualBranch::add_normed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
+                                TensorView result, TensorView statistics) const {
+  result_norm_.forward(ctx, weights, y, result, statistics);
+  ctx.math.add(ctx.stream, y, x, y);
+}
+
+void ResidualBranch::norm_result_grad(LayerContext& ctx, const LayerTensors& t, TensorView dresult,
+                                      std::int64_t first_row) const {
+  const auto norms = saved_of_norms(t);
+  const auto rows = dresult.shape[0];
+  result_norm_.input_grad(ctx, t.weights, dresult, row_slice(t.dy, first_row, rows), row_slice(norms.result, first_row, rows),
+                          NormStatistics(norms.result_statistics).rows(first_row, rows), Accumulate::no);
+}
+
+// If all tensor ranks have whole rows, only the leading rank computes this gradient; the parts of the others are zero.
+void ResidualBranch::norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const {
+  if (!result_norm_) return;
+  const auto norms = saved_of_norms(t);
+  if (on_shares() || config_.tensor.leads())
+    return result_norm_.weight_grad(ctx, t.gradients, t.dy, norms.result, norms.result_statistics, t.accumulate);
+  for (const auto& p : params_of(result_norm_))
+    if (const auto& gradient = t.gradients[p.param]; t.accumulate == Accumulate::no && !gradient.empty())
+      ctx.math.zero(ctx.stream, gradient);
+}
+
+void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
+  check_forward(ctx, t, {});
+  if (is_described()) return described(LayerCall::forward, ctx.shape).run(ctx, t, Half::both);
+  std::uint32_t number = 0;
+  const auto runs = [&] { return ctx.runs(number++); };
+  const auto norms = saved_of_norms(t);
+  const auto sums = norm_sums(LayerCall::forward, ctx.shape);
+  const auto result_in = [&](ScratchArena& arena) {
+    if (!norms_across() || in_result_bytes(1) == 0) return in_result(t, ctx.shape.tokens(), arena);
+    ScratchArena room(t.work[sums.all + 1]);
+    return in_result(t, ctx.shape.tokens(), room);
+  };
+  if (runs()) {
+    ScratchArena arena(ctx.scratch);
+    const TensorView result = result_in(arena);
+    run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], arena);
+    if (norms_across()) {
+      take_in_result(ctx, t, result, sums);
+    } else {
+      norm_in_result(ctx, t, result, arena);
+      save_middle(ctx, t, result);
+    }
+  }
+  if (norms_across()) {
+    ++number;  // the phase of the sum
+    ScratchArena arena(ctx.scratch);
+    if (runs()) {
+      const TensorView result = result_in(arena);
+      norm_in_result(ctx, t, result, arena, t.work[sums.all]);
+      save_middle(ctx, t, result);
+    }
+  }
+  for (std::uint32_t m = 0; m < middles(LayerCall::forward, ctx.shape); ++m)
+    if (runs()) run_middle(ctx, t, LayerCall::forward, m);
+  if (runs()) {
+    ScratchArena arena(ctx.scratch);
+    const auto middle_result = middle(ctx, t, arena);
+    run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
+  }
+  if (!adds_up()) return;
+  ++number;  // the phase of the sum
+  if (runs()) add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
+}
+
+void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+  check_backward(ctx, t, half, {});
+  if (is_described()) return described(LayerCall::backward, ctx.shape).run(ctx, t, half);
+  std::uint32_t number = 0;
+  const auto runs = [&](Half of) { return ctx.runs(number++) && has(half, of); };
+  if (runs(Half::input)) out_input(ctx, t);
+  for (std::uint32_t m = 0; m < middles(LayerCall::backward, ctx.shape); ++m)
+    if (runs(Half::input)) run_middle(ctx, t, LayerCall::backward, m);
+  if (norms_across()) {
+    if (runs(Half::input)) take_in_result_grad(ctx, t, norm_sums(LayerCall::backward, ctx.shape));
+    ++number;  // the phase of the sum
+  }
+  if (runs(Half::input)) in_input(ctx, t);
+  if (runs(Half::weight)) out_weight(ctx, t);
+  if (runs(Half::weight)) in_weight(ctx, t);
+}
+
+void ResidualBranch::out_input(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const TensorView gradient = take_middle(arena, ctx.shape.tokens());
+  if (result_norm_) norm_result_grad(ctx, t, dresult(t), 0);
+  out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
+  out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, ctx.shape.tokens()), gradient, dresult(t));
+  middle_grad(ctx, t, t.carried[kDin], gradient);
+}
+
+void ResidualBranch::in_input(LayerContext& ctx, const LayerTensors& t) const {
+  const TensorView din = t.carried[kDin], dnormed = t.carried[kDnormed];
+  ScratchArena arena(ctx.scratch);
+  norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[norm_sums(LayerCall::backward, ctx.shape).all] : TensorView{});
+  const InInput scratch(*this, arena, ctx.shape.tokens());
+  in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
+  in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
+  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
+}
+
+void ResidualBranch::out_weight(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const auto middle_result = middle(ctx, t, arena);
+  out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle_result, t.accumulate);
+  out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, ctx.shape.tokens()), dresult(t),
+                            middle_result, t.accumulate);
+  norm_result_weight_grad(ctx, t);
+}
+
+void ResidualBranch::in_weight(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const InWeight scratch(*this, arena, ctx.shape.tokens());
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+  in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
+  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+  if (query_key_norm_)
+    query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
+}
+
+}  // namespace terrace::layers

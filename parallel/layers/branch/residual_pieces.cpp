@@ -1,0 +1,363 @@
+// A residual branch whose exchanges run at the same time as its products, piece by piece (row_pieces.h). Its norms, residuals
+// and their gradients are computed for this rank's share of the rows, and its middle for all rows, as without pieces. A norm of
+// the result needs complete sums, so a branch with such a norm works in this way even with one piece.
+//
+//   forward    norm │ gather 0 │ gather 1 │ in 0 │ gather 2 │ in 1 │ … │ middle │ out 0 │ add 0 │ out 1 │ add 1 │ …
+//              │ norm of the result, residual
+//   backward   cut dy, or the result's gradient │ gathers beside out's dx │ middle's gradient │ norm again │ in's dx 0 │ add 0
+//              │ … │ gathers of x │ out's dW │ norm's gradient, residual │ in's dW
+//
+// Two exchanges of a forward and one of a backward overlap with no product: the first gathers and the last sum.
+#include <algorithm>
+#include <optional>
+
+#include <terrace/parallel/layers/branch/residual_branch.h>
+#include <terrace/parallel/layers/parts/row_pieces.h>
+
+namespace terrace::layers {
+namespace {
+
+const std::vector<std::uint32_t> kNone;
+
+// Keeps the rooms that an exchange reads during this product. If their use ended before, a tensor of the product could get
+// their memory, and the product would wait for the exchange.
+void keep(Phase& phase, const std::vector<std::uint32_t>& rooms) {
+  for (const auto room : rooms) phase.work.push_back({room, Access::read});
+}
+void keep_last(Phase& phase, const RowPieces& rows, std::uint32_t piece) {
+  if (piece > 0) keep(phase, {rows.all(piece - 1)});
+}
+
+Access of_piece(std::uint32_t piece) { return piece == 0 ? Access::overwrite : Access::update; }
+
+}  // namespace
+
+GridCall ResidualBranch::described(LayerCall which, BatchShape shape) const {
+  GridCall call;
+  for (const auto& tensor : middle_work(which, shape))
+    call.reserve(call.room(tensor.name, tensor.dtype), tensor.shape.elements());
+  if (which == LayerCall::forward) on_shares() ? forward_in_pieces(call, shape) : forward_in_tiles(call, shape);
+  if (which == LayerCall::backward) on_shares() ? backward_in_pieces(call, shape) : backward_in_tiles(call, shape);
+  return call;
+}
+
+RowPieces ResidualBranch::pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const {
+  return {call, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
+}
+
+// Scratch that must last for several phases; other layers of this kind take it for one phase.
+std::uint32_t ResidualBranch::lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const {
+  const auto room = call.room(name, config_.dtype);
+  call.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
+  return room;
+}
+
+void ResidualBranch::add_middle(GridCall& call, LayerCall which, BatchShape shape) const {
+  auto phases = middle_phases(which, shape);
+  for (std::uint32_t m = 0; m < phases.size(); ++m) {
+    // In pieces the gathered gradient is carried already.
+    if (on_shares() && phases[m].carried == Access::overwrite) phases[m].carried = Access::update;
+    call.compute(std::move(phases[m]),
+                 [this, which, m](LayerContext& ctx, const LayerTensors& t) { run_middle(ctx, t, which, m); });
+  }
+}
+
+void ResidualBranch::forward_in_pieces(GridCall& call, BatchShape shape) const {
+  const auto rows = pieces(call, "rows of norm's result, or of the branch's", shape, true);
+  call.compute({.weights = params_of(norm_),
+                .x = true,
+                .saved = Access::overwrite,
+                .work = GridCall::uses({}, rows.own_rooms()),
+                .scratch_bytes = 0},
+               [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
+  in_in_pieces(call, shape, rows);
+  add_middle(call, LayerCall::forward, shape);
+  out_in_pieces(call, shape, rows);
+  Phase end{.weights = params_of(result_norm_),
+            .x = true,
+            .y = Access::overwrite,
+            .work = GridCall::uses(rows.own_rooms(), {}),
+            .scratch_bytes = 0};
+  if (result_norm_) end.saved = Access::update;
+  call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    const auto take = [&](const TensorView& to, Accumulate how) {
+      rows.each_own(t, to, [&](const TensorView& sum, const TensorView& at) { ctx.math.convert(ctx.stream, at, sum, how); });
+    };
+    if (const auto norms = saved_of_norms(t); result_norm_) {
+      take(norms.result, Accumulate::no);
+      return add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
+    }
+    ctx.math.convert(ctx.stream, t.y, t.x);
+    take(t.y, Accumulate::yes);
+  });
+}
+
+ResidualBranch::NormSums ResidualBranch::add_norm_sums(GridCall& call, BatchShape shape) const {
+  const auto [name, dtype, numbers] = query_key_norm_.sums(shape.tokens());
+  NormSums sums{.here = call.room(name + ", this rank's part", dtype), .all = call.room(name, dtype)};
+  for (const auto room : {sums.here, sums.all}) call.reserve(room, norms_across() ? numbers.elements() : 0);
+  return sums;
+}
+
+void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  const auto n = shape.tokens();
+  const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
+  const auto room = lasting(call, in_result_, in_result_bytes(n));
+  const auto sums = add_norm_sums(call, shape);
+  const double between = middles(LayerCall::forward, shape) == 0 ? middle_flops(shape) : 0;
+  rows.gather(call, Half::both, 0);
+  for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    const bool last = i + 1 == rows.count(), ends = last && !norms_across(), takes = last && norms_across();
+    if (!last) rows.gather(call, Half::both, i + 1);
+    Phase phase{.weights = ends ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
+                .saved = Access::update,
+                .work = GridCall::uses({rows.all(i)}, ends ? begins_middle(LayerCall::forward) : kNone),
+                .scratch_bytes = std::max(bytes_of<InInput>(*this, n), ends ? query_key_bytes(n) : 0),
+                .flops = product_flops(n, in_.outputs()) * rows.fraction(i) + (ends ? between : 0)};
+    if (has_room) phase.work.push_back({room, of_piece(i)});
+    if (takes) phase.work.push_back({sums.here, Access::overwrite});
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena arena(ctx.scratch), of_room(t.work[room]);
+      const InInput scratch(*this, arena, n);
+      const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
+      const auto result = in_result(t, n, of_room);
+      rows.each_rank(t, i, [&](const TensorView& x, std::int64_t at) {
+        const auto y = row_slice(result, at, x.shape[0]);
+        in_.forward(ctx, weights, y, x);
+        in_adapters_.forward(ctx, t.weights, scratch.adapters, y, x);
+      });
+      if (takes) take_in_result(ctx, t, result, sums);
+      if (!ends) return;
+      norm_in_result(ctx, t, result, ScratchArena(ctx.scratch));
+      save_middle(ctx, t, result);
+    });
+  }
+  if (!norms_across()) return;
+  call.exchange(Half::both, sum_of(sums, shape));
+  Phase end{.weights = params_of(query_key_norm_),
+            .saved = Access::update,
+            .work = GridCall::uses({sums.all}, begins_middle(LayerCall::forward)),
+            .scratch_bytes = query_key_bytes(n),
+            .flops = between};
+  if (has_room) end.work.push_back({room, Access::update});
+  call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena of_room(t.work[room]);
+    const auto result = in_result(t, n, of_room);
+    norm_in_result(ctx, t, result, ScratchArena(ctx.scratch), t.work[sums.all]);
+    save_middle(ctx, t, result);
+  });
+}
+
+void ResidualBranch::out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  const auto n = shape.tokens();
+  const bool again = !saves_middle();  // the first piece computes the middle
+  const auto room = lasting(call, "input of the second product", again ? middle_bytes(n) : 0);
+  for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    Phase phase{.weights = params_of(out_, out_adapters_),
+                .saved = Access::read,
+                .work = GridCall::uses({}, {rows.all(i)}),
+                .scratch_bytes = out_adapters_.bytes(n),
+                .flops = product_flops(n, out_.inputs()) * rows.fraction(i)};
+    if (again) phase.work.push_back({room, i == 0 ? Access::overwrite : Access::read});
+    keep_last(phase, rows, i);
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena arena(ctx.scratch), of_room(t.work[room]);
+      const auto whole = again && i > 0 ? take_middle(of_room, n) : middle(ctx, t, of_room);
+      const auto weights = out_.prepare(ctx, t.weights, {});
+      const auto adapters = out_adapters_.place(arena, n);
+      rows.each_rank(t, i, [&](const TensorView& y, std::int64_t at) {
+        const auto x = row_slice(whole, at, y.shape[0]);
+        out_.forward(ctx, weights, y, x);
+        out_adapters_.forward(ctx, t.weights, adapters, y, x);
+      });
+    });
+    rows.scatter(call, Half::both, i);
+  }
+}
+
+void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows,
+                              const NormStatistics& statistics) const {
+  std::int64_t begin = 0;
+  rows.each_own(t, t.x, [&](const TensorView& normed, const TensorView& x) {
+    norm_.forward(ctx, t.weights, normed, x, statistics.rows(begin, x.shape[0]));
+    begin += x.shape[0];
+  });
+}
+
+// Exchanges dy, or the gradient of the result's norm; the weight half needs all rows of it.
+void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  constexpr auto half = Half::input;
+  const auto n = shape.tokens();
+  const auto dmiddle = call.room("gradient of the second product's input", config_.dtype);
+  call.reserve(dmiddle, n * out_.inputs());
+  const auto last = rows.count() - 1;
+  const double out = product_flops(n, out_.inputs());
+  const double between = middles(LayerCall::backward, shape) == 0 ? 2 * middle_flops(shape) : 0;
+
+  Phase cut{.half = half,
+            .weights = params_of(result_norm_),
+            .dy = true,
+            .work = GridCall::uses({}, rows.own_rooms()),
+            .scratch_bytes = 0};
+  if (result_norm_) cut.saved = Access::read;
+  call.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    std::int64_t first = 0;
+    rows.each_own(t, t.dy, [&](const TensorView& own, const TensorView& dy) {
+      result_norm_ ? norm_result_grad(ctx, t, own, first) : ctx.math.convert(ctx.stream, own, dy);
+      first += own.shape[0];
+    });
+  });
+  rows.gather(call, half, 0);
+  for (std::uint32_t i = 0; i <= last; ++i) {
+    if (i < last) rows.gather(call, half, i + 1);
+    Phase phase{.half = half,
+                .weights = params_of(out_, out_adapters_),
+                .carried = of_piece(i),
+                .work = GridCall::uses({rows.all(i)}, i == last ? begins_middle(LayerCall::backward) : kNone),
+                .scratch_bytes = out_adapters_.bytes(n),
+                .flops = out * rows.fraction(i) + (i == last ? between : 0)};
+    if (i == last) phase.saved = Access::read;
+    phase.work.push_back({dmiddle, of_piece(i)});
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      const auto whole = GridCall::view(t, dmiddle, {n, out_.inputs()});
+      const auto weights = out_.prepare(ctx, t.weights, {});
+      ScratchArena arena(ctx.scratch);
+      const auto adapters = out_adapters_.place(arena, n);
+      rows.each_rank(t, i, [&](const TensorView& dy, std::int64_t at) {
+        const auto dx = row_slice(whole, at, dy.shape[0]);
+        out_.input_grad(ctx, weights, dx, dy);
+        out_adapters_.input_grad(ctx, t.weights, adapters, dx, dy);
+        ctx.math.convert(ctx.stream, row_slice(t.carried[kDout], at, dy.shape[0]), dy);
+      });
+      if (i == last) middle_grad(ctx, t, t.carried[kDin], whole);
+    });
+  }
+}
+
+void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+  const auto n = shape.tokens();
+  const auto sums = add_norm_sums(call, shape);
+  if (norms_across()) {
+    call.compute(in_result_grad_phase(sums),
+                 [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
+    call.exchange(Half::input, sum_of(sums, shape));
+  }
+  for (std::uint32_t i = 0; i < rows.count(); ++i) {
+    const bool norms = i == 0 && query_key_norm_;
+    Phase phase{.half = Half::input,
+                .weights = norms ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
+                .saved = norms ? std::optional(Access::read) : std::nullopt,
+                .carried = norms ? Access::update : Access::read,
+                .work = GridCall::uses({}, {rows.all(i)}),
+                .scratch_bytes = std::max(bytes_of<InInput>(*this, n), norms ? query_key_bytes(n) : 0),
+                .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
+    keep_last(phase, rows, i);
+    if (norms && norms_across()) phase.work.push_back({sums.all, Access::read});
+    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena arena(ctx.scratch);
+      if (norms) norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[sums.all] : TensorView{});
+      const InInput scratch(*this, arena, n);
+      const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
+      rows.each_rank(t, i, [&](const TensorView& dnormed, std::int64_t at) {
+        const auto din = row_slice(t.carried[kDin], at, dnormed.shape[0]);
+        in_.input_grad(ctx, weights, dnormed, din);
+        in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
+      });
+    });
+    rows.scatter(call, Half::input, i);
+  }
+}
+
+void ResidualBranch::backward_in_pieces(GridCall& call, BatchShape shape) const {
+  const auto rows = pieces(call, "gradient of the result or of norm's", shape, true),
+             x_rows = pieces(call, "norm's result", shape, false);
+  out_input_in_pieces(call, shape, rows);
+  add_middle(call, LayerCall::backward, shape);
+  cut_norm_again(call, shape, x_rows);
+  in_input_in_pieces(call, shape, rows);
+  for (std::uint32_t i = 0; i < x_rows.count(); ++i) x_rows.gather(call, Half::weight, i);
+  out_weight_beside(call, shape, x_rows);
+  residual_grad(call, rows);
+  in_weight_of_pieces(call, shape, x_rows);
+}
+
+void ResidualBranch::cut_norm_again(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+  const auto own = norm_.statistics(rows_of(shape));
+  call.compute({.half = Half::weight,
+                .weights = params_of(norm_),
+                .x = true,
+                .work = GridCall::uses({}, x_rows.own_rooms()),
+                .scratch_bytes = own.bytes()},
+               [=, this](LayerContext& ctx, const LayerTensors& t) {
+                 cut_norm(ctx, t, x_rows, part({ctx.scratch.data, own.dtype, own.shape}, 0, own.shape));
+               });
+}
+
+void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+  const auto n = shape.tokens();
+  Phase out_weight{.half = Half::weight,
+                   .weights = params_of(out_adapters_),
+                   .gradients = params_of(out_, result_norm_, out_adapters_),
+                   .dy = bool{result_norm_},
+                   .saved = Access::read,
+                   .carried = Access::read,
+                   .scratch_bytes = (saves_middle() ? 0 : middle_bytes(n)) + out_adapters_.gradient_bytes(n),
+                   .flops = product_flops(n, out_.inputs())};
+  keep(out_weight, x_rows.own_rooms());
+  call.compute(std::move(out_weight), [this, n](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    const auto x = middle(ctx, t, arena);
+    out_.weight_grad(ctx, t.gradients, {}, t.carried[kDout], x, t.accumulate);
+    out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, n), t.carried[kDout], x,
+                              t.accumulate);
+    norm_result_weight_grad(ctx, t);
+  });
+}
+
+void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const {
+  Phase residual{.half = Half::input,
+                 .weights = params_of(norm_),
+                 .x = true,
+                 .dy = true,
+                 .dx = Access::overwrite,
+                 .saved = Access::read,
+                 .carried = Access::update,
+                 .work = GridCall::uses(rows.own_rooms(), {}),
+                 .scratch_bytes = 0};
+  keep_last(residual, rows, rows.count());  // the last sum may read this room until the product before this phase has begun
+  call.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    const auto dnormed = t.carried[kDnormed];
+    rows.each_own(t, dnormed, [&](const TensorView& sum, const TensorView& to) { ctx.math.convert(ctx.stream, to, sum); });
+    ctx.math.convert(ctx.stream, t.dx, t.dy);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], Accumulate::yes);
+  });
+}
+
+void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+  const auto n = shape.tokens();
+  call.compute(
+      {.half = Half::weight,
+       .weights = params_of(in_adapters_),
+       .gradients = params_of(norm_, query_key_norm_, in_, in_adapters_),
+       .x = true,
+       .saved = Access::read,
+       .carried = Access::read,
+       .work = GridCall::uses(x_rows.all_rooms(), {}),
+       .scratch_bytes = bytes_of<InWeight>(*this, n),
+       .flops = product_flops(n, in_.outputs())},
+      [=, this](LayerContext& ctx, const LayerTensors& t) {
+        ScratchArena arena(ctx.scratch);
+        const InWeight scratch(*this, arena, n);
+        for (std::uint32_t i = 0; i < x_rows.count(); ++i)
+          x_rows.each_rank(t, i, [&](const TensorView& x, std::int64_t at) {
+            ctx.math.convert(ctx.stream, row_slice(scratch.normed, at, x.shape[0]), x);
+          });
+        in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
+        in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
+        norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+        if (query_key_norm_)
+          query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
+      });
+}
+
+}  // namespace terrace::layers

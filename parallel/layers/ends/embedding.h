@@ -1,0 +1,51 @@
+// The first layer: tokens → x, plus a vector for each position of a sequence if positions are learned.
+//
+// With tiles, each phase adds the rows that its tile has; the last phase adds the positions.
+//
+// Owner, threads, errors: as transformer_layer.h. A token outside the vocabulary fails the stream.
+#pragma once
+
+#include <terrace/parallel/layers/parts/transformer_layer.h>
+
+namespace terrace::layers {
+
+class Embedding final : public TransformerLayer {
+ public:
+  explicit Embedding(const Transformer& config);
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override {
+    return scratch_of(shape, tiles() > 1 || is_scaled());
+  }
+  [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+ private:
+  [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
+  [[nodiscard]] PhaseParam positions_param() const { return {1}; }
+  // rows(): the rows of a tile that belong to a token. tokens_in(): the tokens as indices of these rows, in scratch if the
+  // table has several parts; −1: another tile, or another tensor rank, has the row.
+  [[nodiscard]] TensorView rows(const LayerContext& ctx, std::span<const TensorView> tensors, std::uint32_t tile) const;
+  [[nodiscard]] TensorView tokens_in(LayerContext& ctx, ScratchArena& arena, std::uint32_t tile) const;
+  [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool rows) const;  // rows: also a matrix of rows, beside x or dy
+  [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
+  [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const {
+    return config_.context.runs(ctx.shape.seq).front().begin;
+  }
+  [[nodiscard]] bool is_one_run(const LayerContext& ctx) const {
+    return ctx.documents.whole_sequences() && config_.context.runs(ctx.shape.seq).size() == 1;
+  }
+  [[nodiscard]] bool is_scaled() const { return config_.embedding_factor != 1; }
+  // The gradient of the table's rows, in scratch if it is not dy.
+  [[nodiscard]] TensorView scaled(LayerContext& ctx, ScratchArena& arena, TensorView dy) const;
+  template <class F>
+  void each_run(const LayerContext& ctx, F&& f) const;
+  void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
+             std::int64_t first_position) const;
+};
+
+}  // namespace terrace::layers

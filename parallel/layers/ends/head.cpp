@@ -1,0 +1,249 @@
+#include <terrace/parallel/layers/ends/head.h>
+
+namespace terrace::layers {
+namespace {
+
+// If the number of rows is not given, a slice's logits have at most this many elements (64 MiB in fp32). That is
+// enough rows for a product at full speed, which costs much more than adding dW to its gradient, and little memory compared
+// with the table.
+constexpr std::int64_t kSliceElements = std::int64_t{1} << 24;
+constexpr std::int64_t kSliceStep = 64;  // the rows of a slice are a multiple of this
+constexpr std::int64_t kLongestSlice = 512;
+
+enum Carried : std::size_t { kDnormed };
+
+}  // namespace
+
+Head::Head(const Transformer& config)
+    : TransformerLayer("head", config), norm_(params_, config.names.final_norm, config), logits_([&] {
+        params_.push_back(table_of(config, config.tied ? config.names.embedding : config.names.head));
+        params_.back().tied = config.tied;
+        params_.back().unit = 1;
+        return Projection::declared(params_, config.dtype);
+      }()) {}
+
+std::int64_t Head::slice_rows() const {
+  if (config_.head_rows != 0) return config_.head_rows;
+  return std::clamp(kSliceElements / tile_rows() / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
+}
+
+std::vector<TensorSpec> Head::carried(BatchShape shape) const {
+  return {{"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+}
+
+Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows) : losses(arena.take(DType::fp64, {rows})) {
+  const auto spec = head.norm_.statistics(rows);
+  const std::int64_t slice = std::min(rows, head.slice_rows());
+  statistics = arena.take(spec.dtype, spec.shape);
+  normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
+  const std::int64_t stride = aligned_stride(head.config_.dtype, head.tile_rows());
+  logits = dlogits = arena.take(head.config_.dtype, {slice, stride});
+  if (head.config_.logit_cap != 0) dlogits = arena.take(logits.dtype, logits.shape);
+  if (head.is_whole()) return;
+  targets = arena.take(DType::i32, {rows});
+  log_sums = arena.take(accumulator_of(head.config_.dtype), {rows});
+}
+
+Head::Decode::Decode(const Head& head, ScratchArena& arena) {
+  const auto spec = head.norm_.statistics(1);
+  statistics = arena.take(spec.dtype, spec.shape);
+  normed = arena.take(head.config_.dtype, {1, head.config_.hidden});
+}
+
+std::uint64_t Head::scratch_bytes(BatchShape shape) const {
+  ScratchArena arena;
+  Scratch(*this, arena, shape.tokens());  // a decode step needs a part of it
+  return arena.peak_bytes();
+}
+
+double Head::forward_flops(BatchShape shape) const {
+  return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(table_rows());
+}
+
+void Head::check_loss(const LayerContext& ctx) const {
+  check("targets", ctx.targets, DType::i32, {ctx.shape.tokens()});
+  check("loss", ctx.loss, DType::fp64, {1});
+}
+
+std::vector<Phase> Head::phases(LayerCall call, BatchShape shape) const {
+  if (tiles() == 1) return {};
+  const double product = forward_flops(shape) / tiles();
+  const auto norm = params_of(norm_);
+  std::vector<Phase> phases;
+  for (std::uint32_t t = 0; t < tiles(); ++t) {
+    const PhaseParam table{static_cast<std::uint32_t>(params_.size() - 1), t};
+    auto& phase = phases.emplace_back(Phase{.weights = norm, .x = true, .flops = product});
+    phase.weights.push_back(table);
+    if (call != LayerCall::backward) continue;
+    phase.gradients = {table};
+    phase.carried = t == 0 ? Access::overwrite : Access::update;
+    phase.flops = 3 * product;
+    if (!is_last(t)) continue;
+    phase.gradients.insert(phase.gradients.begin(), norm.begin(), norm.end());
+    phase.dx = Access::overwrite;
+  }
+  return phases;
+}
+
+Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
+                           std::uint32_t tile) const {
+  const std::int64_t n = ctx.shape.tokens(), count = std::min(slice_rows(), n - first), c = config_.hidden;
+  const auto rows_of = [&](const TensorView& logits) {
+    const std::int64_t columns = has_token(tile).count;
+    return MatrixView(part(logits, 0, {count, columns}), aligned_stride(config_.dtype, columns));
+  };
+  return {.first = first,
+          .count = count,
+          .statistics = NormStatistics(scratch.statistics).rows(first, count),
+          .x = part(t.x, first * c, {count, c}),
+          .normed = row_slice(scratch.normed, 0, count),
+          .losses = part(scratch.losses, first, {count}),
+          .targets = part(scratch.targets.empty() ? ctx.targets : scratch.targets, first, {count}),
+          .log_sums = part(scratch.log_sums, first, {count}),
+          .logits = rows_of(scratch.logits),
+          .dlogits = rows_of(scratch.dlogits)};
+}
+
+template <class F>
+void Head::each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const {
+  for (std::int64_t first = 0; first < ctx.shape.tokens(); first += slice_rows()) {
+    const Slice slice = slice_at(ctx, t, scratch, first, tile);
+    make_logits(ctx, t, slice);
+    use(slice);
+  }
+}
+
+std::vector<TensorView> Head::with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
+                                        std::uint32_t number) const {
+  std::vector<TensorView> some(tensors.begin(), tensors.end());
+  if (!some.empty() && !some.back().empty())
+    some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
+  return some;
+}
+
+void Head::make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const {
+  norm_.forward(ctx, t.weights, slice.normed, slice.x, slice.statistics);
+  logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), slice.logits, slice.normed);
+  cap(ctx, slice.logits);
+}
+
+void Head::cap(LayerContext& ctx, const MatrixView& logits) const {
+  const auto all = logits.with_gaps();
+  if (config_.logit_cap != 0) ctx.math.soft_cap(ctx.stream, all, all, config_.logit_cap);
+}
+
+void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const {
+  const MatrixView dlogits = gradient ? slice.dlogits : MatrixView{};
+  if (slice.log_sums.empty())
+    ctx.math.cross_entropy(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, ctx.loss_scale);
+  else
+    ctx.math.cross_entropy_part(ctx.stream, slice.losses, dlogits, slice.logits, slice.targets, slice.log_sums, ctx.loss_scale);
+  if (!gradient || config_.logit_cap == 0) return;
+  const auto all = dlogits.with_gaps();
+  ctx.math.soft_cap_grad(ctx.stream, all, all, slice.logits.with_gaps(), config_.logit_cap);
+}
+
+std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
+  if (is_whole()) return std::nullopt;
+  return TensorSpec{"log-sum-exp of logits", accumulator_of(config_.dtype), {tiles(), shape.tokens()}};
+}
+
+void Head::survey(LayerContext& ctx, const LayerTensors& given) const {
+  const TensorView mine = row_slice(ctx.survey, config_.tensor.rank, 1);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto weights = with_tile(ctx, given.weights, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    ScratchArena arena(ctx.scratch);
+    const Scratch scratch(*this, arena, ctx.shape.tokens());
+    each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
+      ctx.math.log_sum_exp(ctx.stream, part(mine, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
+    });
+  }
+}
+
+void Head::read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t number) const {
+  if (is_whole()) return;
+  const auto [begin, count] = has_token(number);
+  ctx.math.ids_in_part(ctx.stream, scratch.targets, ctx.targets, begin, count);
+  const std::int64_t parts = config_.tensor.ranks * tiles();
+  ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(ctx.survey, {parts, ctx.shape.tokens()}), ctx.targets);
+}
+
+void Head::forward(LayerContext& ctx, const LayerTensors& given) const {
+  check_forward(ctx, given, {.y = false});
+  check_loss(ctx);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto weights = with_tile(ctx, given.weights, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    ScratchArena arena(ctx.scratch);
+    const Scratch scratch(*this, arena, ctx.shape.tokens());
+    read_survey(ctx, scratch, number);
+    each_slice(ctx, t, scratch, number, [&](const Slice& slice) { make_losses(ctx, slice, false); });
+    ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, number == 0 ? Accumulate::no : Accumulate::yes);
+  }
+}
+
+void Head::backward(LayerContext& ctx, const LayerTensors& given, Half half) const {
+  if (ctx.evaluate) return forward(ctx, given);
+  check_backward(ctx, given, half, {.y = false});
+  check_loss(ctx);
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto weights = with_tile(ctx, given.weights, number), gradients = with_tile(ctx, given.gradients, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    t.gradients = gradients;
+    backward_of_tile(ctx, t, half, number);
+    if (has(half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
+      zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
+  }
+}
+
+void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t number) const {
+  ScratchArena arena(ctx.scratch);
+  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
+  const TensorView dnormed = t.carried[kDnormed];
+  const bool input_half = has(half, Half::input), weight_half = has(half, Half::weight);
+  const auto add_tile = number == 0 ? Accumulate::no : Accumulate::yes;
+
+  read_survey(ctx, scratch, number);
+  each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
+    make_losses(ctx, slice, true);
+    const MatrixView dlogits = slice.dlogits;
+    if (input_half) {
+      const auto rows = part(dnormed, slice.first * config_.hidden, {slice.count, config_.hidden});
+      logits_.input_grad(ctx, table, rows, dlogits, add_tile);
+    }
+    if (weight_half)
+      logits_.weight_grad(ctx, t.gradients, {}, dlogits, slice.normed, slice.first == 0 ? t.accumulate : Accumulate::yes);
+  });
+  if (input_half) ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, add_tile);
+  if (!is_last(number)) return;
+  if (input_half) norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, Accumulate::no);
+  if (weight_half) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+}
+
+void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                       std::int64_t position) const {
+  check_decode(ctx, weights, cache, position);
+  check("x", x, config_.dtype, {1, config_.hidden});
+  check("y", y, config_.dtype, {1, config_.vocab});
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    if (!ctx.runs(number)) continue;
+    const auto of_tile = with_tile(ctx, weights, number);
+    ScratchArena arena(ctx.scratch);
+    const Decode scratch(*this, arena);
+    norm_.forward(ctx, of_tile, scratch.normed, x, scratch.statistics);
+    const auto [begin, count] = has_token(number);
+    const auto logits = part(y, begin, {1, count});
+    logits_.forward(ctx, logits_.prepare(ctx, of_tile, {}), logits, scratch.normed);
+    cap(ctx, logits);
+  }
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,85 @@
+// The last layer: final norm, logits in slices of rows, cross-entropy.
+//
+// The logits of a slice are in scratch; the logits of all rows never exist at once. The training backward computes each slice's
+// logits, loss, dlogits, dx and dW together: three products. A separate weight half recomputes the logits: one more product,
+// the same bits.
+//
+// The number of rows of a slice depends only on the size of the vocabulary's parts, unless Transformer::head_rows sets it. dW
+// is summed slice by slice: slices are added to the gradient in ascending rows, then micro-batch by micro-batch. (All other
+// gradients are computed whole for a micro-batch, then added.) With one slice, as for vocabularies of bytes, both orders are
+// the same.
+//
+// If the vocabulary is in parts (tiles, or those of tensor ranks), a first pass, the survey, computes the log-sum-exp of each
+// row's logits part by part, and a second pass computes the losses and gradients of each part. This costs one more product, but
+// needs only one tile of the table at a time.
+//
+// Owner, threads, errors: as transformer_layer.h. A target outside the vocabulary fails the stream.
+#pragma once
+
+#include <terrace/parallel/layers/parts/transformer_layer.h>
+
+namespace terrace::layers {
+
+class Head final : public TransformerLayer {
+ public:
+  explicit Head(const Transformer& config);
+  // Nothing is saved: a training program never calls forward().
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
+  void forward(LayerContext& ctx, const LayerTensors& t) const override;
+  // Half::input writes ctx.loss. With ctx.evaluate: as forward().
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  // y: the logits, [1, vocab].
+  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                   std::int64_t position) const override;
+
+  // If the vocabulary is in parts: the log-sum-exp of each row's logits, for each tile here.
+  [[nodiscard]] std::optional<TensorSpec> survey_spec(BatchShape shape) const override;
+  void survey(LayerContext& ctx, const LayerTensors& t) const override;
+
+  // The rows of a full slice.
+  [[nodiscard]] std::int64_t slice_rows() const;
+
+ private:
+  struct Scratch {  // V: the largest tile's rows
+    Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
+    TensorView losses, statistics, normed;  // [N], [k, N], [slice, C]
+    TensorView logits;                      // [slice, V] in rows of aligned_stride()
+    TensorView dlogits;                     // the memory of the logits, or separate memory if they are capped
+    TensorView targets, log_sums;           // [N], [N], if the vocabulary is in parts
+  };
+  struct Decode {
+    Decode(const Head& head, ScratchArena& arena);
+    TensorView statistics, normed;
+  };
+  struct Slice {
+    std::int64_t first, count;
+    NormStatistics statistics;
+    TensorView x, normed, losses, targets, log_sums;
+    MatrixView logits, dlogits;
+  };
+  [[nodiscard]] Slice slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
+                               std::uint32_t tile) const;
+  // Calls use(slice) for all rows, with the logits of a tile.
+  template <class F>
+  void each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::uint32_t tile, F&& use) const;
+  void make_logits(LayerContext& ctx, const LayerTensors& t, const Slice& slice) const;
+  void cap(LayerContext& ctx, const MatrixView& logits) const;
+  // Computes the losses, and dlogits if `gradient`, from the slice's logits.
+  void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
+  // Writes the targets as indices of the tile's rows, and the log-sum-exp over all parts.
+  void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;
+  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
+  // All tensors, but of the table only the tile's rows that have a token.
+  [[nodiscard]] std::vector<TensorView> with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
+                                                  std::uint32_t tile) const;
+  void check_loss(const LayerContext& ctx) const;
+
+  Norm norm_;
+  Projection logits_;
+};
+
+}  // namespace terrace::layers

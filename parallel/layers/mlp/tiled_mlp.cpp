@@ -1,0 +1,217 @@
+#include <terrace/parallel/layers/mlp/tiled_mlp.h>
+
+namespace terrace::layers {
+namespace {
+
+enum Saved : std::size_t { kStatistics };
+enum Carried : std::size_t { kDnormed };
+
+std::vector<std::int64_t> up_outputs(const Transformer& config) {
+  return std::vector(up_results(config.activation), config.ffn);
+}
+
+}  // namespace
+
+TiledMlp::TiledMlp(const Transformer& config, std::int64_t block)
+    : TransformerLayer("layers." + std::to_string(block) + ".mlp", config),
+      norm_(params_, config.names.norm_in_block(block, config.names.mlp_norm), config),
+      up_bias_(add_bias(config.names.in_block(block, ""), config.names.up, config.ffn, config.ffn_here() / tiles(),
+                        config.tensor.ranks == 1 ? TensorSplit{} : TensorSplit{0, {config.ffn}, config.tensor.ranks})),
+      down_bias_(add_bias(config.names.in_block(block, ""), config.names.down, config.hidden, config.hidden, {})),
+      in_(params_, config.names.in_block(block, ""), {config.names.up.tensors}, up_outputs(config), config.hidden,
+          {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor.ranks)}, config.init_std,
+          config),
+      out_(params_, config.names.in_block(block, ""), {config.names.down.tensors}, {config.hidden}, config.ffn,
+           {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {
+  in_.cut(params_, Projection::Split::Of::outputs, tiles(), 1);
+  out_.cut(params_, Projection::Split::Of::inputs, tiles(), 2);
+}
+
+TiledMlp::Bias TiledMlp::add_bias(const std::string& prefix, const ProjectionParts& parts, std::int64_t width,
+                                  std::int64_t of_tile, const TensorSplit& split) {
+  if (!parts.bias) return {};
+  params_.push_back({.name = bias_name(prefix + parts.tensors.at(0)),
+                     .shape = part_shape({width}, split),
+                     .init = {},
+                     .decay = false,
+                     .split = split});
+  return {static_cast<std::uint32_t>(params_.size() - 1), of_tile};
+}
+
+std::vector<TensorSpec> TiledMlp::saved(BatchShape shape) const { return {norm_.statistics(shape.tokens())}; }
+
+std::vector<TensorSpec> TiledMlp::carried(BatchShape shape) const {
+  return {{"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+}
+
+TiledMlp::Scratch::Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows) {
+  const auto dtype = layer.config_.dtype;
+  const auto spec = layer.norm_.statistics(rows);
+  const auto each = layer.rows_of_a_tile(rows);
+  statistics = arena.take(spec.dtype, spec.shape);
+  normed = arena.take(dtype, {each, layer.config_.hidden});
+  up = arena.take(dtype, {each, layer.in_.outputs()});
+  activated = arena.take(dtype, {each, layer.out_.inputs()});
+  weights = layer.in_.place_weights(arena);
+}
+
+TiledMlp::Scratch TiledMlp::first_rows(Scratch scratch, std::int64_t count) {
+  for (auto* const view : {&scratch.normed, &scratch.up, &scratch.activated}) *view = row_slice(*view, 0, count);
+  return scratch;
+}
+
+TiledMlp::BackwardScratch TiledMlp::first_rows(const BackwardScratch& scratch, std::int64_t count) {
+  auto some = scratch;
+  static_cast<Scratch&>(some) = first_rows(Scratch(scratch), count);
+  some.dup = row_slice(scratch.dup, 0, count);
+  return some;
+}
+
+TiledMlp::BackwardScratch::BackwardScratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows)
+    : Scratch(layer, arena, rows), dup(arena.take(layer.config_.dtype, up.shape)), gradient(layer.in_.place_gradient(arena)) {}
+
+std::uint64_t TiledMlp::scratch_bytes(BatchShape shape) const { return bytes_of<BackwardScratch>(*this, shape.tokens()); }
+
+double TiledMlp::forward_flops(BatchShape shape) const {
+  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
+  return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) * tiles();
+}
+
+std::vector<PhaseParam> TiledMlp::small_params() const {
+  auto params = params_of(norm_);
+  for (const auto& bias : {up_bias_, down_bias_})
+    if (bias.param) params.push_back({*bias.param});
+  return params;
+}
+
+std::vector<PhaseParam> TiledMlp::params_with(std::uint32_t tile) const {
+  auto params = small_params();
+  in_.name_tile(params, tile);
+  out_.name_tile(params, tile);
+  return params;
+}
+
+std::vector<Phase> TiledMlp::phases(LayerCall call, BatchShape shape) const {
+  const auto product = [&](std::int64_t width) {
+    return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(width);
+  };
+  const double in = product(in_.outputs()), out = product(out_.inputs());
+  const bool backward = call == LayerCall::backward;
+  std::vector<Phase> phases;
+  for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
+    const auto how = tile == 0 ? Access::overwrite : Access::update;
+    auto& phase = phases.emplace_back(Phase{.weights = params_with(tile), .x = true, .flops = in + out});
+    if (!backward) phase.scratch_bytes = bytes_of<Scratch>(*this, shape.tokens());
+    if (call == LayerCall::forward) phase.saved = how;
+    if (!backward) {
+      phase.y = how;
+      continue;
+    }
+    phase.gradients = params_with(tile);
+    phase.dy = true;
+    phase.saved = Access::read;
+    phase.carried = how;
+    phase.flops = 3 * in + 2 * out;
+    if (tile + 1 == tiles()) phase.dx = Access::overwrite;
+  }
+  return phases;
+}
+
+void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
+                       const Scratch& scratch, std::uint32_t tile) const {
+  norm_.forward(ctx, weights, scratch.normed, x, statistics);
+  auto whole = in_.prepare(ctx, weights, scratch.weights);
+  whole.bias = up_bias_.of(weights, tile);
+  in_.forward(ctx, whole, scratch.up, scratch.normed);
+}
+
+void TiledMlp::add_tile(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
+                        TensorView statistics, const Scratch& scratch, std::uint32_t tile) const {
+  const Accumulate how = tile == 0 ? begin_residual(ctx, y, x) : Accumulate::yes;
+  auto whole = out_.prepare(ctx, weights, {});
+  if (tile == 0 && config_.tensor.leads()) whole.bias = down_bias_.of(weights, 0);
+  each_row_tile(x.shape[0], [&](Block rows) {
+    const auto some = first_rows(scratch, rows.count);
+    make_up(ctx, weights, row_slice(x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count), some,
+            tile);
+    ctx.math.activation(ctx.stream, config_.activation, some.activated, some.up);
+    out_.forward(ctx, whole, row_slice(y, rows.begin, rows.count), some.activated, how);
+  });
+}
+
+void TiledMlp::forward(LayerContext& ctx, const LayerTensors& t) const {
+  check_forward(ctx, t, {});
+  for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
+    if (!ctx.runs(tile)) continue;
+    ScratchArena arena(ctx.scratch);
+    const Scratch scratch(*this, arena, ctx.shape.tokens());
+    add_tile(ctx, t.weights, t.y, t.x, t.saved[kStatistics], scratch, tile);
+  }
+}
+
+void TiledMlp::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
+  check_backward(ctx, t, half, {});
+  for (std::uint32_t tile = 0; tile < tiles(); ++tile)
+    if (ctx.runs(tile)) backward_of_tile(ctx, t, half, tile);
+}
+
+// The bias belongs to the rank that adds it: only that rank computes its gradient.
+void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
+  if (!down_bias_.param) return;
+  const TensorView down = down_bias_.of(t.gradients, 0);
+  if (config_.tensor.leads())
+    ctx.math.bias_grad(ctx.stream, down, t.dy, t.accumulate);
+  else if (t.accumulate == Accumulate::no)
+    ctx.math.zero(ctx.stream, down);
+}
+
+void TiledMlp::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const {
+  ScratchArena arena(ctx.scratch);
+  const BackwardScratch scratch(*this, arena, ctx.shape.tokens());
+  each_row_tile(ctx.shape.tokens(),
+                [&](Block rows) { backward_of_rows(ctx, t, half, tile, first_rows(scratch, rows.count), rows); });
+  if (tile == 0 && has(half, Half::weight)) down_bias_grad(ctx, t);
+  if (tile + 1 != tiles()) return;
+  const TensorView dnormed = t.carried[kDnormed];
+  if (has(half, Half::input)) {
+    const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+    norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, how);
+  }
+  if (has(half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+}
+
+void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile,
+                                const BackwardScratch& scratch, Block rows) const {
+  const auto of = [&](const TensorView& all) { return row_slice(all, rows.begin, rows.count); };
+  const auto accumulate = rows.begin == 0 ? t.accumulate : Accumulate::yes;
+  const auto dy = of(t.dy);
+  make_up(ctx, t.weights, of(t.x), NormStatistics(scratch.statistics).rows(rows.begin, rows.count), scratch, tile);
+  if (has(half, Half::weight)) {
+    ctx.math.activation(ctx.stream, config_.activation, scratch.activated, scratch.up);
+    out_.weight_grad(ctx, t.gradients, {}, dy, scratch.activated, accumulate);
+  }
+  const TensorView dactivated = scratch.activated;  // no longer needed
+  out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), dactivated, dy);
+  ctx.math.activation_grad(ctx.stream, config_.activation, scratch.dup, dactivated, scratch.up);
+  if (has(half, Half::input))
+    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), of(t.carried[kDnormed]), scratch.dup,
+                   tile == 0 ? Accumulate::no : Accumulate::yes);
+  if (!has(half, Half::weight)) return;
+  in_.weight_grad(ctx, t.gradients, scratch.gradient, scratch.dup, scratch.normed, accumulate);
+  if (up_bias_.param) ctx.math.bias_grad(ctx.stream, up_bias_.of(t.gradients, tile), scratch.dup, accumulate);
+}
+
+void TiledMlp::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
+                           std::int64_t position) const {
+  check_decode(ctx, weights, cache, position);
+  check("x", x, config_.dtype, {1, config_.hidden});
+  check("y", y, config_.dtype, {1, config_.hidden});
+  for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
+    if (!ctx.runs(tile)) continue;
+    ScratchArena arena(ctx.scratch);
+    const Scratch scratch(*this, arena, 1);
+    add_tile(ctx, weights, y, x, scratch.statistics, scratch, tile);
+  }
+}
+
+}  // namespace terrace::layers

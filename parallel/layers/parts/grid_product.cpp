@@ -1,0 +1,240 @@
+#include <terrace/parallel/layers/parts/grid_product.h>
+
+#include <utility>
+
+namespace terrace::layers {
+
+GridRooms::GridRooms(GridCall& call, DType dtype, bool cube)
+    : own(call.room("own block of weights", dtype)),
+      x(call.room("rows of another rank", dtype)),
+      w(call.room("weights of another rank", dtype)),
+      block(call.room("block of weights", dtype)),
+      part(cube ? call.room("part of a sum", dtype) : x),
+      bias(call.room("bias", dtype)),
+      sum(call.room("part of a gradient", accumulator_of(dtype))),
+      pieces(call.room("a gradient in pieces", accumulator_of(dtype))),
+      gradient(call.room("own block of a gradient", accumulator_of(dtype))),
+      bias_gradient(call.room("gradient of the bias", accumulator_of(dtype))) {}
+
+GridProduct::GridProduct(GridCall& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor,
+                         bool first, std::int64_t rows)
+    : call_(call),
+      rooms_(rooms),
+      projection_(projection),
+      cut_(tensor, first),
+      cube_(tensor.grid.cube),
+      side_(tensor.grid.side),
+      rows_(rows),
+      inputs_(projection.inputs() * (cube_ ? side_ : 1)),
+      outputs_(projection.outputs()) {
+  projection.name_params(params_);
+}
+
+Shape GridProduct::matrix() const { return projection_.out_in() ? Shape{outputs_, inputs_} : Shape{inputs_, outputs_}; }
+
+double GridProduct::flops() const { return 2.0 * static_cast<double>(rows_ * side_) * static_cast<double>(elements()); }
+
+TensorView GridProduct::bias(const LayerTensors& t, bool here) const {
+  return here && projection_.has_bias() ? GridCall::view(t, rooms_.bias, {outputs_}) : TensorView{};
+}
+
+std::vector<std::uint32_t> GridProduct::with_bias(std::vector<std::uint32_t> rooms) const {
+  if (projection_.has_bias()) rooms.push_back(rooms_.bias);
+  return rooms;
+}
+
+std::vector<std::uint32_t> GridProduct::with_block(std::vector<std::uint32_t> rooms) const {
+  if (projection_.out_in()) rooms.push_back(rooms_.block);
+  return rooms;
+}
+
+std::vector<std::uint32_t> GridProduct::bias_gradient() const {
+  return projection_.has_bias() ? std::vector{rooms_.bias_gradient} : std::vector<std::uint32_t>{};
+}
+
+void GridProduct::stage(Half half) {
+  const auto own = elements() / (cube_ ? side_ : 1);
+  call_.reserve(rooms_.own, own);
+  if (projection_.has_bias()) call_.reserve(rooms_.bias, outputs_);
+  call_.compute({.half = half, .weights = params_, .work = GridCall::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
+                [this_ = *this, own](LayerContext& ctx, const LayerTensors& t) {
+                  this_.projection_.pack(ctx, t.weights, {GridCall::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
+                });
+}
+
+void GridProduct::send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
+                       std::int64_t elements) {
+  call_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
+                        .from = from,
+                        .to = to,
+                        .sent = {elements},
+                        .received = {elements},
+                        .operation = way == Way::broadcast ? Operation::broadcast : Operation::reduce,
+                        .root = root});
+}
+
+void GridProduct::gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
+  call_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
+                        .from = from,
+                        .to = to,
+                        .sent = {each},
+                        .received = {each * side_},
+                        .operation = Operation::all_gather});
+}
+
+void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
+  call_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
+                        .from = from,
+                        .to = to,
+                        .sent = {each * side_},
+                        .received = {each},
+                        .operation = Operation::reduce_scatter});
+}
+
+// Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
+TensorView GridProduct::together(LayerContext& ctx, const LayerTensors& t) const {
+  const auto pieces = GridCall::view(t, rooms_.w, matrix());
+  if (!projection_.out_in()) return pieces;
+  const auto block = GridCall::view(t, rooms_.block, matrix());
+  const auto each = inputs_ / side_;
+  for (std::int64_t d = 0; d < side_; ++d)
+    ctx.math.columns(ctx.stream, block, d * each, part(pieces, d * outputs_ * each, {outputs_, each}), 0, each);
+  return block;
+}
+
+void GridProduct::forward(std::uint32_t x, GridTensor y) {
+  constexpr auto half = Half::both;
+  stage(half);
+  if (cube_) {
+    gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
+    gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
+    if (projection_.out_in()) call_.reserve(rooms_.block, elements());
+    call_.compute({.work = GridCall::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
+                   .scratch_bytes = 0,
+                   .flops = flops()},
+                  [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+                    const auto all = this_.rows_ * this_.side_;
+                    this_.projection_.forward(ctx,
+                                              {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
+                                              GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                              GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}));
+                  });
+    scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
+    return;
+  }
+  if (y.in == GridTensor::In::work) call_.reserve(y.number, rows_ * outputs_);
+  for (std::uint32_t l = 0; l < side_; ++l) {
+    send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
+    send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
+    const std::vector read{x, rooms_.x, rooms_.own, rooms_.w};
+    Phase phase{.work = GridCall::uses(l == 0 ? with_bias(read) : read, {}),
+                .scratch_bytes = 0,
+                .flops = flops() / static_cast<double>(side_)};
+    y.use(phase, l == 0 ? Access::overwrite : Access::update, Access::update);
+    call_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
+      const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
+      const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
+      this_.projection_.forward(ctx, {GridCall::view(t, weights, this_.matrix()), this_.bias(t, l == 0)},
+                                y.view(t, {this_.rows_, this_.outputs_}), GridCall::view(t, from, {this_.rows_, this_.inputs_}),
+                                l == 0 ? Accumulate::no : Accumulate::yes);
+    });
+  }
+}
+
+void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
+  constexpr auto half = Half::input;
+  stage(half);
+  if (cube_) {
+    gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);
+    gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
+    if (projection_.out_in()) call_.reserve(rooms_.block, elements());
+    call_.compute({.half = half,
+                   .work = GridCall::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
+                   .scratch_bytes = 0,
+                   .flops = flops()},
+                  [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+                    const auto all = this_.rows_ * this_.side_;
+                    this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
+                                                 GridCall::view(t, this_.rooms_.part, {all, this_.inputs_}),
+                                                 GridCall::view(t, this_.rooms_.x, {all, this_.outputs_}));
+                  });
+    scatter(half, cut_.out, rooms_.part, dx, rows_ * inputs_);
+    return;
+  }
+  for (std::uint32_t l = 0; l < side_; ++l) {
+    send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
+    Phase phase{.half = half,
+                .work = GridCall::uses({rooms_.own, rooms_.w}, {rooms_.part}),
+                .scratch_bytes = 0,
+                .flops = flops() / static_cast<double>(side_)};
+    dy.use(phase, Access::read, Access::read);
+    call_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
+      const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
+      this_.projection_.input_grad(ctx, {GridCall::view(t, weights, this_.matrix()), {}},
+                                   GridCall::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
+                                   dy.view(t, {this_.rows_, this_.outputs_}));
+    });
+    // In 2D, the ranks of a row have the blocks of x as well as those of y, so dx is reduced over the row.
+    send(half, Way::reduce, cut_.out, l, rooms_.part, dx, rows_ * inputs_);
+  }
+}
+
+void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
+  constexpr auto half = Half::weight;
+  if (projection_.has_bias()) call_.reserve(rooms_.bias_gradient, outputs_);
+  if (cube_) {
+    gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
+    gather(half, cut_.in, dy.number, rooms_.part, rows_ * outputs_);
+    call_.reserve(rooms_.pieces, elements());
+    if (projection_.out_in()) call_.reserve(rooms_.sum, elements());
+    std::vector written{rooms_.pieces};
+    if (projection_.out_in()) written.push_back(rooms_.sum);
+    call_.compute(
+        {.half = half, .work = GridCall::uses({rooms_.x, rooms_.part}, written), .scratch_bytes = 0, .flops = flops()},
+        [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+          const auto all = this_.rows_ * this_.side_;
+          const auto block =
+              GridCall::view(t, this_.projection_.out_in() ? this_.rooms_.sum : this_.rooms_.pieces, this_.matrix());
+          this_.projection_.gradient_product(ctx, block, GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                             GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}), Accumulate::no);
+          this_.cut_up(ctx, t, block);
+        });
+    scatter(half, Axis::depth, rooms_.pieces, rooms_.gradient, elements() / side_);
+    return;
+  }
+  for (std::uint32_t l = 0; l < side_; ++l) {
+    send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
+    Phase phase{.half = half,
+                .work = GridCall::uses({x, rooms_.x}, {rooms_.sum}),
+                .scratch_bytes = 0,
+                .flops = flops() / static_cast<double>(side_)};
+    dy.use(phase, Access::read, Access::read);
+    call_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
+      const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
+      this_.projection_.gradient_product(ctx, GridCall::view(t, this_.rooms_.sum, this_.matrix()),
+                                         dy.view(t, {this_.rows_, this_.outputs_}),
+                                         GridCall::view(t, from, {this_.rows_, this_.inputs_}), Accumulate::no);
+    });
+    send(half, Way::reduce, cut_.in, l, rooms_.sum, rooms_.gradient, elements());
+  }
+}
+
+void GridProduct::cut_up(LayerContext& ctx, const LayerTensors& t, const TensorView& block) const {
+  if (!projection_.out_in()) return;
+  const auto pieces = GridCall::view(t, rooms_.pieces, matrix());
+  const auto each = inputs_ / side_;
+  for (std::int64_t d = 0; d < side_; ++d)
+    ctx.math.columns(ctx.stream, part(pieces, d * outputs_ * each, {outputs_, each}), 0, block, d * each, each);
+}
+
+void GridProduct::add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const {
+  TensorView bias;
+  if (projection_.has_bias()) {
+    bias = GridCall::view(t, rooms_.bias_gradient, {outputs_});
+    ctx.math.bias_grad(ctx.stream, bias, dy, Accumulate::no);
+  }
+  projection_.add_gradient(ctx, t.gradients, {GridCall::view(t, rooms_.gradient, {elements() / (cube_ ? side_ : 1)}), bias},
+                           t.accumulate);
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,135 @@
+#include <terrace/parallel/layers/parts/low_rank.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace terrace::layers {
+// A begins as torch.nn.Linear's weights do: uniform up to 1/√inputs (PEFT's kaiming_uniform_ with a = √5).
+LowRank::LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product,
+                 std::uint32_t unit, const Transformer& config)
+    : rank_(config.adapters.rank), inputs_(product.inputs()), outputs_(product.outputs()), dtype_(config.dtype) {
+  if (rank_ == 0) return;
+  const auto& of_inputs = product.input_split();
+  const double bound = 1 / std::sqrt(static_cast<double>(whole_shape({rank_, inputs_}, of_inputs)[1]));
+  std::int64_t first = 0;
+  for (const auto& [name, target, width, of_outputs] : results) {
+    if (std::ranges::find(config.adapters.tensors, target) != config.adapters.tensors.end()) {
+      parts_.push_back({params.size(), params.size() + 1, first, width});
+      params.push_back({.name = weight_name(name + std::string(kAdapterA)),
+                        .shape = {rank_, inputs_},
+                        .init = {InitKind::uniform, bound},
+                        .split = of_inputs,
+                        .unit = unit});
+      params.push_back({.name = weight_name(name + std::string(kAdapterB)),
+                        .shape = {width, rank_},
+                        .init = {},
+                        .split = of_outputs,
+                        .unit = unit});
+    }
+    first += width;
+  }
+  scale_ = config.adapters.alpha / static_cast<double>(rank_);
+}
+
+std::vector<LowRank::Result> LowRank::results_of(const Projection& product, const std::string& prefix,
+                                                 const std::vector<std::string>& tensors) {
+  std::vector<Result> all;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    all.push_back({prefix + tensors[i], tensors[i], product.widths()[i], product.output_splits()[i]});
+  return all;
+}
+
+void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
+  for (const auto& part : parts_)
+    for (const auto p : {part.a, part.b}) of_phase.push_back({static_cast<std::uint32_t>(p)});
+}
+
+LowRank::Room LowRank::place(ScratchArena& arena, std::int64_t rows) const {
+  if (parts_.empty()) return {};
+  Room room{.a = {}, .b = {}, .u = arena.take(dtype_, {rows, columns()})};
+  if (parts_.size() > 1) room.a = arena.take(dtype_, {columns(), inputs_});
+  if (!is_whole()) room.b = arena.take(dtype_, {outputs_, columns()});
+  return room;
+}
+
+LowRank::GradientRoom LowRank::place_gradient(ScratchArena& arena, std::int64_t rows) const {
+  if (parts_.empty()) return {};
+  const auto sums = accumulator_of(dtype_);
+  const auto widest = std::ranges::max(parts_, {}, &Part::outputs).outputs;
+  return {.forward = place(arena, rows),
+          .du = arena.take(dtype_, {rows, columns()}),
+          .da = arena.take(sums, {columns(), inputs_}),
+          .db = arena.take(sums, {outputs_, columns()}),
+          .one = arena.take(sums, {widest, rank_})};
+}
+
+std::uint64_t LowRank::bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(place(arena, rows));
+  return arena.peak_bytes();
+}
+
+std::uint64_t LowRank::gradient_bytes(std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(place_gradient(arena, rows));
+  return arena.peak_bytes();
+}
+
+TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const {
+  if (parts_.size() == 1) return weights[parts_[0].a];
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    ctx.math.convert(ctx.stream, row_slice(room.a, static_cast<std::int64_t>(i) * rank_, rank_), weights[parts_[i].a]);
+  return room.a;
+}
+
+TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const {
+  if (is_whole()) return weights[parts_[0].b];
+  ctx.math.zero(ctx.stream, room.b);
+  for (std::size_t i = 0; i < parts_.size(); ++i)
+    ctx.math.columns(ctx.stream, row_slice(room.b, parts_[i].first_output, parts_[i].outputs),
+                     static_cast<std::int64_t>(i) * rank_, weights[parts_[i].b], 0, rank_);
+  return room.b;
+}
+
+TensorView LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const {
+  to = row_slice(to, 0, from.shape[0]);
+  ctx.math.matmul(ctx.stream, to, from, Transpose::no, matrix, transpose);
+  ctx.math.multiply(ctx.stream, to, to, scale_);
+  return to;
+}
+
+void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y,
+                      TensorView x) const {
+  if (parts_.empty()) return;
+  const auto u = reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes);
+  ctx.math.matmul(ctx.stream, y, u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
+}
+
+void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx,
+                         TensorView dy) const {
+  if (parts_.empty()) return;
+  const auto u = reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no);
+  ctx.math.matmul(ctx.stream, dx, u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
+}
+
+void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                          const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const {
+  if (parts_.empty()) return;
+  const auto u = reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes);
+  const auto du = reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no);
+  ctx.math.matmul(ctx.stream, room.da, du, Transpose::yes, x, Transpose::no);
+  ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, u, Transpose::no);
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto& part_of = parts_[i];
+    const auto first = static_cast<std::int64_t>(i) * rank_;
+    if (const auto& da = gradients[part_of.a]; !da.empty())
+      ctx.math.convert(ctx.stream, da, row_slice(room.da, first, rank_), accumulate);
+    if (const auto& db = gradients[part_of.b]; !db.empty()) {
+      const auto one = part(room.one, 0, {part_of.outputs, rank_});
+      ctx.math.columns(ctx.stream, one, 0, row_slice(room.db, part_of.first_output, part_of.outputs), first, rank_);
+      ctx.math.convert(ctx.stream, db, one, accumulate);
+    }
+  }
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,84 @@
+// The low-rank adapters of a product with weights (LoRA, Hu et al. 2021): to y = x · Wᵀ they add s · (x · Aᵀ) · Bᵀ, where A is
+// [rank, inputs], B is [outputs, rank] and s = alpha ÷ rank. B begins as zeros, so that a new adapter changes nothing.
+//
+// If the results of a product are several tensors (q, k, v; gate, up), each of them that is named has its own adapter. They are
+// computed together: all A's are stacked in one matrix, and all B's are blocks of one matrix that is zero elsewhere.
+//
+// Tensor ranks that have a part of the product's outputs have the matching rows of B and all of A; ranks that have a part of
+// its inputs have the matching columns of A and all of B. In both cases, what a rank adds to y and dx, and its gradient of the
+// matrix that all ranks have whole, are parts of sums that the engine computes for the product anyway: an adapter exchanges no
+// activation.
+//
+// Owner:   a value of its layer.
+// Threads: as Layer.
+// Errors:  none: shapes follow from the product's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/layers/parts/projection.h>
+#include <terrace/parallel/layers/parts/transformer.h>
+#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/model/layer.h>
+
+namespace terrace::layers {
+
+class LowRank {
+ public:
+  // One of a product's adjacent results, which may have an adapter.
+  struct Result {
+    std::string tensor, target;  // its name before ".lora_A", and its name in Adapters::tensors
+    std::int64_t outputs;
+    TensorSplit split = {};  // of the outputs
+  };
+  // Appends the parameters of those results that the transformer adapts, as a separate unit.
+  LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product, std::uint32_t unit,
+          const Transformer& config);
+  // The results of a product, of which each may have an adapter.
+  static std::vector<Result> results_of(const Projection& product, const std::string& prefix,
+                                        const std::vector<std::string>& tensors);
+
+  explicit operator bool() const { return !parts_.empty(); }
+  void name_params(std::vector<PhaseParam>& of_phase) const;  // appends its parameters
+
+  // The scratch of a call for this many rows; without adapters all views are empty.
+  struct Room {
+    TensorView a, b, u;  // all A's and all B's, and x · Aᵀ or its gradient
+  };
+  struct GradientRoom {
+    Room forward;
+    TensorView du, da, db, one;  // one: the gradient of one B
+  };
+  [[nodiscard]] Room place(ScratchArena& arena, std::int64_t rows) const;
+  [[nodiscard]] GradientRoom place_gradient(ScratchArena& arena, std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t bytes(std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t gradient_bytes(std::int64_t rows) const;
+
+  // Each call adds to what the product has written. The room may be for more rows.
+  void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x) const;
+  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy) const;
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                   const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const;
+
+ private:
+  struct Part {
+    std::size_t a = 0, b = 0;  // their places in params()
+    std::int64_t first_output = 0, outputs = 0;
+  };
+  [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of x · Aᵀ
+  [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
+  [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
+  [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
+  // Computes s · x · Aᵀ, or s · dy · B, in the first rows of `to`, as many as `from` has.
+  TensorView reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
+
+  std::vector<Part> parts_;
+  std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;
+  DType dtype_ = DType::fp32;
+  double scale_ = 1;  // s
+};
+
+}  // namespace terrace::layers

@@ -1,0 +1,67 @@
+// The rows of an activation that tensor ranks exchange, cut into pieces: while one piece is multiplied, the next one is
+// gathered, or the one before is added up.
+//
+// Piece i is a run of rows of each rank's share. The rows of all ranks in a piece are together, rank by rank, in one room (two
+// rooms that alternate, or one per piece). In the whole activation they are one run per rank.
+//
+// Owner:   a value of one description of a call (grid_call.h), whose rooms it names. Threads: values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/layers/parts/grid_call.h>
+
+namespace terrace::layers {
+
+class RowPieces {
+ public:
+  // Adds the rooms of the pieces to the call. `rows`: those of a share. `in_turn`: two rooms alternate for the rows of all
+  // ranks; else each piece has its own.
+  RowPieces(GridCall& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
+            std::int64_t width, bool in_turn);
+
+  [[nodiscard]] std::uint32_t count() const { return count_; }
+  [[nodiscard]] double fraction(std::uint32_t piece) const {  // of all rows
+    return static_cast<double>(of_share(piece).count) / static_cast<double>(rows_);
+  }
+  [[nodiscard]] std::uint32_t own(std::uint32_t piece) const { return own_[piece]; }  // the room of this rank's rows
+  [[nodiscard]] std::uint32_t all(std::uint32_t piece) const { return all_[piece % all_.size()]; }
+  [[nodiscard]] const std::vector<std::uint32_t>& own_rooms() const { return own_; }
+  [[nodiscard]] const std::vector<std::uint32_t>& all_rooms() const { return all_; }
+
+  // Exchanges between own(piece) and all(piece).
+  void gather(GridCall& call, Half half, std::uint32_t piece) const;
+  void scatter(GridCall& call, Half half, std::uint32_t piece) const;
+
+  // Calls use(rows of the piece, the same rows of the share) for each piece.
+  template <class Use>
+  void each_own(const LayerTensors& t, const TensorView& share, Use&& use) const {
+    for (std::uint32_t i = 0; i < count_; ++i) {
+      const auto [begin, rows] = of_share(i);
+      use(GridCall::view(t, own_[i], {rows, width_}), row_slice(share, begin, rows));
+    }
+  }
+  // Calls use(rows of a rank in the piece, their first row in the whole activation) for each rank, or once if there is one
+  // piece.
+  template <class Use>
+  void each_rank(const LayerTensors& t, std::uint32_t piece, Use&& use) const {
+    const auto [begin, rows] = of_share(piece);
+    const auto everyones = GridCall::view(t, all(piece), {rows * ranks_, width_});
+    if (count_ == 1) return use(everyones, 0);  // the shares are contiguous
+    for (std::int64_t r = 0; r < ranks_; ++r) use(row_slice(everyones, r * rows, rows), r * rows_ + begin);
+  }
+
+ private:
+  [[nodiscard]] Block of_share(std::uint32_t piece) const {
+    return block_of(rows_, static_cast<int>(piece), static_cast<int>(count_));
+  }
+  [[nodiscard]] std::int64_t elements(std::uint32_t piece) const { return of_share(piece).count * width_; }
+
+  std::int64_t ranks_, rows_, width_;
+  std::uint32_t count_;
+  std::vector<std::uint32_t> own_, all_;
+};
+
+}  // namespace terrace::layers

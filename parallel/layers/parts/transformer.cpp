@@ -1,0 +1,387 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <terrace/core/base/error.h>
+#include <terrace/parallel/layers/parts/transformer.h>
+
+namespace terrace::layers {
+namespace {
+
+[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
+
+bool has_result_norms(const Transformer& config) { return !config.names.attention_result_norm.empty(); }
+
+// The elements of a head that are rotated, rounded as in Hugging Face's library.
+std::int64_t rotated_elements(const Transformer& config) {
+  return static_cast<std::int64_t>(static_cast<double>(config.head_dim()) * config.rope_fraction);
+}
+
+void require_size(const char* field, std::int64_t value, std::int64_t largest) {
+  if (value < 1) refuse(fmt::format("{} must be at least 1, not {}", field, value));
+  if (value > largest) refuse(fmt::format("{} must be at most {}, not {}", field, largest, value));
+}
+
+// The divisor of `whole` nearest to `value`; of two, the smaller.
+std::int64_t nearest_divisor(std::int64_t whole, std::int64_t value) {
+  for (std::int64_t distance = 0; distance < whole; ++distance) {
+    for (const std::int64_t d : {value - distance, value + distance}) {
+      if (d >= 1 && whole % d == 0) return d;
+    }
+  }
+  return whole;
+}
+// Text for the multiples of `unit` around a value.
+std::string nearest_multiples(std::int64_t value, std::int64_t unit) {
+  const std::int64_t below = value / unit * unit, above = below + unit;
+  return below == 0 ? fmt::format("{}", above) : fmt::format("{} or {}", below, above);
+}
+
+// A projection has one tensor, or one for each result; several tensors are one product only if results are rows.
+void check_tensors(const Transformer& config) {
+  const auto demand = [&](const char* name, const ProjectionParts& projection, std::size_t results) {
+    const std::size_t tensors = projection.tensors.size();
+    if (tensors != 1 && tensors != results) {
+      refuse(fmt::format("{} has {} tensors: it needs one{}", name, tensors,
+                         results == 1 ? "" : fmt::format(", or one for each of its {} results", results)));
+    }
+    if (tensors != 1 && config.matrices == MatrixOrder::in_out) {
+      refuse(fmt::format(
+          "{} has {} tensors, and matrices [inputs, outputs] of several tensors cannot be one product: it needs one", name,
+          tensors));
+    }
+  };
+  demand("names.qkv", config.names.qkv, 3);
+  demand("names.attention_output", config.names.attention_output, 1);
+  demand("names.up", config.names.up, up_results(config.activation));
+  demand("names.down", config.names.down, 1);
+  if (config.experts.count == 0) return;
+  demand("names.expert_up", config.names.expert_up, up_results(config.activation));
+  demand("names.expert_down", config.names.expert_down, 1);
+}
+
+void check_experts(const Experts& e) {
+  if (e.count < 0) refuse(fmt::format("experts must be at least 0, not {}", e.count));
+  if (e.count == 0) return;
+  require_size("experts", e.count, 1 << 16);
+  require_size("experts_per_token", e.chosen, e.count);
+  if (e.shared < 0 || e.shared > 1 << 10) refuse(fmt::format("shared_experts must be 0 to {}, not {}", 1 << 10, e.shared));
+  for (const auto& [field, value] :
+       {std::pair{"expert_capacity", e.capacity_factor}, {"router_aux_loss", e.balance_loss}, {"router_z_loss", e.square_loss}})
+    if (!(value >= 0) || !std::isfinite(value)) refuse(fmt::format("{} must be at least 0, not {}", field, value));
+}
+
+// Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
+void check_grid(const Transformer& config) {
+  const auto& [ranks, rank, sequence, grid, twins, pieces] = config.tensor;
+  const std::int64_t side = grid.side;
+  if (ranks != grid.depth * grid.side * grid.side || (grid.cube && grid.depth != grid.side))
+    refuse(fmt::format("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side));
+  if (!sequence) refuse("tensor ranks in a grid share the rows of activations: give sequence parallelism, too");
+  const auto demand = [&](const char* name, std::int64_t value, std::int64_t ways) {
+    if (value % ways == 0) return;
+    refuse(fmt::format("a side of {} tensor ranks needs {} in {} parts, and {} are not: the nearest are {}", side, name, ways,
+                       value, nearest_multiples(value, ways)));
+  };
+  demand("kv_heads", config.kv_heads, side);
+  if (config.query_key_norms != QueryKeyNorms::none || has_result_norms(config))
+    refuse(
+        fmt::format("{} has norms of q and k or of its blocks' results, which tensor ranks in a grid do not have yet: give "
+                    "tensor ranks in a line, or fewer of them",
+                    config.name));
+  if (config.context.ranks > 1)
+    refuse(fmt::format("tensor ranks in a grid attend to whole sequences, not with {} context ranks: leave out either",
+                       config.context.ranks));
+  if (config.skips != SkipShape::none) refuse("a model with skips cannot have tensor ranks in a grid: leave out either");
+  if (!grid.cube) return;
+  demand("hidden", config.hidden, side * side);
+  demand("heads × head_dim", config.attended(), side * side);
+  demand("ffn", config.ffn, side * side);
+}
+
+// Norms need names, and whole rows, of which tiles have only a part.
+void check_norms(const Transformer& config) {
+  const auto& names = config.names;
+  if ((config.query_key_norms != QueryKeyNorms::none) != !names.q_norm.empty() || names.q_norm.empty() != names.k_norm.empty())
+    refuse("norms of q and k need a name each");
+  if (names.attention_result_norm.empty() != names.mlp_result_norm.empty())
+    refuse("both halves of a block have a norm of their result, or neither");
+  if (config.tensor.ranks > 1 && config.query_key_norms == QueryKeyNorms::whole && config.attention_tiles > 1)
+    refuse(fmt::format(
+        "{} has norms of all heads of q and k together, which tensor ranks do not have beside tiles of an attention "
+        "yet: attention_tiles must be 1",
+        config.name));
+  if (!has_result_norms(config)) return;
+  const auto demand_one = [&](const char* field, std::int64_t value) {
+    if (value == 1) return;
+    refuse(fmt::format("{} has norms of its blocks' results, which need the whole result: {} must be 1, not {}", config.name,
+                       field, value));
+  };
+  demand_one("mlp_tiles", config.mlp_tiles);
+  demand_one("mlp_row_tiles", config.mlp_row_tiles);
+  demand_one("attention_tiles", config.attention_tiles);
+  if (config.experts.count > 0)
+    refuse(
+        fmt::format("{} has norms of its blocks' results, which a mixture of experts does not have yet: leave out the experts",
+                    config.name));
+}
+
+// The sizes of an adapter; refuses settings that do not support adapters.
+void check_adapters(const Transformer& config) {
+  const auto& [rank, alpha, tensors] = config.adapters;
+  if (rank == 0) return;
+  require_size("lora_rank", rank, std::min(config.hidden, config.ffn));
+  if (!(alpha > 0) || !std::isfinite(alpha)) refuse(fmt::format("lora_alpha must be more than 0, not {}", alpha));
+  if (tensors.empty()) refuse("adapters need a tensor that they adapt");
+  const auto demand = [&](const char* what, bool is_so, const char* instead) {
+    if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
+  };
+  demand("tensor ranks in a grid", !config.tensor.is_grid(), "give tensor ranks in a line");
+  demand("tiles of an attention", config.attention_tiles == 1, "attention_tiles must be 1");
+  demand("tiles of an MLP", config.mlp_tiles == 1 && config.mlp_row_tiles == 1, "mlp_tiles and mlp_row_tiles must be 1");
+  demand("skip connections", config.skips == SkipShape::none, "leave out the skips");
+}
+
+void check_rotation(const Transformer& config) {
+  const bool rotary = config.positions == Positions::rotary;
+  if (!rotary && (config.rope_fraction != 1 || !config.rotated_blocks.all()))
+    refuse("only rotary positions rotate a part of a head, or some blocks");
+  if (!(config.rope_fraction > 0) || !(config.rope_fraction <= 1))
+    refuse(fmt::format("rope_fraction must be more than 0 and at most 1, not {}", config.rope_fraction));
+  if (const auto blocks = std::ssize(config.rotated_blocks.pattern()); blocks > config.layers)
+    refuse(fmt::format("the list of rotated blocks has {} numbers for {} layers: it needs at most one for each", blocks,
+                       config.layers));
+  if (const auto& scaling = config.rope_scaling; rotary && scaling.scaling == RotaryScaling::longrope)
+    for (const auto pairs : {std::ssize(scaling.near), std::ssize(scaling.far)})
+      if (pairs != rotated_elements(config) / 2)
+        refuse(fmt::format("longrope has {} factors for the {} pairs of a head's {} rotated elements", pairs,
+                           rotated_elements(config) / 2, rotated_elements(config)));
+  if (!rotary || config.rope_fraction == 1) return;
+  if (const auto rotated = rotated_elements(config); rotated < 2 || rotated % 2 != 0)
+    refuse(fmt::format("rotary positions need an even number of elements, not {} of heads of {}", rotated, config.head_dim()));
+}
+
+// Checks the numbers that Gemma's models use.
+void check_scales(const Transformer& config) {
+  const auto demand = [](const char* field, double value, bool valid, const char* rule) {
+    if (!valid || !std::isfinite(value)) refuse(fmt::format("{} must be {}, not {}", field, rule, value));
+  };
+  demand("norm_offset", config.norm_offset, config.norm_offset == 0 || config.norm_offset == 1, "0 or 1");
+  demand("attention_scale", config.scores.scale, config.scores.scale >= 0, "at least 0");
+  demand("attention_cap", config.scores.cap, config.scores.cap >= 0, "at least 0");
+  demand("logit_cap", config.logit_cap, config.logit_cap >= 0, "at least 0");
+  demand("embedding_factor", config.embedding_factor, config.embedding_factor > 0, "more than 0");
+  demand("window_rope_theta", config.window_rope_theta, config.window_rope_theta >= 0, "at least 0");
+  if (config.embedding_factor != 1 && config.positions == Positions::learned)
+    refuse("an embedding_factor would multiply learned positions, too: it must be 1");
+  if (config.window_rope_theta != 0 && config.positions != Positions::rotary)
+    refuse("only rotary positions have a base for blocks with a window");
+  if (config.scores.cap != 0 && config.context.two_rings)
+    refuse(fmt::format("{} caps the scores of its attention, which two rings do not have yet: use one ring, or none",
+                       config.name));
+}
+
+void check_attention_tiles(const Transformer& config) {
+  const std::int64_t q = config.attended_here(), kv = config.kv_heads_here() * config.head_dim(),
+                     tiles = config.attention_tiles;
+  const auto common = std::gcd(std::gcd(q, kv), config.hidden);
+  if (tiles < 1 || common % tiles != 0)
+    refuse(
+        fmt::format("{} attention_tiles do not divide the {} results of q, {} of k and {} of the output of a rank: the nearest "
+                    "is {}",
+                    tiles, q, kv, config.hidden, nearest_divisor(common, tiles)));
+  if (tiles == 1) return;
+  if (config.tensor.is_grid())
+    refuse("tensor ranks in a grid have blocks of the matrices of attention: attention_tiles must be 1");
+  if (config.tensor.pieces > 1)
+    refuse("an attention whose rows are exchanged in pieces uses whole matrices: attention_tiles must be 1, or tp-overlap 1");
+  if (config.names.qkv.bias && config.names.qkv.tensors.size() > 1)
+    refuse(
+        fmt::format("{} has several biases in the first product of its attention, which tiles do not have yet: attention_tiles "
+                    "must be 1",
+                    config.name));
+}
+
+void check_parts(const Transformer& config) {
+  const std::int64_t ranks = config.tensor.ranks, ways = config.tensor.ways();
+  const auto demand_whole = [&](const char* name, std::int64_t value) {
+    if (value % ways == 0) return;
+    refuse(fmt::format("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
+                       config.tensor.is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
+                       nearest_multiples(value, ways)));
+  };
+  if (ranks < 1) refuse("a model is on at least one tensor rank");
+  if (config.tensor.pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
+  if (config.tensor.rank >= ranks) refuse(fmt::format("there is no tensor rank {} of {}", config.tensor.rank, ranks));
+  demand_whole("heads", config.heads);
+  demand_whole("ffn", config.ffn);
+  const std::int64_t kv = config.kv_heads;
+  if (config.tensor.is_grid())
+    check_grid(config);
+  else if (kv % ranks != 0 && ranks % kv != 0) {
+    refuse(fmt::format("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
+                       nearest_divisor(kv, ranks)));
+  }
+  if (ways > kv && config.names.qkv.tensors.size() == 1) {
+    refuse(
+        fmt::format("{} keeps q, k and v in one tensor, of which ranks that share key-value heads would have different "
+                    "parts: the most are {} tensor ranks",
+                    config.name, kv));
+  }
+  if (const auto most = most_vocab_tiles(config.vocab, ranks); config.vocab_tiles < 1 || config.vocab_tiles > most) {
+    refuse(fmt::format("vocab_tiles must be 1 to {} for {} rows of the table, not {}", most, config.vocab / ranks,
+                       config.vocab_tiles));
+  }
+  if (config.head_rows < 0 || config.head_rows > kMostHeadRows)
+    refuse(fmt::format("head_rows must be 0 to {}, not {}", kMostHeadRows, config.head_rows));
+  if (config.mlp_tiles < 1 || config.ffn / ranks % config.mlp_tiles != 0) {
+    refuse(fmt::format("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
+                       config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles)));
+  }
+  if (config.mlp_tiles > 1 && config.tensor.is_grid())
+    refuse("tensor ranks in a grid cut the inner features of an MLP in their own way: mlp_tiles must be 1");
+  if ((config.mlp_tiles > 1 || config.mlp_row_tiles > 1) && config.names.up.bias && config.names.up.tensors.size() > 1)
+    refuse(
+        fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles and "
+                    "mlp_row_tiles must be 1",
+                    config.name));
+  if (config.mlp_tiles > 1 && config.names.up.tensors.size() < up_results(config.activation))
+    refuse(fmt::format("{} keeps the gate and its values in one tensor, of which a tile is no block: mlp_tiles must be 1",
+                       config.name));
+  check_attention_tiles(config);
+  if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
+  if (config.mlp_row_tiles > 1 && config.tensor.is_grid())
+    refuse("tensor ranks in a grid share the rows of an MLP: mlp_row_tiles must be 1");
+  if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
+    refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
+  if (config.context.ring < 1 || config.context.ranks % config.context.ring != 0)
+    refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context.ring,
+                       config.context.ranks, nearest_divisor(config.context.ranks, config.context.ring)));
+  if (config.context.ring > 1 && config.context.head_ranks() > config.heads / config.tensor.ranks)
+    refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
+                       config.context.head_ranks(), config.heads / config.tensor.ranks, config.context.ranks));
+  if (config.context.two_rings && config.context.ring != config.context.ranks)
+    refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
+                       config.context.ranks, config.context.ring, config.context.ranks));
+  if (config.context.ranks > 1 && config.skips != SkipShape::none)
+    refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
+                       config.context.ranks));
+  if (config.experts.count > 0 && config.context.ranks > 1 && config.experts.capacity_factor > 0)
+    refuse(
+        fmt::format("expert_capacity counts the tokens of a micro-batch in their order, and {} context ranks share them: leave "
+                    "it out, or the context ranks",
+                    config.context.ranks));
+  if (config.expert.ranks < 1 || config.expert.rank >= config.expert.ranks)
+    refuse(fmt::format("there is no expert rank {} of {}", config.expert.rank, config.expert.ranks));
+  if (config.expert.ranks > 1 && config.experts.count == 0)
+    refuse(fmt::format("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks",
+                       config.expert.ranks));
+  if (config.experts.count % config.expert.ranks != 0)
+    refuse(fmt::format("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", config.experts.count,
+                       config.expert.ranks, nearest_divisor(config.experts.count, config.expert.ranks)));
+  if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
+}
+
+}  // namespace
+
+std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks) {
+  constexpr std::int64_t kLeastRows = 16;  // of a tile
+  return std::max<std::int64_t>(1, vocab / tensor_ranks / kLeastRows);
+}
+
+std::int64_t Transformer::rotated(std::int64_t block) const {
+  return positions == Positions::rotary && rotated_blocks.of(block) ? rotated_elements(*this) : 0;
+}
+
+Rotary Transformer::rotary(std::int64_t block) const {
+  if (window_rope_theta != 0 && window.of(block) != 0) return window_rope_theta;
+  auto angles = rope_scaling;
+  angles.base = rope_theta;
+  angles.positions = static_cast<double>(seq_len);
+  return angles;
+}
+
+double Transformer::residual_init_std() const { return init_std / std::sqrt(2.0 * static_cast<double>(layers)); }
+
+Routing Experts::routing(std::int64_t tokens) const {
+  const double usual = static_cast<double>(chosen * tokens) / static_cast<double>(count);
+  // A capacity of no rows would drop every token.
+  const auto capacity =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(std::min(capacity_factor * usual, 0x1p62))));
+  return {.experts = count,
+          .chosen = chosen,
+          .shared = shared,
+          .capacity = capacity_factor == 0 ? 0 : capacity,
+          .renormalise = renormalise};
+}
+
+std::uint32_t Transformer::kv_ways() const {
+  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ways()}));
+}
+
+Block Transformer::vocab_here() const { return block_of(vocab, static_cast<int>(tensor.rank), static_cast<int>(tensor.ranks)); }
+
+const Transformer& checked(const Transformer& config) {
+  const bool rotary = config.positions == Positions::rotary;
+  require_size("layers", config.layers, kMostLayers);
+  require_size("hidden", config.hidden, kLargestWidth);
+  require_size("heads", config.heads, kLargestWidth);
+  require_size("kv_heads", config.kv_heads, kLargestWidth);
+  require_size("ffn", config.ffn, std::int64_t{1} << 24);
+  require_size("seq_len", config.seq_len, std::int64_t{1} << 24);
+  for (const auto window : config.window.pattern())
+    if (window < 0 || window > config.seq_len)
+      refuse(fmt::format("window must be 0 (none) to seq_len {}, not {}", config.seq_len, window));
+  if (const auto blocks = std::ssize(config.window.pattern()); blocks > config.layers)
+    refuse(fmt::format("window has {} numbers for {} layers: it needs at most one for each", blocks, config.layers));
+  require_size("vocab", config.vocab, std::numeric_limits<std::int32_t>::max());
+  if (config.head_size != 0) require_size("head_dim", config.head_size, kLargestWidth / config.heads);
+  if (config.head_size == 0 && config.hidden % config.heads != 0) {
+    refuse(fmt::format("heads ({}) do not divide hidden ({}): the nearest are heads {}, or hidden {}", config.heads,
+                       config.hidden, nearest_divisor(config.hidden, config.heads),
+                       nearest_multiples(config.hidden, config.heads)));
+  }
+  if (config.heads % config.kv_heads != 0) {
+    refuse(fmt::format("kv_heads ({}) do not divide heads ({}): the nearest is kv_heads {}", config.kv_heads, config.heads,
+                       nearest_divisor(config.heads, config.kv_heads)));
+  }
+  if (rotary && config.head_size != 0 && config.head_size % 2 != 0)
+    refuse(fmt::format("rotary positions need heads of even width, not {}: the nearest are head_dim {}", config.head_size,
+                       nearest_multiples(config.head_size, 2)));
+  if (rotary && config.head_dim() % 2 != 0) {
+    refuse(fmt::format("rotary positions need heads of even width, not hidden {} / heads {} = {}: the nearest is hidden {}",
+                       config.hidden, config.heads, config.head_dim(), nearest_multiples(config.hidden, 2 * config.heads)));
+  }
+  check_adapters(config);
+  if (config.skips == SkipShape::u && config.layers < 3) {
+    refuse(
+        fmt::format("skip connections in a U need 3 layers, not {}: with fewer, each layer already reads every result that it "
+                    "could skip from",
+                    config.layers));
+  }
+  if (!(config.norm_eps > 0) || !std::isfinite(config.norm_eps)) {
+    refuse(fmt::format("norm_eps must be positive, not {}", config.norm_eps));
+  }
+  if (rotary && (!(config.rope_theta > 0) || !std::isfinite(config.rope_theta))) {
+    refuse(fmt::format("rope_theta must be positive, not {}", config.rope_theta));
+  }
+  if (!(config.init_std >= 0) || !std::isfinite(config.init_std)) {
+    refuse(fmt::format("init_std must be at least 0, not {}", config.init_std));
+  }
+  check_tensors(config);
+  check_norms(config);
+  check_rotation(config);
+  check_scales(config);
+  check_experts(config.experts);
+  check_parts(config);
+  if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
+  return config;
+}
+
+}  // namespace terrace::layers

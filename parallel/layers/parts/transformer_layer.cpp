@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include <terrace/parallel/layers/parts/transformer_layer.h>
+
+namespace terrace::layers {
+namespace {
+
+// Tiles of one parameter may differ by one row or column.
+Shape shape_of_a_tile(const ParamSpec& param, const TensorView& tile) {
+  return param.tile_dim == 0 ? Shape{tile.shape[0], param.shape[1]} : Shape{param.shape[0], tile.shape[1]};
+}
+
+}  // namespace
+
+void TransformerLayer::fail(const std::string& what) const { throw std::logic_error(name_ + ": " + what); }
+
+// If there are adapters, only they are trained.
+std::vector<ParamSpec> TransformerLayer::params() const {
+  auto all = params_;
+  for (auto& param : all) param.frozen = config_.adapters.rank != 0 && !is_adapter(param.name);
+  return all;
+}
+
+void TransformerLayer::check(const char* what, const TensorView& view, DType dtype, Shape shape) const {
+  if (view.empty()) fail(std::string(what) + " is missing");
+  if (view.dtype != dtype || view.elements() != shape.elements()) {
+    fail(std::string(what) + " is " + std::string(terrace::name_of(view.dtype)) + to_string(view.shape) + ", not " +
+         std::string(terrace::name_of(dtype)) + to_string(shape));
+  }
+}
+
+void TransformerLayer::check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
+                                 const std::vector<TensorSpec>& specs) const {
+  if (views.size() != specs.size()) {
+    fail(std::to_string(views.size()) + " " + what + " tensors, not " + std::to_string(specs.size()));
+  }
+  for (std::size_t i = 0; i < specs.size(); ++i)
+    if (!may_lack(ctx, views[i])) check(specs[i].name.c_str(), views[i], specs[i].dtype, specs[i].shape);
+}
+
+void TransformerLayer::check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const {
+  if (weights.size() != params_.size()) {
+    fail(std::to_string(weights.size()) + " weights, not " + std::to_string(params_.size()));
+  }
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (may_lack(ctx, weights[i])) continue;
+    auto shape = params_[i].shape;
+    if (params_[i].tiles > 1 && ctx.phase != kAllPhases) shape = shape_of_a_tile(params_[i], weights[i]);
+    check(params_[i].name.c_str(), weights[i], config_.dtype, shape);
+    if (weights[i].shape != shape) fail(params_[i].name + " has a wrong shape");
+  }
+}
+
+ParamSpec TransformerLayer::table_of(const Transformer& config, std::string_view name) {
+  TensorSplit split;
+  if (config.tensor.ranks > 1) split = {.dim = 0, .parts = {config.vocab}, .ways = config.tensor.ranks};
+  return {.name = weight_name(name),
+          .shape = part_shape({config.vocab, config.hidden}, split),
+          .init = {InitKind::normal, config.init_std},
+          .split = split,
+          .tiles = config.vocab_tiles};
+}
+
+TensorView TransformerLayer::tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const {
+  if (tiles() == 1 || ctx.phase != kAllPhases) return table;
+  const auto [begin, count] = block_of(table.shape[0], static_cast<int>(number), static_cast<int>(tiles()));
+  return row_slice(table, begin, count);
+}
+
+Block TransformerLayer::has_token(std::uint32_t number) const {
+  const auto here = config_.vocab_here();
+  const auto [begin, count] = block_of(table_rows(), static_cast<int>(number), static_cast<int>(tiles()));
+  return {here.begin + begin, std::min(count, here.count - begin)};
+}
+
+void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const {
+  const auto rows = has_token(number).count;
+  if (rows < tile_gradient.shape[0]) ctx.math.zero(ctx.stream, row_slice(tile_gradient, rows, tile_gradient.shape[0] - rows));
+}
+
+Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, TensorView from) const {
+  if (!config_.tensor.leads()) return Accumulate::no;
+  ctx.math.convert(ctx.stream, to, from);
+  return Accumulate::yes;
+}
+
+void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
+  if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
+  const Shape rows{rows_of(ctx.shape), config_.hidden};
+  check_weights(ctx, t.weights);
+  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
+  if (ends.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, rows);
+  check_all(ctx, "saved", t.saved, saved(ctx.shape));
+}
+
+void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const {
+  if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
+  const Shape rows{rows_of(ctx.shape), config_.hidden};
+  check_weights(ctx, t.weights);
+  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
+  if (ends.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);
+  if (ends.x && has(half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
+  check_all(ctx, "saved", t.saved, saved(ctx.shape));
+  check_all(ctx, "carried", t.carried, carried(ctx.shape));
+  if (!has(half, Half::weight)) return;
+  if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
+  for (std::size_t i = 0; i < params_.size(); ++i) {
+    if (t.gradients[i].empty()) continue;  // frozen, or not of this phase
+    const DType dtype = t.gradients[i].dtype;
+    if (dtype != config_.dtype && dtype != accumulator_of(config_.dtype)) fail("the gradients have a wrong dtype");
+    const bool is_tile = params_[i].tiles > 1 && ctx.phase != kAllPhases;
+    check(params_[i].name.c_str(), t.gradients[i], dtype, is_tile ? t.gradients[i].shape : params_[i].shape);
+  }
+}
+
+void TransformerLayer::check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache_views,
+                                    std::int64_t position) const {
+  if (ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
+  if (position < 0 || position >= config_.seq_len) {
+    fail("position " + std::to_string(position) + " is beyond seq_len " + std::to_string(config_.seq_len));
+  }
+  check_weights(ctx, weights);
+  if (cache_views.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
+}
+
+}  // namespace terrace::layers

@@ -1,0 +1,104 @@
+// The base of a transformer's layers: name, parameters, and the checks of a call's views.
+//
+// A call in phases computes what ctx.runs() says, one phase after the other. Views that a phase does not use are empty.
+//
+// The input half of a backward gets x, saved, dy, dx and carried; the weight half gets x, saved, dy, gradients and carried.
+// Half::both gets all of them and runs the halves one after the other, so that it gives the same bits.
+//
+// Owner:   the model owns its layers.
+// Threads: as Layer.
+// Errors:  std::logic_error for views that do not match the layer's own specification; if the layer cannot be built, those of
+//          transformer.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <terrace/core/base/units.h>
+#include <terrace/parallel/layers/parts/norm.h>
+#include <terrace/parallel/layers/parts/projection.h>
+#include <terrace/parallel/layers/parts/transformer.h>
+#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/model/layer.h>
+
+namespace terrace::layers {
+
+// The cache of one layer for one sequence; empty for layers without a cache.
+using CacheViews = std::span<const TensorView>;
+
+class TransformerLayer : public GenerativeLayer {
+ public:
+  [[nodiscard]] std::string name() const final { return name_; }
+  [[nodiscard]] std::vector<ParamSpec> params() const final;
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t) const override { return {}; }
+
+ protected:
+  TransformerLayer(std::string name, const Transformer& config) : config_(checked(config)), name_(std::move(name)) {}
+
+  // The parameters of some of its parts, for a phase.
+  template <class... Parts>
+  [[nodiscard]] static std::vector<PhaseParam> params_of(const Parts&... parts) {
+    std::vector<PhaseParam> all;
+    (parts.name_params(all), ...);
+    return all;
+  }
+  // The bytes of a struct of scratch.
+  template <class Scratch, class Block>
+  [[nodiscard]] static std::uint64_t bytes_of(const Block& block, std::int64_t rows) {
+    ScratchArena arena;
+    Scratch(block, arena, rows);
+    return arena.peak_bytes();
+  }
+
+  // Throw std::logic_error that names the layer and the view. The first layer needs no x, the last one no y.
+  struct Ends {
+    bool x = true, y = true;
+  };
+  [[nodiscard]] std::int64_t rows_of(BatchShape shape) const {  // of x and y
+    return on_shares() ? shape.tokens() / config_.tensor.ranks : shape.tokens();
+  }
+  void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
+  void check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const;
+  void check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache,
+                    std::int64_t position) const;
+  void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
+  void check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const;
+  // Tiles of the vocabulary's table. tile(): a tile of `table`, or `table` itself if it is already the phase's tile.
+  // has_token(): the rows of a tile that have a token, counted in the whole vocabulary.
+  [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
+  [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
+  [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }  // the table is in one part
+  [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
+  [[nodiscard]] Block has_token(std::uint32_t number) const;
+  // Rows of the table on a rank, and of its longest tile. On ranks other than the first one, the last row may have no token;
+  // all ranks reserve room for it and count its products, so that their plans are equal.
+  [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor.ranks}); }
+  [[nodiscard]] std::int64_t tile_rows() const { return block_of(table_rows(), 0, static_cast<int>(tiles())).count; }
+  // Declares the table of the vocabulary, or this rank's rows of it; the last of these may have no token.
+  [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);
+  // Zeroes the gradient of the tile's rows without a token.
+  void zero_rest(LayerContext& ctx, const TensorView& tile_gradient, std::uint32_t number) const;
+  // Begins the result of a residual layer, or the gradient of its input: to = from on the tensor rank that adds the residual.
+  // Returns how the rest must be written to `to`.
+  Accumulate begin_residual(LayerContext& ctx, TensorView to, TensorView from) const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+  const Transformer config_;
+  std::vector<ParamSpec> params_;
+
+ private:
+  void check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
+                 const std::vector<TensorSpec>& specs) const;
+  // A phase does not use all tensors of its call.
+  [[nodiscard]] static bool may_lack(const LayerContext& ctx, const TensorView& view) {
+    return ctx.phase != kAllPhases && view.empty();
+  }
+
+  std::string name_;
+};
+
+}  // namespace terrace::layers

@@ -1,0 +1,73 @@
+// Views of parts of tensors, and the scratch memory of one call cut into tensors.
+//
+// Owner:   a view owns nothing; ScratchArena borrows the call's scratch.
+// Threads: values. Errors: std::logic_error when scratch is exceeded or a view has another size than its new shape.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+
+#include <terrace/core/base/units.h>
+#include <terrace/core/math/tensor.h>
+
+namespace terrace::layers {
+
+inline TensorView reshaped(TensorView view, Shape shape) {
+  if (shape.elements() != view.elements()) {
+    throw std::logic_error("a view of " + to_string(view.shape) + " cannot be seen as " + to_string(shape));
+  }
+  view.shape = shape;
+  return view;
+}
+
+// `count` elements from `first` on, with a new shape; an empty view stays empty.
+inline TensorView part(const TensorView& view, std::int64_t first, Shape shape) {
+  if (view.empty()) return {};
+  return {view.data + static_cast<std::size_t>(first) * size_of(view.dtype), view.dtype, shape};
+}
+
+// Rows [first, first + count) of a matrix.
+inline TensorView row_slice(const TensorView& view, std::int64_t first, std::int64_t count) {
+  return part(view, first * view.shape[1], {count, view.shape[1]});
+}
+
+// The stride with which rows begin at multiples of 128 bytes, whatever their length: a library's fast kernels load 16 aligned
+// bytes at a time, and the second-level cache of a GPU has lines of 128.
+inline std::int64_t aligned_stride(DType dtype, std::int64_t columns) {
+  constexpr std::int64_t kLineBytes = 128;
+  return static_cast<std::int64_t>(round_up(static_cast<std::uint64_t>(columns), kLineBytes / size_of(dtype)));
+}
+
+// Gives out 64-byte aligned tensors, one after the other. Without memory it only measures: a layer places its tensors with the
+// same function when it computes and when it reports how much scratch it needs.
+class ScratchArena {
+ public:
+  static constexpr std::uint64_t kAlignBytes = 64;
+
+  ScratchArena() = default;  // only measures
+  explicit ScratchArena(const TensorView& scratch)
+      : base_(scratch.data), capacity_bytes_(scratch.empty() ? 0 : scratch.bytes()), measures_(false) {}
+
+  TensorView take(DType dtype, Shape shape) {
+    const std::uint64_t bytes = round_up(static_cast<std::uint64_t>(shape.elements()) * size_of(dtype), kAlignBytes);
+    if (!measures_ && used_bytes_ + bytes > capacity_bytes_) {
+      throw std::logic_error("scratch of " + std::to_string(capacity_bytes_) + " bytes is too small for " +
+                             std::to_string(used_bytes_ + bytes));
+    }
+    const TensorView view{measures_ ? nullptr : base_ + used_bytes_, dtype, shape};
+    used_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+    return view;
+  }
+  // Frees everything taken so far; the stream's order keeps the users of the same memory apart.
+  void reset() { used_bytes_ = 0; }
+  [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::uint64_t capacity_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0;
+  bool measures_ = true;
+};
+
+}  // namespace terrace::layers

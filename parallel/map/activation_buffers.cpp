@@ -1,0 +1,95 @@
+#include <terrace/parallel/map/activation_buffers.h>
+
+#include <algorithm>
+
+#include <terrace/core/base/error.h>
+
+namespace terrace {
+namespace {
+
+Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uint64_t bytes) {
+  return {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .position = micro_batch, .role = role};
+}
+
+std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& batch, std::int64_t decode_positions) {
+  if (decode_positions == 0) return layer.saved(batch);
+  const auto* generative = dynamic_cast<const GenerativeLayer*>(&layer);
+  if (!generative) throw Error("layer " + layer.name() + " cannot generate", Exit::usage);
+  return generative->cache(decode_positions);
+}
+
+}  // namespace
+
+ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips,
+                                     const HeldLayers& pipeline, const StepShape& shape, std::int64_t decode_positions)
+    : phases_(phases),
+      micro_batches_(shape.micro_batches),
+      halves_(pipeline.halves),
+      sequence_(model.tensor.sequence),
+      row_bytes_(static_cast<std::uint64_t>(shape.batch.tokens() * model.width) * size_of(model.dtype)),
+      spare_bytes_(round_up(row_bytes_, kPageBytes)),
+      tensor_ranks_(model.tensor.ranks),
+      survey_spec_(model.layers.back()->survey_spec(shape.batch)) {
+  const auto& batch = shape.batch;
+  const auto kept_bytes = sequence_ ? round_up(row_bytes_ / tensor_ranks_, kPageBytes) : spare_bytes_;
+  for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
+    const auto& layer = *model.layers[l];
+    const auto reader = skips.reader(l);
+    const bool here = pipeline.holds(l);
+    // True if this rank computes the layer, the one before it, or the one that skips from its input.
+    const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
+    layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
+                       .carried = Pack(layer.carried(batch)),
+                       .forward_work = layer.work(LayerCall::forward, batch),
+                       .backward_work = layer.work(LayerCall::backward, batch),
+                       .here = here,
+                       .makes_whole = sequence_ && !layer.on_shares(),
+                       .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
+                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : kept_bytes});
+  }
+}
+
+void ActivationBuffers::add_to(ChunkTable& chunks) {
+  const auto add = [&](Role role, std::uint32_t copies, auto bytes_of) {
+    const auto first = chunks.size();
+    for (std::uint32_t l = 0; l < layers_.size(); ++l)
+      for (std::uint32_t m = 0; m < copies; ++m) chunks.add(1, buffer(role, l, m, bytes_of(layers_[l])));
+    return first;
+  };
+  const auto input_bytes = [](const OfLayer& l) { return l.input_bytes; };
+  x_ = add(Role::input, micro_batches_, input_bytes);
+  d_ = add(Role::input_gradient, micro_batches_, input_bytes);
+  saved_ = add(Role::saved, micro_batches_, [](const OfLayer& l) { return l.here ? l.saved.bytes : 0; });
+  carried_ = add(Role::carried, halves_ ? micro_batches_ : 1, [](const OfLayer& l) { return l.here ? l.carried.bytes : 0; });
+  for (std::uint32_t l = 0; l < layers_.size(); ++l) {
+    scratch_.push_back(chunks.size());
+    for (const auto bytes : phases_.scratch_bytes(l)) chunks.add(1, buffer(Role::scratch, l, 0, layers_[l].here ? bytes : 0));
+  }
+  for (std::uint32_t l = 0; l < layers_.size(); ++l) {
+    work_.push_back(chunks.size());
+    for (const auto* const tensors : {&layers_[l].forward_work, &layers_[l].backward_work})
+      for (const auto& tensor : *tensors)
+        chunks.add(1, buffer(Role::work, l, 0, layers_[l].here ? round_up(tensor.bytes(), kPageBytes) : 0));
+  }
+  spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));
+}
+
+void ActivationBuffers::add_tensor_to(ChunkTable& chunks) {
+  whole_ = chunks.size();
+  for (const auto role : {Role::whole_input, Role::part_output, Role::whole_gradient, Role::part_gradient})
+    if (sequence_) chunks.add(1, buffer(role, 0, 0, spare_bytes_));
+  const auto last = static_cast<std::uint32_t>(layers_.size() - 1);
+  const bool surveys = survey_spec_ && layers_[last].here;
+  survey_ =
+      chunks.add(1, buffer(Role::survey, last, 0, surveys ? round_up(survey_spec_->bytes() * tensor_ranks_, kPageBytes) : 0));
+}
+
+void ActivationBuffers::add_skips_to(ChunkTable& chunks) {
+  for (std::uint32_t l = 0; l < layers_.size(); ++l) {
+    skipped_.push_back(chunks.size());
+    for (std::uint32_t m = 0; layers_[l].skip_bytes != 0 && m < micro_batches_; ++m)
+      chunks.add(1, buffer(Role::skip_gradient, l, m, layers_[l].skip_bytes));
+  }
+}
+
+}  // namespace terrace

@@ -1,0 +1,113 @@
+// The buffers of a step's activations on one rank: which chunk belongs to which layer and micro-batch, and what it holds.
+//
+//   x(l, m)        layer l's input for micro-batch m
+//   saved(l, m)    the tensors that its forward saves; in generation, its cache
+//   d(l, m)        the gradient of x(l, m)
+//   e(l, m)        the part of that gradient from a layer that skips from x(l, m)
+//   carried(l, m)  lives from the input half of a backward to its weight half
+//   work(l, c, t)  tensor t of call c of the layer, only inside the call, from phase to phase
+//   scratch(a)     only inside the action; phases of a layer with the same need share one
+//   spare()        the output that a recomputation discards
+//
+// With sequence parallelism, x and d hold only this rank's rows. A layer reads and writes whole tensors in their place; these
+// exist once and only around the layer's action. read_x(), written_y(), read_dy() and written_dx() return the tensor that the
+// layer really uses.
+//
+// A buffer that this rank does not need is an empty chunk.
+//
+// Owner:   a StepMap, whose phases it borrows. Threads: const after the map's construction.
+// Errors:  Error(Exit::usage) for a layer that cannot generate, if positions are decoded.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <terrace/memory/chunk.h>
+#include <terrace/parallel/map/chunk_table.h>
+#include <terrace/parallel/map/layer_phases.h>
+#include <terrace/parallel/map/pack.h>
+#include <terrace/parallel/mesh/pipeline_parallel.h>
+#include <terrace/parallel/model/layer.h>
+#include <terrace/parallel/model/skips.h>
+#include <terrace/parallel/model/step_shape.h>
+
+namespace terrace {
+
+class ActivationBuffers {
+ public:
+  // If `decode_positions` is not 0, saved(l, 0) is layer l's cache of this many positions.
+  ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const HeldLayers& pipeline,
+                    const StepShape& shape, std::int64_t decode_positions);
+  // Each is called once. add_skips_to() and add_tensor_to() are separate because a map adds other chunks in between.
+  void add_to(ChunkTable& chunks);
+  void add_skips_to(ChunkTable& chunks);
+  void add_tensor_to(ChunkTable& chunks);
+
+  [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return at(x_, layer, m); }
+  [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return at(d_, layer, m); }
+  [[nodiscard]] ChunkId e(std::uint32_t layer, std::uint32_t m) const { return ChunkId(skipped_.at(layer) + m); }
+  [[nodiscard]] ChunkId saved(std::uint32_t layer, std::uint32_t m) const { return at(saved_, layer, m); }
+  [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
+    return halves_ ? at(carried_, layer, m) : ChunkId(carried_ + layer);
+  }
+  // True if the engine gathers the layer's input from all ranks' rows, and reduces its output to this rank's rows.
+  [[nodiscard]] bool makes_whole(std::uint32_t layer) const { return layers_[layer].makes_whole; }
+  // The tensors that a layer reads as x, writes as y, reads as dy and writes as dx.
+  [[nodiscard]] ChunkId read_x(std::uint32_t layer, std::uint32_t m) const {
+    return makes_whole(layer) && layer != 0 ? ChunkId(whole_) : x(layer, m);
+  }
+  [[nodiscard]] ChunkId written_y(std::uint32_t layer, std::uint32_t m) const {
+    return makes_whole(layer) ? ChunkId(whole_ + 1) : x(layer + 1, m);
+  }
+  [[nodiscard]] ChunkId read_dy(std::uint32_t layer, std::uint32_t m) const {
+    return makes_whole(layer) ? ChunkId(whole_ + 2) : d(layer + 1, m);
+  }
+  [[nodiscard]] ChunkId written_dx(std::uint32_t layer, std::uint32_t m) const {
+    return makes_whole(layer) && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
+  }
+  // The loss layer's survey; only valid if survey_spec() is not empty.
+  [[nodiscard]] ChunkId survey() const { return ChunkId(survey_); }
+  [[nodiscard]] const std::optional<TensorSpec>& survey_spec() const { return survey_spec_; }
+  [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of a whole activation
+  [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
+  // Each tensor of a call has its own buffer, so that one can be exchanged while the layer computes with others.
+  [[nodiscard]] ChunkId work(std::uint32_t layer, LayerCall call, std::uint32_t tensor) const {
+    return ChunkId(work_[layer] + tensor + (is_backward(call) ? layers_[layer].forward_work.size() : 0));
+  }
+  [[nodiscard]] const std::vector<TensorSpec>& work_tensors(std::uint32_t layer, LayerCall call) const {
+    return is_backward(call) ? layers_[layer].backward_work : layers_[layer].forward_work;
+  }
+  [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }
+  [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return layers_[layer].saved; }
+  [[nodiscard]] const Pack& carried_pack(std::uint32_t layer) const { return layers_[layer].carried; }
+
+ private:
+  struct OfLayer {
+    Pack saved, carried;
+    std::vector<TensorSpec> forward_work, backward_work;
+    bool here = false;  // this rank computes the layer
+    bool makes_whole = false;
+    std::uint64_t input_bytes = 0, skip_bytes = 0;
+  };
+  static bool is_backward(LayerCall call) { return call == LayerCall::backward; }
+  [[nodiscard]] ChunkId at(std::uint32_t first, std::uint32_t layer, std::uint32_t m) const {
+    return ChunkId(first + layer * micro_batches_ + m);
+  }
+
+  const LayerPhases& phases_;
+  std::uint32_t micro_batches_;
+  bool halves_;
+  bool sequence_;
+  std::uint64_t row_bytes_, spare_bytes_;
+  std::uint32_t tensor_ranks_;
+  std::optional<TensorSpec> survey_spec_;
+  std::uint32_t whole_ = 0, survey_ = 0;
+  std::vector<OfLayer> layers_;
+  std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, spare_ = 0;
+  std::vector<std::uint32_t> scratch_;  // [layer]: its first chunk
+  std::vector<std::uint32_t> work_;     // [layer]: its first chunk
+  std::vector<std::uint32_t> skipped_;  // [layer]: e(l, 0); empty without skips
+};
+
+}  // namespace terrace

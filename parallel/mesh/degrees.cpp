@@ -1,0 +1,248 @@
+#include <terrace/parallel/mesh/degrees.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <terrace/core/base/usage_errors.h>
+
+namespace terrace {
+namespace {
+
+using Legal = std::function<bool(std::int64_t)>;
+
+// "2 and 4": the nearest legal degree on each side of `degree`, up to `largest`.
+std::string nearest(std::int64_t degree, std::int64_t largest, const Legal& legal) {
+  std::vector<std::int64_t> found;
+  for (auto d = std::min(degree - 1, largest); d >= 1; --d) {
+    if (!legal(d)) continue;
+    found.push_back(d);
+    break;
+  }
+  for (auto d = std::max<std::int64_t>(degree + 1, 1); d <= largest; ++d) {
+    if (!legal(d)) continue;
+    found.push_back(d);
+    break;
+  }
+  return found.empty() ? "no other degree is legal" : fmt::format("nearest legal: {}", fmt::join(found, " and "));
+}
+
+class Problems {
+ public:
+  // `several`: whether the run's other settings allow a degree above 1.
+  void check(const std::string& setting, std::int64_t degree, std::int64_t largest, const std::string& rule, const Legal& legal,
+             bool several = true) {
+    if (degree >= 1 && legal(degree)) return;
+    found.push_back(
+        {setting, fmt::format("`{}` {}: {}", setting, degree, rule), nearest(degree, several ? largest : 1, legal)});
+  }
+  std::vector<SettingRefusal> found;
+};
+
+struct Misfit {
+  bool is;
+  const char *setting, *what, *instead;
+};
+
+// Settings that exclude several tensor ranks, several context ranks, and several expert ranks.
+std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
+  return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
+          {g.skips, "skips", "skip connections", "leave out `skips`"},
+          {g.tensor_mode != TensorMode::line && g.cp > 1, "cp",
+           "`cp` in `tp-mode` 2d, 2.5d or 3d, where ranks attend to whole sequences", "leave out `cp`"},
+          {g.whole_matrices, "optimizer", "an optimizer that needs whole matrices", "give `optimizer` adamw"},
+          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
+          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+std::vector<Misfit> misfits_of_context(const Degrees& g) {
+  return {{g.canonical_reduction, "canonical-reduction",
+           "`canonical-reduction`, which adds the gradients of whole micro-batches in their order",
+           "leave out `canonical-reduction`"},
+          {g.skips, "skips", "skip connections, because a skip and the attention behind it are one layer", "leave out `skips`"},
+          {g.expert_capacity, "expert-capacity", "`expert-capacity`, which counts the tokens of whole micro-batches",
+           "leave out `expert-capacity`"},
+          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
+          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+
+std::vector<Misfit> misfits_of_experts(const Degrees& g) {
+  return {{g.canonical_reduction, "canonical-reduction",
+           "`canonical-reduction`, because what expert ranks have in common is added once a step",
+           "leave out `canonical-reduction`"},
+          {g.tensor_mode != TensorMode::line, "tp-mode", "`tp-mode` 2d, 2.5d or 3d", "leave out `tp-mode`"},
+          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
+          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
+}
+
+SettingRefusal depth_without_grids(int depth) {
+  return {"tp-depth", fmt::format("`tp-depth` {}: only `tp-mode` 2.5d has a depth", depth),
+          "give `tp-mode` 2.5d, or `tp-depth` 1"};
+}
+
+// Each rank of a grid has whole heads and key-value heads, and a block of every matrix.
+void check_grid(Problems& problems, const Degrees& g, const ModelShape& model, bool several) {
+  const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
+  const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
+  const auto has_blocks = [&](std::int64_t t) {
+    const auto grid = grid_of(g.tensor_mode, static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(g.tensor_depth));
+    if (!grid) return false;
+    const std::int64_t side = grid->side, inputs = grid->cube ? side * side : side;
+    return divides(side, model.heads) && divides(side, kv) && divides(inputs, model.ffn) && divides(inputs, model.hidden);
+  };
+  const auto most = std::max(model.heads * model.heads * std::max(model.heads, std::int64_t{g.tensor_depth}), std::int64_t{1});
+  switch (g.tensor_mode) {
+    case TensorMode::square:
+      return problems.check("tp", g.tp, most,
+                            fmt::format("in 2D it must be a square whose side divides {} heads, {} key-value heads, {} columns "
+                                        "and {} ffn columns",
+                                        model.heads, kv, model.hidden, model.ffn),
+                            has_blocks, several);
+    case TensorMode::squares:
+      return problems.check("tp", g.tp, most,
+                            fmt::format("in 2.5D it must be `tp-depth` {} × a square whose side divides {} heads, {} key-value "
+                                        "heads, {} columns and {} ffn columns",
+                                        g.tensor_depth, model.heads, kv, model.hidden, model.ffn),
+                            has_blocks, several);
+    default:
+      return problems.check("tp", g.tp, most,
+                            fmt::format("in 3D it must be a cube whose side divides {} heads and {} key-value heads, and its "
+                                        "square {} columns and {} ffn columns",
+                                        model.heads, kv, model.hidden, model.ffn),
+                            has_blocks, several);
+  }
+}
+
+bool go_together(const std::vector<Misfit>& with) { return std::ranges::none_of(with, &Misfit::is); }
+
+}  // namespace
+
+std::vector<SettingRefusal> misfits(const Degrees& g) {
+  std::vector<SettingRefusal> found;
+  const auto add = [&](const char* axis, int degree, const std::vector<Misfit>& all) {
+    if (degree <= 1) return;
+    for (const auto& [is, setting, what, instead] : all)
+      if (is)
+        found.push_back({setting, fmt::format("`{}` {} does not work with {}", axis, degree, what),
+                         fmt::format("{}, or leave out `{}`", instead, axis)});
+  };
+  add("tp", g.tp, misfits_of_tensor(g));
+  add("cp", g.cp, misfits_of_context(g));
+  add("ep", g.ep, misfits_of_experts(g));
+  return found;
+}
+
+std::optional<TensorGrid> grid_of(TensorMode mode, std::uint32_t ranks, std::uint32_t depth) {
+  const auto square = [](std::uint32_t ranks_of_it) -> std::optional<std::uint32_t> {
+    for (std::uint32_t side = 1; side * side <= ranks_of_it; ++side)
+      if (side * side == ranks_of_it) return side;
+    return std::nullopt;
+  };
+  if (mode == TensorMode::line || ranks == 1) return TensorGrid{};
+  if (mode == TensorMode::cube) {
+    for (std::uint32_t side = 2; side * side * side <= ranks; ++side)
+      if (side * side * side == ranks) return TensorGrid{.depth = side, .side = side, .cube = true};
+    return std::nullopt;
+  }
+  const auto grids = mode == TensorMode::squares ? depth : 1;
+  if (grids == 0 || ranks % grids != 0) return std::nullopt;
+  const auto side = square(ranks / grids);
+  if (!side || *side == 1) return std::nullopt;
+  return TensorGrid{.depth = grids, .side = *side};
+}
+
+TensorGrid demand_grid(TensorMode mode, int ranks, int depth) {
+  const auto has_grid = [&](std::int64_t t) {
+    return grid_of(mode, static_cast<std::uint32_t>(t), static_cast<std::uint32_t>(depth)).has_value();
+  };
+  Problems problems;
+  problems.check("tp", ranks, std::max(4 * ranks, 4 * depth),
+                 mode == TensorMode::square    ? "in 2D it must be a square"
+                 : mode == TensorMode::squares ? fmt::format("in 2.5D it must be `tp-depth` {} × a square", depth)
+                                               : "in 3D it must be a cube",
+                 has_grid);
+  if (mode != TensorMode::squares && depth != 1) problems.found.push_back(depth_without_grids(depth));
+  check(problems.found);
+  return *grid_of(mode, static_cast<std::uint32_t>(ranks), static_cast<std::uint32_t>(depth));
+}
+
+std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, int ranks) {
+  Problems problems{misfits(g)};
+  const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
+  const bool tensor = go_together(misfits_of_tensor(g)), context = go_together(misfits_of_context(g));
+  const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
+
+  const std::int64_t s = model.seq_len;
+  const auto splits = [&](auto t) {
+    return divides(t, model.heads) && divides(t, model.ffn) && (divides(t, kv) || divides(kv, t)) &&
+           (!g.sequence_parallel || divides(t, s));
+  };
+  if (g.tensor_mode != TensorMode::squares && g.tensor_depth != 1)
+    problems.found.push_back(depth_without_grids(g.tensor_depth));
+  if (g.tensor_mode != TensorMode::line)
+    check_grid(problems, g, model, tensor);
+  else
+    problems.check(
+        "tp", g.tp, model.heads,
+        fmt::format("it must divide {} heads and {} ffn columns{}{}", model.heads, model.ffn,
+                    kv == model.heads ? "" : fmt::format(", and divide {} key-value heads or be a multiple of them", kv),
+                    g.sequence_parallel ? fmt::format(", and divide {} positions", s) : ""),
+        splits, tensor);
+  const bool rings = g.ring != 0;
+  const auto in_rings = [&](auto c) {
+    return !rings || (divides(g.ring, c) && c / g.ring <= std::max<std::int64_t>(model.heads / std::max(g.tp, 1), 1));
+  };
+  const auto ring_of = [&](auto c) { return rings ? g.ring : c; };
+  problems.check(
+      "cp", g.cp, s,
+      fmt::format(
+          "it must divide {} positions{}{}", s,
+          g.zigzag ? fmt::format(", and the {} twice, because each place in a ring has two parts of a sequence",
+                                 rings ? "ranks of a ring" : "ranks")
+                   : "",
+          rings ? fmt::format(", and be a multiple of the {} ranks of a ring with at most a rank for a head", g.ring) : ""),
+      [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); }, context);
+  problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
+                 [&](auto p) { return p <= model.layers; });
+  problems.check(
+      "ep", g.ep, std::max<std::int64_t>(model.experts, 1),
+      model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
+      [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; }, go_together(misfits_of_experts(g)));
+  if (g.dp < 1) problems.found.push_back({"dp", fmt::format("`dp` {}: it must be at least 1", g.dp), ""});
+  if (g.shard_group != 0 && g.dp >= 1) {
+    problems.check("shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),
+                   [&](auto f) { return divides(f, g.dp); });
+  }
+  if (g.canonical_reduction && g.dp >= 1) {
+    problems.check(
+        "dp", g.dp, g.micro_batches,
+        fmt::format("`canonical-reduction` needs a `dp` that divides the {} global micro-batches of a step", g.micro_batches),
+        [&](auto d) { return divides(d, g.micro_batches); });
+  }
+  const std::int64_t others = std::int64_t{1} * g.pp * g.tp * g.cp * g.ep;
+  if (g.dp >= 1 && others >= 1 && others * g.dp != ranks) {
+    auto what = fmt::format("`dp` {} × `pp` {}", g.dp, g.pp);
+    for (const auto& [setting, degree] : {std::pair{"tp", g.tp}, {"cp", g.cp}, {"ep", g.ep}})
+      if (degree != 1) what += fmt::format(" × `{}` {}", setting, degree);
+    what += fmt::format(" is {} ranks, and {} started", others * g.dp, ranks);
+    const auto dp = ranks / others;
+    problems.found.push_back({"dp", what,
+                              dp >= 1 && dp * others == ranks
+                                  ? fmt::format("`dp` {} would fit", dp)
+                                  : fmt::format("start {} or {} ranks", std::max<std::int64_t>(dp, 1) * others,
+                                                (std::max<std::int64_t>(dp, 1) + 1) * others)});
+  }
+  return problems.found;
+}
+
+void check(const std::vector<SettingRefusal>& problems) {
+  UsageErrors errors;
+  for (const auto& problem : problems) errors.gather([&] { throw RefusedSetting(problem); });
+  errors.throw_if_any();
+}
+
+void check(const Degrees& degrees, const ModelShape& model, int ranks) { check(problems(degrees, model, ranks)); }
+
+}  // namespace terrace

@@ -1,0 +1,54 @@
+// Checks the degrees of parallelism against the model, the number of ranks and the run's other settings. Finds all problems at
+// once, each with the nearest legal degree.
+//
+// Owner:   values.
+// Threads: any; pure.
+// Errors:  problems() and misfits() return the problems; check() throws them as UsageErrors does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <terrace/core/base/refused_setting.h>
+#include <terrace/parallel/mesh/tensor_parallel.h>
+
+namespace terrace {
+
+struct Degrees {
+  int dp = 1, pp = 1, tp = 1, cp = 1, ep = 1;
+  TensorMode tensor_mode = TensorMode::line;
+  int tensor_depth = 1;  // number of grids in 2.5D
+  int shard_group = 0;   // data ranks that share one replica of the state; 0: all of them
+  int micro_batches = 1;
+  bool canonical_reduction = false;
+  bool sequence_parallel = false;  // with tp
+  int ring = 0;                    // with cp: ranks of a ring (context_parallel.h); 0: all
+  bool zigzag = false;             // with cp: each place in a ring has two parts of a sequence
+  // Settings that some degrees exclude.
+  bool fp16 = false;            // activations
+  bool skips = false;           // connections between layers that are not neighbours
+  bool whole_matrices = false;  // an optimizer that needs them
+  bool local_sgd = false;
+  bool two_directions = false;   // in the pipeline's schedule
+  bool expert_capacity = false;  // a mixture of experts counts the tokens of a whole micro-batch
+};
+
+struct ModelShape {
+  std::int64_t layers = 1, heads = 1, ffn = 1, seq_len = 1;
+  std::int64_t experts = 0;   // 0: none
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::int64_t hidden = 1;    // used with tensor ranks in a grid
+};
+
+// The grid of `ranks` tensor ranks, for any model; throws as check() does if they form none.
+TensorGrid demand_grid(TensorMode mode, int ranks, int depth);
+
+// Settings that exclude each other for any model.
+std::vector<SettingRefusal> misfits(const Degrees& degrees);
+// misfits(), and degrees that do not divide what they split or whose product is not the number of ranks.
+std::vector<SettingRefusal> problems(const Degrees& degrees, const ModelShape& model, int ranks);
+void check(const std::vector<SettingRefusal>& problems);
+void check(const Degrees& degrees, const ModelShape& model, int ranks);
+
+}  // namespace terrace

@@ -1,0 +1,193 @@
+// Compute's actions on the state of a layer: update, fill, keep.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <stdexcept>
+
+#include <terrace/core/base/units.h>
+#include <terrace/core/math/philox.h>
+#include <terrace/optimizers/schedule.h>
+#include <terrace/parallel/model/param_tiles.h>
+#include <terrace/parallel/run/compute_views.h>
+
+namespace terrace {
+namespace {
+
+constexpr std::uint64_t kFillElements = 1 << 18;  // initial weights of one pool task: a millisecond of random numbers
+
+// Elements [first, end) of a chunk's weights become zero.
+void clear(Stream& stream, const StoredWeights& weights, std::uint64_t first, std::uint64_t end) {
+  if (first == end) return;
+  for (const auto& part : {weights.parameter, weights.master}) {
+    if (part.format == Format::none) continue;
+    const auto begin = bytes_of(part.format, first);
+    stream.submit([to = part.data + begin, bytes = bytes_of(part.format, end) - begin] { std::memset(to, 0, bytes); });
+  }
+}
+
+}  // namespace
+
+void Compute::update(const Action& a, const Views& views, bool first) {
+  for (const auto chunk : parts_.map->data().updated_in(a.chunk)) update_chunk(a, chunk, views, first);
+}
+
+void Compute::update_chunk(const Action& a, std::uint32_t chunk_in_layer, const Views& views, bool first) {
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  const auto of = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, chunk_in_layer))); };
+  ChunkUpdate chunk{.parameter = of(Kind::parameter), .master = {}, .gradient = of(Kind::gradient)};
+  if (recipe.has_master()) chunk.master = of(Kind::master);
+  for (std::size_t i = 0; i < recipe.states.size(); ++i) chunk.states.at(i) = of(recipe.states[i]);
+
+  std::vector<UpdatePart> parts;
+  for (const auto& s : map.layout().segments(a.layer, chunk_in_layer)) {
+    const auto& param = map.layout().param_at(a.layer, s.tensor);
+    parts.push_back({.first = static_cast<std::int64_t>(s.chunk_element),
+                     .count = static_cast<std::int64_t>(s.elements),
+                     .rate = param.rate,
+                     .decay = param.decay,
+                     .gradient_scale = gradient_scale(param),
+                     .stream = stream_of(param.name.c_str()) + part_number(param.split, map.tensor()),
+                     .tensor_element = s.tensor_element});
+  }
+  chunk.parts = parts;
+  if (const auto step = update_step(a, first); step.step != UpdateStep::kNone)
+    parts_.optimizer->enqueue(stream_for(a), step, chunk);
+}
+
+void Compute::update_layer(const Action& a, const Views& views, bool first) {
+  const auto step = update_step(a, first);
+  if (step.step == UpdateStep::kNone) return;
+  const auto& map = *parts_.map;
+  const auto& recipe = map.options().recipe;
+  std::vector<ChunkUpdate> chunks;
+  std::vector<Stored> packed;
+  for (const auto c : map.updated_by(a)) {
+    const auto stored_in = [&](Kind kind) { return stored(kind, views.of(map.state(kind, a.layer, c))); };
+    auto& chunk = chunks.emplace_back();
+    chunk.parameter = stored_in(Kind::parameter);
+    chunk.gradient = stored_in(Kind::gradient);
+    if (recipe.has_master()) chunk.master = stored_in(Kind::master);
+    std::size_t next = 0;
+    for (const auto kind : recipe.states) {
+      auto state = stored_in(kind);
+      if (state.data == nullptr) continue;  // the other half of the update has this state
+      if (is_packed(state.format)) {
+        state.elements = static_cast<std::int64_t>(map.chunks()[map.state(kind, a.layer, c)].bytes / bytes_of(state.format, 1));
+        packed.push_back(state);
+      } else {
+        chunk.states.at(next++) = state;
+      }
+    }
+  }
+  auto shape = map.layer_shape(a.layer);
+  for (std::uint32_t t = 0; t < shape.tensors.size(); ++t)
+    shape.tensors[t].gradient_scale = gradient_scale(map.layout().param_at(a.layer, t));
+  parts_.optimizer->enqueue_layer(stream_for(a), step,
+                                  {.chunks = chunks,
+                                   .packed = packed,
+                                   .tensors = shape.tensors,
+                                   .scratch = views.of(map.update_scratch()),
+                                   .share = shape.share,
+                                   .half = a.op == Op::prepare    ? UpdateHalf::prepare
+                                           : map.halves_updates() ? UpdateHalf::finish
+                                                                  : UpdateHalf::both});
+}
+
+// Waits for the verdict if the update has one. The lanes have enough work to continue meanwhile.
+UpdateStep Compute::update_step(const Action& a, bool first) {
+  auto step = input_->updates.empty() ? input_->update : input_->updates[a.update];
+  step.first = first;
+  if (step.step == UpdateStep::kNone) {
+    // A first update must still set its states to zero, because later updates read them.
+    if (first) step.step = 1, step.learning_rate = step.gradient_scale = 0;
+    return step;
+  }
+  auto& [given, factor] = verdicts_.at(a.update);
+  if (given && !factor) {
+    given->wait();
+    const auto norm = squares_[a.update].norm([](std::uint32_t, std::uint32_t) { return true; });
+    // If the norm is NaN or infinite, the factor is 0 and the caller decides after the step; nothing is committed before that.
+    factor = std::isfinite(norm) ? clip_factor(norm * step.gradient_scale, input_->greatest_norm) : 0;
+  }
+  step.gradient_scale *= factor.value_or(1);
+  if (!input_->group_scales.empty()) step.gradient_scale = 1;
+  return step;
+}
+
+double Compute::gradient_scale(const ParamSpec& param) const {
+  if (input_->group_scales.empty()) return 1;
+  if (param.clip_group < 0) return input_->update.gradient_scale;
+  return input_->group_scales.at(static_cast<std::size_t>(param.clip_group));
+}
+
+Stored Compute::stored(Kind kind, std::byte* data) const {
+  const auto& map = *parts_.map;
+  return {data, map.options().recipe.format_of(kind), static_cast<std::int64_t>(map.layout().chunk_elements())};
+}
+
+void Compute::fill(const Action& a, const Views& views) {
+  const auto& map = *parts_.map;
+  const bool has_master = map.options().recipe.has_master() && !map.is_frozen(a.layer, a.chunk);
+  for (const auto chunk : map.data().updated_in(a.chunk)) {
+    StoredWeights weights;
+    weights.widened = map.options().recipe.has_master() && !has_master;
+    const std::uint64_t end = map.layout().chunk_elements();
+    for (const auto kind : {Kind::parameter, Kind::master}) {
+      if (kind == Kind::master && !has_master) continue;
+      const auto id = map.state(kind, a.layer, chunk);
+      auto& part = kind == Kind::parameter ? weights.parameter : weights.master;
+      part = stored(kind, views.of(id));
+      // Padding is set to zero, so that a chunk's bytes depend only on its weights: the end of the chunk here, gaps between
+      // tensors below.
+      const auto used = bytes_of(part.format, end);
+      stream_for(a).submit([to = part.data + used, bytes = map.chunks()[id].bytes - used] { std::memset(to, 0, bytes); });
+    }
+    std::uint64_t filled = 0;
+    for (const auto& s : map.layout().segments(a.layer, chunk)) {
+      clear(stream_for(a), weights, filled, s.chunk_element);
+      fill_segment(a, s, weights);
+      filled = s.chunk_element + s.elements;
+    }
+    clear(stream_for(a), weights, filled, end);
+  }
+}
+
+void each_range(const ParamSpec& param, const TensorParallel& tensor, std::uint64_t first, const TensorView& range,
+                const WeightRange& use) {
+  each_stored_run(param, tensor, first, static_cast<std::uint64_t>(range.elements()), [&](const SplitRun& run) {
+    use(param, run.in_whole,
+        {range.data + (run.in_part - first) * size_of(range.dtype), range.dtype, {static_cast<std::int64_t>(run.count)}});
+  });
+}
+
+void Compute::fill_segment(const Action& a, const Segment& s, const StoredWeights& weights) {
+  stream_for(a).submit([this, &param = parts_.map->layout().param_at(a.layer, s.tensor), s, weights] {
+    const auto fill = [&](std::uint64_t first, std::uint64_t count, const WeightRange& give) {
+      write_weights(weights, static_cast<std::int64_t>(s.chunk_element + first), static_cast<std::int64_t>(count),
+                    [&](std::int64_t offset, TensorView range) {
+                      if (!param.split.parts.empty()) std::memset(range.data, 0, range.bytes());  // gaps stay zero
+                      each_range(param, parts_.map->tensor(), s.tensor_element + first + static_cast<std::uint64_t>(offset),
+                                 range, give);
+                    });
+    };
+    if (input_->new_weights) return fill(0, s.elements, input_->new_weights);
+    // Tasks begin in ascending order on whatever thread, because weights from files are read ahead in that order.
+    auto& pool = parts_.device->pool();
+    std::atomic<std::uint64_t> next{0};
+    const auto threads =
+        std::min<std::uint64_t>(ceil_div(s.elements, kFillElements), static_cast<std::uint64_t>(pool.threads()));
+    pool.parallel_for(static_cast<std::int64_t>(threads), [&](std::int64_t) {
+      for (std::uint64_t first = 0; (first = next.fetch_add(kFillElements)) < s.elements;)
+        fill(first, std::min(kFillElements, s.elements - first), input_->weights);
+    });
+  });
+}
+
+void Compute::keep(const Action& a, const Views& views) {
+  for (const auto& [from, to] : parts_.map->kept_by(a))
+    stream_on(Lane::compute).copy(views.of(to), views.of(from), parts_.map->chunks()[to].bytes);
+}
+
+}  // namespace terrace
