@@ -1,16 +1,16 @@
 // One line of a JSONL file as training data: a conversation, or a text with its continuation.
 //
-//   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}   and, for a chat template,
-//   "tools",
-//                                                              "documents" and "chat_template_kwargs"
+//   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}
+//                                                             for a chat template also "tools", "documents" and
+//                                                             "chat_template_kwargs"
 //   {"prompt": [messages], "completion": [messages]}          TRL; only answers of the completion are learned
-//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}   ShareGPT; before them "system", a
-//   text
+//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}
+//                                                             ShareGPT; may also have "system", the text of the first message
 //   {"prompt": "…", "completion": "…"}                        a text and its continuation, without a template
 //   {"prompt": "…", "response": "…"}                          a question and its answer
-//   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty, and before them may be
-//                                                             "system", a text, and "history", pairs of question and answer;
-//                                                             Dolly calls them "context" and "response"
+//   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty; may also have "system",
+//                                                             a text, and "history", pairs of question and answer; Dolly's
+//                                                             names are "context" and "response"
 //
 // An answer is not learned if its message has one of the usual marks: 0 or false for "weight", "train", "training",
 // "trainable", "learn", "loss", "loss_mask" or "step_loss_mask"; 1 or true for "masked". Other keys are ignored.
