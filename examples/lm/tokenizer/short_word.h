@@ -128,8 +128,7 @@ class ShortWord {
   // leftmost is lowest; and the id of the merged token. Pairs that are still to be looked up have no rank here.
   Padded<std::int32_t> keys_{};
   Padded<TokenId> merged_{};
-  Pair made_{}, before_{};  // pairs still to be looked up: of the token made by the last merge and the next one, and of the
-                            // previous one and it
+  Pair made_{}, before_{};  // to be looked up: the new token with the next one, and the previous one with it
 };
 
 }  // namespace terrace::lm

@@ -27,8 +27,7 @@ class TokenizerModel;
 struct EncodeOptions {
   bool finds_added = true;     // special and other added tokens in the text become single tokens, and not their letters
   bool with_template = false;  // adds the file's tokens before and after each text, such as <|begin_of_text|>
-  bool goes_on = false;        // the text continues another one, so the space that some tokenizers add before a text is left
-                               // out
+  bool goes_on = false;        // the text continues another one, so no space is added before it
 };
 struct DecodeOptions {
   bool skips_special = false;
