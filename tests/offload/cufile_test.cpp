@@ -1,4 +1,4 @@
-// GPUDirect Storage where it is absent, refuses or fails; with a made-up library that ends the process where cuFile's rules are
+// GPUDirect Storage when it is absent, refuses or fails, with a fake library that ends the process if a rule of cuFile is
 // broken.
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -51,7 +51,7 @@ class CuFileEngine : public testing::Test {
   [[nodiscard]] std::unique_ptr<IoEngine> make(const CuFileOptions& with = {.library = TERRACE_FAKE_CUFILE}) {
     return make_cufile_engine({.queue_depth = 4, .files = {file_.get()}, .buffers = {memory_.span()}}, why_, with);
   }
-  // Page after page, all at once; the errors that requests ended with.
+  // Transfers all pages at once and returns the errors of the requests.
   std::vector<int> transfer(IoEngine& engine, IoRequest::Op op, std::byte* at) {
     std::deque<IoRequest> requests;
     std::vector<int> errors;
@@ -65,7 +65,7 @@ class CuFileEngine : public testing::Test {
     while (engine.in_flight() > 0) engine.poll(1s);
     return errors;
   }
-  // What is written comes back.
+  // Written bytes must be read back.
   void expect_round_trip(IoEngine& engine) {
     EXPECT_THAT(transfer(engine, IoRequest::Op::write, memory_.data()), IsEmpty());
     EXPECT_THAT(transfer(engine, IoRequest::Op::read, memory_.data() + kBytes), IsEmpty());
