@@ -1,7 +1,7 @@
-// A libcufile.so.0 for machines without one: cuFile's calls over pread and pwrite, which keep its manual's rules and end the
-// process with one line where they are broken. What it shows comes from the environment: TERRACE_FAKE_CUFILE_DRIVER (what
-// opening the driver gives; 0), TERRACE_FAKE_CUFILE_FILES and TERRACE_FAKE_CUFILE_MEMORY (what registering gives; 0),
-// TERRACE_FAKE_CUFILE_IO (what every third transfer gives; 0).
+// A libcufile.so.0 for machines without one: cuFile's calls, implemented with pread and pwrite. They check the rules of its
+// manual and end the process with a one-line message if one is broken. Environment variables set results:
+// TERRACE_FAKE_CUFILE_DRIVER (of opening the driver; 0), TERRACE_FAKE_CUFILE_FILES and TERRACE_FAKE_CUFILE_MEMORY (of
+// registering; 0), TERRACE_FAKE_CUFILE_IO (of every third transfer; 0).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -41,11 +41,11 @@ int number(const char* name) {
 
 std::mutex mutex;
 bool opened = false;
-std::set<void*> files;  // a handle is an address of its own, its descriptor behind it
+std::set<void*> files;  // each handle is a separate address; the descriptor is stored there
 std::map<const std::byte*, std::size_t> memory;
 std::int64_t transfers = 0;
 
-// The buffer that a base and an offset name.
+// The memory at a registered base and an offset.
 std::byte* place(const void* base, std::size_t bytes, off_t offset) {
   auto* const at = static_cast<std::byte*>(const_cast<void*>(base));
   const auto known = memory.find(at);
@@ -59,7 +59,7 @@ std::byte* place(const void* base, std::size_t bytes, off_t offset) {
   return at + offset;
 }
 
-// Short every second time, as a transfer may be.
+// Every second transfer is short, as cuFile allows.
 template <class Call>
 ssize_t transfer(void* file, const void* base, std::size_t bytes, off_t offset, const Call& call) {
   int descriptor = -1;
@@ -129,7 +129,7 @@ Status cuFileGetVersion(int* version) {
   *version = 1150;
   return {};
 }
-// Of the test's: what is still registered.
+// For the test: the number of objects that are still registered.
 std::size_t terrace_fake_cufile_registered() {
   const std::lock_guard lock(mutex);
   return files.size() + memory.size();
