@@ -95,9 +95,7 @@ TEST_F(BenchChunks, PipelinesStandBesideTheirSimulation) {
     ASSERT_TRUE(by_order.contains(order)) << outcome.described;
     const auto& r = by_order[order];
     for (const auto* const key : {"step_s", "simulated_step_s", "bubble", "simulated_bubble", "order_bubble", "ratio"}) {
-      if (std::string_view(order) == "chimera" && std::string_view(key) == "order_bubble")
-        continue;  // with two ranks it has
-                   // no bubble
+      if (std::string_view(order) == "chimera" && std::string_view(key) == "order_bubble") continue;  // two ranks have none
       EXPECT_GT(r.at(key).get<double>(), 0) << order << ", " << key;
     }
     EXPECT_EQ(r.at("peak_live"), r.at("order_peak_live")) << order;

@@ -20,8 +20,8 @@ class Mix final : public Layer {
   explicit Mix(std::int64_t width) : width_(width) {}
   std::string name() const override { return "mix"; }
   std::vector<ParamSpec> params() const override { return {{"mix.weight", {width_, width_}, {InitKind::normal, 0.02}}}; }
-  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }    // kept from forward to backward, in addition to x
-  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }  // passed between the halves of the backward
+  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }    // between forward and backward, besides x
+  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }  // between the halves of the backward
   std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
   double forward_flops(BatchShape b) const override { return 2.0 * static_cast<double>(b.tokens() * width_ * width_); }
   void forward(LayerContext& c, const LayerTensors& t) const override {
