@@ -29,8 +29,8 @@ struct AdapterTensor {
   Of of = Of::rows;
 };
 
-// A model's adapter tensors in order. `library_prefix`: what stands between a block's prefix and the names of all experts'
-// products in Hugging Face's library, "mlp.experts.".
+// A model's adapter tensors in order. `library_prefix`: in names of Hugging Face's library, the part between a block's prefix
+// and the names of all experts' products, "mlp.experts.".
 std::vector<AdapterTensor> adapter_tensors(const Model& model, const layers::Adapters& adapters, std::string_view experts,
                                            std::string_view library_prefix);
 

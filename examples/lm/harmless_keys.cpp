@@ -35,8 +35,8 @@ bool is_harmless(const std::string& key) {
   return key.find(' ') == std::string::npos && kHarmless.find(" " + key + " ") != std::string_view::npos;
 }
 
-// auto_map refers to code files beside the weights. It is harmless if the classes have the family's own name: the library has
-// them, too.
+// auto_map refers to code files beside the weights. It is harmless if the classes have the family's own name, because the
+// library then has them, too.
 bool maps_to_own_classes(const json& auto_map, const Family& family) {
   std::string_view stem = *family.file.architecture;
   stem = stem.substr(0, stem.find("For"));

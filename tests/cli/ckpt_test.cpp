@@ -75,7 +75,7 @@ TEST_F(Ckpt, VerifyTellsOfAllThatIsDamaged) {
   expect_refusal(verify(), 5, says);
 }
 
-// As if a rank died between the others' commit and its own.
+// The state after a rank has died between the others' commit and its own.
 TEST_F(Ckpt, OfRanksTheLastCommitThatAllHaveCounts) {
   const auto with = [&](const std::string& run, const char* steps) {
     return train({"--dp", "2", "--zero", "1", "--ckpt-interval", "1", "--out-dir", run, "--steps", steps, "--resume", "auto"});

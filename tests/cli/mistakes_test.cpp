@@ -1,4 +1,4 @@
-// Typical mistakes of people who know other programs, and the answers to them.
+// Typical mistakes of users of other programs, and the answers to them.
 #include "cli_test.h"
 
 namespace terrace::test {

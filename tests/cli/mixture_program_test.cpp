@@ -144,7 +144,7 @@ TEST_F(MixtureProgram, RefusesOtherWeightsAndSources) {
   scratch_.write("small.u16", std::string(4000, '\1'));
   scratch_.write("large.u16", std::string(4000, '\2'));
   refused({"1", "small.u16", "2", "large.u16", "--data-format", "u16", "--vocab", "300"}, {"large.u16, token 0", "514", "300"});
-  // A run keeps its weights of sources.
+  // A resumed run cannot change the weights of its sources.
   ASSERT_EQ(0, train(mixed("run", {"--steps", "1"})).exit);
   expect_refusal(train({"--data", "0.5", "web.txt", "0.5", "code.txt", "--out-dir", "run", "--steps", "2", "--resume", "auto"}),
                  2, {"data:", "weight 3", "weight 1"});

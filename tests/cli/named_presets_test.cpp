@@ -154,7 +154,7 @@ TEST_F(NamedPresets, AreListedWithALineEach) {
   }
 }
 
-// The output says if there is no GPU and the plan is for the preset's machine.
+// Without a GPU, the output says that the plan is for the preset's machine.
 TEST_F(NamedPresets, ArePlannedForTheirMachineWhereThereIsNoGpu) {
   const Words small{"plan", "--preset", "full-1b-24gb", "--layers", "2"};
   const auto there = terrace(small);

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks the machine code of kernels. Exits with 1 and names the faulty kernels, or with 77 if there is no disassembler.
 #   local     no kernel reads or writes local memory
-#   products  every warpgroup's product that adds to sums follows the one before without a wait; there is such a kernel
-#   wide      every kernel stores 16 bytes at once, and loads as many if it loads at all
+#   products  every warpgroup product that adds to sums follows the previous one without a wait; at least one such kernel exists
+#   wide      every kernel stores 16 bytes at once, and if it loads, loads 16 bytes at once, too
 #   lines     line numbers for profilers
 # sass_gate.sh CUOBJDUMP RULE ARCHITECTURE FILE… [-- COMMAND…]: COMMAND makes the files first.
 set -euo pipefail

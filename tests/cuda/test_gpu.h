@@ -1,10 +1,10 @@
 // The GPU for the tests of the CUDA math; each program links one of two definitions.
 //
-//   emulated_gpu  The CUDA device over the fake runtime, whose streams run our kernels through the emulated lane. So its math
-//                 is what a GPU runs: the operations of core/cuda/math, geometry and all, and the kernels' own sources. Matrix
-//                 products go through core/cuda/math/cublas_products.cpp to a made-up cuBLASLt, or are the CPU's where its
-//                 header is missing. The kernels reach all memory of the test.
-//   real_gpu      The GPU of this machine. Without one every test of the program is skipped.
+//   emulated_gpu  The CUDA device over the fake runtime, whose streams run terrace's kernels through the emulated lane. So its
+//                 math is what a GPU runs: the operations of core/cuda/math with their launch geometry, and the kernels' own
+//                 sources. Matrix products go through core/cuda/math/cublas_products.cpp to a fake cuBLASLt, or are the CPU's if
+//                 its header is missing. The kernels can access all memory of the test.
+//   real_gpu      The GPU of this machine. Without one, every test of the program is skipped.
 //
 // Tensors of tests are in device memory between guard zones, as in training (tests/support/mirrored_bytes.h, kernel_case.h).
 //

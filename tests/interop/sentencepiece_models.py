@@ -133,7 +133,7 @@ def compare_directories(compared, folder, files, texts):
             with_marks = library.encode(text)
             for file, path in written.items():
                 if text.startswith(" ") and file == "tokenizer.model" and name != "gemma":
-                    continue  # sentencepiece sets a space before it, and transformers 5 does not
+                    continue  # sentencepiece adds a space before it, and transformers 5 does not
                 compared.expect(f"{name}, {text_name}, {file}", compared.ids(path, text), theirs)
                 compared.expect(f"{name}, {text_name}, {file} with its template", compared.ids(path, text, "template"), with_marks)
                 expected = library.decode(theirs, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,4 +1,4 @@
-// What chat_templates.py runs: writes and encodes conversations without the command line of `terrace`.
+// Used by chat_templates.py: writes and encodes conversations without the command line of `terrace`.
 //
 //   template_tool write CASES OUT
 //                                       a line of CASES is {"template", "messages", "variables", "add_generation_prompt"};

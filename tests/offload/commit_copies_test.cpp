@@ -195,7 +195,7 @@ TEST_F(CommitCopies, ADamagedOlderCommitIsNotTakenForTheNewest) {
   EXPECT_EQ("", store->damage());
 }
 
-// A later version is not damage: going back would make a commit overwrite it.
+// A store of a later version does not count as damaged: after going back to an older commit, the next one would overwrite it.
 TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
   const auto whole = all_files();
   const auto later = [](std::string text) {

@@ -89,7 +89,7 @@ class TrainTest : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] std::filesystem::path corpus() const { return folder_ / "corpus.txt"; }
-  // Trains in a run directory that is not there yet; it goes when the test ends.
+  // Trains in a new run directory, which is removed when the test ends.
   Trained train_fresh(cli::RunConfig config) {
     config.out_dir = folder_ / fmt::format("run-{}", ++runs_);
     return run_train(config);

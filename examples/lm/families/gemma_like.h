@@ -52,7 +52,7 @@ consteval WindowKeys gemma_window(std::string_view number, std::int64_t usual) {
 }
 
 // The scales of the second and third generation: scores are divided by the root of a number in the file, and capped. The
-// arguments are the caps if the file does not tell them; 0: none.
+// arguments are the default caps; 0: none.
 consteval Scales capped_scales(double attention_cap, double logit_cap) {
   auto scales = kGemmaScales;
   scales.query_scalar = "query_pre_attn_scalar";

@@ -1,5 +1,5 @@
 // Mixtral (Jiang et al. 2024), as in Hugging Face's MixtralForCausalLM: Mistral with a mixture of experts in each block. Its
-// tensor names are those of terrace's own experts. Without --experts the model is dense, which the library does not have.
+// tensor names are those of terrace's own experts. Without --experts the model is dense; the library has no such model.
 #include "llama_like.h"
 
 namespace terrace::lm {

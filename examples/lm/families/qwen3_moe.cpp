@@ -1,5 +1,5 @@
 // Qwen3's mixtures of experts (Yang et al. 2025), as in Hugging Face's Qwen3MoeForCausalLM: Qwen3 with experts in every block.
-// Without --experts the model is dense, which the library does not have.
+// Without --experts the model is dense; the library has no such model.
 #include "llama_like.h"
 
 namespace terrace::lm {

@@ -23,7 +23,7 @@ std::optional<Pattern> known_pattern(std::string_view regex);
 // between an ASCII letter and a space that is followed by another letter. Returns the last such place at or before `most`;
 // nothing if there is none.
 std::optional<std::size_t> cut_at_space(std::string_view text, std::size_t most);
-// The same for texts without such places: after a letter or number, and before a character that is none, nor a mark, nor an
+// The same for texts without such places: after a letter or number and before a character that is no letter, number, mark or
 // apostrophe, if NFC changes neither side. `accepted` may refuse a place.
 std::optional<std::size_t> cut_behind_word(std::string_view text, std::size_t most,
                                            const std::function<bool(std::size_t)>& accepted);

@@ -1,6 +1,6 @@
-// Limits the work of a template, so that an endless loop, or a text that doubles again and again, ends with an error. Charged
-// is what is done, not what comes out: a search costs the bytes that it compares, a list its items. Memory counts as used until
-// the template ends, although most of it is freed earlier.
+// Limits the work of a template, so that an endless loop, or a text that doubles again and again, ends with an error. Work is
+// charged, not results: a search costs the bytes that it compares, a list its items. Memory counts as used until the template
+// ends, although most of it is freed earlier.
 //
 // Owner: the Runtime of a rendering. Threads: one at a time. Errors: Fault.
 #pragma once
