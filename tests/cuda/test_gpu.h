@@ -2,8 +2,8 @@
 //
 //   emulated_gpu  The CUDA device over the fake runtime, whose streams run terrace's kernels through the emulated lane. So its
 //                 math is what a GPU runs: the operations of core/cuda/math with their launch geometry, and the kernels' own
-//                 sources. Matrix products go through core/cuda/math/cublas_products.cpp to a fake cuBLASLt, or are the CPU's if
-//                 its header is missing. The kernels can access all memory of the test.
+//                 sources. Matrix products go through core/cuda/math/cublas_products.cpp to a fake cuBLASLt, or are the
+//                 CPU's if its header is missing. The kernels can access all memory of the test.
 //   real_gpu      The GPU of this machine. Without one, every test of the program is skipped.
 //
 // Tensors of tests are in device memory between guard zones, as in training (tests/support/mirrored_bytes.h, kernel_case.h).

@@ -318,7 +318,7 @@ TEST_P(LayerContract, HostileGradientsStayWhereTheyAre) {
         if (each == &l && t == 2)
           for (const std::int64_t i : {0, 11, 70}) each->set_gradient(2, i, value);
         auto step = step_of(t);
-        step.gradient_scale = 0.25;  // the greatest number fits twice into a momentum
+        step.gradient_scale = 0.25;  // so that a momentum of the greatest number does not overflow
         each->update(*make(), *machine_.stream, step);
       }
     }

@@ -12,8 +12,8 @@ namespace {
 
 constexpr unsigned kBefore = 3, kAfter = 4;  // kinds of bytes
 
-// For one token: the lowest rank at which it merges with a token before it that ends with a byte of each kind, and with a token
-// after it that begins with one.
+// For one token and each kind of byte: the lowest rank of a merge with a token before it that ends with such a byte, or with a
+// token after it that begins with one.
 struct Lowest {
   std::array<std::uint32_t, kBefore> before;
   std::array<std::uint32_t, kAfter> after;

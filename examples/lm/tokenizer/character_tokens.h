@@ -26,9 +26,9 @@ class CharacterTokens {
   static unsigned after(unsigned char byte) { return byte < 0x80 ? 1U : byte < 0xe0 ? 2U : byte < 0xf0 ? 4U : 8U; }
 
   struct Tokens {
-    TokenId first : 28 = kNone;        // kNone: this character begins as its bytes
+    TokenId first : 28 = kNone;        // kNone: encoding starts with the character's bytes
     std::uint32_t not_before : 4 = 0;  // kinds of bytes after it
-    TokenId second : 28 = kNone;       // kNone: it is one token
+    TokenId second : 28 = kNone;       // kNone: the character is one token
     std::uint32_t not_after : 4 = 0;   // kinds of bytes before it
   };
 

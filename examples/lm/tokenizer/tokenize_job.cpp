@@ -216,8 +216,7 @@ void TokenizeJob::record() {
 }
 
 void TokenizeJob::finish() {
-  remove_path(state_->record_file());  // removed first, because the record would refer to a file that no longer has its
-                                       // temporary name
+  remove_path(state_->record_file());  // removed first: it refers to a file that finish() renames
   state_->writer->finish();
 }
 

@@ -216,7 +216,7 @@ Draft titled(std::string_view text, Work& work) {
   return out;
 }
 
-// As Jinja's filter does: cuts the text at the characters of begins_word() and lowers each word separately after its first
+// Like Jinja's filter `title`: cuts the text at the characters of begins_word() and lowers each word separately after its first
 // letter. So a sigma at the end of a word gets its final form.
 Draft words_titled(std::string_view text, Work& work) {
   Draft out(work);
