@@ -195,8 +195,7 @@ struct ModelFile {
   Stated<std::string_view> layers, hidden, kv_heads, ffn, positions;
   Stated<std::string_view> head_dim;    // "": hidden size divided by heads, always
   Stated<std::int64_t> usual_head_dim;  // if the file does not tell it; 0: hidden size divided by heads
-  Stated<bool> heads_divide;            // the library requires that heads divide the hidden size, even if the head width is
-                                        // given
+  Stated<bool> heads_divide;            // heads must always divide the hidden size in the library
   WindowKeys window;
   Stated<std::string_view> activation;  // key of the MLP function's name; "": always the family's
   // Keys of flags: whether the products of attention, and of the MLP, have biases; "": as in the family's tensors.

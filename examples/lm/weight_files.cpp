@@ -98,8 +98,7 @@ WeightFiles::WeightFiles(const fs::path& path) {
     add(files.front());
   std::vector<int> descriptors;
   for (const auto& file : files_) descriptors.push_back(file.descriptor());
-  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // shared by all files, because the next tensor may be in
-                                                                // another file
+  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // the next tensor may be in another file
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].attach(ahead, i);
 }
 

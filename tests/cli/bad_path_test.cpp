@@ -39,8 +39,7 @@ TEST_F(BadPath, AnOutDirThatCannotBe) {
   expect_refusal(train({"--out-dir", "file"}), 2, {"--out-dir file is a file"});
   EXPECT_EQ("mine", scratch_.read("file"));
   expect_refusal(train({"--out-dir", "file/run"}), 1, {"file/run", "Not a directory (errno 20)"});
-  expect_refusal(train({"--out-dir", "/proc/terrace"}), 1, {"/proc/terrace", "(errno 2)"});  // root may write everywhere but
-                                                                                             // here
+  expect_refusal(train({"--out-dir", "/proc/terrace"}), 1, {"/proc/terrace", "(errno 2)"});  // root may write elsewhere
   expect_refusal(train({"--resume", "nowhere"}), 2, {"--resume nowhere", "no run"});
 }
 

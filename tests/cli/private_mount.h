@@ -42,7 +42,7 @@ class PrivateMount {
   bool mount_image(const std::filesystem::path& image) {
     return mounted_ = shell("mount -o loop '" + image.string() + "' '" + at_.string() + "'");
   }
-  // Programs that still use it continue; it is only hidden: a failed drive may be busy for a long time.
+  // Hides the mount at once. Programs that still use it continue, because a failed drive may be busy for a long time.
   bool detach() {
     mounted_ = !note(::umount2(at_.c_str(), MNT_DETACH));
     return !mounted_;

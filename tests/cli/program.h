@@ -36,8 +36,7 @@ struct Outcome {
 
   [[nodiscard]] std::vector<std::string> lines() const;                // of `out`
   [[nodiscard]] std::string last_line() const;                         // of `out`
-  [[nodiscard]] std::size_t warnings(const std::string& about) const;  // lines of `err` that begin with "warning:" and contain
-                                                                       // `about`
+  [[nodiscard]] std::size_t warnings(const std::string& about) const;  // lines of `err` with "warning:" and `about`
 };
 
 class Child {

@@ -218,8 +218,7 @@ TEST_F(Residency, FullHostWithoutDiskRefusesButFreeCopiesStillGo) {
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::host, compute(1));
   use(c, Access::overwrite, Tier::device, compute(2));  // older, but the only copy
   use(a, Access::read, Tier::device, compute(3));
-  use(d, Access::overwrite, Tier::device, compute(4));  // c replaces a's second copy on the host, or a's device copy is
-                                                        // dropped: nothing is lost
+  use(d, Access::overwrite, Tier::device, compute(4));  // c replaces a's host copy, or a's device copy is dropped
   for (const auto x : {a, b, c, d}) EXPECT_NE(where(x), "");
   try {
     use(e, Access::overwrite, Tier::device, compute(5));

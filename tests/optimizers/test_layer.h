@@ -36,8 +36,7 @@ class TestLayer {
   }
 
   std::vector<UpdateTensor> tensors;
-  std::function<void(LayerUpdate&, std::vector<Stored>& packed)> spoil = {};  // called just before the optimizer gets the
-                                                                              // update
+  std::function<void(LayerUpdate&, std::vector<Stored>& packed)> spoil = {};  // called just before an update
 
   void update(const Optimizer& optimizer, Stream& stream, const UpdateStep& step) {
     std::vector<Scratch> scratches;

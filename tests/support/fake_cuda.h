@@ -74,8 +74,7 @@ class FakeCuda final : public CudaRuntime {
     std::size_t shared_bytes = 227 * kKiB;  // per block
     std::byte poison{0xcb};
     bool apart = true;              // false: the host may access device memory
-    bool stops_at_a_race = false;   // true: a race is sticky like a fault of a kernel, so that nothing computes with missing
-                                    // data
+    bool stops_at_a_race = false;   // true: a race is sticky, like a fault of a kernel
     bool pageable_copies = false;   // true: copies from and to unregistered memory are allowed
     std::uint64_t jitter_seed = 0;  // if not 0, operations and copying calls take up to 100 µs longer
     std::uint64_t lazy_seed = 0;    // not 0: the runtime is lazy
@@ -135,7 +134,7 @@ class FakeCuda final : public CudaRuntime {
   [[nodiscard]] bool pointer_is_of_device(const void* data);  // CUDA's answer, for a thread with a device
   // The address at which operations find the bytes of a device address; other addresses are returned unchanged.
   [[nodiscard]] std::byte* reach(const void* data) const;
-  // Reports that the host uses these bytes until the returned object is destroyed, which must happen before this runtime is.
+  // Reports that the host uses these bytes until the returned object is destroyed; this runtime must outlive it.
   [[nodiscard]] std::shared_ptr<void> host_uses(Touched touched);
 
   int device_count(int* count) override;
@@ -180,8 +179,7 @@ class FakeCuda final : public CudaRuntime {
   void enqueue(FakeStream& stream, Touched touched, std::function<void()> run);
   bool begin_operation();
   void look_for_races(const FakeStream* stream, const Touched& touched);
-  void allow(FakeStream& stream, std::uint64_t operations);    // allows a lazy stream to run this many operations, counted from
-                                                               // its first
+  void allow(FakeStream& stream, std::uint64_t operations);    // total that a lazy stream may run
   void observe(FakeStream& stream, std::uint64_t operations);  // the host knows that this many have ended
   void pause(Lock& lock);
   void run(FakeStream& stream);

@@ -71,8 +71,7 @@ class FakeNccl final : public NcclLibrary {
   std::atomic<bool> aborts_{false};
   std::uint64_t lose_from_ = ~0ULL;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> batches_;  // kept to the end, because a failing stream drops operations that have not
-                                                // begun
+  std::vector<std::shared_ptr<void>> batches_;  // kept, because a failing stream drops operations
 };
 
 // The fold on a GPU's stream, computed by the host's fold().

@@ -26,8 +26,7 @@
 
 namespace terrace::lm {
 
-inline constexpr std::string_view kAnswering = "assistant";  // the role whose messages are learned unless they are marked
-                                                             // otherwise
+inline constexpr std::string_view kAnswering = "assistant";  // the role whose messages are learned by default
 
 struct Message {
   std::string role, content;

@@ -193,8 +193,7 @@ class SentencePieceModel final : public TokenizerModel {
   Processor beginning_, continuing_;  // for the beginning of a text, and for its continuation
   std::size_t pieces_ = 0;
   bool prefixed_ = false, may_cut_ = false, added_join_cuts_ = false, added_strip_left_ = false;
-  mutable std::once_flag neighbours_known_;  // guards the next three members, which are only needed for texts without spaces
-                                             // between words
+  mutable std::once_flag neighbours_known_;  // guards the next three, for texts without spaces
   mutable std::unordered_set<std::uint64_t> neighbours_;
   mutable std::unordered_set<std::uint32_t> known_;
   mutable bool needs_known_ = false;

@@ -11,8 +11,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kDeepest = 64;
-constexpr std::size_t kMostKeys = 4096;  // in an object other than the vocabulary: each new key is compared with all previous
-                                         // ones
+constexpr std::size_t kMostKeys = 4096;  // of objects other than the vocabulary: finding a key is linear
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(why, Exit::corrupt); }
 

@@ -62,8 +62,7 @@ Beside read_beside(const std::filesystem::path& folder, const Json& file, const 
     return out;
   }
   const ConfigObject map(folder, "special_tokens_map.json"), added(folder, "added_tokens.json");
-  for (const auto& [key, value] : map.object().items()) {  // it overrides the configuration, except for lists and the model's
-                                                           // own names
+  for (const auto& [key, value] : map.object().items()) {  // overrides the configuration, with exceptions
     const bool is_own = key.ends_with("_token") && std::ranges::find(kNames, key) == kNames.end();
     const bool is_older = key == kOlderFurther && (names.contains(kFurther) || names.contains(key));
     if (key != kFurther && !is_older && !(is_own && names.contains(key) && names[key].is_string())) names[key] = value;
@@ -109,8 +108,7 @@ std::vector<AddedToken> wanted(Beside beside, const std::vector<AddedToken>& kno
     listed.insert(token.content);
     out.push_back(std::move(token));
   }
-  for (auto* const list : {&beside.named, &beside.further})  // if several have the same text, the last one decides how it is
-                                                             // found
+  for (auto* const list : {&beside.named, &beside.further})  // of several equal texts the last one counts
     for (auto& token : *list) {
       if (list == &beside.named) named.insert(token.content);
       if (!in_file.contains(token.content) && !listed.contains(token.content) && taken.insert(flags_and_content(token)).second)

@@ -61,7 +61,7 @@ class DataStream {
 };
 
 bool is_packed(const std::filesystem::path& file);
-bool begins_packed(std::string_view bytes);  // the first bytes of what gzip or zstd writes
+bool begins_packed(std::string_view bytes);  // true for the first bytes of a gzip or zstd file
 // "chat.jsonl.gz" → "chat.jsonl": removes the ending of a packed file.
 std::filesystem::path name_of_content(const std::filesystem::path& file);
 

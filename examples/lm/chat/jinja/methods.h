@@ -11,8 +11,7 @@
 
 namespace terrace::lm::jinja {
 
-std::optional<Value> method_of(const Value& of, std::string_view name, Runtime& runtime);  // bound to `of`; nothing: no such
-                                                                                           // method
+std::optional<Value> method_of(const Value& of, std::string_view name, Runtime& runtime);  // bound to `of`; nothing if unknown
 bool is_loop_attribute(std::string_view name);
 // str.replace(); `most` −1: all occurrences.
 Draft replaced(std::string_view text, std::string_view old, std::string_view by, std::int64_t most, Work& work);

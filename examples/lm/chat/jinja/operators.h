@@ -21,6 +21,5 @@ void append_escaped(Draft& out, std::string_view text);  // & < > ' " as in HTML
 Value attribute_of(const Value& of, const Value& name, Runtime& runtime);  // `name` is a text
 Value item_of(const Value& of, const Value& key, Runtime& runtime);
 Value slice_of(const Value& of, const Value& start, const Value& stop, const Value& step, Runtime& runtime);  // None: absent
-                                                                                                              // bound
 
 }  // namespace terrace::lm::jinja

@@ -154,8 +154,7 @@ struct LoopState {
 Value undefined(std::string why);
 Value text_value(std::string text, bool markup = false);
 Value list_value(Values items, bool tuple = false);  // Fault if it is nested too deeply
-Value dict_value(std::vector<Pair> pairs);  // if keys are equal, the last value counts, at the first one's place; keys are
-                                            // hashable
+Value dict_value(std::vector<Pair> pairs);           // of equal keys, the last value is kept at the first place
 Value large_integer(std::string digits);
 
 // The state of one rendering: the remaining work, the depth, the namespaces, and the time.

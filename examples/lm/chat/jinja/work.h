@@ -21,8 +21,7 @@ inline constexpr std::uint64_t kBytesOfAStep = 64;                    // read or
 inline constexpr std::size_t kMostTextBytes = std::size_t{64} << 20;  // of one text; conversation lines have the same limit
 inline constexpr std::size_t kMostBytes = std::size_t{256} << 20;     // of all texts, lists and other parts of values
 inline constexpr int kMostNesting = 200;                              // of expressions, statements and values
-inline constexpr int kMostDepth = 400;                                // of the evaluation: calls of macros and the statements
-                                                                      // in them
+inline constexpr int kMostDepth = 400;                                // of the evaluation: macro calls and statements
 inline constexpr std::int64_t kMostOfRange = 100'000;                 // as in Jinja's sandbox
 inline constexpr std::size_t kBytesOfAnObject = 128;                  // a list, a text or a function, without its contents
 inline constexpr std::size_t kBytesOfAName = 160;  // a variable with its value, in a list that may be half empty
