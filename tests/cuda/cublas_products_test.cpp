@@ -88,7 +88,7 @@ TEST_F(CublasProductsTest, AnEmptySumIsTheBias) {
   }
 }
 
-// An algorithm for aligned operands must not get others; the error names the product.
+// An algorithm for aligned operands must not receive unaligned ones; the error names the product.
 TEST_F(CublasProductsTest, OperandsThatTheirAlgorithmCannotReadAreRefused) {
   make();
   const auto a = filled(DType::bf16, {16, 32}), b = filled(DType::bf16, {32, 24}), off = filled(DType::bf16, {32, 24}, 1);

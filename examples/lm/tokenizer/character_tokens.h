@@ -27,9 +27,9 @@ class CharacterTokens {
 
   struct Tokens {
     TokenId first : 28 = kNone;        // kNone: encoding starts with the character's bytes
-    std::uint32_t not_before : 4 = 0;  // kinds of bytes after it
+    std::uint32_t not_before : 4 = 0;  // not valid before these kinds of bytes
     TokenId second : 28 = kNone;       // kNone: the character is one token
-    std::uint32_t not_after : 4 = 0;   // kinds of bytes before it
+    std::uint32_t not_after : 4 = 0;   // not valid after these kinds of bytes
   };
 
   struct KnownMerge {
