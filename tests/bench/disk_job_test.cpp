@@ -1,5 +1,5 @@
-// What is promised: every block is moved exactly once, whatever the shape; what the file holds afterwards is known to the byte;
-// and a byte that somebody else changed is found, by an error that ends the pass with nothing in flight.
+// Every block is moved exactly once, whatever the shape; the content of the file is then known to the byte; and a byte that
+// another program changed is found, by an error that ends the pass with nothing in flight.
 #include <terrace/bench/disk/disk_job.h>
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ class DiskJobTest : public testing::TestWithParam<const char*> {
     EXPECT_EQ(GetParam(), job.engine_name());
     return run;
   }
-  // One byte, behind the benchmark's back; a page, because the descriptor may be one for direct I/O.
+  // Changes one byte without the benchmark's knowledge; writes a whole page, because the descriptor may use direct I/O.
   void flip(std::uint64_t at) const {
     const auto page = at / kPageBytes * kPageBytes;
     const auto slab = memory_->allocate(kPageBytes);
@@ -76,7 +76,7 @@ TEST_P(DiskJobTest, EveryShapeMovesEveryBlockOnce) {
       EXPECT_EQ(kFileBytes / shape.block_bytes * shape.block_bytes, run.bytes);
       EXPECT_EQ(run.blocks, run.latencies_ns.size());
       EXPECT_GT(run.seconds, 0);
-      // Who was written, and who was not.
+      // Written blocks have the new generation, all others the old one.
       const auto pages = shape.block_bytes / kPageBytes;
       for (std::uint64_t p = 0; p < run.bytes / kPageBytes; ++p) {
         const bool written = op == DiskOp::write || (op == DiskOp::mixed && p / pages % 2 == 1);
@@ -102,7 +102,7 @@ TEST_P(DiskJobTest, AFlippedByteIsFoundByTheWholeCheck) {
 
 TEST_P(DiskJobTest, ALostWriteIsFoundWhileTheClockRuns) {
   pass(DiskOp::write, DiskCheck::one_stamp, kWhole);
-  for (auto& generation : content_.generations) ++generation;  // as if a later write had never come to the disk
+  for (auto& generation : content_.generations) ++generation;  // as if a later write had never reached the disk
   EXPECT_THROW(pass(DiskOp::randread, DiskCheck::one_stamp, kWhole), Error);
 }
 

@@ -1,5 +1,4 @@
-// What is promised: a sweep tries only what makes sense and recommends the cheapest of the fastest; what is printed to paste is
-// the same job.
+// A sweep tries only useful settings and recommends the cheapest of the fastest ones; the printed job is the same job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

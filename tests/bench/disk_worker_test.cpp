@@ -1,5 +1,4 @@
-// What is promised: whatever a disk does wrong, a worker ends with nothing in flight, and says what it was; and a stop ends it
-// early.
+// Whatever fault a disk has, a worker ends with nothing in flight and reports the fault; a stop ends it early.
 #include <terrace/bench/disk/disk_worker.h>
 
 #include <gmock/gmock.h>
@@ -20,7 +19,7 @@ using What = SimulatedFault::What;
 constexpr std::uint64_t kBlockBytes = 64 * kKiB, kBlocks = 40, kSeed = 9;
 constexpr std::uint32_t kDepth = 5;
 
-// Asks for a stop once so many requests were submitted.
+// Requests a stop after a given number of submitted requests.
 class StoppingEngine final : public IoEngine {
  public:
   StoppingEngine(std::unique_ptr<IoEngine> inner, std::atomic<bool>& stop, std::size_t after)
@@ -125,7 +124,7 @@ TEST_F(DiskWorkerTest, AStopEndsItEarlyWithNothingInFlight) {
   const auto ended = run(DiskOp::randread, {}, 3 * kDepth);
   EXPECT_GE(ended, 3 * kDepth);
   EXPECT_LT(ended, kBlocks);
-  // What was and what was not written is known all the same.
+  // It is still known which blocks were written.
   EXPECT_LT(run(DiskOp::mixed, {}, 3 * kDepth), kBlocks);
   EXPECT_EQ(kBlocks, run(DiskOp::read, {}));
 }

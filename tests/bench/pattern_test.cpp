@@ -1,5 +1,5 @@
-// What is promised: one flipped bit anywhere, a page of another place and a page of an earlier generation are found, and
-// nothing that is right is called wrong.
+// A single flipped bit, a page from another place and a page of an earlier generation are found, and correct content is
+// accepted.
 #include <terrace/bench/disk/pattern.h>
 
 #include <gmock/gmock.h>
@@ -96,7 +96,7 @@ TEST_F(PatternTest, AnotherSeedIsAnotherPattern) {
 }
 
 TEST_F(PatternTest, PagesDiffer) {
-  // A disk that stores equal pages once must not look faster than it is.
+  // A disk that deduplicates equal pages must not look faster than it is.
   std::vector<std::byte> all(2 * kPatternBytes);
   pattern_.fill(all, 0);
   pattern_.stamp(all, 0, 1);

@@ -1,5 +1,5 @@
-// What the pipeline's bench measures is the order that it names: every rank computes its tasks in their order, and what the
-// simulator of all ranks carries out are the very operations of the run, lane by lane.
+// The pipeline benchmark measures the order that it names: every rank computes its tasks in that order, and the simulator of
+// all ranks performs the same operations as the run, lane by lane.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class PipelineRanks : public testing::TestWithParam<const char*> {
   const std::filesystem::path folder_ = fmt::format("pipeline-ranks-test-{}", GetParam());
 };
 
-// By lane, the names of what began at a time.
+// The names of the operations that began at or after `ns`, by lane.
 std::map<std::string, std::vector<std::string>> names_from(const Trace& trace, std::int64_t ns) {
   std::map<std::string, std::vector<std::string>> names;
   for (const auto& span : trace.spans())
@@ -36,7 +36,7 @@ std::map<std::string, std::vector<std::string>> names_from(const Trace& trace, s
   return names;
 }
 
-// Of a stage's own layer: the first and the last layer of the model take no time, and are not looked at.
+// Actions of a stage's own layer only: the first and the last layer of the model take no time.
 std::vector<std::string> tasks_as_actions(const pipeline::Schedule& s, std::uint32_t rank) {
   const std::map<pipeline::Work, Op> ops{{pipeline::Work::forward, Op::forward},
                                          {pipeline::Work::backward, Op::backward},
@@ -62,7 +62,8 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
   for (const auto& rank : all) plans.push_back(rank.plan);
   const auto times = simulate_ranks(plans, model, [&](const StepMap&) { return std::make_unique<PacedCosts>(stages, costs); },
                                     run.profile, {.steps = 3, .traces = &simulated});
-  // Places are taken again in the order of the program, so a message may wait for a task that its order does not name.
+  // Activation memory is reused in program order, so a message may wait for a task that the schedule alone does not make it
+  // wait for.
   const auto alone = pipeline::simulate(p.schedule, costs);
   EXPECT_GE(times.step_s.back(), alone.makespan - 1e-9);
   EXPECT_LE(times.step_s.back(), alone.makespan * 1.2);
@@ -70,7 +71,7 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
   for (std::uint32_t r = 0; r < ranks_; ++r) {
     SCOPED_TRACE(fmt::format("rank {}", r));
     EXPECT_EQ(all[r].results.back().live.activations, alone.peak_live[r]);
-    // Every rank is in the last step when all of them have ended the one before.
+    // All ranks are in the last step once all of them have ended the step before.
     const auto measured = names_from(real[r], all[r].ended_ns[1]);
     std::vector<std::string> computed;
     for (const auto& name : measured.at("compute")) {
@@ -79,7 +80,7 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
       if (paced && (name.starts_with("forward") || name.starts_with("backward"))) computed.push_back(name);
     }
     EXPECT_EQ(computed, tasks_as_actions(p.schedule, r));
-    // Lanes of messages are one row of a trace, whose order is that of their ends.
+    // The lanes of messages are one row of a trace, sorted by their ends.
     auto expected = names_from(simulated[r], 0), seen = measured;
     std::ranges::sort(expected["message"]);
     std::ranges::sort(seen["message"]);

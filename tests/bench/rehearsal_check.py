@@ -10,9 +10,9 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench/gpu"))
 import main as acceptance  # noqa: E402
 
-# What a machine without PyTorch and NVIDIA's tools has no use for; all else must be done.
+# Skipped on a machine without PyTorch and NVIDIA's tools; everything else must be done.
 SKIPPED = {"matrix peak, 10 s": "PyTorch", "sanitizer": "compute-sanitizer"}
-# What was done to the test programs of the second folder, as its record must tell it.
+# Faults planted in the test programs of the second folder, as its record must report them.
 PLANTED = {"gpu_math_test": ("error", "ended with 3"), "gpu_kernels_test": ("error", "ended at its deadline"),
            "gpu_layers_test": ("missing", "is not in")}
 wrong = []

@@ -1,5 +1,5 @@
-// What is promised: a replay counts what a cache of that size does, Belady's policy never reads more than any other order of
-// evictions could, and a trace survives being written and read.
+// A replay counts what a cache of that size does, Belady's policy never reads more than any other eviction order, and a trace
+// can be written and read back.
 #include <terrace/bench/disk/residency_bench.h>
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ TEST(AccessTrace, NonsenseIsRefusedWithItsLine) {
   }
 }
 
-// By hand, with room for two of three chunks in a circle: least recently used never hits, Belady hits every other time.
+// By hand: three chunks in a circle with space for two. LRU never hits, Belady hits every other time.
 TEST(Replay, ACircleIsLrusWorstCase) {
   const auto trace = trace_of("abcabc");
   const auto lru = replay(trace, Tier::device, 200, "lru"), belady = replay(trace, Tier::device, 200, "belady");
@@ -88,7 +88,7 @@ TEST(Replay, AnActionThatNeedsMoreThanAllDoesNotFit) {
   }
 }
 
-// The fewest misses of any evictions at all, by trying every set of resident chunks.
+// The fewest misses of any eviction order, found by trying every set of resident chunks.
 std::uint64_t fewest_misses(const std::string& chunks, std::size_t room) {
   std::map<std::set<char>, std::uint64_t> states{{{}, 0}};
   for (const char c : chunks) {

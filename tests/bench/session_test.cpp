@@ -1,4 +1,4 @@
-// What is promised: with --json one object and nothing else; failures decide the exit code; a table's header is printed once.
+// With --json the output is exactly one object; failures decide the exit code; a table's header is printed once.
 #include <terrace/bench/session.h>
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// A file in memory, and its text.
+// A file in memory.
 class Text {
  public:
   Text() : file_(open_memstream(&data_, &size_)) {}

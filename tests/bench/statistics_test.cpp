@@ -1,4 +1,4 @@
-// What is promised: medians, spreads and percentiles are those of the textbook, whatever was measured.
+// Medians, spreads and percentiles follow the textbook for any measurements.
 #include <terrace/bench/statistics.h>
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ TEST(Statistics, SpreadIsTheRangeOverTheMedian) {
 
 TEST(Statistics, PercentilesOfAHundredAreTheirRanks) {
   std::vector<std::uint64_t> values(100);
-  for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = 100 - i;  // 1 … 100, backwards
+  for (std::uint64_t i = 0; i < values.size(); ++i) values[i] = 100 - i;  // 1 … 100 in descending order
   const Percentiles p(values);
   EXPECT_EQ(50U, p.at(0.5));
   EXPECT_EQ(99U, p.at(0.99));
@@ -36,7 +36,7 @@ TEST(Statistics, PercentilesOfAHundredAreTheirRanks) {
   EXPECT_EQ(1U, p.at(1e-9));
 }
 
-// The definition itself, by counting: the least value that at least the fraction of all do not exceed.
+// The definition, by counting: the least value that is not exceeded by at least this fraction of all values.
 std::uint64_t by_counting(const std::vector<std::uint64_t>& values, int per_mille) {
   auto sorted = values;
   std::ranges::sort(sorted);

@@ -1,4 +1,4 @@
-// What is promised: the loops that stand for a limit really move what they are counted for, and change what an update changes.
+// The loops that measure a limit move exactly the bytes that are counted, and change what an update changes.
 #include <terrace/bench/compute/stream_kernels.h>
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ constexpr std::size_t kCount = 4096, kBegin = 256;
 
 class Stream : public testing::Test {
  protected:
-  Stream() : floats_(4, std::vector<float>(2 * kCount)), in_(2 * kCount, 0x3F80), out_(2 * kCount) {  // a bf16 one
+  Stream() : floats_(4, std::vector<float>(2 * kCount)), in_(2 * kCount, 0x3F80), out_(2 * kCount) {  // 0x3F80: 1 in bf16
     for (std::size_t a = 0; a < 4; ++a)
       for (std::size_t i = 0; i < 2 * kCount; ++i) floats_[a][i] = 0.001F * static_cast<float>(1 + a * 3 + i % 7);
   }
@@ -28,7 +28,7 @@ class Stream : public testing::Test {
             .half_in = in_.data(),
             .half_out = out_.data()};
   }
-  // Every element of [kBegin, kBegin + kCount), and no other.
+  // Compares the elements in [kBegin, kBegin + kCount) with `expected`; all others must be unchanged.
   template <class Expected>
   void expect(std::size_t array, const std::vector<std::vector<float>>& before, const Expected& expected) const {
     for (std::size_t i = 0; i < 2 * kCount; ++i) {

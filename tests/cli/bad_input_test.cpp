@@ -1,5 +1,4 @@
-// What is promised: input that makes no sense ends with exit 2 and a message that names it and says how to mend it, before any
-// folder is touched.
+// Invalid input exits with 2 and a message that names it and says how to correct it, before any folder is touched.
 #include <sys/stat.h>
 
 #include "cli_test.h"
@@ -192,14 +191,14 @@ TEST_F(BadInput, DivergenceIsNamedAndNotCommitted) {
   expect_refusal(outcome, 1, {"training diverged at step", "lower --lr or --grad-clip,"});
   EXPECT_EQ(std::string::npos, outcome.err.find("-nan")) << outcome.described;
   expect_refusal(train({"--lr", "1e14", "--grad-clip", "0", "--out-dir", "unclipped"}), 1, {"lower --lr, give --grad-clip 1,"});
-  // Whatever was committed before is whole.
+  // Anything committed before is intact.
   if (outcome.err.find("the last commit is intact") != std::string::npos)
     EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
   else
     EXPECT_THAT(outcome.err, HasSubstr("nothing was committed"));
 }
 
-// The last update has no step behind it whose loss would tell.
+// The last update is not followed by a step whose loss would show the damage.
 TEST_F(BadInput, WeightsThatTheLastUpdateRuinedAreNotCommitted) {
   const Words one{"--lr", "1e14", "--warmup", "0", "--steps", "1"};
   expect_refusal(train(one), 1,

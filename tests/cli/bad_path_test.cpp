@@ -1,5 +1,5 @@
-// What is promised: a path that cannot serve is refused by name, with the reason and the way out; nothing that was there is
-// overwritten, and a start that failed does not have to be cleaned up after.
+// An unusable path is refused by name, with the reason and a remedy; existing files are not overwritten, and a failed start
+// leaves nothing to clean up.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
@@ -39,7 +39,7 @@ TEST_F(BadPath, AnOutDirThatCannotBe) {
   expect_refusal(train({"--out-dir", "file"}), 2, {"--out-dir file is a file"});
   EXPECT_EQ("mine", scratch_.read("file"));
   expect_refusal(train({"--out-dir", "file/run"}), 1, {"file/run", "Not a directory (errno 20)"});
-  expect_refusal(train({"--out-dir", "/proc/terrace"}), 1, {"/proc/terrace", "(errno 2)"});  // root may write all but this
+  expect_refusal(train({"--out-dir", "/proc/terrace"}), 1, {"/proc/terrace", "(errno 2)"});  // root may write elsewhere
   expect_refusal(train({"--resume", "nowhere"}), 2, {"--resume nowhere", "no run"});
 }
 
@@ -58,7 +58,7 @@ TEST_F(BadPath, AnNvmePathThatCannotBe) {
     expect_refusal(train({"--nvme-path", "disk", "--nvme-path", again}), 2, {"disk", "is given more than once"});
   expect_refusal(train({"--nvme-path", "/proc"}), 1, {"/proc/terrace-", "could not be made", "give a writable folder"});
   expect_refusal(train({"--nvme-path", "file/disk"}), 1, {"file/disk", "Not a directory (errno 20)"});
-  // The same run directory serves at once, without --resume, when the path is mended.
+  // Once the path is corrected, the same run directory works immediately, without --resume.
   const auto mended = train({"--nvme-path", "disk"});
   EXPECT_EQ(0, mended.exit) << mended.described;
 }
@@ -78,7 +78,7 @@ TEST_F(BadPath, APathThatCannotBeLookedInto) {
   fs::permissions(at("closed"), fs::perms::none);
   const auto as_user = [&](const Words& words) {
     auto restricted = launch(words);
-    restricted.in_child = [] {  // root may do all but for these
+    restricted.in_child = [] {  // without this, root may do everything
       for (const int right : {CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH})
         if (::geteuid() == 0 && ::prctl(PR_CAPBSET_DROP, right, 0, 0, 0) != 0) ::_exit(kNotPermitted);
     };
@@ -115,12 +115,12 @@ TEST_F(BadPath, MemoryAsNvmePathIsWarnedOfAndWorks) {
   const ScratchFolder memory("/dev/shm");
   const auto offloaded = train(with(kSmall, {"--nvme-path", memory.path().string()}));
   ASSERT_EQ(0, offloaded.exit) << offloaded.described;
-  // Where a kernel refuses direct I/O on tmpfs, that is a second warning, about the page cache.
+  // If the kernel refuses direct I/O on tmpfs, there is a second warning, about the page cache.
   EXPECT_EQ(1U, offloaded.warnings("is not on a disk but in memory; give a directory on the disk")) << offloaded.described;
   EXPECT_EQ(weights_of(train({"--out-dir", "resident"})), weights_of(offloaded));
 }
 
-// Where direct I/O is direct only without it.
+// Direct I/O only bypasses the page cache if the file has no copy-on-write.
 TEST_F(BadPath, OnBtrfsAStoreHasNoCopyOnWrite) {
   fs::create_directory(at("disk"));
   PrivateMount mount(at("disk"));
@@ -129,7 +129,7 @@ TEST_F(BadPath, OnBtrfsAStoreHasNoCopyOnWrite) {
   ASSERT_EQ(0, offloaded.exit) << offloaded.described;
   EXPECT_EQ(0U, offloaded.warnings("copy-on-write")) << offloaded.described;
   const auto data = fs::directory_iterator(at("disk"))->path() / "data";
-  constexpr unsigned long kGetFlags = _IOR('f', 1, long);  // of linux/fs.h, which sys/mount.h contradicts
+  constexpr unsigned long kGetFlags = _IOR('f', 1, long);  // from linux/fs.h, which conflicts with sys/mount.h
   constexpr unsigned kNoCopyOnWrite = 0x00800000;
   unsigned flags = 0;
   const int file = ::open(data.c_str(), O_RDONLY);
@@ -137,7 +137,7 @@ TEST_F(BadPath, OnBtrfsAStoreHasNoCopyOnWrite) {
   ::close(file);
   EXPECT_NE(0U, flags & kNoCopyOnWrite);
   EXPECT_THAT(terrace({"doctor", "--nvme-path", "disk"}).out, HasSubstr("a store switches copy-on-write off for its files"));
-  // As a version before left it: a file that is not empty keeps it.
+  // As an earlier version left it: a file that is not empty keeps copy-on-write.
   fs::rename(data, data.string() + ".cow");
   fs::copy_file(data.string() + ".cow", data);
   fs::remove(data.string() + ".cow");
@@ -183,7 +183,7 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
   expect_refusal(from("good.safetensors", {"--hidden", "32"}), 2, {"good.safetensors", "[256, 64]", "[256, 32]"});
   expect_refusal(from("good.safetensors", {"--layers", "3"}), 2, {"good.safetensors", "layers.2"});
   expect_refusal(from("good.safetensors", {"--model", "gpt2"}), 2, {"good.safetensors", "wte.weight"});
-  auto integers = bytes;  // as long as numbers, but none
+  auto integers = bytes;  // same size as the numbers, but not floats
   const auto type = integers.find("F32");
   ASSERT_NE(std::string::npos, type);
   integers.replace(type, 3, "I32");
@@ -197,7 +197,7 @@ TEST_F(BadPath, FirstWeightsThatAreNotThisModels) {
                  {"the model does not have 9 of its tensors: \"model.layers.1.", "--layers"});
   EXPECT_FALSE(fs::exists(at("shorter")));
 
-  // Of a file with more positions, the first ones are used.
+  // If a file has more positions than the model, the first ones are used.
   const Words gpt2{"--model", "gpt2", "--lr", "1e-30", "--min-lr", "1e-30", "--steps", "1", "--weight-decay", "0"};
   ASSERT_EQ(0, train(gpt2 + Words{"--out-dir", "gpt2", "--save", "gpt2.safetensors"}).exit);
   const auto cut = train(

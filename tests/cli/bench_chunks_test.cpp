@@ -1,4 +1,4 @@
-// What is promised of `terrace bench chunks`, `stream` and `pipeline`: all sides' figures and their ratio, and nothing left on
+// `terrace bench chunks`, `stream` and `pipeline`: they print the figures of all sides and their ratio, and leave nothing on
 // the disk.
 #include <unistd.h>
 
@@ -25,7 +25,7 @@ class BenchChunks : public Cli {
 };
 
 TEST_F(BenchChunks, ComparesTheWholePathWithTheEngineAlone) {
-  // More chunks than the window of memory has places, so that places are taken again.
+  // More chunks than memory slots, so that slots are reused.
   const auto outcome = terrace(words({"--size", "288MiB", "--chunk-size", "4MiB", "--json"}));
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   const auto results = nlohmann::json::parse(outcome.out).at("results");
@@ -41,7 +41,7 @@ TEST_F(BenchChunks, ComparesTheWholePathWithTheEngineAlone) {
 }
 
 TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
-  // More groups than the window has places for.
+  // More groups than memory slots.
   const auto outcome = terrace({"bench", "stream", "disk", "--runs", "3", "--params", "7000000", "--chunk-size", "4MiB",
                                 "--depth", "3", "--threads", "1", "--json"});
   ASSERT_EQ(0, outcome.exit) << outcome.described;
@@ -54,18 +54,18 @@ TEST_F(BenchChunks, StreamedUpdatesStandBesideTheirLimits) {
   expect_refusal(terrace({"bench", "stream", "disk", "--chunk-size", "5MiB"}), 2, {"--chunk-size", "multiple of 4 MiB"});
 }
 
-// Writes wait for updates, and updates for reads: a read that fails must not leave them waiting.
+// Writes wait for updates, and updates for reads: a failed read must not leave them waiting.
 TEST_F(BenchChunks, AReadThatFailsEndsTheStream) {
   Child child(launch({"bench", "stream", "disk", "--runs", "10000", "--params", "7000000", "--chunk-size", "4MiB"}));
   std::error_code none;
-  const auto moves = [&] {  // its store is whole and has a thread
+  const auto moves = [&] {  // its store is complete and a thread is working
     for (const auto& task : std::filesystem::directory_iterator(child.proc() / "task", none)) {
       std::string name;
       if (std::getline(std::ifstream(task.path() / "comm"), name) && name == "disk lanes") return true;
     }
     return false;
   };
-  const auto cut = [&] {  // false: the nameless file is gone
+  const auto cut = [&] {  // false: the unnamed file is gone
     for (const auto& open : std::filesystem::directory_iterator(child.proc() / "fd", none)) {
       const auto file = std::filesystem::read_symlink(open.path(), none).string();
       if (file.find("terrace-bench.temporary/data") != std::string::npos) return ::truncate(open.path().c_str(), 4096) == 0;
@@ -78,7 +78,7 @@ TEST_F(BenchChunks, AReadThatFailsEndsTheStream) {
     return std::chrono::steady_clock::now() < patience;
   };
   while (!moves()) ASSERT_TRUE(wait()) << "it never begins";
-  while (cut()) ASSERT_TRUE(wait()) << "it goes on";  // again and again: writes make the file longer
+  while (cut()) ASSERT_TRUE(wait()) << "it goes on";  // repeated, because writes make the file longer again
   const auto outcome = child.wait();
   EXPECT_NE(0, outcome.exit) << outcome.described;
   EXPECT_NE(std::string::npos, outcome.err.find("terrace-bench.temporary/data, offset")) << outcome.described;
@@ -116,7 +116,7 @@ TEST_F(BenchChunks, BubblesStandBesideTheStepsEnd) {
   EXPECT_LT(results[1].at("simulated_step_s"), results[0].at("simulated_step_s"));
   EXPECT_EQ(1 - results[1].at("simulated_step_s").get<double>() / results[0].at("simulated_step_s").get<double>(),
             results[1].at("simulated_saved").get<double>());
-  // No run is faster than its layers, and state travels.
+  // No run is faster than its layers, and state is moved.
   for (const auto& r : results) {
     EXPECT_GE(r.at("step_s").get<double>(), r.at("order_step_s").get<double>());
     EXPECT_GT(r.at("read_bytes").get<double>(), 0);

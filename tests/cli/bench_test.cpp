@@ -1,5 +1,5 @@
-// What is promised of `terrace bench nvme`: the JSON that scripts read, nothing destroyed and nothing left behind, warnings
-// where the figures are not a disk's, and an exit code that tells.
+// `terrace bench nvme`: JSON for scripts, no data destroyed and no files left, warnings if the figures are not a disk's, and a
+// meaningful exit code.
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 class BenchNvme : public Cli {
  protected:
   BenchNvme() { fs::create_directory(at("disk")); }
-  // A job of a moment.
+  // A very short job.
   [[nodiscard]] static Words small(const Words& more = {}) { return small("3", more); }
   [[nodiscard]] static Words small(const std::string& runs, const Words& more) {
     Words words{"bench", "nvme", "disk", "--size", "4MiB", "--block-size", "256KiB", "--queue-depth", "4", "--runs", runs};
@@ -93,7 +93,7 @@ TEST_F(BenchNvme, NothingThatIsThereIsTouched) {
 
 TEST_F(BenchNvme, ABlockDeviceIsRefused) {
   const auto device = at("device").string();
-  // A number that no driver has: even if it were opened, nothing could be lost.
+  // A number without a driver: even if it were opened, no data could be lost.
   if (::mknod(device.c_str(), S_IFBLK | 0600, makedev(252, 255)) != 0) GTEST_SKIP() << "no device node can be made here";
   expect_refusal(terrace({"bench", "nvme", device}), 2, {device, "is a device", "would be destroyed"});
 }
@@ -120,7 +120,7 @@ TEST_F(BenchNvme, MoreThanTheDiskHoldsDoesNotFit) {
 TEST_F(BenchNvme, AStopPrintsWhatWasMeasuredAndLeavesNothing) {
   for (const int signal : {SIGINT, SIGTERM}) {
     Child child(launch(small("300", {"--op", "all"})));
-    child.read_lines(3);  // what is measured, the header, the reads; three more tests of 300 runs are to come
+    child.read_lines(3);  // the title, the header and the reads; three more tests of 300 runs follow
     child.send(signal);
     const auto outcome = child.wait();
     EXPECT_EQ(75, outcome.exit) << outcome.described;
@@ -166,7 +166,7 @@ TEST_F(BenchNvme, ADirectoryThatCannotBeWrittenIsAnError) {
 
 class BenchHost : public Cli {
  protected:
-  // The results of a bench that must succeed; each of them has these keys.
+  // The results of a benchmark that must succeed; each result has these keys.
   [[nodiscard]] ordered_json results(const Words& words, const std::vector<std::string>& wanted) const {
     auto all = words;
     all.insert(all.begin(), "bench");
@@ -225,7 +225,7 @@ TEST_F(BenchHost, OptimizerStandsBesideTheStream) {
     EXPECT_GT(r.at("fraction_of_stream"), 0.0);
     EXPECT_GT(r.at("params_per_s"), 0.0);
   }
-  // 4 fp32 arrays are read and 3 written: 28 bytes a parameter.
+  // 4 fp32 arrays are read and 3 written: 28 bytes per parameter.
   EXPECT_NEAR(all[0].at("gb_per_s").get<double>() * 1e9, 28 * all[0].at("params_per_s").get<double>(),
               1e-6 * all[0].at("gb_per_s").get<double>() * 1e9);
 }
@@ -240,8 +240,8 @@ TEST_F(BenchHost, OptimizersOfWholeLayersAreTimedToo) {
     EXPECT_EQ(optimizer, all[0].at("optimizer"));
     EXPECT_EQ("all-bf16", all[0].at("recipe"));
     EXPECT_GT(all[0].at("params_per_s"), 0.0);
-    // bf16 weights read and written, bf16 gradients read; LAMB's two bf16 moments, Adafactor's sums of a million elements' rows
-    // and columns.
+    // bf16 weights are read and written, bf16 gradients read; plus LAMB's two bf16 moments, or Adafactor's row and column sums
+    // of a million elements.
     EXPECT_NEAR(all[0].at("bytes_per_param").get<double>(), std::string(optimizer) == "lamb" ? 14 : 6, 0.02);
   }
 }
@@ -332,7 +332,7 @@ TEST_F(BenchHost, AModelsWeightsGoInAndOutBesideTheDisk) {
   expect_refusal(terrace(with_model({"bench", "weights", "disk", "--dtype", "fp16"})), 2, {"fp16"});
 }
 
-// What would change nothing is not taken.
+// Options without an effect are refused.
 TEST_F(BenchHost, AStepTakesNoOptionOfARun) {
   const std::pair<const char*, const char*> of_a_run[] = {{"--save", "weights.safetensors"}, {"--steps", "7"},
                                                           {"--eval-interval", "1"},          {"--on-non-finite", "skip"},

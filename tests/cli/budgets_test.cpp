@@ -1,5 +1,5 @@
-// Budgets as users give them: decimal sizes, shares of odd numbers of ranks, limits far above the need, a disk that the plan
-// does not use. They change neither what a run computes nor what it moves beside its plan.
+// Budgets as users write them: decimal sizes, shares of odd numbers of ranks, limits far above the need, a disk that the plan
+// does not use. They change neither the results of a run nor the agreement of its moves with its plan.
 #include <unistd.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace {
 
 using Budgets = Ranks;
 
-// Four layers whose state and activations fill the disk when device and host have little.
+// Four layers whose state and activations fill the disk if device and host are small.
 const Words kModel{"--layers", "4", "--batch-size", "4", "--grad-accumulation", "6"};
 
 TEST_F(Budgets, NeedNotBeWholePages) {
@@ -45,7 +45,7 @@ TEST_F(Budgets, OfAMachineMayBeDividedByThree) {
   EXPECT_EQ(steps("free"), steps("run"));
 }
 
-// The plan cuts the disk to what it needs. The run must decide as if all of it were there.
+// The plan reduces the disk to what it needs. The run must still decide as if the whole disk were there.
 TEST_F(Budgets, ADiskThatThePlanDoesNotUseChangesNothing) {
   const Words model{"--layers", "4", "--batch-size", "4",    "--optimizer",    "sgd",
                     "--steps",  "6", "--durability", "none", "--eval-batches", "0"};
@@ -84,7 +84,7 @@ TEST_F(Budgets, EachRankOfAPipelineHasTheDiskThatItNeeds) {
   EXPECT_EQ(0, run.exit) << run.described;
 }
 
-// Everything fits into the device but comes through the host, where no action of the step computes.
+// Everything fits into the device, but is moved through the host, where no action of the step computes.
 TEST_F(Budgets, APipelineThatDoesNotFitIntoTheHostIsRefused) {
   const Words pipeline{"--pp", "3", "--grad-accumulation", "6", "--update", "device"};
   const auto refused = train(pipeline + Words{"--host-memory", "1KB"});
@@ -94,8 +94,8 @@ TEST_F(Budgets, APipelineThatDoesNotFitIntoTheHostIsRefused) {
   EXPECT_EQ(0, run.exit) << run.described;
 }
 
-// The search for a value that would fit ends, though no host memory is enough: a step of another rank lacks room on its device.
-// Without prefetching, the device tier lacks room whatever the host's budget is. The search must not prefetch either.
+// The search for a suggested value ends although no host memory is enough, because a step of another rank lacks space on its
+// device. Without prefetching, the device tier lacks space with any host budget. So the search must not prefetch either.
 TEST_F(Budgets, ASuggestionIsSearchedAtTheGivenPrefetchDepth) {
   const auto refused = train({"--model",
                               "gpt2",
@@ -149,7 +149,7 @@ TEST_F(Budgets, ASuggestionIsSearchedAtTheGivenPrefetchDepth) {
   expect_refusal(refused, 3, {"host tier", "no value of --host-memory alone is enough"});
 }
 
-// A life that goes on is planned as one that begins with all its state on disk, whatever the life before had.
+// A resumed run is planned like one that begins with all state on disk, whatever its earlier tiers held.
 TEST_F(Budgets, AResumedRunThatDoesNotFitIsRefusedBeforeItBegins) {
   const Words run{"--model",
                   "gpt2",
@@ -258,7 +258,7 @@ TEST_F(Budgets, ARefusalThatNoSingleBudgetMendsIsPrinted) {
   expect_refusal(refused, 3, {"host tier", "no value of --host-memory alone is enough"});
 }
 
-// It begins with all state on disk, and so places more there than a run that begins anew.
+// It begins with all state on disk, so it uses more disk space than a run that starts fresh.
 TEST_F(Budgets, AResumedRunHasTheDiskThatItNeeds) {
   const Words model{"--layers",
                     "1",
@@ -293,7 +293,7 @@ TEST_F(Budgets, AResumedRunHasTheDiskThatItNeeds) {
   EXPECT_EQ(weights_of(whole), weights_of(rest));
 }
 
-// A cgroup with a limit of memory for one program. Needs root and a memory controller that may be used here.
+// A cgroup that limits the memory of one program. Needs root and a usable memory controller.
 class SmallCgroup {
  public:
   explicit SmallCgroup(const std::string& limit) {
@@ -319,8 +319,8 @@ class SmallCgroup {
   bool usable_ = false;
 };
 
-// The state of this model is larger than the budgets, so that all of them are used.
-// Weights that are saved are read twice, for the file and for their hash. What the second reading keeps is in the plan.
+// The state of this model is larger than the budgets, so all tiers are used. Weights that are saved are read twice, for the
+// file and for their hash. The plan includes the chunks that the second reading keeps in memory.
 TEST_F(Budgets, SavedWeightsAreReadAsPlanned) {
   const Words model{"--layers", "5",    "--batch-size", "1", "--optimizer", "adafactor",
                     "--recipe", "8bit", "--steps",      "6", "--untied"};
@@ -357,7 +357,7 @@ TEST_F(Budgets, AutoLeavesRoomForTheProgram) {
   EXPECT_EQ(0, trained.exit) << trained.described;
 }
 
-// Llama 70B on one device: few enough chunks to be planned in seconds, and still several in every layer.
+// Llama 70B on one device: large chunks, so that planning takes seconds, but still several in every layer.
 TEST_F(Budgets, AModelOf70BillionParametersIsPlanned) {
   const auto planned = terrace({"plan",
                                 "--layers",
@@ -398,14 +398,14 @@ TEST_F(Budgets, AModelOf70BillionParametersIsPlanned) {
   EXPECT_GT(chunks, 4 * 160);
 }
 
-// 43e12 parameters: the refusal comes from arithmetic, because a walk would take minutes and gigabytes.
+// 43e12 parameters: the refusal is computed directly, because a plan's walk would take minutes and gigabytes.
 TEST_F(Budgets, AModelFarTooLargeIsRefusedWithoutAWalk) {
   const auto refused = terrace({"plan", "--layers", "1000", "--hidden", "60000", "--heads", "100", "--assumed-costs",
                                 "--device-memory", "24GiB", "--host-memory", "100GiB", "--nvme-path", "disk"});
   expect_refusal(refused, 3, {"device tier", "layers.999.mlp", "--device-memory must be more than 219.4GiB"});
 }
 
-// Neither alone would help. The pair works as it is printed.
+// Neither value alone would help. The printed pair works.
 TEST_F(Budgets, ThatAreBothTooSmallAreAnsweredWithAPair) {
   const std::string before = "alone is enough: ";
   const auto refused = train(kModel + Words{"--device-memory", "200KB", "--host-memory", "200KB", "--out-dir", "none"});

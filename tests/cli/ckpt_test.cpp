@@ -1,5 +1,5 @@
-// What is promised of `terrace ckpt`: verify finds every bit that is not as it was written, wherever it lies, and all of them
-// at once; copy makes a run that goes on by itself.
+// `terrace ckpt`: verify finds every changed bit, wherever it is, and reports all of them at once; copy makes an independent
+// run.
 #include <fstream>
 #include <random>
 
@@ -75,7 +75,7 @@ TEST_F(Ckpt, VerifyTellsOfAllThatIsDamaged) {
   expect_refusal(verify(), 5, says);
 }
 
-// As a rank leaves it that dies between the others' commit and its own.
+// The state after a rank has died between the others' commit and its own.
 TEST_F(Ckpt, OfRanksTheLastCommitThatAllHaveCounts) {
   const auto with = [&](const std::string& run, const char* steps) {
     return train({"--dp", "2", "--zero", "1", "--ckpt-interval", "1", "--out-dir", run, "--steps", steps, "--resume", "auto"});
@@ -127,7 +127,7 @@ TEST_F(Ckpt, RemovesNothingButAStore) {
   EXPECT_EQ("years", scratch_.read("mine/data"));
   EXPECT_FALSE(fs::exists(at("mine/lock")));
   EXPECT_EQ(fs::perms(0755), fs::status(at("mine")).permissions());
-  // And beside a store, only the stores.
+  // Beside a store, only stores are removed.
   scratch_.write("run/run.json", whole.dump());
   const auto other = fs::path(store_).concat("-rank-notes");
   fs::create_directory(other);
@@ -164,7 +164,7 @@ TEST_F(Ckpt, ACopyIsARunOfItsOwn) {
   EXPECT_THAT(copied.out, HasSubstr("after step 4"));
   const auto verified = terrace({"ckpt", "verify", "copy"});
   EXPECT_EQ(0, verified.exit) << verified.described;
-  // What happens to one of them does not concern the other.
+  // A change of one run does not affect the other.
   ASSERT_EQ(0, terrace({"ckpt", "rm", "run"}).exit);
   const auto resumed = train({"--steps", "8", "--resume", "copy"});
   ASSERT_EQ(0, resumed.exit) << resumed.described;

@@ -18,7 +18,7 @@ json without_checksum(json object) {
 Cli::Cli() {
   std::filesystem::create_directory(at("disk"));
   scratch_.write("corpus.txt", EnglishText(kCorpusSeed).of(kCorpusBytes));
-  // The costs of a plan are assumed, because timing every layer first would be most of a tiny run.
+  // Costs of the plan are assumed, because timing every layer first would take most of a tiny run's time.
   scratch_.write("tiny.toml", R"(data = ["corpus.txt"]
 layers = 2
 hidden = 64

@@ -1,5 +1,5 @@
-// What every test of the `terrace` program shares: a scratch folder with a corpus, a model that trains in a moment, and the
-// questions that are asked of a run.
+// Shared by all tests of the `terrace` program: a scratch folder with a corpus, a model that trains very quickly, and functions
+// to inspect a run.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -35,12 +35,12 @@ inline Words operator+(Words a, const Words& b) {
 inline constexpr std::uint64_t kCorpusSeed = 7;
 inline constexpr std::size_t kCorpusBytes = 20'000;
 
-// A step as metrics.jsonl tells it: what must not depend on budgets, tiers, interruptions.
+// A step from metrics.jsonl: the values that must not depend on budgets, tiers or interruptions.
 struct Step {
   std::uint64_t step = 0;
   double loss = 0, gradient_norm = 0, rate = 0;
   std::optional<double> held_out;  // the held-out loss, if there was an evaluation after the step
-  // A run that was stopped and continued may have evaluated after another step.
+  // Held-out losses are not compared: a run that was stopped and continued may have evaluated after other steps.
   friend bool operator==(const Step& a, const Step& b) {
     return std::tie(a.step, a.loss, a.gradient_norm, a.rate) == std::tie(b.step, b.loss, b.gradient_norm, b.rate) &&
            (!a.held_out || !b.held_out || *a.held_out == *b.held_out);
@@ -66,9 +66,9 @@ class Cli : public testing::Test {
   ScratchFolder scratch_;
 };
 
-// What every refusal promises: the exit code, one "error:", a second line or clause on how to go on, nothing half said.
+// The properties of every refusal: the exit code, a single "error:", a second line or clause with a remedy, and these words.
 void expect_refusal(const Outcome& outcome, int exit, const std::vector<std::string>& said);
-// A file of a commit, and the copy beside it.
+// Removes a file of a commit and its copy.
 void remove_copies(const std::filesystem::path& file);
 // `weights xxh64 <16 hex digits>`, or the final JSON object's weights_xxh64.
 std::string weights_of(const Outcome& outcome);

@@ -1,4 +1,4 @@
-// A run on a cluster that is not here, planned as its user asks for it.
+// A plan of a run on a cluster that is not present, with a user's command line.
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -45,10 +45,10 @@ TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
   EXPECT_TRUE(json.at("fits").get<bool>());
   const auto parameters = json.at("parameters").get<double>();
   EXPECT_NEAR(parameters, 175e9, 1e9);
-  // bf16 weights, their fp32 gradients, masters and two moments, on a 1,024th each.
+  // Each rank has a 1,024th of bf16 weights, fp32 gradients, masters and two moments.
   EXPECT_NEAR(json.at("state_bytes").get<double>(), 18 * parameters / 1024, 0.02 * 18 * parameters / 1024);
   EXPECT_LE(json.at("peak_bytes").at("device").get<double>(), 32e9 * 1.074);
-  // Weights twice, gradients once: of each, what the 15 neighbours hold, and a 16th of what other nodes hold.
+  // Weights are sent twice, gradients once: in each case the parts of the 15 neighbours, and a 16th of the other nodes' parts.
   const double sent = 2 * 2 * parameters + 4 * parameters;
   EXPECT_NEAR(json.at("link_bytes").at("within").get<double>(), sent * 15 / 16, 0.02 * sent);
   EXPECT_NEAR(json.at("link_bytes").at("between").get<double>(), sent * 63 / 64 / 16, 0.02 * sent / 16);
@@ -56,7 +56,7 @@ TEST_F(ClusterPlan, A175BModelOn1024Ranks) {
   EXPECT_LT(json.at("model_flop_s").get<double>(), 7e13);
 }
 
-// The plan is for the sums that a run with these settings does.
+// A plan counts the sums that a run with these settings computes.
 TEST_F(ClusterPlan, SumsAreThoseOfTheRun) {
   const auto planned = [&](const Words& more) {
     const auto outcome = terrace(Words{"plan",
@@ -93,7 +93,7 @@ TEST_F(ClusterPlan, SumsAreThoseOfTheRun) {
   EXPECT_EQ(order(canonical), "ranks");
   const auto between = [](const nlohmann::json& plan) { return plan.at("link_bytes").at("between").get<double>(); };
   const auto seconds = [](const nlohmann::json& plan) { return plan.at("communication").at("seconds").get<double>(); };
-  // Gradients cross a node's link once a rank instead of once, gathered weights once.
+  // By ranks, gradients cross a node's link once per rank instead of once per node; gathered weights cross once in any case.
   EXPECT_GT(between(by_rank), 1.5 * between(by_machine));
   EXPECT_DOUBLE_EQ(between(by_rank), between(canonical));
   EXPECT_GT(seconds(by_rank), seconds(by_machine));
@@ -104,7 +104,8 @@ TEST_F(ClusterPlan, SumsAreThoseOfTheRun) {
                  {"links.sums", "--sum-order", "--canonical-reduction"});
 }
 
-// Two ranks, one micro-batch, layer by layer: the activation crosses once, and its gradient comes back, while no rank computes.
+// Two ranks, one micro-batch, layer by layer: the activation crosses the link once, and its gradient comes back; no rank
+// computes in the meantime.
 TEST_F(ClusterPlan, AMessageOfAPipelineCrossesTheLinkBetweenItsRanks) {
   const auto text = read_text_file(TERRACE_CLUSTERS "/dgx2.toml");
   const std::regex rate("between-bytes-s *= *[^ \n]+");
@@ -143,7 +144,7 @@ TEST_F(ClusterPlan, AMessageOfAPipelineCrossesTheLinkBetweenItsRanks) {
   EXPECT_NEAR(slower, 2 * message / slow, 0.01 * message / slow);
   EXPECT_GE(across.at("step_with_moves_s").get<double>() - within.at("step_with_moves_s").get<double>(),
             2 * message / slow * 0.99);
-  // Two data ranks of each stage share their node's link.
+  // Two data ranks of each stage share the link of their node.
   const auto shared = planned({"--nodes", "2", "--gpus-per-node", "2", "--dp", "2", "--zero", "1"});
   EXPECT_GE(shared.at("step_time_s").get<double>(), 4 * message / slow);
   expect_refusal(terrace({"plan", "--cluster-profile", "slow.toml", "--nodes", "2", "--gpus-per-node", "2", "--pp", "3"}), 2,

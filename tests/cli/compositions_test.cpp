@@ -1,6 +1,6 @@
-// Products of all axes, as processes of MPI: each trains what one rank trains, with ZeRO-1 and ZeRO-3 and its optimizer states
-// on disk: held-out loss and generated text tell of every weight. The model is the quickstart's, with twelve heads, so that
-// four ranks can share them; in continuous integration a small one of its family.
+// Products of all axes, as MPI processes: each trains the same as one rank, with ZeRO-1 and ZeRO-3 and its optimizer states on
+// disk; held-out loss and generated text depend on every weight. The model is the quickstart's, with twelve heads, so that four
+// ranks can share them; continuous integration uses a small one of its family.
 //
 // A composition is a line of compositions().
 #include <array>
@@ -17,13 +17,13 @@ namespace {
 
 #ifdef TERRACE_MPIRUN
 
-enum Models : std::uint8_t { kLlama, kExperts, kNorms };  // kNorms: of sums over tensor ranks
+enum Models : std::uint8_t { kLlama, kExperts, kNorms };  // kNorms: norms that sum over tensor ranks
 
 struct Composition {
   const char* name;
   int ranks;
   Words words;
-  int data_ranks = 1;  // that share the micro-batches
+  int data_ranks = 1;  // ranks that share the micro-batches
   Models model = kLlama;
 };
 
@@ -45,8 +45,8 @@ std::vector<Composition> compositions() {
   };
 }
 
-// What one rank trains for all compositions with the same layers: 16 sequences a step. The vocabulary is one that no number of
-// ranks divides.
+// A run of one rank for all compositions with the same layers: 16 sequences per step. The size of the vocabulary is not
+// divisible by any number of ranks.
 struct Serial {
   std::string run, text = {};
   int micro_batches;  // of all data ranks together
@@ -77,7 +77,7 @@ class Compositions : public Ranks {
     EXPECT_EQ(0, text.exit) << text.described;
     return text.out;
   }
-  // So little host memory that not all states of a rank fit: half of what they need, or what the refusal says instead.
+  // A host budget that does not hold all states of a rank: half of what they need, or what the refusal suggests.
   [[nodiscard]] Words little(const Composition& c, const Words& words) const {
     const auto planned = [&](const std::string& device, const std::string& host) {
       return terrace(
@@ -116,7 +116,7 @@ TEST_F(Compositions, TrainWhatOneRankTrainsAsProcessesWithStatesOnDisk) {
       const auto words = with(one, c.data_ranks, c.words + Words{"--zero", zero});
       auto launched = launch(Words{"launch", "-n", std::to_string(c.ranks), "--mpirun", TERRACE_MPIRUN, "--"} +
                              tiny("train", words + little(c, words) + Words{"--out-dir", run}));
-      launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+      launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
       const auto many = terrace::test::run(launched);
       ASSERT_EQ(0, many.exit) << many.described;
       expect_near(one.run, run, 1e-9);

@@ -1,4 +1,4 @@
-// Context parallelism as its user runs it: --cp, with threads and processes, on disk, stopped, resumed and generated from.
+// Context parallelism from a user's view: --cp, with threads and processes, on disk, stopped, resumed, and used to generate.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -61,7 +61,7 @@ TEST_F(ContextProgram, EveryMeshTrainsWhatOneRankTrains) {
 #endif
 }
 
-// The last rank has fewer heads, and little memory leaves much to choose.
+// The last rank has fewer heads; with little memory, many layouts are possible.
 TEST_F(ContextProgram, UnevenHeadsInLittleMemoryTrainWhatOneRankTrains) {
   const Words uneven{"--hidden", "60", "--heads", "5", "--seq-len", "33", "--dtype", "fp64", "--out-dir"};
   ASSERT_EQ(0, train(uneven + Words{"one"}).exit);
@@ -71,7 +71,7 @@ TEST_F(ContextProgram, UnevenHeadsInLittleMemoryTrainWhatOneRankTrains) {
   expect_near("one", "three", 1e-9);
 }
 
-// Also what it generates, position by position, where the window has left the prompt behind.
+// This includes generated text at positions where the window no longer contains the prompt.
 TEST_F(ContextProgram, AWindowTrainsAndGeneratesOnAnyNumberOfRanks) {
   const Words window{"--window", "9", "--lr-schedule", "constant"};
   const auto train_to = [&](const std::string& run, const Words& more) { return train(cut(run, window + more)); };
@@ -119,7 +119,7 @@ TEST_F(ContextProgram, BlocksMayHaveDifferentWindows) {
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 
-// Runs from before windows could be a list have a number.
+// Runs from before windows could be a list store a number.
 TEST_F(ContextProgram, ARunWithANumberAsItsWindowContinues) {
   ASSERT_EQ(0, train(cut("old", {"--window", "9", "--steps", "2"})).exit);
   for (const auto* const name : {"old/run.json", "old/run.copy.json"}) {
@@ -185,7 +185,7 @@ TEST_F(ContextProgram, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 
-// Ranks hold different chunks. Here another one than the first reserves the most.
+// Ranks hold different chunks. Here the rank that reserves the most is not the first one.
 TEST_F(ContextProgram, PlannedPeaksAreThoseOfTheRankThatReservesMost) {
   const Words sizes{"--layers", "1", "--hidden", "12", "--heads", "2", "--seq-len", "24", "--vocab", "509"};
   const Words batch{"--batch-size", "3", "--grad-accumulation", "3", "--steps", "1", "--eval-batches", "1"};
@@ -202,7 +202,7 @@ TEST_F(ContextProgram, PlannedPeaksAreThoseOfTheRankThatReservesMost) {
   EXPECT_EQ(peaks, nlohmann::json::parse(planned.out).at("peak_bytes"));
 }
 
-// Places may still move after many rounds of an evaluation.
+// Chunks may still change their places after many rounds of an evaluation.
 TEST_F(ContextProgram, PlannedPeaksAreThoseOfAllRoundsOfAnEvaluation) {
   const Words sizes{"--layers", "3", "--hidden", "128", "--heads", "8", "--seq-len", "128", "--vocab", "257", "--untied"};
   const Words batch{"--batch-size", "1", "--steps", "5", "--warmup", "0", "--eval-batches", "30", "--eval-first"};

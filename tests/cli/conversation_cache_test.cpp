@@ -1,4 +1,5 @@
-// Conversations are encoded once, for all ranks and starts, and never from tokens that are not those of the data.
+// Conversations are encoded only once for all ranks and starts, and cached tokens are only used for the data that they came
+// from.
 #include <sys/inotify.h>
 #include <unistd.h>
 
@@ -19,7 +20,7 @@ class ConversationCache : public Cli {
     EXPECT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
     scratch_.write("chat.jsonl", lines("answer"));
   }
-  // One is no conversation, and some are longer than a sequence.
+  // One line is not a conversation, and some are longer than a sequence.
   static std::string lines(const std::string& answer) {
     std::string text;
     for (int i = 0; i < 40; ++i)
@@ -34,7 +35,7 @@ class ConversationCache : public Cli {
                              more);
   }
   [[nodiscard]] Outcome learn(const std::string& run, const Words& more = {}) const { return terrace(words(run, more)); }
-  // When each file was made.
+  // The creation time of each file.
   [[nodiscard]] std::map<std::string, fs::file_time_type> kept() const {
     std::map<std::string, fs::file_time_type> files;
     for (const auto& entry : fs::directory_iterator(folder()))
@@ -44,7 +45,7 @@ class ConversationCache : public Cli {
   [[nodiscard]] fs::path folder() const { return at("cache/terrace/tokens"); }
   [[nodiscard]] std::string read(const std::string& name) const { return scratch_.read("cache/terrace/tokens/" + name); }
   void write(const std::string& name, const std::string& bytes) const { scratch_.write("cache/terrace/tokens/" + name, bytes); }
-  // Lines of the run's beginning that tell of the data.
+  // The lines about the data at the beginning of a run's output.
   static std::vector<std::string> told(const Outcome& outcome) {
     std::vector<std::string> all;
     for (const auto* const text : {&outcome.out, &outcome.err}) {
@@ -73,7 +74,7 @@ TEST_F(ConversationCache, ASecondStartTellsAndTrainsTheSameAndMakesNothing) {
   EXPECT_EQ(fs::perms::owner_read | fs::perms::owner_write, fs::status(folder() / made.begin()->first).permissions());
 }
 
-// The tokens of other conversations, under the name of these, are what is trained on: the lines are not read.
+// Puts the tokens of other conversations under this cache name: they are used, so the lines are not read again.
 TEST_F(ConversationCache, ASecondStartDoesNotReadTheLines) {
   const auto first = learn("first");
   const auto of_first = kept().begin()->first;
@@ -143,7 +144,7 @@ TEST_F(ConversationCache, OtherDataTokenizersTemplatesAndSettingsAreOtherTokens)
   EXPECT_EQ(made, kept().size()) << "nothing is kept of what is refused";
 }
 
-// Two ranks, as threads and as processes, and two runs: one of them makes the file.
+// Two ranks, as threads and as processes, and two runs: only one of them makes the file.
 TEST_F(ConversationCache, IsMadeOnceForAllThatBeginTogether) {
   fs::create_directories(folder());
   const FileHandle events(::inotify_init1(IN_NONBLOCK | IN_CLOEXEC));
@@ -165,7 +166,7 @@ TEST_F(ConversationCache, IsMadeOnceForAllThatBeginTogether) {
   EXPECT_EQ(0, learn("one more").exit);
   EXPECT_EQ(0, times_made());
   std::string text;
-  for (int i = 0; i < 100; ++i) text += lines("answer " + std::to_string(i));  // so that it takes a moment
+  for (int i = 0; i < 100; ++i) text += lines("answer " + std::to_string(i));  // so that encoding takes a moment
   scratch_.write("chat.jsonl", text);
   ASSERT_EQ(0, learn("threads", {"--dp", "2"}).exit);
   EXPECT_EQ(1, times_made());
@@ -191,7 +192,7 @@ TEST_F(ConversationCache, ThatCannotBeWrittenSaysWhatToDo) {
   EXPECT_FALSE(fs::exists(at("none")));
 }
 
-// Kept or not, a run notices other data when it goes on.
+// With or without the cache, a resumed run notices that the data has changed.
 TEST_F(ConversationCache, ARunGoesOnWithItsDataOnly) {
   const auto whole = learn("whole", {"--steps", "4"});
   ASSERT_EQ(0, learn("run", {"--steps", "2"}).exit);

@@ -1,4 +1,4 @@
-// From conversations in JSON lines to a run: however the batch is cut and packed, on several ranks, and resumed.
+// From conversations in JSON lines to a run: however the batch is split and packed, on several ranks, and resumed.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -22,13 +22,13 @@ class Conversations : public Ranks {
     scratch_.write("chat.jsonl", lines);
   }
   static constexpr int kLines = 9;  // one is held out
-  // Standard input comes from a file.
+  // Standard input is read from a file.
   Launch with_input(Launch started, const std::string& said) const {
     scratch_.write("said", said);
     started.in_child = [file = at("said").string()] { ::dup2(::open(file.c_str(), O_RDONLY), STDIN_FILENO); };
     return started;
   }
-  // --batch-size and --grad-accumulation make an epoch of each step.
+  // With these --batch-size and --grad-accumulation, each step is one epoch.
   [[nodiscard]] Outcome learn(const std::string& run, const Words& more) const {
     return train(Words{"--data", "chat.jsonl", "--data-format", "jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280",
                        "--dtype", "fp64", "--seq-len", "64", "--steps", "3", "--eval-batches", "1", "--out-dir", run} +
@@ -102,7 +102,7 @@ TEST_F(Conversations, AreHeldOnStandardInputAndOutput) {
   expect_refusal(terrace({"chat", "bytes"}), 2, {"trained on bytes", "--data-format jsonl"});
 }
 
-// A run directory is whole: it can be moved, copied and exported when the files that it began with are gone.
+// A run directory is complete: it can be moved, copied and exported after its original files are gone.
 TEST_F(Conversations, ARunKeepsItsTokenizer) {
   namespace fs = std::filesystem;
   scratch_.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
@@ -111,7 +111,7 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
   ASSERT_EQ(0, terrace({"tokenize", "text.txt", "--tokenizer", "other-name.json", "--out", "ids"}).exit);
   const Words ids{"--data", "ids", "--data-format", "u16", "--vocab", "280", "--seq-len", "8", "--steps", "1"};
   expect_refusal(train(ids + Words{"--tokenizer", "other-name.json", "--vocab", "270", "--out-dir", "none"}), 2, {"280 ids"});
-  ASSERT_EQ(0, train(ids + Words{"--out-dir", "older"}).exit);  // as before runs of ids could keep one
+  ASSERT_EQ(0, train(ids + Words{"--out-dir", "older"}).exit);  // like runs of ids from before they could keep a tokenizer
   ASSERT_EQ(0, train(ids + Words{"--tokenizer", "other-name.json", "--out-dir", "ids-run"}).exit);
   const auto tokenizer = scratch_.read("other-name.json");
   fs::remove(at("other-name.json"));
@@ -127,13 +127,13 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
     ASSERT_EQ(0, done.exit) << done.described;
     EXPECT_EQ(tokenizer, scratch_.read(run + "-dir/tokenizer.json"));
     EXPECT_TRUE(fs::exists(at(run + "-dir/tokenizer_config.json")));
-    // Conversations find it in the directory of the model.
+    // Conversations use the tokenizer in the model's directory.
     const auto next = train({"--model", run + "-dir", "--data", "chat.jsonl", "--data-format", "jsonl", "--eval-batches", "1",
                              "--eval-first", "--steps", "1", "--seq-len", "64", "--out-dir", run + "-next"});
     EXPECT_EQ(0, next.exit) << next.described;
   }
   expect_refusal(terrace({"generate", "older", "--prompt", "what"}), 2, {"without a --tokenizer", "give the --tokenizer"});
-  // A run of an older version has no copy, and no checksums of one: it is found where the flags said.
+  // A run of an older version has no copy and no checksums of it; the tokenizer is then read from the path in the flags.
   fs::remove_all(at("conversations-next/tokenizer"));
   expect_refusal(terrace({"generate", "conversations-next", "--prompt", "what"}), 5, {"tokenizer.json: the file is missing"});
   auto run_file = json_in("conversations-next/run.json");
@@ -143,8 +143,7 @@ TEST_F(Conversations, ARunKeepsItsTokenizer) {
   EXPECT_EQ(0, old.exit) << old.described;
 }
 
-// A model directory with a template as Llama 3 has it: the run is the one whose texts are spelled by hand, and so are the
-// answers.
+// A model directory with Llama 3's template: the run equals one with texts written by hand, and so do the answers.
 TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   constexpr const char* kTemplate =
       "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | "
@@ -209,7 +208,7 @@ TEST_F(Conversations, AreWrittenByTheModelsTemplate) {
   expect_refusal(run(with_input(launch({"chat", "run"}), "a\n")), 5, {"chat_template.jinja: the file is damaged"});
 }
 
-// A step whose conversations have no answer left: it is said, and it changes nothing.
+// A step whose conversations have no answer left gives a warning and changes nothing.
 TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
   const auto asked = [](const std::string& question) {
     return R"({"instruction":")" + question + R"(","output":"yes"})" + "\n";
@@ -236,7 +235,7 @@ TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
   EXPECT_FALSE(result.contains("eval_loss") || result.contains("first_eval_loss"));
   EXPECT_THAT(result.at("warnings").at(0).get<std::string>(), HasSubstr("cuts off"));
   EXPECT_THAT(scratch_.read("run/report.html"), HasSubstr("Warning: --seq-len 64 cuts off"));
-  // Two steps with targets are all that changed it.
+  // The result equals a run of only the two steps with targets.
   scratch_.write("chat.jsonl", asked("short"));
   const auto alone = learn("alone", {"--batch-size", "1", "--grad-accumulation", "1", "--steps", "2"});
   ASSERT_EQ(0, alone.exit) << alone.described;
@@ -254,7 +253,7 @@ TEST_F(Conversations, AStepWithoutTargetsSaysSoAndChangesNothing) {
   EXPECT_EQ(1U, plan.warnings("cuts off 92 %"));
 }
 
-// Marks of messages, and a changed file that has as many bytes and tokens.
+// Changed marks of messages, in a file with as many bytes and tokens as before.
 TEST_F(Conversations, AChangedFileIsNoticedAtAResume) {
   ASSERT_EQ(0, learn("run", {"--batch-size", "2", "--steps", "1"}).exit);
   auto lines = scratch_.read("chat.jsonl");

@@ -1,5 +1,5 @@
-// What is promised: stored state that is not what was written is never trained on. Exit 5, the place by name, nothing touched;
-// an older commit that is whole is gone back to, with a warning.
+// Stored state that differs from what was written is never used for training. The run exits with 5, names the place and changes
+// nothing; or it goes back to an intact older commit with a warning.
 #include <sys/syscall.h>
 
 #include <cerrno>
@@ -17,14 +17,14 @@ namespace {
 namespace fs = std::filesystem;
 class Corruption : public Cli {
  protected:
-  // Two commits, after steps 2 and 4; six steps are wanted in all.
+  // Two commits, after steps 2 and 4; the test later trains to step 6.
   void SetUp() override {
     const auto outcome = train({"--ckpt-interval", "2"});
     ASSERT_EQ(0, outcome.exit) << outcome.described;
   }
   [[nodiscard]] Outcome go_on() const { return train({"--resume", "auto", "--steps", "6"}); }
   [[nodiscard]] Outcome verify() const { return terrace({"ckpt", "verify", "run"}); }
-  // One bit of the byte at `offset`; from the end when it is negative.
+  // Flips one bit of the byte at `offset`; a negative offset counts from the end.
   void flip(const std::string& name, std::int64_t offset) const {
     std::fstream file(at(name), std::ios::in | std::ios::out | std::ios::binary);
     file.seekg(offset, offset < 0 ? std::ios::end : std::ios::beg);
@@ -84,7 +84,7 @@ TEST_F(Corruption, ADamagedNewestCommitGoesBackToTheOneBefore) {
   EXPECT_EQ(steps("whole"), steps("run"));
 }
 
-// With every chunk overwritten since the first commit, there is nothing to go back to.
+// Every chunk has been overwritten since the first commit, so going back is impossible.
 TEST_F(Corruption, AFlippedBitInTheNewestRecordOrIndexCostsNothing) {
   const auto whole = train({"--out-dir", "whole", "--steps", "6"});
   const std::vector<std::string> names{"commit.0", "commit.0.copy", "index.2.json", "index.2.json.copy"};
@@ -103,7 +103,7 @@ TEST_F(Corruption, AFlippedBitInTheNewestRecordOrIndexCostsNothing) {
   }
 }
 
-// A later version of terrace wrote it: nothing is damaged, and nothing is written over.
+// A later version of terrace wrote the run: it counts as undamaged, and is not overwritten.
 TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
   const auto everything = [&] {
     std::map<std::string, std::string> all;
@@ -150,7 +150,7 @@ TEST_F(Corruption, ARunOfAnotherVersionIsRefusedUntouched) {
   expect_refusal(go_on(), 2, {"run/metrics.jsonl, line 1", "has version 2"});
 }
 
-// Its copy is whole, so a run does not depend on the one file.
+// Its copy is intact, so the run does not depend on this one file.
 TEST_F(Corruption, ARunFileThatCannotBeReadIsReplacedByItsCopy) {
   fs::remove(at("run/run.json"));
   fs::create_directory(at("run/run.json"));
@@ -159,7 +159,7 @@ TEST_F(Corruption, ARunFileThatCannotBeReadIsReplacedByItsCopy) {
   EXPECT_EQ(1U, outcome.warnings("run.copy.json is used")) << outcome.described;
 }
 
-// oneDNN computes other bits with other instructions.
+// oneDNN computes other bits with other instruction sets.
 TEST_F(Corruption, AnotherProcessorIsNamed) {
   const auto go_on_with = [&](const std::string& run, const char* set, const char* steps) {
     auto launched = launch(tiny("train", {"--resume", "auto", "--out-dir", run, "--steps", steps}));
@@ -174,10 +174,10 @@ TEST_F(Corruption, AnotherProcessorIsNamed) {
   EXPECT_EQ(1U, other.warnings("computed with " + recorded + ", and continues with fp32 products of oneDNN"))
       << other.described;
   EXPECT_EQ(0U, go_on_with("run", "SSE41", "8").warnings("other bits"));
-  // Its first steps cannot be compared here: their losses differ, and offloading is not the reason.
+  // Its first steps cannot be compared here: the losses differ, but not because of offloading.
   expect_refusal(terrace(tiny("train", {"--resume", "auto", "--out-dir", "run", "--steps", "8", "--verify-resident"})), 2,
                  {"--verify-resident: the run in run was computed with", "another --out-dir"});
-  auto run = json_in("run/run.json");  // of a version that recorded nothing
+  auto run = json_in("run/run.json");  // from a version that recorded nothing
   run.erase("xxh3");
   run.erase("computed_with");
   scratch_.write("run/run.json", run.dump());
@@ -202,7 +202,7 @@ TEST_F(Corruption, AStoreThatIsGoneIsNotTakenForANewRun) {
   EXPECT_EQ(0, go_on().exit);
 }
 
-// To start again would overwrite chunks that a user may still want.
+// Starting again would overwrite chunks that a user may still want.
 TEST_F(Corruption, ALostCommitIsNotTakenForANewRun) {
   fs::remove(at("run/result.json"));
   for (const auto* const keep : {"index.2.json", ""}) {  // with the last index, and with no file of a commit at all
@@ -219,14 +219,15 @@ TEST_F(Corruption, ALostCommitIsNotTakenForANewRun) {
   EXPECT_EQ(0, go_on().exit) << "the word to start again";
 }
 
-// The same without run.json: an index after the first tells of a commit.
+// The same without run.json: an index after the first one proves that there was a commit.
 TEST_F(Corruption, ALostRecordAndALostRunFileAreNotTakenForANewRun) {
   for (const auto* const name : {"commit.0", "commit.0.copy", "commit.1", "commit.1.copy", "../run.json", "../result.json"})
     ASSERT_TRUE(fs::remove(at("run/store") / name));
   expect_refusal(go_on(), 5, {"run/store has files of a commit", "run.json of that run is missing"});
 }
 
-// As after a power loss that took the folder's last files: the state is whole, and is not written over unasked.
+// As after a power loss that removed the last files of the folder: the state is intact, and is not overwritten without a
+// request.
 TEST_F(Corruption, ACommitWhoseRunIsGoneIsKept) {
   fs::rename(at("run/run.json"), at("elsewhere"));
   fs::remove(at("run/result.json"));
@@ -268,7 +269,7 @@ TEST_F(Corruption, TheRunsOwnFiles) {
   expect_refusal(go_on(), 5, {"metrics.jsonl, line 1", "it is not JSON"});
 }
 
-// One bit in a number leaves a text that every JSON library reads.
+// After flipping one bit in a number, the text is still valid JSON.
 TEST_F(Corruption, AFlippedBitInARecordOfTheRunIsFound) {
   const auto whole = train({"--out-dir", "whole", "--steps", "6"});
   const auto change = [&](const std::string& name, const std::string& from, const std::string& to) {
@@ -293,7 +294,7 @@ TEST_F(Corruption, AFlippedBitInARecordOfTheRunIsFound) {
   EXPECT_EQ(steps("whole"), steps("run"));
 }
 
-// As an older version wrote them, and as a user leaves them after an edit.
+// Records as written by an older version, or by a user who edited them.
 TEST_F(Corruption, RecordsWithoutAChecksumAreRead) {
   const auto whole = train({"--out-dir", "whole", "--steps", "6"});
   for (const auto* const name : {"run/run.json", "run/result.json"}) {
@@ -309,7 +310,7 @@ TEST_F(Corruption, RecordsWithoutAChecksumAreRead) {
   EXPECT_EQ(steps("whole"), steps("run"));
 }
 
-// As a power loss left them before metrics were synced.
+// As after a power loss, when metrics were not synced yet.
 TEST_F(Corruption, MissingLinesOfMetricsAreNamedAndComparedByStep) {
   const auto all = scratch_.read("run/metrics.jsonl");
   const auto first = all.find('\n') + 1, second = all.find('\n', first) + 1;
@@ -321,7 +322,7 @@ TEST_F(Corruption, MissingLinesOfMetricsAreNamedAndComparedByStep) {
   EXPECT_THAT(outcome.described, HasSubstr("4 of 4 losses are bit-identical"));
 }
 
-// Only the metrics are synced with this call.
+// Only metrics are synced with this system call.
 TEST_F(Corruption, MetricsAreSyncedBeforeTheirCommit) {
   auto launched = launch(tiny("train", {"--out-dir", "next", "--ckpt-interval", "2"}));
   launched.in_child = [] { forbid_call(__NR_fdatasync, EIO); };

@@ -1,4 +1,4 @@
-// Documents as a user has them: --document-separator, on every mesh, however the batch is cut, resumed and generated from.
+// Documents from a user's view: --document-separator, on every mesh, however the batch is split, resumed, and used to generate.
 #include <cmath>
 
 #include "on_ranks.h"
@@ -8,7 +8,7 @@ namespace {
 
 class DocumentsProgram : public Ranks {
  protected:
-  // The corpus has a full stop behind each sentence, so that a sequence has two documents or three.
+  // The corpus has a full stop after each sentence, so a sequence has two or three documents.
   [[nodiscard]] static Words cut(const std::string& run, const Words& more) {
     return Words{"--document-separator", "46", "--grad-accumulation", "4", "--out-dir", run} + more;
   }
@@ -50,7 +50,7 @@ TEST_F(DocumentsProgram, TheBatchMayBeCutInAnyWay) {
     ASSERT_EQ(0, trained.exit) << trained.described;
     expect_near("whole", run, 1e-11);
   }
-  // Without documents the loss is another one.
+  // Without documents the loss is different.
   ASSERT_EQ(0, train({"--dtype", "fp64", "--batch-size", "8", "--out-dir", "joined"}).exit);
   EXPECT_GT(std::abs(steps("joined").front().loss - steps("whole").front().loss), 1e-6);
 }

@@ -1,4 +1,4 @@
-// Draws from a seed and a number, the same on every machine.
+// Draws numbers from a seed and a case number, with the same results on every machine.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class Draw {
   std::uint64_t below(std::uint64_t n) { return random_() % n; }
   std::uint64_t from(std::uint64_t low, std::uint64_t high) { return low + below(high - low + 1); }
   bool one_in(std::uint64_t n) { return below(n) == 0; }
-  double share() { return static_cast<double>(below(1'000'001)) / 1e6; }  // of one
+  double share() { return static_cast<double>(below(1'000'001)) / 1e6; }  // a share from 0 to 1
   template <class T>
   T of(std::initializer_list<T> all) {
     return all.begin()[below(all.size())];

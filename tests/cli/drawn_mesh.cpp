@@ -71,7 +71,7 @@ Words draw_numbers(Draw& draw, Sizes& s, bool fp64) {
   if (draw.one_in(4)) s.vocab_tiles = draw.from(2, 3);
   if (s.vocab_tiles > 1) words = words + Words{"--vocab-tiles", text(s.vocab_tiles)};
   if (draw.one_in(4)) {
-    // In fp32 all experts are chosen: a mesh rounds otherwise, and a router could choose others.
+    // With fp32, every token chooses all experts: a mesh rounds differently, so a router could choose other experts.
     const auto experts = s.experts = draw.from(1, 5);
     words = words + Words{"--experts",           text(experts),
                           "--experts-per-token", text(fp64 ? draw.from(1, experts) : experts),
@@ -98,7 +98,7 @@ Words draw_schedule(Draw& draw, const Sizes& s, std::uint64_t pp, std::uint64_t 
   return {"--schedule", name};
 }
 
-// Tensor ranks in a grid.
+// Tensor ranks arranged in a grid.
 struct Grid {
   std::uint64_t ranks, depth, side;
   const char* mode;
@@ -121,8 +121,8 @@ std::vector<Grid> grids_of(const Sizes& s, std::uint64_t most) {
   return all;
 }
 
-// What context ranks may exchange instead of heads: keys and values round one ring, or round rings of groups that exchange
-// heads. Without a window each place in a ring has two parts of a sequence.
+// The --cp modes other than exchanging heads: keys and values move round one ring, or round rings of groups that exchange
+// heads. Without a window, each place in a ring has two parts of a sequence.
 std::vector<Words> ways_of_context(const Sizes& s, std::uint64_t cp, std::uint64_t tp) {
   std::vector<Words> all;
   if (cp == 1) return all;
@@ -156,7 +156,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
           return;
         }
         tp = draw.of(legal(left, [&](auto t) {
-          const bool rows = s.vocab_tiles == 1 || s.vocab / t / 16 >= s.vocab_tiles;  // of a tile
+          const bool rows = s.vocab_tiles == 1 || s.vocab / t / 16 >= s.vocab_tiles;  // enough rows per tile
           return rows && divides(t, s.heads) && divides(t, s.ffn) && (divides(t, s.kv_heads) || divides(s.kv_heads, t));
         }));
         left /= tp;
@@ -207,7 +207,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
     if (rows > 1 && of_attention == 1 && draw.one_in(2))
       mesh.words = mesh.words + Words{"--tp-overlap", text(draw.from(2, std::min<std::uint64_t>(rows, 5)))};
   }
-  // ZeRO 0 and 1 reduce once a step, 2 and 3 once a micro-batch: they round otherwise.
+  // ZeRO 0 and 1 reduce once per step, 2 and 3 once per micro-batch, so they round differently.
   const auto zero = draw.below(4);
   mesh.words = mesh.words + Words{"--zero", text(zero)};
   mesh.other_way = {"--zero",           text(zero / 2 * 2 + draw.below(2)),
@@ -221,7 +221,7 @@ DrawnMesh draw_mesh(Draw& draw, const Sizes& s) {
   return mesh;
 }
 
-// A degree that does not go with the model.
+// Draws a degree that the model does not allow.
 void draw_wrong(Draw& draw, const Sizes& s, DrawnModel& model) {
   std::vector<std::string> flags{"--pp", "--cp"};
   if (s.vocab_tiles == 1) flags.emplace_back("--tp");

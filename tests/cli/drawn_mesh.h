@@ -1,7 +1,7 @@
-// A model drawn from a seed, and meshes that may train it: data, pipeline, tensor, context and expert ranks in any legal
-// product, with what belongs to each. One rank trains the same model with the same micro-batches.
+// A model drawn from a seed, and meshes that can train it: data, pipeline, tensor, context and expert ranks in any legal
+// product, with their settings. One rank trains the same model with the same micro-batches.
 //
-// Only legal command lines are drawn, so each rule of the documentation stands here once more, in the words of a test.
+// Only legal command lines are drawn, so each rule of the documentation is implemented here a second time.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@ namespace terrace::test {
 
 struct DrawnMesh {
   std::uint64_t ranks = 1;
-  Words words;                              // degrees and what belongs to them
-  Words other_way;                          // settings that change no bit of this mesh: they replace those of `words`
-  double device_share = 1, host_share = 1;  // of a budget between the least and all
+  Words words;                              // the degrees and their settings
+  Words other_way;                          // settings that change no bit of this mesh; they replace those in `words`
+  double device_share = 1, host_share = 1;  // position of a budget between the least and the whole need
 };
 
 struct DrawnModel {
@@ -25,8 +25,8 @@ struct DrawnModel {
   std::uint64_t micro_batches = 1;
   bool fp64 = false;
   std::vector<DrawnMesh> meshes;
-  Words wrong;        // words that give one rank's line an illegal degree,
-  std::string named;  // and the flag that its refusal must name
+  Words wrong;        // words that give one rank's command line an illegal degree,
+  std::string named;  // and the flag that the refusal must name
 };
 DrawnModel draw_model(std::uint64_t seed, std::uint64_t number);
 

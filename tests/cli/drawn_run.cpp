@@ -10,7 +10,7 @@ namespace {
 
 std::string text(std::uint64_t n) { return std::to_string(n); }
 
-// Which runs have the same bits (docs/concepts/data-parallel.md, docs/concepts/pipeline.md).
+// Which runs must have the same bits (docs/concepts/data-parallel.md, docs/concepts/pipeline.md).
 enum class Same {
   on_all_ranks,  // --canonical-reduction: every layout that divides the micro-batches
   on_one,        // one data rank: every synchronous pipeline in one direction
@@ -19,13 +19,13 @@ enum class Same {
   as_averaged,   // local SGD: this number of ranks
 };
 
-struct Bits {  // what the other draws depend on
+struct Bits {  // the properties on which other draws depend
   Same same = Same::on_one;
   std::string dtype = "fp32", optimizer = "adamw", recipe = "fp32";
-  std::uint64_t layers = 1;  // with embedding and head
+  std::uint64_t layers = 1;  // including embedding and head
   std::uint64_t micro_batches = 1, steps = 2;
   std::uint64_t every = 1;  // --drain-interval or --sync-interval
-  std::uint64_t keys = 1;   // results of an attention's keys, which tiles divide
+  std::uint64_t keys = 1;   // outputs of an attention's keys, which tiles divide
   bool untied = false, constant_rate = true, narrow_weights = false, narrow_gradients = false, clips = false;
   bool skips_steps = false;
 };
@@ -76,7 +76,7 @@ Words number_words(Draw& draw, Bits& b) {
   return words;
 }
 
-// Tiles of a table and of an attention's matrices; optimizers of whole matrices take none of hidden ones.
+// Tiles of the table and of attention's matrices; optimizers that need whole matrices allow no tiles of hidden ones.
 Words tile_words(Draw& draw, const Bits& b) {
   Words words;
   const bool all_whole = b.optimizer == "lamb" || b.optimizer == "adafactor";
@@ -98,7 +98,7 @@ Words step_words(Draw& draw, Bits& b) {
               "--lr-schedule", b.constant_rate ? "constant" : draw.of<const char*>({"linear", "cosine", "wsd"}),
               "--min-lr",      "1e-4",
               "--warmup",      text(draw.from(0, 3))};
-  const bool async_clip = b.same == Same::at_versions;  // pipedream cannot: its layout says so
+  const bool async_clip = b.same == Same::at_versions;  // pipedream cannot clip: its layout turns it off
   b.clips = !draw.one_in(3);
   words = words + Words{"--grad-clip", b.clips ? draw.of<const char*>({"0.5", "1"}) : "0"};
   if (draw.one_in(4)) words = words + Words{"--weight-decay", "0"};
@@ -115,7 +115,7 @@ Words step_words(Draw& draw, Bits& b) {
 
 bool has(const Words& words, const std::string& word) { return std::ranges::find(words, word) != words.end(); }
 
-// A synchronous schedule of so many ranks and micro-batches; nothing where none is possible.
+// A synchronous schedule for `pp` ranks and `micro_batches` micro-batches; empty if none is possible.
 Words schedule_words(Draw& draw, const Bits& b, std::uint64_t pp, std::uint64_t micro_batches, bool both_ways) {
   std::vector<std::string> all{"layerwise", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v"};
   if (micro_batches >= 2 * pp) all.insert(all.end(), {"dualpipe-v", "dualpipe-v"});
@@ -131,7 +131,7 @@ Words schedule_words(Draw& draw, const Bits& b, std::uint64_t pp, std::uint64_t 
     stages = of_each * pp;
   }
   if (name == "auto" || (name == "chimera" && !b.untied) || stages > b.layers || !draw.one_in(2)) return words;
-  // Stages as uneven as can be drawn, each with a layer.
+  // Draws very uneven stages, each with at least one layer.
   std::vector<std::uint64_t> layers(stages, 1);
   const auto heavy = draw.below(stages);
   for (auto left = b.layers - stages; left > 0; --left) ++layers[draw.one_in(2) ? heavy : draw.below(stages)];
@@ -148,7 +148,7 @@ void draw_data_ranks(Draw& draw, const Bits& b, Layout& l) {
   l.zero = b.narrow_weights ? 3 : draw.below(4);
   if (l.dp > 1 && l.zero > 0 && draw.one_in(3)) {
     std::vector<std::uint64_t> groups;
-    for (std::uint64_t g = b.narrow_weights ? 2 : 1; g <= l.dp; ++g) {  // a group of one gathers nothing, like a single rank
+    for (std::uint64_t g = b.narrow_weights ? 2 : 1; g <= l.dp; ++g) {  // a group of one gathers nothing, as on a single rank
       const auto copies = l.dp / g;
       if (l.dp % g == 0 && (copies & (copies - 1)) == 0) groups.push_back(g);
     }
@@ -160,8 +160,8 @@ Layout draw_layout(Draw& draw, const Bits& b, const Layout& reference) {
   Layout l = reference;
   switch (b.same) {
     case Same::on_all_ranks: draw_data_ranks(draw, b, l); break;
-    case Same::on_one: l.zero = draw.one_in(3) ? draw.below(4) : 0; break;  // which shards nothing
-    case Same::as_laid_out:                                                 // a stage of ZeRO that sums alike
+    case Same::on_one: l.zero = draw.one_in(3) ? draw.below(4) : 0; break;  // shards nothing on one data rank
+    case Same::as_laid_out:                                                 // a ZeRO stage with the same order of sums
       if (reference.shard_group == 0 && !has(l.pipeline, "chimera")) l.zero = reference.zero / 2 * 2 + draw.below(2);
       return l;
     case Same::at_versions:
@@ -180,7 +180,7 @@ Layout draw_layout(Draw& draw, const Bits& b, const Layout& reference) {
   return l;
 }
 
-// The layout with which the others are compared. Draws the micro-batches, too.
+// The layout to which the others are compared. Also draws the micro-batches.
 Layout draw_reference(Draw& draw, Bits& b) {
   Layout l;
   b.micro_batches = draw.of<std::uint64_t>({1, 2, 3, 4, 4, 5, 6, 6, 7, 8, 12});
@@ -203,7 +203,7 @@ Layout draw_reference(Draw& draw, Bits& b) {
       if (most >= 2 && (l.dp == 1 || draw.one_in(2))) {
         l.pp = draw.from(2, most);
         l.pipeline = schedule_words(draw, b, l.pp, each, true);
-        if (has(l.pipeline, "auto")) l.pipeline = {"--schedule", "1f1b"};  // which may choose other sums under other budgets
+        if (has(l.pipeline, "auto")) l.pipeline = {"--schedule", "1f1b"};  // it may choose other sums with other budgets
         if (has(l.pipeline, "chimera") && l.zero == 2) l.zero = 1;
       }
       break;
@@ -237,7 +237,7 @@ std::string layers_or(Draw& draw, std::initializer_list<const char*> words) {
   return draw.one_in(4) ? text(draw.below(4)) : draw.of(words);
 }
 
-// Settings that change no bit.
+// Draws settings that change no bit.
 Words draw_ways(Draw& draw, const Bits& b, bool two_generations, bool committed, Leg& leg) {
   Words w{"--threads", text(draw.from(1, 3))};
   const auto each = b.micro_batches / leg.layout.dp;
@@ -289,7 +289,7 @@ Leg draw_leg(Draw& draw, const Bits& b, const Layout& layout, std::uint64_t step
 std::vector<Leg> draw_variant(Draw& draw, const Bits& b, const Layout& reference) {
   std::vector<std::uint64_t> stops;
   const auto unit = b.every;
-  // A rate that follows the run's length, and an average at the end, are those of the whole run only.
+  // A learning rate that depends on the run's length, or an average at the end, needs the whole run.
   if (b.constant_rate && b.steps > unit)
     for (auto legs = draw.below(3); legs > 0; --legs) stops.push_back(unit * draw.from(1, b.steps / unit - 1));
   stops.push_back(b.steps);
@@ -297,7 +297,7 @@ std::vector<Leg> draw_variant(Draw& draw, const Bits& b, const Layout& reference
   const auto repeated = std::ranges::unique(stops);
   stops.erase(repeated.begin(), repeated.end());
   std::vector<Leg> legs;
-  const bool two_generations = !draw.one_in(4);  // settled when a run begins
+  const bool two_generations = !draw.one_in(4);  // fixed when a run begins
   auto layout = draw_layout(draw, b, reference);
   for (const auto steps : stops) {
     if (!legs.empty() && draw.one_in(2)) layout = draw_layout(draw, b, reference);
@@ -307,7 +307,7 @@ std::vector<Leg> draw_variant(Draw& draw, const Bits& b, const Layout& reference
   return legs;
 }
 
-// What is wrong, and the flags that the refusal must name.
+// Illegal settings, and the flags that the refusal must name.
 std::pair<Words, Words> draw_wrong(Draw& draw, const Bits& b) {
   std::vector<std::pair<Words, Words>> all{
       {{"--zero", "4"}, {"--zero"}},

@@ -1,4 +1,4 @@
-// What is promised: --durability says what a kill may cost, and costs nothing else: the weights are the same.
+// --durability decides what a kill may cost, and nothing else: the weights are the same.
 #include <csignal>
 
 #include "cli_test.h"
@@ -18,7 +18,7 @@ class Durability : public Cli {
   void kill_in_the_middle(const std::string& run, Words more, int signal) const {
     more.emplace_back("--json");
     Child child(launch(tiny("train", wanted(run, more))));
-    child.read_lines(3);  // and it waits for us
+    child.read_lines(3);  // then it waits for the test
     child.send(signal);
     const auto outcome = child.wait();
     ASSERT_EQ(signal == SIGKILL ? SIGKILL : 0, outcome.signal) << outcome.described;
@@ -26,7 +26,7 @@ class Durability : public Cli {
 };
 
 TEST_F(Durability, EveryKindGivesTheSameWeights) {
-  // What the planner would choose depends on what a commit leaves behind; here only the commits differ.
+  // The planner's choice depends on what a commit moves; with fixed choices only the commits differ.
   const Words same_step{"--order", "horizontal", "--recompute", "none", "--activations", "keep"};
   const auto commit = train(wanted("commit", same_step));
   ASSERT_EQ(0, commit.exit) << commit.described;
@@ -41,7 +41,7 @@ TEST_F(Durability, EveryKindGivesTheSameWeights) {
   const auto peak = [&](const std::string& run) {
     return json_in(run + "/plan.json").at("peak_bytes").at("nvme").get<std::uint64_t>();
   };
-  std::uint64_t state = 0;  // what a commit holds: no gradients
+  std::uint64_t state = 0;  // the content of a commit, without gradients
   const auto inspected = nlohmann::json::parse(terrace({"ckpt", "inspect", "commit", "--json"}).out);
   for (const auto& kind : inspected.at("kinds")) state += kind.at("bytes").get<std::uint64_t>();
   EXPECT_EQ(peak("commit"), peak("step"));
@@ -76,9 +76,9 @@ TEST_F(Durability, OffLosesEverythingToAKillAndSaysSo) {
 
 TEST_F(Durability, OffCommitsAtACleanStop) {
   kill_in_the_middle("run", {"--durability", "off"}, SIGTERM);
-  // Room for a second generation was never set aside.
+  // Space for a second generation was not reserved.
   expect_refusal(train(wanted("run", {"--resume", "auto"})), 2, {"one generation", "--durability off"});
-  // Nor may the only commit be overwritten by a run that makes none.
+  // Nor may a run without commits overwrite the only commit.
   expect_refusal(train(wanted("run", {"--resume", "auto", "--durability", "none"})), 2,
                  {"--durability none", "--durability off"});
   const auto resumed = train(wanted("run", {"--durability", "off", "--resume", "auto"}));

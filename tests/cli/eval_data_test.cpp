@@ -1,4 +1,4 @@
-// --eval-data: evaluations have files of their own, and all rows are trained on.
+// --eval-data: evaluations use separate files, and all rows of --data are used for training.
 #include "cli_test.h"
 
 namespace terrace::test {
@@ -22,7 +22,7 @@ TEST_F(EvalData, IsEvaluatedAndAllOfTheDataIsTrainedOn) {
   EXPECT_EQ(weights_of(without), weights_of(outcome));
   EXPECT_THAT(outcome.out, HasSubstr("evaluations read 6 of the 31 sequences of other.txt\n"));
   EXPECT_EQ(evaluated({"run", "--data", "other.txt", "--sequences", "6", "--batch-size", "2"}), held_out("run"));
-  // All of it, and some of it again.
+  // The whole file, and a part of it again.
   ASSERT_EQ(0, train({"--eval-data", "other.txt", "--eval-batches", "16", "--out-dir", "again"}).exit);
   EXPECT_NEAR(evaluated({"run", "--data", "other.txt"}), held_out("again"), 0.02);
 }
@@ -34,7 +34,7 @@ TEST_F(EvalData, MayBeGivenToARunThatHeldOutAPart) {
   ASSERT_EQ(0, rest.exit) << rest.described;
   EXPECT_EQ(weights_of(whole), weights_of(rest)) << "it trains on what it trained on";
   EXPECT_NE(held_out("whole"), held_out("run"));
-  // And the other way round: nothing was held out.
+  // In the other direction: nothing was held out.
   ASSERT_EQ(0, train({"--eval-data", "other.txt", "--out-dir", "all"}).exit);
   EXPECT_EQ(0, terrace({"train", "--resume", "all", "--steps", "6"}).exit);
   expect_refusal(train({"--resume", "auto", "--steps", "8", "--out-dir", "all"}), 2, {"--eval-data", "nothing to evaluate on"});

@@ -1,4 +1,4 @@
-// `terrace eval`, and a model's directory where a run may stand: the loss is the one that training sees, whatever the tiers.
+// `terrace eval` of runs and of model directories: the loss equals the one that training sees, whatever the tiers.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ class Evaluation : public Cli {
     const auto all = eval(words);
     return all.empty() ? -1 : all.at(0).value("loss", -1.0);
   }
-  // Of the first step of a training on all 312 sequences of 64 bytes at once, before its update.
+  // The loss of the first training step, before its update, on all 312 sequences of 64 bytes at once.
   [[nodiscard]] double loss_of_training(const Words& words) const {
     const auto outcome = train(words + Words{"--steps", "1", "--batch-size", "8", "--grad-accumulation", "39", "--eval-batches",
                                              "0", "--out-dir", "once"});
@@ -69,7 +69,7 @@ TEST_F(Evaluation, IsTheSameFromEveryTierAndOfTheExportedModel) {
   EXPECT_EQ(whole,
             loss(Words{"model"} + data + Words{"--nvme-path", "disk", "--device-memory", "700KiB", "--host-memory", "200KiB"}));
   EXPECT_TRUE(fs::is_empty(at("disk")));
-  // Rows that do not fill a micro-batch are computed, and not counted.
+  // Rows that only fill up a micro-batch are computed, but not counted.
   EXPECT_NEAR(whole, loss({"run", "--data", "corpus.txt", "--device-memory", "1MiB"}), 1e-6 * whole) << "with fewer rows";
   for (const auto* const rows : {"1", "7", "312", "313"})
     EXPECT_NEAR(whole, loss(Words{"run"} + data + Words{"--batch-size", rows}), 1e-6 * whole) << rows;
@@ -95,7 +95,7 @@ TEST_F(Evaluation, ComparesDirectoriesAndSources) {
     EXPECT_NEAR((first * tokens + second * more) / (tokens + more), mean, 1e-12 * mean);
   }
   EXPECT_EQ(all[0].at("loss"), all[3].at("loss"));
-  // Behind weights, files belong together.
+  // Files after the same weight form one source.
   EXPECT_EQ(1U, eval({"run", "--data", "1", "corpus.txt", "other.txt"}).size());
   const auto table = terrace({"eval", "run", "model", "--data", "corpus.txt"});
   ASSERT_EQ(3U, table.lines().size()) << table.described;
@@ -139,7 +139,7 @@ TEST_F(Evaluation, OfConversationsCountsTheirAnswers) {
   const auto trained = train(
       {"--data", "chat.jsonl", "--tokenizer", "tokenizer.json", "--vocab", "280", "--eval-batches", "0", "--out-dir", "chats"});
   ASSERT_EQ(0, trained.exit) << trained.described;
-  fs::remove(at("tokenizer.json"));  // the run has its own
+  fs::remove(at("tokenizer.json"));  // the run has its own copy
   const auto all = eval({"chats", "--data", "chat.jsonl"});
   ASSERT_EQ(1U, all.size());
   EXPECT_GT(all[0].at("tokens"), 4);

@@ -1,4 +1,4 @@
-// Mixtures of experts as their user runs them: trained, planned, resumed, saved, read back and generated from.
+// Mixtures of experts from a user's view: trained, planned, resumed, saved, read back, and used to generate.
 #include <cmath>
 
 #include <fmt/format.h>

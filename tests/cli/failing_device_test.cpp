@@ -1,8 +1,8 @@
-// What is promised of a drive that begins to fail in the middle of a run, on a real block device: the run ends with one error
-// that names the chunk, the file and the place; and when the drive is back with what it held at the last commit,
-// --resume auto gives what an undisturbed run gives.
+// A drive that begins to fail during a run, on a real block device: the run ends with one error that names the chunk, the file
+// and the offset. When the drive is back in the state of the last commit, --resume auto gives the same result as an undisturbed
+// run.
 //
-// A loop device fails its reads behind the end of the file below it, so that file is cut while the run waits for us.
+// A loop device fails reads beyond the end of its file, so the test truncates that file while the run waits for the test.
 #include <unistd.h>
 
 #include "cli_test.h"
@@ -35,10 +35,10 @@ TEST_F(Cli, ADriveThatFailsEndsTheRunWhichGoesOnWhenItIsBack) {
     Child child(launch(tiny("train", json)));
     child.read_lines(3);
     ::sync();
-    fs::copy_file(at("image"), at("backup"));  // what the drive holds at this moment, as a loss of power would leave it
+    fs::copy_file(at("image"), at("backup"));  // the drive's content at this moment, as after a power loss
     fs::resize_file(at("image"), 8 * 1024);
     const auto failed = child.wait();
-    // Blocks that the run had written in between are there, with zeros around them: those are found by their checksums.
+    // Blocks that the run wrote in between are present, with zeros around them; their checksums reveal that.
     if (failed.exit == 5) {
       expect_refusal(failed, 5, {"chunk", "is not what was written", "disk tier, file disk/terrace-", "offset", "checksum"});
     } else {

@@ -1,5 +1,5 @@
-// What is promised: whichever allocation or thread the system refuses, a run ends with a message and code 1, or it goes on. It
-// neither aborts nor hangs, and leaves nothing locked.
+// Whichever allocation or thread start fails, a run either ends with a message and code 1, or continues. It neither aborts nor
+// hangs, and leaves no lock.
 #include <algorithm>
 #include <cstdlib>
 #include <random>
@@ -23,15 +23,15 @@ class FailingMemory : public Cli {
   }
 };
 
-// TERRACE_ALLOCATIONS: how many places, drawn with TERRACE_ALLOCATION_SEED; 0: every one.
+// TERRACE_ALLOCATIONS: how many allocations to fail, drawn with TERRACE_ALLOCATION_SEED; 0: every one.
 TEST_F(FailingMemory, EndsARunWithAMessageAtEveryAllocation) {
   if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer has its own allocator";
   const auto free = run_with("TERRACE_COUNT", at("count").string());
   ASSERT_EQ(0, free.exit) << free.described;
   const auto all = std::stoull(scratch_.read("count"));
   ASSERT_GT(all, 1000U);
-  // Those before main() are the loader's and the libraries' (oneDNN 3 makes some 70,000): the program can say nothing yet. One
-  // that only tells its version makes few others.
+  // Allocations before main() belong to the loader and the libraries (oneDNN 3 makes some 70,000), and the program cannot
+  // report an error yet. A call that only prints the version makes few others, so it counts them.
   auto version = launch({"--version"});
   version.environment["LD_PRELOAD"] = TERRACE_FAILING_MEMORY;
   version.environment["TERRACE_COUNT"] = at("before").string();

@@ -1,5 +1,5 @@
-// Every family through the program: trained, saved, loaded, resumed, generated with, and compared with a config.json. The
-// program under test is linked with the families of the tests, which are in no file of the product.
+// Every family through the program: trained, saved, loaded, resumed, used to generate, and compared with a config.json. The
+// tested program is linked with the tests' own families, which are not part of the product.
 #include <filesystem>
 #include <regex>
 
@@ -25,12 +25,12 @@ class FamilyProgram : public Cli, public testing::WithParamInterface<const lm::F
   [[nodiscard]] Outcome trained(const std::string& run, const Words& more = {}) const {
     return train(Words{"--out-dir", run, "--model", name} + more);
   }
-  // A run that leaves the weights as they are.
+  // A run that does not change the weights.
   [[nodiscard]] Outcome unchanged(const std::string& run, const Words& more) const {
     return trained(run, Words{"--lr", "1e-30", "--min-lr", "1e-30", "--weight-decay", "0", "--steps", "1"} + more);
   }
   [[nodiscard]] SafetensorsFile file(const std::string& path) const { return SafetensorsFile(scratch_.read(path)); }
-  // Without what --save adds to it, as another program writes it.
+  // The file without --save's additions, as another program writes it.
   [[nodiscard]] SafetensorsFile foreign(const std::string& path) const {
     auto file = this->file(path);
     file.header.erase("__metadata__");
@@ -79,7 +79,7 @@ TEST_P(FamilyProgram, NamesInFilesAreTheFamilys) {
   EXPECT_TRUE(saved.header.contains(std::string(*names.block) + "1." + std::string(names.down.tensors[0]) + ".weight"));
   EXPECT_FALSE(saved.header.contains(std::string(*names.head) + ".weight")) << "the head is tied";
 
-  // As a program saves it that does not know of the optional prefix, with the head beside the embedding, and with buffers.
+  // As written by a program that does not know the optional prefix, with a separate head and with buffers.
   SafetensorsFile other = saved;
   json renamed;
   for (const auto& [key, entry] : saved.header.items()) {
@@ -181,7 +181,7 @@ TEST_P(FamilyProgram, OptionsThatItDoesNotHaveAreRefused) {
   const auto given = trained("given", Words{"--steps", "2", "--norm-eps", fmt::format("{}", *family.norm_eps.usual), "--ffn",
                                             std::to_string((*family.usual_ffn)(64))});
   EXPECT_EQ(weights_of(usual), weights_of(given)) << usual.described << given.described;
-  const auto help = std::regex_replace(terrace({"train", "--help"}).out, std::regex("\n +"), " ");  // as before it was wrapped
+  const auto help = std::regex_replace(terrace({"train", "--help"}).out, std::regex("\n +"), " ");  // with line breaks undone
   EXPECT_THAT(help, HasSubstr("--model gpt2|llama|mixed|fused"));
   EXPECT_THAT(help, HasSubstr("base of rotary positions (llama and mixed), rope_theta or rotary_emb_base in a config.json of "
                               "Hugging Face; 0: 10000 or 50, as usual in the model family"));

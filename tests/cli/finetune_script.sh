@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# examples/finetune.sh with a small text and dictionary: interrupted in both trainings, and killed at moments drawn from a seed, it
-# ends with the bits of a run that was not, and once more it only reports.
+# examples/finetune.sh with a small text and dictionary: after interruptions in both trainings, and kills at moments drawn from
+# a seed, it ends with the same bits as an undisturbed run; a further start only reports.
 #   TERRACE=PROGRAM [TERRACE_KILLS=N] [TERRACE_KILL_SEED=N] finetune_script.sh NEW-FOLDER
 set -euo pipefail
 folder=$1 project=$(cd "$(dirname "$0")/../.." && pwd)
@@ -8,7 +8,7 @@ rm -rf "$folder"
 mkdir -p "$folder/dictionary"
 fail() { echo "finetune_script.sh: $*" >&2; exit 1; }
 
-# Words of letters whose meaning is short: 50 of 62, and one of them twice.
+# Words with a short meaning: 50 of 62, one of them twice.
 for i in $(seq 60); do
   word=word$(printf %d "$i" | tr 0-9 a-j) meaning='what it means'
   [ $((i % 6)) != 0 ] || meaning='what "it" means'
@@ -24,7 +24,8 @@ start() {
   setsid "$BASH" -c "$(declare -f script); script '$folder/$1'" > "$folder/log" 2>&1 &
   pid=$!
 }
-# end SIGNAL: of the script and what it started, a training that may still commit, too. Fails if the script had come to its end.
+# end SIGNAL: ends the script and its children, including a training that may still commit. Fails if the script had already
+# finished.
 end() {
   kill "-$1" -- "-$pid" 2>/dev/null || true
   local status=0
@@ -32,13 +33,13 @@ end() {
   while kill -0 -- "-$pid" 2>/dev/null; do sleep 0.05; done
   [ "$status" != 0 ]
 }
-# stop SIGNAL METRICS: starts the script and sends the signal when a training has done two steps.
+# stop SIGNAL METRICS: starts the script and sends the signal after a training's second step.
 stop() {
   start stopped
   until [ "$(wc -l 2>/dev/null < "$folder/stopped/$2" || echo 0)" -ge 2 ] || ! kill -0 "$pid" 2>/dev/null; do sleep 0.01; done
   end "$1" || fail "it ended before the signal"
 }
-# expect_same FOLDER: the results are those of the run that nothing has stopped.
+# expect_same FOLDER: the results must equal those of the undisturbed run.
 expect_same() {
   local file
   for file in tokenizer.json text.u16 words.jsonl {base-model,merged}/{config.json,model.safetensors} adapter/adapter_model.safetensors; do

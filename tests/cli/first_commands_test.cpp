@@ -1,4 +1,4 @@
-// What people type first, with as few flags as they can: what is chosen for them, and that it is said.
+// The first commands of users, with as few flags as possible: what is chosen for them, and that the choice is printed.
 #include <fmt/format.h>
 
 #include <fstream>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class FirstCommands : public Cli {
  protected:
-  // A model as it is published: bf16 weights, a config.json, a tokenizer.
+  // A model as it is usually published: bf16 weights, a config.json, a tokenizer.
   void SetUp() override {
     ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
     ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids.u16"}).exit);
@@ -81,7 +81,7 @@ TEST_F(FirstCommands, ChooseTheRestAndSayIt) {
     }
 }
 
-// Adapters that are there need no description.
+// Existing adapters need no settings.
 TEST_F(FirstCommands, AdaptersGoOnAsTheyAre) {
   const Words least{"train", "--model", "model", "--data", "chat.jsonl", "--steps", "2", "--assumed-costs"};
   ASSERT_EQ(
@@ -97,7 +97,7 @@ TEST_F(FirstCommands, AdaptersGoOnAsTheyAre) {
   EXPECT_EQ(weights_of(given), weights_of(chosen)) << given.described;
 }
 
-// The values that are chosen are those of the same flags.
+// The chosen values have the same effect as flags with these values.
 TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   const Words least{"train", "--model", "model", "--data", "chat.jsonl", "--lora-rank", "4", "--steps", "3", "--assumed-costs"};
   const auto chosen = terrace(least + Words{"--out-dir", "chosen"});
@@ -115,11 +115,11 @@ TEST_F(FirstCommands, AreTheSameAsTheirFlags) {
   ASSERT_EQ(0, chosen.exit) << chosen.described;
   ASSERT_EQ(0, given.exit) << given.described;
   EXPECT_EQ(weights_of(given), weights_of(chosen));
-  // What is given is not said to be chosen.
+  // A given value is not reported as chosen.
   const auto other = terrace(least + Words{"--out-dir", "other", "--dtype", "fp32", "--seq-len", "60"});
   ASSERT_EQ(0, other.exit) << other.described;
   EXPECT_THAT(other.out, AllOf(Not(HasSubstr("--dtype")), Not(HasSubstr("--seq-len")), HasSubstr("--lr 0.0002")));
-  // A given rate alone is enough, and a file's settings count as given.
+  // A rate alone is enough, and a file's settings count as given.
   EXPECT_EQ(0, terrace(least + Words{"--out-dir", "slow", "--lr", "1e-6"}).exit);
   scratch_.write("mine.toml", "lr = 2e-4\nmin-lr = 2e-5\ndtype = \"bf16\"\nlora-targets = \"all\"\n");
   const auto of_file = terrace(least + Words{"--config", "mine.toml", "--out-dir", "mine"});
@@ -172,7 +172,7 @@ TEST_F(FirstCommands, AGpuThatIsNotUsedIsNamed) {
   EXPECT_THAT(one.out, HasSubstr("--device cpu (2 ranks need a GPU each, and there is 1)"));
 }
 
-// On a machine whose memory copies slowly, a step of eight sequences would wait for them.
+// On a machine with slow copies, a step of eight sequences would wait for the copies.
 TEST_F(FirstCommands, ChooseTheirMicroBatchesOnce) {
   auto slow = MachineProfile();
   slow.memory_copy = 1e6;
@@ -191,15 +191,15 @@ TEST_F(FirstCommands, ChooseTheirMicroBatchesOnce) {
       << chosen.described;
   const Words given{"--batch-size", found[1], "--grad-accumulation", found[2]};
   EXPECT_GT(std::stoi(found[1]) * std::stoi(found[2]), 8);
-  // The same flags, and no budget, give the same bits.
+  // The same values as flags, without a budget, give the same bits.
   EXPECT_EQ(weights_of(chosen), weights_of(terrace(least + given + two + Words{"--out-dir", "given"})));
-  // A run that goes on keeps its own where the rates are others.
+  // A resumed run keeps its own values, although the machine's rates differ.
   const auto more =
       terrace(least + Words{"--device-memory", "1.5MiB", "--steps", "4", "--resume", "auto", "--out-dir", "chosen"});
   ASSERT_EQ(0, more.exit) << more.described;
   const auto whole = terrace({"train", "--resume", "given", "--steps", "4"});
   EXPECT_EQ(weights_of(whole), weights_of(more)) << whole.described;
-  // Ranks take what the first one chooses.
+  // All ranks use what the first one chooses.
   const auto ranks = terrace(Words{"launch", "-n", "2", "--"} + least + tight + two + Words{"--out-dir", "ranks"});
   EXPECT_EQ(0, ranks.exit) << ranks.described;
   EXPECT_THAT(ranks.out, HasSubstr("sequences a step, "));

@@ -1,6 +1,6 @@
-// What is promised: one flipped bit, in any file that a run leaves, is found or does no harm. Found: a documented exit code,
-// and a message that names the file. Harmless: what the user sees is what the undamaged run gives, weights, losses, held-out
-// loss and text. Anything else, another hash above all, is a failure.
+// One flipped bit, in any file of a run, is either found or harmless. Found: a documented exit code, and a message that names
+// the file. Harmless: the user sees the same weights, losses, held-out loss and text as with the undamaged run. Anything else
+// is a failure, especially another hash.
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -21,10 +21,11 @@ namespace {
 namespace fs = std::filesystem;
 
 const std::set<int> kDocumented{0, 1, 2, 3, 4, 5};
-// The finished run ends after 4 steps. The stopped one commits after some more, at most as many as a pipe holds lines.
+// The finished run ends after 4 steps. The stopped one commits after a few more, at most as many as the lines that a pipe
+// holds.
 constexpr auto kFinished = "4", kMore = "14";
 
-// What a user does with a run.
+// The uses of a run.
 enum class Use { resume, finish_again, verify, generate, report };
 std::string name_of(Use use) {
   static const std::map<Use, std::string> names{{Use::resume, "resume"},
@@ -37,7 +38,7 @@ std::string name_of(Use use) {
 
 class Flips : public Cli {
  protected:
-  // A model of 20,000 weights: thousands of runs of the program take minutes.
+  // A model of 20,000 weights, because the program runs thousands of times.
   [[nodiscard]] Words small(const Words& more) const {
     return tiny("train", Words{"--layers", "1", "--hidden", "32", "--heads", "2", "--seq-len", "32", "--eval-interval", "2",
                                "--ckpt-interval", "2", "--resume", "auto"} +
@@ -70,7 +71,7 @@ class Flips : public Cli {
     ASSERT_TRUE(stream.good()) << file << ", byte " << byte;
   }
 
-  // All that an undamaged run shows at its end.
+  // Everything that an undamaged run prints at its end.
   struct End {
     std::string weights, held_out, text;
     std::vector<Step> steps;
@@ -82,7 +83,7 @@ class Flips : public Cli {
             .steps = steps("run")};
   }
 
-  // Of a run that nothing disturbed.
+  // The end of an undisturbed run.
   [[nodiscard]] End whole() const {
     const auto all = use(Use::resume);
     EXPECT_EQ(0, all.exit) << all.described;
@@ -91,7 +92,7 @@ class Flips : public Cli {
     return end;
   }
 
-  // True: found. False: harmless.
+  // Returns true if the damage was found, false if it was harmless.
   bool judge(const std::string& file, Use what, const End& end, const std::string& text_before) const {
     const auto outcome = use(what);
     EXPECT_EQ(0, outcome.signal) << outcome.described;
@@ -107,7 +108,7 @@ class Flips : public Cli {
       case Use::resume: {
         EXPECT_EQ(end.weights, weights_of(outcome)) << outcome.described;
         EXPECT_EQ(end.held_out, json_in("run/result.json").at("eval_loss").dump()) << outcome.described;
-        // A line of metrics that lost its newline is left out, with a warning.
+        // A line of metrics without its newline is dropped with a warning.
         EXPECT_TRUE(named || end.steps == steps("run")) << outcome.described;
         break;
       }
@@ -121,7 +122,7 @@ class Flips : public Cli {
     return named;
   }
 
-  // Flips at `places` places of each file of the run that is kept under this name.
+  // Flips bits at `places` places of each file of the run saved under this name.
   void flip_all(const std::string& kept, const std::vector<Use>& all_uses, const std::map<Use, End>& ends) {
     const auto places = number_from_environment("TERRACE_FLIPS", 6);
     const auto seed = number_from_environment("TERRACE_FLIP_SEED", 1);
@@ -136,10 +137,10 @@ class Flips : public Cli {
       std::mt19937_64 random(seed);
       std::uint64_t found_places = 0;
       for (std::uint64_t i = 0; i < places; ++i) {
-        // Each place meets two of the uses, in turn, so that each file meets all of them.
+        // Each place is tested with two uses in turn, so that each file is tested with all of them.
         const auto n = all_uses.size();
         std::vector<Use> uses{all_uses[i % n], all_uses[(i + 1 + i / n % (n - 1)) % n]};
-        std::ranges::sort(uses, std::ranges::greater());  // what changes the run comes last
+        std::ranges::sort(uses, std::ranges::greater());  // uses that change the run come last
         put(kept);
         flip(at("run") / file, random);
         bool found = false;
@@ -179,7 +180,7 @@ TEST_F(Flips, InAnyFileOfAStoppedRunAreFoundOrHarmless) {
   flip_all("stopped", {Use::resume, Use::verify, Use::generate, Use::report}, {{Use::resume, end}});
 }
 
-// A kept commit is used by its copy. Found: where it is verified, copied, or where the copy goes on. Harmless: the copy ends as
+// A kept commit is used through its copy. Found: by verify, by copying, or when the copy continues. Harmless: the copy ends as
 // the run did.
 TEST_F(Flips, InAKeptCommitAreFoundOrHarmless) {
   const auto whole = terrace(small({"--steps", kFinished, "--ckpt-keep", "2"}));
@@ -209,7 +210,7 @@ TEST_F(Flips, InAKeptCommitAreFoundOrHarmless) {
       const bool verified = passes({"ckpt", "verify", "run", "--step", "2"});
       if (!passes({"ckpt", "copy", "run", "again", "--step", "2"})) continue;
       const auto rest = terrace(small({"--steps", kFinished, "--out-dir", "again"}));
-      // Lines of metrics have checksums of their own, which a start compares, and which no weight depends on.
+      // Lines of metrics have their own checksums, which are compared at a start; no weight depends on them.
       const bool in_metrics = rest.exit == 5 && rest.err.find("metrics.jsonl") != std::string::npos;
       ASSERT_TRUE(rest.exit == 0 || !verified || in_metrics) << "what was verified does not go on: " << rest.described;
       if (rest.exit == 0) {
@@ -220,7 +221,7 @@ TEST_F(Flips, InAKeptCommitAreFoundOrHarmless) {
   }
 }
 
-// A tokenizer with a flipped bit may be one that reads well and gives other ids, so every flip must be found.
+// A tokenizer with a flipped bit may still be readable and give other ids, so every flip must be found.
 TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
   ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
@@ -240,7 +241,7 @@ TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
       expect_refusal(terrace(words), 5, {name});
     expect_refusal(run_until(kMore, {}), 5, {name});
     EXPECT_FALSE(fs::exists(at("out")));
-    // The flags bring it again.
+    // Giving the flags again restores it.
     const auto resumed = run_until(kMore, given);
     EXPECT_EQ(0, resumed.exit) << resumed.described;
     EXPECT_EQ(1U, resumed.warnings("the tokenizer that the run in run keeps")) << resumed.described;
@@ -261,7 +262,7 @@ TEST_F(Flips, InTheTokenizerAreAlwaysFound) {
   put("finished");
   scratch_.write("run/tokenizer/chat_template.jinja", "{{ messages }}");
   expect_found("chat_template.jinja: the run did not keep this file");
-  // Another tokenizer takes its place, and is the one that is checked.
+  // Another tokenizer replaces it and is checked from then on.
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "270", "--out", "other.json"}).exit);
   const auto other = run_until("15", {"--tokenizer", "other.json"});
   ASSERT_EQ(0, other.exit) << other.described;

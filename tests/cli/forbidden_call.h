@@ -1,5 +1,4 @@
-// In a child, before the program begins: the kernel answers an error to every call of one kind, or kills the process at the
-// first.
+// For a child before its program begins: every system call of one kind returns an error, or the first one kills the process.
 #pragma once
 
 #include <linux/filter.h>

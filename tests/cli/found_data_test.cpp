@@ -1,4 +1,4 @@
-// The shortest command trains on what the files hold, or says what to type.
+// The shortest command trains on whatever format its files have, or says what to type.
 #include <map>
 
 #include "cli_test.h"
@@ -15,7 +15,7 @@ class FoundData : public Cli {
       lines += R"({"prompt":"question )" + std::to_string(i) + R"(","completion":"answer )" + std::to_string(i * i) + "\"}\n";
     scratch_.write("chat.jsonl", lines);
   }
-  // What was found, as the run's configuration keeps it, and that the run is the one of the same words.
+  // Checks the detected format in the run's configuration, and that the run equals one with the format given.
   void expect_found(const std::string& format, const std::string& said, const Words& words) {
     const auto run = "found " + format;
     const auto found = train(words + Words{"--out-dir", run});
@@ -51,7 +51,7 @@ TEST_F(FoundData, IsNotTrainedOnAsSomethingElse) {
   EXPECT_EQ(0, train({"--vocab", "300", "--data-format", "bytes", "--out-dir", "bytes"}).exit);
 }
 
-// Once, for all starts; from a text of any name.
+// Once for all starts, from a text with any name.
 TEST_F(FoundData, TextIsReadWithTheTokenizer) {
   ASSERT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
   const auto of_ids = train(Words{"--data", "ids", "--tokenizer", "tokenizer.json", "--out-dir", "ids run"});
@@ -73,7 +73,7 @@ TEST_F(FoundData, TextIsReadWithTheTokenizer) {
   ASSERT_EQ(0, rest.exit) << rest.described;
   EXPECT_EQ(weights_of(of_ids), weights_of(rest));
   EXPECT_EQ(made, cached()) << "made once";
-  // What a kill leaves is gone on from, and other text is other ids, which a run does not take for its own.
+  // Without the cache, the same ids are made again under the same name. Other text gives other ids, which the run refuses.
   std::filesystem::remove_all(at("cache"));
   EXPECT_EQ(0, terrace({"train", "--resume", "run", "--steps", "5"}).exit);
   EXPECT_EQ(made.begin()->first, cached().begin()->first);

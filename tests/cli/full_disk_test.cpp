@@ -1,6 +1,5 @@
-// What is promised: too little room is found before the run begins (exit 3), and a disk that fills up later ends it with an
-// error that says so (exit 1) and leaves the last commit whole: with room again, --resume auto gives what an undisturbed run
-// gives.
+// Too little space is detected before the run begins (exit 3). A disk that fills up later ends the run with an error that says
+// so (exit 1), and the last commit stays intact: with space again, --resume auto gives the same result as an undisturbed run.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -21,7 +20,7 @@ class FullDisk : public Cli {
  protected:
   FullDisk() { fs::create_directory(at("disk")); }
   void fills_up() const;
-  // Takes all the room that is left there.
+  // Fills the remaining space.
   void fill_up(const std::string& name) const {
     std::string block(64 * 1024, 'x');
     const int fd = ::open(at(name).c_str(), O_WRONLY | O_CREAT, 0600);
@@ -40,7 +39,7 @@ TEST_F(FullDisk, TooLittleRoomIsFoundBeforeTheRun) {
   expect_refusal(train({"--nvme-path", "disk"}), 3, {"disk/terrace-", "not enough space", "are needed", "are free", "free "});
   expect_refusal(train({"--out-dir", "disk/run"}), 3, {"disk/run/store/data", "not enough space"});
   EXPECT_FALSE(fs::exists(at("run/metrics.jsonl")));
-  // Neither has to be cleaned up.
+  // Neither failed run leaves anything to clean up.
   EXPECT_EQ(0, train({}).exit);
   ASSERT_EQ(0, ::mount("", at("disk").c_str(), "", MS_REMOUNT, "size=64m"));
   EXPECT_EQ(0, train({"--out-dir", "disk/run"}).exit);
@@ -55,7 +54,7 @@ void FullDisk::fills_up() const {
 
   auto resumed = wanted;
   resumed.insert(resumed.end(), {"--out-dir", "disk/run", "--resume", "auto"});
-  // The run waits for us in the middle, because nobody reads what it says.
+  // In the middle, the run waits for the test, because its output is not read.
   auto json = resumed;
   json.emplace_back("--json");
   Child child(launch(tiny("train", json)));
@@ -86,10 +85,11 @@ TEST_F(FullDisk, ARealFileSystemThatFillsUpLeavesTheLastCommitWhole) {
   fills_up();
 }
 
-// They are pictures of a run, and it may have taken days. Where a folder has their name, nobody can write them.
+// They only describe a run that may have taken days, so failing to write them is no error. A folder with their name makes
+// writing impossible.
 TEST_F(FullDisk, ATraceAndAReportThatCannotBeWrittenTakeNothingFromARun) {
   Child child(launch(tiny("train", {"--durability", "none", "--save", "w.safetensors", "--steps", "40", "--json"})));
-  child.read_lines(2);  // and it stays there until we read on
+  child.read_lines(2);  // it waits there until the test reads on
   for (const auto* const file : {"trace.json", "report.html"}) fs::create_directory(at("run") / file);
   const auto outcome = child.wait();
   ASSERT_EQ(0, outcome.exit) << outcome.described;
@@ -129,7 +129,7 @@ TEST_F(FullDisk, AnExportThatFindsNoRoomIsRepeated) {
   EXPECT_EQ(scratch_.read("other/model.safetensors"), scratch_.read("disk/model/model.safetensors"));
 }
 
-// Works everywhere: a limit on file sizes refuses the very same calls, with another errno.
+// Works on every system: a limit on file sizes makes the same calls fail, with another errno.
 TEST_F(FullDisk, AFileSizeLimitIsAnErrorAndNotASignal) {
   auto limited = launch(tiny("train", {"--nvme-path", "disk"}));
   limited.in_child = [] {

@@ -1,4 +1,4 @@
-// Runs on a GPU that is not here, planned from its machine's profile.
+// Runs on a GPU that is not present, planned with its machine profile.
 #include <algorithm>
 #include <fstream>
 #include <vector>
@@ -10,7 +10,8 @@
 namespace terrace::test {
 namespace {
 
-// Updates that bound the plainest order are hidden by the vertical one: where they run must be asked again there.
+// In the plainest order updates limit the speed, but the vertical order hides them; so their place must be chosen again for
+// that order.
 TEST_F(Cli, APlanMayPutUpdatesWhereTheFastestOrderWantsThem) {
   std::ofstream(at("h200.json")) << R"({"device": "cuda:0", "threads": 16, "measured_at": "2026-11-01T00:00:00",
     "matmul_fp32_flop_s": 4e13, "matmul_bf16_flop_s": 6.3e14, "matmul_fp64_flop_s": 3e13, "device_stream_bytes_s": 4e12,

@@ -1,5 +1,5 @@
-// The program with a GPU: a driver and a CUDA module of ours stand where the real ones would, so that everything between a
-// command line and a copy runs here.
+// The program with a GPU: a fake driver and CUDA module replace the real ones, so that everything from the command line to a
+// copy runs here.
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 class WithGpu : public Cli {
  protected:
-  // terrace WORDS… where the environment leads to the fakes, and says `more`.
+  // Runs terrace WORDS… with the fakes, and `more` in the environment.
   [[nodiscard]] Outcome with_gpu(Words words, const std::map<std::string, std::string>& more = {}) const {
     auto started = launch(std::move(words));
     started.environment["LD_LIBRARY_PATH"] = TERRACE_FAKE_CUDA_FOLDER;
@@ -49,13 +49,14 @@ TEST_F(WithGpu, TheUsualBudgetLeavesRoomForWhatCudnnTakes) {
   EXPECT_THAT(with_gpu(words, {{"TERRACE_ATTENTION", "cudnn"}}).out, HasSubstr("device       1.44 GiB"));
 }
 
-// What other processes use is not there, and what NCCL will take neither: 384 MiB for the other GPU, and the buffer of sums.
+// Memory of other processes is not available, nor what NCCL will take: 384 MiB for the other GPU, and the buffer for sums.
 TEST_F(WithGpu, TheUsualBudgetIsOfWhatIsFree) {
   const auto words = tiny("plan", {"--device", "cuda:0"}), two = tiny("plan", {"--device", "cuda:0", "--dp", "2"});
   EXPECT_THAT(with_gpu(words, {{"TERRACE_FAKE_GPU_FREE_MIB", "1536"}}).out, HasSubstr("device        512 MiB"));
   EXPECT_THAT(with_gpu(two, {{"TERRACE_FAKE_GPUS", "2"}}).out, HasSubstr("device       1.59 GiB"));
 }
 
+// The library is a fake, but it reads and writes the run's chunks.
 TEST_F(WithGpu, DoctorSaysWhyThereIsNone) {
   const auto broken = with_gpu({"doctor", "--device", "cuda:0"}, {{"TERRACE_FAKE_DRIVER_ERROR", "803"}});
   EXPECT_EQ(4, broken.exit) << broken.described;
@@ -72,10 +73,10 @@ TEST_F(WithGpu, AGpuWithoutAModuleIsWarnedOf) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
 }
 
-// One is built for each major version of CUDA; a driver of an older one cannot run the newest.
+// There is one module for each major version of CUDA; an older driver cannot run the newest one.
 class WithModules : public WithGpu {
  protected:
-  // A folder with `good` modules, and others that cannot be loaded.
+  // A folder with modules that can be loaded, `good`, and others that cannot, `bad`.
   [[nodiscard]] std::string folder(const Words& good, const Words& bad) const {
     const auto modules = at("modules");
     fs::remove_all(modules);
@@ -109,7 +110,7 @@ TEST_F(WithModules, TheDriverDecidesWhichOneRuns) {
     const auto other = doctor(folder({c.bad}, {c.good}), c.driver);
     EXPECT_EQ(4, other.exit) << "the other one was loaded";
   }
-  // Alone, an older one runs with a newer driver.
+  // A single older module also runs with a newer driver.
   const auto alone = doctor(folder({"terrace_cuda12.so"}, {}), "13000");
   EXPECT_EQ(0, alone.exit) << alone.described;
   EXPECT_THAT(alone.out, HasSubstr("used by terrace_cuda12"));
@@ -137,7 +138,7 @@ TEST_F(WithModules, ADriverForNoneIsToldWhichItMustBe) {
          "install NVIDIA driver 525 or newer");
 }
 
-// The CPU's math runs as host work of the fake GPU's streams, so the bits are the CPU device's.
+// The CPU's math runs as host work of the fake GPU's streams, so the bits equal the CPU device's.
 TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
   const auto cpu = train({"--out-dir", "on_cpu"});
   ASSERT_EQ(0, cpu.exit) << cpu.described;
@@ -150,7 +151,7 @@ TEST_F(WithGpu, ATrainingRunEndsWithTheWeightsOfTheCpuDevice) {
   }
 }
 
-// The library of matrix products is made up; its version decides which algorithm it chooses, and the algorithm the bits.
+// The fake library of matrix products chooses an algorithm by its version, and the algorithm decides the bits.
 class WithAlgorithms : public WithGpu {
  protected:
   [[nodiscard]] Outcome with_version(int version, const Words& more) const {
@@ -158,7 +159,7 @@ class WithAlgorithms : public WithGpu {
     words.insert(words.end(), more.begin(), more.end());
     return with_gpu(tiny("train", words), {{"TERRACE_FAKE_CUBLAS", std::to_string(version)}});
   }
-  // The weights that a run of its own ends with after so many steps, in `out`.
+  // The weights at the end of a run in `out`.
   [[nodiscard]] std::string weights(int version, const std::string& out, const Words& more = {}) const {
     Words words{"--out-dir", out};
     words.insert(words.end(), more.begin(), more.end());
@@ -166,7 +167,7 @@ class WithAlgorithms : public WithGpu {
     EXPECT_EQ(0, outcome.exit) << outcome.described;
     return weights_of(outcome);
   }
-  // One that knows no algorithms.
+  // A profile without algorithms.
   void write_profile() const {
     fs::remove(at("profile.json"));
     MachineProfile profile;
@@ -201,7 +202,7 @@ TEST_F(WithAlgorithms, TheMachineProfileKeepsThemForNewRuns) {
   const auto chosen = json_in("first/result.json").at("algorithms");
   EXPECT_EQ(chosen, kept());
 
-  // As if the library had been tuned otherwise since: what the profile says is used, and stays.
+  // As if the library had been tuned differently later: the profile's algorithm is used, and the profile stays unchanged.
   auto tuned = json_in("profile.json");
   for (auto& line : tuned.at("algorithms")) {
     auto text = line.get<std::string>();
@@ -214,7 +215,7 @@ TEST_F(WithAlgorithms, TheMachineProfileKeepsThemForNewRuns) {
   EXPECT_EQ(tuned.at("algorithms"), kept());
   EXPECT_EQ(with_tuned, weights(1, "again"));
 
-  // Another library's words mean nothing to it: chosen anew, and the profile is the new library's.
+  // Another library cannot use these algorithms: it chooses again, and the profile then belongs to the new library.
   const auto second = weights(2, "second");
   EXPECT_EQ("library made up, version 2", kept().at(0));
   EXPECT_EQ(json_in("second/result.json").at("algorithms"), kept());
@@ -241,7 +242,7 @@ TEST_F(WithAlgorithms, ADamagedListIsRefused) {
   expect_refusal(with_version(1, {"--out-dir", "third"}), 2, {"profile.json", "not a list of strings"});
 }
 
-// A GPU a rank, with a made-up NCCL between them: the sums on the devices have the order of those on the host.
+// One GPU per rank, with a fake NCCL between them: sums on the devices have the same order as on the host.
 TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
   const Words settings{"--canonical-reduction", "--recipe", "fp32"};
   const auto train_on = [&](int gpus, const Words& more) {
@@ -264,7 +265,7 @@ TEST_F(WithGpu, RanksOnGpusEndWithTheWeightsOfOneRank) {
                  {"2 ranks of this machine need a GPU each, from cuda:1 on, but the machine has 2"});
 }
 
-// Parts of sums are added by the made-up NCCL, and parts of a vocabulary by kernels of their own.
+// The fake NCCL adds parts of sums, and special kernels add parts of a vocabulary.
 TEST_F(WithGpu, TensorRanksOnGpusTrainWhatOneRankTrains) {
   const auto train_on = [&](const std::string& run, const Words& more) {
     const auto outcome = with_gpu(
@@ -281,7 +282,7 @@ TEST_F(WithGpu, TensorRanksOnGpusTrainWhatOneRankTrains) {
   for (std::size_t s = 0; s < expected.size(); ++s) EXPECT_NEAR(expected[s].loss, found[s].loss, 2e-5 * expected[s].loss);
 }
 
-// What travels in fewer bits is packed, summed and unpacked on the GPUs, with the bits of ranks on the host.
+// Data sent in fewer bits is packed, summed and unpacked on the GPUs, with the same bits as between ranks on the host.
 TEST_F(WithGpu, RanksOnGpusSendInFewerBitsAsRanksOnTheHostDo) {
   const std::vector<Words> ways{{"--compress-gradients", "bf16"},
                                 {"--compress-gradients", "int8", "--compress-weights", "int8"}};
@@ -308,7 +309,7 @@ TEST_F(WithGpu, BenchPcieMeasuresEveryWayOverTheLink) {
   ASSERT_EQ(0, outcome.exit) << outcome.described;
   const auto object = nlohmann::json::parse(outcome.out);
   EXPECT_EQ("Imaginary H0", object.at("machine").at("gpu"));
-  std::map<std::string, int> figures;  // "upload pinned 65536": how many
+  std::map<std::string, int> figures;  // "upload pinned 65536" → how many
   for (const auto& r : object.at("results")) {
     const auto op = r.at("op").get<std::string>();
     ++figures[r.contains("host_memory")

@@ -1,4 +1,4 @@
-// What -h, --help, help, version, completions and man promise.
+// -h, --help, help, version, completions and man.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -37,14 +37,14 @@ Words listed_in(const std::string& text) {
   return words;
 }
 
-// Where the line of this flag begins; npos: none does.
+// The beginning of this flag's line; npos if there is none.
 std::size_t entry_of(const std::string& help, const std::string& flag) {
   for (const auto* const end : {" ", "\n"})
     if (const auto at = help.find("\n  " + flag + end); at != std::string::npos) return at;
   return std::string::npos;
 }
 
-// The program of this name that the shell would find; empty: none.
+// The path of the program that a shell would find under this name; empty: none.
 std::string on_path(const std::string& name) {
   std::istringstream folders(std::getenv("PATH") ? std::getenv("PATH") : "");
   for (std::string folder; std::getline(folders, folder, ':');) {
@@ -56,13 +56,13 @@ std::string on_path(const std::string& name) {
 
 class Help : public Cli {
  protected:
-  // What the program names when a name is missing, between the colon and the end of the line.
+  // The names that the program lists if a name is missing, between the colon and the end of the line.
   [[nodiscard]] Words names_after(const Words& words) const {
     const auto outcome = terrace(words);
     const auto begin = outcome.err.rfind(": ", outcome.err.find('\n'));
     return listed_in(outcome.err.substr(begin + 2, outcome.err.find('\n') - begin - 2));
   }
-  // Every command line that has a help: {}, {"train"}, ..., {"bench", "nvme"}, ...
+  // Every command line with a help page: {}, {"train"}, ..., {"bench", "nvme"}, ...
   [[nodiscard]] std::vector<Words> all_commands() const {
     std::vector<Words> all{{}};
     for (const auto& name : names_after({})) all.push_back({name});
@@ -76,7 +76,7 @@ class Help : public Cli {
     EXPECT_EQ("", outcome.err) << outcome.described;
     return outcome.out;
   }
-  // What this program of the system prints; it must accept its arguments.
+  // The output of a program of this system; it must accept its arguments.
   [[nodiscard]] Outcome tool(const std::string& path, Words arguments) const {
     auto launched = launch(std::move(arguments));
     launched.program = path;
@@ -86,7 +86,7 @@ class Help : public Cli {
     scratch_.write(name, answer(words));
     return at(name).string();
   }
-  // What bash proposes behind these words, of which the last one is unfinished.
+  // bash's proposals after these words; the last word is unfinished.
   [[nodiscard]] Words proposed(const Words& words) {
     const auto script = written("completions.bash", {"completions", "bash"});
     std::string line = "source " + script + "; COMP_WORDS=(terrace";
@@ -170,7 +170,7 @@ TEST_F(Help, NoLineIsWiderThanCanBeRead) {
     auto text = outcome.out;
     ASSERT_EQ(0, outcome.exit) << outcome.described;
     std::erase(text, '\r');
-    text = text.substr(0, text.find("\nExamples:"));  // which are not broken, so that they can be copied
+    text = text.substr(0, text.find("\nExamples:"));  // examples are not wrapped, so that they can be copied
     EXPECT_GE(widest(text), least) << text;
     EXPECT_LE(widest(text), most) << text;
   }
@@ -186,7 +186,7 @@ TEST_F(Help, OfACommandIsAlsoACommand) {
   expect_refusal(terrace({"version", "2"}), 2, {"unexpected argument \"2\""});
 }
 
-// A bug report must say what ran.
+// A bug report needs the build.
 TEST_F(Help, TheVersionNamesTheBuild) {
   const auto text = answer({"version"});
   EXPECT_THAT(text, testing::StartsWith("terrace " TERRACE_VERSION "\n"));
@@ -199,7 +199,7 @@ TEST_F(Help, TheVersionNamesTheBuild) {
     EXPECT_THAT(told[library], testing::AnyOf("left out", "in the CUDA module", testing::ContainsRegex("[0-9]+\\.[0-9]+")));
 }
 
-// Modules are those of the installation, whatever was built.
+// Modules are searched in the installation, whatever was built.
 TEST_F(Help, TheVersionLooksForModules) {
   scratch_.write("terrace_cuda12.so", "only its name counts");
   const auto modules = [&] {
@@ -212,7 +212,7 @@ TEST_F(Help, TheVersionLooksForModules) {
   EXPECT_THAT(modules(), HasSubstr("MPI            terrace_mpi\n"));
 }
 
-// An example with a flag that the command does not have would teach a mistake.
+// An example must not use a flag that the command does not have.
 TEST_F(Help, ExamplesUseFlagsThatExist) {
   std::size_t examples = 0, flags = 0;
   for (const auto& command : all_commands()) {
@@ -254,13 +254,13 @@ TEST_F(Help, BashCompletes) {
   EXPECT_THAT(proposed({"tr"}), ElementsAre("train", "train-tokenizer"));
   EXPECT_THAT(proposed({"train", "--dty"}), ElementsAre("--dtype"));
   EXPECT_THAT(proposed({"train", "--dtype", "b"}), ElementsAre("bf16"));
-  EXPECT_THAT(proposed({"train", "--dtype", "=", "b"}), ElementsAre("bf16"));  // how bash cuts --dtype=b
+  EXPECT_THAT(proposed({"train", "--dtype", "=", "b"}), ElementsAre("bf16"));  // bash splits --dtype=b in this way
   EXPECT_THAT(proposed({"train", "--untied", "--dtype", "="}), ElementsAre("fp32", "bf16", "fp16", "fp64"));
   EXPECT_THAT(proposed({"train", "--recompute", ""}), ElementsAre("auto", "none", "layer"));
   EXPECT_THAT(proposed({"train", "--data", "cor"}), ElementsAre("corpus.txt"));
-  EXPECT_THAT(proposed({"train", "--data", "tiny.toml", "cor"}), ElementsAre("corpus.txt"));  // it takes several
+  EXPECT_THAT(proposed({"train", "--data", "tiny.toml", "cor"}), ElementsAre("corpus.txt"));  // the flag takes several values
   EXPECT_THAT(proposed({"train", "--resume", "a"}), ElementsAre("auto", "a run"));
-  EXPECT_THAT(proposed({"plan", "--steps", ""}), ElementsAre(""));  // a number: nothing can be proposed
+  EXPECT_THAT(proposed({"plan", "--steps", ""}), ElementsAre(""));  // a number, so there is no proposal
   EXPECT_THAT(proposed({"generate", "a"}), ElementsAre("a run"));
   EXPECT_THAT(proposed({"generate", "a run", "--prom"}), ElementsAre("--prompt"));
   EXPECT_THAT(proposed({"ckpt", "ver"}), ElementsAre("verify"));

@@ -1,5 +1,5 @@
-// --init-from with files of other models and of other programs, and what is in no tensor: the rotary base, the norm epsilon and
-// the number of heads.
+// --init-from with files of other models and programs, and with values that are in no tensor: the rotary base, the norm epsilon
+// and the number of heads.
 #include <fstream>
 
 #include "cli_test.h"
@@ -79,7 +79,7 @@ TEST_F(InitFrom, BuffersOfHuggingFaceAreNoWeights) {
                                             .add("model.rotary_emb.inv_freq", {8}, zeros(8))
                                             .text());
   EXPECT_EQ(weights_of(from("m.safetensors")), weights_of(from("buffers.safetensors")));
-  // The first GPT-2 files have no prefix, and masks of either kind.
+  // The first GPT-2 files have no prefix, and two kinds of masks.
   auto old = file("gpt2.safetensors");
   json renamed;
   for (const auto& [name, entry] : old.header.items())
@@ -106,7 +106,7 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
   EXPECT_EQ(0U, from("model/m.safetensors", {"--rope-base", "10000", "--norm-eps", "1e-5"}).warnings("--init-from"));
   EXPECT_EQ(0U, from("gpt2.safetensors", {"--model", "gpt2"}).warnings("--init-from"));
 
-  // Beside a config.json.
+  // With a config.json beside the file.
   scratch_.write("model/config.json", R"({"rope_theta": 500000.0, "rms_norm_eps": 1e-05, "num_attention_heads": 4})");
   refuses("model/m.safetensors", {},
           {"--init-from model/m.safetensors: model/config.json has rope_theta 500000, and this run would use 10000\n  give "
@@ -118,7 +118,7 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
   }
   refuses("model/m.safetensors", {"--rope-base", "500000", "--heads", "8"},
           {"num_attention_heads 4, and this run would use 8\n  give --heads 4\n"});
-  // As newer versions of transformers write it, with what terrace does not have.
+  // As newer versions of transformers write it, with settings that terrace does not have.
   scratch_.write("model/config.json",
                  R"({"rope_parameters": {"rope_theta": 500000, "rope_type": "llama3"}, "rms_norm_eps": 1e-6})");
   refuses("model/m.safetensors", {"--norm-eps", "1e-6"}, {"has rope_theta 500000"});
@@ -131,14 +131,14 @@ TEST_F(InitFrom, WhatNoTensorTellsIsSaid) {
   scratch_.write("model/gpt2.safetensors", without_metadata("gpt2.safetensors").text());
   scratch_.write("model/config.json", R"({"layer_norm_epsilon": 1e-6, "n_head": 4})");
   refuses("model/gpt2.safetensors", {"--model", "gpt2"}, {"has layer_norm_epsilon 1e-06", "--norm-eps"});
-  // What is no description of a model tells nothing.
+  // A file that does not describe a model is ignored.
   for (const auto* const other : {"{", "[]", "7", R"({"rope_theta": "big", "rope_parameters": 3, "rope_scaling": null})"}) {
     scratch_.write("model/config.json", other);
     EXPECT_EQ(1U, from("model/m.safetensors").warnings(says)) << other;
   }
 }
 
-// Windows are in no tensor. One that is not shorter than a sequence is none.
+// Windows are in no tensor. A window at least as long as a sequence has no effect.
 TEST_F(InitFrom, AModelWithWindowsKeepsThem) {
   fs::create_directory(at("model"));
   scratch_.write("model/m.safetensors", without_metadata("m.safetensors").text());
@@ -190,7 +190,7 @@ TEST_F(InitFrom, BaseAndEpsilonReachTheModel) {
   expect_refusal(train({"--out-dir", "none", "--model", "gpt2", "--rope-base", "500000"}), 2, {"--rope-base", "gpt2"});
   EXPECT_EQ(0, terrace(tiny("plan", {"--rope-base", "500000", "--norm-eps", "1e-6"})).exit);
 
-  // A resumed run has the values of its beginning.
+  // A resumed run keeps its initial values.
   expect_refusal(train({"--out-dir", "usual", "--resume", "auto", "--steps", "5", "--rope-base", "500000"}), 2,
                  {"rope-base: 10000.0 then, 500000.0 now"});
   EXPECT_EQ(0, train({"--out-dir", "base", "--resume", "auto", "--steps", "5", "--rope-base", "500000"}).exit);
@@ -203,7 +203,7 @@ TEST_F(InitFrom, BaseAndEpsilonReachTheModel) {
   expect_refusal(terrace(generate), 5, {"norm-eps: 0.01 in run.json, 0.99 here"});
 }
 
-// Runs that began before the flags existed have the usual values.
+// Runs from before these flags have the default values.
 TEST_F(InitFrom, RunsFromBeforeTheFlagsContinue) {
   ASSERT_EQ(0, train({"--out-dir", "old", "--steps", "2"}).exit);
   for (const auto* const name : {"old/run.json", "old/run.copy.json"}) {

@@ -1,5 +1,5 @@
-// What is promised of --ckpt-keep: the newest commits can be verified, copied and continued, with the very bits of that step;
-// a kill leaves no half of one; what is removed leaves no file; what does not fit is refused before training.
+// --ckpt-keep: the newest commits can be verified, copied and continued with exactly the bits of their step; a kill leaves no
+// half of one; a removed one leaves no file; lack of space is detected before training.
 #include <sys/syscall.h>
 
 #include <csignal>
@@ -28,7 +28,7 @@ class Kept : public Cli {
                  "--out-dir",       run} +
            more;
   }
-  // As `terrace ckpt list` tells them, each of them verified.
+  // The commits that `terrace ckpt list` shows, all verified.
   [[nodiscard]] std::vector<int> commits(const std::string& run) const {
     std::vector<int> steps;
     const auto listed = terrace({"ckpt", "list", run, "--json"});
@@ -95,7 +95,7 @@ TEST_F(Kept, AKillLeavesNoHalfOfACommit) {
   EXPECT_EQ(json_in("whole/result.json").at("weights_xxh64"), json_in("run/result.json").at("weights_xxh64"));
 }
 
-// No other commit follows that could wait for the copy. A stop leaves the copy, and no part of one of its own commit.
+// No later commit waits for the copy. A stop leaves the complete copy, but no part of a copy of the stop's own commit.
 TEST_F(Kept, ACommitIsCopiedBesideTheStepsThatFollow) {
   for (const auto& ranks : {Words{}, Words{"--dp", "2", "--zero", "1", "--grad-accumulation", "1"}}) {
     fs::remove_all(at("run"));
@@ -131,7 +131,7 @@ TEST_F(Kept, OfSeveralRanksEachCopiesItsPart) {
   EXPECT_EQ(weights_of(whole), weights_of(train(wanted("again", 4, ranks))));
 }
 
-// A run of token ids with a tokenizer, which it keeps and each of its kept commits has.
+// A run of token ids with a tokenizer, which the run and each of its kept commits contain.
 class KeptWithTokenizer : public Kept {
  protected:
   KeptWithTokenizer() {
@@ -164,7 +164,7 @@ TEST_F(KeptWithTokenizer, TheNewestCommitsStayAndCanBeContinued) {
   EXPECT_FALSE(fs::exists(at("run/kept")));
 }
 
-// As a kill leaves it at each moment: before the mark, amid the tokenizer, before run.json, and amid a removal.
+// States after a kill at each moment: before the mark, while writing the tokenizer, before run.json, and during a removal.
 TEST_F(KeptWithTokenizer, WhatAKillLeavesIsRemovedAtTheNextStart) {
   ASSERT_EQ(0, run_until(3).exit);
   const auto kept = at("run/kept");
@@ -208,7 +208,7 @@ TEST_F(KeptWithTokenizer, ARemovalThatIsKilledIsRepeated) {
     EXPECT_EQ(0, again.exit) << again.described;
     EXPECT_THAT(folders("run"), ElementsAre("step-00000001"));
   }
-  fs::create_directory(at("run/kept/step-00000002"));  // as a kill after the last file leaves it
+  fs::create_directory(at("run/kept/step-00000002"));  // as after a kill after the last file
   EXPECT_EQ(0, remove(2).exit);
   EXPECT_THAT(folders("run"), ElementsAre("step-00000001"));
   expect_refusal(remove(2), 2, {"no commit after step 2", "1, 3"});
@@ -216,7 +216,7 @@ TEST_F(KeptWithTokenizer, ARemovalThatIsKilledIsRepeated) {
 
 TEST_F(Kept, ARunAtWorkIsListed) {
   Child child(launch(tiny("train", wanted("run", 1'000'000, {"--ckpt-keep", "2", "--ckpt-interval", "2", "--json"}))));
-  child.read_lines(1);  // and it waits for us
+  child.read_lines(1);  // then it waits for the test
   const auto early = terrace({"ckpt", "list", "run"});
   EXPECT_EQ(0, early.exit) << early.described;
   child.read_lines(5);

@@ -1,5 +1,5 @@
-// What is promised: a run that is killed at any moment, once or twice, goes on from its last commit to the very weights and
-// losses of a run that was never disturbed; and a kill leaves nothing on the disks that has to be cleaned up.
+// A run that is killed at any moment, once or twice, continues from its last commit and ends with the same weights and losses
+// as an undisturbed run; and a kill leaves nothing on the disks that must be cleaned up.
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -21,7 +21,7 @@ const std::vector<Words> kWays{
     {"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"},
     {"--durability", "step", "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "2MiB"},
     {"--nvme-path", "disk", "--nvme-path", "disk2", "--device-memory", "1MiB", "--host-memory", "1MiB"},
-    {},  // everything in memory: the disk takes commits only
+    {},  // everything in memory: only commits use the disk
 };
 
 class Kills : public Cli {
@@ -31,7 +31,7 @@ class Kills : public Cli {
     words.insert(words.end(), more.begin(), more.end());
     return launch(tiny("train", words));
   }
-  // The files of two commits, each twice, and no other.
+  // Expects the files of two commits, each twice, and no others.
   void expect_nothing_left() const {
     std::set<std::string> names, indices;
     for (const auto* disk : {"disk", "disk2", "run/store"}) {
@@ -48,7 +48,7 @@ class Kills : public Cli {
 };
 
 TEST_F(Kills, AtRandomMomentsLoseNothing) {
-  // tests/long.sh gives more of them, and another seed each time.
+  // tests/long.sh runs more of them, with another seed each time.
   const auto kills = number_from_environment("TERRACE_KILLS", 10), first_seed = number_from_environment("TERRACE_KILL_SEED", 1);
   const auto begin = std::chrono::steady_clock::now();
   const auto whole = run(wanted("whole", kWays[0]));

@@ -1,4 +1,4 @@
-// terrace launch: what it starts, how it stops the ranks, and what it prints of mpirun and of theirs.
+// terrace launch: what it starts, how it stops the ranks, and which output of mpirun and the ranks it prints.
 #ifdef TERRACE_MPIRUN
 #include <signal.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The same of processes: one error, and its code, from the rank that failed.
+// The same with processes: one error, with its code, from the rank that failed.
 TEST_F(Ranks, LaunchPrintsTheReasonAndNotItsConsequences) {
   fs::create_directory(at("nv"));
   const auto with = [&](const char* steps) {
@@ -32,8 +32,7 @@ TEST_F(Ranks, LaunchPrintsTheReasonAndNotItsConsequences) {
   }
 }
 
-// A stop signal to `launch`, or to its process group as by Ctrl-C on a terminal, reaches the ranks: they commit and end
-// with 75.
+// A stop signal to `launch`, or to its process group as with Ctrl-C, reaches the ranks: they commit and exit with 75.
 TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
   const auto more = [](int steps) {
     return Words{"--lr-schedule", "constant", "--resume", "auto", "--steps", std::to_string(steps)};
@@ -65,7 +64,7 @@ TEST_F(Ranks, LaunchStopsTheRanksCleanly) {
   }
 }
 
-// They agree on the step, so that the run has one commit more, and go on.
+// All ranks commit after the same step, so the run has one commit more, and continue.
 TEST_F(Ranks, LaunchPassesOnTheWishForACommit) {
   const Words more{"--lr-schedule", "constant", "--steps", "60"};
   Child child(processes(2, 3, "run", more));
@@ -80,7 +79,7 @@ TEST_F(Ranks, LaunchPassesOnTheWishForACommit) {
   EXPECT_GE(nlohmann::json::parse(inspected.out)["commit"].get<int>(), 2);
 }
 
-// What mpirun says of itself is shown only if a run failed and nothing else tells why.
+// mpirun's own messages are only shown if a run failed and nothing else gives the reason.
 TEST_F(Ranks, LaunchKeepsBackWhatMpirunSaysOfItself) {
   scratch_.write("mpirun",
                  "#!/bin/sh\necho '[node:5769] PMIX ERROR: PMIX_ERR_UNREACH in file server.c at line 3184' >&2\n"
@@ -121,7 +120,7 @@ TEST_F(Ranks, LaunchPrintsAnErrorOnceAndEndsWithItsCode) {
   EXPECT_EQ(2, std::ranges::count(outcome.err, '\n')) << outcome.described;
 }
 
-// mpirun has been seen to wait for ever for ranks that died in their start.
+// mpirun may wait for ever for ranks that died while starting.
 TEST_F(Ranks, LaunchEndsAnMpirunThatOutlivesItsRanks) {
   scratch_.write("mpirun", "#!/bin/sh\n\"$PROGRAM\" --version >&2\nexec sleep 600\n");
   fs::permissions(at("mpirun"), fs::perms::owner_all);
@@ -130,7 +129,7 @@ TEST_F(Ranks, LaunchEndsAnMpirunThatOutlivesItsRanks) {
   expect_refusal(run(launched), 1, {"mpirun was still running 10 s after its last rank had ended, and was ended\n"});
 }
 
-// mpirun gives the code of the rank that it saw end first, which may be one that ended because of the other.
+// mpirun returns the code of the rank that it saw end first; that rank may have ended because of another one.
 TEST_F(Ranks, LaunchEndsWithTheCodeOfTheCause) {
   scratch_.write("mpirun", "#!/bin/sh\n\"$PROGRAM\" ckpt verify damaged\nexit 1\n");
   fs::permissions(at("mpirun"), fs::perms::owner_all);
@@ -184,7 +183,7 @@ TEST_F(Ranks, PipedOutputOfRanksHasNoEscapeCodes) {
   }
 }
 
-// What an mpirun and its ranks write to standard error, in an order that cannot be arranged with the real ones.
+// Output of an mpirun and its ranks on standard error, in an order that real ones cannot be forced to produce.
 TEST_F(Ranks, LaunchFiltersWhatMpirunWrites) {
   const auto with = [&](const std::string& script) {
     scratch_.write("mpirun", "#!/bin/sh\n" + script);

@@ -1,6 +1,6 @@
-// What is promised of a run's whole life: training with commits that are kept and a tokenizer, a copy, an export, a removal,
-// and training that goes on from the copy. Killed at any moment of any of them, or without power: what had ended before is
-// there, and the same command once more ends as if nothing had happened.
+// The whole life of a run: training with kept commits and a tokenizer, a copy, an export, a removal, and training that
+// continues from the copy. After a kill or a power cut at any moment, everything that had ended before is present, and
+// repeating the same command ends as if nothing had happened.
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
@@ -26,8 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::nanoseconds;
 
-// An ext4 in a file of a btrfs, which can copy that file as it is at one moment: what was written to the disk, and nothing of
-// what the system still had in memory. Such a copy is what a disk holds after a power cut.
+// An ext4 in a file of a btrfs. A btrfs snapshot of that file contains what was written to the disk, but nothing that the
+// system still had in memory. So it equals a disk after a power cut.
 class CutDisk {
  public:
   explicit CutDisk(const fs::path& scratch) : scratch_(scratch), outer_(scratch / "outer"), disk_(scratch / "disk") {
@@ -40,7 +40,7 @@ class CutDisk {
         to(::open(moment().c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
     ASSERT_EQ(0, ::ioctl(to.get(), FICLONE, from.get())) << std::strerror(errno);
   }
-  // The power is there again.
+  // Turns the power on again.
   void restart() {
     ASSERT_TRUE(disk_.detach());
     fs::rename(moment(), image());
@@ -64,7 +64,7 @@ class Life : public Cli {
     for (const auto* const disk : {"first", "second"}) std::filesystem::create_directories(at("disk") / disk);
   }
 
-  // All that happens to a run, in order.
+  // All commands of a run's life, in order.
   static constexpr std::size_t kCommands = 5;
   [[nodiscard]] std::array<Words, kCommands> life(bool with_disks) const {
     const auto training = [&](const std::string& run, const std::string& steps) {
@@ -84,7 +84,7 @@ class Life : public Cli {
   }
 
   struct End {
-    std::string run, copy;  // weights
+    std::string run, copy;  // hashes of weights
     std::string listed;
     std::map<std::string, std::string> exported;
     bool operator==(const End&) const = default;
@@ -113,7 +113,7 @@ class Life : public Cli {
     return json_in(run + "/result.json").at("weights_xxh64").get<std::string>();
   }
 
-  // Lives that `disturb` disturbs in one command after a time.
+  // Runs lives in which `disturb` disturbs one command after a random time.
   template <class Disturb>
   void live(std::uint64_t lives, std::uint64_t first_seed, const Disturb& disturb);
 };
@@ -126,7 +126,7 @@ void Life::live(std::uint64_t lives, std::uint64_t first_seed, const Disturb& di
     for (const auto& entry : fs::directory_iterator(at("disk")))
       if (entry.path().filename() != "lost+found") fs::remove_all(entry.path());
     for (const auto* const folder : {"disk/first", "disk/second"}) fs::create_directory(at(folder));
-    ::sync();  // or a power cut brings the life before back
+    ::sync();  // otherwise a power cut could restore the previous life
   };
   for (const bool with_disks : {false, true}) {
     begin_again();
@@ -158,7 +158,7 @@ void Life::live(std::uint64_t lives, std::uint64_t first_seed, const Disturb& di
         ASSERT_FALSE(HasFailure());
       }
       const auto outcome = terrace(commands[i]);
-      // It may have ended before it was disturbed: a copy is not made twice, nor a commit removed twice.
+      // The command may have ended before it was disturbed: making a copy again, or removing a commit again, is refused.
       const bool was_done = i == disturbed && outcome.exit == 2 && commands[i].front() == "ckpt";
       ASSERT_TRUE(outcome.exit == 0 || was_done) << outcome.described;
     }

@@ -1,5 +1,5 @@
-// Fine-tuning as its user meets it: adapters on any layout of ranks and tiers, out to a directory of PEFT and in again, merged;
-// frozen parameters; what is refused. (tests/interop/lora_adapters.py compares with PEFT itself.)
+// Fine-tuning from a user's view: adapters on any layout of ranks and tiers, written to and read from a PEFT directory, merged;
+// frozen parameters; refusals. (tests/interop/lora_adapters.py compares with PEFT itself.)
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -17,20 +17,20 @@ using nlohmann::json;
 class LoraProgram : public Ranks {
  protected:
   Outcome exported(const Words& words) { return terrace(Words{"ckpt", "export"} + words); }
-  // A step that changes no weight: its loss is the model's.
+  // Runs a step that changes no weight: its loss is the model's.
   double loss_of(const std::string& run, const Words& more) {
     const auto done =
         train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more);
     EXPECT_EQ(0, done.exit) << done.described;
     return done.exit == 0 ? steps(run).front().loss : 0;
   }
-  // Of one rank, whatever ranks wrote the run.
+  // Generates with one rank, whichever ranks wrote the run.
   std::string text_of(const std::string& run) {
     const auto text = terrace({"generate", run, "--prompt", "the ", "--max-tokens", "20", "--temperature", "0"});
     EXPECT_EQ(0, text.exit) << text.described;
     return text.out;
   }
-  // The numbers of two exports, adapters or whole models, in fp64.
+  // Compares the numbers of two exports, adapters or whole models, in fp64.
   void expect_near_files(const std::string& one, const std::string& other, double tolerance) {
     const SafetensorsFile a(bytes_of(one)), b(bytes_of(other));
     ASSERT_EQ(a.header.size(), b.header.size()) << other;
@@ -53,7 +53,7 @@ class LoraProgram : public Ranks {
   }
 };
 
-// With canonical sums the data ranks, like budgets and pipelines, change no bit; a resume changes none either.
+// With canonical sums, data ranks, budgets and pipelines change no bit; nor does resuming.
 TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdapters) {
   const Words lora{"--model",
                    "llama",
@@ -89,7 +89,7 @@ TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdapters) {
   const auto resumed = train(lora + whole + Words{"--resume", "auto", "--out-dir", "twice"});
   ASSERT_EQ(0, resumed.exit) << resumed.described;
   EXPECT_EQ(weights_of(at_once), weights_of(resumed));
-  // On other ranks, too.
+  // Also on other ranks.
   ASSERT_EQ(0, train(lora + whole + Words{"--steps", "3", "--out-dir", "moved"}).exit);
   const auto moved = train(lora + Words{"--lr-schedule", "constant", "--grad-accumulation", "2", "--dp", "2", "--zero", "3",
                                         "--resume", "auto", "--out-dir", "moved"});
@@ -128,8 +128,8 @@ TEST_F(LoraProgram, EveryLayoutTrainsTheSameAdaptersOfExperts) {
   }
 }
 
-// Ranks that share matrices, positions or experts round otherwise. Whatever ranks wrote a run, its adapter, its merged model
-// and its text are those of one rank.
+// Ranks that share matrices, positions or experts round differently. Whichever ranks wrote a run, its adapter, merged model and
+// text are within rounding of those of one rank.
 TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
   const Words dense{"--model", "llama", "--heads", "4", "--kv-heads", "2", "--lora-targets", "all"},
       mixed{"--model", "mixtral", "--experts", "4", "--heads", "4", "--lora-targets", "q,o,gate,up,down"};
@@ -165,7 +165,7 @@ TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
       expect_near_files(one + "-adapter/adapter_model.safetensors", run + "-adapter/adapter_model.safetensors", 1e-10);
       expect_near_files(one + "-merged/model.safetensors", run + "-merged/model.safetensors", 1e-10);
       EXPECT_EQ(bytes_of(one + "-adapter/adapter_config.json"), bytes_of(run + "-adapter/adapter_config.json"));
-      // The adapter of one rank goes through these ranks and comes out again, to the byte.
+      // The adapter of one rank is read by these ranks and written again without any change.
       const auto through = train(lora + layout +
                                  Words{"--init-adapter", one + "-adapter", "--steps", "1", "--lr", "1e-300", "--min-lr",
                                        "1e-300", "--out-dir", run + "-in"});
@@ -177,7 +177,7 @@ TEST_F(LoraProgram, RanksOfEveryKindTrainExportAndSayWhatOneRankDoes) {
   }
 }
 
-// Tensor ranks that are killed at any moment go on from the last commit with the same bits; other ranks go on, too.
+// Tensor ranks killed at any moment continue from the last commit with the same bits; other ranks can continue, too.
 TEST_F(LoraProgram, KilledTensorRanksGoOn) {
   const Words lora{"--model",
                    "llama",
@@ -209,7 +209,7 @@ TEST_F(LoraProgram, KilledTensorRanksGoOn) {
   ASSERT_EQ(0, whole.exit) << whole.described;
   const auto whole_ns = std::chrono::nanoseconds(std::chrono::steady_clock::now() - begin).count();
   std::mt19937_64 random(24);
-  // Where other work slowed down the whole run, a killed one may end before its time: then earlier.
+  // If other work slowed down the whole run, a run to be killed may end before its time; then it is killed earlier.
   int killed = 0;
   for (auto latest_ns = static_cast<std::uint64_t>(whole_ns); killed == 0; latest_ns /= 2) {
     std::filesystem::remove_all(at("killed"));
@@ -232,7 +232,7 @@ TEST_F(LoraProgram, KilledTensorRanksGoOn) {
   expect_near("whole", "moved", 1e-9);
 }
 
-// Muon orthogonalises each adapter's matrix. With canonical sums data ranks and pipelines change no bit.
+// Muon orthogonalises each adapter's matrix. With canonical sums, data ranks and pipelines change no bit.
 TEST_F(LoraProgram, MuonTrainsAdaptersOnDataRanksAndPipelines) {
   const Words lora{"--model",
                    "llama",
@@ -297,7 +297,7 @@ TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
     const auto loss = loss_of(named("-in"), lora + Words{"--init-adapter", named("-adapter")});
     EXPECT_LT(loss, before);
     EXPECT_NEAR(loss, loss_of(named("-whole"), {"--model", named("-merged")}), 1e-5 * loss);
-    // What went in comes out again, to the byte.
+    // The adapter is written exactly as it was read.
     ASSERT_EQ(0, exported({named("-in"), named("-again")}).exit);
     EXPECT_EQ(bytes_of(named("-adapter/adapter_model.safetensors")), bytes_of(named("-again/adapter_model.safetensors")));
     const auto config = json::parse(bytes_of(named("-adapter/adapter_config.json")));
@@ -307,7 +307,7 @@ TEST_F(LoraProgram, AnAdapterGoesOutAndInAndIntoItsModel) {
   }
 }
 
-// A file of another program: a key that changes what an adapter computes, or which of its tensors count, is not passed over.
+// A file of another program: keys that change what an adapter computes, or which of its tensors count, must not be ignored.
 TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
   const Words run{"--model", "llama", "--heads", "4", "--seq-len", "32", "--lora-rank", "4"};
   ASSERT_EQ(0, train(run + Words{"--steps", "1", "--out-dir", "run"}).exit);
@@ -328,7 +328,7 @@ TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
     expect_refusal(with(key, value), 2, said);
     EXPECT_FALSE(std::filesystem::exists(at("next")));
   };
-  // Beginnings that change the base, and others.
+  // Initializations that change the base, and others.
   for (const json& init :
        {json("pissa"), json("pissa_niter_16"), json("olora"), json("corda"), json("lora_ga"), json("loftq"), json(7)})
     refused("init_lora_weights", init,
@@ -345,7 +345,7 @@ TEST_F(LoraProgram, WhatAnAdaptersConfigurationSaysMustBeKnown) {
                                    {"loftq_config", json::object()},
                                    {"megatron_core", "megatron.core"}})
     taken(key, value);
-  // Names of modules: whole ones, or their ends.
+  // Names of modules: whole names, or their ends.
   for (const json& modules : {json{"q_proj"}, json{"q_proj", "proj", "model.layers.0.self_attn.v_proj"}, json::array()})
     refused("target_modules", modules, {"target_modules", "PEFT would drop that of model.layers."});
   refused("exclude_modules", {"layers.1.self_attn.q_proj"}, {"PEFT would drop that of model.layers.1.self_attn.q_proj"});

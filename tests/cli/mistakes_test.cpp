@@ -1,4 +1,4 @@
-// What people type who know other programs, and what they are told.
+// Typical mistakes of users of other programs, and the answers to them.
 #include "cli_test.h"
 
 namespace terrace::test {
@@ -35,7 +35,7 @@ TEST_F(Mistakes, AreAnsweredWithTheLineToType) {
   expect_refusal(terrace({"generate", "--learning-rate", "1"}), 2, {"unknown flag --learning-rate\n"});
 }
 
-// A machine that is not here is planned by a name that the program knows, from any folder.
+// A plan for an absent machine can use a machine name that the program knows, from any folder.
 TEST_F(Mistakes, APlanForACardThatIsNotHereNamesProfiles) {
   expect_refusal(terrace(tiny("plan", {"--device", "cuda:0"})), 4,
                  {"no GPU was found", "terrace plan --cluster-profile gpu-24gb"});

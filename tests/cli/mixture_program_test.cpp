@@ -1,5 +1,4 @@
-// Sources with weights as a user has them: on every mesh, with documents and conversations, killed in a later epoch, and
-// refused.
+// Weighted sources from a user's view: on every mesh, with documents and conversations, killed in a later epoch, and refused.
 #include <csignal>
 
 #include <terrace/tests/support/english_text.h>
@@ -11,7 +10,7 @@ namespace {
 
 class MixtureProgram : public Ranks {
  protected:
-  // The small one has nine sequences to train on.
+  // The small source has nine sequences for training.
   MixtureProgram() {
     scratch_.write("web.txt", EnglishText(1).of(12'000));
     scratch_.write("code.txt", EnglishText(2).of(650));
@@ -51,7 +50,7 @@ TEST_F(MixtureProgram, OneSourceIsTheSameWithAWeight) {
   EXPECT_FALSE(metrics("weighted").back().contains("epochs"));
 }
 
-// Each batch is two sequences: 100 of them are eight more epochs of the small source.
+// Each batch is two sequences: 100 batches contain eight more epochs of the small source.
 TEST_F(MixtureProgram, AKilledRunGoesOnWithTheNextHundredBatches) {
   const auto wanted = [&](const std::string& run) {
     return mixed(run, {"--steps", "220", "--ckpt-interval", "10", "--resume", "auto", "--hidden", "32", "--layers", "1"});
@@ -59,7 +58,7 @@ TEST_F(MixtureProgram, AKilledRunGoesOnWithTheNextHundredBatches) {
   const auto whole = train(wanted("whole"));
   ASSERT_EQ(0, whole.exit) << whole.described;
   Child child(launch(tiny("train", wanted("run"))));
-  child.read_lines(20);  // steps and notes: behind the first commit, and before the last
+  child.read_lines(20);  // steps and notes: after the first commit and before the last
   child.send(SIGKILL);
   ASSERT_EQ(SIGKILL, child.wait().signal);
   const auto done = metrics("run").back();
@@ -84,14 +83,14 @@ TEST_F(MixtureProgram, TellsOfEachSource) {
   EXPECT_FALSE(lines.front().contains("held_out"));
   const auto result = json_in("run/result.json");
   EXPECT_EQ(lines.back().at("held_out"), result.at("held_out"));
-  // Both losses are of as many targets, so that the whole is their mean with the weights.
+  // Both losses have the same number of targets, so the total is their mean with these weights.
   const double web = result.at("held_out").at("web.txt"), code = result.at("held_out").at("code.txt");
   EXPECT_NEAR(0.6 * web + 0.4 * code, result.at("eval_loss").get<double>(), 1e-12);
   EXPECT_THAT(scratch_.read("run/report.html"), AllOf(HasSubstr("Sources of the data"), HasSubstr("code.txt")));
   const auto planned = terrace(tiny("plan", mixed("run", {"--eval-batches", "3"})));
   EXPECT_THAT(planned.out, AllOf(HasSubstr("data web.txt: 60 % of the sequences"), HasSubstr("9 to train on, 0.3556 epochs")))
       << planned.described;
-  // The bytes that the evaluations of both sources move are planned, too.
+  // The planned bytes include those of the evaluations of both sources.
   const auto disk =
       train(mixed("disk", {"--nvme-path", ".", "--device-memory", "1MiB", "--host-memory", "2MiB", "--eval-interval", "2"}));
   ASSERT_EQ(0, disk.exit) << disk.described;
@@ -141,11 +140,11 @@ TEST_F(MixtureProgram, RefusesOtherWeightsAndSources) {
   scratch_.write("short.txt", "too short");
   refused({"1", "web.txt", "2", "short.txt"}, {"source short.txt", "9 tokens"});
   expect_refusal(terrace(tiny("train", {"--set", R"(data=["-1", "web.txt", "1", "code.txt"])"})), 2, {"weight -1", "positive"});
-  // Of another vocabulary.
+  // Files of another vocabulary.
   scratch_.write("small.u16", std::string(4000, '\1'));
   scratch_.write("large.u16", std::string(4000, '\2'));
   refused({"1", "small.u16", "2", "large.u16", "--data-format", "u16", "--vocab", "300"}, {"large.u16, token 0", "514", "300"});
-  // A run keeps its weights.
+  // A resumed run cannot change the weights of its sources.
   ASSERT_EQ(0, train(mixed("run", {"--steps", "1"})).exit);
   expect_refusal(train({"--data", "0.5", "web.txt", "0.5", "code.txt", "--out-dir", "run", "--steps", "2", "--resume", "auto"}),
                  2, {"data:", "weight 3", "weight 1"});

@@ -1,4 +1,4 @@
-// Directories of Hugging Face's library as their user meets them: exported from a run of any layout, trained from, refused.
+// Directories in Hugging Face's format from a user's view: exported from a run of any layout, trained from, refused.
 #include <sys/file.h>
 #include <sys/syscall.h>
 
@@ -19,14 +19,14 @@ using nlohmann::json;
 class ModelDirProgram : public Ranks {
  protected:
   Outcome exported(const std::string& run, const std::string& dir) { return terrace({"ckpt", "export", run, dir}); }
-  // A step that changes no weight: its loss, and the held-out one, are the model's.
+  // Runs a step that changes no weight: its loss, and the held-out one, are the model's.
   Outcome look(const std::string& run, const Words& more) {
     return train(Words{"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--seq-len", "32", "--out-dir", run} + more);
   }
   [[nodiscard]] json config_of(const std::string& dir) const { return json::parse(std::ifstream(at(dir) / "config.json")); }
 };
 
-// --model DIR is the model that was exported, whatever ranks and tiers it was trained on.
+// --model DIR is the exported model, whatever ranks and tiers trained it.
 TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
   for (const auto& [family, trained] :
        {std::pair<std::string, Words>{
@@ -64,7 +64,7 @@ TEST_F(ModelDirProgram, WhatIsExportedIsTheModel) {
     ASSERT_EQ(0, from_file.exit) << from_file.described;
     EXPECT_EQ(weights_of(from_file), weights_of(from_dir));
     EXPECT_EQ(steps(family + "-b"), steps(family + "-a"));
-    // The model of a directory goes through a run and out again as it was, with what else its config.json says.
+    // A directory's model is exported from a run unchanged, including the other keys of its config.json.
     auto config = config_of(dir);
     config["bos_token_id"] = 7;
     std::ofstream(at(dir) / "config.json") << config;
@@ -93,14 +93,14 @@ TEST_F(ModelDirProgram, TwoExportsDoNotWriteOneDirectory) {
   for (const auto* const file : {"unfinished-export", "model.safetensors"}) std::ofstream(at("out") / file) << "half";
   {
     const FileHandle other(::open(at("out").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    ASSERT_EQ(0, ::flock(other.get(), LOCK_EX));  // as an export that is at work
+    ASSERT_EQ(0, ::flock(other.get(), LOCK_EX));  // like an export that is running
     expect_refusal(exported("run", "out"), 1, {"out is in use", "give a new directory"});
     EXPECT_EQ("half", scratch_.read("out/model.safetensors"));
   }
   EXPECT_EQ(0, exported("run", "out").exit);
 }
 
-// At its first sync, which is that of the mark, and before the marked folder is filled.
+// Killed at its first sync, which is the mark's, before the marked folder is filled.
 TEST_F(ModelDirProgram, AnExportThatIsKilledAtItsMarkIsRepeated) {
   ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
   auto killed = launch({"ckpt", "export", "run", "out"});
@@ -110,7 +110,7 @@ TEST_F(ModelDirProgram, AnExportThatIsKilledAtItsMarkIsRepeated) {
   ASSERT_EQ(SIGSYS, outcome.signal) << outcome.described;
   const auto again = exported("run", "out");
   ASSERT_EQ(0, again.exit) << again.described;
-  // As versions before the mark had no temporary file leave it.
+  // As left by versions in which the mark had no temporary file.
   fs::create_directory(at("older"));
   scratch_.write("older/unfinished-export.tmp", "");
   EXPECT_EQ(0, exported("run", "older").exit);
@@ -137,7 +137,7 @@ TEST_F(ModelDirProgram, AnUnfinishedExportLosesNothingOfItsUsers) {
   fs::remove(at("out/folder"));
   ASSERT_EQ(0, exported("run", "out").exit);
   EXPECT_FALSE(fs::exists(at("out") / made[1]) || fs::exists(at("out") / made[2]));
-  // Nor does a mark make the model that the run began with an export of it.
+  // Nor does a mark turn the run's initial model into an export of the run.
   ASSERT_EQ(0, look("next", {"--model", "base"}).exit);
   scratch_.write("base/unfinished-export", "");
   const auto config = scratch_.read("base/config.json");
@@ -161,8 +161,8 @@ TEST_F(ModelDirProgram, FlagsStandAboveTheDirectoryAndResumedRunsNeedIt) {
   expect_refusal(train({"--model", "dir", "--layers", "1", "--out-dir", "none"}), 2, {"of its tensors"});
 }
 
-// In whatever way they are given: what comes with the directory or after it, --set and flags stand above it, files before it do
-// not.
+// For every way to give settings: those in the same file as the directory, or after it, override the directory's, as do --set
+// and flags; files before it do not.
 TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
   ASSERT_EQ(0, train({"--steps", "1", "--rope-base", "7", "--activation", "gelu_pytorch_tanh", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
@@ -190,19 +190,19 @@ TEST_F(ModelDirProgram, SettingsOfAFileStandAboveItToo) {
   expect_base({"--config", "before.toml", "--model", "dir", "--set", "rope-base=9"}, "9.0");
   expect_base({"--set", "rope-base=9", "--model", "dir"}, "9.0");
   expect_base({"--set", "rope-base=9", "--model", "dir", "--rope-base", "10"}, "10.0");
-  // A file that `terrace config` printed for another model names all settings. Those that say "as usual" take nothing.
+  // A file printed by `terrace config` for another model names all settings. Those with default values override nothing.
   expect_base({"--model", "dir", "--set", "rope-base=0", "--set", "init-from=\"\"", "--activation", "usual"}, "7.0");
   scratch_.write("all.toml", terrace({"config"}).out);
   expect_base({"--config", "all.toml", "--model", "dir"}, "7.0");
   expect_refusal(
       train({"--model", "dir", "--layers", "3", "--out-dir", "none"}), 2,
       {"dir has no tensor model.layers.2", "its config.json has --layers 2: give that, or leave out what says otherwise"});
-  // Of two models the more special one is taken, with nothing of the other.
+  // Of two models, the one with the higher priority is used, with nothing from the other.
   const auto family = terrace({"config", "--config", "alone.toml", "--model", "gpt2"});
   EXPECT_THAT(family.out, AllOf(HasSubstr("model = \"gpt2\""), HasSubstr("layers = 6 "), HasSubstr("init-from = \"\"")));
 }
 
-// The window of a directory may be longer than the run's sequences: nothing computes otherwise, and the export has it.
+// A directory's window may be longer than the run's sequences: it does not change the results, and the export contains it.
 TEST_F(ModelDirProgram, AWindowThatIsLongerThanTheRunsSequencesComesOutAgain) {
   for (const auto& [family, window] : {std::pair{"mistral", "48"}, {"gemma3", "48,0"}}) {
     SCOPED_TRACE(family);
@@ -224,7 +224,7 @@ TEST_F(ModelDirProgram, AWindowThatIsLongerThanTheRunsSequencesComesOutAgain) {
   }
 }
 
-// A family's name is the family, whatever is in the directory of that name.
+// A family's name always means the family, even if a directory has that name.
 TEST_F(ModelDirProgram, AFamilyBesideADirectoryOfItsNameIsSaid) {
   ASSERT_EQ(0, train({"--model", "llama", "--steps", "1", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "llama").exit);
@@ -241,7 +241,7 @@ TEST_F(ModelDirProgram, WhatIsNoModelIsRefused) {
   ASSERT_EQ(0, train({"--steps", "1", "--out-dir", "run"}).exit);
   ASSERT_EQ(0, exported("run", "dir").exit);
   expect_refusal(exported("run", "dir"), 2, {"dir has \"config.json\" already", "new directory"});
-  // Files of a user are not touched, whatever their names; those of an export that did not finish are written anew.
+  // A user's own files are not touched, whatever their names; files of an unfinished export are written again.
   fs::create_directory(at("own"));
   std::ofstream(at("own") / "tokenizer.json") << "mine";
   expect_refusal(exported("run", "own"), 2, {"own has \"tokenizer.json\" already"});

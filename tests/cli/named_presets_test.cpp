@@ -1,4 +1,4 @@
-// Presets named after tasks: each fits the machine that it is for, and what a user gives stands above it.
+// Presets named after tasks: each fits its machine, and a user's own settings override it.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -16,14 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// "gpu-24gb", from the line of the file's comment.
+// "gpu-24gb", from the machine line in the file's comment.
 std::string machine_in(const std::string& text) {
   const std::string begin = "\n# Machine: ";
   const auto at = text.find(begin);
   return at == std::string::npos ? "" : text.substr(at + begin.size(), text.find('\n', at + 1) - at - begin.size());
 }
 
-// All presets, and the machine that each is for; empty: any.
+// All presets and their machines; empty: any machine.
 std::map<std::string, std::string> all_presets() {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::directory_iterator(TERRACE_PRESETS))
@@ -59,14 +59,14 @@ TEST_F(NamedPresets, FitTheirMachinesAndAreBoundByComputing) {
     if (memory.at("nvme-path").empty()) {
       EXPECT_EQ("compute", plan.at("binding")) << preset;
       EXPECT_EQ(0, plan.at("peak_bytes").at("nvme")) << preset;
-    } else {  // a disk that is slower than the card cannot be hidden altogether
+    } else {  // a disk slower than the card cannot be hidden completely
       EXPECT_LT(plan.at("step_time_s").get<double>(), kWithDisk * plan.at("floor_s").get<double>()) << preset;
     }
   }
   EXPECT_GE(planned, 5U);
 }
 
-// The driver and the libraries take 1 GiB, and a card has less than its name says.
+// The driver and the libraries take 1 GiB, and a card has less memory than its name says.
 TEST_F(NamedPresets, LeaveRoomOnTheCard) {
   const std::map<std::string, std::uint64_t> cards{{"gpu-24gb", 24 * kGiB}, {"gpu-80gb", 80 * kGiB}};
   for (const auto& [preset, machine] : all_presets()) {
@@ -95,13 +95,13 @@ TEST_F(NamedPresets, StandBelowAllThatIsGiven) {
   EXPECT_EQ("all", of_training.at("lora-targets")) << "the preset's";
   EXPECT_EQ("22GiB", all.at("memory").at("device-memory"));
   EXPECT_EQ(4096, settings({"--preset", "lora-8b-24gb"}).at("model").at("hidden")) << "without a directory";
-  // Of steps and epochs the one counts that stands above.
+  // Of steps and epochs, the one with the higher priority counts.
   EXPECT_EQ(1, settings({"--preset", "lora-8b-24gb"}).at("train").at("epochs"));
   EXPECT_EQ(0, settings({"--preset", "lora-8b-24gb", "--steps", "7"}).at("train").at("epochs"));
   EXPECT_EQ(7, settings({"--preset", "lora-8b-24gb", "--steps", "7"}).at("train").at("steps"));
 }
 
-// A run keeps the values, so that it goes on without the name.
+// A run keeps the values, so it continues without the preset's name.
 TEST_F(NamedPresets, ARunKeepsTheValues) {
   ASSERT_EQ(0, train({"--seq-len", "32", "--steps", "1"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "export", "run", "model"}).exit);
@@ -154,7 +154,7 @@ TEST_F(NamedPresets, AreListedWithALineEach) {
   }
 }
 
-// What is planned where there is no GPU is said.
+// Without a GPU, the output says that the plan is for the preset's machine.
 TEST_F(NamedPresets, ArePlannedForTheirMachineWhereThereIsNoGpu) {
   const Words small{"plan", "--preset", "full-1b-24gb", "--layers", "2"};
   const auto there = terrace(small);

@@ -1,4 +1,4 @@
-// What tests of runs on several ranks share: the words that start them, as threads and as processes.
+// Shared by tests of runs on several ranks: the words that start them as threads and as processes.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace terrace::test {
 
 class Ranks : public Cli {
  protected:
-  // Eight micro-batches a step for every degree that divides them, six for three.
+  // Eight micro-batches per step for degrees that divide them, six for three ranks.
   [[nodiscard]] Words on(int ranks, int zero, const std::string& run, const Words& more = {}) const {
     Words words{"--grad-accumulation",
                 std::to_string(8 / ranks),
@@ -29,7 +29,7 @@ class Ranks : public Cli {
     words.insert(words.end(), {"--dp", std::to_string(ranks)});
     return words;
   }
-  // What the rank of a planned run that needs most needs at least, and for all that it has: of the JSON of `terrace plan`.
+  // The largest needs of any rank, at least and in full, from the JSON of `terrace plan`.
   struct Needs {
     std::uint64_t least_device = 1, device = 1, least_host = 1, state = 1;
     static std::uint64_t between(std::uint64_t least, std::uint64_t most, double share) {
@@ -49,8 +49,7 @@ class Ranks : public Cli {
     }
     return needs;
   }
-  // What a user sees of a run is within rounding of another's. Held-out losses are compared where both have them: a stopped run
-  // has more.
+  // Two runs must agree within rounding. Held-out losses are compared where both have them, because a stopped run has more.
   void expect_near(const std::string& one, const std::string& other, double tolerance = 2e-5) {
     const auto a = steps(one), b = steps(other);
     ASSERT_EQ(a.size(), b.size()) << other;
@@ -64,8 +63,8 @@ class Ranks : public Cli {
       }
     }
   }
-  // Damages a part of rank 1's second moments in a folder of stores, and returns the chunk's entry in the store's index; null
-  // if there is none.
+  // Damages a part of rank 1's second moments in a folder of stores and returns the chunk's entry in the store's index; null if
+  // there is none.
   [[nodiscard]] nlohmann::json damage_second_moment(const std::string& folder) const {
     std::filesystem::path store;
     for (const auto& entry : std::filesystem::directory_iterator(at(folder)))
@@ -87,10 +86,10 @@ class Ranks : public Cli {
     const auto train = tiny("train", on(ranks, zero, run, more));
     words.insert(words.end(), train.begin(), train.end());
     auto launched = launch(words);
-    launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+    launched.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
     return launched;
   }
-  // The two ranks of processes(), started by mpirun itself.
+  // The two ranks of processes(), started directly by mpirun.
   [[nodiscard]] static Launch without_launch(Launch launched, const Words& more = {}) {
     launched.program = TERRACE_MPIRUN;
     auto& words = launched.arguments;
@@ -99,7 +98,7 @@ class Ranks : public Cli {
     words.insert(words.begin(), own.begin(), own.end());
     return launched;
   }
-  // Two ranks, each with its own words. (The mpirun of Debian 13 crashes when it is given two programs.)
+  // Two ranks, each with its own words. (Debian 13's mpirun crashes if it gets two programs.)
   [[nodiscard]] Launch one_by_one(const Words& first, const Words& second,
                                   const std::string& environment_of_second = "") const {
     const auto quoted = [](const Words& words) {

@@ -1,5 +1,5 @@
-// What is promised: output for machines has these keys and nothing else around it, what a plan says is what the run does, and
-// output that is no terminal has no escape codes.
+// Output for machines has exactly these keys and no other text around it, a run does what its plan says, and output that is not
+// a terminal has no escape codes.
 #include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -60,7 +60,7 @@ TEST_F(Output, JsonOfATrainingRun) {
   EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
 }
 
-// With --eval-first, the first weights have a held-out loss too: that of a run whose steps change nothing.
+// With --eval-first, the initial weights also have a held-out loss: it equals that of a run whose steps change nothing.
 TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
   const auto still = train({"--steps", "1", "--lr", "1e-30", "--min-lr", "1e-30", "--out-dir", "still"});
   ASSERT_EQ(0, still.exit) << still.described;
@@ -73,7 +73,7 @@ TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
   EXPECT_EQ(first, json_in("run/result.json").at("first_eval_loss"));
   const auto planned = json_in("run/plan.json"), result = json_in("run/result.json");
   EXPECT_EQ(planned.at("peak_bytes"), result.at("peak_bytes")) << "the plan walks this evaluation, too";
-  // Neither the run that goes on nor the one that is finished evaluates them again, and both tell.
+  // Neither a resumed nor a finished run evaluates them again, but both report the loss.
   for (const auto* const what : {"goes on", "is finished"}) {
     const auto next = train(kOffloaded + Words{"--eval-first", "--lr-schedule", "constant", "--resume", "auto"});
     ASSERT_EQ(0, next.exit) << next.described;
@@ -86,7 +86,7 @@ TEST_F(Output, AnEvaluationBeforeTheFirstStep) {
   EXPECT_EQ(json_in("run/result.json").at("weights_xxh64"), json_in("without/result.json").at("weights_xxh64"));
 }
 
-// Evaluations have any number of micro-batches, and a trace is kept in memory.
+// Evaluations may have any number of micro-batches, but a trace is kept in memory.
 TEST_F(Output, TheTraceHasOnlyTheLastMicroBatchesOfAnEvaluation) {
   const auto events_of = [&](const std::string& run, const std::string& eval_batches) {
     const auto outcome = train({"--steps", "2", "--out-dir", run, "--eval-batches", eval_batches});
@@ -115,7 +115,7 @@ TEST_F(Output, JsonOfAPlan) {
   EXPECT_EQ((std::vector<std::string>{"d2h", "h2d", "read", "write"}), keys(p.at("bytes")));
 }
 
-// The choices of the planner are compared in a coarse simulation, whose seconds would contradict the plan's.
+// The planner compares its choices in a coarse simulation, whose times would contradict the plan's.
 TEST_F(Output, APlanHasOneStepTime) {
   const auto outcome = terrace(tiny("plan", {"--device-memory", "1MiB", "--grad-accumulation", "4"}));
   ASSERT_EQ(0, outcome.exit) << outcome.described;
@@ -156,7 +156,7 @@ TEST_F(Output, WhatAPlanSaysIsWhatTheRunDoes) {
     EXPECT_EQ(p.at("bytes").at("h2d"), last.at("offload").at("h2d_bytes"));
     EXPECT_EQ(p.at("bytes").at("d2h"), last.at("offload").at("d2h_bytes"));
     EXPECT_EQ(p.at("peak_bytes"), json_in(run + "/result.json").at("peak_bytes"));
-    // A step's line cannot know of the last commit, which is all that ever passes the host when there is no disk tier.
+    // A step's line does not include the last commit, whose data is all that passes the host without a disk tier.
     const bool tiered = last.at("mem").at("nvme_peak_bytes") != 0;
     EXPECT_EQ(p.at("peak_bytes").at("device"), last.at("mem").at("device_peak_bytes"));
     EXPECT_EQ(p.at("peak_bytes").at("nvme"), last.at("mem").at("nvme_peak_bytes"));
@@ -183,12 +183,12 @@ TEST_F(Output, ARefusalsSuggestionFits) {
     EXPECT_GT(p.at("missing_bytes").get<std::uint64_t>(), 0U);
     expect_refusal(train(words), 3, {tier + " tier", p.at("missing_bytes").dump(), p.at("suggestion")});
     EXPECT_FALSE(std::filesystem::exists(at("run")));
-    // "--host-memory 2MiB would fit": the same command with that flag in place of the refused one.
+    // "--host-memory 2MiB would fit" means the same command with this flag in place of the refused one.
     const auto suggestion = p.at("suggestion").get<std::string>();
     const auto flag = suggestion.substr(0, suggestion.find(' '));
     const auto size = suggestion.substr(flag.size() + 1, suggestion.find(' ', flag.size() + 1) - flag.size() - 1);
     ASSERT_THAT(suggestion, HasSubstr(size + " would fit"));
-    // What does not fit into the host may go to a disk, if there is none yet.
+    // Data that does not fit into the host may go to a disk, if the command has none yet.
     const bool diskless = std::ranges::find(words, "--nvme-path") == words.end();
     EXPECT_EQ(tier == "host" && diskless, suggestion.find("--nvme-path") != std::string::npos) << suggestion;
     auto followed = words;
@@ -197,7 +197,7 @@ TEST_F(Output, ARefusalsSuggestionFits) {
   }
 }
 
-// With several ranks a flag is each rank's or the machine's, whose ranks divide it, and every rank and stage must fit.
+// With several ranks, a flag applies to each rank, or to the machine, whose ranks divide it; and every rank and stage must fit.
 TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
   const std::vector<Words> layouts{{"--dp", "2", "--zero", "0"},
                                    {"--dp", "3", "--zero", "1"},
@@ -218,7 +218,7 @@ TEST_F(Output, ARefusalsSuggestionFitsEveryRank) {
       ASSERT_EQ(3, refused.exit) << refused.described;
       const auto end = refused.err.find(" would fit");
       ASSERT_NE(std::string::npos, end) << refused.described;
-      // The line of flags and sizes before it takes the place of the same flags.
+      // The flags and sizes before it replace the same flags of the command.
       std::istringstream flags(refused.err.substr(refused.err.rfind('\n', end) + 1, end - refused.err.rfind('\n', end) - 1));
       for (std::string flag, size; flags >> flag >> size;) {
         const auto at = std::ranges::find(words, flag);
@@ -282,12 +282,12 @@ TEST_F(Output, TheOtherCommandsRun) {
   expect_ok(tiny("plan", kOffloaded), {"updates run on the", "smallest legal", "a step moves"});
   expect_ok(tiny("plan", kOffloaded + Words{"--program"}), {"forward"});
 
-  // The page is complete in itself.
+  // The page is self-contained.
   const auto page = scratch_.read("run/report.html");
   EXPECT_THAT(page, AllOf(HasSubstr("<svg"), Not(HasSubstr("src=\"http")), Not(HasSubstr("href=\"http"))));
 }
 
-// Half a plan in a file, and success, would be believed.
+// Half a plan in a file with exit code 0 would be taken for a valid one.
 TEST_F(Output, AFullDiskBehindItIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "there is no /dev/full";
   for (const auto& words : {Words{"config"}, {"--help"}, tiny("plan"), tiny("plan", {"--json"}), {"doctor"}}) {
@@ -299,7 +299,7 @@ TEST_F(Output, AFullDiskBehindItIsAnError) {
   }
 }
 
-// A supervisor may start a program without any: then the next files that are opened would have their numbers.
+// A supervisor may start a program without standard streams; then files opened next would get their numbers.
 TEST_F(Output, WhatNobodyHearsIsNotWrittenIntoAStore) {
   auto deaf = launch(tiny("train", kOffloaded + Words{"--json"}));
   deaf.in_child = [] {
@@ -327,7 +327,7 @@ TEST_F(Output, NotesAndWarningsThatNobodyHearsEndNothing) {
   EXPECT_EQ(0, outcome.exit) << outcome.described;
   EXPECT_EQ(weights_of(outcome), json_in("run/result.json").at("weights_xxh64").get<std::string>());
   std::filesystem::create_directories(at("cache") / "terrace");
-  std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";  // which is warned of
+  std::ofstream(at("cache") / "terrace" / "machine.json") << "{}";  // causes a warning
   full.arguments = tiny("plan");
   EXPECT_EQ(0, run(full).exit);
   full.arguments = {"trian"};

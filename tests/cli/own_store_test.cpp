@@ -1,5 +1,5 @@
-// What is promised of a run and its store: a run never reads, replaces or removes what another run has committed, whatever was
-// copied, moved or mounted elsewhere; and a run that is only read stays as it is.
+// A run and its store: a run never reads, replaces or removes what another run has committed, whatever was copied, moved or
+// mounted elsewhere; and a run that is only read does not change.
 #include <csignal>
 #include <fstream>
 #include <map>
@@ -23,7 +23,7 @@ class OwnStore : public Cli {
   [[nodiscard]] Outcome go_on(const std::string& run, const char* steps, const Words& more = {}) const {
     return train(Words{"--resume", run, "--steps", steps} + more);
   }
-  // The only store there.
+  // The only store in this folder.
   [[nodiscard]] fs::path store_in(const std::string& folder) const { return *fs::directory_iterator(at(folder)); }
   [[nodiscard]] static CommitRecord record(const fs::path& file) {
     std::ifstream in(file, std::ios::binary);
@@ -31,7 +31,7 @@ class OwnStore : public Cli {
     EXPECT_TRUE(read) << file;
     return read.value_or(CommitRecord{});
   }
-  // As versions before wrote them.
+  // Removes the ids, as in runs of earlier versions.
   void forget_ids(const std::string& run, const fs::path& store) const {
     auto file = json_in(run + "/run.json");
     for (const auto* const member : {"run_id", "former_run_ids"}) file.erase(member);
@@ -43,7 +43,7 @@ class OwnStore : public Cli {
       for (const auto* const copy : {"", ".copy"}) std::ofstream(store / (std::string(name) + copy)) << write_record(without);
     }
   }
-  // Everything below these folders: where, when it was written, and what.
+  // Everything below these folders: paths, modification times and contents.
   [[nodiscard]] std::map<std::string, std::pair<fs::file_time_type, std::string>> everything(const Words& folders) const {
     std::map<std::string, std::pair<fs::file_time_type, std::string>> all;
     for (const auto& folder : folders)
@@ -66,7 +66,7 @@ TEST_F(OwnStore, ARunAtThePathOfAMovedOneBeginsOnlyElsewhere) {
   expect_refusal(train({"--nvme-path", "disk", "--resume", "auto"}), 5, {"disk/terrace-", "was moved", "terrace ckpt copy"});
   EXPECT_EQ(before, everything({"disk"}));
   EXPECT_EQ(0, verify("moved").exit);
-  // As the refusal says.
+  // As the refusal suggests.
   ASSERT_EQ(0, terrace({"ckpt", "copy", "moved", "own"}).exit);
   ASSERT_EQ(0, terrace({"ckpt", "rm", "moved"}).exit);
   const auto anew = train({"--nvme-path", "disk"});
@@ -76,11 +76,11 @@ TEST_F(OwnStore, ARunAtThePathOfAMovedOneBeginsOnlyElsewhere) {
   EXPECT_EQ(weights_of(whole), weights_of(moved));
 }
 
-// The store of a rank, or of a former layout, is as much another's as that of the first rank.
+// The store of another rank, or of an earlier layout, also belongs to the other run.
 TEST_F(OwnStore, AnyStoreOfAMovedRunIsSeen) {
   const Words disk{"--nvme-path", "disk"};
   ASSERT_EQ(0, train(disk + Words{"--dp", "2", "--zero", "1"}).exit);
-  const auto other = go_on("run", "6", disk + Words{"--dp", "1", "--grad-accumulation", "2"});  // one rank, in a new store
+  const auto other = go_on("run", "6", disk + Words{"--dp", "1", "--grad-accumulation", "2"});  // one rank with a new store
   ASSERT_EQ(0, other.exit) << other.described;
   EXPECT_THAT(store_in("disk").string(), HasSubstr("-layout2"));
   fs::rename(at("run"), at("moved"));
@@ -109,7 +109,7 @@ TEST_F(OwnStore, OfTwoCopiesOfARunTheStoreIsThatOfTheOneThatWentOn) {
   EXPECT_EQ(0, go_on("run", "8").exit);
 }
 
-// An older run.json of the same run, from a backup, is one edit away from being its own again.
+// An older run.json of the same run, from a backup, needs only one edit to match again.
 TEST_F(OwnStore, ARunFileOfABackupIsMendedAsItsRefusalSays) {
   ASSERT_EQ(0, train({}).exit);
   auto old = json_in("run/run.json");
@@ -125,7 +125,7 @@ TEST_F(OwnStore, ARunFileOfABackupIsMendedAsItsRefusalSays) {
   EXPECT_EQ(0, go_on("run", "8").exit);
 }
 
-// Starts that are killed before they commit, and a commit of an earlier start behind a damaged one.
+// Starts that are killed before they commit, and a commit of an earlier start before a damaged one.
 TEST_F(OwnStore, TheRunKnowsEveryIdThatItsStoreMayHave) {
   ASSERT_EQ(0, train({"--ckpt-interval", "2"}).exit);
   for (int killed = 0; killed < 2; ++killed) {
@@ -160,7 +160,7 @@ TEST_F(OwnStore, ARunWithoutAnIdGoesOnAndGetsOne) {
   EXPECT_EQ(0, verify("run").exit);
 }
 
-// After a restart the same disk is mounted at another place.
+// After a restart, the same disk is mounted elsewhere.
 TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
   fs::create_directory(at("second"));
   ASSERT_EQ(0, train({"--nvme-path", "disk", "--nvme-path", "second", "--steps", "4"}).exit);
@@ -176,7 +176,7 @@ TEST_F(OwnStore, AStoreOnADiskThatIsMountedElsewhereIsFound) {
   ASSERT_EQ(0, found.exit) << found.described;
   EXPECT_EQ(0, verify("run").exit) << "it is written down";
   EXPECT_EQ(weights_of(train({"--out-dir", "whole", "--steps", "6"})), weights_of(found));
-  // What lies there under the same name is not always the same.
+  // Another disk at the same path need not contain the same store.
   fs::rename(at("mnt"), at("other"));
   fs::copy(at("run"), at("copy"), fs::copy_options::recursive);
   const Words there{"--nvme-path", "other/disk", "--nvme-path", "other/second"};
@@ -193,7 +193,7 @@ TEST_F(OwnStore, ARankThatIsAddedGoesToTheDiskThatIsThereNow) {
   EXPECT_EQ(0, verify("run").exit);
 }
 
-// With so little memory that keys and values go to the disk, too.
+// With so little memory that even keys and values go to the disk.
 TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
   const Words little{"--device-memory", "192KiB", "--host-memory", "64KiB"};
   for (const auto& ranks : {Words{}, Words{"--dp", "2", "--zero", "1"}}) {
@@ -204,7 +204,7 @@ TEST_F(OwnStore, GenerateLeavesTheRunAsItIs) {
     ASSERT_EQ(0, trained.exit) << trained.described;
     const auto before = everything({"run", "disk"});
     const Words words{"generate", "run", "--prompt", "The", "--max-tokens", "40", "--temperature", "0"};
-    // Another reader is there meanwhile.
+    // Another reader is active at the same time.
     std::vector<FileHandle> locks;
     for (const auto& store : fs::directory_iterator(at("disk"))) {
       locks.emplace_back(::open((store.path() / "lock").c_str(), O_RDONLY | O_CLOEXEC));

@@ -1,4 +1,4 @@
-// Data that gzip or zstd has packed is trained on as what it holds; what is damaged is refused before a run begins.
+// Data packed by gzip or zstd is unpacked for training; damaged data is refused before a run begins.
 #include <terrace/tests/support/packed.h>
 
 #include "cli_test.h"
@@ -22,7 +22,7 @@ class PackedData : public Cli {
     scratch_.write("chat.jsonl", lines);
     scratch_.write("chat.json", array + "]");
   }
-  // Two members, or two frames.
+  // Packs a text as two members or two frames.
   void pack(const std::string& file) const {
     const auto text = scratch_.read(file);
     const auto half = text.size() / 2;

@@ -1,4 +1,4 @@
-// Pipelines as their user starts them: --pp and its orders, alone and with --dp.
+// Pipelines from a user's view: --pp with its orders, alone and with --dp.
 #include <fstream>
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The weights, the losses of every step, and the held-out losses, of which 5 micro-batches are no multiple of any degree.
+// Compares weights, the losses of every step, and the held-out losses; their 5 micro-batches are not a multiple of any degree.
 TEST_F(Ranks, PipelinesEndInTheSameWeights) {
   const Words evaluated{"--eval-interval", "2", "--eval-batches", "5"};
   const auto one = train(threads(1, 0, "one", evaluated));
@@ -26,7 +26,7 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
                         {2, 1, 2, "gpipe"},
                         {1, 0, 2, "chimera"},
                         {2, 0, 2, "chimera"},
-                        {1, 2, 2, "chimera"},  // of one data rank ZeRO-2 shards nothing
+                        {1, 2, 2, "chimera"},  // with one data rank, ZeRO-2 shards nothing
                         {2, 3, 2, "chimera"}}) {
     const auto run = fmt::format("{}-{}-zero{}", c.schedule, c.dp, c.zero);
     const auto many =
@@ -39,7 +39,7 @@ TEST_F(Ranks, PipelinesEndInTheSameWeights) {
   }
 }
 
-// A U of seven blocks, whose skips cross between ranks or, in a V, do not.
+// A U of seven blocks, with skips that cross between ranks, or, in a V, stay on a rank.
 TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
   const auto with = [](const Words& more) { return Words{"--skips", "u", "--layers", "7"} + more; };
   const auto one = train(threads(1, 0, "one", with({"--save", "one.safetensors"})));
@@ -67,7 +67,7 @@ TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
   const auto whole = train(threads(1, 0, "whole", with({"--lr-schedule", "constant"})));
   EXPECT_EQ(weights_of(whole), weights_of(rest));
 
-  // Exported, read again, and generated from: by one rank, and from the stores of several.
+  // Exported, read again, and used to generate: by one rank, and from the stores of several.
   const auto again = train(threads(1, 0, "again", with({"--init-from", "one.safetensors", "--steps", "1"})));
   EXPECT_EQ(0, again.exit) << again.described;
   ASSERT_EQ(0, train(threads(1, 0, "other", {"--layers", "7", "--save", "chain.safetensors", "--steps", "1"})).exit);
@@ -83,7 +83,7 @@ TEST_F(Ranks, ModelsWithSkipsEndInTheSameWeights) {
   expect_refusal(graph, 2, {"leave out its input lines"});
 }
 
-// Where a run's stages are is settled when it begins.
+// The stages of a run are fixed when it begins.
 TEST_F(Ranks, APipelineGoesOnWithItsStages) {
   const auto whole = train(threads(1, 0, "whole", {"--lr-schedule", "constant"}));
   ASSERT_EQ(0, whole.exit) << whole.described;
@@ -93,13 +93,13 @@ TEST_F(Ranks, APipelineGoesOnWithItsStages) {
     return train(threads(1, 0, "run", more));
   };
   ASSERT_EQ(0, with({"--steps", "2"}).exit);
-  auto resumed = threads(1, 0, "run", {"--lr-schedule", "constant", "--pp", "2", "--resume", "auto"});  // not told again
+  auto resumed = threads(1, 0, "run", {"--lr-schedule", "constant", "--pp", "2", "--resume", "auto"});  // no --stage-layers
   const auto end = train(resumed);
   ASSERT_EQ(0, end.exit) << end.described;
   EXPECT_EQ(weights_of(whole), weights_of(end));
 }
 
-// What the search found, and what somebody wrote, is run like an order that has a name.
+// An order found by the search, or written by a user, runs like a named one.
 TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
   const auto one = train(threads(1, 0, "one"));
   ASSERT_EQ(0, one.exit) << one.described;
@@ -131,7 +131,7 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
     ASSERT_EQ(0, many.exit) << many.described;
     EXPECT_EQ(weights_of(one), weights_of(many)) << file;
   }
-  // The run's last step beside the simulated one: every forward of every rank is there twice.
+  // The run's last step beside the simulated one: every forward of every rank appears twice.
   auto beside = tiny("plan", shape);
   beside.insert(beside.end(), {"--schedule", "own.txt", "--timeline", "both.svg", "--measured", "run-own.txt"});
   const auto drawn = terrace(beside);
@@ -150,7 +150,7 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
   beside.back() = "nowhere";
   expect_refusal(terrace(beside), 2, {"nowhere/trace.json", "when it ends"});
 
-  // Rank 1 would have to go backward before it went forward.
+  // Rank 1 would have to compute a backward before its forward.
   std::ofstream(at("wrong.txt")) << "pipeline 2 2 1\nplace 0 1\nrank F0.0 B0.0\nrank B1.0 F1.0\n";
   expect_refusal(train(threads(1, 0, "wrong", {"--pp", "2", "--schedule", "wrong.txt"})), 2, {"wrong.txt", "B1.0"});
   std::ofstream(at("few.txt")) << "pipeline 2 2 2\nplace 0 1\nrank F0.0 F0.1 B0.0 B0.1\nrank F1.0 B1.0 F1.1 B1.1\n";
@@ -158,7 +158,7 @@ TEST_F(Ranks, PipelinesRunOrdersFromFiles) {
                  {"few.txt", "--grad-accumulation 2"});
 }
 
-// --schedule auto takes the fastest schedule, the same one on all ranks, and a resumed run keeps it without another search.
+// --schedule auto chooses the fastest schedule, the same on all ranks, and a resumed run keeps it without searching again.
 TEST_F(Ranks, TrainSearchesItsSchedule) {
   const auto with = [](const char* steps, Words more = {}) {
     return Words{"--pp", "2", "--schedule", "auto", "--lr-schedule", "constant", "--steps", steps, "--resume", "auto"} + more;
@@ -187,7 +187,7 @@ TEST_F(Ranks, TrainSearchesItsSchedule) {
   scratch_.write("cut/schedule.txt", "pipeline 2\n");
   expect_refusal(train(threads(1, 0, "cut", with("9"))), 5, {"schedule.txt", "line 1", "--schedule"});
   scratch_.write("cut/schedule.txt", text);
-  const auto other = train(threads(1, 0, "cut", with("8", {"--pp", "3"})));  // of other ranks it is searched anew
+  const auto other = train(threads(1, 0, "cut", with("8", {"--pp", "3"})));  // other ranks need a new search
   ASSERT_EQ(0, other.exit) << other.described;
   EXPECT_THAT(other.out, HasSubstr("--schedule auto: chose"));
 #ifdef TERRACE_MPIRUN
@@ -200,7 +200,7 @@ TEST_F(Ranks, TrainSearchesItsSchedule) {
   EXPECT_FALSE(fs::exists(at("wrong")));
 }
 
-// Where an asynchronous order drains, a run is like any other: it goes on from there as if it had not stopped.
+// Where an asynchronous order drains, a run can be continued like any other, as if it had not stopped.
 TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
   struct Order {
     const char* name;
@@ -218,13 +218,13 @@ TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
     };
     const auto whole = with(order, {"--steps", "6"});
     ASSERT_EQ(0, whole.exit) << whole.described;
-    EXPECT_EQ(steps(order).size(), 6U) << order;  // a line each, though three are computed together
+    EXPECT_EQ(steps(order).size(), 6U) << order;  // one line per step, although three steps are computed together
     ASSERT_EQ(0, with(order + "-cut", {"--steps", "3"}).exit) << order;
     const auto rest = with(order + "-cut", {"--steps", "6", "--resume", "auto"});
     ASSERT_EQ(0, rest.exit) << rest.described;
     EXPECT_EQ(weights_of(whole), weights_of(rest)) << order;
     EXPECT_EQ(steps(order), steps(order + "-cut")) << order;
-    // Other old weights are another run.
+    // Other weight versions make another run.
     expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "6"), 2, {"drain-interval"});
     expect_refusal(with(order + "-cut", {"--steps", "12", "--resume", "auto"}, "3", "1f1b"), 2, {"schedule"});
     expect_refusal(with("refused", {"--steps", "7"}), 2, {"--steps 7", "6 or 9"});
@@ -238,7 +238,7 @@ TEST_F(Ranks, AsynchronousPipelinesGoOnWhereTheyDrained) {
   expect_refusal(train(threads(1, 0, "refused", tied)), 2, {"--untied"});
 }
 
-// A norm that is none reaches the step's verdict through a clip that is computed in mid-walk.
+// A NaN or infinite norm reaches the step's verdict through a clip that is computed in the middle of a walk.
 TEST_F(Ranks, AnAsynchronousPipelineThatDivergesSaysSo) {
   for (const auto* const ranks : {"2", "3", "4"})
     expect_refusal(train({"--pp",
@@ -267,8 +267,8 @@ TEST_F(Ranks, AnAsynchronousPipelineThatDivergesSaysSo) {
                    1, {"training diverged at step 10", "nothing was committed"});
 }
 
-// Which old weights pipedream-2bw reads depends on the update alone, so several data ranks end where one does, however they
-// share its state.
+// The weight version that pipedream-2bw reads depends only on the update, so several data ranks end with the same weights as
+// one, however they share its state.
 TEST_F(Ranks, AsynchronousPipelinesOfSeveralDataRanksEndInTheSameWeights) {
   const Words all{"--pp", "2", "--untied", "--schedule", "pipedream-2bw", "--drain-interval", "3", "--steps", "6"};
   const auto one = train(threads(1, 0, "one", all));
@@ -301,7 +301,7 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
   ASSERT_EQ(0, read.exit) << read.described;
   EXPECT_EQ(weights_of(named), weights_of(read));
 
-  // The plan's figures are those of a step, though three are one program.
+  // The plan's figures are per step, although three steps form one program.
   const auto walked = json_in("named/plan.json").at("walked").at("steps").get<std::size_t>();
   ASSERT_EQ(0U, walked % 3);
   const auto of_ranks = json_in("named/plan.json").at("ranks").at("walked_bytes");
@@ -315,7 +315,8 @@ TEST_F(Ranks, AsynchronousPipelinesArePlannedAndReadFromFiles) {
   }
 }
 
-// It fits only because each step is committed, after which weights and states are on disk and need not be moved there.
+// It only fits because each step is committed: after a commit, weights and states are already on the disk and need not be moved
+// there.
 TEST_F(Ranks, APipelineThatFitsWithItsCommitsIsPlanned) {
   const Words tight{"--layers",
                     "2",

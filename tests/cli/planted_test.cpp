@@ -1,5 +1,5 @@
-// What is promised: whatever lies under the name of a file, no command waits for it, follows it elsewhere, or shows a terminal
-// its bytes. It is named, with the reason.
+// Whatever has the name of a file, no command waits for it, follows it elsewhere, or prints its bytes to a terminal. The error
+// names it and the reason.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 class Planted : public Cli {
  protected:
-  // A hang is the failure, so it ends after a minute.
+  // A hang would be the failure, so the command is killed after a minute.
   [[nodiscard]] Outcome within(const Words& words) const { return Child(launch(words)).kill_after(std::chrono::minutes(1)); }
   [[nodiscard]] Outcome go_on() const { return within(tiny("train", {"--resume", "auto", "--steps", "6"})); }
   static void expect_named(const Outcome& outcome, const std::string& name) {
@@ -33,7 +33,7 @@ class Planted : public Cli {
   }
 };
 
-// A record or an index has a copy, which is used; the chunks have none.
+// A record or an index has a copy, which is used instead; chunks have none.
 TEST_F(Planted, APipeInPlaceOfAFileOfTheStore) {
   ASSERT_EQ(0, train({"--ckpt-interval", "2"}).exit);
   const auto longer = [&](const std::string& run) {
@@ -41,7 +41,7 @@ TEST_F(Planted, APipeInPlaceOfAFileOfTheStore) {
   };
   for (const std::string name : {"commit.0", "commit.1", "index.1.json", "index.2.json", "data"}) {
     SCOPED_TRACE(name);
-    // Commands that write to the store write the record or index again, so each one gets its own pipe.
+    // Commands that write to the store replace the record or index, so each command gets a new pipe.
     const auto expect_end = [&](int code, const Words& words) {
       for (const auto* const made : {"piped", "copy"}) fs::remove_all(at(made));
       fs::copy(at("run"), at("piped"), fs::copy_options::recursive);
@@ -87,7 +87,7 @@ TEST_F(Planted, APipeSocketOrDeviceInPlaceOfAFileThatTheUserNames) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   const fs::path here = fs::current_path();
-  fs::current_path(scratch_.path());  // the path of a socket is short
+  fs::current_path(scratch_.path());  // the path of a socket must be short
   std::strcpy(address.sun_path, "socket");
   ASSERT_EQ(0, ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address));
   fs::current_path(here);
@@ -101,7 +101,7 @@ TEST_F(Planted, APipeSocketOrDeviceInPlaceOfAFileThatTheUserNames) {
       EXPECT_EQ(2, outcome.exit) << outcome.described;
     }
   ::close(socket);
-  // The pipe of a shell has a writer.
+  // A shell's pipe has a writer.
   auto piped = launch({"plan", "--config", "/dev/stdin"});
   piped.in_child = [] {
     int ends[2];
@@ -134,9 +134,9 @@ TEST_F(Planted, ALinkInPlaceOfATemporaryFileIsNotFollowed) {
     ASSERT_TRUE(fs::remove(at("run") / name));
   }
   for (const auto* const name :
-       {"store/commit.1.tmp", "store/index.3.json.tmp"})  // the store removes what is not of its commits
+       {"store/commit.1.tmp", "store/index.3.json.tmp"})  // the store removes files that are not part of its commits
     fs::create_symlink(at("mine"), at("run") / name);
-  for (const auto* const name : {"trace.json", "report.html", "result.json", "plan.json"}) {  // the files themselves
+  for (const auto* const name : {"trace.json", "report.html", "result.json", "plan.json"}) {  // the final files
     fs::remove(at("run") / name);
     fs::create_symlink(at("mine"), at("run") / name);
   }
@@ -158,7 +158,7 @@ TEST_F(Planted, DamagedJsonIsNamedWithoutALibrarysWords) {
     const auto outcome = terrace({"report", "run"});
     EXPECT_EQ(0, outcome.exit) << outcome.described;
     EXPECT_THAT(outcome.err, Not(HasSubstr("exception"))) << outcome.described;
-    const bool list = text.find("\"ph\":7") != std::string::npos;  // of events that are none
+    const bool list = text.find("\"ph\":7") != std::string::npos;  // a list of invalid events
     EXPECT_EQ(list ? 0U : 1U, outcome.warnings("run/trace.json is not a trace")) << outcome.described;
   }
   for (const auto* const name : {"run.json", "result.json", "metrics.jsonl", "plan.json"}) {
@@ -179,14 +179,14 @@ TEST_F(Planted, DamagedJsonIsNamedWithoutALibrarysWords) {
   expect_refusal(terrace(tiny("plan", {"--machine-profile", "profile.json"})), 2, {"profile.json", "nested"});
   scratch_.write("bench.json", deep);
   expect_refusal(terrace({"report", "bench.json"}), 2, {"bench.json", "nested"});
-  // A setting of another type, after an edit by hand.
+  // A setting of a wrong type, after an edit by hand.
   auto run = json_in("run/run.json");
   run["fingerprint"]["schedule"] = 7;
   for (const auto* const name : {"run/run.json", "run/run.copy.json"}) scratch_.write(name, run.dump());
   expect_refusal(terrace({"ckpt", "verify", "run"}), 5, {"run.json is damaged", "schedule"});
 }
 
-// A safetensors file of this header.
+// A safetensors file with this header.
 std::string weights_with(const std::string& header) {
   const auto length = static_cast<std::uint64_t>(header.size());
   return std::string(reinterpret_cast<const char*>(&length), sizeof length) + header;
@@ -218,7 +218,7 @@ TEST_F(Planted, NamesFromFilesAreShownWithoutControlCharactersAndCut) {
   }
   scratch_.write("evil.json", R"({")" + in_json + R"(": 1})");
   refused(tiny("plan", {"--machine-profile", "evil.json"}), 2, "evil.json");
-  // The command line too.
+  // This includes the command line.
   const auto outcome = terrace(tiny("train", {"--data", "a\x1b[31mb.txt"}));
   expect_plain(outcome.err);
   expect_refusal(outcome, 2, {"a\\x1b[31mb.txt"});
@@ -243,13 +243,13 @@ TEST_F(Planted, AKilledCopyIsRepeated) {
   ASSERT_EQ(0, copy().exit);
   EXPECT_FALSE(fs::exists(at("copy/unfinished-copy")));
   expect_refusal(copy(), 2, {"copy is not empty"});
-  // As a kill leaves it before run.json is there.
+  // As after a kill before run.json was written.
   fs::remove(at("copy/run.json"));
   scratch_.write("copy/unfinished-copy", "");
   fs::remove(at("copy/store/commit.1"));
   for (const auto& words : {tiny("train", {"--resume", "auto", "--out-dir", "copy"}), Words{"ckpt", "verify", "copy"}})
     expect_refusal(terrace(words), 2, {"copy is an unfinished copy", "repeat"});
-  // Nothing is removed if anything else is there.
+  // Nothing is removed if the folder contains anything else.
   scratch_.write("copy/thesis.txt", "years");
   expect_refusal(copy(), 2, {"thesis.txt"});
   EXPECT_TRUE(fs::exists(at("copy/store/data")));

@@ -1,5 +1,4 @@
-// The presets named after papers are settings and nothing else: runs with them end in the weights of runs that know nothing of
-// them.
+// Presets named after papers are only settings: runs with them end with the same weights as runs without them.
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -55,7 +54,8 @@ TEST_F(Presets, EndInTheWeightsOfOneRank) {
   }
 }
 
-// What each is known for, in the plan of a run that does not fit into the device: where updates run and which links carry what.
+// Each preset's known properties, in the plan of a run that does not fit into the device: where updates run and which links
+// carry what.
 TEST_F(Presets, DoWhatTheyAreNamedFor) {
   const auto planned = [&](const std::string& preset, const Words& more) {
     Words words{"--config", file(preset), "--dp", "2", "--json"};
@@ -75,7 +75,7 @@ TEST_F(Presets, DoWhatTheyAreNamedFor) {
     return std::to_string(smallest[tier].get<std::uint64_t>() * times + more);
   };
   const auto infinity = planned("zero-infinity", {"--device-memory", budget("device", 1, 131072), "--host-memory",
-                                                  budget("host", 6, 262144)});  // of both ranks
+                                                  budget("host", 6, 262144)});  // of both ranks together
   EXPECT_GT(infinity["bytes"]["read"].get<std::uint64_t>(), 0U);
   EXPECT_GT(infinity["bytes"]["write"].get<std::uint64_t>(), 0U);
 }

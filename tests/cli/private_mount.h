@@ -1,6 +1,6 @@
-// A mount that only this process and its children see, and that is gone with it.
+// A mount that is only visible to this process and its children, and disappears with it.
 //
-// Owner: the test. Threads: one. Errors: each kind of mount answers false where it is not permitted, and why() says why.
+// Owner: the test. Threads: one. Errors: every function returns false if mounting is not permitted, and why() gives the reason.
 #pragma once
 
 #include <sched.h>
@@ -24,10 +24,10 @@ class PrivateMount {
     if (mounted_) ::umount2(at_.c_str(), MNT_DETACH);
   }
 
-  // Memory of a fixed size as a small disk.
+  // Memory of a fixed size, as a small disk.
   bool memory(std::size_t bytes) { return own() && mount("tmpfs", "tmpfs", 0, "size=" + std::to_string(bytes)); }
-  // A file as a small disk with a file system of its own, on which direct I/O and fallocate are real. Where a container has no
-  // loop devices, or no mkfs.ext4, it answers false.
+  // A file with its own file system, as a small disk with real direct I/O and fallocate. Returns false in a container without
+  // loop devices or mkfs.ext4.
   bool ext4(const std::filesystem::path& image, std::size_t bytes) {
     if (!own()) return false;
     const auto text = "'" + image.string() + "'";
@@ -42,7 +42,7 @@ class PrivateMount {
   bool mount_image(const std::filesystem::path& image) {
     return mounted_ = shell("mount -o loop '" + image.string() + "' '" + at_.string() + "'");
   }
-  // What still holds on to it goes on, unseen: a failed drive may be busy for long.
+  // Hides the mount at once. Programs that still use it continue, because a failed drive may be busy for a long time.
   bool detach() {
     mounted_ = !note(::umount2(at_.c_str(), MNT_DETACH));
     return !mounted_;
@@ -58,7 +58,7 @@ class PrivateMount {
   [[nodiscard]] std::string why() const { return std::strerror(error_); }
 
  private:
-  // A mount name space of our own, from which nothing goes back.
+  // A separate mount namespace, from which no mount propagates back.
   bool own() { return note(::unshare(CLONE_NEWNS)) && note(::mount("none", "/", "", MS_REC | MS_PRIVATE, "")); }
   bool mount(const char* what, const char* type, unsigned long flags, const std::string& options) {
     return mounted_ = note(::mount(what, at_.c_str(), type, flags, options.c_str()));

@@ -23,7 +23,7 @@ extern char** environ;
 namespace terrace::test {
 namespace {
 
-constexpr int kHangMilliseconds = 240'000;  // silence for so long is a hang, even on a busy machine under a sanitizer
+constexpr int kHangMilliseconds = 240'000;  // silence of this length is a hang, even on a busy machine with a sanitizer
 constexpr int kPipeBytes = 4096;
 
 void require(bool good, const char* what) {
@@ -110,7 +110,7 @@ void Child::read_some(std::vector<Pipe*> pipes) {
     throw std::runtime_error("hangs: " + command_ + "\n" + outcome_.out + outcome_.err);
 }
 
-// False when the time is over and nothing came.
+// Returns false if nothing came in time.
 bool Child::read_within(std::vector<Pipe*> pipes, int milliseconds) {
   std::erase_if(pipes, [](const Pipe* pipe) { return pipe->fd < 0; });
   std::vector<pollfd> polled;
@@ -157,7 +157,7 @@ Outcome Child::kill_after(std::chrono::nanoseconds time, const std::function<voi
     read_within({&out_, &err_}, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
   }
   before();
-  send(SIGKILL);  // of no effect on one that has ended, and not been waited for
+  send(SIGKILL);  // no effect if it has ended but was not waited for
   return wait();
 }
 
@@ -186,7 +186,7 @@ std::optional<Outcome> run_on_terminal(Launch launch, unsigned short columns) {
   Child child(launch);
   std::string text;
   char buffer[4096];
-  std::thread reader([&] {  // ends when the child does: its side is the last one open
+  std::thread reader([&] {  // ends when the child ends, because the child has the last open end
     for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<std::size_t>(n));
   });
   auto outcome = child.wait();

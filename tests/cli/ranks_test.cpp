@@ -1,4 +1,4 @@
-// Runs on several ranks as their user starts them, as threads (--dp) and as processes.
+// Runs on several ranks from a user's view, as threads (--dp) and as processes.
 #include <signal.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ TEST_F(Ranks, HybridShardsEndInTheSameWeights) {
   EXPECT_FALSE(fs::exists(at("none")));
 }
 
-// Threads that count as on two machines add as processes on two machines do.
+// Threads that are declared to be on two machines add in the same order as processes on two machines.
 TEST_F(Ranks, MachinesDecideTheOrderOfSums) {
   const auto words = [](const std::string& run, const Words& more) {
     return Words{"--dp", "4", "--zero", "3", "--grad-accumulation", "2", "--steps", "3", "--out-dir", run} + more;
@@ -68,7 +68,7 @@ TEST_F(Ranks, MachinesDecideTheOrderOfSums) {
   EXPECT_EQ(weights("canonical", {"--canonical-reduction"}), weights("canonical-on-two", two + Words{"--canonical-reduction"}));
 #ifdef TERRACE_MPIRUN
   auto apart = launch(Words{"launch", "-n", "4", "--mpirun", TERRACE_MPIRUN, "--"} + tiny("train", words("apart", two)));
-  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+  apart.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
   const auto processes = run(apart);
   ASSERT_EQ(0, processes.exit) << processes.described;
   EXPECT_EQ(on_two, weights_of(processes));
@@ -126,8 +126,8 @@ TEST_F(Ranks, EightBitCollectivesEndInTheSameWeightsOnEveryDegree) {
   expect_refusal(train(threads(2, 2, "none", {"--compress-weights", "int8"})), 2, {"--compress-weights int8", "--zero 3"});
 }
 
-// Local SGD: the same on threads and processes, stopped between two averages or not; and nothing that shares state goes with
-// it.
+// Local SGD: the same with threads and processes, whether or not it is stopped between two averages; and settings that share
+// state are refused.
 TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
   const auto with = [](int steps, Words more = {}) {
     more.insert(more.end(), {"--sync-interval", "3", "--grad-accumulation", "4", "--lr-schedule", "constant", "--resume",
@@ -180,8 +180,8 @@ TEST_F(Ranks, CopiesThatAreAveragedEndInTheSameWeights) {
 }
 
 #ifdef TERRACE_MPIRUN
-// mpirun may start each rank with flags of its own. What reaches the bits or the common steps must be the same, or the ranks
-// would train different models, or wait for each other for ever.
+// mpirun may start each rank with different flags. Settings that affect the bits or the common steps must be equal; otherwise
+// the ranks would train different models or wait for each other for ever.
 TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
   scratch_.write("other.txt", EnglishText(kCorpusSeed + 1).of(kCorpusBytes));
   std::filesystem::copy(at("corpus.txt"), at("copy.txt"));
@@ -193,7 +193,7 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
   };
   expect_refusal(apart({}, {"--seed", "2"}, "refused"), 2,
                  {"the settings of rank 1 differ from those of rank 0:\n  seed: 1 on rank 0, 2 on rank 1\n  start all ranks"});
-  // Every difference is named at once.
+  // All differences are named at once.
   const auto many = apart({"--init-from", "a.safetensors", "--steps", "3", "--weight-decay", "0"},
                           {"--init-from", "b.safetensors", "--lr", "0.1", "--beta1", "0.8", "--grad-clip", "0.5", "--optimizer",
                            "lion", "--recipe", "8bit", "--data", "other.txt", "--save", "w.safetensors"},
@@ -203,21 +203,21 @@ TEST_F(Ranks, DifferentSettingsOfRanksAreNamed) {
                   "optimizer: adamw on rank 0, lion on rank 1", "recipe: fp32 on rank 0, 8bit on rank 1",
                   "weight-decay: 0.0 on rank 0, 0.1 on rank 1", "steps: 3 on rank 0, 4 on rank 1",
                   "save: nothing on rank 0, w.safetensors on rank 1", "  data: ", "  init-from: "});
-  // Tiles are compared as they were given, although ranks agree on those that they choose.
+  // Tiles are compared as they were given, although ranks agree on tiles that they choose themselves.
   expect_refusal(apart({"--vocab-tiles", "2", "--mlp-tiles", "0"}, {"--mlp-tiles", "2"}, "refused"), 2,
                  {"vocab-tiles: 2 on rank 0, 1 on rank 1", "mlp-tiles: 0 on rank 0, 2 on rank 1"});
-  // Before the first call that this setting divides.
+  // Detected before the first collective call that this setting splits.
   expect_refusal(apart({"--ranks-per-machine", "1"}, {}, "refused"), 2,
                  {"ranks-per-machine: 1 on rank 0, 0 on rank 1\n  start all ranks with the same settings"});
   EXPECT_FALSE(fs::exists(at("refused")));
-  // A machine may have its own paths, threads and budgets.
+  // Paths, threads and budgets may differ between machines.
   const auto same = apart({}, {"--data", "copy.txt", "--threads", "1", "--io-deadline", "60"}, "same");
   ASSERT_EQ(0, same.exit) << same.described;
   const auto threads = train({"--dp", "2", "--out-dir", "threads"});
   EXPECT_EQ(steps("threads"), steps("same"));
 }
 
-// A disk for each.
+// A separate disk for each rank.
 TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
   const auto apart = [&](const char* steps, const Words& first, const Words& second) {
     const Words words{"--out-dir", "run", "--steps", steps, "--zero", "1", "--resume", "auto"};
@@ -237,7 +237,7 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
     const auto read = terrace(words);
     EXPECT_EQ(0, read.exit) << read.described;
   }
-  // On one rank, then as the copy.
+  // On one rank, then with the ranks of the copy.
   for (const auto& [name, more] : {std::pair<std::string, Words>{"run", {"--dp", "1", "--grad-accumulation", "2"}},
                                    {"copy", {"--dp", "2", "--zero", "1"}}}) {
     const auto rest = train(Words{"--resume", name, "--steps", "8"} + more);
@@ -247,7 +247,7 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
     }
   }
   EXPECT_TRUE(fs::is_empty(at("two"))) << "the store of the former rank is still there";
-  // A run of a version that did not write the paths down goes on with the same ones.
+  // A run of a version that did not record paths continues with the same ones.
   ASSERT_EQ(0, train({"--dp", "2", "--zero", "1", "--out-dir", "old", "--nvme-path", "one"}).exit);
   for (const auto& store : std::vector(fs::directory_iterator(at("one")), fs::directory_iterator()))
     if (store.path().string().ends_with("-rank1")) fs::rename(store, at("two") / store.path().filename());
@@ -257,7 +257,7 @@ TEST_F(Ranks, EachMayHaveAPathOfItsOwn) {
   EXPECT_THAT(old.out, HasSubstr("resumed after step 4"));
 }
 
-// As on two machines: the run is correct, and which bits it has depends on who computes what.
+// As on two machines: the run is correct, but its bits depend on which machine computes what.
 TEST_F(Ranks, ProcessorsWithOtherBitsAreNamed) {
   const auto apart = [&](const char* dtype, const std::string& directory) {
     const auto words = tiny("train", {"--out-dir", directory, "--dtype", dtype});
@@ -272,7 +272,7 @@ TEST_F(Ranks, ProcessorsWithOtherBitsAreNamed) {
 }
 #endif
 
-// Budgets at the smallest, all state on disk, on four ranks.
+// Smallest budgets, all state on disk, on four ranks.
 TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
   const auto resident = train(threads(4, 3, "resident"));
   ASSERT_EQ(0, resident.exit) << resident.described;
@@ -280,7 +280,7 @@ TEST_F(Ranks, ShardsOnDiskAreTheBitsOfShardsInMemory) {
   ASSERT_EQ(0, plan.exit) << plan.described;
   const auto planned = nlohmann::json::parse(plan.out);
   const auto device = planned["smallest_bytes"]["device"].get<std::uint64_t>() * 5 / 4;
-  const auto host = planned["smallest_bytes"]["host"].get<std::uint64_t>() * 3 + 131072;  // of each rank
+  const auto host = planned["smallest_bytes"]["host"].get<std::uint64_t>() * 3 + 131072;  // per rank
   const auto offloaded = train(threads(4, 3, "offloaded",
                                        {"--nvme-path", "disk", "--device-memory", std::to_string(device), "--host-memory",
                                         std::to_string(4 * host), "--nvme-limit", "256MiB"}));
@@ -308,7 +308,7 @@ TEST_F(Ranks, GoOnWhereTheyStopped) {
   EXPECT_FALSE(fs::exists(at("cut/store-rank1")));
 }
 
-// Shards of all ranks are gathered by one, which says what it says of a run of one rank. The run stays as it is.
+// One rank gathers the shards of all ranks and generates the same text as from a run of one rank. The run does not change.
 TEST_F(Ranks, OneRankGeneratesFromAllShards) {
   const auto said = [&](const std::string& run, const Words& more = {}) {
     Words words{"generate", run, "--prompt", "The river", "--max-tokens", "40"};
@@ -350,13 +350,13 @@ TEST_F(Ranks, OneRankGeneratesFromAllShards) {
       EXPECT_EQ(before, files(run)) << run;
     }
   }
-  // A part that is nowhere is not made up.
+  // A missing part is not replaced by anything.
   fs::remove_all(at("fp32-4-3-") / "store-rank2");
   expect_refusal(terrace({"generate", "fp32-4-3-", "--prompt", "a"}), 5,
                  {"is in no store of its ranks", "store-rank2 is missing", "bring the stores back"});
 }
 
-// Its state lies in shards for the ranks it had; for others it is laid out anew, as often as they change.
+// The state is stored in shards for the original ranks; for other ranks it is distributed again, whenever their number changes.
 TEST_F(Ranks, GoOnWithOtherRanks) {
   const auto with = [](int steps, Words more = {}) {
     more.insert(more.end(), {"--steps", std::to_string(steps), "--lr-schedule", "constant", "--resume", "auto"});
@@ -370,11 +370,11 @@ TEST_F(Ranks, GoOnWithOtherRanks) {
   EXPECT_THAT(second.err + second.out, HasSubstr("the state of 4 ranks is redistributed to 2"));
   EXPECT_FALSE(fs::exists(at("run/store"))) << "the stores of the former ranks are still there";
   EXPECT_FALSE(fs::exists(at("run/store-rank3")));
-  ASSERT_EQ(0, train(threads(2, 1, "run", with(4))).exit);  // as it is
+  ASSERT_EQ(0, train(threads(2, 1, "run", with(4))).exit);  // with the same ranks
   const auto third = train(threads(1, 0, "run", with(5, {"--pp", "2"})));
   ASSERT_EQ(0, third.exit) << third.described;
   EXPECT_EQ(0, terrace({"ckpt", "verify", "run"}).exit);
-  // A step's micro-batches stay what they were.
+  // The micro-batches of a step cannot change.
   expect_refusal(train(on(1, 0, "run", with(6, {"--dp", "2"}))), 2, {"micro-batches a step: 8 then, 16 now"});
 #ifdef TERRACE_MPIRUN
   const auto end = run(processes(2, 3, "run", with(6)));
@@ -385,8 +385,8 @@ TEST_F(Ranks, GoOnWithOtherRanks) {
   EXPECT_EQ(weights_of(whole), weights_of(end));
 }
 
-// Each rank fails, one of them with the reason: it is the one that is told, whichever comes first, and in whichever group of
-// ranks the others wait.
+// Every rank fails, but only one has the reason: that one is reported, whichever ends first, and in whichever group of ranks
+// the others wait.
 TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
   struct Case {
     const char* name;
@@ -411,7 +411,7 @@ TEST_F(Ranks, TheReasonIsToldAndNotItsConsequences) {
   }
 }
 
-// As a rank leaves it that dies in the first commit of all: there is nothing but the beginning to go back to.
+// As if a rank died in the first commit: going back is only possible to the beginning.
 TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
   const auto with = [&](const std::string& run, const char* steps) {
     return train(threads(2, 1, run, {"--steps", steps, "--lr-schedule", "constant", "--resume", "auto"}));
@@ -443,7 +443,7 @@ TEST_F(Ranks, AFirstCommitThatARankLacksIsNone) {
   expect_refusal(with("lost", "8"), 5, {"rank 1", "has no commit", "store-rank1"});
 }
 
-// There is nothing that they could share out among themselves.
+// There is no state that other ranks could share.
 TEST_F(Ranks, ARunThatNeverCommittedBeginsAgainOnOtherRanks) {
   const Words more{"--steps", "4", "--lr-schedule", "constant", "--resume", "auto"};
   const auto whole = train(threads(2, 1, "whole", more));
@@ -454,7 +454,7 @@ TEST_F(Ranks, ARunThatNeverCommittedBeginsAgainOnOtherRanks) {
     child.read_lines(2);
     child.send(SIGKILL);
     ASSERT_EQ(SIGKILL, child.wait().signal);
-    if (killed == "in it") {  // some ranks have it
+    if (killed == "in it") {  // some ranks have committed
       ASSERT_EQ(0, train(threads(4, 3, run, more)).exit);
       fs::remove(at(run) / "result.json");
       for (const auto* const name : {"commit.1", "index.1.json"}) remove_copies(at(run) / "store-rank2" / name);
@@ -471,7 +471,7 @@ TEST_F(Ranks, ARunThatNeverCommittedBeginsAgainOnOtherRanks) {
   }
 }
 
-// A shard that is lost is named, and nothing is touched.
+// A lost shard is named, and nothing is changed.
 TEST_F(Ranks, DoNotGoOnWithoutAShard) {
   const Words more{"--steps", "2", "--lr-schedule", "constant", "--resume", "auto"};
   ASSERT_EQ(0, train(threads(4, 3, "run", more)).exit);
@@ -543,7 +543,7 @@ TEST_F(Ranks, ProcessesWithSkipsEndInTheSameWeightsAsThreads) {
   }
 }
 
-// Each machine has a profile of its own, with which its ranks alone would compute in another order.
+// Each machine has its own profile; with it alone, its ranks would compute in another order.
 TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   const auto profile = [&](const std::string& name, double copy, double matmul) {
     nlohmann::json rates{{"device", "cpu"}, {"threads", 1}, {"measured_at", "2026-01-01T00:00:00Z"}};
@@ -579,7 +579,7 @@ TEST_F(Ranks, AllPlanWithTheFirstOnesProfile) {
   expect_refusal(apart, 2, {"order: horizontal on rank 0, vertical on rank 1", "the same flags"});
 }
 
-// MPI's own start waits for every process, without a limit of its own.
+// MPI's own start waits for every process without a limit.
 TEST_F(Ranks, ARankThatNeverStartsEndsTheOthers) {
   const auto words = tiny("train", {"--out-dir", "run", "--rank-deadline", "1"});
   const auto outcome = run(one_by_one(words, words, "sh -c 'kill -STOP $$'"));
@@ -589,7 +589,7 @@ TEST_F(Ranks, ARankThatNeverStartsEndsTheOthers) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
-// As in a shell that was started by a launcher, or in a script that exports what it found there.
+// As in a shell started by a launcher, or in a script that exports variables that it found there.
 TEST_F(Ranks, VariablesThatALauncherLeftAreNamed) {
   auto left = launch(tiny("train"));
   left.environment["OMPI_COMM_WORLD_SIZE"] = "2";
@@ -604,10 +604,10 @@ TEST_F(Ranks, VariablesThatALauncherLeftAreNamed) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
-// A rank is killed in mid-run: the others end, with an error that names it, and the run goes on from its last commit.
+// A rank is killed during the run: the others end with an error that names it, and the run continues from its last commit.
 TEST_F(Ranks, AKilledProcessEndsTheOthers) {
   const Words often{"--ckpt-interval", "1", "--steps", "2000", "--lr-schedule", "constant", "--resume", "auto"};
-  // Told to leave the others alone, so that what they say is seen.
+  // mpirun must not end the other ranks, so that their output is visible.
   Child child(without_launch(processes(2, 3, "killed", often), {"--enable-recovery"}));
   std::string pid;
   for (int i = 0; i < 600 && pid.empty(); ++i) {

@@ -1,4 +1,4 @@
-// The pages of docs/reference/ that the program writes are those that it would write now.
+// The generated pages of docs/reference/ are up to date with the program.
 #include <fstream>
 #include <sstream>
 

@@ -1,5 +1,5 @@
-// What is promised: where io_uring is forbidden, a pool of threads reads and writes; where memory cannot be locked, it is not.
-// One warning each, that says how to mend it, and the same weights.
+// If io_uring is forbidden, threads read and write; if memory cannot be locked, it stays unlocked. Each gives one warning with
+// a remedy, and the weights are the same.
 #include <fcntl.h>
 #include <linux/capability.h>
 #include <sys/prctl.h>
@@ -15,10 +15,10 @@
 namespace terrace::test {
 namespace {
 
-// As a container's profile (EPERM) or an old kernel (ENOSYS) does.
+// As with a container's profile (EPERM) or an old kernel (ENOSYS).
 void forbid_io_uring(int error_number, unsigned call = __NR_io_uring_setup) { forbid_call(call, error_number); }
 
-// No more than 16 KiB may be locked, not even by root.
+// At most 16 KiB may be locked, even by root.
 void forbid_locking() {
   const rlimit limit{16 * 1024, 16 * 1024};
   if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0) ::_exit(kNotPermitted);
@@ -78,7 +78,7 @@ TEST_F(Restricted, IoUringThatWasDemandedAndIsForbiddenIsAnError) {
   expect_refusal(outcome, 1, {"TERRACE_IO_ENGINE=uring", "(errno 1)", "unset it"});
 }
 
-// As NFS does without its lock daemon: one warning a command, and each works.
+// As on NFS without its lock daemon: one warning per command, and every command works.
 TEST_F(Restricted, WhereNothingCanBeLockedOneWarningSaysSo) {
   const auto unlocked = [&](const Words& words) {
     auto launched = launch(words);

@@ -1,4 +1,4 @@
-// A run is continued by its name alone: what it was told once is told below the flags of the next start.
+// A run is continued by its name alone: its original flags apply unless the next start gives other ones.
 #include "cli_test.h"
 
 namespace terrace::test {
@@ -36,7 +36,7 @@ TEST_F(ResumedByName, GoesOnFromAnyFolderWithoutFlags) {
   EXPECT_EQ(steps("whole"), steps("run"));
   EXPECT_TRUE(fs::exists(at("saved.safetensors")));
   EXPECT_TRUE(fs::is_empty(at("elsewhere")));
-  // Again, from what the second start has written.
+  // Again, with the configuration written by the second start.
   EXPECT_EQ(weights_of(whole_), weights_of(elsewhere({"train", "--resume", "../run"})));
 }
 
@@ -50,7 +50,7 @@ TEST_F(ResumedByName, FlagsStandAboveItsSettings) {
   EXPECT_EQ(weights_of(whole_), weights_of(rest));
 }
 
-// How long it trains is said once more, in either way.
+// The training length is given again, in either way.
 TEST_F(ResumedByName, StepsStandAboveEpochs) {
   ASSERT_EQ(0, train({"--epochs", "0.02"}).exit);
   EXPECT_EQ(3U, steps("run").size()) << "0.02 times 296 sequences, two a step";
@@ -64,7 +64,7 @@ TEST_F(ResumedByName, StepsStandAboveEpochs) {
   expect_refusal(train({"--steps", "9", "--epochs", "1", "--out-dir", "none"}), 2, {"--steps and --epochs both say how long"});
 }
 
-// Also where the file that it began with has become another one, or is gone.
+// Even if the original file has changed or is gone.
 TEST_F(ResumedByName, KeepsItsTokenizer) {
   ASSERT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", "280", "--out", "tokenizer.json"}).exit);
   ASSERT_EQ(0, train({"--tokenizer", "tokenizer.json", "--out-dir", "text"}).exit);
@@ -94,7 +94,7 @@ TEST_F(ResumedByName, IsRefusedWhereNoRunIs) {
   EXPECT_FALSE(fs::exists(at("nowhere")));
 }
 
-// Ranks of one process are as many as before; another pipeline has other stages.
+// The number of ranks in the process stays the same; another pipeline has other stages.
 TEST_F(ResumedByName, KeepsItsRanksUnlessOthersAreGiven) {
   ASSERT_EQ(0, train({"--steps", "2", "--dp", "2", "--grad-accumulation", "2", "--canonical-reduction"}).exit);
   const auto same = terrace({"train", "--resume", "run", "--steps", "4"});

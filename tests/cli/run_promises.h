@@ -1,4 +1,4 @@
-// What must hold of a run, whatever its command line: its figures are those of the reference, it moved what was planned, and it
+// Properties of every run, whatever its command line: its figures equal the reference's, it moved what was planned, and it
 // stayed within its budgets. For tests that draw command lines (drawn_run.h).
 #pragma once
 
@@ -14,30 +14,30 @@
 
 namespace terrace::test {
 
-// What a run left in its directory.
+// The contents of a run's directory.
 struct Told {
   std::vector<nlohmann::json> steps;  // metrics.jsonl
   nlohmann::json plan, result;
 };
 
-// Losses, norms, rates, skipped steps of every step, and held-out losses where both runs evaluated.
+// Compares losses, norms, rates and skipped steps of every step, and held-out losses where both runs evaluated.
 void expect_steps_of(const Told& reference, const Told& run, std::uint64_t steps);
-// The result: the hash of the weights, the last held-out loss, the skipped steps, the loss scale.
+// Compares the result: the hash of the weights, the last held-out loss, the skipped steps, the loss scale.
 void expect_result_of(const Told& reference, const Told& run);
-// Of a run that began anew: the bytes of the planned steps, and the peaks to the byte.
+// For a run that began fresh: the bytes of the planned steps, and the exact peaks.
 void expect_moved_as_planned(const Told& run);
 
-// `terrace plan --json` says the peaks of the run's own plan, which are those of the rank that reserves most.
+// The peaks in `terrace plan --json` must be those of the run's own plan: of the rank that reserves the most.
 void expect_planned_peaks(const nlohmann::json& plan, const Told& run);
 
 struct MostBytes {  // of one rank
   std::uint64_t device = std::numeric_limits<std::uint64_t>::max(), host = device, disk = device;
 };
-// The steps after `done`, which an earlier command line computed, perhaps within other budgets.
+// Checks the steps after `done`; earlier ones were computed by another command line, perhaps with other budgets.
 void expect_within(const MostBytes& budget, const Told& run, std::uint64_t done);
 
-// The words with what a refusal with code 3 suggests; nothing where it suggests nothing. `sure` is false where it names no
-// figure, so that another tier may be refused next.
+// The words with the suggestion of a refusal with code 3; nothing if it has no suggestion. `sure` is false if it gives no
+// figure, because then another tier may be refused next.
 struct Suggested {
   Words words;
   bool sure = false;

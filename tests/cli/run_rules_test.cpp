@@ -1,5 +1,5 @@
-// What is promised about runs and their directories: who may go on with what, and that nothing but the asked-for number of
-// steps decides what comes out.
+// Runs and their directories: which command may continue which run; and that only the requested number of steps decides the
+// result.
 #include "cli_test.h"
 
 namespace terrace::test {
@@ -40,7 +40,7 @@ TEST_F(RunRules, AFinishedRunStillSavesAndVerifies) {
   EXPECT_EQ(result, json_in("run/result.json"));
 }
 
-// As a kill between the last commit and the result leaves it.
+// As after a kill between the last commit and the result.
 TEST_F(RunRules, ARunThatDiedBeforeItsResultTellsTheSame) {
   const std::pair<std::string, Words> ways[] = {
       {"memory", {}},
@@ -117,7 +117,7 @@ TEST_F(RunRules, AnotherModelDataOrSeedIsRefusedUnlessForced) {
   expect_refusal(again({"--hidden", "32"}), 2, {"hidden: 64 then, 32 now", "--force"});
   expect_refusal(again({"--dtype", "bf16"}), 2, {"dtype: fp32 then, bf16 now"});
   expect_refusal(again({"--batch-size", "3"}), 2, {"batch-size: 2 then, 3 now"});
-  // What cannot be, cannot be forced, and leaves the run as it was.
+  // An impossible continuation cannot be forced, and leaves the run unchanged.
   expect_refusal(again({"--hidden", "32", "--force"}), 2, {"does not belong to this model"});
   EXPECT_EQ(config, scratch_.read("run/config.toml"));
   const auto forced = again({"--seed", "3", "--force"});
@@ -130,7 +130,7 @@ TEST_F(RunRules, ADirectoryBelongsToOneRunAtATime) {
   fs::create_directory(at("other"));
   const auto whole = train({"--steps", "40", "--out-dir", "whole"});
   Child first(launch(tiny("train", {"--steps", "40", "--json", "--nvme-path", "disk"})));
-  first.read_lines(2);  // and it stays there until we read on
+  first.read_lines(2);  // it waits there until the test reads on
   const auto config = scratch_.read("run/config.toml");
   for (const Words& way : {Words{"--resume", "auto"}, Words{"--resume", "auto", "--nvme-path", "other"}, Words{}})
     expect_refusal(train(way), 1, {"run is in use by another run", "--out-dir"});
@@ -162,7 +162,7 @@ TEST_F(RunRules, ARemovedStoreMakesRoomForANewRun) {
   EXPECT_EQ(weights_of(first), weights_of(again));
 }
 
-// Each step is repeated with the rate that it had, whatever --steps was then.
+// Each step is repeated with its original rate, whatever --steps was then.
 TEST_F(RunRules, ARunThatWentOnIsTheResidentOneStepForStep) {
   for (const auto* const schedule : {"cosine", "linear"}) {
     const auto with = [&](const char* steps) {
@@ -186,7 +186,7 @@ TEST_F(RunRules, SavedWeightsAreTheFirstOnesOfAnotherRun) {
   EXPECT_EQ(scratch_.read("w.safetensors"), scratch_.read("on.safetensors"));
 }
 
-// Else what a run left that was killed before its first commit would never be found again.
+// Otherwise the files of a run that was killed before its first commit would never be found again.
 TEST_F(RunRules, AStoreIsNamedAlikeWhetherItsRunDirectoryIsThereOrNot) {
   const auto store_of = [&](const std::string& run) {
     std::filesystem::remove_all(at("disk"));

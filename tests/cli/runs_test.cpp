@@ -1,9 +1,9 @@
-// A fuzzer of whole runs. Each case is a run drawn from a seed, trained once with everything in memory and again under other
-// budgets, tiers, durabilities, ranks and stops. All must end in the same weights, losses, held-out losses and text, move what
-// was planned, and end with a documented exit code; none may crash or hang.
+// A fuzzer of whole runs. Each case is a run drawn from a seed, trained once with everything in memory and again with other
+// budgets, tiers, durabilities, ranks and stops. All must end with the same weights, losses, held-out losses and text, move
+// what was planned, and exit with a documented code; none may crash or hang.
 //
 //   TERRACE_RUNS_SEED   the first number of every draw
-//   TERRACE_RUNS_LINES  cases are drawn until so many command lines of `terrace train` have run
+// TERRACE_RUNS_LINES  cases are drawn until this many command lines of `terrace train` have run
 //   TERRACE_RUNS_ONLY   only the case of this number
 #include <chrono>
 #include <csignal>
@@ -25,9 +25,9 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr auto kHang = std::chrono::seconds(120);  // no drawn command takes a hundredth of it
+constexpr auto kHang = std::chrono::seconds(120);  // no drawn command takes even a hundredth of it
 
-struct Needs {  // bytes of a rank
+struct Needs {  // bytes per rank
   std::uint64_t least_device = 1, device = 1, least_host = 1, host = 1, disk = 1;
 };
 
@@ -37,11 +37,11 @@ class Runs : public Cli {
     EXPECT_EQ(0, terrace({"train-tokenizer", "corpus.txt", "--vocab", kTokenizerVocab, "--out", "tokenizer.json"}).exit);
     EXPECT_EQ(0, terrace({"tokenize", "corpus.txt", "--tokenizer", "tokenizer.json", "--out", "ids"}).exit);
     for (const auto& entry : fs::directory_iterator(scratch_.path())) kept_.insert(entry.path().filename());
-    kept_.erase("disk");  // which each case fills
+    kept_.erase("disk");  // each case fills it
   }
   void check_case(std::uint64_t seed, std::uint64_t number);
 
-  std::set<std::string> kept_;  // names of files that are there before each case
+  std::set<std::string> kept_;  // names of files that exist before each case
   std::uint64_t trained_ = 0, refused_ = 0, stopped_ = 0, resumed_ = 0, wrong_ = 0;
 
  private:
@@ -61,7 +61,7 @@ class Runs : public Cli {
   std::string generated(const DrawnRun& drawn, const std::string& run, const Words& budgets);
   [[nodiscard]] std::set<std::string> files_in(const std::string& folder, const std::string& ending) const;
 
-  std::vector<std::string> commands_;  // of this case
+  std::vector<std::string> commands_;  // of the current case
   Told reference_;
   std::string text_;
 };
@@ -118,12 +118,12 @@ std::optional<Needs> Runs::needs_of(const Words& words, std::uint64_t ranks) {
     most(n.disk, p.at("peak_bytes").at("nvme"));
     most(n.disk, p.at("state_bytes"));
   }
-  // A machine's host and disk are shared by its ranks.
+  // The ranks share the host and the disk of a machine.
   n.least_host *= ranks, n.host *= ranks, n.disk *= ranks;
   return n;
 }
 
-// The smallest value of the flag, to the byte, with which the plan fits.
+// The smallest value of the flag, exact to the byte, with which the plan fits.
 std::string Runs::at_the_edge(const Words& words, const std::string& flag, std::uint64_t least, std::uint64_t most) {
   const auto fits = [&](std::uint64_t bytes) { return tell(as_plan(words + Words{flag, std::to_string(bytes)})).exit == 0; };
   auto low = least / 2, high = 2 * most;
@@ -164,7 +164,7 @@ std::uint64_t bytes_of(const Words& words, const std::string& flag) {
   return at == words.end() ? kUnlimited : parse_bytes(*(at + 1));
 }
 
-// `done`: the steps of the run's last commit.
+// `done`: the steps up to the run's last commit.
 bool Runs::train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& run, bool first, std::uint64_t done) {
   auto words = with_budgets(drawn, leg, run);
   if (words.empty()) return false;
@@ -243,7 +243,7 @@ bool Runs::train_leg(const DrawnRun& drawn, const Leg& leg, const std::string& r
   return true;
 }
 
-// Every commit that is listed is whole.
+// Every listed commit is intact.
 void Runs::expect_kept(const std::string& run) {
   const auto listed = tell({"ckpt", "list", run, "--json"});
   ASSERT_EQ(0, listed.exit) << listed.described;
@@ -303,7 +303,7 @@ void Runs::check_variant(const DrawnRun& drawn, const std::vector<Leg>& legs, co
   }
   const auto removed = tell({"ckpt", "rm", run});
   EXPECT_EQ(0, removed.exit) << removed.described;
-  if (!legs.front().commits) return;  // a run that begins again leaves an empty store in the old place
+  if (!legs.front().commits) return;  // a run that starts again leaves an empty store in its old place
   for (int disk = 1; disk <= 3; ++disk)
     EXPECT_EQ(std::set<std::string>(), files_in(fmt::format("{}-disk{}", run, disk), "")) << "left on a disk";
   EXPECT_EQ(std::set<std::string>(), files_in(run, "data")) << "a store is left";

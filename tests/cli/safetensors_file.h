@@ -1,4 +1,4 @@
-// A safetensors file in memory, to be changed as other programs write it.
+// A safetensors file in memory that a test can change into the form of other programs.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// Runs whose tokenizer is a model of sentencepiece: from text to ids, to a run, to its answers, to a directory and on from
-// there.
+// Runs with a sentencepiece tokenizer: from text to ids, to a run, to its answers, to a model directory, and on from there.
 #include <fcntl.h>
 #include <unistd.h>
 

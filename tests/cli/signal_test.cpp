@@ -1,5 +1,5 @@
-// What is promised: a signal stops a run cleanly (exit 75), a kill loses nothing but the steps after the last commit, and in
-// either case --resume auto ends with the very losses and weights of a run that was never disturbed.
+// A signal stops a run cleanly (exit 75), a kill only loses the steps after the last commit, and in both cases --resume auto
+// ends with the same losses and weights as an undisturbed run.
 #include <unistd.h>
 
 #include <chrono>
@@ -27,7 +27,7 @@ class Signals : public Cli {
     ASSERT_EQ(0, outcome.exit) << outcome.described;
     weights_ = weights_of(outcome);
   }
-  // With --json a line is a step, and the run waits while nobody reads: it cannot finish before the signal.
+  // With --json each step prints a line, and the run waits while the test does not read: it cannot finish before the signal.
   [[nodiscard]] Launch disturbed(const Words& more = {}) const {
     Words words{"--json"};
     words.insert(words.end(), more.begin(), more.end());
@@ -44,7 +44,7 @@ class Signals : public Cli {
     EXPECT_EQ(steps("whole"), steps("run"));
   }
 
-  // Until the program has its handler of SIGUSR1.
+  // Waits until the program has installed its SIGUSR1 handler.
   static void wait_for_main(const Child& child) {
     for (unsigned long long caught = 0; (caught >> (SIGUSR1 - 1)) % 2 == 0;) {
       std::ifstream status(child.proc() / "status");
@@ -75,7 +75,7 @@ TEST_F(Signals, StopCleanlyAndResumeBitForBit) {
   }
 }
 
-// Also one that comes at the start, and one to a command that commits nothing.
+// Also at the start, and for a command that commits nothing.
 TEST_F(Signals, Usr1CommitsAndTheRunGoesOn) {
   Child child(disturbed());
   wait_for_main(child);
@@ -90,7 +90,7 @@ TEST_F(Signals, Usr1CommitsAndTheRunGoesOn) {
   EXPECT_NE(outcome.err.find(note), outcome.err.rfind(note)) << outcome.described;
   const auto commit = nlohmann::json::parse(terrace({"ckpt", "inspect", "run", "--json"}).out).at("commit");
   EXPECT_EQ(3, commit) << "two on request, and one at the end";
-  std::size_t waits = 0;  // a step's line says how long the run waited for the commit before it
+  std::size_t waits = 0;  // a step's line contains the time that the run waited for the commit before it
   for (const auto& m : metrics("run")) waits += m.contains("commit_s");
   EXPECT_EQ(2U, waits);
 
@@ -100,7 +100,7 @@ TEST_F(Signals, Usr1CommitsAndTheRunGoesOn) {
   EXPECT_EQ(0, generating.wait().exit);
 }
 
-// Killed right after the note: what SIGUSR1 committed is there.
+// Killed directly after the message: the commit made for SIGUSR1 is present.
 TEST_F(Signals, WhatUsr1CommittedOutlivesAKill) {
   Child child(disturbed());
   child.read_lines(kLinesBefore);
@@ -133,7 +133,7 @@ TEST_F(Signals, OneThatEndsARunWhichKeepsNothingSaysSo) {
                                  Not(HasSubstr("--resume auto"))));
 }
 
-// The weights may still be on their way to their places then.
+// At that moment the weights may still be on their way to their places.
 TEST_F(Signals, OneBeforeTheFirstStepIsHarmless) {
   Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"}));
   while (!std::filesystem::exists(at("run") / "run.json")) std::this_thread::yield();
@@ -172,7 +172,7 @@ TEST_F(Signals, ASecondOneDuringTheShutdownIsHarmless) {
   expect_the_same_in_the_end();
 }
 
-// Control-Z and fg: no disk is slow because nobody looked.
+// Ctrl-Z and fg: time during which the process was stopped must not count as a slow disk.
 TEST_F(Signals, ARunThatWasStoppedForLongerThanItsDeadlineGoesOn) {
   Child child(disturbed({"--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB", "--io-deadline", "5"}));
   for (int i = 0; i < 2; ++i) {

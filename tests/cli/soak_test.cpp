@@ -1,5 +1,5 @@
-// What is promised: a long run takes no more at its end than after its tenth step: not one file, not a pinned byte, not a byte
-// of disk; and no memory beyond what an allocator keeps for itself.
+// A long run uses no more resources at its end than after its tenth step: no more files, pinned bytes or disk space, and no
+// more memory except an allocator's reserves.
 #include <cstdlib>
 #include <fstream>
 
@@ -14,8 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Every step gives the allocator other neighbours: commits make texts as large as the index, metrics and traces strings. Its
-// arenas settle within a few MiB, which a thousand steps must not make more of; a leak of 4 KiB a step would be 4 MiB.
+// The allocator gets different requests in every step: commits make texts as large as the index, metrics and traces make
+// strings. Its arenas settle within a few MiB, and a thousand steps must not add to that; a leak of 4 KiB per step would be 4
+// MiB.
 constexpr std::uint64_t kAllocatorKiB = 4096;
 constexpr std::uint64_t kSettled = 10;
 
@@ -52,10 +53,10 @@ TEST_F(Soak, TheEndTakesNoMoreThanTheTenthStep) {
   const auto steps = number_from_environment("TERRACE_SOAK_STEPS", 100);
   Child child(launch(tiny("train", {"--json", "--steps", std::to_string(steps), "--ckpt-interval", "2", "--eval-interval", "7",
                                     "--nvme-path", "disk", "--device-memory", "1MiB", "--host-memory", "1MiB"})));
-  // It writes a line a step, and waits once a page of them is not read.
+  // It writes one line per step, and waits when a page of lines is unread.
   child.read_lines(kSettled);
   const auto early = held_by(child);
-  constexpr std::uint64_t kAhead = 20;  // a page holds fewer lines than that
+  constexpr std::uint64_t kAhead = 20;  // more than the number of lines in a page
   child.read_lines(steps - kAhead);
   const auto late = held_by(child);
   const auto outcome = child.wait();
@@ -66,7 +67,7 @@ TEST_F(Soak, TheEndTakesNoMoreThanTheTenthStep) {
              early.pinned_kib, late.pinned_kib);
   ASSERT_GT(early.files, 3U);
   ASSERT_GT(early.resident_kib, 0U);
-  // A commit that is being made has a small file open, and its deadline's thread a duplicate.
+  // While a commit is being made, a small file and its duplicate for the deadline's thread are open.
   EXPECT_LE(late.files, early.files + 2);
   EXPECT_GE(late.files + 2, early.files);
   EXPECT_EQ(early.locked_kib, late.locked_kib);

@@ -1,4 +1,4 @@
-// A rank that is stopped (SIGSTOP) outside the steps, while the others wait for it: they end, with an error that names it.
+// A rank is stopped (SIGSTOP) outside the steps while the others wait for it: they end with an error that names it.
 #ifdef TERRACE_MPIRUN
 #include <fcntl.h>
 #include <signal.h>
@@ -20,8 +20,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-// The first of two ranks writes to a named pipe that is full, so that it waits there: in its first line, before the first step,
-// or, if the run is finished already, in its last words.
+// The first of two ranks writes to a full named pipe, so it waits there: at its first line, before the first step, or, if the
+// run is already finished, at its last lines.
 class StoppedRanks : public Ranks {
  protected:
   static constexpr auto kUntilItWaits = 4s, kDeadline = 10s;
@@ -48,10 +48,10 @@ class StoppedRanks : public Ranks {
                                  at("rank").string()));
     auto started = launch({"launch", "-n", "2", "--mpirun", at("mpirun").string(), "--", "train"});
     if (by == By::mpirun) started.program = at("mpirun"), started.arguments.clear();
-    started.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI leaves some memory to the end of the process
+    started.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // Open MPI does not free all memory before the process ends
     return started;
   }
-  // Until the first rank, which was started just now, waits for its output, and the other one for the first.
+  // Waits until the first rank, which has just been started, waits for its output, and the other rank waits for the first one.
   void wait_until_they_wait() {
     for (std::size_t rank = 0; rank < processes_.size(); ++rank) {
       const auto file = at(fmt::format("process.{}", rank));
@@ -83,7 +83,7 @@ class StoppedRanks : public Ranks {
       EXPECT_NE(0, ::kill(process, 0)) << process;
     }
   }
-  // The error tells where the other rank waited. On a slow machine that is an earlier place than the one that is meant.
+  // The error says where the other rank waited. On a slow machine this may be an earlier place than the intended one.
   void expect_named(const Outcome& outcome, std::size_t rank) const {
     EXPECT_EQ(1, outcome.exit) << outcome.described;
     EXPECT_THAT(outcome.err, testing::AnyOf(HasSubstr(fmt::format("rank {} (process {})", rank, processes_[rank])),
@@ -102,7 +102,7 @@ class StoppedRanks : public Ranks {
   int out_ = -1;
 };
 
-// Nothing but agreements is exchanged there, which wait for busy ranks as long as it takes.
+// At this point ranks only exchange agreements, which wait for busy ranks without a limit.
 TEST_F(StoppedRanks, BeforeTheFirstStep) {
   for (const auto* const ranks_per_machine : {"0", "1"}) {
     fill();
@@ -119,7 +119,8 @@ TEST_F(StoppedRanks, BeforeTheFirstStep) {
   EXPECT_EQ(weights_of(train(threads(2, 3, "whole"))), weights_of(resumed));
 }
 
-// A rank that waits in the end of MPI has given all that the other one needs to end, and the launcher would stay for ever.
+// A rank that waits in MPI's end has already sent everything that the other one needs to end, so the launcher would wait for
+// ever.
 TEST_F(StoppedRanks, AfterTheLastStep) {
   const auto done = train(threads(2, 3, "run"));
   ASSERT_EQ(0, done.exit) << done.described;
@@ -140,7 +141,7 @@ TEST_F(StoppedRanks, AfterTheLastStep) {
   EXPECT_EQ(weights_of(done), weights_of(again));
 }
 
-// A rank that is only busy is waited for, and so is a job that was stopped as a whole, as by Ctrl-Z.
+// A busy rank is waited for, and so is a job that was stopped as a whole, as by Ctrl-Z.
 TEST_F(StoppedRanks, ABusyRankEndsNothing) {
   fill();
   Child child(two_ranks({"--ranks-per-machine", "1"}, By::mpirun));

@@ -1,5 +1,5 @@
-// Tensor parallelism as its user runs it: --tp and --sp, with threads and processes, on disk, stopped, resumed and generated
-// from.
+// Tensor parallelism from a user's view: --tp and --sp, with threads and processes, on disk, stopped, resumed, and used to
+// generate.
 #include <cmath>
 #include <fstream>
 
@@ -47,8 +47,8 @@ TEST_F(Tensor, EveryMeshTrainsWhatOneRankTrains) {
 #endif
 }
 
-// Of 257 rows one rank has one more than the other. Both plan for it, or a budget that leaves no room for more would give them
-// other steps.
+// With 257 rows, one rank has one row more than the other. Both must plan for it; otherwise a tight budget would give them
+// different steps.
 TEST_F(Tensor, RanksThatDoNotDivideTheVocabularyTakeTheSameSteps) {
   const auto train_on = [&](const char* ranks, const Words& more) {
     return train(Words{"--data-format", "bytes", "--layers", "2",   "--heads", "2", "--hidden", "32",  "--seq-len", "32",
@@ -196,7 +196,7 @@ TEST_F(Tensor, WhatItCannotDoIsRefusedWithTheNearestThatItCan) {
   EXPECT_FALSE(std::filesystem::exists(at("none")));
 }
 
-// A vocabulary in tiles: another rounding, so a run may go on with other tiles, and generates the same text.
+// A vocabulary in tiles rounds differently, so a run may continue with other tiles, and generates the same text.
 TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
   const Words constant{"--dtype", "fp64", "--lr-schedule", "constant"};
   ASSERT_EQ(0, train(split("whole", constant)).exit);
@@ -220,7 +220,7 @@ TEST_F(Tensor, TilesOfTheVocabularyTrainWhatTheWholeTableTrains) {
   expect_refusal(train(split("none", {"--vocab-tiles", "17"})), 2, {"--vocab-tiles 17", "give --vocab-tiles 16 or fewer"});
 }
 
-// In generation, too, a layer in tiles is used tile by tile.
+// Generation also uses a tiled layer tile by tile.
 TEST_F(Tensor, LayersInTilesTrainAndGenerateWhatWholeOnesDo) {
   for (const auto* const family : {"gpt2", "llama"}) {
     const auto run = [&](const std::string& name) { return std::string(family) + "-" + name; };
@@ -243,7 +243,7 @@ TEST_F(Tensor, LayersInTilesTrainAndGenerateWhatWholeOnesDo) {
   }
 }
 
-// As few as fit; a run that goes on keeps them, although it may have more memory then.
+// The smallest number that fits; a resumed run keeps it, even if it has more memory.
 TEST_F(Tensor, TilesAreChosenForTheDeviceBudget) {
   const Words model{"--hidden", "128", "--ffn", "2048", "--dtype", "fp64", "--steps", "2", "--lr-schedule", "constant"};
   const Words chosen = model + Words{"--vocab-tiles", "0", "--mlp-tiles", "0"};
@@ -267,8 +267,8 @@ TEST_F(Tensor, TilesAreChosenForTheDeviceBudget) {
   EXPECT_EQ(0, plan.exit) << plan.described;
 }
 
-// Where a micro-batch has more rows than matrices have columns, tiles of rows come first; where a family keeps gate and values
-// in one tensor, they are the only ones. What a layer has no tiles for is refused as without.
+// If a micro-batch has more rows than matrices have columns, tiles of rows are tried first; if a family keeps gate and values
+// in one tensor, they are the only possible ones. A layer without tiles is refused as before.
 TEST_F(Tensor, TilesOfRowsAreChosenWhereRowsAreWhatIsLarge) {
   const auto tiles = [&](const Words& more) {
     const auto plan = terrace(tiny("plan", Words{"--hidden", "64", "--ffn", "1024", "--dtype", "fp64", "--vocab-tiles", "0",

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class TokenizeProgram : public Cli {
  protected:
-  // So much text that a tokenizer takes a while.
+  // Repeats the text so often that tokenizing takes a while.
   void repeat_text() const {
     std::string much;
     for (int i = 0; i < 400; ++i) much += scratch_.read("text.txt");
@@ -55,7 +55,7 @@ TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
     if (weights.empty()) weights = weights_of(run);
     EXPECT_EQ(weights, weights_of(run)) << format;
   }
-  // llm.c has the separator first, so that the tokens are others.
+  // In llm.c's format the separator comes first, so the tokens differ.
   ASSERT_EQ(0, terrace(tokenize("c", {"--format", "llm.c"})).exit);
   const auto run = train({"--data", "c", "--data-format", "llm.c", "--vocab", "400", "--out-dir", "run"});
   ASSERT_EQ(0, run.exit) << run.described;
@@ -67,7 +67,7 @@ TEST_F(TokenizeProgram, WritesWhatTrainReadsInEachFormat) {
                  {"header of llm.c"});
 }
 
-// A disk that does not take the names of files is not passed over in silence; nor is a file system without locks.
+// A disk that does not sync names of files gives an error; a file system without locks gives a warning.
 TEST_F(TokenizeProgram, TheNameOfTheFileIsSynced) {
   const auto where = [&](unsigned call, int error_number, const std::string& out) {
     auto launched = launch(tokenize(out, {"--format", "u16"}));
@@ -119,7 +119,7 @@ TEST_F(TokenizeProgram, AnInputThatChangedMeanwhileIsAnotherOne) {
   repeat_text();
   stop_in_parts();
   auto text = scratch_.read("text.txt");
-  text.front() = text.front() == 'x' ? 'y' : 'x';  // as many bytes
+  text.front() = text.front() == 'x' ? 'y' : 'x';  // the same number of bytes
   scratch_.write("text.txt", text);
   expect_refusal(terrace(tokenize("parts")), 2, {"parts.progress", "other input"});
 }
@@ -188,7 +188,7 @@ TEST_F(TokenizeProgram, NothingIsWrittenThroughALink) {
     ASSERT_EQ(0, ::mkfifo(at(planted).c_str(), 0600));
     expect_refused();
   }
-  // Nor does a file take the place of what is none.
+  // Nor does it replace something that is not a regular file.
   ASSERT_EQ(0, ::mkfifo(at("pipe").c_str(), 0600));
   expect_refusal(terrace(tokenize("pipe")), 2, {"--out pipe", "not a regular file"});
   EXPECT_TRUE(fs::is_fifo(at("pipe")));

@@ -1,4 +1,4 @@
-// Data with numbers that are no tokens: refused before anything happens, and if a file changes later, the run keeps its steps.
+// Data with invalid token ids is refused before anything happens; if a file changes later, the run keeps its steps.
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -23,7 +23,7 @@ class TokenData : public Cli {
   void write(const std::string& name, const Tokens& tokens) const {
     scratch_.write(name, {reinterpret_cast<const char*>(tokens.data()), tokens.size() * sizeof tokens[0]});
   }
-  // From that token on, without a new length.
+  // Overwrites from this token on, without changing the length.
   void overwrite(const std::string& name, std::size_t first, const Tokens& tokens) const {
     std::fstream file(at(name), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(first * sizeof(std::uint16_t)));
@@ -51,19 +51,20 @@ TEST_F(TokenData, AForeignTokenIsRefusedBeforeAnythingHappens) {
     expect_refusal(train(with(Words{"--out-dir", "none"} + ranks)), 2, says);
     EXPECT_FALSE(fs::exists(at("none")));
   }
-  // The same file of a run that continues.
+  // The same for a file of a resumed run.
   expect_refusal(train(with({"--out-dir", "cut", "--resume", "auto"})), 2, says);
   EXPECT_EQ(before, scratch_.read("cut/metrics.jsonl"));
   write("t.u16", good(kTokens));
   const auto rest = train(with({"--out-dir", "cut", "--resume", "auto"}));
   ASSERT_EQ(0, rest.exit) << rest.described;
   EXPECT_EQ(weights_of(whole), weights_of(rest));
-  // Each number of two bytes is a token of a larger vocabulary.
+  // With a larger vocabulary, every number of two bytes is a valid token.
   spoil("t.u16", 9990, 1);
   EXPECT_EQ(0, train(with({"--vocab", "65536", "--out-dir", "large", "--steps", "1"})).exit);
 }
 
-// As many bytes, and all of them tokens: a run that goes on notices other ones, and no other time or place of the file.
+// The same number of bytes, all valid tokens: a resumed run notices changed bytes, but accepts another time or path of the
+// file.
 TEST_F(TokenData, ARunGoesOnWithTheSameBytesOnly) {
   const auto tokens = good(10000);
   std::string text(30'000, ' ');
@@ -108,7 +109,7 @@ TEST_F(TokenData, ARunGoesOnWithTheSameBytesOnly) {
   }
 }
 
-// A run of an older version has recorded sizes only.
+// A run of an older version only recorded sizes.
 TEST_F(TokenData, ARunOfAnOlderVersionGoesOn) {
   write("t.u16", good(10000));
   ASSERT_EQ(0, train(with({"--out-dir", "run", "--steps", "1", "--eval-batches", "0"})).exit);
@@ -121,7 +122,7 @@ TEST_F(TokenData, ARunOfAnOlderVersionGoesOn) {
   EXPECT_TRUE(json_in("run/run.json").at("holds_out").get<bool>()) << "as that version did";
 }
 
-// Without evaluations all of the data is trained on, and a run that goes on keeps what it began with.
+// Without evaluations, all data is used for training, and a resumed run keeps that.
 TEST_F(TokenData, NothingIsHeldOutWithoutEvaluations) {
   write("t.u16", good(65));  // one sequence
   expect_refusal(train(with({"--out-dir", "none"})), 2, {"65 tokens, but 130 are needed"});
@@ -137,7 +138,7 @@ TEST_F(TokenData, NothingIsHeldOutWithoutEvaluations) {
   EXPECT_EQ(weights_of(whole), weights_of(rest)) << "the held-out part stays held out";
 }
 
-// Ids of a vocabulary that is smaller than that of bytes.
+// A vocabulary smaller than 256.
 TEST_F(TokenData, ASmallVocabularyIsTrainedOn) {
   Tokens few = good(10000);
   for (auto& token : few) token = static_cast<std::uint16_t>(token % 60);
@@ -150,7 +151,8 @@ TEST_F(TokenData, ASmallVocabularyIsTrainedOn) {
   expect_refusal(train({"--vocab", "60", "--out-dir", "none"}), 2, {"--vocab 60 with --data-format bytes", "at least 256"});
 }
 
-// The file changes while the run is under way: after its first line, which is much further from the end than what a pipe holds.
+// The file changes while the run is working: after its first line, when the remaining steps are many more than the lines that a
+// pipe holds.
 class ChangedData : public TokenData {
  protected:
   static constexpr std::size_t kTokens = std::size_t{8} << 20, kWindowTokens = std::size_t{1} << 19;  // sixteen windows
@@ -171,7 +173,7 @@ class ChangedData : public TokenData {
   }
 };
 
-// All that is trained on is in the four windows of memory after some steps; the evaluation reads a fifth one.
+// After some steps, all training data is in the four windows in memory; the evaluation reads a fifth one.
 class ChangedHeldOut : public ChangedData {
  protected:
   static constexpr std::size_t kFew = kWindowTokens * 42 / 10;
@@ -236,7 +238,7 @@ TEST_F(ChangedData, DuringTheStepsCostsNoneOfThem) {
   }
 }
 
-// Other tokens, as many: by bytes in place, and by another file of that name.
+// The same number of other tokens: bytes changed in place, and another file with that name.
 TEST_F(ChangedData, ByOtherTokensEndsTheRunAfterACommit) {
   auto other = good(kTokens);
   for (auto& token : other) token = static_cast<std::uint16_t>(299 - token);

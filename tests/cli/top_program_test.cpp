@@ -1,4 +1,4 @@
-// What is promised of `terrace top` in a terminal: it draws over itself, Ctrl-C ends it with 0, and the terminal is as before.
+// `terrace top` in a terminal: it redraws in place, Ctrl-C ends it with 0, and the terminal is restored.
 #include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What the CUDA device asks of CUDA: which calls it makes, what it never does, and what is left when one of them fails.
+// The CUDA device's use of CUDA: the calls that it makes, those that it never makes, and what remains after a failed call.
 #include <terrace/core/cuda/device.h>
 
 #include <gmock/gmock.h>
@@ -28,7 +28,7 @@ class CudaDeviceCalls : public testing::Test {
   std::unique_ptr<Device> make(const CudaOptions& options = {}) {
     return make_fake_cuda_device(fake_, pool_, options, kSmallPieces);
   }
-  // The error that `what` ends with, which must be there.
+  // The message of the Error that `what` must throw.
   template <class What>
   static std::string error_of(const What& what) {
     try {
@@ -167,7 +167,7 @@ TEST_F(CudaDeviceCalls, TheGpuRunsOnWhileTheStreamWaitsAndNobodyWaitsForThen) {
   const Event copied = a->record();
   a->wait(Event(gate, 1));
   const Event end = a->record();
-  copied.wait();  // although the stream stands at the gate
+  copied.wait();  // although the stream waits at the gate
   EXPECT_FALSE(end.done());
   gate->advance(1);
   end.wait();
@@ -178,7 +178,7 @@ TEST_F(CudaDeviceCalls, TheGpuRunsOnWhileTheStreamWaitsAndNobodyWaitsForThen) {
   bool copied_beside_then = false;
   b->submit([&] {
     copied_beside_then = host.data()[4096] == std::byte{9};
-    gate->advance(2);  // only now may `then` go on
+    gate->advance(2);  // only now can `then` continue
   });
   b->synchronize();
   EXPECT_TRUE(copied_beside_then);
@@ -235,12 +235,12 @@ TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
   const Slab host = device->host_memory()->allocate(4096), there = device->memory().allocate(4096);
   auto a = device->make_stream("a");
   const auto b = device->make_stream("b");
-  b->synchronize();  // its threads are at work
+  b->synchronize();  // its threads have started
   a->copy(there.data(), host.data(), 4096);
   const Event good = a->record();
   good.wait();
-  fake_->fail_operation(0, 700);  // the next; how many pieces the first copy had is up to where its memory lies
-  fake_->hold();                  // so that the copy goes wrong when all is issued
+  fake_->fail_operation(0, 700);  // the next operation; the number of pieces of the first copy depends on its address
+  fake_->hold();                  // so that the copy fails after everything has been issued
   a->copy(there.data(), host.data(), 4096);
   bool ran = false;
   a->then([&](const std::exception_ptr& failure) { ran = !failure; });
@@ -260,7 +260,7 @@ TEST_F(CudaDeviceCalls, WhatAKernelDoesWrongReachesEveryEventBehindIt) {
   EXPECT_FALSE(ran);
 }
 
-// Whoever hears of an error gives its buffers back: the fake finds a copy that is still under way then.
+// A caller that receives an error releases its buffers; the fake complains if a copy is still running then.
 TEST_F(CudaDeviceCalls, AnErrorIsToldWhenNothingRunsAnyMore) {
   for (const auto call : {Call::synchronize_event, Call::record_event, Call::copy_async, Call::synchronize_stream}) {
     for (std::uint64_t seed = 1; seed <= 10; ++seed) {
@@ -277,7 +277,8 @@ TEST_F(CudaDeviceCalls, AnErrorIsToldWhenNothingRunsAnyMore) {
         stream->copy(there.data(), host.data(), host.bytes());
         (void)stream->record();
       }
-      // Not for the others: a synchronisation that ends well makes an event's error one of something else.
+      // Only for synchronize_stream: in the other cases a successful stream synchronisation would change the error that an
+      // event reports.
       if (call == Call::synchronize_stream) stream->submit([] {});
       EXPECT_THROW(stream->synchronize(), CudaError);
       host.reset();

@@ -1,5 +1,5 @@
-// Every call of CUDA fails in turn, once and for good: each time one error names the call, nothing hangs, nothing is left, and
-// no buffer is given back while something of a stream may still run.
+// Lets every CUDA call fail in turn, once or permanently. Each time an error must name the call, nothing may hang or leak, and
+// no buffer may be released while an operation on a stream may still use it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,14 +20,14 @@ using testing::HasSubstr;
 
 constexpr std::size_t kBytes = 300'000;
 
-// A small life of a device: uploads on one stream, a kernel on another, downloads on a third, host work between them.
+// A short use of a device: uploads on one stream, a kernel on a second, downloads on a third, and host work between them.
 void live(const std::shared_ptr<FakeCuda>& fake, ThreadPool& pool) {
   const auto device =
       make_fake_cuda_device(fake, pool, {.memory_limit_bytes = kMiB}, {.copy_bytes = 128 * kKiB, .register_bytes = kMiB});
   const Slab from = device->host_memory()->allocate(kBytes), to = device->host_memory()->allocate(kBytes);
   const Slab there = device->memory().allocate(kBytes);
   {
-    // Buffers outlive streams, as leases do: when an error is told, or a stream has ended, nothing touches them any more.
+    // Buffers outlive streams, as leases do: after an error, or after a stream has ended, no operation touches them.
     const auto upload = device->make_stream("upload"), compute = device->make_stream("compute"),
                download = device->make_stream("download");
     for (int round = 0; round < 3; ++round) {
@@ -52,7 +52,7 @@ void live(const std::shared_ptr<FakeCuda>& fake, ThreadPool& pool) {
 }
 
 struct Life {
-  std::string error;  // empty: it ended well
+  std::string error;  // empty: no error
   std::optional<Call> struck;
   bool typed = false;
 };
@@ -81,8 +81,8 @@ Life live_with(Call call, const FakeCuda::Fault& fault, ThreadPool& pool) {
 
 }  // namespace
 
-// By kind: how many calls a life has, and in which order, differs from life to life, since registrations end where addresses
-// do; but each has the first of every kind.
+// Counted per kind of call: the number and order of all calls differ between runs, because registrations depend on addresses,
+// but each run makes at least one call of every kind.
 TEST(CudaFaults, EveryCallFailsInTurn) {
   ThreadPool pool(1);
   for (const auto call :

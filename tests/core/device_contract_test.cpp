@@ -1,4 +1,4 @@
-// What every device promises: streams, events and memory (core/device/device.h).
+// The contract of every device: streams, events and memory (core/device/device.h).
 #include <terrace/core/device/device.h>
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class DeviceContract : public testing::TestWithParam<std::string> {
   ThreadPool pool_{2};
   std::unique_ptr<Device> device_;
 
-  // Through the device's own memory and back, by copies alone.
+  // Writes through the device's own memory, by copies only.
   static void fill(std::byte* data, std::size_t bytes, std::uint32_t seed) {
     std::minstd_rand random(seed + 1);
     for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<std::byte>(random());
@@ -50,7 +50,7 @@ TEST_P(DeviceContract, SlabsAreWholePages) {
     const Slab host = device_->host_memory()->allocate(bytes);
     EXPECT_EQ(host.bytes(), round_up(std::max<std::size_t>(bytes, 1), kPageBytes));
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host.data()) % kPageBytes, 0U);
-    host.data()[host.bytes() - 1] = std::byte{7};  // the host's to write
+    host.data()[host.bytes() - 1] = std::byte{7};  // the host may write it
   }
 }
 
@@ -64,7 +64,7 @@ TEST_P(DeviceContract, HostMemoryOutlivesItsDevice) {
 
 TEST_P(DeviceContract, HostWorkRunsInOrderOnAThreadOfTheStream) {
   const auto stream = device_->make_stream("a stream whose name is far too long for the kernel");
-  std::vector<int> order;  // no lock: one thread, and synchronize() orders the rest
+  std::vector<int> order;  // no lock: one thread writes, and synchronize() orders the rest
   std::vector<std::thread::id> threads;
   for (int i = 0; i < 1000; ++i) {
     stream->submit([&, i] {
@@ -83,7 +83,7 @@ TEST_P(DeviceContract, NoCallBlocks) {
   const auto gate = std::make_shared<Timeline>();
   const auto stream = device_->make_stream("a");
   bool ran = false, told = false;
-  stream->wait(Event(gate, 1));  // a point nobody has issued yet: the stream waits, its caller does not
+  stream->wait(Event(gate, 1));  // a point that is not issued yet: the stream waits, its caller does not
   stream->copy(to.data(), from.data(), kMiB);
   stream->submit([&] { ran = true; });
   stream->then([&](const std::exception_ptr& failure) { told = !failure; });
@@ -151,7 +151,7 @@ TEST_P(DeviceContract, CopiesMoveEveryByteBetweenAllPlaces) {
     EXPECT_TRUE(std::all_of(last.data(), last.data() + 5, [&](std::byte b) { return b == canary; })) << bytes;
     EXPECT_TRUE(std::all_of(last.data() + 5 + bytes, last.data() + last.bytes(), [&](std::byte b) { return b == canary; }))
         << bytes;
-    up->copy(one.data(), first.data(), 0);  // nothing is a copy, too
+    up->copy(one.data(), first.data(), 0);  // copying nothing is allowed
     up->synchronize();
   }
 }
@@ -241,15 +241,15 @@ TEST_P(DeviceContract, DestructionFinishesWhatWasSubmitted) {
     }
     last = stream->record();
     stream->copy(there.data(), from.data(), kBytes);
-    stream->copy(to.data(), there.data(), kBytes);  // nobody asks for its end
+    stream->copy(to.data(), there.data(), kBytes);  // nothing waits for its end
   }
   EXPECT_EQ(ran, 200);
   EXPECT_TRUE(last.done());  // an event outlives its stream
   EXPECT_EQ(std::memcmp(from.data(), to.data(), kBytes), 0);
 }
 
-// Random copies between buffers of both memories on several streams, each ordered against those before it by events only where
-// they touch the same buffer. The oracle runs them one by one.
+// Random copies between buffers of both memories on several streams. Events order a copy after earlier ones only if they use
+// the same buffer. The oracle runs the copies one by one.
 TEST_P(DeviceContract, EventsOrderWhateverSharesABuffer) {
   constexpr std::size_t kStreams = 4, kBuffers = 6, kBytes = 80'000;
   constexpr int kCopies = 400;
@@ -262,7 +262,7 @@ TEST_P(DeviceContract, EventsOrderWhateverSharesABuffer) {
     std::vector<std::vector<std::byte>> oracle(kBuffers, std::vector<std::byte>(kBytes));
     const Slab seedling = device_->host_memory()->allocate(kBuffers * kBytes);
     fill(seedling.data(), kBuffers * kBytes, seed);
-    std::vector<std::vector<Event>> used(kBuffers);  // by each stream, last
+    std::vector<std::vector<Event>> used(kBuffers);  // last use by each stream
     for (std::size_t b = 0; b < kBuffers; ++b) {
       buffers.push_back((b % 2 ? device_->memory() : *device_->host_memory()).allocate(kBytes));
       used[b].resize(kStreams);

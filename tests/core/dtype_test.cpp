@@ -35,7 +35,7 @@ TEST(Bf16, EveryValueSurvivesTheRoundTrip) {
   }
 }
 
-// The oracle: between two neighbouring values, the nearer one; in the exact middle the one with an even last bit.
+// The oracle: of two adjacent values the nearer one; exactly in the middle, the one whose last bit is even.
 TEST(Bf16, RoundsToNearestEven) {
   for (std::uint32_t bits = 0; bits < 0x7F7F; ++bits) {
     bf16 low;
@@ -78,12 +78,12 @@ TEST(Fp16, EveryValueSurvivesTheRoundTrip) {
   }
 }
 
-// As bf16's oracle: the middle between neighbours has one more digit, which fp32 holds.
+// Like bf16's oracle: the middle between adjacent values has one more digit, which fits into fp32.
 TEST(Fp16, RoundsToNearestEven) {
   const auto value = [](std::uint32_t bits) {
     fp16 h;
     h.bits = static_cast<std::uint16_t>(bits);
-    return bits == 0x7c00 ? 65536.0F : static_cast<float>(h);  // what would come behind the greatest one
+    return bits == 0x7c00 ? 65536.0F : static_cast<float>(h);  // the value after the greatest one, if there were one
   };
   for (std::uint32_t bits = 0; bits < 0x7c00; ++bits) {
     const float middle = (value(bits) + value(bits + 1)) / 2;

@@ -35,7 +35,7 @@ TEST(Timeline, ReachesPointsInOrder) {
 
 TEST(Timeline, WaitBlocksUntilThePoint) {
   const auto timeline = std::make_shared<Timeline>();
-  int written = 0;  // not atomic on purpose: the event is what orders it
+  int written = 0;  // deliberately not atomic: the event orders it
   std::vector<std::jthread> waiters;
   std::atomic<int> saw{0};
   for (int i = 0; i < 3; ++i) {
@@ -89,7 +89,7 @@ TEST(Timeline, OnReachCallsOnceInOrderOfThePoints) {
   std::vector<int> calls;
   timeline.on_reach(2, [&] { calls.push_back(2); });
   timeline.on_reach(1, [&] { calls.push_back(1); });
-  timeline.on_reach(0, [&] { calls.push_back(0); });  // reached before: at once
+  timeline.on_reach(0, [&] { calls.push_back(0); });  // already reached: called at once
   EXPECT_EQ(calls, (std::vector<int>{0}));
   timeline.advance(1);
   EXPECT_EQ(calls, (std::vector<int>{0, 1}));
@@ -104,11 +104,11 @@ TEST(Timeline, OnReachIsCalledByAFailure) {
   timeline.on_reach(1, [&] { ++calls; });
   timeline.fail(error_of("gone"));
   EXPECT_EQ(calls, 1);
-  timeline.on_reach(9, [&] { ++calls; });  // never to be reached
+  timeline.on_reach(9, [&] { ++calls; });  // never reached
   EXPECT_EQ(calls, 2);
 }
 
-// Registered while the producer runs: called once each, on whichever side of the point it falls.
+// Registered while the producer runs: each function is called exactly once, before or after its point is reached.
 TEST(Timeline, OnReachLosesNothingUnderThreads) {
   for (int round = 0; round < 200; ++round) {
     Timeline timeline;

@@ -1,4 +1,4 @@
-// The fake CUDA runtime finds what it is there to find.
+// The fake CUDA runtime detects the errors that it is meant to detect.
 #include <terrace/tests/support/fake_cuda.h>
 
 #include <gmock/gmock.h>
@@ -86,7 +86,7 @@ TEST_F(FakeCudaFinds, UsesByTheHostThatMeetAnOperation) {
     return fake_.host_uses(touched);
   };
   EXPECT_EQ(fake_.copy_async(there_, host_.data(), 1024, stream_), 0);
-  (void)use(host_.data(), 1024, false);        // two that read
+  (void)use(host_.data(), 1024, false);        // both only read
   (void)use(host_.data() + 1024, 1024, true);  // other bytes
   EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
   (void)use(host_.data() + 1000, 100, true);
@@ -124,7 +124,7 @@ TEST_F(FakeCudaFinds, NothingEndsBeforeItIsLetTo) {
   fake_.hold();
   EXPECT_EQ(fake_.copy_async(host_.data(), there_, 4096, stream_), 0);
   EXPECT_EQ(fake_.record_event(event, stream_), 0);
-  const auto early = kThreadSanitizer ? std::byte{1} : host_[0];  // too early, as ThreadSanitizer would say
+  const auto early = kThreadSanitizer ? std::byte{1} : host_[0];  // ThreadSanitizer would rightly report a read of host_[0]
   EXPECT_EQ(early, std::byte{1});
   fake_.release();
   EXPECT_EQ(fake_.synchronize_event(event), 0);
@@ -163,13 +163,13 @@ TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
   };
   EXPECT_EQ(fake_.copy_async(there, host_.data(), 1024, stream_), 0);
   EXPECT_EQ(fake_.record_event(event, stream_), 0);
-  kernel(stream_, 0, 1024, true);   // in the order of its stream
+  kernel(stream_, 0, 1024, true);   // ordered by its stream
   kernel(other, 1024, 100, false);  // other bytes
   EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
   kernel(other, 1000, 100, false);
   ASSERT_EQ(fake_.complaints().size(), 1U);
   EXPECT_THAT(fake_.complaints()[0], HasSubstr("a race: a kernel reads what cudaMemcpyAsync of 1024 bytes writes on another"));
-  // The event is of the copy, not of the kernel behind it.
+  // The event was recorded after the copy, but before the kernel.
   EXPECT_EQ(fake_.synchronize_event(event), 0);
   kernel(other, 1000, 20, false);
   ASSERT_EQ(fake_.complaints().size(), 2U);
@@ -177,9 +177,9 @@ TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
   EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
   EXPECT_EQ(fake_.synchronize_stream(other), 0);
   kernel(other, 0, 1024, false);
-  kernel(stream_, 0, 1024, false);  // two that read
+  kernel(stream_, 0, 1024, false);  // both only read
   EXPECT_EQ(fake_.complaints().size(), 2U);
-  kernel(stream_, 0, 1, true);  // a frame that is still read
+  kernel(stream_, 0, 1, true);  // memory that is still being read
   ASSERT_EQ(fake_.complaints().size(), 3U);
   EXPECT_THAT(fake_.complaints()[2], HasSubstr("a race: a kernel writes what a kernel reads"));
   EXPECT_EQ(fake_.synchronize_stream(stream_), 0);
@@ -189,7 +189,7 @@ TEST_F(FakeCudaFinds, OperationsThatNothingOrders) {
   EXPECT_EQ(fake_.free(there_), 0);
 }
 
-// A stream that waits for an event comes behind what that was recorded behind, and behind what that waited for.
+// After waiting for an event, a stream is ordered after everything that the event was recorded after, also indirectly.
 TEST_F(FakeCudaFinds, NoRaceWhereAStreamWaitsForAnother) {
   CudaStreamHandle others[2];
   CudaEventHandle events[2];
@@ -214,7 +214,7 @@ TEST_F(FakeCudaFinds, NoRaceWhereAStreamWaitsForAnother) {
   fake_.release();
   EXPECT_EQ(fake_.synchronize_stream(others[1]), 0);
   EXPECT_EQ(ran, 3);
-  kernel(stream_, 3);  // the host knows of all three by now
+  kernel(stream_, 3);  // the host has waited for all three
   EXPECT_THAT(fake_.complaints(), testing::IsEmpty());
   kernel(others[0], 4);
   EXPECT_EQ(fake_.complaints().size(), 1U) << "the wait was for the first kernel, not for this one";
@@ -225,7 +225,7 @@ TEST_F(FakeCudaFinds, NoRaceWhereAStreamWaitsForAnother) {
   EXPECT_EQ(fake_.free(there_), 0);
 }
 
-// A lazy fake runs what is waited for. Until then a host that does not wait sees poison, not what was there.
+// A lazy fake only runs operations that something waits for. Until then, the host sees poison instead of the old bytes.
 TEST(LazyFakeCuda, RunsOnlyWhatIsWaitedFor) {
   FakeCuda::Options options;
   options.lazy_seed = 3;

@@ -1,4 +1,4 @@
-// What is promised: all bytes are read or none, and another file or other bytes have another state.
+// A read gets all bytes or fails; another file, or other bytes, have another state.
 #include <terrace/core/base/file_state.h>
 
 #include <fcntl.h>

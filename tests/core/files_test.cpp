@@ -1,4 +1,4 @@
-// What is promised: opening a file never waits and never takes anything else for a file; a temporary file is always new.
+// Opening a file never blocks and only accepts regular files; a temporary file is always new.
 #include <terrace/core/base/files.h>
 #include <terrace/core/base/folders.h>
 
@@ -81,7 +81,7 @@ TEST(Files, AFileOfTerraceReplacesNoPipe) {
 TEST(Files, FoldersAreMadeListedAndRemoved) {
   const ScratchFolder folder;
   make_folders(folder / "a/b/c/");
-  make_folders(folder / "a/b");  // is there
+  make_folders(folder / "a/b");  // already exists
   folder.write("a/b/file", "text");
   fs::create_symlink("nothing", folder / "a/b/link");
   std::vector<std::string> names;

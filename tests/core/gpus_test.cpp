@@ -1,4 +1,4 @@
-// Which GPUs there are, or why there are none: with a driver of our own.
+// Finding GPUs, or the reason why there are none, with the tests' own driver.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A variable of the environment, for as long as it lives.
+// An environment variable that is set during the object's lifetime.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) { ::setenv(name, value, 1); }
@@ -48,7 +48,7 @@ TEST(FindGpus, SaysWhatEachIs) {
   EXPECT_EQ(gpu.compute_minor, 1);
 }
 
-// CUDA reads them at its first call and never again; the driver here refuses to begin without the first.
+// CUDA reads these variables only at its first call; the test driver refuses to start without the first one.
 TEST(FindGpus, PreparesCudaAndLeavesWhatTheUserSaid) {
   ::unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
   ::unsetenv("CUDA_MODULE_LOADING");

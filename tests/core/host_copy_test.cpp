@@ -7,7 +7,7 @@
 
 namespace terrace {
 
-// Every alignment of both ends around the threshold, with guards on both sides.
+// Every alignment of both ends, for sizes around the threshold, with guard bytes on both sides.
 TEST(HostCopy, EqualsMemcpyAtEveryAlignment) {
   constexpr std::size_t kGuard = 128, kRoom = kNonTemporalBytes + 1024;
   std::vector<std::byte> from(kRoom), to(kRoom), want(kRoom);
@@ -27,7 +27,7 @@ TEST(HostCopy, EqualsMemcpyAtEveryAlignment) {
   }
 }
 
-// Whatever the size, from nothing to some lines.
+// All sizes from zero to several cache lines.
 TEST(HostCopy, PastTheCacheEqualsMemcpyAtEverySize) {
   constexpr std::size_t kRoom = 1024;
   std::vector<std::byte> from(kRoom), to(kRoom), want(kRoom);
@@ -42,7 +42,7 @@ TEST(HostCopy, PastTheCacheEqualsMemcpyAtEverySize) {
     }
 }
 
-// Blocks of pages side by side, and what is left of them.
+// Sizes around whole blocks of pages, and the remainder.
 TEST(HostCopy, FromMemoryEqualsMemcpyAtEverySize) {
   constexpr std::size_t kBlock = 32 * 1024, kRoom = 4 * kBlock;
   std::vector<std::byte> from(kRoom), to(kRoom), want(kRoom);

@@ -22,7 +22,7 @@ class MachineProfiles : public testing::Test {
  protected:
   void SetUp() override { fs::create_directories(directory_); }
   void TearDown() override { fs::remove_all(directory_); }
-  // The saved defaults, changed.
+  // Changes a saved default profile; loading it must be refused with this reason.
   void expect_refusal(const std::function<void(nlohmann::json&)>& change, const std::string& reason) const {
     save_profile({}, file_);
     auto json = nlohmann::json::parse(std::ifstream(file_));
@@ -150,7 +150,7 @@ TEST_F(MachineProfiles, MeasurementIsComplete) {
   EXPECT_EQ(load_profile(file_).disk_read, profile.disk_read);
 }
 
-// A slow disk writes a few blocks in a run: nothing may be read beyond them.
+// A slow disk only writes a few blocks in the given time: nothing beyond them may be read.
 TEST_F(MachineProfiles, MeasurementInNoTimeReadsOnlyWhatItWrote) {
   ThreadPool pool(1);
   const auto profile = measure_machine(*make_cpu_device(pool), {directory_, directory_}, 0.0);

@@ -42,7 +42,7 @@ TEST_F(MemoryAdaptors, SlabsMove) {
   std::byte* const data = a.data();
   Slab b = std::move(a);
   EXPECT_EQ(b.data(), data);
-  b = counted_->allocate(2 * kPageBytes);  // frees what it held
+  b = counted_->allocate(2 * kPageBytes);  // frees the previous slab
   EXPECT_EQ(counted_->statistics().now_bytes, 2 * kPageBytes);
   Slab& same = b;
   b = std::move(same);

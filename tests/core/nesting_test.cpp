@@ -1,5 +1,5 @@
-// What is promised: a text that is nested deeper than any of terrace's files is refused before a parser sees it, and brackets
-// and points in strings and comments are no nesting.
+// A text that is nested deeper than any of terrace's files is refused before it is parsed; brackets and dots in strings and
+// comments do not count as nesting.
 #include <terrace/core/base/nesting.h>
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// NVTX as a tool sees it: this program is its own tool. No GPU is needed.
+// NVTX from a tool's view: this program is its own tool. No GPU is needed.
 #include <terrace/core/cuda/nvtx_profiler.h>
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ void take(NvtxFunctionTable table, unsigned at, Function* function) {
   *table[at] = reinterpret_cast<NvtxFunctionPointer>(function);
 }
 
-// What NVTX calls when it is first used.
+// NVTX calls this when it is first used.
 int attach(NvtxGetExportTableFunc_t tables) {
   const auto* const callbacks = static_cast<const NvtxExportTableCallbacks*>(tables(NVTX_ETID_CALLBACKS));
   NvtxFunctionTable core = nullptr, cuda = nullptr;
@@ -50,7 +50,7 @@ int attach(NvtxGetExportTableFunc_t tables) {
   return 1;
 }
 
-// Where NVTX looks for a tool that is linked in; its headers declare it for every source file that includes them.
+// NVTX looks here for a linked-in tool; its headers declare the variable in every source file that includes them.
 const bool attached = [] {
   InitializeInjectionNvtx2_fnptr = attach;
   return true;

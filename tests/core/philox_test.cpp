@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kSeed = 20240607, kStream = 0x0123456789ABCDEF;
 
-// The two words of 64 bits behind the pair of normals 2k and 2k + 1.
+// The two 64-bit words from which the normals 2k and 2k + 1 are computed.
 std::array<std::uint64_t, 2> words_of(std::uint64_t block) {
   const auto x = philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
                          static_cast<std::uint32_t>(kStream), static_cast<std::uint32_t>(kStream >> 32)},
@@ -93,7 +93,7 @@ TEST(Philox, NormalHasItsMoments) {
   EXPECT_NEAR(beyond2 / kCount, tail, 5 * std::sqrt(tail) / root);
 }
 
-// One fixed value holds the bits in place between versions, compilers and machines: all samples depend on them.
+// A fixed hash detects any change of bits between versions, compilers and machines: all samples depend on them.
 TEST(Philox, NormalKeepsItsBits) {
   std::uint64_t hash = 0;
   for (std::uint64_t i = 0; i < 100'000; ++i) {

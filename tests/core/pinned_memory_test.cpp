@@ -60,8 +60,8 @@ TEST(PinnedMemory, RefusesANumaNodeThatIsNotThere) {
   EXPECT_THROW((void)make_pinned_memory(pool, 100'000), Error);
 }
 
-// Exit code 0: two slabs were given, one warning was written. Ends the process, whose limit cannot be raised again. Root is
-// exempt from the limit and gives that up first.
+// Exits with code 0 if two slabs were allocated and one warning was written. Runs in its own process, because the limit cannot
+// be raised again. Root is exempt from the limit, so it gives that privilege up first.
 [[noreturn]] void allocate_without_leave_to_lock() {
   const rlimit none{0, 0};
   if (setrlimit(RLIMIT_MEMLOCK, &none) != 0 || (geteuid() == 0 && setuid(65534) != 0)) _exit(9);
@@ -75,7 +75,7 @@ TEST(PinnedMemory, RefusesANumaNodeThatIsNotThere) {
   _exit(once && text.find("ulimit -l") != std::string::npos && a.data() && b.data() ? 0 : 1);
 }
 
-// These sanitizers replace mlock by a function that does nothing and succeeds: there is no refusal to see.
+// These sanitizers replace mlock by a function that always succeeds, so a refusal cannot occur.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr bool kLockIsReal = false;
 #else

@@ -1,5 +1,5 @@
-// Not a test itself: work on two streams of a fake GPU and on the host, once in CUDA's order and once without one wait of it,
-// which ThreadSanitizer must report.    planted_race kernel_after_copy|host_after_copy|copy_after_host|nothing
+// Not a test itself: orders work on two streams of a fake GPU and on the host correctly, or leaves out one wait, which
+// ThreadSanitizer must report.    planted_race kernel_after_copy|host_after_copy|copy_after_host|nothing
 #include <cstddef>
 #include <cstdio>
 #include <string_view>

@@ -1,4 +1,4 @@
-// What is promised: a text from a file reaches a terminal without control characters, as UTF-8, and no longer than a line.
+// A text from a file is shown in a terminal without control characters, as UTF-8, and no longer than a line.
 #include <terrace/core/base/printable.h>
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ TEST(Printable, ControlCharactersAreEscapedAndBrokenUtf8IsReplaced) {
   EXPECT_EQ("\\x1b[31m\\x07\\x00\\x7f", printable(std::string_view("\x1b[31m\x07\0\x7f", 8)));
   EXPECT_EQ("a\\nb\\x0d\\x09", printable("a\nb\r\t"));
   EXPECT_EQ("\\u009b2J", printable("\xC2\x9B"
-                                   "2J"));  // a terminal obeys it like ESC [
+                                   "2J"));  // a terminal treats it like ESC [
   EXPECT_EQ("\\u202eabc\\u2028", printable("\xE2\x80\xAE"
                                            "abc\xE2\x80\xA8"));
   EXPECT_EQ(
@@ -38,7 +38,7 @@ TEST(Printable, TheMiddleOfALongTextIsCutBetweenCharacters) {
   for (int i = 0; i < 1000; ++i) wide += "\xE6\x97\xA5";
   EXPECT_TRUE(is_utf8(printable(wide)));
   EXPECT_EQ(std::string::npos, printable(wide).find("\xEF\xBF\xBD"));
-  EXPECT_LT(printable(std::string(1000, '\xBF')).size(), 600U);  // continuation bytes without an end
+  EXPECT_LT(printable(std::string(1000, '\xBF')).size(), 600U);  // only continuation bytes
 }
 
 }  // namespace

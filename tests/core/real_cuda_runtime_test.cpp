@@ -1,4 +1,4 @@
-// The real CUDA runtime where there is no GPU: it says so, and so does a device on it.
+// The real CUDA runtime on a machine without a GPU: it reports that, and so does a device that uses it.
 #include <terrace/core/cuda/real_runtime.h>
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
   const std::shared_ptr<CudaRuntime> runtime = make_real_cuda_runtime();
   int count = -1;
   const int code = runtime->device_count(&count);
-  ASSERT_TRUE(code == 35 || code == 100) << code;  // no driver, or one that is too old; or no device
+  ASSERT_TRUE(code == 35 || code == 100) << code;  // 35: no driver, or a too old one; 100: no device
   EXPECT_EQ(count, -1) << "results are written with success only";
   EXPECT_EQ(runtime->error_name(code), code == 35 ? "cudaErrorInsufficientDriver" : "cudaErrorNoDevice");
   EXPECT_NE(runtime->error_text(code), "");

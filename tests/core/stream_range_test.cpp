@@ -1,4 +1,4 @@
-// Ranges of streams, as a profiler beside the CUDA runtime gets them.
+// Ranges of streams, as a profiler wrapped around the CUDA runtime receives them.
 #include <terrace/core/device/stream_range.h>
 
 #include <gmock/gmock.h>

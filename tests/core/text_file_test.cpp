@@ -1,5 +1,5 @@
-// What is promised: a file comes whole or with a reason, and goes whole or leaves the one before; what is no UTF-8 is told from
-// what is.
+// Reading gives the whole file or a reason; writing replaces the whole file or leaves the old one; and invalid UTF-8 is
+// recognised.
 #include <terrace/core/base/text_file.h>
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::string why_not(const char* file) {
   return why_not([&] { read_text_file(file); });
 }
 
-// No file of this process may become larger, as on a full disk.
+// Limits the size of files that this process writes, to imitate a full disk.
 class SizeLimit {
  public:
   explicit SizeLimit(rlim_t bytes) {
@@ -50,7 +50,7 @@ class SizeLimit {
 };
 
 TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
-  EXPECT_NE(std::string::npos, read_text_file("/proc/self/status").find("Name:"));  // of no size that stat knows
+  EXPECT_NE(std::string::npos, read_text_file("/proc/self/status").find("Name:"));  // stat reports size 0
   EXPECT_EQ("No such file or directory (errno 2)", why_not("/nowhere/at/all"));
   EXPECT_EQ("it is not a regular file but a directory", why_not("/"));
   EXPECT_EQ("it is not a regular file but a device", why_not("/dev/zero"));

@@ -33,7 +33,7 @@ TEST_P(Pools, CallEachIndexOnce) {
   }
 }
 
-// On one core: tasks run there, and who called may go where it might before.
+// With one core: tasks run there, and afterwards the caller may run on the same cores as before.
 TEST(PoolOnCores, ItsThreadsStayThereAndItsCallerWhileItTakesPart) {
   const auto before = allowed_cores();
   const std::vector<int> one{before.back()};
@@ -69,7 +69,7 @@ TEST_P(Pools, NeverUseMoreThreads) {
   EXPECT_GE(ids.size(), 1U);
 }
 
-// Each task waits until the other one runs, too.
+// Each of the two tasks waits until the other one runs, too.
 TEST(PoolOfOne, DoesNotLimitAnotherPool) {
   using namespace std::chrono_literals;
   const ThreadPool one(1);
@@ -96,7 +96,7 @@ TEST_P(Pools, NestWithoutDeadlock) {
   EXPECT_EQ(calls, 8 * 8 * 4);
 }
 
-// A thread inside an outer task must not start another one while it waits for a nested loop: scratch is thread-local.
+// While a thread inside an outer task waits for a nested loop, it must not start another outer task: scratch is thread-local.
 TEST_P(Pools, DoNotReenterAnOuterTask) {
   thread_local int depth = 0;
   std::atomic<int> reentered{0};
@@ -137,7 +137,7 @@ TEST_P(Pools, RethrowAfterEveryTaskHasEnded) {
       EXPECT_EQ(inside, 0);
     }
   }
-  std::atomic<int> calls{0};  // the pool lives on
+  std::atomic<int> calls{0};  // the pool remains usable
   pool_.parallel_for(10, [&](std::int64_t) { ++calls; });
   EXPECT_EQ(calls, 10);
 }
@@ -153,7 +153,7 @@ TEST_P(Pools, RethrowThroughANestedLoop) {
 }
 
 TEST_P(Pools, MakeResultsVisibleToTheCaller) {
-  std::vector<int> out(1000);  // plain ints: the pool orders them
+  std::vector<int> out(1000);  // plain ints: the pool orders the accesses
   pool_.parallel_for(1000, [&](std::int64_t i) { out[static_cast<std::size_t>(i)] = static_cast<int>(i); });
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(out[static_cast<std::size_t>(i)], i);
 }

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A made-up /proc and /sys.
+// A fake /proc and /sys.
 class FakeMachine : public testing::Test {
  protected:
   void SetUp() override {
@@ -69,7 +69,7 @@ TEST_F(FakeMachine, WithoutGroupsHasItsWholeMemory) {
 
 TEST_F(FakeMachine, RespectsVersion2GroupsAndTheirParents) {
   put("proc/self/cgroup", "0::/outer/inner\n");
-  put("sys/fs/cgroup/outer/cpu.max", "100000 100000\n");  // the parent's is the tighter one
+  put("sys/fs/cgroup/outer/cpu.max", "100000 100000\n");  // the parent's limit is tighter
   put("sys/fs/cgroup/outer/inner/cpu.max", "max 100000\n");
   put("sys/fs/cgroup/outer/inner/memory.max", "104857600\n");
   put("sys/fs/cgroup/outer/inner/memory.current", "52428800\n");
@@ -84,7 +84,7 @@ TEST_F(FakeMachine, RespectsVersion2GroupsAndTheirParents) {
   EXPECT_EQ(t.numa_nodes, 2);
 }
 
-// Above memory.high the kernel slows a group down; the parent's counts, too.
+// Above memory.high the kernel slows a group down, so this limit counts, also the parent's.
 TEST_F(FakeMachine, RespectsTheLimitAboveWhichAGroupIsSlowedDown) {
   put("proc/self/cgroup", "0::/outer/inner\n");
   put("sys/fs/cgroup/outer/memory.high", "62914560\n");
@@ -98,7 +98,7 @@ TEST_F(FakeMachine, RespectsTheLimitAboveWhichAGroupIsSlowedDown) {
   EXPECT_EQ(read_topology(root_).available_memory_bytes, (30 - 10) * kMiB);
 }
 
-// After some runs the pages of their data are active: they are free all the same. Those of files in memory are not.
+// After some runs, the pages of data files are active; they still count as free memory. Pages of tmpfs files do not.
 TEST_F(FakeMachine, CountsPagesOfFilesAsFree) {
   put("proc/self/cgroup", "0::/box\n");
   put("sys/fs/cgroup/box/memory.max", "104857600\n");
@@ -119,7 +119,7 @@ TEST_F(FakeMachine, RespectsVersion1Groups) {
   put("sys/fs/cgroup/cpu/box/cpu.cfs_quota_us", "50000\n");
   put("sys/fs/cgroup/cpu/box/cpu.cfs_period_us", "100000\n");
   put("sys/fs/cgroup/memory/box/memory.limit_in_bytes", "1048576\n");
-  put("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "2097152\n");  // above its limit: nothing is left
+  put("sys/fs/cgroup/memory/box/memory.usage_in_bytes", "2097152\n");  // above the limit: no memory is left
   const auto t = read_topology(root_);
   EXPECT_EQ(t.cores, 1);  // half a core is one thread
   EXPECT_EQ(t.available_memory_bytes, 0U);

@@ -49,7 +49,7 @@ TEST(Trace, WritesSpansAndCounters) {
     }
     if (event["ph"] == "X") ++spans;
     if (event["ph"] == "X" && event["name"] == "forward \"a\\b\"\n") {
-      EXPECT_EQ(event["ts"], 0.5);  // from the earliest event of all
+      EXPECT_EQ(event["ts"], 0.5);  // relative to the earliest event
       EXPECT_EQ(event["dur"], 1.5);
       EXPECT_EQ(event["tid"], tid["compute"]);
     }

@@ -25,7 +25,7 @@ TEST(Units, ParsesEveryForm) {
       {"1TiB", kGiB * kKiB},
       {"0.1KiB", 102},                            // rounded down to whole bytes
       {"0.3GB", 300'000'000},                     // 0.3 has no exact double
-      {"9007199254740993", 9007199254740993ULL},  // nor has this
+      {"9007199254740993", 9007199254740993ULL},  // neither has this
       {"18446744073709551614", ~0ULL - 1},
       {"16777215TiB", 16777215ULL << 40},
       {"unlimited", kUnlimited},
@@ -84,7 +84,7 @@ TEST(Units, FormatsThreeDigits) {
       {1023, "1023 B"},
       {1024, "1.00 KiB"},
       {3 * kGiB / 2, "1.50 GiB"},
-      {10235, "10.0 KiB"},  // 9.995: the rounding must not give a fourth digit
+      {10235, "10.0 KiB"},  // 9.995: rounding must not give a fourth digit
       {10 * kMiB, "10.0 MiB"},
       {100 * kMiB, "100 MiB"},
       {kMiB - 1, "1.00 MiB"},

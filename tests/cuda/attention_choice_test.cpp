@@ -1,5 +1,5 @@
-// Which kernels make attention, forward and backward: what is forced, what was recorded, what a check on the GPU says; and the
-// check itself, on an emulated GPU whose kernel is right, or is not.
+// Which kernels compute attention, forward and backward: forced ones, recorded ones, or the result of a check on the GPU; and
+// the check itself on an emulated GPU whose kernel is right or wrong.
 #include <terrace/core/cuda/attention_choice.h>
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ const std::string kProduct =
     "matmul [1, 1] = bf16 [1, 1] · [1, 1], to bf16, aligned to 2: algorithm 1, words 0000000000000001 0000000000000001 "
     "0000000000000001 0000000000000001 0000000000000001 0000000000000001 0000000000000001 0000000000000001\n";
 
-// What is chosen for head dim 64, and how often the check was made.
+// The kernel chosen for head dim 64, and the number of checks.
 struct Chosen {
   AttentionKernel kernel;
   int checks = 0;
@@ -97,8 +97,8 @@ TEST(AttentionChoice, IsForced) {
   EXPECT_EQ(absent_exit, Exit::hardware_missing);
 }
 
-// Forward and backward are chosen, checked and recorded apart: a run that recorded only the forward began before there was a
-// choice of the backward.
+// Forward and backward are chosen, checked and recorded separately. A run that recorded only the forward began when there was
+// no choice for the backward.
 TEST(AttentionChoice, TheBackwardIsChosenApart) {
   const std::string backward = "attention bf16 backward, head dim 64: ";
   const auto of = [](const KnownAlgorithms& known, bool is_backward, const std::string& trouble) {
@@ -121,7 +121,7 @@ TEST(AttentionChoice, TheBackwardIsChosenApart) {
   EXPECT_EQ(choice.algorithms(), kByWarpgroups + backward + "warpgroups\n");
 }
 
-// A run's bits do not change in silence.
+// A run's bits must not change silently.
 TEST(AttentionChoice, ARunGoesOnAsItBegan) {
   EXPECT_EQ(choose({}, KnownAlgorithms(kByWarps, kByWarpgroups)).kernel, AttentionKernel::warps);
   EXPECT_EQ(choose({}, KnownAlgorithms(kByWarps)).checks, 0);
@@ -138,7 +138,7 @@ TEST(AttentionChoice, ARunGoesOnAsItBegan) {
   EXPECT_EQ(absent_exit, Exit::hardware_missing);
 }
 
-// Two runs on one machine have the same bits, so what failed once stays; on another GPU it means nothing.
+// Two runs on one machine must have the same bits, so a failed check stays recorded; it is ignored on another GPU.
 TEST(AttentionChoice, TheMachinesRecordCountsForItsOwnGpu) {
   const auto on = [](const char* library) {
     return AttentionChoice::Given{.library = [library] { return std::string(library); }};
@@ -161,9 +161,9 @@ class AttentionChoiceOnAGpu : public AttentionCase {
  protected:
   struct Outcome {
     std::string bits, algorithms, said;
-    int by_warpgroups = 0;  // of all calls, those of the check too
+    int by_warpgroups = 0;  // of all calls, including those of the check
   };
-  // Two calls on one device. The backward's begins with a forward on the CPU.
+  // Makes two calls on one device. For the backward, the forward is computed on the CPU.
   Outcome run(EmulatedGpu gpu, const AttentionShape& s, const Tensor& qkv, const Tensor* dout = nullptr) {
     auto f = cpu_forward(s, qkv);
     Tensor dqkv(qkv.dtype(), qkv_shape(s));
@@ -242,7 +242,7 @@ TEST_F(AttentionChoiceOnAGpu, EveryHeadDimIsChecked) {
     EXPECT_EQ(backward.algorithms, "attention bf16 backward, head dim " + dim + ": warpgroups\n");
     EXPECT_EQ(backward.by_warpgroups, 4);
   }
-  const AttentionShape small{1, 40, 1, 1, 32};  // no choice
+  const AttentionShape small{1, 40, 1, 1, 32};  // for this head dim there is no choice
   EXPECT_EQ(run({}, small, random(DType::bf16, qkv_shape(small), -2, 2)).algorithms, "");
 }
 

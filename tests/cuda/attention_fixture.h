@@ -1,4 +1,4 @@
-// What the tests of attention's kernels share: names of shapes, places of results, the CPU's forward.
+// Shared by the tests of attention's kernels: names of shapes, tensors for results, the CPU's forward.
 #pragma once
 
 #include <string>
@@ -32,7 +32,7 @@ class AttentionCase : public MathTest {
     machine.sync();
     return f;
   }
-  // dq, dk and dv each beside their own largest value.
+  // Compares dq, dk and dv separately, each relative to its own largest value.
   static void expect_near_parts(const AttentionShape& s, const Tensor& got, const std::vector<double>& want, double relative,
                                 const std::string& what) {
     const std::int64_t row = (s.heads + 2 * s.kv_heads) * s.head_dim, q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;

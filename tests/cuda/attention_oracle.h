@@ -10,7 +10,7 @@
 namespace terrace::test {
 
 struct AttentionOracle {
-  // Everything as core/math/math.h lays it out. `dout` may be empty: then there is no gradient.
+  // Arguments are laid out as in core/math/math.h. If `dout` is empty, no gradient is computed.
   AttentionOracle(const AttentionShape& s, const std::vector<double>& qkv, const std::vector<double>& dout)
       : s_(s), qkv_(qkv), dout_(dout) {
     out.resize(size(s.batch * s.seq * s.heads * s.head_dim));

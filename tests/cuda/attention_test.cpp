@@ -1,4 +1,4 @@
-// The GPU's attention kernels, run through the emulated lane, against an fp64 oracle and the CPU's math.
+// The GPU's attention kernels, run through the emulated lane and compared with an fp64 oracle and the CPU's math.
 #include <terrace/core/cuda/kernels/attention_launch.h>
 
 #include "attention_fixture.h"
@@ -6,7 +6,7 @@
 namespace terrace::test {
 namespace {
 
-// Every tensor-core dim; odd lengths around the tiles' edges; heads that share keys; more than one sequence.
+// Every head dim with tensor-core kernels; odd lengths around the tiles' edges; heads that share keys; several sequences.
 const std::vector<AttentionShape> kShapes = {
     {1, 1, 1, 1, 64},    {2, 7, 3, 3, 32},   {1, 130, 4, 2, 64}, {1, 64, 2, 1, 96},
     {1, 193, 2, 1, 128}, {2, 129, 3, 1, 64}, {1, 33, 6, 2, 128}, {1, 70, 2, 1, 64, false, {.scale = 0.2}}};
@@ -24,7 +24,7 @@ class CudaAttention : public AttentionCase {
     cuda::attention(EmulatedLauncher{&counts, schedule, shared_bytes}, s, f.out, f.lse, qkv);
     return f;
   }
-  // From the CPU's forward, so that an error is the backward's own.
+  // Uses the CPU's forward, so that any error comes from the backward.
   Tensor backward(const AttentionShape& s, const Tensor& dout, const Forward& f, const Tensor& qkv, std::uint64_t schedule = 0,
                   std::size_t shared_bytes = kLarge) {
     Tensor dqkv(qkv.dtype(), qkv_shape(s));
@@ -68,7 +68,7 @@ TEST_F(CudaAttention, ForwardBitsDependOnNothingElse) {
   }
 }
 
-// Scores of some hundreds: without the maximum exp() would overflow, and a late maximum corrects what was summed before it.
+// Scores of some hundreds: without subtracting the maximum, exp() would overflow; a late maximum must rescale the earlier sums.
 TEST_F(CudaAttention, ForwardKeepsLargeScores) {
   const AttentionShape s{1, 150, 1, 1, 64};
   auto qkv = random(DType::bf16, qkv_shape(s), -8, 8);
@@ -117,7 +117,8 @@ TEST_F(CudaAttention, BackwardBitsDependOnNothingElse) {
   }
 }
 
-// A multiprocessor of 100 KiB, of which the driver takes 1 KiB a block, holds two blocks of every kernel, with the same bits.
+// A multiprocessor with 100 KiB, of which the driver takes 1 KiB per block, holds two blocks of every kernel; the bits are the
+// same.
 TEST_F(CudaAttention, SmallTilesGiveTheBitsOfLargeOnes) {
   std::size_t most_of_large = 0, most_of_small = 0;
   const auto launches = [&](std::size_t& most, const auto& run) {
@@ -148,7 +149,7 @@ TEST_F(CudaAttention, SmallTilesGiveTheBitsOfLargeOnes) {
   EXPECT_EQ(counts.bank_conflicts, 0);
 }
 
-// 2^31 elements are passed before the last position of a long, wide sequence: no offset may be an int.
+// The last position of a long, wide sequence is more than 2^31 elements away, so no offset may be an int.
 TEST_F(CudaAttention, OffsetsAreWide) {
   cuda::AttentionArgs<bf16> args;
   args.seq = 1 << 17, args.heads = 128, args.kv_heads = 8, args.head_dim = 128;

@@ -1,5 +1,5 @@
-// The backward of warpgroups' attention, run through the emulated lane, against an fp64 oracle, the CPU's math and the warps'
-// kernels; and with one operation after another left out, which must show.
+// The backward of the warpgroups' attention, run through the emulated lane and compared with an fp64 oracle, the CPU's math and
+// the warps' kernels; also with one operation at a time left out, which the tests must detect.
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 
@@ -15,7 +15,7 @@ class WarpgroupAttentionGrad : public AttentionCase {
  protected:
   struct Inputs {
     Tensor qkv, dout;
-    Forward f;  // from the CPU, so that an error is the backward's own
+    Forward f;  // from the CPU, so that any error comes from the backward
   };
   Inputs inputs(const AttentionShape& s, double largest = 2) {
     auto qkv = random(DType::bf16, qkv_shape(s), -largest, largest);
@@ -48,7 +48,7 @@ class WarpgroupAttentionGrad : public AttentionCase {
   }
 };
 
-// Odd lengths around the edges of tiles of 64, 96 and 128; one, two and several tiles that pass by; heads that share keys.
+// Odd lengths around the edges of tiles of 64, 96 and 128; one, two and several tiles in the inner loop; heads that share keys.
 TEST_F(WarpgroupAttentionGrad, EqualsTheOracleTheCpuAndTheWarpsKernelsOf64) {
   expect_right(
       {{1, 1, 1, 1, 64}, {2, 70, 3, 3, 64}, {1, 193, 4, 2, 64}, {1, 521, 2, 1, 64}, {1, 70, 2, 1, 64, false, {.scale = 0.2}}});
@@ -60,13 +60,13 @@ TEST_F(WarpgroupAttentionGrad, EqualsTheOracleTheCpuAndTheWarpsKernelsOf128) {
   expect_right({{2, 129, 2, 1, 128}, {1, 521, 3, 1, 128}, {1, 64, 4, 2, 128}});
 }
 
-// Two kernels and seven products, of which a block makes those of the tiles that it sees.
+// Two kernels with seven products in total; a block computes only those of the tiles that it sees.
 TEST_F(WarpgroupAttentionGrad, MakesTheProductsThatAreCounted) {
   const AttentionShape s{1, 512, 4, 2, 128};
   const auto in = inputs(s);
   counts = {};
   backward(s, in);
-  // Of a warp, m64n·k16 each: keys with queries in tiles of 128 and 64, then queries with keys in tiles of 128 and 128.
+  // Per warp, in units of m64n·k16: keys with queries in tiles of 128 and 64, then queries with keys in tiles of 128 and 128.
   std::int64_t want = 0;
   for (std::int64_t tile = 0; tile < 4; ++tile) {
     const std::int64_t warps = 8, steps = (512 - tile * 128) / 64, key_tiles = tile + 1;
@@ -86,8 +86,8 @@ TEST_F(WarpgroupAttentionGrad, BitsDependOnNothingElse) {
   }
 }
 
-// Scores of hundreds: the exponentials of those that a query does not see overflow. Rounded outputs times such keys are further
-// from the oracle than the kernels are from each other.
+// Scores of hundreds: the exponentials of masked scores overflow. Rounded outputs times such keys differ more from the oracle
+// than the kernels differ from each other, so this compares the kernels.
 TEST_F(WarpgroupAttentionGrad, KeepsLargeScores) {
   for (const std::int64_t head_dim : {64, 128}) {
     const AttentionShape s{1, 300, 1, 1, head_dim};
@@ -96,7 +96,7 @@ TEST_F(WarpgroupAttentionGrad, KeepsLargeScores) {
       const double sign = d % 2 == 0 ? 1 : -1;
       in.qkv.set(10 * 3 * head_dim + d, 16 * sign);        // a query
       in.qkv.set((20 * 3 + 1) * head_dim + d, 32 * sign);  // a later key
-      in.qkv.set((5 * 3 + 1) * head_dim + d, -16 * sign);  // an earlier one
+      in.qkv.set((5 * 3 + 1) * head_dim + d, -16 * sign);  // an earlier key
     }
     in.f = cpu_forward(s, in.qkv);
     Tensor warps(DType::bf16, qkv_shape(s));
@@ -122,7 +122,7 @@ struct Sabotaged {
   }
 };
 
-// Of one schedule: an error, or "right", or "wrong".
+// With one schedule: an error, "right" or "wrong".
 class WarpgroupGradSabotage : public WarpgroupAttentionGrad {
  protected:
   template <template <int> class Kernel, Sabotage kSabotage>
@@ -166,7 +166,7 @@ class WarpgroupGradSabotage : public WarpgroupAttentionGrad {
       EXPECT_NE((outcome<Kernel, Sabotage::base_not_aligned>(schedule)), "right");
       EXPECT_NE((outcome<Kernel, Sabotage::no_commit>(schedule)), "right");
     }
-    // A missing barrier shows where one warpgroup runs ahead of another.
+    // A missing barrier only shows in a schedule in which one warpgroup runs ahead of another.
     int shown = 0;
     for (std::uint64_t schedule = 0; schedule < 4; ++schedule)
       shown += outcome<Kernel, Sabotage::no_sync>(schedule) != "right" ? 1 : 0;

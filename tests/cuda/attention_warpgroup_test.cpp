@@ -1,5 +1,5 @@
-// Warpgroups' attention, run through the emulated lane, against an fp64 oracle, the CPU's math and the warps' kernel; and with
-// one operation after another left out, which must show.
+// The warpgroups' attention, run through the emulated lane and compared with an fp64 oracle, the CPU's math and the warps'
+// kernel; also with one operation at a time left out, which the tests must detect.
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
 
@@ -58,7 +58,7 @@ TEST_F(WarpgroupAttentionTest, BitsDependOnNothingElse) {
   }
 }
 
-// Scores of some hundreds; a late maximum corrects what was summed before it.
+// Scores of some hundreds; a late maximum must rescale the earlier sums.
 TEST_F(WarpgroupAttentionTest, KeepsLargeScores) {
   const AttentionShape s{1, 410, 1, 1, 64};
   auto qkv = random(DType::bf16, qkv_shape(s), -8, 8);
@@ -91,7 +91,7 @@ struct SabotagedAttention {
   }
 };
 
-// Of one schedule: an error, or "right", or "wrong".
+// With one schedule: an error, "right" or "wrong".
 class WarpgroupAttentionSabotage : public AttentionCase {
  protected:
   template <Sabotage kSabotage>
@@ -138,7 +138,7 @@ TEST_F(WarpgroupAttentionSabotage, EveryOperationIsNeeded) {
   }
 }
 
-// A missing barrier shows where one warpgroup runs ahead of another.
+// A missing barrier only shows in a schedule in which one warpgroup runs ahead of another.
 TEST_F(WarpgroupAttentionSabotage, SomeScheduleShowsAMissingBarrier) {
   int shown = 0;
   for (std::uint64_t schedule = 0; schedule < 4; ++schedule) shown += outcome<Sabotage::no_sync>(schedule) != "right" ? 1 : 0;

@@ -1,5 +1,5 @@
-// The products of a GPU over a made-up cuBLASLt: what it is asked for, and what it may not be given. (Products' numbers:
-// tests/math/matmul_test.cpp and bits_test.cpp, in the same program.)
+// The GPU's products with a fake cuBLASLt: the arguments that it receives, and those that it must not receive. (Numbers are
+// tested by tests/math/matmul_test.cpp and bits_test.cpp in the same program.)
 #include <gmock/gmock.h>
 
 #include <terrace/core/base/error.h>
@@ -29,7 +29,7 @@ class CublasProductsTest : public testing::Test {
     Tensor t(dtype, shape, shift);
     return t.random(generator);
   }
-  // c = a[m, k] · b[k, n] + bias, against sums in fp64.
+  // Compares c with a[m, k] · b[k, n] + bias, summed in fp64.
   void expect_right(const Tensor& c, const Tensor& a, const Tensor& b, const Tensor& bias) {
     const std::int64_t m = c.view().shape[0], n = c.view().shape[1], k = a.size() / m;
     std::vector<double> want(static_cast<std::size_t>(m * n));
@@ -49,8 +49,8 @@ class CublasProductsTest : public testing::Test {
   std::unique_ptr<Device> gpu_;
 };
 
-// One product, whose algorithm is kept, with biases at other addresses than the first. On a GPU a kernel that reads a bias in
-// words of 16 bytes faults at any other.
+// One product keeps its algorithm while the bias has different addresses. On a GPU, a kernel that reads a bias in words of 16
+// bytes faults at unaligned addresses.
 TEST_F(CublasProductsTest, ABiasMayLieAnywhere) {
   for (const auto dtype : {DType::bf16, DType::fp32}) {
     make();
@@ -71,7 +71,7 @@ TEST_F(CublasProductsTest, ABiasIsWidenedToTheResult) {
                filled(DType::fp64, {24}));
 }
 
-// The bias that is copied lies in the workspace, and so do the parts of a split sum.
+// A copied bias is in the workspace, and so are the parts of a split sum.
 TEST_F(CublasProductsTest, ASplitSumAndACopiedBiasShareTheWorkspace) {
   make();
   expect_right(Tensor(DType::fp32, {16, 24}), filled(DType::bf16, {16, 2048}), filled(DType::bf16, {2048, 24}),
@@ -88,7 +88,7 @@ TEST_F(CublasProductsTest, AnEmptySumIsTheBias) {
   }
 }
 
-// An algorithm for aligned operands is refused others, and the error says which product that was.
+// An algorithm for aligned operands must not receive unaligned ones; the error names the product.
 TEST_F(CublasProductsTest, OperandsThatTheirAlgorithmCannotReadAreRefused) {
   make();
   const auto a = filled(DType::bf16, {16, 32}), b = filled(DType::bf16, {32, 24}), off = filled(DType::bf16, {32, 24}, 1);
@@ -96,7 +96,7 @@ TEST_F(CublasProductsTest, OperandsThatTheirAlgorithmCannotReadAreRefused) {
   auto recorded = math().algorithms();
   const std::string aligned = "aligned to 16";
   recorded.replace(recorded.find(aligned), aligned.size(), "aligned to 2");
-  expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});  // what is chosen for it can
+  expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});  // an algorithm chosen for these operands can
   make(recorded);
   try {
     expect_right(Tensor(DType::bf16, {16, 24}), a, off, {});

@@ -1,4 +1,4 @@
-// Which updates run on a GPU: over a CUDA runtime that is a fake, whose kernels are emulated.
+// Which updates run on a GPU: with a fake CUDA runtime and emulated kernels.
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
 
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST_F(CudaOptimizerTest, UpdatesOnItsStreamsInTheirOrder) {
   auto parts = chunk.parts;
   on_device.parts = parts;
   optimizer->enqueue(*stream, kStep, on_device);
-  parts.assign(parts.size(), {});  // they were copied
+  parts.assign(parts.size(), {});  // they were copied before
   for (std::size_t i = 0; i < kinds.size(); ++i) {
     stream->copy(chunk.bytes(kinds[i]).data(), places[i]->data, chunk.bytes(kinds[i]).size());
   }

@@ -1,6 +1,5 @@
-// Attention by cuDNN over a made-up library that computes the graph it is given: the graph is attention, calls are cut so that
-// they fit and land where they belong, who makes an attention is decided once and recorded, and each call of the library may
-// fail.
+// Attention by cuDNN with a fake library that computes its graph: the graph is attention; calls are cut to fit and write to the
+// right places; the choice of kernel is made once and recorded; and each call of the library may fail.
 #include <terrace/core/cuda/cudnn/attention.h>
 
 #include <dlfcn.h>
@@ -60,7 +59,7 @@ class CudnnAttention : public MathTest {
             Tensor(DType::bf16, wide),
             std::move(want)};
   }
-  // A room between guards; where `ours` is called it counts.
+  // Runs with a workspace between guards; counts in `ours` how often terrace's own kernels are used.
   void run(Attention& attention, const AttentionCall& call) {
     constexpr std::size_t kGuard = 64;
     std::vector<std::byte> memory(attention.room_bytes() + 2 * kGuard + 256, std::byte{0x5a});
@@ -76,7 +75,7 @@ class CudnnAttention : public MathTest {
 
 const AttentionShape kGrouped{2, 19, 6, 2, 32};
 
-// Every head its own keys; groups; more than one sequence; one position; odd lengths.
+// Separate keys for every head; groups; several sequences; one position; odd lengths.
 TEST_F(CudnnAttention, EqualsTheOracle) {
   for (const AttentionShape& s :
        {kGrouped, AttentionShape{1, 33, 3, 3, 64}, AttentionShape{3, 1, 2, 1, 96}, AttentionShape{1, 40, 4, 1, 128}}) {
@@ -92,14 +91,14 @@ TEST_F(CudnnAttention, EqualsTheOracle) {
   EXPECT_THAT(fake.ran, Each("engine 6, knobs 24=26"));
 }
 
-// From a room for all at once down to one for a single group of one sequence: the same bits, in more calls.
+// With space for everything at once down to space for one group of one sequence: the same bits, in more calls.
 TEST_F(CudnnAttention, ACallThatDoesNotFitIsCut) {
   const AttentionShape s{4, 17, 8, 4, 32};
   auto whole = make(s);
   Attention all_at_once(options(Use::always));
   run(all_at_once, whole.call(false)), run(all_at_once, whole.call(true));
   EXPECT_EQ(fake.executed, 2);
-  const std::size_t group_bytes = 2 * 2 * 17 * 17 + 256 + 256;  // scores, the library's own, and the queries' inner products
+  const std::size_t group_bytes = 2 * 2 * 17 * 17 + 256 + 256;  // scores, the library's own workspace, and inner products
   for (const auto& [groups, calls] : {std::pair<std::size_t, int>{8, 2}, {4, 4}, {2, 8}, {1, 16}}) {
     SCOPED_TRACE(groups);
     auto cut = whole.call(true);
@@ -112,7 +111,7 @@ TEST_F(CudnnAttention, ACallThatDoesNotFitIsCut) {
     EXPECT_EQ(dqkv.values(), whole.dqkv.values());
     EXPECT_THAT(attention.lines(), HasSubstr("; " + std::to_string(calls) + " calls with"));
   }
-  // Not even a group fits: that follows from the shape, so our kernels do it, and the record says so.
+  // Not even one group fits. This follows from the shape, so terrace's kernels are used and the record says so.
   Attention none(options(Use::always, 1024));
   run(none, whole.call(true));
   EXPECT_EQ(ours, 1);
@@ -142,7 +141,7 @@ TEST_F(CudnnAttention, AnEngineWithoutOneOrderOfSumsIsPassedOver) {
     run(attention, c.call(true));
     EXPECT_THAT(fake.ran, ElementsAre("engine 7, knobs 24=26 40=2"));
   }
-  // What does not write the scores down adds in an order of its own, whatever it calls itself.
+  // An engine that does not store the scores adds in an unspecified order, whatever its attributes say.
   fake.scores = 1;
   Attention attention(options(Use::always));
   EXPECT_THAT(
@@ -157,7 +156,7 @@ TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
   auto c = make(kGrouped);
   const std::string line = "attention [batch 2, seq 19, 6 heads, 2 kv heads, dim 32] forward: by ";
   const auto engine_7 = line + "cuDNN 9.17.0, engine 7, knobs 24=26 40=2; 1 call with 256 bytes of workspace\n";
-  // The run's own, also where nobody asks for cuDNN now; its other attentions stay with our kernels.
+  // The run's own record is used even if cuDNN is not requested now; the run's other attentions keep terrace's kernels.
   auto recorded = options(Use::never);
   recorded.run = engine_7;
   {
@@ -166,7 +165,7 @@ TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
     EXPECT_THAT(fake.ran, ElementsAre("engine 7, knobs 24=26 40=2"));
     EXPECT_EQ(ours, 1);
   }
-  // Of the machine's profile only what the same version chose, and only where it may be used.
+  // Of the machine's profile, only choices of the same version are used, and only if cuDNN may be used.
   for (const auto& [use, text, want] :
        {std::tuple{Use::always, engine_7, "engine 6, knobs 24=26"},
         {Use::never, engine_7, ""},
@@ -186,14 +185,14 @@ TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
   Attention kernels(recorded);
   run(kernels, c.call(false));
   EXPECT_EQ(ours, 1);
-  // What it writes, it reads.
+  // It reads back what it wrote.
   Attention first(options(Use::always));
   run(first, c.call(false)), run(first, c.call(true));
   EXPECT_TRUE(AttentionRecord(first.lines()).names_cudnn());
   EXPECT_EQ(AttentionRecord(first.lines()).of("[batch 2, seq 19, 6 heads, 2 kv heads, dim 32] gradient")->version, "9.19.0");
 }
 
-// Each document has a length of its own: none gets a plan or a line.
+// Each document has its own length, so documents get neither a plan nor a line in the record.
 TEST_F(CudnnAttention, DocumentsAreOurs) {
   auto c = make(kGrouped);
   c.shape.one_of_many = true;
@@ -236,7 +235,7 @@ TEST_F(CudnnAttention, TheFasterOneIsKept) {
     Attention attention(timed);
     run(attention, c.call(false));
     const bool theirs = theirs_ns < 2e6;
-    EXPECT_EQ(ours, theirs ? 4 : 5);  // once to warm up, three times by the clock, and then who is faster
+    EXPECT_EQ(ours, theirs ? 4 : 5);  // one warm-up, three timed calls, then the call by the faster one
     EXPECT_EQ(fake.executed - executed, theirs ? 5 : 4);
     EXPECT_THAT(attention.lines(), HasSubstr(theirs ? ": by cuDNN 9.19.0, engine 6, knobs 24=26; 1 call with 256 bytes of "
                                                       "workspace, 1000 us, our kernels 2000 us\n"
@@ -267,8 +266,8 @@ TEST_F(CudnnAttention, WithoutTheLibrary) {
   EXPECT_THROW(cuda::cudnn::parse_use("fastest"), Error);
 }
 
-// Whichever call of the library fails, the error names the attention, the call and the library's reason, nothing is left, and
-// no other engine steps in.
+// Whichever call of the library fails, the error names the attention, the call and the library's reason, nothing leaks, and no
+// other engine is used instead.
 TEST_F(CudnnAttention, EachCallMayFail) {
   auto c = make({1, 3, 2, 1, 32});
   std::int64_t failures = 0;

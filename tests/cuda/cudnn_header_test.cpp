@@ -1,4 +1,4 @@
-// Our numbers of cuDNN's ABI are its header's. Built where there is one.
+// terrace's constants of cuDNN's ABI equal those of its header. Only built if the header is present.
 #include <gtest/gtest.h>
 
 #include <cudnn_graph.h>

@@ -1,5 +1,5 @@
-// A GPU's math whose attention cuDNN makes: through the device's own math and streams, with the room in the device's memory,
-// and told in the record.
+// A GPU's math with attention by cuDNN: it uses the device's own math and streams and a workspace in device memory, and is
+// recorded.
 #include <gmock/gmock.h>
 
 #include <terrace/core/base/error.h>

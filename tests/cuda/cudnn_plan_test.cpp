@@ -1,5 +1,5 @@
-// The real cuDNN, without a GPU: it takes our graphs of attention for a GPU that is only described, proposes engines, and
-// finalizes their plans. Without the library these are skipped.
+// The real cuDNN without a GPU: it accepts terrace's attention graphs for a GPU that is only described, proposes engines, and
+// finalizes their plans. Skipped if the library is missing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ void PrintTo(const AttentionKey& key, std::ostream* out) { *out << to_string(key
 namespace terrace::test {
 namespace {
 
-using namespace cuda::cudnn;  // what is tested
+using namespace cuda::cudnn;  // the namespace under test
 
 constexpr std::size_t kRoomBytes = std::size_t{1} << 30;
 
@@ -40,7 +40,8 @@ class CudnnPlan : public testing::Test {
 
 class CudnnAttentionPlan : public CudnnPlan, public testing::WithParamInterface<AttentionKey> {};
 
-// The engine, its workspace in order to write down what is summed in one order, and the same engine from its own words.
+// Proposes an engine whose workspace is large enough to store what is summed in one order, then makes the same engine from its
+// text.
 TEST_P(CudnnAttentionPlan, IsFinalizedForADescribedGpu) {
   const auto& key = GetParam();
   const auto device = describe_device(*library_, h100_json());
@@ -66,7 +67,7 @@ constexpr AttentionKey with_gradient(AttentionKey key) {
   key.gradient = true;
   return key;
 }
-// Grouped queries in a part of wider buffers; every head its own keys; an odd length; each head dim that our kernels serve.
+// Grouped queries in a part of wider buffers; separate keys for every head; an odd length; each head dim of terrace's kernels.
 constexpr AttentionKey kGroup{
     .batch = 2, .seq = 4096, .heads = 4, .kv_heads = 1, .head_dim = 128, .all_heads = 32, .all_kv_heads = 8};
 constexpr AttentionKey kHeads{

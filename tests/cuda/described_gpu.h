@@ -1,5 +1,5 @@
-// A GPU that is not here, as cuDNN describes one: it proposes and finalizes plans for it. Where there is no driver the fake one
-// stands in, whose calls all say that there is no device: plans are made without any.
+// A description of a GPU for cuDNN, which proposes and finalizes plans for it without the GPU. If there is no driver, the fake
+// one is used; it reports that there is no device, and plans need none.
 #pragma once
 
 #include <dlfcn.h>
@@ -11,11 +11,11 @@
 
 namespace terrace::test {
 
-// Once a process, before cuDNN first looks for a driver.
+// Called once per process, before cuDNN first looks for a driver.
 inline void have_a_driver() {
   if (::dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)) return;
   ::setenv("TERRACE_FAKE_DRIVER_ERROR", "100", 1);  // CUDA_ERROR_NO_DEVICE
-  ::setenv("TERRACE_FAKE_GPUS", "0", 1);            // so that cuDNN compiles kernels and loads none
+  ::setenv("TERRACE_FAKE_GPUS", "0", 1);            // so that cuDNN compiles kernels but loads none
   ::dlopen(TERRACE_DRIVER_WITHOUT_GPU, RTLD_NOW | RTLD_GLOBAL);
 }
 

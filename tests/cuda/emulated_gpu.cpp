@@ -37,7 +37,7 @@
 namespace terrace::test {
 namespace {
 
-// What the fake GPU calls. Every launch runs its threads in another order: results must not depend on it.
+// Runs a kernel for the fake GPU. Every launch runs its threads in another order, because results must not depend on it.
 template <class Kernel, class Args>
 void run_emulated(const CudaLaunch& launch) {
   thread_local std::minstd_rand schedules(std::random_device{}());
@@ -75,7 +75,7 @@ struct Launcher {
 };
 
 #ifdef TERRACE_CUBLASLT
-// The products of a GPU, over the made-up cuBLASLt.
+// The GPU's products, with the fake cuBLASLt.
 class Products {
  public:
   Products(CudaRuntime& runtime, ThreadPool& /*pool*/, const EmulatedGpu& gpu)
@@ -95,7 +95,7 @@ class Products {
   cuda::CublasProducts products_;
 };
 #else
-// Without the library's header, those of the CPU.
+// Without the library's header, the CPU's products.
 class Products {
  public:
   Products(CudaRuntime& /*runtime*/, ThreadPool& pool, const EmulatedGpu& /*gpu*/) : math_(make_cpu_math(pool)) {}
@@ -152,7 +152,7 @@ class Backend {
     return {[&](const auto&... of) { cuda::ops::attention(launcher, of...); },
             [&](const auto&... of) { cuda::ops::attention_grad(launcher, of...); }};
   }
-  // issue() on behalf of warpgroups, and what then happens to the first 64 of the results that begin there.
+  // Runs issue() as the warpgroups' kernel, then applies the planted fault to the first 64 elements of `results`.
   template <class Issue>
   void as_warpgroups(const Launcher& launcher, bf16* results, Issue&& issue) {
     if (issued_ != nullptr) ++*issued_;
@@ -169,7 +169,7 @@ class Backend {
             },
             [this, &launcher](const AttentionShape& s, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
                               TensorView qkv) {
-              // The first dv: the first dq is zero, because the first query sees one key.
+              // The fault goes into the first dv, because the first dq is zero: the first query sees a single key.
               as_warpgroups(launcher, dqkv.as<bf16>() + (s.heads + s.kv_heads) * s.head_dim,
                             [&] { cuda::attention_grad_of_warpgroups(launcher, s, dqkv, dout, out, lse, qkv); });
             }};
@@ -187,7 +187,7 @@ class Backend {
 };
 
 #ifdef TERRACE_CUBLASLT
-// What the products' own operations launch by.
+// Launches the kernels that the products themselves need.
 template <class Kernel, class Args>
 void launch_of_thread(const char* operation, CudaStreamHandle stream, const cuda::LaunchShape& shape, const Args& args) {
   Launcher{fake_cublaslt::gpu_of_thread(), operation, stream, {}}.run<Kernel>(shape, args);
@@ -202,7 +202,7 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
   options.shared_bytes = gpu.shared_bytes;
   options.apart = gpu.cudnn.use == cuda::cudnn::Use::never;
   options.report = [](const std::string& complaint) { ADD_FAILURE() << complaint; };
-  // All are one GPU: a test's tensors may lie in the memory of another device than it uses.
+  // All devices share one GPU, because a test's tensors may be in another device's memory.
   static std::weak_ptr<FakeCuda> first;
   options.same_gpu = first.lock();
   const auto made = std::make_shared<FakeCuda>(options);
@@ -212,7 +212,7 @@ std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& g
   });
 }
 
-// By warps, as on most GPUs; the other kernel's check would take a second for every device that a test makes.
+// Uses the warps' kernels, as most GPUs do; checking the others would take a second for every device of a test.
 std::unique_ptr<Device> make_test_gpu(ThreadPool& pool) { return make_emulated_gpu(pool, {.kernel = "warps"}); }
 
 void copy_of_test_gpu(Stream& stream, std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -1,4 +1,4 @@
-// The emulated GPU of test_gpu.h with what a test wants to say of its attention.
+// The emulated GPU of test_gpu.h with settings for its attention.
 //
 // Owner: the caller; the pool is borrowed. Threads, errors: as make_test_gpu().
 #pragma once
@@ -14,25 +14,25 @@
 
 namespace terrace::test {
 
-// What the warpgroups' kernels do there.
+// Behaviour of the warpgroups' kernels.
 enum class Warpgroups {
   none,       // the GPU has no such products
-  right,      // what its source says
-  wrong,      // and then some zeros where they do not belong
-  unwritten,  // nothing: its results stay as they were
-  unsteady,   // what their source says, but every other time some results are a little larger
-  refused,    // cannot be launched
+  right,      // as in the source
+  wrong,      // as in the source, then some wrong zeros
+  unwritten,  // no effect: results stay unchanged
+  unsteady,   // as in the source, but every second time some results are a little larger
+  refused,    // launching fails
 };
 
 struct EmulatedGpu {
   Warpgroups warpgroups = Warpgroups::right;
   std::string kernel = {};                           // forced, as by TERRACE_ATTENTION_KERNEL
   std::atomic<int>* issued_by_warpgroups = nullptr;  // counts calls of their kernels; null: not counted
-  // Told of each kernel that is launched, by its operation of core/math/math.h, and of each product ("matmul").
+  // Called for each launched kernel with its operation of core/math/math.h, and for each product with "matmul".
   std::function<void(const char* operation)> launched = {};
   std::string algorithms = {}, machine_algorithms = {};
-  std::size_t shared_bytes = 227 * 1024;  // of a block
-  // A made-up cuDNN computes where it is called, on the issuing thread, and so reaches all memory of the test.
+  std::size_t shared_bytes = 227 * 1024;  // per block
+  // A fake cuDNN computes immediately on the issuing thread, so it can access all memory of the test.
   cuda::cudnn::AttentionOptions cudnn = {};
 };
 std::unique_ptr<Device> make_emulated_gpu(ThreadPool& pool, const EmulatedGpu& gpu);

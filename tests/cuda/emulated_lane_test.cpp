@@ -1,4 +1,4 @@
-// The emulator itself: what it computes, against plain loops and the layouts that the PTX ISA documents, and what it catches.
+// The emulator itself: its results, compared with plain loops and the layouts in the PTX ISA, and the errors that it detects.
 #include <terrace/tests/support/emulated_lane.h>
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ std::string failure_of(const cuda::LaunchShape& shape, const std::function<void(
   return "it ran";
 }
 
-// Sums over the block through shuffles and shared memory.
+// Sums over a block through shuffles and shared memory.
 void block_sum(EmulatedLane& lane, const std::vector<int>& in, std::vector<int>& out) {
   int sum = in[static_cast<std::size_t>(lane.block_x() * lane.threads() + lane.thread())];
   for (int mask = kWarp / 2; mask > 0; mask /= 2) sum += lane.shuffle_xor(sum, mask);
@@ -136,7 +136,7 @@ TEST_F(EmulatedLaneTest, SomeScheduleShowsAMissingBarrier) {
         [&](EmulatedLane& lane) {
           int* const s = cuda::shared_as<int>(lane);
           s[lane.thread()] = lane.thread();
-          lane.sync_warp();  // a sync() is needed
+          lane.sync_warp();  // should be sync()
           right = right && s[63 - lane.thread()] == 63 - lane.thread();
         },
         schedule);
@@ -189,8 +189,8 @@ TEST_F(EmulatedLaneTest, CountsPassesOfRowsThatShareBanks) {
         .bank_conflicts;
   };
   EXPECT_EQ(conflicts(16), 0);
-  EXPECT_EQ(conflicts(32), 4);       // two rows a place, of each of four matrices
-  EXPECT_EQ(conflicts(128), 4 * 7);  // all in one place
+  EXPECT_EQ(conflicts(32), 4);       // two rows share each place, in each of four matrices
+  EXPECT_EQ(conflicts(128), 4 * 7);  // all rows share one place
   EXPECT_EQ(conflicts(144), 0);
 }
 
@@ -208,7 +208,7 @@ TEST_F(EmulatedLaneTest, AddressesOutsideSharedMemoryAreErrors) {
               testing::HasSubstr("copy_async()"));
 }
 
-// d = a · b with every fragment filled and read where the PTX ISA says that it lies.
+// d = a · b, with every fragment written and read in the layout of the PTX ISA.
 TEST_F(EmulatedLaneTest, MultipliesAsPlainLoops) {
   const auto a = matrix(16 * 16), b = matrix(16 * 8);
   std::vector<float> d(16 * 8);

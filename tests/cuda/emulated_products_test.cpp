@@ -1,4 +1,4 @@
-// The emulated products of warpgroups: what they compute, from the layouts that the PTX ISA documents, and what they catch.
+// The emulated products of warpgroups: their results, from layouts documented in the PTX ISA, and the errors that they detect.
 #include <terrace/tests/support/emulated_lane.h>
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ std::byte* aligned_shared(EmulatedLane& lane) {
   return lane.shared() + (-lane.shared_address(lane.shared()) & (cuda::kSwizzleAlignment - 1));
 }
 
-// Places of 16 bytes into shared memory, in the order of `from`, and shown to products.
+// Copies pieces of 16 bytes into shared memory, in the order of `from`, and makes them visible to products.
 void place(EmulatedLane& lane, std::byte* base, const std::vector<bf16>& from, const std::vector<std::size_t>& to_bytes) {
   for (std::size_t i = static_cast<std::size_t>(lane.thread()); i < to_bytes.size(); i += kThreads)
     lane.copy_async(base + to_bytes[i], from.data() + i * 8, true);
@@ -71,21 +71,21 @@ struct Layout {
 };
 constexpr Layout kLayouts[] = {{Swizzle::bytes128, 128}, {Swizzle::bytes64, 64}, {Swizzle::bytes32, 32}, {Swizzle::none, 16}};
 
-// Bits 4 and up exchanged with bits 7 and up: written out once more, from the manual's pictures.
+// The swizzle, which XORs bits 4 and up with bits 7 and up: implemented separately, from the manual's pictures.
 std::size_t exchanged(std::size_t offset, std::uint32_t width) {
   const std::size_t place = offset / 16 % (width / 16), row = offset / 128 % (width / 16);
   return offset / width * width + (place ^ row) * 16 + offset % 16;
 }
 
-// Rows along k: eight rows of `width` bytes are an atom; atoms under one another, at a stride of their own.
+// Rows along k: eight rows of `width` bytes form an atom; atoms follow one another at their own stride.
 TEST_F(EmulatedProductsTest, RowsAlongKAreReadWhereTheManualPutsThem) {
   constexpr int kColumns = 24;
   for (const auto& [swizzle, width] : kLayouts) {
     const auto a = matrix(kRows * kDepth), b = matrix(kColumns * kDepth);
     const auto want = product(a, b, kColumns);
-    // Without a swizzle the second eight of k lie in atoms of their own.
+    // Without a swizzle, the second eight of k are in separate atoms.
     const std::uint32_t leading = swizzle == Swizzle::none ? 2048 : 16, stride = swizzle == Swizzle::none ? 256 : 8 * width;
-    for (std::size_t first = 0; first + 32 <= std::max<std::size_t>(width, 32); first += 32) {  // where in the atoms' rows
+    for (std::size_t first = 0; first + 32 <= std::max<std::size_t>(width, 32); first += 32) {  // offset in the atoms' rows
       const auto places = [&](int rows) {
         std::vector<std::size_t> to;
         for (std::size_t r = 0; r < static_cast<std::size_t>(rows); ++r) {
@@ -117,7 +117,7 @@ TEST_F(EmulatedProductsTest, RowsAlongKAreReadWhereTheManualPutsThem) {
   }
 }
 
-// Rows of k: an atom is eight of them, `width` bytes of columns wide; more columns lie in further atoms.
+// Rows of k: an atom has eight rows, each with `width` bytes of columns; further columns are in further atoms.
 TEST_F(EmulatedProductsTest, RowsOfKAreReadWhereTheManualPutsThem) {
   constexpr int kColumns = 96;
   for (const auto& [swizzle, width] : kLayouts) {
@@ -128,7 +128,7 @@ TEST_F(EmulatedProductsTest, RowsOfKAreReadWhereTheManualPutsThem) {
     for (std::size_t column = 0; column < kColumns; ++column) {
       for (std::size_t k = 0; k < kDepth; ++k) by_k[k * kColumns + column] = b[column * kDepth + k];
     }
-    // Without a swizzle "leading" is from eight rows of k to the next, "stride" from eight columns to the next.
+    // Without a swizzle, "leading" is the distance between groups of eight rows of k, "stride" between groups of eight columns.
     const std::uint32_t k_step = swizzle == Swizzle::none ? 2048 : 8 * width,
                         column_step = swizzle == Swizzle::none ? 128 : 4096;
     std::vector<std::size_t> to;
@@ -154,7 +154,7 @@ TEST_F(EmulatedProductsTest, RowsOfKAreReadWhereTheManualPutsThem) {
       float d[kColumns / 8][4];
       lane.fence_products();
       lane.multiply_async_transposed(d, left, place_b, false);
-      lane.multiply_async_transposed(d, left, place_b, true);  // to the same sums, without a fence between
+      lane.multiply_async_transposed(d, left, place_b, true);  // adds to the same sums, without a fence in between
       lane.commit_products();
       lane.wait_products(Pending<0>{}, d);
       expect_product(lane, d, twice, "rows of k");
@@ -162,7 +162,7 @@ TEST_F(EmulatedProductsTest, RowsOfKAreReadWhereTheManualPutsThem) {
   }
 }
 
-// The tile that kernels copy into is what its descriptors name, whatever the width.
+// Descriptors must match the tile that kernels copy into, for any width.
 template <int kColumns>
 void expect_tile(EmulatedProductsTest& test) {
   constexpr int kTileRows = 64;
@@ -205,7 +205,7 @@ TEST_F(EmulatedProductsTest, SwizzledTilesAreReadAsTheyWereCopied) {
   expect_tile<128>(*this);
 }
 
-// A kernel that keeps every rule, but for the one it is told to break: sums of two tiles that pass through one place.
+// A kernel that keeps every rule except the one in `Broken`. It sums two tiles that use the same shared memory in turn.
 enum class Broken {
   nothing,
   no_wait_for_copies,
@@ -224,7 +224,7 @@ enum class Broken {
   base_not_aligned,
 };
 
-// What happened: an error, "wrong" or "right".
+// The outcome: an error, "wrong" or "right".
 std::string outcome(EmulatedProductsTest& test, Broken broken, std::uint64_t schedule) {
   using Tile = cuda::SwizzledTile<16, 64>;  // rows of k
   const auto b = test.matrix(2 * 16 * 64);
@@ -307,7 +307,7 @@ TEST_F(EmulatedProductsTest, EveryBrokenRuleShows) {
   expect(Broken::a_changed, "registers were changed while a product");
   expect(Broken::warps_differ, "different products");
   expect(Broken::base_not_aligned, "wrong");
-  // Registers are known from their first product on.
+  // A register is only known after its first product.
   expect(Broken::changed_behind_the_fence, "changed behind fence_products()");
 }
 

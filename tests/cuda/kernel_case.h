@@ -1,5 +1,5 @@
-// One operation on given operands, run on the CPU device and on the test's GPU: what must be equal to the bit, what within
-// the dtype's rounding.
+// One operation with given operands, run on the CPU device and on the test's GPU. The case says which results must be equal bit
+// by bit, and which within the dtype's rounding.
 #pragma once
 
 #include <algorithm>
@@ -20,12 +20,12 @@ struct KernelCase {
 
   std::string name;
   std::vector<Tensor> in;
-  std::vector<Tensor> out;  // as they are before the call; poisoned where it overwrites
+  std::vector<Tensor> out;  // their content before the call; poisoned if the operation overwrites
   std::function<void(Math&, Stream&, const Views& in, const Views& out)> run;
-  double tolerance = 0;  // relative to the largest value, beside the CPU; 0: the same bits
+  double tolerance = 0;  // allowed difference from the CPU, relative to the largest value; 0: the same bits
 };
 
-// A copy of a tensor in the memory of a device, some elements off its alignment, between guard zones.
+// A copy of a tensor in device memory, some elements off its alignment, between guard zones.
 class Guarded {
  public:
   Guarded(const Tensor& t, std::size_t shift, Device& device, Stream& stream)
@@ -44,7 +44,7 @@ class Guarded {
     if (bytes_ > 0) view.data = (slab_.data() ? slab_.data() : whole_.data()) + before_;
     return view;
   }
-  // After all that the stream was given.
+  // Reads back after all work of the stream.
   void read_back(Stream& stream) {
     stream.synchronize();
     copy(stream, whole_.data(), slab_.data());
@@ -78,7 +78,7 @@ class KernelTest : public MathTest {
     Math& math = device->math();
   };
 
-  // The outputs' bits, in order.
+  // The bits of the outputs, in order.
   static std::vector<std::string> run(const KernelCase& c, Device& on, Stream& stream_on, std::size_t shift) {
     std::vector<Guarded> in, out;
     KernelCase::Views in_views, out_views;
@@ -98,7 +98,7 @@ class KernelTest : public MathTest {
     return bits;
   }
 
-  // The GPU twice and at other addresses: the same bits. Beside the CPU: as the case says.
+  // Runs the case on the GPU twice, at different addresses: the bits must be equal. Compares with the CPU as the case says.
   void expect_as_on_the_cpu(const KernelCase& c) {
     const auto want = run(c, *machine.device, stream, 0);
     const auto got = run(c, *gpu.device, *gpu.stream, 0);

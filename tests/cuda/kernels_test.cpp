@@ -1,5 +1,5 @@
-// Every kernel but attention's, on odd sizes, from poisoned results, overwriting and adding, beside the CPU's math. (The
-// oracles are those of tests/math, which cuda_math_test runs on the same device.)
+// Every kernel except attention's, with odd sizes and poisoned results, overwriting and adding, compared with the CPU's math.
+// (The oracles of tests/math run on the same device in cuda_math_test.)
 #include "kernel_case.h"
 
 namespace terrace::test {
@@ -9,7 +9,7 @@ const Shape kShapes[] = {{1, 1}, {3, 31}, {2, 33}, {70, 8}, {3, 1000}, {5, 2064}
 
 class KernelsTest : public KernelTest {
  protected:
-  // For every dtype, odd shape, and both ways to deliver.
+  // Calls f for every dtype, every odd shape, and with overwriting and adding.
   template <class F>
   void for_each(F&& f) {
     for (const auto dtype : kDtypes) {
@@ -18,7 +18,7 @@ class KernelsTest : public KernelTest {
       }
     }
   }
-  // What a result holds before: something to add to, or poison.
+  // The content of a result before the operation: numbers to add to, or poison.
   Tensor start(DType dtype, Shape shape, Accumulate accumulate) {
     return accumulate == Accumulate::yes ? random(dtype, shape) : Tensor(dtype, shape);
   }
@@ -26,7 +26,7 @@ class KernelsTest : public KernelTest {
     return std::string(name) + " " + std::string(name_of(dtype)) + " [" + std::to_string(rows) + ", " +
            std::to_string(columns) + "]" + (accumulate == Accumulate::yes ? ", added" : "");
   }
-  // Either side rounds once and sums in fp32, in its own order.
+  // Both sides round once and sum in fp32, each in its own order.
   static double near(DType dtype) { return 2 * tolerance(dtype); }
 };
 
@@ -82,7 +82,7 @@ TEST_F(KernelsTest, Norm) {
   });
 }
 
-// Rows of more than one part, and of a part that no warp has a whole share of.
+// Rows of several parts, and a part that gives no warp a full share.
 TEST_F(KernelsTest, SumsOverManyRows) {
   for (const auto dtype : kDtypes) {
     for (const std::int64_t n : {7, 64, 65, 600}) {
@@ -159,7 +159,7 @@ TEST_F(KernelsTest, AddScaleConvertAndZeroGiveTheCpusBits) {
            .out = {start(to, {n, c}, accumulate)},
            .run = [=](Math& m, Stream& s, const auto& in, const auto& out) { m.convert(s, out[0], in[0], accumulate); }});
     }
-    const std::int64_t part = c / 2 + 1, from = c - part;  // odd widths and places, too
+    const std::int64_t part = c / 2 + 1, from = c - part;  // includes odd widths and offsets
     expect_as_on_the_cpu({.name = text("columns", dtype, n, c, accumulate),
                           .in = {random(dtype, {n, c})},
                           .out = {start(dtype, {n, c + 3}, Accumulate::yes)},
@@ -179,9 +179,9 @@ TEST_F(KernelsTest, AddScaleConvertAndZeroGiveTheCpusBits) {
 
 TEST_F(KernelsTest, EmbeddingsGiveTheCpusBits) {
   for_each([&](DType dtype, std::int64_t n, std::int64_t c, Accumulate accumulate) {
-    if (n % 3 == 2) return;  // as many blocks for every row of the table: some shapes are enough
-    // One token is most of them, so that its uses fill several stretches of the index; the vocabulary has a range of its own
-    // for the last rows, and rows that nobody uses.
+    if (n % 3 == 2) return;  // the number of blocks depends only on the table's rows, so some shapes are enough
+    // One token is so frequent that its uses fill several stretches of the index. The last rows of the vocabulary have their
+    // own range, and some rows are not used.
     const std::int64_t count = 9 * n + 3, vocabulary = 130, seq = 5;
     auto tokens = random(DType::i32, {count}, 0, static_cast<double>(vocabulary));
     for (std::int64_t i = 0; i < count; i += 2) tokens.set(i, 128);
@@ -218,7 +218,7 @@ TEST_F(KernelsTest, CrossEntropy) {
   });
 }
 
-// The kernels of a softmax whose columns lie on several ranks. The log-sum-exps that the loss is given are the CPU's.
+// The kernels of a softmax whose columns are split over ranks. The loss gets the CPU's log-sum-exps.
 TEST_F(KernelsTest, CrossEntropyOfPartsOfTheColumns) {
   for_each([&](DType dtype, std::int64_t n, std::int64_t v, Accumulate accumulate) {
     if (accumulate == Accumulate::yes) return;
@@ -233,7 +233,7 @@ TEST_F(KernelsTest, CrossEntropyOfPartsOfTheColumns) {
                           .run = [](Math& m, Stream& s, const auto& in, const auto& out) { m.log_sum_exp(s, out[0], in[0]); },
                           .tolerance = near(wide)});
     auto targets = random(DType::i32, {n}, -1, static_cast<double>(v));
-    if (n > 2) {  // one elsewhere, the last column, and a row without any target
+    if (n > 2) {  // a target elsewhere, the last column, and a row without a target
       targets.set(0, -1), targets.set(1, static_cast<double>(v - 1)), targets.set(2, -1);
       lse.set(2, std::numeric_limits<double>::infinity());
     }
@@ -255,7 +255,7 @@ TEST_F(KernelsTest, LogSumsOfPartsAreMerged) {
     for (const std::int64_t n : {1, 31, 256, 257, 1000}) {
       for (const std::int64_t count : {1, 2, 3, 4, 8}) {
         auto parts = random(dtype, {count, n}, -300, 300);
-        // Parts that are masked whole; all but one of them.
+        // In one column, all parts but the last are completely masked.
         for (std::int64_t k = 0; k + 1 < count; ++k) parts.set(k * n + n / 2, -std::numeric_limits<double>::infinity());
         auto targets = random(DType::i32, {n}, 0, 99);
         expect_as_on_the_cpu(
@@ -285,7 +285,7 @@ TEST_F(KernelsTest, IdsInPartAreTheCpus) {
 TEST_F(KernelsTest, SumsGiveTheCpusBits) {
   for (const auto dtype : kDtypes) {
     for (const std::int64_t n : {1, 7, 8, 31, 33, 1000, 4096, 4103, 4136, 40003}) {
-      const std::int64_t first = 1 + n * 7 % kSumBlock;  // of a tensor that is cut anywhere
+      const std::int64_t first = 1 + n * 7 % kSumBlock;  // the tensor is cut at any element
       expect_as_on_the_cpu(
           {.name = text("sums", dtype, 1, n, Accumulate::yes),
            .in = {random(dtype, {n})},
@@ -299,7 +299,7 @@ TEST_F(KernelsTest, SumsGiveTheCpusBits) {
            }});
     }
   }
-  // More partial sums than the folding block loads at a time.
+  // More partial sums than the final block loads at once.
   const auto x = random(DType::bf16, {4096 * 1030 + 17});
   expect_as_on_the_cpu(
       {.name = "a sum of many parts",
@@ -332,7 +332,7 @@ TEST_F(KernelsTest, RotaryTurnsWhatItIsGivenAndNothingElse) {
   }
 }
 
-// An angle of 130,000 turns of the first pair: fp32 would have lost two digits of it.
+// An angle of 130,000 turns of the first pair: fp32 would lose two digits.
 TEST_F(KernelsTest, RotaryIsExactAtLatePositions) {
   const std::int64_t n = 5, dim = 64, first = 819200;
   Tensor x(DType::fp32, {n, 1, dim});

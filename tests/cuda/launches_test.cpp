@@ -1,4 +1,4 @@
-// What does not depend on how a kernel is launched, and what a kernel says of an index that it should not have been given.
+// Results do not depend on how a kernel is launched, and a kernel reports an invalid index.
 #include <terrace/core/cuda/kernels/activation.h>
 #include <terrace/core/cuda/kernels/elementwise.h>
 #include <terrace/core/cuda/kernels/embed.h>
@@ -20,7 +20,7 @@ constexpr int kBlocks[] = {32, 64, 96, 256, 512};  // threads
 
 class LaunchesTest : public KernelTest {
  protected:
-  // Runs the kernel for every number of threads; all leave the same bits in `out`.
+  // Runs the kernel with every number of threads; `out` must get the same bits each time.
   template <class Kernel, class Args>
   void expect_same_for_all_blocks(const char* name, Tensor& out, const Args& args,
                                   const std::function<LaunchShape(int threads)>& shape) {
@@ -54,7 +54,8 @@ TEST_F(LaunchesTest, ElementwiseBitsDoNotDependOnTheBlock) {
                                       flat(Convert::kVectors, cuda::kCommonWidth<bf16, float>));
 }
 
-// A GPU whose blocks have 99 KiB refuses more. Attention asks for what leaves room for two blocks there, and has the same bits.
+// A GPU with 99 KiB per block refuses larger blocks. Attention requests a size that leaves space for two blocks there, and
+// gives the same bits.
 TEST_F(LaunchesTest, AttentionFitsSmallMultiprocessors) {
   std::string want;
   for (const std::size_t shared_bytes : {227 * 1024, 99 * 1024, 49 * 1024}) {
@@ -116,7 +117,7 @@ TEST_F(LaunchesTest, SumsOfUsesDoNotDependOnTheBlock) {
     EXPECT_TRUE(index.bits() == want_index) << "the index with blocks of " << threads;
     EXPECT_TRUE(dtable.bits() == want) << "the sums with blocks of " << threads;
   }
-  // The index itself: by range, ascending, every use of a token of this table once.
+  // The index itself: sorted by range, ascending, with every use of this table's tokens exactly once.
   EXPECT_EQ(begin[0], 0);
   EXPECT_EQ(begin[ranges], here);
   std::vector<bool> seen(static_cast<std::size_t>(n));
@@ -144,7 +145,7 @@ TEST_F(LaunchesTest, PartsOfRowsFitTheWorkspace) {
   EXPECT_THROW(cuda::ops::row_parts<float>(nowhere, 1, std::int64_t{1} << 23, 2, true), std::logic_error);
 }
 
-// The text of what a stream fails with.
+// The message of the stream's error.
 std::string failure(Stream& stream) {
   try {
     stream.synchronize();
@@ -174,7 +175,7 @@ TEST_F(LaunchesTest, ABadIndexIsNamedAndItsRowIsNotANumber) {
           EXPECT_EQ(y.get(i), table.get(i));
         }
       }
-      // The fault is told once: the next stream at this workspace begins without one.
+      // The fault is reported once: the next stream with this workspace starts without one.
       fresh.stream.reset();
       fresh.stream = fresh.device->make_stream("next");
       fresh.math.add(*fresh.stream, y, y, y);
@@ -207,7 +208,7 @@ TEST_F(LaunchesTest, ABadIndexIsNamedAndItsRowIsNotANumber) {
   }
 }
 
-// Work submitted behind a bad index does not run, as behind any failed kernel.
+// Work after an invalid index does not run, as after any failed kernel.
 TEST_F(LaunchesTest, ABadIndexEndsTheStream) {
   Gpu fresh;
   Tensor tokens(DType::i32, {1}), y(DType::fp32, {1, 4});

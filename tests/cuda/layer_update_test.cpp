@@ -1,6 +1,6 @@
-// Updates of whole layers by the GPU's kernels, run through the emulated lane, give the bits of the host's: every such
-// optimizer, every recipe, however the layer is cut into chunks and shared between ranks. Matrix products are the CPU's on both
-// sides.
+// Updates of whole layers by the GPU's kernels, run through the emulated lane, give the same bits as the host's: for every such
+// optimizer and recipe, however the layer is cut into chunks and shared between ranks. Both sides use the CPU's matrix
+// products.
 #include <terrace/optimizers/cuda/layer_update.h>
 
 #include <cstring>
@@ -27,7 +27,7 @@ const std::vector<Case> kCases{{"lamb", "lamb"},
                                {"muon", "muon", {.momentum = 0.95}},
                                {"muon_nesterov", "muon", {.momentum = 0.95, .nesterov = true}}};
 
-// Every launch runs its threads in another order: results must not depend on it.
+// Every launch runs its threads in another order, because results must not depend on it.
 struct EmulatedKernels {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {
@@ -58,7 +58,7 @@ class OnEmulatedGpu final : public Optimizer {
   mutable std::uint64_t launches_ = 0;
 };
 
-// As tests/optimizers/layer_contract_test.cpp, with fewer elements: both orientations, several blocks, vectors, a column.
+// As in tests/optimizers/layer_contract_test.cpp, with fewer elements: both orientations, several blocks, vectors, one column.
 std::vector<UpdateTensor> tensors() {
   return {{.rows = 7, .columns = 40, .hidden = true, .stream = 1},
           {.rows = 1, .columns = 65, .hidden = true, .decay = 0, .stream = 2},
@@ -75,7 +75,7 @@ class CudaLayerUpdate : public testing::TestWithParam<Param> {
   [[nodiscard]] TestLayer layer(std::int64_t chunk_elements, std::int64_t ranks) const {
     const auto& recipe = std::get<1>(GetParam());
     TestLayer l(*host, recipe.dtype, recipe.name, tensors(), chunk_elements, ranks);
-    for (auto& chunk : l.chunks())  // what no update has written is NaN
+    for (auto& chunk : l.chunks())  // unwritten memory is NaN
       for (const auto kind : l.recipe().kinds()) std::ranges::fill(chunk.bytes(kind), std::byte{0xff});
     return l;
   }
@@ -126,7 +126,7 @@ class CudaLayerUpdate : public testing::TestWithParam<Param> {
 
 TEST_P(CudaLayerUpdate, GivesTheBitsOfTheHost) {
   compare(1 << 13, 1, 3);
-  compare(256, 1, 2);  // blocks of sums in many chunks
+  compare(256, 1, 2);  // blocks of sums that span many chunks
 }
 
 TEST_P(CudaLayerUpdate, GivesThemBetweenRanks) { compare(4096, 3, 2); }

@@ -1,4 +1,4 @@
-// Linked into a program of math tests, this runs them on the test's GPU, with all tensors in memory of a device.
+// Linked into a program of math tests, this file runs them on the test's GPU, with all tensors in device memory.
 #include <gtest/gtest.h>
 
 #include <terrace/tests/support/mirrored_bytes.h>
@@ -33,7 +33,8 @@ class Mirror final : public testing::Environment {
   std::unique_ptr<Stream> stream_;
 };
 
-// After that of real_gpu.cpp, which says whether there is one: environments are set up in the order that they are added.
+// Must follow the environment of real_gpu.cpp, which detects a missing GPU: environments are set up in the order of their
+// creation.
 [[maybe_unused]] const auto* const environment = testing::AddGlobalTestEnvironment(new Mirror);
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What travels in fewer bytes, packed and unpacked by kernels: the CPU's bits, apart and in place. (The specification's oracle
-// is fold_test's.)
+// Data that is sent in fewer bytes: kernels pack and unpack it with the CPU's bits, into other memory and in place. (fold_test
+// has the oracle of the specification.)
 #include <terrace/core/cuda/math/packing.h>
 #include <terrace/core/math/block8.h>
 
@@ -10,7 +10,7 @@ namespace {
 
 class PackingTest : public KernelTest {
  protected:
-  // Ordinary blocks, and at the end one each of zeros, tiny numbers, an infinity and a NaN.
+  // Ordinary blocks, then one block each of zeros and tiny numbers, and one each with an infinity and a NaN.
   Tensor numbers(DType dtype, std::int64_t blocks) {
     auto x = random(dtype, {blocks * kBlock8Elements}, -3, 3);
     const auto fill = [&](std::int64_t block, double value) {
@@ -24,7 +24,7 @@ class PackingTest : public KernelTest {
     return x;
   }
   static TensorView packed(std::byte* at, std::int64_t blocks) { return {at, DType::i32, {blocks, kBlock8Words}}; }
-  // The bytes of `x` as words, which is what lies in memory that is packed or unpacked in place.
+  // The bytes of `x` as 32-bit words: the memory for packing and unpacking in place.
   static Tensor words(const Tensor& x) {
     Tensor w(DType::i32, {static_cast<std::int64_t>(x.bytes() / sizeof(std::int32_t))});
     if (x.bytes() > 0) std::memcpy(w.data(), x.data(), x.bytes());
@@ -99,7 +99,7 @@ TEST_F(PackingTest, OverlapsThatWouldLoseNumbersAreRefused) {
   EXPECT_THROW(gpu.math.pack_block8(*gpu.stream, packed(at, 3), x), std::logic_error);
 }
 
-// The waves' promise, piece by piece: all pieces once, in order, and what a wave writes none of the others still has to read.
+// The waves cover all pieces once, in order, and no wave overwrites a piece that is still to be read.
 TEST(Waves, WriteOnlyWhereTheyHaveRead) {
   using cuda::Wave;
   struct Range {
@@ -131,7 +131,7 @@ TEST(Waves, WriteOnlyWhereTheyHaveRead) {
           [&](auto i) { return piece(i, narrow); });
       check(cuda::widening_waves(count, wide, narrow), packed_at_end, [&](auto i) { return piece(i, wide); });
     }
-  EXPECT_LE(cuda::narrowing_waves(1 << 20, 1024, 260).size(), 12U);  // launches of a GiB
+  EXPECT_LE(cuda::narrowing_waves(1 << 20, 1024, 260).size(), 12U);  // for 1 GiB
 }
 
 }  // namespace

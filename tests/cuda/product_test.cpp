@@ -1,4 +1,4 @@
-// What cuBLASLt is told of a row-major product: its own loop over columns, written out, gives the product.
+// The column-major arguments that cuBLASLt receives for a row-major product: a plain loop over them gives the right product.
 #include <terrace/core/cuda/product.h>
 
 #include <terrace/core/base/error.h>
@@ -40,7 +40,7 @@ TEST_F(ProductTest, ByColumnsIsTheProductByRows) {
       ASSERT_EQ(p.result, (ColumnMajor{n, m, n}));
       for (std::int64_t column = 0; column < p.result.columns; ++column) {
         for (std::int64_t row = 0; row < p.result.rows; ++row) {
-          double sum = bias.get(row);  // the library's bias lies along the result's rows
+          double sum = bias.get(row);  // the library's bias has one element per row of its result
           for (std::int64_t l = 0; l < k; ++l) {
             sum += at(b, p.first, p.first_transposed, row, l) * at(a, p.second, p.second_transposed, l, column);
           }
@@ -80,7 +80,7 @@ TEST_F(ProductTest, KeysTellApartAllThatAnAlgorithmDependsOn) {
   EXPECT_EQ(by_columns(keys[8]).result, (ColumnMajor{24, 8, 24}));
 }
 
-// What is recorded is taken back, word for word; what is damaged is refused instead of changing bits.
+// Recorded algorithms are read back word for word; a damaged record is refused, because another algorithm would change bits.
 TEST(RecordedAlgorithms, GiveBackWhatWasChosen) {
   const ProductKey a{
       .m = 4096, .n = 1024, .k = 512, .b_transposed = true, .in = DType::bf16, .out = DType::bf16, .aligned_bytes = 16};
@@ -101,7 +101,7 @@ TEST(RecordedAlgorithms, GiveBackWhatWasChosen) {
   EXPECT_EQ((*recorded.of(b))[0], ~0ULL);
   EXPECT_FALSE(recorded.of(absent).has_value());
   EXPECT_EQ(RecordedAlgorithms().size(), 0U);
-  // The run's own are used whatever the library, the machine's only by the library that chose them.
+  // The run's own choices are used with any library, the machine's only with the library that chose them.
   EXPECT_EQ(recorded.library(), "");
   const cuda::KnownAlgorithms known(line(a, first + rest),
                                     "library one\n" + line(a, "ffffffffffffffff" + rest) + line(b, "ffffffffffffffff" + rest));

@@ -1,4 +1,4 @@
-// A test that draws matrices, and says by which seed when it fails.
+// A test that draws random matrices and prints its seed when it fails.
 #pragma once
 
 #include <gtest/gtest.h>

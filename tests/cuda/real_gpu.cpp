@@ -8,7 +8,7 @@
 namespace terrace::test {
 namespace {
 
-// Has every test skipped where there is no GPU.
+// Skips every test if there is no GPU.
 class RealGpu final : public testing::Environment {
  public:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// The emulated lane with one of its operations left out, for tests that a kernel of warpgroups needs them all.
+// The emulated lane with one operation left out, for tests that the warpgroups' kernels need every operation.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace terrace::test {
 
-// An operation of the lane that is left out, or another one in its place.
+// The operation that is left out or replaced.
 enum class Sabotage {
   none,
   no_wait_for_copies,
@@ -24,7 +24,7 @@ enum class Sabotage {
   base_not_aligned,
 };
 
-// The lane that the kernel gets then.
+// A lane for kernels with this sabotage.
 template <Sabotage kSabotage>
 struct SabotagedLane {
   EmulatedLane& lane;

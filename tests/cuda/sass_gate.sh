@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What the machine code of kernels must be like. Ends with 1 and names the kernels that are not, or with 77 without a disassembler.
+# Checks the machine code of kernels. Exits with 1 and names the faulty kernels, or with 77 if there is no disassembler.
 #   local     no kernel reads or writes local memory
-#   products  every warpgroup's product that adds to sums follows the one before without a wait; there is such a kernel
-#   wide      every kernel stores 16 bytes at once, and loads as many if it loads at all
+#   products  every warpgroup product that adds to sums follows the previous one without a wait; at least one such kernel exists
+#   wide      every kernel stores 16 bytes at once, and if it loads, loads 16 bytes at once, too
 #   lines     line numbers for profilers
 # sass_gate.sh CUOBJDUMP RULE ARCHITECTURE FILE… [-- COMMAND…]: COMMAND makes the files first.
 set -euo pipefail
@@ -21,7 +21,7 @@ fi
 status=0
 for file in "${files[@]}"; do
   if [ "$rule" = lines ]; then
-    # Not grep -q, which would end before its input does.
+    # Not grep -q: it would exit before reading all of its input.
     [ "$("$cuobjdump" -elf -arch "$arch" "$file" | grep -c 'nv_debug_line_sass')" -gt 0 ] ||
       { echo "error: $(basename "$file"): no line numbers"; status=1; }
     continue
@@ -43,7 +43,7 @@ for file in "${files[@]}"; do
     /[ \t]LDG[. ]/ { ++loads }
     /[ \t]LDG\.[A-Z0-9.]*128/ { ++wide_loads }
     /[ \t]STG\.[A-Z0-9.]*128/ { ++wide_stores }
-    # Sums of the next step are behind a barrier of the block.
+    # A barrier of the block separates the sums of one step from those of the next.
     /BAR\.SYNC/ { delete waited }
     /WARPGROUP\.DEPBAR/ { for (sums in waited) waited[sums] = 1 }
     /HGMMA/ {

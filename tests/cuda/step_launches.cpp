@@ -31,7 +31,7 @@
 namespace terrace::test {
 namespace {
 
-// Where the device's tier begins: far from all memory of this process, and aligned as an arena is.
+// The address of the device's tier: far from all memory of this process, and aligned like an arena.
 std::byte* const kNowhere = reinterpret_cast<std::byte*>(std::uintptr_t{1} << 50U);
 
 struct CountingLauncher {
@@ -76,7 +76,7 @@ class CountingBackend {
   const bool warpgroups_;
 };
 
-// Does what the executor and the mover do with their streams; the step itself is the walk's.
+// Counts what the executor and the mover would do with their streams; the plan's walk gives the step.
 class CountingSink final : public Sink {
  public:
   CountingSink(const StepMap& map, Device& device, const Optimizer& optimizer, StepLaunches& counts)
@@ -90,7 +90,7 @@ class CountingSink final : public Sink {
     compute_.share_results(Compute::Share::step);
     stream_->synchronize();
   }
-  bool issues = false;  // else actions are passed over
+  bool issues = false;  // false: actions are ignored
 
   void move(const Move& move) override {
     const auto lane = lane_of(move.from, move.to);

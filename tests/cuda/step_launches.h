@@ -1,9 +1,10 @@
-// What a planned step gives a GPU to do: kernels, products, copies and events, counted over the plan's own walk. Layers and
-// math are the real ones, with the plan's sizes; launches are counted where they would be made, and tensors have addresses
-// without memory. So a model of any size is counted, without a GPU and without its memory.
+// Counts the work of a planned step on a GPU: kernels, products, copies and events, over the plan's own walk. Layers and math
+// are the real ones with the plan's sizes, but launches are only counted, and tensors have addresses without memory. So models
+// of any size can be counted without a GPU and without its memory.
 //
 // Owner:   the caller. Threads: one; updates on the host are not run.
-// Errors:  std::logic_error for what is not counted here: products with a bias, whose copy may be a kernel, and several ranks.
+// Errors:  std::logic_error for what it cannot count: products with a bias, because a copy of it may be a kernel, and several
+//          ranks.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,13 @@ struct StepLaunches {
   std::uint64_t products = 0;                         // by cuBLASLt, a kernel each, or two where it splits the inner dimension
   std::uint64_t copies = 0;                           // cudaMemcpyAsync: pieces of moves, tokens, squares
   std::uint64_t events = 0;                           // cudaEventRecord
-  // How often the thread that issues for a stream must have seen another lane's operation end before it goes on.
+  // How often a stream's issuing thread must wait for the end of an operation of another lane.
   std::uint64_t waits = 0;
   [[nodiscard]] std::uint64_t launches() const;  // kernels and products
   friend bool operator==(const StepLaunches&, const StepLaunches&) = default;
 };
 
-// Of a steady step: one that begins with the pending update, where updates are deferred.
+// Counts a steady step. With deferred updates, it begins with the pending update.
 StepLaunches count_launches(const Model& model, const Plan& plan, const std::string& optimizer, bool warpgroups);
 
 }  // namespace terrace::test

@@ -1,5 +1,5 @@
-// How many launches a step has: as many as are counted are made by a run on the emulated GPU, and those of Llama 8B are
-// counted.
+// The number of launches in a step: a run on the emulated GPU makes exactly the counted number, and the launches of Llama 8B
+// are counted.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ struct Planned {
 
 class StepLaunchesTest : public FolderTest {
  protected:
-  // Small, with grouped queries, odd numbers of rows, and two micro-batches.
+  // A small model with grouped queries, odd numbers of rows, and two micro-batches.
   [[nodiscard]] cli::RunConfig small() const {
     cli::RunConfig c;
     c.layers = 2, c.hidden = 64, c.heads = 2, c.kv_heads = 1, c.ffn = 96, c.vocab = 259, c.seq_len = 33;
@@ -74,7 +74,7 @@ class StepLaunchesTest : public FolderTest {
     save_profile(h200, file);
     return file;
   }
-  // Of the last of three steps.
+  // The launches of the last of three steps.
   [[nodiscard]] StepLaunches run(const Planned& planned) const {
     ThreadPool pool(1);
     StepLaunches counts;
@@ -114,7 +114,7 @@ class StepLaunchesTest : public FolderTest {
     }
     return counts;
   }
-  // Of an untied Llama without biases, in one formula.
+  // A formula for an untied Llama without biases.
   [[nodiscard]] static std::uint64_t by_formula(const Planned& planned) {
     const auto& c = planned.config;
     const auto rows = c.batch_size * c.seq_len;
@@ -123,7 +123,7 @@ class StepLaunchesTest : public FolderTest {
     const std::uint64_t tensors = 9 * blocks + 3, again = c.recompute == "layer" ? 6 : 0;
     const auto updates =
         c.update == "host" ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
-    const std::uint64_t squares = tensors + 1;  // of each, and one that clears them
+    const std::uint64_t squares = tensors + 1;  // one per tensor, and one that clears them
     return micro_batches * (blocks * (35 + again) + 5 * slices + 9) + squares + static_cast<std::uint64_t>(updates);
   }
   void expect_counted(const cli::RunConfig& config, bool moves) const {
@@ -159,7 +159,7 @@ TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
   expect_counted(c, true);
 }
 
-// Llama 8B, 65,536 tokens a step: the figures of docs/internals/gpu.md. Choices are those that `terrace plan` makes there.
+// Llama 8B with 65,536 tokens per step: the figures of docs/internals/gpu.md, with the choices of `terrace plan` there.
 TEST_F(StepLaunchesTest, OfLlama8B) {
   cli::RunConfig resident;
   resident.layers = 32, resident.hidden = 4096, resident.heads = 32, resident.kv_heads = 8, resident.ffn = 14336;

@@ -1,4 +1,4 @@
-// The GPU's updates, run through the emulated lane, give the bits of the host's: every optimizer, every recipe.
+// The GPU's updates, run through the emulated lane, give the same bits as the host's, for every optimizer and recipe.
 #include <terrace/optimizers/cuda/update_launch.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class CudaUpdate : public testing::TestWithParam<Param> {
   [[nodiscard]] TestChunk chunk(std::int64_t elements) const {
     const auto& recipe = std::get<1>(GetParam());
     TestChunk c(Recipe::of(recipe.dtype, recipe.name, host->states()), elements);
-    // What no update has written is NaN, in the codes of 8-bit states too.
+    // Unwritten memory is NaN, also as codes of 8-bit states.
     for (const auto kind : c.recipe().kinds()) std::ranges::fill(c.bytes(kind), std::byte{0xff});
     return c;
   }
@@ -75,7 +75,7 @@ class CudaUpdate : public testing::TestWithParam<Param> {
   const cuda::UpdateMaps maps{&dynamic8::map_of(dynamic8::Sign::both), &dynamic8::map_of(dynamic8::Sign::none)};
 };
 
-// Parts that begin and end anywhere, padding between and behind them, tiles that are not whole, hostile gradients.
+// Parts that begin and end anywhere, padding between and after them, incomplete tiles, and hostile gradients.
 TEST_P(CudaUpdate, GivesTheBitsOfTheHost) {
   for (const std::int64_t elements : {2, 255, 1003, 2500}) {
     auto on_host = chunk(elements);
@@ -96,7 +96,7 @@ TEST_P(CudaUpdate, GivesTheBitsOfTheHost) {
   }
 }
 
-// More parts than a launch carries: launches are cut between tiles.
+// More parts than one launch can take: launches are cut between tiles.
 TEST_P(CudaUpdate, ManyPartsTakeSeveralLaunches) {
   auto on_host = chunk(9000);
   on_host.parts.clear();
@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaUpdate,
                          testing::Combine(testing::Range<std::size_t>(0, kCases.size()), testing::ValuesIn(recipe_cases())),
                          name_of);
 
-// All that update chunk by chunk; the others run on the host.
+// All optimizers that update chunk by chunk; the others run on the host.
 TEST(CudaUpdateCases, AreAllOptimizers) {
   for (const auto& known : optimizers())
     EXPECT_TRUE(make_optimizer(known.name, {})->layer_unit() ||

@@ -1,4 +1,4 @@
-// What the fuzzers found once, and what they begin with: through the same checks, in every build.
+// Earlier findings of the fuzzers and their seeds pass the same checks in every build.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -34,7 +34,7 @@ TEST(StoreCorpus, EverySeedPasses) {
   EXPECT_GE(seeds, 12U);
 }
 
-// The names say what is right: whole.* is accepted, all the others are not.
+// The names give the expected result: whole* is accepted, all others are refused.
 TEST(StoreCorpus, OnlyWhatAStoreWroteIsAccepted) {
   for (const auto& entry : fs::directory_iterator(kCorpus)) {
     SCOPED_TRACE(entry.path());

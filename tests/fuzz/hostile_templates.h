@@ -1,5 +1,5 @@
-// Templates that would take as much time, memory or stack as they can: great and deep values, and what the language does with
-// them, again and again. The same seed makes the same templates.
+// Templates that try to use as much time, memory or stack as possible: large and deep values, and the language's operations on
+// them, repeatedly. The same seed gives the same templates.
 //
 // Owner: the caller. Threads: one.
 #pragma once
@@ -54,7 +54,7 @@ class HostileTemplates {
                            "{'a': [1] * 99999}", "dict(a=b, b=[b, a], c=c)", "dict([(1, a), (2, b)])"});
   }
 
-  // ns.x holds one in another, or twice in another, many times.
+  // Nests ns.x in another value, once or twice per turn, many times.
   std::string deep() {
     const auto turn = pick(std::array{"{% set ns.x = [ns.x] %}", "{% set ns.x = (ns.x, ns.x) %}",
                                       "{% set ns.x = [ns.x] | reverse %}", "{% set ns.x = {'a': ns.x} %}",

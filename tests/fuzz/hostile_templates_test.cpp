@@ -1,4 +1,4 @@
-// Templates that are made to hang, to take all memory or to overflow the stack, each in a process of its own.
+// Templates that try to hang, to use all memory or to overflow the stack, each in a separate process.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ struct Ended {
   std::uint64_t peak_resident_bytes = 0;
 };
 
-// A fault is as good an end as a text; an exception of another kind is none, and neither are more seconds of a processor.
+// A text or a Fault is a good end. Another exception, or exceeding the processor time, is not.
 Ended written_apart(const std::string& source) {
   const pid_t child = ::fork();
   if (child < 0) throw std::system_error(errno, std::generic_category(), "fork");
@@ -52,7 +52,7 @@ unsigned number_of(const char* variable, unsigned otherwise) {
   return value == nullptr ? otherwise : static_cast<unsigned>(std::strtoul(value, nullptr, 10));
 }
 
-// The long form draws 2,000 (TERRACE_TEMPLATES, TERRACE_TEMPLATE_SEED).
+// The long form draws 2,000 templates (TERRACE_TEMPLATES, TERRACE_TEMPLATE_SEED).
 TEST(HostileTemplates, EndWithinTheirTimeAndMemory) {
   const auto seed = number_of("TERRACE_TEMPLATE_SEED", 20261128), count = number_of("TERRACE_TEMPLATES", 24);
   HostileTemplates templates(seed);

@@ -9,7 +9,7 @@ namespace terrace::test {
 namespace {
 
 constexpr std::size_t kDeepest = 200;
-constexpr std::size_t kMostNodes = 1 << 16;  // that a list or an object grows to
+constexpr std::size_t kMostNodes = 1 << 16;  // limit for a list or an object that grows
 
 class Parser {
  public:
@@ -144,7 +144,7 @@ JsonNode strange(Random& random) {
   return {.text = text, .keys = {}, .items = {}};
 }
 
-// One of all nodes, each as likely as the others.
+// Any node, each with the same probability.
 JsonNode& some_node(JsonNode& tree, Random& random) {
   std::vector<JsonNode*> all{&tree};
   for (std::size_t i = 0; i < all.size(); ++i)
@@ -152,7 +152,7 @@ JsonNode& some_node(JsonNode& tree, Random& random) {
   return *all[below(all.size(), random)];
 }
 
-// A list or an object with something in it; the tree itself if there is none.
+// A non-empty list or object; the tree itself if there is none.
 JsonNode& some_parent(JsonNode& tree, Random& random) {
   std::vector<JsonNode*> all{&tree}, parents;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -229,18 +229,18 @@ void damage(JsonNode& tree, Random& random) {
         tweak_number(node.text, random);
       break;
     case 3: wrap(node, std::array<std::size_t, 4>{1, 2, 63, 70}[below(4, random)], below(2, random) == 0); break;
-    case 4:  // is missing
+    case 4:  // remove it
       if (count == 0) break;
       parent.items.erase(parent.items.begin() + static_cast<std::ptrdiff_t>(at));
       if (object) parent.keys.erase(parent.keys.begin() + static_cast<std::ptrdiff_t>(at));
       break;
-    case 5:  // stands twice
+    case 5:  // repeat it
       if (count > 0) insert(parent, other, key(at), JsonNode(parent.items[at]));
       break;
     case 6:
       if (count > 0) std::swap(parent.items[at], parent.items[other]);
       break;
-    case 7:  // one key under the name of another
+    case 7:  // move a key's name to another value
       if (count > 0 && object) {
         auto& elsewhere = some_parent(tree, random);
         parent.keys[at] = elsewhere.kind == JsonNode::Kind::object ? elsewhere.keys[below(elsewhere.keys.size(), random)]
@@ -250,7 +250,7 @@ void damage(JsonNode& tree, Random& random) {
     case 8:
       if (count > 0) insert(parent, at, key(at), strange(random));
       break;
-    default:  // far too long
+    default:  // make it far too long
       for (auto left = count == 0 || count > kMostNodes ? 0 : std::size_t{1} << below(10, random); left > 0; --left)
         insert(parent, parent.items.size(), key(at), JsonNode(parent.items[at]));
       break;

@@ -1,4 +1,4 @@
-// The store's checksum without its choice of instruction sets, for a build by one command.
+// The store's checksum without a choice of instruction sets, so that one compiler command builds it.
 #include <xxhash.h>
 
 #include <terrace/offload/store/chunk_store.h>

@@ -1,4 +1,4 @@
-// The fuzzers read and write with threads: what io_uring needs is not built for them.
+// The fuzzers use the engine with threads, because io_uring's dependencies are not built for them.
 #include <terrace/offload/io/io_engine.h>
 
 namespace terrace {

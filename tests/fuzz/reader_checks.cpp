@@ -40,7 +40,7 @@ const ScratchFolder& scratch() {
   return folder;
 }
 
-// Whether `read` takes the file. `named`: what the error must name; empty: its caller names the file.
+// True if `read` accepts the file. `named`: a text that the error must contain; empty if the caller adds the file's name.
 template <class Read>
 bool taken(std::string_view named, const Read& read) try {
   read();
@@ -53,7 +53,7 @@ bool taken(std::string_view named, const Read& read) try {
   return false;
 }
 
-// All that can be read of a file of weights, from both ends of its tensors.
+// Reads tensors of a weight file from both ends.
 void read_all(const lm::SafetensorsReader& file) {
   std::vector<float> some(4);
   std::uint64_t bytes = 0;
@@ -84,7 +84,7 @@ fs::path write_weights(const std::string& name, const std::vector<std::string>& 
   return scratch() / name;
 }
 
-// A directory with two files of weights, and a third one outside of it.
+// Checks an index in a directory with two weight files; a third one is outside of it.
 bool takes_index(std::string_view text) {
   static const auto directory = [] {
     write_weights("outside.safetensors", {"d"});
@@ -111,7 +111,7 @@ bool takes_config(std::string_view text) {
     nlohmann::json written;
     try {
       written = lm::model_config_json(config, DType::fp32, {});
-    } catch (const Error& error) {  // what can be trained and not be written in this form
+    } catch (const Error& error) {  // a model that can be trained but not written in this form
       demand(error.exit() == Exit::usage, error.what());
       return;
     }
@@ -152,7 +152,7 @@ bool takes_tokenizer_config(std::string_view text) {
   });
 }
 
-// The first byte says which of the formats the rest has.
+// The first byte selects the format of the rest.
 bool takes_tokens(std::string_view bytes) {
   if (bytes.empty()) return false;
   constexpr std::array kFormats{"bytes", "u16", "u32", "llm.c"};
@@ -191,7 +191,7 @@ lm::TokenizeSettings tokenize_settings() {
   return settings;
 }
 
-// The record with which `terrace tokenize` goes on. JOB and INPUT stand for what only the job itself knows.
+// A record from which `terrace tokenize` continues. JOB and INPUT are replaced by the values of the actual job.
 bool takes_progress(std::string_view text) {
   static const auto tokenizer = lm::tokenizer_of_bytes({"</s>"});
   static ThreadPool pool(1);
@@ -210,7 +210,7 @@ bool takes_progress(std::string_view text) {
     if (const auto at = record.find(word); at != std::string::npos)
       record.replace(at, word.size(), known.at(key).get<std::string>());
   scratch().write("ids.progress", record);
-  scratch().write("ids.partial", whole);  // more than any record counts
+  scratch().write("ids.partial", whole);  // longer than any record says
   scratch().write("ids.sizes.partial", std::string(16, '\0'));
   return taken("ids", [&] {
     lm::TokenizeJob resumed(settings, tokenizer, pool);
@@ -229,7 +229,7 @@ bool takes_adapter(std::string_view text) {
   });
 }
 
-// All sequences of 48 tokens, which are below `ids`.
+// Reads all sequences of 48 tokens and checks that every token is less than `ids`.
 void read_all(lm::ConversationData data, std::int32_t ids) {
   constexpr std::size_t kLength = 48;
   std::vector<std::int32_t> tokens(kLength), targets(kLength), numbers(kLength);
@@ -251,7 +251,7 @@ bool takes_conversations(std::string_view text) {
   return taken("", [&] { read_all(lm::encoded_data({file}, format, 48, 1), 258); });
 }
 
-// What is kept of conversations: damage is met long before the checksum at the end tells of it.
+// Stored conversations: most damage is found before the checksum at the end is compared.
 bool takes_encoded(std::string_view bytes) {
   const auto file = scratch().write("kept.talk", bytes);
   return taken("", [&] {

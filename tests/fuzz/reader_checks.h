@@ -1,7 +1,7 @@
-// What a fuzzer, and the test that goes through its old findings, asks of the readers of files that others wrote: whatever the
-// bytes are, a reader takes them, or it refuses them with an Error that names the file and has the exit code 2 (what terrace
-// does not have) or 5 (damaged). Any other exception is a finding. What is taken must be what it says: it is read to its end,
-// and written again it is the same.
+// The checks that a fuzzer, and the test of its earlier findings, make with readers of foreign files. For any bytes, a reader
+// either accepts them or throws an Error that names the file, with exit code 2 (terrace does not support it) or 5 (damaged).
+// Any other exception is a finding. An accepted file must be valid: it is read to its end, and if it is written again, it is
+// the same.
 //
 // Threads: one at a time; the files are in a folder of the process.
 #pragma once
@@ -13,8 +13,8 @@
 namespace terrace::test {
 
 struct ReaderCheck {
-  std::string_view name;                   // and of the folder of its corpus
-  bool (*accepts)(std::string_view file);  // std::logic_error: a finding
+  std::string_view name;                   // also the name of its corpus folder
+  bool (*accepts)(std::string_view file);  // a std::logic_error is a finding
 };
 
 inline std::ostream& operator<<(std::ostream& out, const ReaderCheck& check) { return out << check.name; }

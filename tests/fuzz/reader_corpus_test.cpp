@@ -1,4 +1,4 @@
-// Where the fuzzers of the readers begin, and what they found once: through the same checks, in every build.
+// The seeds of the readers' fuzzers and their earlier findings pass the same checks in every build.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 class ReaderCorpus : public testing::TestWithParam<ReaderCheck> {};
 
-// The names say what is right: whole* is read, all the others are refused.
+// The names give the expected result: whole* is accepted, all others are refused.
 TEST_P(ReaderCorpus, OnlyWhatIsWholeIsRead) {
   std::size_t seeds = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(TERRACE_CORPUS) / GetParam().name)) {

@@ -1,9 +1,9 @@
-// libFuzzer's way into the readers of files; tests/fuzz.sh builds it and runs it once for each reader.
+// libFuzzer's entry point for the readers of files; tests/fuzz.sh builds it and runs it once for each reader.
 //
 //   reader --reader=NAME [libFuzzer's flags] FOLDERS…
 //
-// What is damaged is the tree of the file (json_mutator.h), so that nearly every input passes the parser; one change in eight
-// is of bytes.
+// The file is damaged as a tree (json_mutator.h), so that nearly every input passes the JSON parser; one change in eight is
+// made to bytes.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +43,7 @@ std::string json_damaged(const std::string& text, std::size_t most, Random& rand
   return out.size() <= most ? out : text;
 }
 
-// A file of weights: eight bytes of length, the header, the tensors. The length fits the new header in most files.
+// A weight file: eight bytes of length, the header, the tensors. Mostly the length is adapted to the new header.
 constexpr std::size_t kLengthBytes = 8;
 std::string header_of(const std::string& file) {
   std::uint64_t length = 0;
@@ -62,7 +62,7 @@ std::string safetensors_damaged(const std::string& file, std::size_t most, Rando
   return (out + file.substr(kLengthBytes + header.size())).substr(0, most);
 }
 
-// Objects in lines.
+// Damages one line of a file of JSON lines.
 std::string lines_damaged(const std::string& text, std::size_t most, Random& random, const std::string* other) {
   const auto at = text.empty() ? 0 : random() % text.size();
   const auto before = at == 0 ? std::string::npos : text.rfind('\n', at - 1);
@@ -75,7 +75,7 @@ std::string lines_damaged(const std::string& text, std::size_t most, Random& ran
   return out.size() <= most ? out : text;
 }
 
-// The header of llm.c, which no change of bytes finds: magic number, version, number of tokens.
+// Writes a valid llm.c header, which random changes of bytes would never find: magic number, version, number of tokens.
 std::string tokens_damaged(const std::string& text, std::size_t most, Random& random) {
   constexpr std::size_t kHeaderBytes = 1024;
   auto out = with_bytes_changed(text, most);
@@ -106,7 +106,7 @@ std::string_view text_in(const std::uint8_t* data, std::size_t size) { return {r
 using namespace terrace::test;
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  constexpr std::string_view kFlag = "--reader=";  // libFuzzer leaves alone what begins so
+  constexpr std::string_view kFlag = "--reader=";  // libFuzzer ignores flags that begin with --
   for (int i = 1; i < *argc; ++i)
     if (const std::string_view word = (*argv)[i]; word.starts_with(kFlag))
       for (const auto& check : kReaderChecks)
@@ -119,7 +119,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  reader->accepts(text_in(data, size));  // what it throws is a finding
+  reader->accepts(text_in(data, size));  // any exception is a finding
   return 0;
 }
 

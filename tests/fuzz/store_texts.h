@@ -1,5 +1,5 @@
-// What a fuzzer, and the test that goes through its old findings, asks of a store's index and record: whatever the bytes are,
-// nothing crashes, and what is accepted is what a store would have written.
+// The checks that a fuzzer, and the test of its earlier findings, make with a store's index and record: no bytes may cause a
+// crash, and an accepted text must be one that a store could have written.
 #pragma once
 
 #include <cstdint>
@@ -61,8 +61,8 @@ inline bool check_record(const std::string& text) {
   return true;
 }
 
-// The first byte says what the rest is: an index, a record, or the body of a record, which gets the checksum that a fuzzer
-// would never guess.
+// The first byte selects an index, a record, or the body of a record; the latter gets its checksum here, because a fuzzer would
+// never guess it.
 inline void check_store_text(std::span<const std::uint8_t> bytes) {
   if (bytes.empty()) return;
   const std::string text(bytes.begin() + 1, bytes.end());

@@ -1,4 +1,4 @@
-// Where the fuzzer of chat templates begins, and what it found once: through the same checks, in every build.
+// The seeds of the chat templates' fuzzer and its earlier findings pass the same checks in every build.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names say what is right: whole.* writes a text, all the others do not.
+// The names give the expected result: whole* writes a text, all others are refused.
 TEST(TemplateCorpus, EverySeedIsWrittenOrRefused) {
   std::size_t seeds = 0;
   for (const auto& entry : fs::directory_iterator(fs::path(TERRACE_CORPUS) / "template")) {

@@ -1,5 +1,5 @@
-// What a fuzzer, and the test that goes through its old findings, asks of the language of chat templates: whatever the bytes
-// are, a template ends with a text or with a Fault that says what to do. A fuzzer gives it fewer steps than usual.
+// The checks that a fuzzer, and the test of its earlier findings, make with chat templates: for any bytes, a template ends with
+// a text or with a Fault that says what to do. A fuzzer allows fewer steps than usual.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace terrace::test {
 
 inline constexpr std::uint64_t kFewSteps = 100'000;
 
-// Returns whether it wrote a text.
+// Returns true if it wrote a text.
 inline bool check_template_text(std::span<const std::uint8_t> bytes, std::uint64_t steps = kFewSteps) {
   using namespace lm::jinja;
   const std::string_view source(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -1,5 +1,5 @@
-# What every build asks of git: the commit of a checkout, that its files were changed, and nothing of a folder that is no checkout, also
-# inside of another one. A source that says the right thing already is not written again.
+# The build's version information: the commit of a checkout and whether its files were changed; nothing for a folder that is not
+# a checkout, even inside of one. A source that is up to date is not written again.
 file(REMOVE_RECURSE ${SCRATCH})
 set(checkout ${SCRATCH}/checkout)
 file(MAKE_DIRECTORY ${checkout}/unpacked)

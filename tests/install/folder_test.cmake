@@ -1,5 +1,5 @@
-# The folder that runs elsewhere: it can be moved, the program trains from it, everything that it loads but glibc is in it, and
-# nothing of CUDA's.
+# The portable folder: it can be moved, its program trains, and it contains every library that the program loads, except glibc
+# and CUDA's.
 cmake_minimum_required(VERSION 3.25)
 set(made ${SCRATCH}/made)
 set(folder ${SCRATCH}/moved)
@@ -30,9 +30,9 @@ foreach(file IN LISTS files)
   endif()
 endforeach()
 
-# What belongs to that machine: glibc and the compiler's libraries, CUDA's, and an MPI, whose own libraries it brings along.
+# Libraries of the target machine: glibc and the compiler's, CUDA's, and an MPI with its dependencies.
 set(others "^(linux-vdso|/lib64/ld-linux|lib(c|m|dl|rt|pthread|stdc\\+\\+|gcc_s)\\.so|libcu|libnv|libnccl)")
-# Modules come last: they are loaded into the program, which has loaded its own libraries from the folder by then.
+# Modules come last: the program loads them after its own libraries from the folder.
 file(GLOB programs ${folder}/bin/* ${folder}/tests/*)
 file(GLOB modules ${folder}/lib/terrace/terrace_cuda*.so)
 set(loaded)
@@ -55,7 +55,7 @@ foreach(file IN LISTS programs modules)
 endforeach()
 
 find_program(DPKG dpkg-query)
-if(DPKG)  # notices are Debian's
+if(DPKG)  # the license notices are from Debian's packages
   file(READ ${folder}/share/doc/terrace/copyright notices)
   foreach(library libnuma1 liburing2 common-licenses/LGPL-2.1 libcli11-dev)
     if(NOT notices MATCHES "\n=+\n[^\n]*${library}")

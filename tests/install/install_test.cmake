@@ -1,5 +1,5 @@
-# Installs the build into a scratch prefix, builds a project outside of this tree against it, and runs what it built. Where a
-# library that terrace links with is absent, find_package() says which; the project may go on without.
+# Installs the build under a scratch prefix, builds an external project against it, and runs the result. If a library that
+# terrace links is missing, find_package() names it; the project may continue without terrace.
 file(REMOVE_RECURSE ${SCRATCH})
 
 function(run)
@@ -46,7 +46,7 @@ foreach(page man/man1/terrace.1=man bash-completion/completions/terrace=completi
   endif()
 endforeach()
 
-# configure(NAME STATUS SAID OPTION…): the project, with the options, ends with the status and says that in its words.
+# configure(NAME STATUS SAID OPTION…): configuring the project with these options must end with STATUS and print SAID.
 function(configure name expected said)
   execute_process(COMMAND ${CMAKE_COMMAND} -E env ${ARGN} ${CMAKE_COMMAND} -S ${PROJECT}/optional -B ${SCRATCH}/${name} -G ${GENERATOR}
       -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix -DASKED=${name}

@@ -1,4 +1,4 @@
-# TERRACE_PROGRAM=OFF: the library is configured where nothing is that only the program needs, and the build has no program.
+# With TERRACE_PROGRAM=OFF, the library is configured without the dependencies of the program, and the build has no program.
 file(REMOVE_RECURSE ${SCRATCH})
 set(absent "")
 foreach(package CLI11 tomlplusplus GTest benchmark)

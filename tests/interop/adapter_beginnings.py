@@ -29,7 +29,7 @@ SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "n
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
 CHANGES_NOTHING = [True, False, "gaussian", "orthogonal", "eva", "mica"]
 CHANGES_THE_BASE = ["pissa", "pissa_niter_4", "olora", "corda", "lora_ga"]
-# An adapter that PEFT calls by another key, which terrace must refuse.
+# Adapters with another PEFT setting, which terrace must refuse.
 OTHERS = {"use_dora": {"use_dora": True}, "rank_pattern": {"rank_pattern": {"layers.0.self_attn.q_proj": 2}},
           "lora_bias": {"lora_bias": True}, "layers_to_transform": {"layers_to_transform": [0]}, "modules_to_save": {"modules_to_save": ["lm_head"]}}  # fmt: skip
 

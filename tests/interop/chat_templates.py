@@ -30,7 +30,7 @@ import family_templates
 import random_templates
 
 NOW = datetime.datetime.fromtimestamp(1_700_000_000)  # as in template_tool.cpp
-chat_template_utils.datetime = types.SimpleNamespace(now=lambda: NOW)  # of strftime_now
+chat_template_utils.datetime = types.SimpleNamespace(now=lambda: NOW)  # for strftime_now
 logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
@@ -66,7 +66,7 @@ def compare_random(program, folder, count, seed, show):
             what = ours["error"].split(": ", 1)[1].split("\n")[0]
             why[what] = why.get(what, 0) + 1
             continue
-        # Jinja computes a slice of a literal that has none, such as 1[1:], when it compiles, and then it is undefined.
+        # Jinja computes a slice of a literal that has no slices, such as 1[1:], at compile time, and the result is undefined.
         if "error" in ours and (isinstance(theirs, Exception) or "has no slices" in ours["error"]):
             seen["refused by both"] += 1
             continue
@@ -111,7 +111,7 @@ def trained_tokenizer(folder, special, prepends):
         made.decoder = tokenizers.decoders.ByteLevel()
         trainer = tokenizers.trainers.BpeTrainer(vocab_size=700, show_progress=False, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
     made.train_from_iterator(corpus, trainer)
-    if prepends:  # in such vocabularies bytes are pieces and no special tokens, and words are not cut apart
+    if prepends:  # in such vocabularies bytes are pieces, not special tokens, and words are not cut apart
         file = json.loads(made.to_str())
         file["added_tokens"] = file["added_tokens"][:1]
         file["pre_tokenizer"] = None
@@ -170,7 +170,7 @@ def compare_family(program, folder, name, family):
         for ids, mask in ours:
             text = theirs.decode(ids) if not family.get("prepends") else None
             learned += [theirs.decode([i for i, m in zip(ids, mask, strict=True) if m])]
-            # One of the beginnings of the conversation, as the library encodes it.
+            # The conversation up to one of its answers, as the library encodes it.
             whole = [theirs.apply_chat_template(conversation["messages"][: n + 1], return_dict=False, tokenize=True, **more)
                      for n, message in enumerate(conversation["messages"]) if n > 0 and message["role"] == "assistant"]  # fmt: skip
             if ids not in whole and ids != theirs.apply_chat_template(conversation["messages"], return_dict=False, tokenize=True, **more):

@@ -26,9 +26,9 @@ import reference_models as reference
 
 SEED = 20240229
 MICRO_BATCHES, BATCH = 3, 2
-SEQUENCES = MICRO_BATCHES * BATCH  # all of the training text: every step sees the same ones, in whatever order
-# Largest deviations allowed. fp64 shows that the formulas are the same; in fp32 either side rounds in its own way. The library
-# computes Llama's norms and rotary angles in fp32, whatever the dtype.
+SEQUENCES = MICRO_BATCHES * BATCH  # the whole training text: every step sees the same sequences, in some order
+# Largest allowed deviations. In fp64 they show that the formulas are the same; in fp32 each side rounds in its own way. The
+# library computes Llama's norms and rotary angles in fp32 with any dtype.
 LIMITS = {
     "fp32": {"loss": 4e-6, "norm": 2e-6, "gradient": 1e-6, "weight": 2e-6, "library, first": 4e-6, "library, last": 4e-6},
     "fp64": {"loss": 1e-13, "norm": 1e-13, "gradient": 1e-10, "weight": 1e-13, "library, first": 1e-6, "library, last": 1e-6},
@@ -107,7 +107,7 @@ def compare(program, folder, family, untied, dtype, skips):
     weights = reference.random_weights(sizes, SEED, DTYPES[dtype])
     deviations = {}
 
-    # One step w − lr · g / (|g| + eps) with lr = eps, both enormous, is w − g: the weights tell the gradient.
+    # With lr = eps, both enormous, one step w − lr · g / (|g| + eps) is w − g: the weights reveal the gradient.
     enormous = 1e9
     steps, last = terrace(program, folder, sizes, dtype, weights, text,
                           {"steps": 1, "lr": enormous, "min-lr": enormous, "eps": enormous, "beta1": 0, "weight-decay": 0,
@@ -117,7 +117,7 @@ def compare(program, folder, family, untied, dtype, skips):
     assert max(g.abs().max().item() for g in expected.values()) > 1e-2, "gradients large enough to compare"
 
     count, rate, decay, clip = 5, 1e-3, 0.1, 0.5
-    # Where a gradient is 0 but for rounding (a key's bias), AdamW makes a step of any size of it: not below eps.
+    # If a gradient is 0 except for rounding (a key's bias), AdamW may make a step of any size; with this eps it does not.
     eps = 1e-5
     steps, last = terrace(program, folder, sizes, dtype, weights, text,
                           {"steps": count, "lr": rate, "min-lr": rate, "eps": eps, "weight-decay": decay,

@@ -220,7 +220,7 @@ def compare_ids(compared, files, texts):
         for kind, text in texts.items():
             if kind == "every code point" and name not in PATTERNS:
                 continue
-            if name == "byte fallback":  # a text is one word, for which the library needs minutes
+            if name == "byte fallback":  # the whole text is one word, for which the library needs minutes
                 text = text[:1000000]
             how = ["template"] if name == "template" else []
             theirs = library.encode(text, add_special_tokens=bool(how))
@@ -300,7 +300,7 @@ def main():
         files[name] = given.folder / f"{name.replace(' ', '-')}.json"
         files[name].write_text(json.dumps(content, ensure_ascii=False))
     compared = Compared(given.tool, given.folder)
-    # An e with an acute accent and a second one is what the added token of that spelling looks like after normalisation.
+    # An e with two acute accents: after normalisation it looks like the added token with that spelling.
     mixed = "".join(documents) + " theX theXa <left> <right> \n x <both|| a <both| b e\u0301\u0301 \ue000 \u212b \u1100\u1161\u11a8"
     cases = {"mixed text": mixed, "every code point": every_code_point(), "one letter": "a" * 1000000, "spaces": "x" + " " * 100000}
     parts = {"training": lambda: compare_trainers(compared, documents), "ids": lambda: compare_ids(compared, files, cases),

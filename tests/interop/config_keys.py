@@ -27,9 +27,9 @@ except ImportError as absent:
     print(f"skipped: python3 has no module {absent.name}; pip install torch transformers runs this test")
     sys.exit(SKIPPED)
 
-LENGTHS, NEAR = (16, 64), 7  # positions of a forward; the window that stands in for any
-PAIRS = (1, 4, 7)  # of a head's eight, whose frequencies are facts
-ABSENT = "absent"  # a key that the case takes out
+LENGTHS, NEAR = (16, 64), 7  # positions of a forward; the window used for any window size
+PAIRS = (1, 4, 7)  # three of a head's eight pairs, whose frequencies are compared
+ABSENT = "absent"  # this case removes the key
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 32, "num_key_value_heads": 2,
          "max_position_embeddings": 48, "vocab_size": 256, "rms_norm_eps": 1e-4, "head_dim": 16, "pad_token_id": None}  # fmt: skip
@@ -56,7 +56,7 @@ BASES = {
 
 TRUTHS = (ABSENT, None, True, False, 1, "true")
 ACTIVATIONS = (ABSENT, "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "relu")
-# The values of each key; a family has those that its class knows, and those that files of the family have.
+# The tested values of each key. A family is tested with the keys that its class knows and those that its files have.
 KEYS = {
     "rms_norm_eps": (ABSENT, 1e-3),
     "num_key_value_heads": (ABSENT, None, 4, 1),
@@ -92,10 +92,10 @@ KEYS = {
     "reorder_and_upcast_attn": (ABSENT, False, True),
     "add_cross_attention": (ABSENT, False),
 }
-# Keys that a family's class does not know, and its files may have.
+# Keys that a family's class does not know but its files may have.
 FURTHER = {"gemma2": ["hidden_act"], "gemma3_text": ["hidden_act", "sliding_window_pattern"], "mistral": ["attention_bias"],
            "mixtral": ["attention_bias"], "phi3": ["attention_bias"], "qwen2": ["attention_bias"], "qwen3_moe": ["num_local_experts"]}  # fmt: skip
-# Whose classes have rules of their own for angles, and one of the others; the rest have a part of these cases.
+# Families whose classes have their own rules for angles, and one other family; the rest get a part of these cases.
 ROTARY, PART = ("gemma3_text", "llama", "phi3"), 4
 
 
@@ -300,7 +300,7 @@ def made():
             try:
                 facts = facts_of(config, folder)
                 facts = {key: facts.get(key) for key in {**base["facts"], **facts} if base["facts"].get(key) != facts.get(key)}
-            except Exception:  # whatever its kind: the library has no such model
+            except Exception:  # of any kind: the library does not have this model
                 facts = None
             found["cases"].append([family, told, facts])
     return found
@@ -313,7 +313,7 @@ def text_of(table):
 
 
 def main():
-    torch.set_num_threads(1)  # of models so small, more of them are slower
+    torch.set_num_threads(1)  # for such small models, more threads are slower
     transformers.logging.set_verbosity(transformers.logging.CRITICAL)
     file = pathlib.Path(sys.argv[1])
     if sys.argv[2:] == ["--write"]:

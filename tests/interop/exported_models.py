@@ -115,7 +115,7 @@ def compare(program, folder, family, words):
         inputs, targets = tokens[: BATCH * SEQ].view(BATCH, SEQ), tokens[1 : BATCH * SEQ + 1].view(BATCH, SEQ)
         with torch.no_grad():
             theirs = torch.nn.functional.cross_entropy(model(inputs).logits.flatten(0, 1).double(), targets.flatten()).item()
-    except Exception as error:  # whatever its kind
+    except Exception as error:  # of any kind
         return f"the library cannot load it: {type(error).__name__} {error}"
     mine = losses(folder, "look")[0]
     return abs(mine - theirs) / theirs
@@ -123,7 +123,7 @@ def compare(program, folder, family, words):
 
 def main():
     program, folder = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
-    only = sys.argv[3:]  # families
+    only = sys.argv[3:]  # only these families
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")

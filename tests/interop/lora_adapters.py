@@ -26,7 +26,7 @@ except ImportError as absent:
 
 transformers.utils.logging.disable_progress_bar()
 SEQ, BATCH, STEPS, RATE, EPS = 32, 4, 10, 1e-3, 1e-3
-LONG = 1e4  # the learning rate of a step that leaves gradients
+LONG = 1e4  # the learning rate of a step that reveals gradients
 LIMITS = {"loss": 2e-5, "gradients": 2e-5, "ten losses": 1e-4, "same adapter": 2e-5, "trained adapter": 1e-4, "merged": 1e-4}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
@@ -34,7 +34,7 @@ QKV = ["q_proj", "k_proj", "v_proj"]
 ALL = [*QKV, "o_proj", "gate_proj", "up_proj", "down_proj"]
 MIXTRAL = lambda: transformers.MixtralConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
 OF_EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
-# A model's configuration, terrace's targets, and the same modules, and parameters of experts, as PEFT names them; terrace's ranks.
+# A model's configuration, terrace's targets, PEFT's names of the same modules and of experts' parameters, and terrace's ranks.
 FAMILIES = {
     "llama": (lambda: transformers.LlamaConfig(**SIZES), "q,v", ["q_proj", "v_proj"]),
     "llama, all": (lambda: transformers.LlamaConfig(**SIZES, tie_word_embeddings=True), "all", ALL),
@@ -130,7 +130,7 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None,
     random_weights(model, 7)
     model.tie_weights()
     model.save_pretrained(folder / "model")
-    by_root = "rsLoRA" in name  # which divides alpha by the root of the rank
+    by_root = "rsLoRA" in name  # rsLoRA divides alpha by the square root of the rank
     settings = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, use_rslora=by_root, target_modules=modules, target_parameters=parameters, task_type="CAUSAL_LM", fan_in_fan_out=name.startswith("gpt2"))
     adapted = peft.get_peft_model(base(folder), settings)
     random_weights(torch.nn.ParameterDict({n.replace(".", "_"): p for n, p in adapters_of(adapted).items()}), 11)
@@ -175,7 +175,7 @@ def compare(program, folder, name, make, targets_here, modules, parameters=None,
 
 def main():
     program, folder = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
-    only = sys.argv[3:]  # families
+    only = sys.argv[3:]  # only these families
     print(f"transformers {transformers.__version__}, torch {torch.__version__}, peft {peft.__version__}")
     wrong = [text for name, what in FAMILIES.items() if not only or name.split(",")[0] in only for text in compare(program, folder / "model", name, *what)]
     if wrong:

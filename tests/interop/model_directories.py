@@ -23,7 +23,7 @@ except ImportError as absent:
     sys.exit(SKIPPED)
 
 SEQ, BATCH, STEPS, RATE, EPS = 32, 4, 10, 1e-3, 1e-3
-LONG = 1e4  # the learning rate of a step that leaves gradients
+LONG = 1e4  # the learning rate of a step that reveals gradients
 LIMITS = {"loss": 2e-5, "gradients": 2e-5, "ten losses": 1e-4, "logits": 2e-5, "exported logits": 2e-5}
 SIZES = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
          "max_position_embeddings": 128, "vocab_size": 256}  # fmt: skip
@@ -218,7 +218,7 @@ def compare(program, folder, name, config):
 
 def main():
     program, folder = pathlib.Path(sys.argv[1]).absolute(), pathlib.Path(sys.argv[2]).absolute()
-    only = sys.argv[3:]  # families
+    only = sys.argv[3:]  # only these families
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     wrong = [text for name, make in FAMILIES.items() if not only or name.split(",")[0] in only for text in compare(program, folder / "model", name, make())]
     if wrong:

@@ -107,7 +107,7 @@ def with_skip(sizes, w, x, results, i, block):
 
 
 def logits(sizes, w, tokens):
-    results = []  # of blocks
+    results = []  # results of the blocks
     h, g, eps = sizes.heads, sizes.kv_heads, sizes.norm_eps
     if sizes.family == "gpt2":
         linear = lambda x, name: x @ w[name + ".weight"] + w[name + ".bias"]

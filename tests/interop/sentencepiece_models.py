@@ -18,7 +18,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 SKIPPED, VOCABULARY = 77, 6000
 try:
-    import google.protobuf  # with which transformers reads a tokenizer.model
+    import google.protobuf  # transformers needs it to read a tokenizer.model
     import sentencepiece
     import tokenizers
     import transformers
@@ -29,7 +29,7 @@ except ImportError as absent:
     sys.exit(SKIPPED)
 
 KINDS = {
-    # As the models of Llama 2 and Mistral, as those of Gemma, and two of the library's own usual form.
+    # Settings like the models of Llama 2 and Mistral, like Gemma's, and two with the library's defaults.
     "bpe": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False),
     "bpe without prefix": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", add_dummy_prefix=False,
                                remove_extra_whitespaces=False, split_digits=True, allow_whitespace_only_pieces=True),
@@ -91,7 +91,7 @@ def compare_library(compared, files, texts):
             theirs, ours = library.encode(text), compared.ids(file, text, "ordinary")
             # Of unigrams with equal scores, versions of the library choose different ones.
             compared.expect(f"{name}, {kind}, sentencepiece", ours, theirs, lambda: "unigram" in name and as_probable(library, ours, theirs))
-            if library.unk_id() not in theirs:  # which the library decodes as " ⁇ "
+            if library.unk_id() not in theirs:  # the library decodes it as " ⁇ "
                 compared.expect(f"{name}, {kind}, decoded", compared.decoded(file, theirs), library.decode(theirs))
 
 
@@ -126,14 +126,14 @@ def compare_directories(compared, folder, files, texts):
         place = directory(folder, name, files[model], config)
         library = kind.from_pretrained(place)
         library.save_pretrained(place / "saved")
-        # The same rules as older versions of transformers have them in a tokenizer.json.
+        # The same rules as a tokenizer.json of older versions of transformers.
         written = {"tokenizer.model": place / "tokenizer.model", "tokenizer.json": place / "saved" / "tokenizer.json"}
         for text_name, text in {**texts, "special": SPECIAL.replace("<s>", config["bos_token"]).replace("</s>", config["eos_token"])}.items():
             theirs = library.encode(text, add_special_tokens=False)
             with_marks = library.encode(text)
             for file, path in written.items():
                 if text.startswith(" ") and file == "tokenizer.model" and name != "gemma":
-                    continue  # sentencepiece sets a space before it, and transformers 5 does not
+                    continue  # sentencepiece adds a space before it, and transformers 5 does not
                 compared.expect(f"{name}, {text_name}, {file}", compared.ids(path, text), theirs)
                 compared.expect(f"{name}, {text_name}, {file} with its template", compared.ids(path, text, "template"), with_marks)
                 expected = library.decode(theirs, skip_special_tokens=False, clean_up_tokenization_spaces=False)

@@ -1,11 +1,11 @@
-// What chat_templates.py runs: writes and encodes conversations without the command line of `terrace`.
+// Used by chat_templates.py: writes and encodes conversations without the command line of `terrace`.
 //
-//   template_tool write CASES OUT       a line of CASES is {"template", "messages", "variables", "add_generation_prompt"}; a
-//   line of
-//                                       OUT is {"text", "generated": [[begin, end], …] in bytes}, or {"error"}
+//   template_tool write CASES OUT
+//                                       a line of CASES is {"template", "messages", "variables", "add_generation_prompt"};
+//                                       a line of OUT is {"text", "generated": [[begin, end], …] in bytes}, or {"error"}
 //   template_tool encode FOLDER CONVERSATIONS OUT
-//                                       FOLDER has a tokenizer.json and what stands beside it; a line of OUT is [[ids,
-//                                       learned], …] of a conversation's documents, or {"error"}
+//                                       FOLDER has a tokenizer.json and the files beside it; a line of OUT has the documents
+//                                       of one conversation, [[ids, learned], …], or {"error"}
 //   template_tool prompt FOLDER CONVERSATIONS OUT
 //                                       the ids before the next answer
 #include <cstdio>

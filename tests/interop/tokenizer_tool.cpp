@@ -1,4 +1,4 @@
-// What compare_with_tokenizers.py runs: encodes, decodes and times without the command line of `terrace`.
+// Used by compare_with_tokenizers.py: encodes, decodes and times without the command line of `terrace`.
 //
 //   tokenizer_tool ids TOKENIZER TEXT OUT [ordinary|template]   ids of the whole text, four bytes each
 //   tokenizer_tool text TOKENIZER IDS OUT                       the text of ids

@@ -71,7 +71,7 @@ class Directories:
             every = {key: self.chance(0.3) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")}
             file["added_tokens"].append({"id": size + i if known is None else known, "content": content, **every})
         ids = iter(range(size, size + 99))
-        for token in file["added_tokens"]:  # those of the vocabulary leave no gap
+        for token in file["added_tokens"]:  # tokens in the vocabulary leave no gap
             if token["content"] not in file["model"]["vocab"]:
                 token["id"] = next(ids)
         file["added_tokens"].sort(key=lambda token: token["id"])
@@ -87,7 +87,7 @@ class Directories:
             listed = self.random.sample(WORDS, self.random.randrange(5))
             config["added_tokens_decoder"] = {str(self.random.randrange(500)): {"content": content, **self.flags()} for content in listed}
             for token in file["added_tokens"]:
-                if self.chance(0.5):  # each content stands once
+                if self.chance(0.5):  # each content occurs once
                     config["added_tokens_decoder"] = {key: one for key, one in config["added_tokens_decoder"].items() if one["content"] != token["content"]}
                     config["added_tokens_decoder"][str(token["id"])] = {key: value for key, value in token.items() if key != "id"}
         if self.chance(0.8):

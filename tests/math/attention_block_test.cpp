@@ -1,5 +1,5 @@
-// A part of attention: blocks of queries and keys, merged, are the whole attention, and their gradients add up to its gradient;
-// windows, and queries that see no key.
+// Blocks of attention: merged blocks of queries and keys equal the whole attention, and their gradients add up to its gradient;
+// also with windows, and with queries that see no key.
 #include "math_fixture.h"
 
 namespace terrace::test {
@@ -14,7 +14,7 @@ constexpr ScoreRule kCapped{.scale = 0.7, .cap = 1.25};
 class AttentionBlockTest : public MathTest {
  protected:
   static std::int64_t row(const Whole& s) { return (s.heads + 2 * s.kv_heads) * s.head_dim; }
-  // Of queries and keys of a sequence, each from its first position on.
+  // A block of consecutive queries and consecutive keys of each sequence.
   static AttentionBlock block(const Whole& s, std::int64_t query, std::int64_t queries, std::int64_t key, std::int64_t keys) {
     return {s.batch,     s.heads,  s.kv_heads, s.head_dim, {query, queries, s.seq}, {key, keys, s.seq},
             query - key, s.window, s.scores};
@@ -29,7 +29,7 @@ class AttentionBlockTest : public MathTest {
   }
 };
 
-// A position sees itself and those before it, of which a window leaves the last ones. By the definition, in fp64.
+// Attention by its definition in fp64: a position sees itself and all earlier positions, or with a window only the last ones.
 void oracle(const Whole& s, const Tensor& qkv, const Tensor& dout, std::vector<double>& out, std::vector<double>& lse,
             std::vector<double>& dqkv) {
   const auto d = s.head_dim, row = (s.heads + 2 * s.kv_heads) * d;
@@ -98,7 +98,7 @@ TEST_F(AttentionBlockTest, AllPositionsAtOnceEqualTheOracleWithAndWithoutAWindow
     }
 }
 
-// In any order, with keys and values apart, and with sums in their own dtype.
+// In any order, with keys and values in a separate tensor, and with sums in their own dtype.
 TEST_F(AttentionBlockTest, BlocksAreTheWhole) {
   for (const auto dtype : kDtypes)
     for (const std::int64_t window : {0, 1, 5, 40}) {
@@ -120,7 +120,7 @@ TEST_F(AttentionBlockTest, BlocksAreTheWhole) {
       std::vector<AttentionBlock> blocks;
       for (const std::int64_t q : {3, 0, 2, 1})
         for (const std::int64_t k : {1, 0, 3, 2}) blocks.push_back(block(s, q * each, each, k * each, each));
-      for (std::size_t i = 0; i < blocks.size(); ++i)  // also of later keys, which no query sees
+      for (std::size_t i = 0; i < blocks.size(); ++i)  // includes blocks of later keys, which no query sees
         math.attention_block(stream, blocks[i], sum, of_rows, qkv, kv, i % 4 == 0 ? Accumulate::no : Accumulate::yes);
       math.convert(stream, rounded, sum);
       for (const auto& b : blocks)

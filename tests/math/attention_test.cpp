@@ -112,7 +112,7 @@ TEST_F(AttentionTest, NarrowGradientsEqualWideOnes) {
   }
 }
 
-// The last position of a sequence, decoded from caches, is that position of the whole attention.
+// Decoding the last position of a sequence from caches gives the same result as the whole attention.
 TEST_F(AttentionTest, DecodingEqualsTheLastPosition) {
   for (const auto dtype : kDtypes) {
     for (const std::int64_t length : {1, 17, 100}) {
@@ -130,7 +130,7 @@ TEST_F(AttentionTest, DecodingEqualsTheLastPosition) {
           }
         }
       }
-      // q alone, a row that holds keys and values too, and the last row of several.
+      // q alone, a row that also holds keys and values, and the last of several rows.
       for (const auto& [rows, columns] :
            {std::pair{std::int64_t{1}, out.size()}, {std::int64_t{1}, row}, {std::int64_t{3}, row}}) {
         SCOPED_TRACE("q of " + std::to_string(rows) + " rows of " + std::to_string(columns));

@@ -1,10 +1,10 @@
-// Every operation gives the same bits for every number of threads, and wherever its operands lie.
+// Every operation gives the same bits for any number of threads and any alignment of its operands.
 #include "math_fixture.h"
 
 namespace terrace::test {
 namespace {
 
-// Outputs of operations, as bytes, on a pool of `threads` with operands `shift` elements off their alignment.
+// Outputs of operations as bytes, computed on a pool of `threads` threads with operands `shift` elements off their alignment.
 struct Outputs {
   Outputs(int threads, std::size_t shift_elements, std::uint64_t seed, DType dtype, void (*compute)(Outputs&, DType))
       : machine(threads), shift(shift_elements), generator(seed) {
@@ -142,7 +142,8 @@ TEST_P(BitsTest, DependOnNeitherThreadsNorAddresses) {
   }
 }
 
-// A library's also on how operands are aligned: one element off and three are the same alignment.
+// If a library computes products, their bits also depend on alignment; operands one element off and three elements off count as
+// equally aligned.
 class ProductBitsTest : public BitsTest {};
 
 TEST_P(ProductBitsTest, DependOnNeitherThreadsNorAddresses) {

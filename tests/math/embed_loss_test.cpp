@@ -1,10 +1,10 @@
-// Embeddings and the loss against oracles.
+// Embeddings and the loss, compared with oracles.
 #include "math_fixture.h"
 
 namespace terrace::test {
 namespace {
 
-// Where the parts of a vocabulary begin, and its end: parts as equal as they can be.
+// The first indexes of the parts of a vocabulary, and its end; the parts are as equal as possible.
 std::vector<std::int64_t> cuts(std::int64_t vocabulary, std::int64_t parts) {
   std::vector<std::int64_t> at;
   for (std::int64_t k = 0; k <= parts; ++k) at.push_back(k * vocabulary / parts);
@@ -37,7 +37,7 @@ class LossTest : public MathTest {
     }
   };
 
-  // What K ranks compute, each of its columns: the sum of their losses, and their gradients side by side.
+  // The results of K ranks, each with its columns: the sum of their losses, and their gradients side by side.
   struct Together {
     Tensor loss, dlogits, lse;
   };
@@ -96,7 +96,7 @@ TEST_F(EmbedTest, GradientSumsUsesInAscendingOrder) {
   for (const auto dtype : kDtypes) {
     const std::int64_t n = 300, seq = 50, c = 33, vocabulary = 2100, rows = 64;
     auto tokens = random(DType::i32, {n}, 0, vocabulary);
-    for (std::int64_t i = 0; i < n; i += 3) tokens.set(i, 1024);  // many uses of one token
+    for (std::int64_t i = 0; i < n; i += 3) tokens.set(i, 1024);  // one token occurs often
     const auto dy = random(dtype, {n, c});
     const DType wide = accumulator(dtype);
     Tensor dtable(wide, {vocabulary, c}), dpositions(wide, {rows, c});
@@ -162,7 +162,7 @@ TEST_F(EmbedTest, IdsBecomePositionsInAPart) {
   }
 }
 
-// Each token's row comes from one part and is zeros from the others; gradients of parts are rows of the whole gradient.
+// Each token's row comes from one part, the others give zeros; the gradients of the parts are rows of the whole gradient.
 TEST_F(EmbedTest, PartsOfTheTableMakeTheWhole) {
   for (const auto dtype : kDtypes) {
     const std::int64_t n = 60, seq = 20, c = 33, vocabulary = 41;
@@ -233,7 +233,7 @@ TEST_F(LossTest, EqualsTheOracleAndItsGradient) {
   }
 }
 
-// Padded rows give the bits of rows side by side, also in place, and nothing is read or written behind them.
+// Rows with gaps give the same bits as rows without gaps, also in place, and the gaps are neither read nor written.
 TEST_F(LossTest, GapsBehindRowsChangeNoBit) {
   const std::int64_t r = 5, v = 1037, stride = 1088;
   for (const auto dtype : kDtypes) {
@@ -248,7 +248,7 @@ TEST_F(LossTest, GapsBehindRowsChangeNoBit) {
     math.cross_entropy_part(stream, part_loss, part_dlogits, logits, targets, lse, 0.125);
     machine.sync();
     const auto padded = [&](const Tensor& dense) {
-      Tensor rows(dtype, {r, stride});  // NaN behind the rows
+      Tensor rows(dtype, {r, stride});  // NaN after each row
       for (std::int64_t i = 0; i < dense.size(); ++i) rows.set(i / v * stride + i % v, dense.get(i));
       return rows;
     };
@@ -316,7 +316,7 @@ TEST_F(LossTest, PartsOfTheColumnsMakeTheWhole) {
         Tensor loss(DType::fp64, {r}), dlogits(dtype, shape);
         math.cross_entropy(stream, loss, dlogits, logits, targets, scale);
         machine.sync();
-        // Each part's log-sum-exp is rounded, then the whole one; the probabilities have the sum of these errors.
+        // Each part's log-sum-exp is rounded, then the combined one; the error of the probabilities is the sum of both.
         const double rounding = most * (dtype == DType::fp64 ? 1e-15 : 3e-7);
         for (const auto parts : kParts) {
           SCOPED_TRACE(std::string(name_of(dtype)) + ", " + std::to_string(v) + " columns in " + std::to_string(parts) +
@@ -353,7 +353,7 @@ TEST_F(LossTest, OnePartIsMergedToItself) {
   }
 }
 
-// A part that is masked whole has no share of the sum; a logit that is not a number, or overflowed, is not hidden.
+// A part that is masked completely adds nothing to the sum; a logit that is NaN or infinite is not hidden.
 TEST_F(LossTest, PartsOfNonFiniteLogits) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const auto dtype : kDtypes) {

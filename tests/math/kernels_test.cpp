@@ -1,4 +1,4 @@
-// The kernel tables of all instruction sets this processor runs give the same bits for fp32, bf16 and fp16.
+// The kernel tables of all instruction sets of this processor give the same bits for fp32, bf16 and fp16.
 #include <terrace/core/cpu/kernels.h>
 
 #include "math_fixture.h"

@@ -1,4 +1,4 @@
-// What the math tests share: a device, tensors that own their bytes, seeds, oracles' comparison, central differences.
+// Shared by the math tests: a device, tensors that own their bytes, seeds, comparison with oracles, central differences.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,15 +26,15 @@ namespace terrace::test {
 class Tensor {
  public:
   Tensor() = default;
-  // `shift` elements in front move the first one off its alignment.
+  // `shift` elements before the first one move it off its alignment.
   Tensor(DType dtype, Shape shape, std::size_t shift = 0) : dtype_(dtype), shape_(shape), shift_(shift * size_of(dtype)) {
     bytes_ = MirroredBytes(bytes() + shift_);
     poison();
   }
-  // As operations find it.
+  // For operations on the device.
   [[nodiscard]] TensorView view() const { return {shifted(bytes_.on_device()), dtype_, shape_}; }
   operator TensorView() const { return view(); }
-  // As the test finds it.
+  // For the test on the host.
   [[nodiscard]] const std::byte* data() const { return shifted(bytes_.read()); }
   [[nodiscard]] std::byte* data() { return shifted(bytes_.write()); }
   [[nodiscard]] std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype_); }
@@ -89,7 +89,7 @@ class Tensor {
 };
 
 inline DType accumulator(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
-// What one rounding of the result and an fp32 sum may cost, relative to the largest value.
+// The allowed error of one rounding of the result and an fp32 sum, relative to the largest value.
 inline double tolerance(DType dtype) {
   switch (dtype) {
     case DType::fp64: return 1e-12;
@@ -101,7 +101,7 @@ inline double tolerance(DType dtype) {
 
 inline void expect_near(const Tensor& got, const std::vector<double>& want, double relative, const char* what) {
   ASSERT_EQ(static_cast<std::size_t>(got.size()), want.size()) << what;
-  double largest = 1e-2;  // a lone vanishing value has no scale of its own: what made it up was of order 1
+  double largest = 1e-2;  // at least this, because a single tiny value is a sum of terms of order 1
   for (const double w : want) largest = std::max(largest, std::abs(w));
   for (std::size_t i = 0; i < want.size(); ++i) {
     const double value = got.get(static_cast<std::int64_t>(i));
@@ -110,7 +110,7 @@ inline void expect_near(const Tensor& got, const std::vector<double>& want, doub
   }
 }
 
-// A device of its own for each number of threads.
+// A separate device for each number of threads.
 struct Machine {
   explicit Machine(int threads = 2)
       : pool(threads), device(make_test_device(pool)), stream(device->make_stream("test")), math(device->math()) {}
@@ -139,7 +139,7 @@ class MathTest : public testing::Test {
     return t;
   }
 
-  // d(loss)/d(input) by central differences against `gradient`, every element.
+  // Compares `gradient` with central differences of the loss for every element of `input`.
   void expect_gradient(Tensor& input, const Tensor& gradient, const std::function<double()>& loss, const char* what) {
     std::vector<double> want;
     for (std::int64_t i = 0; i < input.size(); ++i) {

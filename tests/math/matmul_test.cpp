@@ -1,4 +1,5 @@
-// Products against a naive fp64 oracle: every transposition, odd sizes, several tiles, bias, adding to what is there.
+// Products compared with a naive fp64 oracle: every transposition, odd sizes, several tiles, bias, and adding to existing
+// values.
 #include <array>
 
 #include "math_fixture.h"
@@ -51,7 +52,8 @@ class MatmulTest : public MathTest {
     machine.sync();
     return c;
   }
-  // By a library: the result's rounding, that of what the bias is added to, and `slack` of the sums.
+  // For a library's product: allows the rounding of the result, the rounding of the sum to which the bias is added, and
+  // `slack`.
   template <class Terms>
   void expect_sums(const Tensor& got, const Terms& terms, double slack) {
     const auto rounding = [&](double x) {
@@ -89,9 +91,9 @@ TEST_F(MatmulTest, EqualsTheOracle) {
   }
 }
 
-// (c + product) + bias, in the dtype of sums and rounded once. Where shapes alone decide how a product is summed, that is a
-// question of bits. A library may sum it otherwise when it adds, and may round c + product before it adds the bias: then these
-// rounding errors are what it may differ by.
+// (c + product) + bias, in the dtype of sums, rounded once. If the order of summation depends only on the shapes, the bits must
+// agree. A library may sum in another order when it adds to c, and may round c + product before it adds the bias; only these
+// rounding errors are allowed.
 TEST_F(MatmulTest, AddsTheProductAndThenTheBias) {
   const Sizes s{261, 389, 129};
   for (const auto dtype : kDtypes) {
@@ -125,7 +127,7 @@ TEST_F(MatmulTest, AddsTheProductAndThenTheBias) {
   }
 }
 
-// Rows with a gap behind each: nothing is read from the gaps or written there, and the product is that of rows side by side.
+// Rows with a gap after each: the gaps are neither read nor written, and the product is the same as for rows without gaps.
 TEST_F(MatmulTest, GapsBehindRowsChangeNothing) {
   const Sizes s{37, 257, 101};
   constexpr std::int64_t kGap = 7;

@@ -1,4 +1,4 @@
-// Layer and RMS normalisation against fp64 oracles and central differences.
+// Layer and RMS normalisation compared with fp64 oracles and central differences.
 #include "math_fixture.h"
 
 namespace terrace::test {
@@ -67,7 +67,7 @@ TEST_F(NormTest, GradientsEqualCentralDifferences) {
   }
 }
 
-// A weight w with the offset 1 is a weight 1 + w; its gradients are those of the sum.
+// With the offset 1, a weight w acts like a weight 1 + w and has the same gradient.
 TEST_F(NormTest, AnOffsetIsAddedToTheWeights) {
   for (const auto dtype : kDtypes) {
     for (const bool rms : {false, true}) {
@@ -88,7 +88,7 @@ TEST_F(NormTest, AnOffsetIsAddedToTheWeights) {
   }
 }
 
-// Rows in parts, of which each adds its share to the means of whole rows: results and gradients of x are those of whole rows.
+// Rows split into parts that each add their share to the means: results and gradients of x equal those of whole rows.
 TEST_F(NormTest, PartsOfRowsEqualWholeRows) {
   for (const auto dtype : kDtypes)
     for (const double offset : {0.0, 1.0}) {
@@ -131,7 +131,7 @@ TEST_F(NormTest, PartsOfRowsEqualWholeRows) {
     }
 }
 
-// The narrow gradients against the fp64 ones of the same values.
+// Narrow gradients compared with fp64 gradients of the same values.
 TEST_F(NormTest, NarrowGradientsEqualWideOnes) {
   for (const auto dtype : {DType::fp32, DType::bf16, DType::fp16}) {
     for (const bool rms : {false, true}) {

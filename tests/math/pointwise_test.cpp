@@ -1,4 +1,4 @@
-// Activations, additions, conversions and sums against fp64 oracles and central differences.
+// Activations, additions, conversions and sums compared with fp64 oracles and central differences.
 #include <tuple>
 
 #include "math_fixture.h"
@@ -41,7 +41,7 @@ TEST_F(PointwiseTest, ActivationsEqualTheOracle) {
   }
 }
 
-// Where the result is not vanishing, fp32 stays within a few units in the last place.
+// Where the result is not close to zero, the error in fp32 is a few units in the last place.
 TEST_F(PointwiseTest, ActivationsAreAccurateElementByElement) {
   const std::int64_t n = 20000;
   const auto x = random(DType::fp32, {1, n}, -6, 20);
@@ -53,7 +53,7 @@ TEST_F(PointwiseTest, ActivationsAreAccurateElementByElement) {
   for (std::int64_t i = 0; i < n; ++i) {
     const double v = x.get(i), e = std::exp(-2 * std::sqrt(2 / M_PI) * (v + 0.044715 * v * v * v));
     const double ulp = std::numeric_limits<float>::epsilon();
-    // The exponential's argument is rounded to fp32 first, which costs as many units as it is large.
+    // The exponential's argument is first rounded to fp32; the error in units is proportional to the size of the argument.
     const double argument = std::abs(std::log(e)) * ulp * 2;
     ASSERT_NEAR(y.get(i) / (v / (1 + e)), 1, 4 * ulp + argument) << "gelu of " << v;
     ASSERT_NEAR(z.get(i) / silu(v), 1, 4 * ulp) << "silu of " << v;
@@ -191,7 +191,7 @@ TEST_F(PointwiseTest, SoftCapsEqualTheOracle) {
   EXPECT_THROW(math.soft_cap(stream, y, fewer, 1), std::logic_error);
 }
 
-// Near 0, where a quotient of exponentials would cancel, and where the tangent is all but 1.
+// Near 0, where a quotient of exponentials would cancel, and where tanh is almost 1.
 TEST_F(PointwiseTest, SoftCapsAreAccurateElementByElement) {
   const std::int64_t n = 20000;
   auto x = random(DType::fp32, {n}, -12, 12);
@@ -253,7 +253,7 @@ TEST_F(PointwiseTest, ConversionsRoundOnce) {
   for (int i = 0; i < 17; ++i) EXPECT_TRUE(std::isnan(narrow.get(i)));
 }
 
-// What lies beside the columns stays as it is.
+// Other columns stay unchanged.
 TEST_F(PointwiseTest, ColumnsAreCopiedOrAddedWhereTheyBelong) {
   const std::int64_t rows = 37, y_columns = 29, x_columns = 41;
   for (const auto dtype : kDtypes)
@@ -310,7 +310,7 @@ TEST_F(PointwiseTest, SumsEqualTheOracle) {
   }
 }
 
-// Cut anywhere, the blocks behind the cut have the bits that they have in one call.
+// Wherever the input is cut, the blocks after the cut have the same bits as in a single call.
 TEST_F(PointwiseTest, BlocksOfSquaresDoNotDependOnTheCut) {
   for (const auto dtype : kDtypes) {
     const std::int64_t n = 5 * kSumBlock + 77, first = 960;

@@ -1,7 +1,8 @@
-// Prints a checksum of matrix products for each dtype. Two processors whose lines are equal train to the same bits: products
-// are the only operation that a library computes, all others are one text for every instruction set (core/cpu/kernels.h).
+// Prints a checksum of matrix products for each dtype. If two processors print equal lines, training gives the same bits on
+// both: products are the only operation computed by a library; all others have one source for every instruction set
+// (core/cpu/kernels.h).
 //
-//   product_bits               one line a dtype: "fp32 0123456789abcdef"
+// product_bits               one line per dtype: "fp32 0123456789abcdef"
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 using namespace terrace;
 using namespace terrace::test;
 
-// Every transposition; inner sums from one vector to many of the library's blocks; less than a tile and many tiles.
+// Every transposition; inner dimensions from one vector to many blocks of the library; less than one tile, and many tiles.
 std::uint64_t hash_of_products(DType dtype) {
   Machine machine(1);
   std::mt19937_64 generator(1);

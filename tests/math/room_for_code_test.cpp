@@ -1,4 +1,4 @@
-// The first product of a process that may take no more memory: an error that names the limit, and no signal.
+// The first product of a process that cannot allocate more memory must give an error that names the limit, not a signal.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -31,7 +31,7 @@ std::uint64_t data_bytes() {
   return 0;
 }
 
-// Exit code 1 and the message, if the product says why it cannot be made.
+// Exits with code 1 and the message if the product explains its failure.
 [[noreturn]] void multiply_without_room() {
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
@@ -55,7 +55,7 @@ std::uint64_t data_bytes() {
 
 TEST(RoomForCode, IsAskedForBeforeTheFirstProduct) {
   if (!kHasOwnMemory) GTEST_SKIP() << "a sanitizer takes memory of its own";
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has made no product yet
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has not computed a product yet
   EXPECT_EXIT(multiply_without_room(), testing::ExitedWithCode(1),
               "no memory is left for the code of matrix products.*ulimit -d");
 }

@@ -1,4 +1,4 @@
-// Experts: the router's choices, the rows of experts and the way back against oracles; gradients against central differences.
+// Experts: the router's choices, dispatch and combine compared with oracles; gradients compared with central differences.
 #include <numeric>
 
 #include "math_fixture.h"
@@ -33,13 +33,13 @@ class RoutingTest : public MathTest {
                                       {.experts = 3, .chosen = 3, .capacity = 4, .renormalise = true}};
 };
 
-// Expert by expert and token by token, counted out here; a full expert takes no further token.
+// Computed here expert by expert and token by token; a full expert takes no further token.
 TEST_F(RoutingTest, TokensGetTheRowsThatAnOracleGivesThem) {
   for (const auto& r : routings)
     for (const auto dtype : kDtypes)
       for (const std::int64_t tokens : {1, 2, 37, 150}) {
         auto logits = random(dtype, {tokens, r.experts}, -3, 3);
-        if (r.experts > 1) logits.set(0, logits.get(1));  // of equal ones the first is chosen
+        if (r.experts > 1) logits.set(0, logits.get(1));  // of equal experts the first is chosen
         const auto got = route(r, logits);
         std::vector<std::vector<std::int64_t>> takes(static_cast<std::size_t>(r.all()));  // slots, by expert
         std::vector<double> asked(static_cast<std::size_t>(r.experts)), probability(asked);
@@ -100,7 +100,7 @@ TEST_F(RoutingTest, WithOneExpertEveryGateIsExactlyOne) {
     }
 }
 
-// Rows there, and back with gates 1: each token comes back once for each of its rows.
+// Dispatch, then combine with gates 1: each token comes back once for each of its rows.
 TEST_F(RoutingTest, CombineBringsBackWhatDispatchTookAway) {
   const std::int64_t tokens = 29;
   for (const auto dtype : kDtypes)
@@ -155,7 +155,7 @@ TEST_F(RoutingTest, GatesWeighRowsBothWays) {
       }
 }
 
-// Of Σ weights · gates + balance · B + squares · the mean square; the counts of choices have no gradient.
+// Gradient of Σ weights · gates + balance · B + squares · (mean square); the counts of choices have no gradient.
 TEST_F(RoutingTest, RouterGradientEqualsCentralDifferences) {
   const std::int64_t tokens = 7;
   const double balance = 0.7, squares = 0.3, step = 1e-5;
@@ -186,7 +186,7 @@ TEST_F(RoutingTest, RouterGradientEqualsCentralDifferences) {
   }
 }
 
-// Three slices of the tokens, each routed by itself.
+// Three slices of the tokens, each routed separately.
 TEST_F(RoutingTest, ReportsOfSlicesMergeIntoThatOfTheWhole) {
   const std::int64_t slice = 11;
   for (const auto& r : routings) {
@@ -213,7 +213,7 @@ TEST_F(RoutingTest, ReportsOfSlicesMergeIntoThatOfTheWhole) {
   }
 }
 
-// Tokens with padding between them are routed as the tokens alone, and padding has neither row nor gradient.
+// Tokens with padding between them are routed like the tokens alone; padding gets no row and no gradient.
 TEST_F(RoutingTest, PaddingIsRoutedNowhere) {
   const std::int64_t tokens = 23;
   for (const auto& r : routings)

@@ -1,5 +1,5 @@
-// Softmaxes of rows whose scores lie in parts, and their gradients, by the definition in fp64: causal, with windows, and from
-// where a document begins.
+// Softmaxes of rows whose scores are split into parts, and their gradients, compared with the definition in fp64: causal, with
+// windows, and with a document that begins inside.
 #include "math_fixture.h"
 
 namespace terrace::test {
@@ -7,11 +7,11 @@ namespace {
 
 class ScoreRowsTest : public MathTest {};
 
-// Three parts of six keys; three matrices of six queries, which are those of the last part.
+// Three parts of six keys; three matrices of six queries, whose positions are those of the last part.
 constexpr ScoreRows kAll{.parts = 3, .matrices = 3, .every = 6, .keys = 6, .count_of_matrices = 3, .count = 6, .position = 12};
 
 std::vector<ScoreRows> cases() {
-  auto some = kAll;  // of a document that begins within the second part
+  auto some = kAll;  // of a document that begins in the second part
   some.first_matrix = 1;
   some.count_of_matrices = 2;
   some.first = 2;
@@ -25,7 +25,7 @@ std::vector<ScoreRows> cases() {
       all.push_back(rows);
     }
   all.push_back(
-      {.parts = 2, .matrices = 2, .every = 40, .keys = 40, .count_of_matrices = 2, .count = 40});  // of the first part
+      {.parts = 2, .matrices = 2, .every = 40, .keys = 40, .count_of_matrices = 2, .count = 40});  // queries of the first part
   return all;
 }
 

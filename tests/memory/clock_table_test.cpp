@@ -1,4 +1,4 @@
-// A table's clocks are what clocks are; numbers that are no longer needed are used again.
+// The clocks of a table behave like plain clocks, and numbers that are no longer needed are reused.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -60,7 +60,7 @@ TEST(ClockTable, ARunOfAnyLengthNeedsNoMoreRoomThanItsChunks) {
       table.set(ref, Clock::after(Lane::upload, static_cast<std::uint64_t>(i) + 1));
     if (random.below(2) == 0) table.merge(ref, Clock::after(Lane::compute, static_cast<std::uint64_t>(i) + 1));
   }
-  EXPECT_LE(table.words(), refs.size() * 3);  // each of them once with one lane, and once with two
+  EXPECT_LE(table.words(), refs.size() * 3);  // each clock once with one lane, and once with two
 }
 
 }  // namespace

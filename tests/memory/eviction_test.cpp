@@ -19,7 +19,7 @@ TEST(Lru, VictimIsTheLeastRecentlyUsedOfItsTier) {
   lru.used(id(2), Tier::host);
   const std::vector<ChunkId> all{id(0), id(1), id(2)};
   EXPECT_EQ(lru.victim(Tier::device, all), id(2));
-  EXPECT_EQ(lru.victim(Tier::host, all), id(0));  // never used there: before all others, lowest id first
+  EXPECT_EQ(lru.victim(Tier::host, all), id(0));  // never used in this tier: first, with the lowest id before others
   lru.used(id(2), Tier::device);
   EXPECT_EQ(lru.victim(Tier::device, all), id(0));
   const std::vector<ChunkId> reversed{id(2), id(1), id(0)};
@@ -45,7 +45,7 @@ TEST(Belady, NextUseOfTheHostIncludesTheDevice) {
   EXPECT_EQ(belady.next_use(Tier::device, id(0)), 3u);
   EXPECT_TRUE(belady.worth(Tier::host, id(0), id(1)));
   EXPECT_FALSE(belady.worth(Tier::host, id(1), id(0)));
-  EXPECT_FALSE(belady.worth(Tier::device, id(1), id(2)));  // neither is used: nothing is gained
+  EXPECT_FALSE(belady.worth(Tier::device, id(1), id(2)));  // neither is used: no gain
 }
 
 TEST(Belady, RefusesAProgramOutOfOrder) {
@@ -72,9 +72,9 @@ TEST(Belady, RememberedAnswersAgreeWithASearch) {
   }
 }
 
-// The fewest misses of any policy: every set of chunks that a cache of `places` can hold after each request.
+// The fewest misses of any policy: tracks every set of chunks that a cache with `places` places can hold after each request.
 std::uint64_t fewest_misses(const std::vector<std::uint32_t>& trace, int places) {
-  std::map<std::uint32_t, std::uint64_t> misses{{0, 0}};  // held chunks as bits → misses so far
+  std::map<std::uint32_t, std::uint64_t> misses{{0, 0}};  // set of held chunks as bits → misses so far
   for (const auto chunk : trace) {
     std::map<std::uint32_t, std::uint64_t> next;
     const auto reach = [&](std::uint32_t held, std::uint64_t cost) {
@@ -98,7 +98,7 @@ std::uint64_t fewest_misses(const std::vector<std::uint32_t>& trace, int places)
   return std::ranges::min_element(misses, {}, [](const auto& m) { return m.second; })->second;
 }
 
-// Kept in order while chunks come and go, and positions pass, or found by looking at all of them: the same victim.
+// Chunks kept in order while they come and go and positions pass give the same victim as a scan over all chunks.
 TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -114,7 +114,7 @@ TEST(Belady, TheOrderKeptOfChunksGivesTheVictimOfAScan) {
         for (auto n = random() % 3; n > 0; --n)  // some chunks are in no program
           uses.push_back({id(static_cast<std::uint32_t>(random() % (kChunks - 5))), Tier::host, position});
       belady.set_program(uses, kLength);
-      for (int round = 0; round < 2; ++round) {  // the second begins before the first has ended
+      for (int round = 0; round < 2; ++round) {  // the second round begins before the first has ended
         for (std::uint64_t position = random() % 5; position < kLength; position += random() % 4) {
           belady.set_position(position);
           for (auto n = random() % 8; n > 0; --n) {

@@ -60,7 +60,7 @@ Layers mixture() {
   return layers;
 }
 
-// Every element of every tensor lies in exactly one segment, in order, inside its chunk, and segments do not overlap.
+// Every element of every tensor is in exactly one segment, in order, inside its chunk, and segments do not overlap.
 void expect_covered_once(const Layout& layout, const Layers& layers) {
   std::uint32_t chunks = 0;
   for (std::uint32_t l = 0; l < layout.layers(); ++l) {
@@ -112,8 +112,8 @@ TEST_P(Models, WastesAtMostFivePercent) {
   expect_covered_once(layout, layers);
 }
 
-// A layer of units that are used apart: tensors of 3, 1, 2 and 5 Mi elements, small ones before two of them, and one in three
-// tiles.
+// A layer with units that are used separately: tensors of 3, 1, 2 and 5 Mi elements, the last in three tiles, and small tensors
+// before two of them.
 Layers with_units() {
   constexpr std::uint64_t kMi = 1 << 20;
   return {{{"norm", 1000},
@@ -130,7 +130,7 @@ Layers with_units() {
 TEST(Layout, LargeUnitsAreRunsOfTheirOwn) {
   const auto layers = with_units();
   const Layout layout(layers, 100'000);
-  // The bias is smaller than a unit: it stays with what lies before it. So does all of the second layer.
+  // The bias is smaller than a unit, so it stays with the previous tensor. The same holds for the whole second layer.
   std::vector<std::uint32_t> first_tensor_of_run;
   for (const auto& run : layout.runs_of(0))
     for (std::uint32_t t = 0; t < layout.tensors_of(0); ++t)
@@ -151,7 +151,7 @@ TEST(Layout, LargeUnitsAreRunsOfTheirOwn) {
   }
 }
 
-// Tiles of a tensor say where in the whole tensor their elements lie.
+// Segments of tiles count elements from the beginning of the whole tensor.
 TEST(Layout, SegmentsOfTilesCountFromTheBeginningOfTheirTensor) {
   const Layout layout(with_units(), 50'000);
   std::uint64_t next = 0;
@@ -164,7 +164,8 @@ TEST(Layout, SegmentsOfTilesCountFromTheBeginningOfTheirTensor) {
   EXPECT_EQ(next, std::uint64_t{5} << 20);
 }
 
-// The blocks of the norm's sums are the same whatever ranks share the chunks, though fewer units are then runs.
+// The blocks of the norm's sums do not depend on the ranks that share the chunks, although fewer units then have their own
+// runs.
 TEST(Layout, TheBlocksOfTensorsDoNotDependOnTheGroup) {
   const auto layers = with_units();
   const Layout alone(layers, 100'000);

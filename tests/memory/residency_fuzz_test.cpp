@@ -18,10 +18,10 @@ constexpr std::uint64_t kOperationsPerSeed = 2'500;
 
 std::uint64_t operations() { return test::number_from_environment("TERRACE_FUZZ_OPS", kDefaultOperations); }
 
-// TERRACE_FUZZ_SEED: other lives than the usual ones.
+// TERRACE_FUZZ_SEED selects other random runs than the default ones.
 std::uint64_t first_seed() { return test::number_from_environment("TERRACE_FUZZ_SEED", 1); }
 
-// One random life of a residency, with a model of what every chunk holds and a machine that carries out its moves.
+// One random run of a residency, with a model of each chunk's content and a machine that executes its moves.
 class Life {
  public:
   Life(std::uint64_t seed, bool belady) : random_(seed), machine_(seed ^ 0x9e3779b97f4a7c15ULL) {
@@ -131,7 +131,7 @@ class Life {
       clock[Lane::compute] = machine_.submitted()[Lane::compute] - pick(machine_.submitted()[Lane::compute] + 1) / 8;
     return clock;
   }
-  // Every move carries the version its chunk has when the move is decided.
+  // Every move carries the version that its chunk has when the move is decided.
   void carry_out() {
     for (const auto& move : moves_) {
       traffic_.add(move);
@@ -159,7 +159,7 @@ class Life {
         add(c);
       }
     }
-    if (uses.size() == 1 && uses[0].access == Access::read && one_in(4)) uses.push_back(uses[0]);  // a chunk used twice
+    if (uses.size() == 1 && uses[0].access == Access::read && one_in(4)) uses.push_back(uses[0]);  // the same chunk used twice
     if (uses.empty()) return;
     const Tier tier = one_in(3) ? Tier::host : Tier::device;
     const bool must = leases_.empty() && legal(uses, tier);
@@ -168,7 +168,7 @@ class Life {
       demand(granted.offsets.size() == uses.size(), "an offset a use");
       carry_out();
       for (std::size_t i = 0; i < uses.size(); ++i) {
-        if (uses[i].access == Access::overwrite) version_[index(uses[i].chunk)] = ++versions_;  // decided, written at its time
+        if (uses[i].access == Access::overwrite) version_[index(uses[i].chunk)] = ++versions_;  // decided now, written later
       }
       leases_.push_back({uses, tier, std::move(granted)});
     } catch (const DoesNotFit& refusal) {
@@ -182,7 +182,8 @@ class Life {
     }
   }
 
-  // Nothing is in use, the disk takes everything, the host can pass every chunk, and the request is within the budget.
+  // True if the request must succeed: nothing is in use, the disk is unlimited, every chunk fits into the host, and the request
+  // is within the budget.
   bool legal(const std::vector<Use>& uses, Tier tier) const {
     std::uint64_t bytes = 0, largest = 0;
     std::vector<std::uint32_t> units;

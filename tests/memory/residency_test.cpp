@@ -7,7 +7,7 @@
 
 #include <terrace/memory/residency.h>
 
-namespace terrace::residency_cases {  // the fixture bears the name of what it tests
+namespace terrace::residency_cases {  // the fixture has the name of the class under test
 namespace {
 
 using testing::HasSubstr;
@@ -71,7 +71,7 @@ TEST_F(Residency, WriteLeaseLeavesOneValidTier) {
   use(c, Access::update, Tier::device, compute(2));
   EXPECT_EQ(where(c), "device");
   EXPECT_EQ(residency->space(Tier::host).reserved_bytes(), 0u);
-  EXPECT_EQ(residency->space(Tier::disk).reserved_bytes(), kPage);  // a state's place on disk is kept
+  EXPECT_EQ(residency->space(Tier::disk).reserved_bytes(), kPage);  // a state keeps its place on disk
 }
 
 TEST_F(Residency, DiskReachesTheDeviceThroughTheHost) {
@@ -98,7 +98,7 @@ TEST_F(Residency, NewOccupantWaitsForTheLastUseOfItsPlace) {
   use(b, Access::read, Tier::device, compute(4));  // evicts a, whose last use is compute 3
   ASSERT_EQ(path(), "host>device");
   Clock after = compute(3);
-  after.merge(Clock::after(Lane::upload, 1));  // a's own upload, long done by then
+  after.merge(Clock::after(Lane::upload, 1));  // a's own upload, which ended long before
   EXPECT_EQ(moves[0].after[Lane::compute], 3u);
   EXPECT_EQ(moves[0].after, after);
 }
@@ -125,8 +125,8 @@ TEST_F(Residency, LaterWriteRespectsTheStaleDiskCopy) {
   const auto c = add(1);
   residency->adopt_on_disk(c);
   const auto place = residency->offset_on_disk(c);
-  use(c, Access::read, Tier::host, compute(1));    // read lane 1 reads the disk place
-  use(c, Access::update, Tier::host, compute(2));  // the disk copy is stale now
+  use(c, Access::read, Tier::host, compute(1));    // read lane 1 reads the place on disk
+  use(c, Access::update, Tier::host, compute(2));  // the disk copy is outdated now
   moves.clear();
   residency->flush(c, {}, moves);
   ASSERT_EQ(path(), "host>disk");
@@ -160,10 +160,10 @@ TEST_F(Residency, OnlyTheLastCopyIsWrittenDown) {
   const auto a = add(1), b = add(1), c = add(1);
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::host, compute(1));
   use(a, Access::read, Tier::device, compute(2));
-  use(c, Access::overwrite, Tier::device, compute(3));  // a is on the host too: forgotten on the device
+  use(c, Access::overwrite, Tier::device, compute(3));  // a is also on the host, so its device copy is dropped
   EXPECT_EQ(path(), "");
   EXPECT_EQ(where(a), "host");
-  use(a, Access::read, Tier::device, compute(4));  // c has no other copy: the host makes room by writing b or a down
+  use(a, Access::read, Tier::device, compute(4));  // c has no other copy: the host makes room by moving b or a to disk
   EXPECT_EQ(path(), "host>disk device>host host>device");
   for (const auto x : {a, b, c}) EXPECT_NE(where(x), "");
 }
@@ -184,7 +184,7 @@ TEST_F(Residency, FragmentedDeviceIsClearedAndPlacedAnew) {
   make(6, kUnlimited, 0);
   const auto a = add(2), b = add(2), c = add(2), wide = residency->add_run(2, 2 * kPage, Kind::parameter, End::low);
   for (const auto x : {a, b, c}) use(x, Access::overwrite, Tier::device, compute(1));
-  // b in the middle is asked for: the 4 pages of the run fit beside its 2 only after b has moved.
+  // b, in the middle, is requested: the 4 pages of the run only fit beside its 2 pages after b has moved.
   moves.clear();
   const Use request[] = {{b, Access::read}, {wide, Access::overwrite}, {ChunkId{index(wide) + 1}, Access::overwrite}};
   const auto granted = residency->acquire(request, Tier::device, {}, moves);
@@ -216,9 +216,9 @@ TEST_F(Residency, FullHostWithoutDiskRefusesButFreeCopiesStillGo) {
   make(2, 2, 0);
   const auto a = add(1), b = add(1), c = add(1), d = add(1), e = add(1);
   for (const auto x : {a, b}) use(x, Access::overwrite, Tier::host, compute(1));
-  use(c, Access::overwrite, Tier::device, compute(2));  // the older, but its only copy
+  use(c, Access::overwrite, Tier::device, compute(2));  // older, but the only copy
   use(a, Access::read, Tier::device, compute(3));
-  use(d, Access::overwrite, Tier::device, compute(4));  // c goes down in place of a's second copy, or a's goes: nothing is lost
+  use(d, Access::overwrite, Tier::device, compute(4));  // c replaces a's host copy, or a's device copy is dropped
   for (const auto x : {a, b, c, d}) EXPECT_NE(where(x), "");
   try {
     use(e, Access::overwrite, Tier::device, compute(5));
@@ -237,7 +237,7 @@ TEST_F(Residency, LruPrefetchNeverEvicts) {
   EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));
   EXPECT_FALSE(residency->prefetch(b, Tier::device, {}, moves));
   EXPECT_EQ(path(), "host>device");
-  EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));  // there already
+  EXPECT_TRUE(residency->prefetch(a, Tier::device, {}, moves));  // already there
   EXPECT_EQ(moves.size(), 1u);
 }
 
@@ -256,7 +256,7 @@ TEST_F(Residency, BeladyPrefetchEvictsOnlyWhatIsNeededLater) {
   EXPECT_EQ(moves.back().after[Lane::compute], 9u);
 }
 
-// Whoever writes there waits for the one that left, which began to leave when the place was asked for.
+// A writer of this place waits for the old chunk to leave; it began to leave when the place was requested.
 TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
   Belady belady;
   residency.emplace(Budget{2 * kPage, kUnlimited, 0}, belady);
@@ -267,10 +267,10 @@ TEST_F(Residency, APlaceAheadIsKeptForItsWriter) {
   EXPECT_TRUE(residency->place_ahead(c, Tier::device, compute(3), moves));
   residency->check();
   EXPECT_EQ(path(), "device>host");
-  EXPECT_EQ(moves.at(0).chunk, b);  // whose use is the farthest
+  EXPECT_EQ(moves.at(0).chunk, b);  // its next use is the farthest
   EXPECT_EQ(moves.at(0).after[Lane::compute], 3u);
   EXPECT_EQ(where(c), "");
-  EXPECT_TRUE(residency->place_ahead(c, Tier::device, {}, moves));  // there already
+  EXPECT_TRUE(residency->place_ahead(c, Tier::device, {}, moves));  // already there
   belady.set_position(2);
   const auto left = moves.at(0).sequence;
   const auto granted = acquire(c, Access::overwrite, Tier::device);
@@ -307,13 +307,13 @@ TEST_F(Residency, APlaceAheadGoesToWhoeverNeedsItAtOnce) {
   residency->check();
 }
 
-// Direct I/O demands it, and half a page at the top of a budget must not shift every place that is taken from there.
+// Direct I/O requires it, and half a page at the top of a budget must not shift the places that are allocated from there.
 TEST_F(Residency, EveryPlaceIsWholePagesWhateverTheBudget) {
   for (const std::uint64_t odd : {std::uint64_t{1}, std::uint64_t{511}, std::uint64_t{512}, std::uint64_t{2500}, kPage - 1}) {
     residency.emplace(Budget{2 * kPage + odd, 4 * kPage + odd, 8 * kPage + odd}, lru);
     moves.clear();
     std::uint64_t time = 0;
-    for (int i = 0; i < 6; ++i) {  // more than device and host hold together, so the disk is used as well
+    for (int i = 0; i < 6; ++i) {  // more than device and host hold together, so the disk is also used
       const Use use[] = {{residency->add(kPage, Kind::activation, End::high), Access::overwrite}};
       const auto granted = residency->acquire(use, Tier::device, {}, moves);
       EXPECT_EQ(granted.offsets.front() % kPage, 0u) << odd;
@@ -328,7 +328,7 @@ TEST_F(Residency, EveryPlaceIsWholePagesWhateverTheBudget) {
   }
 }
 
-// A plan walks with the disk that the user allows; the run has what the walk used of it.
+// A plan is computed with the disk size that the user allows; the run reserves only what the plan used.
 TEST_F(Residency, PlacesOnDiskDoNotDependOnTheRoomAbove) {
   const auto offsets = [&](std::uint64_t disk) {
     make(1, 1, disk);

@@ -55,7 +55,7 @@ TEST(Space, BytesAreGivenBackOnce) {
   EXPECT_THROW(space.free({20, 5}, {}), std::logic_error);
 }
 
-// Every byte of a small space has an owner and a clock of its own.
+// The oracle: every byte of a small space has its own owner and clock.
 TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -71,7 +71,7 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
       if (random() % 2 == 0) {
         const std::uint64_t bytes = 1 + random() % 16;
         const End end = random() % 2 == 0 ? End::low : End::high;
-        // The oracle's place: the first, or the last, run of free bytes that is long enough.
+        // The oracle's place: the first, or the last, free run of bytes that is long enough.
         std::optional<std::uint64_t> place;
         for (std::uint64_t o = 0; o + bytes <= capacity; ++o) {
           const bool free = std::none_of(reserved.begin() + o, reserved.begin() + o + bytes, [](bool r) { return r; });
@@ -92,7 +92,7 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
         const auto i = random() % held.size();
         Range range = held[i];
         const Clock clock = random() % 4 == 0 ? Clock{} : at(static_cast<Lane>(random() % kLanes), random() % 1000);
-        if (range.bytes > 1 && random() % 3 == 0) {  // its first part only
+        if (range.bytes > 1 && random() % 3 == 0) {  // only its first part
           range.bytes = 1 + random() % (range.bytes - 1);
           held[i] = {range.offset + range.bytes, held[i].bytes - range.bytes};
         } else {
@@ -116,8 +116,8 @@ TEST(SpaceFuzz, AgreesWithOneEntryPerByte) {
   }
 }
 
-// A million reservations and frees of a disk's size: no byte is promised twice, none is lost, and when all is given back there
-// is one hole as large as in the beginning.
+// A million reservations and frees with the size of a disk: no byte is given out twice or lost, and after freeing everything
+// there is again one hole of the original size.
 TEST(SpaceFuzz, AMillionReservationsLeakNothingAndNeverOverlap) {
   constexpr std::uint64_t kOperations = 1'000'000, kPage = 4096;
   const std::uint64_t capacity = 1'000'003 * kPage;
@@ -125,11 +125,11 @@ TEST(SpaceFuzz, AMillionReservationsLeakNothingAndNeverOverlap) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     std::mt19937_64 random(seed);
     Space space(capacity);
-    std::map<std::uint64_t, std::uint64_t> held;  // start → end: disjoint, or emplace and the neighbours tell
+    std::map<std::uint64_t, std::uint64_t> held;  // start → end; overlaps are detected by emplace and the neighbours
     std::vector<std::uint64_t> starts;
     std::uint64_t bytes_held = 0, refused = 0;
     for (std::uint64_t operation = 0; operation < kOperations / 2; ++operation) {
-      // Waves: mostly reserving until it is full, then mostly freeing.
+      // In waves: mostly reserving until the space is full, then mostly freeing.
       const bool reserving = random() % 16 < (operation / 4096 % 2 == 0 ? 12U : 4U);
       if (reserving || starts.empty()) {
         const auto bytes = (1 + random() % (random() % 64 == 0 ? 16384 : 1024)) * kPage;

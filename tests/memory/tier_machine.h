@@ -1,9 +1,9 @@
-// A machine that carries out what residency decided, in any order that lanes and clocks allow, on pages that remember what
-// was written to them. It proves the clocks: an operation that could see foreign bytes, or overwrite bytes in use, does so
-// here for some seed.
+// A machine that executes the moves of residency, in any order that lanes and clocks allow, on pages that remember what was
+// written to them. It tests the clocks: if an operation could see foreign bytes, or overwrite bytes in use, it does so here for
+// some seed.
 //
-// More hostile than a real machine: operations of one lane start as soon as their clock has passed, however many; only their
-// completions are in order.
+// It allows more reordering than a real machine: several operations of a lane may start as soon as their clocks have passed;
+// only their completions are in order.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ namespace terrace {
 
 class TierMachine {
  public:
-  static constexpr std::uint64_t kNothing = 0;  // no version: the bytes are not looked at, or not written
+  static constexpr std::uint64_t kNothing = 0;  // no version: the bytes are not read, or not written
 
   struct Span {
     Tier tier{};
     std::uint64_t offset = 0, bytes = 0;
-    std::uint64_t sees = kNothing;    // the version that must be there
+    std::uint64_t sees = kNothing;    // the version that must be there before
     std::uint64_t leaves = kNothing;  // the version that is there afterwards
   };
 
@@ -46,7 +46,7 @@ class TierMachine {
   }
   [[nodiscard]] const Clock& submitted() const { return submitted_; }
 
-  // One random event: an operation starts, or the oldest of its lane ends.
+  // One random event: an operation starts, or the oldest of a lane ends.
   void step() {
     auto& lane = lanes_[random_() % kLanes];
     if (lane.empty()) return;
@@ -74,7 +74,7 @@ class TierMachine {
     }
   }
 
-  // Bytes that come from outside; the machine is idle.
+  // Puts bytes from outside into a tier; the machine must be idle.
   void put(Tier tier, std::uint64_t offset, std::uint64_t bytes, std::uint64_t version) {
     each_page({tier, offset, bytes, kNothing, version}, [&](Page& page, std::uint64_t i) { page.token = token(version, i); });
   }

@@ -1,4 +1,4 @@
-// Every instruction set gives the number that the xxHash library gives: a store may be read on another machine.
+// Every instruction set gives the same number as the xxHash library, because a store may be read on another machine.
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
@@ -20,7 +20,7 @@ TEST(Checksum, EveryKernelGivesTheLibrarysNumber) {
   ASSERT_FALSE(kernels.empty());
   for (const std::size_t length :
        {0UL, 1UL, 16UL, 17UL, 128UL, 129UL, 240UL, 241UL, 1024UL, 4096UL, 8192UL, 65537UL, 262144UL}) {
-    for (const std::size_t at : {0UL, 1UL, 64UL}) {  // also where nothing is aligned
+    for (const std::size_t at : {0UL, 1UL, 64UL}) {  // also unaligned
       const auto expected = XXH3_64bits(bytes.data() + at, length);
       for (std::size_t k = 0; k < kernels.size(); ++k)
         EXPECT_EQ(expected, kernels[k](bytes.data() + at, length)) << "kernel " << k << ", " << length << " bytes from " << at;

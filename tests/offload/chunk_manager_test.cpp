@@ -1,4 +1,4 @@
-// Leases from many threads against a shadow of every byte, with budgets far too small for all chunks at once.
+// Leases from many threads, compared with a shadow of the chunks, with budgets far too small for all chunks at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,13 +43,13 @@ bool holds_words(std::span<const std::byte> bytes, std::uint64_t value) {
 
 class ChunkManagerOn : public testing::TestWithParam<std::string> {
  protected:
-  ThreadPool pool_{1};  // the test's threads look into leases of either device
+  ThreadPool pool_{1};  // the test's threads access leases of both devices directly
   const std::unique_ptr<Device> device_ = GetParam() == "own" ? nullptr : test::make_test_device(GetParam(), pool_, 1, false);
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ChunkManagerOn, testing::Values("own", "cpu", "fake_cuda"),
                          [](const auto& device) { return device.param; });
 
-// A kernel that still reads a lease's bytes when the lease ends, and the next chunk that comes into its frame.
+// A kernel still reads a lease's bytes when the lease ends, and the next chunk is moved into its frame: the fake must complain.
 TEST(ChunkManagerOnFakeGpu, AFrameThatIsUsedAgainWhileAKernelReadsItIsFound) {
   for (const bool waits : {true, false}) {
     test::FakeCuda::Options options;
@@ -91,7 +91,7 @@ TEST_P(ChunkManagerOn, RandomLeasesFromManyThreadsSeeTheShadow) {
     auto options = options_for(directory, 4, 4, kChunks + 2);
     options.device = device_.get();
     ChunkManager manager(options);
-    // The shadow of a chunk is read and written only under a lease of that chunk, so the leases are its lock.
+    // The shadow of a chunk is accessed only under a lease of that chunk, so leases act as its lock.
     std::vector<std::uint64_t> shadow(kChunks);
     std::vector<ChunkId> chunks;
     for (std::uint32_t i = 0; i < kChunks; ++i) {
@@ -152,7 +152,7 @@ TEST(ChunkManager, ARequestLargerThanItsTierIsRefusedAtOnce) {
   ChunkManager manager(options_for(directory, 2, 4, 0));
   std::vector<Use> uses;
   for (int i = 0; i < 3; ++i) uses.push_back({manager.add(kChunkBytes), Access::overwrite});
-  const auto other = manager.acquire(uses[0].chunk, Tier::device, Access::overwrite);  // is not waited for
+  const auto other = manager.acquire(uses[0].chunk, Tier::device, Access::overwrite);  // the request does not wait for it
   try {
     manager.acquire(uses, Tier::device);
     FAIL() << "three chunks fitted into two";
@@ -176,7 +176,7 @@ TEST(ChunkManager, MoreContentThanAllTiersHoldIsRefusedWhenNothingCanBeReleased)
   } catch (const DoesNotFit&) {
   }
   ASSERT_EQ(3U, filled);    // one on the device, two in the host
-  manager.drop(chunks[2]);  // room to swap through
+  manager.drop(chunks[2]);  // space for swapping
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_TRUE(holds_words(manager.acquire(chunks[i], Tier::host, Access::read).bytes(), i)) << "chunk " << i;
   }
@@ -219,7 +219,7 @@ TEST(ChunkManager, FlushPutsEverythingOnDiskAndChangesNothing) {
     EXPECT_EQ(writes, manager.traffic().writes);
     for (std::uint64_t i = 0; i < 4; ++i)
       EXPECT_TRUE(holds_words(manager.acquire(chunks[i], Tier::device, Access::read).bytes(), i));
-    EXPECT_EQ(writes, manager.traffic().writes);  // what is clean is not written again
+    EXPECT_EQ(writes, manager.traffic().writes);  // a clean chunk is not written again
   }
   EXPECT_TRUE(std::filesystem::is_empty(directory.path()));
 }
@@ -232,7 +232,7 @@ TEST(ChunkManager, ALeaseMoves) {
   write_words(first.bytes(), 3);
   EXPECT_THROW(manager.drop(chunk), std::logic_error);
   Lease second = std::move(first);
-  first.release();  // holds nothing any more
+  first.release();  // it holds nothing any more
   EXPECT_THROW(manager.drop(chunk), std::logic_error);
   second = Lease();
   EXPECT_TRUE(holds_words(manager.acquire(chunk, Tier::device, Access::read).bytes(), 3));
@@ -265,7 +265,7 @@ TEST(ChunkManager, WhatThereIsNotIsNamed) {
   Lease lease = manager.acquire(chunk, Tier::host, Access::overwrite);
   EXPECT_NE("nothing", said([&] { (void)lease.bytes(1); }));
   const Lease moved = std::move(lease);
-  EXPECT_NE("nothing", said([&] { (void)lease.bytes(); }));  // NOLINT(bugprone-use-after-move): that is what is asked
+  EXPECT_NE("nothing", said([&] { (void)lease.bytes(); }));  // NOLINT(bugprone-use-after-move): tested on purpose
   EXPECT_EQ(kPageBytes, moved.bytes().size());
 }
 

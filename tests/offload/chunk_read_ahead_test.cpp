@@ -1,4 +1,4 @@
-// Committed chunks that were read ahead are those that were written.
+// Committed chunks that are read ahead have the bytes that were written.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -23,10 +23,10 @@ namespace terrace {
 namespace {
 
 constexpr std::uint64_t kSeed = 20261127;
-constexpr std::uint32_t kChunks = 16;           // of a store: more than are ahead
-constexpr std::uint64_t kMostBytes = 5 * kMiB;  // of a chunk: several requests
+constexpr std::uint32_t kChunks = 16;           // in a store: more than are read ahead
+constexpr std::uint64_t kMostBytes = 5 * kMiB;  // in a chunk: several requests
 
-// Two stores of chunks of many sizes, in stripes over two files each.
+// Two stores with chunks of many sizes, each striped over two files.
 class ChunksAhead : public testing::Test {
  protected:
   ChunksAhead() {
@@ -51,7 +51,7 @@ class ChunksAhead : public testing::Test {
     }
   }
   [[nodiscard]] ChunkStore& store_of(std::size_t chunk) const { return *stores_[chunk / kChunks]; }
-  // All chunks, those of both stores in turns.
+  // All chunks, alternating between the two stores.
   [[nodiscard]] std::vector<std::size_t> in_turns() const {
     std::vector<std::size_t> order;
     for (std::size_t c = 0; c < kChunks; ++c) order.insert(order.end(), {c, kChunks + c});
@@ -86,13 +86,13 @@ class ChunksAhead : public testing::Test {
 
   test::TemporaryDirectory directory_;
   std::vector<std::unique_ptr<ChunkStore>> stores_;
-  std::vector<StoredChunk> chunks_;  // of the first store, then of the second
+  std::vector<StoredChunk> chunks_;  // those of the first store, then those of the second
   std::vector<std::uint64_t> seeds_;
 };
 
 TEST_F(ChunksAhead, AllChunksInTheirOrderAreAhead) {
   auto order = in_turns();
-  order.insert(order.end(), {0, 1, 0});  // once more
+  order.insert(order.end(), {0, 1, 0});  // again
   auto ahead = read_ahead(order);
   PageBuffer buffer;
   for (const auto c : order) {
@@ -102,7 +102,7 @@ TEST_F(ChunksAhead, AllChunksInTheirOrderAreAhead) {
   EXPECT_FALSE(ahead.take(chunks_[0], buffer)) << "what was taken is not there any more";
 }
 
-// Taken bytes stay while later chunks are read, if the caller gives other memory.
+// Taken bytes remain valid while later chunks are read, if the caller passes other memory for those.
 TEST_F(ChunksAhead, TakenChunksAreTheCallers) {
   const auto order = in_turns();
   auto ahead = read_ahead(order);
@@ -139,7 +139,7 @@ TEST_F(ChunksAhead, DamagedChunksAreLeftToTheCaller) {
 }
 
 TEST_F(ChunksAhead, ChunksBehindTheEndOfAFileAreLeftToTheCaller) {
-  const auto cut = kChunks - 1;  // the last one of the first store
+  const auto cut = kChunks - 1;  // the last chunk of the first store
   const auto piece = store_of(cut).pieces(chunks_[cut].offset, chunks_[cut].description.bytes).front();
   std::filesystem::resize_file(path_of(cut, piece), piece.offset);
   const auto order = in_turns();

@@ -1,4 +1,4 @@
-// What the tests of the chunk store share: a store of small chunks, written as the mover writes, and looked into.
+// Shared by the chunk store's tests: a store of small chunks, written in the same way as the mover does.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,13 +28,13 @@ inline ChunkDescription description_of(std::uint32_t id) {
           Kind::master,
           "fp32",
           kChunkBytes,
-          // Every third has columns of a matrix.
+          // Every third chunk has columns of a matrix.
           {id % 3 == 1 ? TensorRange{tensor, id * 100ULL, kChunkBytes / 32, 0, 8, kChunkBytes}
                        : TensorRange{tensor, id * 100ULL, kChunkBytes / 4, 0}},
           "master weight of " + tensor};
 }
 
-// Writes, commits and looks into stores in a folder of its own.
+// Writes, commits and inspects stores in a separate folder.
 class ChunkStoreTest : public testing::Test {
  protected:
   ChunkStore::Options options(int paths = 1) const {
@@ -45,7 +45,7 @@ class ChunkStoreTest : public testing::Test {
     return o;
   }
 
-  // What the mover does, with plain calls.
+  // Does the same as the mover, with plain calls.
   static void write(ChunkStore& store, std::uint32_t id, std::uint64_t seed) {
     Pages bytes(kChunkBytes);
     fill_random(bytes.span(), seed);
@@ -70,7 +70,7 @@ class ChunkStoreTest : public testing::Test {
     store.verify_read(ChunkId{id}, offset, bytes.span());
     EXPECT_EQ(0, std::memcmp(expected.data(), bytes.data(), kChunkBytes)) << "chunk " << id << ", seed " << seed;
   }
-  // The seeds that the committed chunks 0, 1, … were written with.
+  // `seeds`: those that the committed chunks 0, 1, … were written with.
   static void expect_committed(const ChunkStore& store, const std::vector<std::uint64_t>& seeds) {
     const auto all = store.committed();
     ASSERT_EQ(seeds.size(), all.size());
@@ -90,7 +90,7 @@ class ChunkStoreTest : public testing::Test {
     }
     return Exit::ok;
   }
-  // The file system may count a few blocks of its own tree of extents.
+  // The file system may add a few blocks for its extent tree.
   static void expect_allocated(const ChunkStore& store, std::uint64_t bytes) {
     constexpr std::uint64_t kTreeBytes = 32 * kKiB;
     EXPECT_GE(store.allocated_bytes(), bytes);

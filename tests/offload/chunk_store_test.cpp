@@ -30,7 +30,7 @@ TEST_F(ChunkStoreTest, ACommitIsThereAfterOpeningAgain) {
       EXPECT_FALSE(ChunkStore::has_commit(options(paths)));
       for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, 10 + id);
       store->commit(7, R"({"loss": 1.5})");
-      write(*store, 1, 99);  // after the commit: not a part of it
+      write(*store, 1, 99);  // after the commit, so not part of it
       expect_read(*store, 1, 99);
       expect_committed(*store, {10, 11, 12});
     }
@@ -55,7 +55,7 @@ TEST_F(ChunkStoreTest, TheSameLayoutGoesOnInPlace) {
     for (std::uint32_t id = 0; id < 3; ++id) write(*store, id, id);
     store->commit(1, "");
     write(*store, 2, 20);
-    store->commit(2, "");  // chunk 2 is in its second generation now
+    store->commit(2, "");  // chunk 2 is now in its second generation
   }
   const auto store = ChunkStore::open(options());
   for (std::uint32_t id = 0; id < 3; ++id) {
@@ -79,7 +79,7 @@ TEST_F(ChunkStoreTest, TheSameLayoutGoesOnInPlace) {
   expect_committed(*store, {0, 1, 31});
 }
 
-// What it is cannot have changed, since only the run that wrote it goes on in place.
+// The content cannot have changed, because only the run that wrote it continues in place.
 TEST_F(ChunkStoreTest, PackedStateWithoutRangesGetsThemInPlace) {
   const auto described = [](std::vector<TensorRange> ranges) {
     return ChunkDescription{ChunkId{0}, Kind::second_moment, "packed", kChunkBytes, std::move(ranges), "second moment of m"};
@@ -99,7 +99,7 @@ TEST_F(ChunkStoreTest, PackedStateWithoutRangesGetsThemInPlace) {
   EXPECT_EQ(rows, store->committed()[0].description.ranges);
 }
 
-// Random writes and commits against an oracle; at every point a run that starts anew finds exactly the last commit.
+// Random writes and commits compared with an oracle; at any point, a run that starts again finds exactly the last commit.
 TEST_F(ChunkStoreTest, WhatIsNotCommittedNeverHurtsWhatIs) {
   constexpr std::uint32_t kChunks = 5;
   for (std::uint64_t seed = 1; seed <= 3; ++seed) {
@@ -143,7 +143,7 @@ TEST_F(ChunkStoreTest, GradientsAndActivationsArePartOfNoCommit) {
   EXPECT_EQ(0U, store->place_write(ChunkId{0}, 0, kChunkBytes));  // one generation: the same place again
 }
 
-// Residency gives the disk place of dead content away while its write is still under way, and the chunk gets another place.
+// Residency reuses the disk place of dead content while its write is still running, and the chunk gets another place.
 TEST_F(ChunkStoreTest, EachPlaceOfAnActivationHasItsOwnChecksum) {
   const auto store = ChunkStore::create(options());
   auto activation = description_of(0);
@@ -202,7 +202,7 @@ TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
     store->commit(1, "payload");
   }
   auto reader = options();
-  reader.read_only = true;  // repairs nothing
+  reader.read_only = true;  // makes no repairs
   std::string what;
   for (const std::string name : {"commit.1", "index.1.json"}) {
     const auto bytes = std::filesystem::file_size(file(name));
@@ -219,7 +219,7 @@ TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
       ASSERT_THAT(ChunkStore::open(reader)->damage(), HasSubstr(name + ".copy: ")) << at;
       flip_byte(copy_of(name), at);
     }
-    for (std::uint64_t length = 0; length < bytes; length += 1 + bytes / 40) {  // torn
+    for (std::uint64_t length = 0; length < bytes; length += 1 + bytes / 40) {  // truncated
       const auto kept = directory_.path() / "kept";
       std::filesystem::copy_file(file(name), kept, std::filesystem::copy_options::overwrite_existing);
       for (const auto& copy : {file(name), copy_of(name)}) std::filesystem::resize_file(copy, length);
@@ -253,10 +253,10 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
     }
     flip_both();
     {
-      const auto store = ChunkStore::open(options());  // whole again: the newest
+      const auto store = ChunkStore::open(options());  // undamaged again: the newest commit is found
       EXPECT_EQ(2U, store->last_commit()->number);
       store->describe(description_of(0));
-      write(*store, 0, 51);  // over the generation of commit 1
+      write(*store, 0, 51);  // overwrites the generation of commit 1
     }
     flip_both();
     std::string what;
@@ -265,7 +265,7 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
   }
 }
 
-// Else the third commit of a run could find the disk full that the first two found large enough.
+// Otherwise a disk that is large enough for the first two commits of a run could be full at the third.
 TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
   class Names final : public FileOps {
    public:
@@ -299,11 +299,11 @@ TEST_F(ChunkStoreTest, ACommitTakesNoMoreRoomThanTheOneBefore) {
     write(*store, 0, step);
     store->commit(step, "");
   }
-  EXPECT_EQ(4U, names->most_indices);  // each twice
+  EXPECT_EQ(4U, names->most_indices);  // two indexes, each stored twice
 }
 
-// Going back to an earlier step takes the later commit away, but not before the earlier one's bytes were all read, and
-// something is written.
+// Going back to an earlier step removes the later commit, but only after all bytes of the earlier one were read and something
+// is written.
 TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
   std::uint64_t place = 0;
   {
@@ -322,14 +322,14 @@ TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
   EXPECT_THAT(what, HasSubstr("chunk 0"));
   expect_committed(*ChunkStore::open(options()), {2});
 
-  flip_byte(file("data"), place);  // as it was
+  flip_byte(file("data"), place);  // restores the byte
   expect_committed(*ChunkStore::open(o), {1});
   expect_committed(*ChunkStore::open(options()), {2});
   write(*ChunkStore::open(o), 0, 3);
   expect_committed(*ChunkStore::open(options()), {1});
 }
 
-// Neither opened nor replaced, and no byte of it changes.
+// It is neither opened nor replaced, and none of its bytes change.
 TEST_F(ChunkStoreTest, AStoreOfAnotherRunIsRefused) {
   const auto with = [&](std::vector<std::string> ids) {
     auto o = options();
@@ -359,7 +359,7 @@ TEST_F(ChunkStoreTest, AStoreOfAnotherRunIsRefused) {
   }
   ChunkStore::create(with({"second"}));
   EXPECT_FALSE(ChunkStore::has_commit(options())) << "its own, it may replace";
-  const auto unmarked = ChunkStore::create(with({""}));  // as a version without ids
+  const auto unmarked = ChunkStore::create(with({""}));  // like a store of a version without ids
   write(*unmarked, 0, 1);
   unmarked->commit(1, "");
   EXPECT_EQ("", unmarked->last_commit()->run_id);
@@ -367,7 +367,7 @@ TEST_F(ChunkStoreTest, AStoreOfAnotherRunIsRefused) {
   EXPECT_FALSE(ChunkStore::commit_of_another(with({"first", ""})));
 }
 
-// What a reader cannot keep in memory goes to a file without a name.
+// What a reader cannot keep in memory goes to an unnamed file.
 TEST_F(ChunkStoreTest, AReaderWritesBesideTheStore) {
   constexpr ChunkId kPassing{7};
   const auto folder_of = [&] {
@@ -389,7 +389,7 @@ TEST_F(ChunkStoreTest, AReaderWritesBesideTheStore) {
     Pages bytes(kChunkBytes), read(kChunkBytes);
     fill_random(bytes.span(), reader == store.get() ? 5 : 6);
     reader->describe({kPassing, Kind::activation, "bytes", kChunkBytes, {}, "keys"});
-    const auto offset = reader->place_write(kPassing, 0, kChunkBytes);  // where chunk 0 lies in the store
+    const auto offset = reader->place_write(kPassing, 0, kChunkBytes);  // the place of chunk 0 in the store
     const auto pieces = reader->pieces(offset, kChunkBytes);
     ASSERT_EQ(1U, pieces.size());
     const auto file = reader->descriptors().at(static_cast<std::size_t>(pieces[0].file));
@@ -421,8 +421,8 @@ TEST_F(ChunkStoreTest, ACommitWhileAChunkIsBeingWrittenIsRefused) {
   EXPECT_THROW(store->place_read(ChunkId{0}, 0), std::logic_error);
 }
 
-// Blocks of the right length and even of the right chunk, but of another place or time: a checksum beside the data would
-// believe them, the one in the index does not.
+// Blocks of the right length, even of the right chunk, but from another place or time: a checksum stored beside the data would
+// accept them; the checksum in the index does not.
 TEST_F(ChunkStoreTest, AMisdirectedOrStaleBlockIsCaught) {
   std::vector<StoredChunk> all;
   std::uint64_t before = 0;
@@ -464,7 +464,7 @@ TEST_F(ChunkStoreTest, AMisdirectedOrStaleBlockIsCaught) {
   expect_caught("the generation before");
   copy_block(all[2].offset, all[1].offset);
   expect_caught("another chunk");
-  // The very bytes are believed, wherever they came from.
+  // The right bytes are accepted, wherever they came from.
   std::vector<std::byte> right(kChunkBytes);
   fill_random(right, 99);
   std::fstream data(file("data"), std::ios::in | std::ios::out | std::ios::binary);
@@ -495,7 +495,7 @@ TEST_F(ChunkStoreTest, WhatAKillBetweenTwoCallsOfACommitLeftIsRemoved) {
 }
 
 TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
-  // The last sync of a commit fails, when all else of it was done.
+  // Lets the last sync of a commit fail, after everything else has succeeded.
   class FailingSync final : public FileOps {
    public:
     int create(int d, const std::string& n) override { return kernel_->create(d, n); }
@@ -522,7 +522,7 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
     write(*store, 0, 2);
     files->left = 6;  // a commit syncs seven times
     EXPECT_THROW(store->commit(2, ""), Error);
-    // Commit 2 is on disk. Its bytes must not be written over as those of a commit that never was.
+    // Commit 2 is on disk. Its bytes must not be overwritten as if the commit did not exist.
     EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);
     EXPECT_THROW(store->commit(2, ""), Error);
   }

@@ -1,5 +1,5 @@
-// The record and the index of a commit are kept twice: one intact copy of each suffices. And what is neither intact nor
-// damaged: a file that cannot be read, and one of another version.
+// A commit's record and index are stored twice, and one intact copy of each suffices. Also tested are files that are neither
+// intact nor damaged: unreadable ones, and those of another version.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ const std::vector<std::string> kOlder{"commit.1", "commit.1.copy", "index.1.json
 
 class CommitCopies : public test::ChunkStoreTest {
  protected:
-  // Two commits; the chunk of the first one is overwritten, so that there is nothing to go back to.
+  // Two commits; the second one overwrites the chunk of the first, so going back is impossible.
   void SetUp() override {
     const auto store = ChunkStore::create(options());
     for (std::uint64_t number = 1; number <= 2; ++number) {
@@ -72,7 +72,7 @@ TEST_F(CommitCopies, OneIntactCopyOfEachFileSuffices) {
           const auto store = ChunkStore::open(reader());
           EXPECT_EQ(2U, store->last_commit()->number);
           expect_committed(*store, {2});
-          // A missing copy is no damage: an older program writes none, and a power loss may take it.
+          // A missing copy does not count as damage: an older program writes none, and a power loss may remove it.
           const bool missing = d + 1 == damages.size();
           for (const std::string name : {record, index})
             EXPECT_EQ(!missing, store->damage().find(name + ": ") != std::string::npos) << store->damage();
@@ -93,7 +93,7 @@ TEST_F(CommitCopies, BothCopiesDamagedAreADamagedCommit) {
   }
 }
 
-// A program that knows of no copies leaves those of an earlier commit beside its own.
+// A program that does not know about copies leaves the copies of an earlier commit beside its own files.
 TEST_F(CommitCopies, OfDifferentCommitsTheNewerCounts) {
   const auto earlier = text_of(file("commit.0"));
   {
@@ -128,7 +128,7 @@ TEST_F(CommitCopies, AStoreWithoutCopiesIsReadAndGetsThem) {
   expect_committed(*ChunkStore::open(options()), {3});
 }
 
-// Each file that is opened is one read, in a fixed order.
+// Reads are counted: each opened file is one read, in a fixed order.
 TEST_F(CommitCopies, AReadErrorStopsOnlyWhatNeedsTheFile) {
   const auto counted = std::make_shared<FaultyFiles>();
   auto o = reader();
@@ -145,7 +145,7 @@ TEST_F(CommitCopies, AReadErrorStopsOnlyWhatNeedsTheFile) {
   }
 }
 
-// A folder in place of a file can be opened, but not read: here in both copies.
+// A folder in place of a file can be opened but not read; here both copies are folders.
 TEST_F(CommitCopies, AnOlderCommitThatCannotBeReadDoesNotMatter) {
   for (const std::string name : {"index.1.json", "commit.1"}) {
     SCOPED_TRACE(name);
@@ -160,7 +160,7 @@ TEST_F(CommitCopies, AnOlderCommitThatCannotBeReadDoesNotMatter) {
   }
 }
 
-// To go back would overwrite it, and the next attempt may read it.
+// Going back would overwrite it, although a later attempt may be able to read it.
 TEST_F(CommitCopies, ANewestCommitThatCannotBeReadIsNotPassedOver) {
   for (const std::string name : {"commit.0", "index.2.json"}) {
     SCOPED_TRACE(name);
@@ -195,7 +195,7 @@ TEST_F(CommitCopies, ADamagedOlderCommitIsNotTakenForTheNewest) {
   EXPECT_EQ("", store->damage());
 }
 
-// A later version is no damage: to go back a commit would overwrite it.
+// A store of a later version does not count as damaged: after going back to an older commit, the next one would overwrite it.
 TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
   const auto whole = all_files();
   const auto later = [](std::string text) {

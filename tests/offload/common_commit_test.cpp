@@ -1,4 +1,4 @@
-// The stores of a run's ranks, of which one may have committed once more than another.
+// The stores of a run's ranks, if one rank has one commit more than another.
 #include <gmock/gmock.h>
 
 #include <terrace/offload/store/common_commit.h>
@@ -15,7 +15,7 @@ class CommonCommitTest : public test::ChunkStoreTest {
     o.name = name;
     return o;
   }
-  // Writes chunk 0 anew for every commit, with the step as its seed.
+  // Writes chunk 0 again for every commit, with the step as seed.
   ChunkStore::Options committed_at(const std::string& name, std::initializer_list<std::uint64_t> steps) const {
     const auto store = ChunkStore::create(rank(name));
     for (const auto step : steps) {
@@ -40,7 +40,7 @@ TEST_F(CommonCommitTest, StaysWhatItIsForWhoReadsOnly) {
   expect_committed(*open_at_commit(o, 4), {4});
 }
 
-// Two commits are kept: a rank that is further behind has one that the others lack.
+// A store keeps two commits: a rank that is further behind has only a commit that the others have removed.
 TEST_F(CommonCommitTest, IsMissedWhereARankHasNone) {
   const ChunkStore::Options ranks[] = {committed_at("one", {2, 4}), committed_at("another", {3})};
   try {

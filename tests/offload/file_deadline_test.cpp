@@ -1,4 +1,4 @@
-// File operations that end: what they answer, and what is left when they have.
+// File operations with a deadline: their results, and the resources that remain afterwards.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::open_descriptors;
 
-// Syncs when it is told to.
+// A sync that waits until the test releases it.
 class Patient final : public FileOps {
  public:
   explicit Patient(std::shared_future<void> go_on) : go_on_(std::move(go_on)) {}
@@ -61,7 +61,7 @@ TEST(FileDeadline, ACallThatDoesNotEndGivesEtimeAndMayEndLater) {
     const auto ops = with_deadline(std::make_shared<Patient>(go_on.get_future().share()), 20ms);
     EXPECT_EQ(-ETIME, ops->sync(file.get()));
   }
-  EXPECT_EQ(before + 1, open_descriptors());  // the call still has its own
+  EXPECT_EQ(before + 1, open_descriptors());  // the running call still has its own descriptor
   go_on.set_value();
   for (int i = 0; i < 600 && open_descriptors() != before; ++i) std::this_thread::sleep_for(100ms);
   EXPECT_EQ(before, open_descriptors());

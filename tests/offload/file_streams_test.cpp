@@ -1,4 +1,4 @@
-// Reading ahead and writing behind, against the same file read and written at once.
+// Reading ahead and writing behind, compared with reading and writing the file at once.
 #include <atomic>
 #include <cerrno>
 #include <fstream>
@@ -23,7 +23,7 @@ struct Part {
   std::uint64_t offset = 0, bytes = 0;
 };
 
-// Ranges from `begin` to `end`, some large and some small, of which every third one is left out if `holes`.
+// Ranges from `begin` to `end` of different sizes; with `holes`, every third one is left out.
 std::vector<Part> parts_of(std::uint64_t begin, std::uint64_t end, bool holes) {
   std::mt19937_64 random(kSeed);
   std::vector<Part> parts;
@@ -56,7 +56,7 @@ class FileStreams : public testing::Test {
   }
 
   test::TemporaryDirectory directory_;
-  std::vector<std::byte> content_ = std::vector<std::byte>(45 * kMiB + 1237);  // some rings, and a part of a page
+  std::vector<std::byte> content_ = std::vector<std::byte>(45 * kMiB + 1237);  // several rings and a part of a page
 };
 
 TEST_F(FileStreams, WhatWasAnnouncedIsReadAheadByAllThreads) {
@@ -86,7 +86,7 @@ TEST_F(FileStreams, WhatWasAnnouncedIsReadAheadByAllThreads) {
   }
 }
 
-// A ring full of ranges that are not asked for yet must not keep the reader of another one waiting.
+// A ring full of ranges that are not requested yet must not block the reader of another range.
 TEST_F(FileStreams, AnyOtherOrderEndsToo) {
   const auto opened = open_regular(written(), O_RDONLY);
   const int file = opened.get();
@@ -139,7 +139,7 @@ TEST_F(FileStreams, WhatIsWrittenInAnyOrderIsThere) {
     }
 }
 
-// Pieces come in order, cover the range, and lie in the file where their first byte belongs: at the same place of a page.
+// Pieces come in order and cover the range, and each has the same offset within a page in memory and in the file.
 TEST_F(FileStreams, WhatIsFilledInPlaceIsThere) {
   const auto path = directory_.path() / "filled";
   NewFile file(path, 0644);
@@ -151,7 +151,7 @@ TEST_F(FileStreams, WhatIsFilledInPlaceIsThere) {
       std::ranges::copy(std::span(content_).subspan(at, piece.size()), piece.begin());
       at += piece.size();
     };
-    bool in_place = true;  // and by copies, in turns
+    bool in_place = true;  // alternates with copies
     for (const auto& part : parts_of(0, content_.size(), false)) {
       at = part.offset;
       if (in_place) {

@@ -1,4 +1,4 @@
-// What every I/O engine promises.
+// The contract of every I/O engine.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/magic.h>
@@ -47,13 +47,13 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
     engine_ = make({files_[0].get(), files_[1].get()});
   }
 
-  // `bad_requests`: which requests the descriptors will make fail with EBADF; the simulated engine, without descriptors, is
-  // told.
+  // `bad_requests`: indexes of the requests that fail with EBADF because of `descriptors`; the simulated engine has no
+  // descriptors, so it gets these indexes.
   std::unique_ptr<IoEngine> make(std::vector<int> descriptors, const std::vector<std::uint64_t>& bad_requests = {}) {
     IoOptions options;
     options.queue_depth = kDepth;
     options.files = std::move(descriptors);
-    options.buffers = {memory_.span().first(kMiB)};  // the rest is used unregistered
+    options.buffers = {memory_.span().first(kMiB)};  // the rest is used without registration
     const std::string kind = GetParam();
     if (kind == "simulated") {
       std::vector<SimulatedFault> faults;
@@ -70,7 +70,7 @@ class IoEngineContract : public testing::TestWithParam<const char*> {
     return engine;
   }
 
-  // Ends all of the requests, however many polls that takes.
+  // Polls until all requests have ended.
   void finish(IoEngine& engine) {
     const auto deadline = std::chrono::steady_clock::now() + 60s;
     while (engine.in_flight() > 0) {
@@ -107,7 +107,8 @@ TEST_P(IoEngineContract, RandomRequestsEqualAnOracleInMemory) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     std::vector<std::vector<std::byte>> oracle(kFiles, std::vector<std::byte>(kFileBytes));
-    // Every round covers both files with disjoint requests (no order between requests is promised), far more than the depth.
+    // Every round covers both files with disjoint requests, because their order is not guaranteed; there are far more than the
+    // depth.
     for (int round = 0; round < 4; ++round) {
       const bool writing = round % 2 == 0;
       Pages buffer(kFiles * kFileBytes);
@@ -185,7 +186,7 @@ TEST_P(IoEngineContract, WakeEndsAPollFromAnotherThread) {
     EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
     waker.join();
   }
-  engine_->wake();  // before the poll counts too
+  engine_->wake();  // a wake-up before the poll also counts
   EXPECT_EQ(0U, engine_->poll(60s));
   EXPECT_EQ(0, run(*engine_, {IoRequest::Op::read, 0, 0, memory_.data(), kPageBytes, {}}));
 }
@@ -269,7 +270,7 @@ TEST(IoBacklog, AReadOvertakesTheWritesThatWaitInTheEngine) {
   options.files = {file.get()};
   std::string why;
   auto engine = make_uring_engine(options, why);
-  if (!engine) GTEST_SKIP() << why;  // threads may take the writes before the read is there
+  if (!engine) GTEST_SKIP() << why;  // threads may take the writes before the read is submitted
   std::vector<char> ended;
   std::deque<IoRequest> requests;
   const auto add = [&](IoRequest::Op op, IoRequest::Priority priority, char name) {
@@ -281,13 +282,13 @@ TEST(IoBacklog, AReadOvertakesTheWritesThatWaitInTheEngine) {
   add(IoRequest::Op::read, IoRequest::Priority::demand, 'r');
   std::vector<IoRequest*> all;
   for (auto& request : requests) all.push_back(&request);
-  engine->submit(std::span(all).first(3));  // the first of them is with the kernel when the read comes
+  engine->submit(std::span(all).first(3));  // the kernel already has the first write when the read comes
   engine->submit(std::span(all).last(1));
   while (engine->in_flight() > 0) engine->poll(1s);
   EXPECT_EQ((std::vector<char>{'a', 'r', 'b', 'c'}), ended);
 }
 
-// What the window keeps out is what a read may still overtake.
+// A read can still overtake requests that are outside the window.
 TEST(IoWindow, HoldsSoManyBytesButTwoRequestsAtLeast) {
   IoRequest small, large;
   small.bytes = kPageBytes;
@@ -297,19 +298,19 @@ TEST(IoWindow, HoldsSoManyBytesButTwoRequestsAtLeast) {
     EXPECT_TRUE(window.room()) << i;
     window.start(small);
   }
-  EXPECT_FALSE(window.room());  // four pages
+  EXPECT_FALSE(window.room());  // four pages are its limit
   window.end(small);
   EXPECT_TRUE(window.room());
   window.start(large);
   EXPECT_FALSE(window.room());
   for (int i = 0; i < 3; ++i) window.end(small);
-  EXPECT_TRUE(window.room());  // however large the one that is left
+  EXPECT_TRUE(window.room());  // regardless of the size of the remaining request
   window.start(large);
   EXPECT_FALSE(window.room());
   window.end(large);
   window.end(large);
   for (int i = 0; i < 8; ++i) window.start({});
-  EXPECT_FALSE(window.room());  // as deep as it may be
+  EXPECT_FALSE(window.room());  // the depth is its limit
   EXPECT_EQ(8U, window.requests());
 }
 
@@ -355,7 +356,7 @@ TEST(Backoff, PausesGrowUntilSomethingIsTaken) {
   EXPECT_EQ(0, backoff.left_ns(now));
 }
 
-// How many of a file's pages the page cache holds.
+// The number of a file's pages in the page cache.
 std::size_t cached_pages(int file, std::uint64_t bytes) {
   void* const map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file, 0);
   if (map == MAP_FAILED) throw std::runtime_error("mmap");
@@ -391,24 +392,25 @@ TEST(UncachedEngine, LeavesNothingInThePageCache) {
   {
     const auto plain = make_thread_engine(options);
     transfer(*plain, IoRequest::Op::write, memory.data());
-    EXPECT_EQ(kBytes / kPageBytes, cached_pages(file.get(), kBytes));  // the oracle sees what it is to see
+    EXPECT_EQ(kBytes / kPageBytes, cached_pages(file.get(), kBytes));  // proves that the oracle counts correctly
   }
   {
     const auto engine = make_uncached_engine(make_thread_engine(options), options.files);
     transfer(*engine, IoRequest::Op::write, memory.data());
-    EXPECT_LE(cached_pages(file.get(), kBytes), 8 * kBlock / kPageBytes);  // what may still be on its way
+    EXPECT_LE(cached_pages(file.get(), kBytes), 8 * kBlock / kPageBytes);  // pages that may still be in flight
   }
   EXPECT_EQ(0U, cached_pages(file.get(), kBytes));
   {
     const auto engine = make_uncached_engine(make_thread_engine(options), options.files);
     transfer(*engine, IoRequest::Op::read, back.data());
   }
-  // Read-ahead may leave a little that nobody asked for.
+  // Read-ahead may leave a few pages that were not requested.
   EXPECT_LE(cached_pages(file.get(), kBytes), kBytes / kPageBytes / 16);
   EXPECT_EQ(0, std::memcmp(memory.data(), back.data(), kBytes));
 }
 
-// The kernel tells such an error once. If nobody listens, an fsync that follows knows nothing, and a commit names lost bytes.
+// The kernel reports such an error only once. If the report is ignored, a later fsync succeeds and a commit refers to lost
+// bytes.
 TEST(UncachedEngine, AFailedWriteOutEndsThatWriteAndAllThatFollow) {
   test::TemporaryDirectory directory;
   std::vector<FileHandle> files;
@@ -439,7 +441,7 @@ TEST(UncachedEngine, AFailedWriteOutEndsThatWriteAndAllThatFollow) {
       return errors;
     };
     SCOPED_TRACE(refused);
-    // Eight may be on their way: the second wait is at the tenth write.
+    // Eight writes may be in flight, so the second wait is at the tenth write.
     const bool lost = refused == EIO || refused == ENOSPC;
     std::vector<int> expected(12, 0);
     for (std::size_t i = 9; lost && i < 12; ++i) expected[i] = refused;
@@ -455,7 +457,7 @@ TEST(DirectIo, RulesOfPagesAreKeptByPages) {
   EXPECT_TRUE(pages_suffice(DirectIoRules{512, 512}));
   EXPECT_TRUE(pages_suffice(DirectIoRules{4, 4096}));
   EXPECT_FALSE(pages_suffice(DirectIoRules{0, 0}));        // none on this file
-  EXPECT_FALSE(pages_suffice(DirectIoRules{512, 16384}));  // larger sectors than our pages
+  EXPECT_FALSE(pages_suffice(DirectIoRules{512, 16384}));  // larger sectors than terrace's pages
   EXPECT_EQ(std::nullopt, direct_io_rules(-1));
 }
 

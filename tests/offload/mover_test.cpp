@@ -1,4 +1,4 @@
-// Moves against an oracle of bytes, in three tiers, with clocks in random order; failures; draining.
+// Moves between three tiers, with clocks in random order, compared with an oracle of bytes; failures; draining.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ constexpr std::uint64_t kChunkBytes = 6 * kPageBytes;
 constexpr std::uint32_t kChunks = 6;
 constexpr std::uint64_t kDataBytes = kChunks * kChunkBytes;
 
-// The parts of a mover over a real store, with the engine of choice.
+// The parts of a mover with a real store and a given engine.
 struct Terraces {
   explicit Terraces(const std::string& engine_name, std::vector<SimulatedFault> faults = {}, std::uint64_t seed = 1,
                     const std::string& device_name = "cpu")
@@ -63,7 +63,7 @@ struct Terraces {
     if (engine) make_mover(*engine);
   }
 
-  // `held` is given up when nothing of the mover uses its parts any more.
+  // `held` is released when nothing of the mover uses its parts any more.
   void make_mover(IoEngine& over, std::shared_ptr<void> held = nullptr) {
     mover.reset();
     Mover::Parts parts;
@@ -75,7 +75,7 @@ struct Terraces {
     parts.engine = &over;
     parts.lanes = &lanes;
     parts.trace = &trace;
-    parts.request_bytes = kPageBytes;  // many requests a move
+    parts.request_bytes = kPageBytes;  // a move has many requests
     mover = std::make_unique<Mover>(parts);
   }
 
@@ -88,7 +88,7 @@ struct Terraces {
   test::TemporaryDirectory directory;
   ThreadPool pool{1};
   const std::unique_ptr<Device> device;
-  // The test looks into both: neither device's memory is out of its reach.
+  // The test reads and writes both: it can access the memory of either device.
   const Slab device_slab = device->memory().allocate(kDataBytes), host_slab = device->host_memory()->allocate(kDataBytes);
   const std::span<std::byte> device_memory{device_slab.data(), kDataBytes}, host{host_slab.data(), kDataBytes};
   Lanes lanes;
@@ -108,7 +108,7 @@ std::string error_of(const std::function<void()>& call) {
   return "";
 }
 
-// Everything that was submitted ends in one poll. Counts what was begun and ended between two polls.
+// Ends everything that was submitted in one poll. Counts what began and ended between two polls.
 class AtOnce final : public IoEngine {
  public:
   AtOnce(IoEngine& inner, const Lanes& lanes) : inner_(inner), lanes_(lanes) {}
@@ -126,7 +126,7 @@ class AtOnce final : public IoEngine {
   [[nodiscard]] std::size_t in_flight() const override { return inner_.in_flight(); }
   [[nodiscard]] std::string name() const override { return inner_.name(); }
 
-  // What there was since the last poll; then, when the mover is gone, the most of them are known.
+  // Counts what happened since the last poll. After the mover has ended, the maxima are final.
   void count() {
     int reads = 0;
     while (lanes_.of(Lane::read).reached(reads_ + 1)) ++reads_, ++reads;
@@ -142,7 +142,7 @@ class AtOnce final : public IoEngine {
   int writes_ = 0;
 };
 
-// Cannot be asked for a while.
+// Throws in the first polls after a submit.
 class Refusing final : public IoEngine {
  public:
   explicit Refusing(IoEngine& inner) : inner_(inner) {}
@@ -163,17 +163,17 @@ class Refusing final : public IoEngine {
   int left_ = 0;
 };
 
-// Both lanes end with what it says, and the process goes on.
+// Both lanes end with the engine's error, and the process continues.
 TEST(DiskLanes, AnEngineThatThrowsEndsBothLanes) {
   Terraces t("threads");
   Refusing engine(*t.engine);
-  // What the engine was doing when it threw ends late, perhaps behind the mover's end: the engine must live as long.
+  // The operation that was running when the engine threw may end after the mover, so the engine must live that long.
   std::promise<void> unused;
   t.make_mover(engine, std::shared_ptr<void>(&unused, [&](void*) { unused.set_value(); }));
   const auto drained = [&] { return error_of([&] { t.mover->drain(); }); };
   t.mover->issue(t.move(0, Tier::host, Tier::disk, 0, 0, {}));
   EXPECT_EQ("the engine cannot be asked", drained());
-  t.mover->issue(t.move(1, Tier::host, Tier::disk, 1, 1, {}));  // ends though nobody starts it
+  t.mover->issue(t.move(1, Tier::host, Tier::disk, 1, 1, {}));  // ends although it is never started
   t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 2, {}));
   EXPECT_EQ("the engine cannot be asked", drained());
   for (const auto lane : {Lane::write, Lane::read})
@@ -182,16 +182,16 @@ TEST(DiskLanes, AnEngineThatThrowsEndsBothLanes) {
   unused.get_future().wait();
 }
 
-class MoverTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};  // an engine and a device
+class MoverTest : public testing::TestWithParam<std::tuple<const char*, const char*>> {};  // parameters: an engine and a device
 
-// Checksums of many chunks in a row would keep the engine from its next requests while the disk waits.
+// Computing checksums of many chunks in a row would delay the next requests while the disk is idle.
 TEST(DiskLanes, SumOneChunkOfALaneBetweenTwoPolls) {
   Terraces t("threads");
   AtOnce engine(*t.engine, t.lanes);
   t.make_mover(engine);
   for (const auto& [from, to, begins] : {std::tuple{Tier::host, Tier::disk, 1U}, {Tier::disk, Tier::host, 2U}}) {
     for (std::uint32_t c = 0; c < kChunks; ++c) t.mover->issue(t.move(c, from, to, c, c, Clock::after(Lane::compute, begins)));
-    t.lanes.of(Lane::compute).advance(begins);  // all of them may begin now
+    t.lanes.of(Lane::compute).advance(begins);  // now all of them may begin
     t.mover->drain();
   }
   t.mover.reset();
@@ -200,8 +200,9 @@ TEST(DiskLanes, SumOneChunkOfALaneBetweenTwoPolls) {
   EXPECT_EQ(engine.most_reads, 1);
 }
 
-// Decides random legal moves as residency would: every place has a clock of what touched it, a move waits for the clocks of its
-// two places. The oracle moves at once. In between the compute lane writes to places, from a thread that waits for its clocks.
+// Decides random legal moves as residency would: every place has a clock of the operations that touched it, and a move waits
+// for the clocks of its two places. The oracle moves bytes immediately. Between moves, the compute lane writes to places from a
+// thread that waits for their clocks.
 TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
   for (std::uint64_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
@@ -209,7 +210,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
     if (!t.mover) GTEST_SKIP() << "no such engine here";
     std::mt19937_64 random(seed);
     struct Slot {
-      std::uint64_t content = 0;  // 0: none; else the seed of its bytes
+      std::uint64_t content = 0;  // seed of its bytes; 0: no content
       std::uint32_t chunk = 0;
       Clock touched;
     };
@@ -223,7 +224,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
     std::uint64_t contents = 0;
     for (int step = 0; step < 300; ++step) {
       const auto a = random() % kChunks, b = random() % kChunks;
-      if (random() % 4 == 0) {  // the compute lane makes new content on the device
+      if (random() % 4 == 0) {  // the compute lane writes new content on the device
         Slot& slot = slots[Tier::device][a];
         fills.push_back({slot.touched, a, ++contents});
         slot = {contents, static_cast<std::uint32_t>(random() % kChunks), Clock::after(Lane::compute, fills.size())};
@@ -232,7 +233,7 @@ TEST_P(MoverTest, RandomMovesCarryTheOraclesBytes) {
       const std::array<std::pair<Tier, Tier>, 4> edges{
           {{Tier::device, Tier::host}, {Tier::host, Tier::device}, {Tier::host, Tier::disk}, {Tier::disk, Tier::host}}};
       const auto [from, to] = edges[random() % 4];
-      // On disk a chunk has its own place, as residency gives it.
+      // On disk each chunk has its own place, as with residency.
       Slot& source = slots[from][a];
       if (source.content == 0) continue;
       const auto to_slot = to == Tier::disk ? source.chunk : b;
@@ -303,7 +304,7 @@ INSTANTIATE_TEST_SUITE_P(Engines, MoverTest,
 
 using What = SimulatedFault::What;
 
-// Chunk 0 is written (requests 0 to 5) and read back (6 to 11), then uploaded; more moves wait behind.
+// Chunk 0 is written (requests 0 to 5), read back (6 to 11) and uploaded; further moves wait for it.
 struct Chain {
   explicit Chain(std::vector<SimulatedFault> faults) : t("simulated", std::move(faults)) {
     test::fill_random(t.host, 4);
@@ -312,7 +313,7 @@ struct Chain {
     t.mover->issue(t.move(0, Tier::host, Tier::device, 1, 0, Clock::after(Lane::read, 1)));
     t.mover->issue(t.move(0, Tier::device, Tier::host, 0, 2, Clock::after(Lane::upload, 1)));
     t.mover->issue(t.move(1, Tier::host, Tier::disk, 2, 1, Clock::after(Lane::download, 1)));
-    t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 3, Clock::after(Lane::compute, 1)));  // compute never comes
+    t.mover->issue(t.move(0, Tier::disk, Tier::host, 0, 3, Clock::after(Lane::compute, 1)));  // compute never reaches 1
   }
   Terraces t;
 };
@@ -326,11 +327,11 @@ TEST(MoverErrors, AFailedReadPoisonsItsLaneAndWhatWaitsForIt) {
   for (const Lane lane : {Lane::read, Lane::upload, Lane::download}) {
     EXPECT_EQ(what, error_of([&] { chain.t.lanes.of(lane).wait(1); })) << name_of(lane);
   }
-  EXPECT_NO_THROW(chain.t.lanes.of(Lane::write).wait(1));  // what was done before stays done
+  EXPECT_NO_THROW(chain.t.lanes.of(Lane::write).wait(1));  // completed moves stay completed
   EXPECT_EQ(what, error_of([&] { chain.t.lanes.of(Lane::write).wait(2); }));
   EXPECT_EQ(1U, chain.t.mover->moved().writes);
   EXPECT_EQ(0U, chain.t.mover->moved().reads);
-  // What is issued afterwards ends with the same error.
+  // Moves issued later end with the same error.
   chain.t.mover->issue(chain.t.move(0, Tier::disk, Tier::host, 0, 3, {}));
   chain.t.mover->issue(chain.t.move(0, Tier::host, Tier::device, 0, 3, {}));
   EXPECT_EQ(what, error_of([&] { chain.t.mover->drain(); }));

@@ -1,4 +1,4 @@
-// The faults of the simulated engine are what their names say, and a power loss takes what was not synced.
+// The faults of the simulated engine do what their names say, and a power loss removes bytes that were not synced.
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 using What = SimulatedFault::What;
 constexpr std::uint64_t kBytes = 8 * kPageBytes;
 
-// Writes a known content to page 4 and on (request 0), reads it back (request 1), and gives both results.
+// Writes known content from page 4 on (request 0), reads it back (request 1), and returns both results.
 struct Outcome {
   int write_error = -1, read_error = -1;
   test::Pages written{kBytes}, read{kBytes};

@@ -1,4 +1,4 @@
-// The store's files: who may have them, where they lie, how much space they take.
+// The files of a store: who may access them, where they are, and how much space they take.
 #include <gmock/gmock.h>
 #include <grp.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST_F(StoreFiles, AStoreInUseIsRefusedToAnotherProcess) {
   expect_committed(*store, {1});
 }
 
-// Its own lock would be found held, and the store of "another run" looked for.
+// Otherwise the store would find its own lock and report "another run".
 TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
   const auto folder = directory_.path() / "twice";
   std::filesystem::create_directory(folder);
@@ -89,7 +89,7 @@ TEST_F(StoreFiles, CapacityIsAllocatedExactlyAndGrowsOnOpening) {
   {
     const auto store = ChunkStore::create(o);
     EXPECT_EQ(o.capacity_bytes, store->allocated_bytes());
-    // Every byte of the space has a place in some file.
+    // Every byte of the space is somewhere in a file.
     std::vector<std::uint64_t> ends(3);
     for (const auto& piece : store->pieces(0, o.capacity_bytes)) {
       auto& end = ends[static_cast<std::size_t>(piece.file)];
@@ -118,7 +118,7 @@ TEST_F(StoreFiles, AnotherNumberOfPathsIsRefused) {
   EXPECT_THAT(what, HasSubstr("2 paths"));
 }
 
-// Of any umask, others may do nothing; what it leaves to the group, a colleague may read.
+// With any umask, others get no access; the group can read if the umask allows it.
 TEST_F(StoreFiles, TheGroupMayReadItAndOthersMayNot) {
   const auto mode_of = [](const std::filesystem::path& path) {
     struct stat info {};
@@ -140,7 +140,7 @@ TEST_F(StoreFiles, TheGroupMayReadItAndOthersMayNot) {
     EXPECT_EQ(0750U & ~mask, mode_of(folder));
     for (const std::string name : {"data", "lock", "commit.1", "commit.1.copy", "index.1.json", "index.1.json.copy"})
       EXPECT_EQ(0640U & ~mask, mode_of(folder / name)) << name;
-    // A folder that a user has made stricter, or whose files inherit its group, stays so; others are shut out.
+    // A folder that the user has made stricter, or whose files inherit its group, stays so; access of others is removed.
     for (const auto& [mode, then] : {std::pair{02750U, 02750U}, {0700U, 0700U}, {0777U, 0750U}}) {
       ASSERT_EQ(0, ::chmod(folder.c_str(), mode));
       expect_committed(*ChunkStore::open(o), {1});
@@ -153,7 +153,7 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
   constexpr gid_t kGroup = 12345;
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
-  // The colleague begins first and waits: the sanitizer for threads ends a child of a process that has them.
+  // The child starts first and waits, because ThreadSanitizer ends a child that is forked from a process with threads.
   std::array<int, 2> committed{};
   ASSERT_EQ(0, ::pipe(committed.data()));
   const pid_t child = ::fork();
@@ -162,7 +162,7 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
     ::close(committed[1]);
     if (::read(committed[0], &byte, 1) != 1) ::_exit(1);
     auto o = options();
-    o.paths = {"nvme0"};  // the folders above may be closed
+    o.paths = {"nvme0"};  // the folders above may not be accessible
     if (::chdir(directory_.path().c_str()) != 0 || ::setgroups(0, nullptr) != 0 || ::setgid(kGroup) != 0 || ::setuid(4242) != 0)
       ::_exit(2);
     try {
@@ -193,7 +193,7 @@ TEST_F(StoreFiles, AColleagueOfTheGroupReadsAndDoesNotWrite) {
   EXPECT_EQ(42, WEXITSTATUS(status));
 }
 
-// The kernel's calls, and what they were asked for.
+// The kernel's calls, with a record of their arguments.
 class ToldFiles final : public FileOps {
  public:
   int create(int d, const std::string& n) override { return kernel_->create(d, n); }
@@ -213,14 +213,14 @@ class ToldFiles final : public FileOps {
     return refusal;
   }
   std::set<std::filesystem::path> synced;
-  std::vector<off_t> sizes;  // of files whose copy-on-write was to be switched off
+  std::vector<off_t> sizes;  // of files for which switching copy-on-write off was requested
   int refusal = 0;
 
  private:
   std::shared_ptr<FileOps> kernel_ = make_file_ops();
 };
 
-// Otherwise a power loss leaves a run whose store is gone.
+// Otherwise a power loss could remove the store of a run.
 TEST_F(StoreFiles, TheFoldersAboveANewStoreAreSynced) {
   const auto files = std::make_shared<ToldFiles>();
   auto o = options();
@@ -237,7 +237,7 @@ TEST_F(StoreFiles, TheFoldersAboveANewStoreAreSynced) {
   EXPECT_THAT(files->synced, testing::IsEmpty()) << "nothing of it outlives its process";
 }
 
-// On btrfs, where only an empty file can be without copy-on-write.
+// On btrfs, only an empty file can be switched to no copy-on-write.
 TEST_F(StoreFiles, CopyOnWriteIsSwitchedOffBeforeAnythingIsWritten) {
   const auto files = std::make_shared<ToldFiles>();
   auto o = options(2);
@@ -260,7 +260,7 @@ TEST_F(StoreFiles, CopyOnWriteIsSwitchedOffBeforeAnythingIsWritten) {
   EXPECT_THAT(files->sizes, testing::IsEmpty());
 }
 
-// All paths are a store's own before any of its files is touched.
+// All paths are checked and locked before any file is touched.
 TEST_F(StoreFiles, APathInUseLeavesTheOthersAsTheyAre) {
   auto o = options(2);
   {
@@ -292,7 +292,7 @@ TEST_F(StoreFiles, ASymbolicLinkIsNeverFollowed) {
   std::filesystem::remove(file("lock"));
 
   std::filesystem::create_symlink(victim, file("data"));
-  ChunkStore::create(options());  // a fresh store removes what is there: the link, not what it points to
+  ChunkStore::create(options());  // a new store removes the link, not its target
   EXPECT_FALSE(std::filesystem::is_symlink(file("data")));
   std::string text;
   std::ifstream(victim) >> text;
@@ -312,7 +312,7 @@ TEST_F(StoreFiles, SpaceBehindTheEndIsGivenBack) {
     store->trim(3 * kPlaceBytes);
     expect_allocated(*store, 3 * kPlaceBytes);
     expect_committed(*store, {10, 11, 12});
-    store->trim(64 * kPlaceBytes);  // never takes
+    store->trim(64 * kPlaceBytes);  // never removes a part
     expect_allocated(*store, 3 * kPlaceBytes);
   }
 }
@@ -334,7 +334,7 @@ TEST_F(StoreFiles, AnExistingStoreKeepsItsStripes) {
   EXPECT_THROW(ChunkStore::create(o), Error);
 }
 
-// A large store measures its paths; two folders of one disk get about the same, and the store works whatever comes out.
+// A large store measures its paths. Two folders on one disk get about the same weight, and the store works with any result.
 TEST_F(StoreFiles, ALargeStoreMeasuresItsPaths) {
   auto o = options(2);
   o.capacity_bytes = kGiB;

@@ -1,4 +1,4 @@
-// Stripes in proportion to weights: every byte of the flat space has one place, and no two have the same.
+// Stripes in proportion to weights: every byte of the flat space has exactly one place, and no two bytes share one.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -22,9 +22,9 @@ TEST(Stripes, EveryByteHasOnePlaceAndFilesAreAsLongAsTheirStripes) {
     for (auto& w : weights) w = 1 + static_cast<std::uint32_t>(random() % Stripes::kMostWeight);
     const Stripes stripes(kPageBytes * (1 + random() % 4), weights);
     const auto capacity = kPageBytes * (1 + random() % 300);
-    std::vector<std::map<std::uint64_t, std::uint64_t>> taken(weights.size());  // of each file: start → end
+    std::vector<std::map<std::uint64_t, std::uint64_t>> taken(weights.size());  // for each file: start → end
     std::uint64_t at = 0;
-    while (at < capacity) {  // in requests of random length, which need not end with a stripe
+    while (at < capacity) {  // requests of random length, which may end inside a stripe
       const auto bytes = std::min(capacity - at, kPageBytes * (1 + random() % 9));
       std::uint64_t next = 0;
       for (const auto& piece : stripes.pieces(at, bytes)) {
@@ -55,7 +55,7 @@ TEST(Stripes, EachFileGetsItsShareOfEveryCycle) {
   std::map<int, int> count;
   for (const auto& piece : stripes.pieces(6 * kPageBytes, 6 * kPageBytes)) ++count[piece.file];
   EXPECT_EQ((std::map<int, int>{{0, 3}, {1, 1}, {2, 2}}), count);
-  // Spread over the cycle, so that a few stripes in a row use several files.
+  // A file's stripes are spread over the cycle, so that a few consecutive stripes use several files.
   std::vector<int> order;
   for (const auto& piece : stripes.pieces(0, 6 * kPageBytes)) order.push_back(piece.file);
   EXPECT_EQ((std::vector<int>{0, 2, 0, 1, 2, 0}), order);

@@ -1,4 +1,4 @@
-// A directory of its own under the current one (the build's: a real disk), removed at the end.
+// A directory under the current one (in the build directory, on a real disk), removed by the destructor.
 #pragma once
 
 #include <cstdlib>

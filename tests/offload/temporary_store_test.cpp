@@ -1,4 +1,4 @@
-// Stores that end with their process.
+// Stores that are removed when their process ends.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -31,7 +31,7 @@ TEST_F(TemporaryStore, WhatAKilledTemporaryStoreLeftIsRemovedByTheNext) {
   ASSERT_TRUE(WIFSIGNALED(status));
   ASSERT_TRUE(std::filesystem::exists(left / "lock")) << "nothing to find";
   ASSERT_FALSE(std::filesystem::exists(left / "data")) << "its space comes back with the process";
-  // Others of that name are left alone: one that is alive, and one with something else in it.
+  // Other folders named *.temporary stay: one that is in use, and one that contains something else.
   o.name = "alive";
   const auto alive = ChunkStore::create(o);
   EXPECT_FALSE(std::filesystem::exists(left));
@@ -46,7 +46,7 @@ TEST_F(TemporaryStore, WhatAKilledTemporaryStoreLeftIsRemovedByTheNext) {
   EXPECT_TRUE(std::filesystem::exists(precious));
 }
 
-// Each looks for what dead runs left while the others make their folders: nobody takes another's for dead.
+// Each thread removes the leftovers of dead runs while the others create their folders: none may take another's store for dead.
 TEST_F(TemporaryStore, TemporaryStoresOfOneFolderAreMadeAtTheSameTime) {
   std::mutex mutex;
   std::set<std::string> errors;

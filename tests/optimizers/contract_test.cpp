@@ -1,5 +1,5 @@
-// What every optimizer promises under every recipe. A new one gets its oracle (oracles.h) and a line in kOptimizers; a new
-// recipe is found by its name.
+// The contract of every optimizer under every recipe. A new optimizer needs an oracle (oracles.h) and a line in kOptimizers; a
+// new recipe is found by its name.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -75,8 +75,8 @@ void specify(const Case& optimizer, const UpdateStep& step, double decay, A& w, 
     optimizer.in_fp32(optimizer.settings, step, decay, w, g, s0, s1);
 }
 
-// What docs/internals/optimizers.md says becomes of a chunk, whose second part begins with this element of its tensor. Numbers
-// go in as they are stored and come out as they will be stored.
+// Checks steps on a chunk against docs/internals/optimizers.md. The second part of the chunk begins at `tensor_element` of its
+// tensor. Numbers are read and compared in their stored format.
 template <class A>
 void expect_specified_steps(const Case& optimizer, const Optimizer& tested, ThreadPool& pool, TestChunk chunk, unsigned steps,
                             const std::function<UpdateStep(std::uint64_t)>& step_of, std::uint64_t tensor_element = 0) {
@@ -106,7 +106,8 @@ void expect_specified_steps(const Case& optimizer, const Optimizer& tested, Thre
       }
     }
     for (std::size_t k = 0; k < states.size(); ++k) expected.set_states(states[k], new_states[k]);
-    // Between the second part and the third, and of a copy only: it is written whole.
+    // The gap between the second and the third part. Only in a copy of the master is it written, because a copy is written
+    // whole.
     for (std::int64_t i = n - 16; i < n - 13 && chunk.recipe().copies_master(); ++i) expected.set(Kind::parameter, i, 0);
     tested.update(pool, step, chunk.update());
     for (std::int64_t i = 0; i < n; ++i) {
@@ -132,7 +133,7 @@ TEST_P(OptimizerContract, HundredStepsGiveTheBitsOfTheSpecificationOnEveryInstru
   }
 }
 
-// Where the number of a block of random bits outgrows 32 bits.
+// Tests block numbers of random bits that need more than 32 bits.
 TEST_P(OptimizerContract, StepsWithinAGiganticTensorAreTheSpecifiedOnes) {
   for (const auto isa : kAllIsas) {
     if (!runs(isa)) continue;
@@ -141,7 +142,7 @@ TEST_P(OptimizerContract, StepsWithinAGiganticTensorAreTheSpecifiedOnes) {
   }
 }
 
-// Lengths around the vectors' and their tails, from every kind of state.
+// Lengths around vector widths and their tails, starting from every kind of state.
 TEST_P(OptimizerContract, EveryLengthAndEveryInstructionSetGivesTheSameBits) {
   for (std::int64_t n = 0; n < 140; ++n) {
     std::vector<TestChunk> results;
@@ -162,8 +163,8 @@ TEST_P(OptimizerContract, EveryLengthAndEveryInstructionSetGivesTheSameBits) {
   }
 }
 
-// Many blocks of 8-bit states in a row, as a loop over them takes them: one with an infinity, one with nothing, and parts that
-// begin within a block or draw their random numbers from anywhere.
+// Many consecutive blocks of 8-bit states, as a loop over them processes them: one with an infinity, one with only zeros, and
+// parts that begin inside a block or at any position of the random numbers.
 TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
   constexpr std::int64_t kBlock = 256, kElements = 11 * kBlock + 100;
   for (const std::uint64_t tensor_element : {0, 64, 7}) {
@@ -180,7 +181,7 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
         draw_gradients(c, t);
         for (std::int64_t i = 3 * kBlock; i < 4 * kBlock; ++i) c.set_gradient(i, 0);
         if (t >= 2) c.set_gradient(kBlock + 9, std::numeric_limits<float>::infinity());
-        if (t == 3) {  // NaNs that rounding up would make zeros
+        if (t == 3) {  // NaNs that rounding up could turn into zeros
           c.set_gradient(8 * kBlock - 1, std::bit_cast<float>(0x7fffffffU));
           c.set_gradient(8 * kBlock - 5, std::bit_cast<float>(0xffffffffU));
         }
@@ -196,7 +197,7 @@ TEST_P(OptimizerContract, BlocksInARowGiveTheSameBitsOnEveryInstructionSet) {
   }
 }
 
-// Threads and the packing into chunks may not change a bit: several blocks, several pools, chunks cut anywhere.
+// Neither threads nor chunk boundaries may change a bit: several blocks, several pools, chunks cut anywhere.
 TEST_P(OptimizerContract, NeitherThreadsNorChunksChangeABit) {
   constexpr std::int64_t kElements = 3 * 65536 + 2048;
   const auto whole = [&](int threads) {
@@ -216,7 +217,7 @@ TEST_P(OptimizerContract, NeitherThreadsNorChunksChangeABit) {
   }
   for (const std::int64_t size : {2048, 6144, 67584}) {
     std::int64_t at = 0;
-    auto rest = chunk(kElements);  // where its weights and gradients come from
+    auto rest = chunk(kElements);  // the source of the weights and gradients
     draw_weights(rest, 11);
     std::vector<TestChunk> pieces;
     for (; at < kElements; at += size) {
@@ -254,7 +255,7 @@ TEST_P(OptimizerContract, FirstUpdateDoesNotReadTheStates) {
   for (const auto kind : zeroed.recipe().kinds()) EXPECT_EQ(zeroed.bytes(kind), poisoned.bytes(kind)) << name_of(kind);
 }
 
-// Padding included: chunks go to disk whole, and their bytes are a function of the updates.
+// Including padding: chunks are written to disk whole, so their bytes must depend only on the updates.
 TEST_P(OptimizerContract, FirstUpdateLeavesNothingOfTheStatesMemory) {
   auto zeroed = chunk(70001), poisoned = chunk(70001);
   for (auto* c : {&zeroed, &poisoned}) {
@@ -269,11 +270,11 @@ TEST_P(OptimizerContract, FirstUpdateLeavesNothingOfTheStatesMemory) {
       ASSERT_TRUE(same(poisoned.number(kind, i), zeroed.number(kind, i))) << name_of(kind) << ", element " << i;
 }
 
-// An update that writes the bf16 copy of a master weight is given memory that held anything: it is written whole, padding
-// included.
+// The memory for the bf16 copy of a master weight may contain anything before an update, so the update must write it
+// completely, including padding.
 TEST_P(OptimizerContract, CopyOfTheMasterIsWrittenWhole) {
   auto c = chunk(70001);
-  if (!c.recipe().copies_master()) return;  // else the parameter is read, and its padding stays
+  if (!c.recipe().copies_master()) return;  // otherwise the parameter is read, and its padding stays
   const auto rounded = [&](float master) {
     return c.recipe().compute == DType::fp16 ? widened_fp16(nearest_fp16(master)) : widened(nearest_ties_away(master));
   };
@@ -295,7 +296,7 @@ TEST_P(OptimizerContract, CopyOfTheMasterIsWrittenWhole) {
     }
 }
 
-// Elements between parts belong to nobody: their gradients may be anything, and their weights stay.
+// Elements between parts are unused: their gradients may be anything, and their weights do not change.
 TEST_P(OptimizerContract, PaddingIsLeftAlone) {
   auto a = chunk(1024), b = chunk(1024);
   for (auto* c : {&a, &b}) {
@@ -315,7 +316,7 @@ TEST_P(OptimizerContract, PaddingIsLeftAlone) {
   EXPECT_FALSE(same(a.weight(70), before.weight(70)));
 }
 
-// On a stream the parts may be gone before the update runs.
+// With a stream, the caller's `parts` may be gone before the update runs.
 TEST_P(OptimizerContract, EnqueuedUpdatesGiveTheSameBitsInTheStreamsOrder) {
   const auto device = make_cpu_device(pool_);
   const auto stream = device->make_stream("test");
@@ -348,8 +349,8 @@ INSTANTIATE_TEST_SUITE_P(All, OptimizerContract,
                                           testing::ValuesIn(recipe_cases())),
                          name_of);
 
-// An eighth of what 24 bits, or 16, can hold of a weight of 1: rounded to nearest, nothing would ever change. After 64 steps
-// the mean of 65,536 weights has moved by 8 units, give or take sqrt(7 / 65,536) = 0.01.
+// Each update is an eighth of the last unit of a weight of 1 with 24 or 16 bits, so rounding to nearest would never change the
+// weight. After 64 steps the mean of 65,536 weights has moved by 8 units, plus or minus sqrt(7 / 65,536) = 0.01.
 TEST(StochasticRounding, KeepsSmallUpdatesInTheMean) {
   for (const auto& [recipe, unit] : {std::pair{"split24-8bit", 0x1p-16}, {"stochastic", 0x1p-8}, {"all-bf16", 0x1p-8}}) {
     constexpr std::int64_t kWeights = 65'536;
@@ -378,7 +379,7 @@ TEST(RandomHalves, KnownAnswers) {
             (Words{0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}));
 }
 
-// The suites above pass over what this processor does not run; here that is seen.
+// The suites above skip instruction sets that this processor does not have; this test makes that visible.
 class InstructionSet : public testing::TestWithParam<Isa> {};
 TEST_P(InstructionSet, RunsHere) {
   if (!runs(GetParam())) GTEST_SKIP() << "this processor does not run " << terrace::name_of(GetParam());
@@ -387,10 +388,10 @@ TEST_P(InstructionSet, RunsHere) {
 INSTANTIATE_TEST_SUITE_P(All, InstructionSet, testing::ValuesIn(kAllIsas),
                          [](const auto& test) { return std::string(terrace::name_of(test.param)); });
 
-// The specification computes what was published.
+// The specification agrees with the published formula.
 class Published : public testing::TestWithParam<std::size_t> {};
 
-// How far 100 steps leave the worst weight from the published formula's.
+// The largest deviation of a weight from the published formula after 100 steps.
 double worst_error(const Case& c, DType dtype) {
   ThreadPool pool(2);
   const auto tested = make_optimizer(c.optimizer, c.settings);
@@ -411,9 +412,9 @@ double worst_error(const Case& c, DType dtype) {
   return static_cast<double>(worst);
 }
 
-// A weight below 1 is rounded three times a step (decay's factor, decay's product, the difference): 3 u. The update is at most
-// about 2 lr; its relative error is ten rounded operations plus the state's: each of the last 1/(1−β1) = 10 steps leaves 3 u of
-// the largest gradient, which is sqrt(3) of the root mean square: below 64 u.
+// A weight below 1 is rounded three times per step (the decay factor, its product, the difference): 3 u. The update is at most
+// about 2 lr. Its relative error comes from ten rounded operations and the state: each of the last 1/(1−β1) = 10 steps leaves 3
+// u of the largest gradient, which is sqrt(3) times the root mean square; in total below 64 u.
 TEST_P(Published, IsWhatTheSpecificationComputes) {
   const auto& c = kOptimizers[GetParam()];
   const auto bound = [](double u) { return 100 * (3 * u + 1e-3 * 64 * u); };

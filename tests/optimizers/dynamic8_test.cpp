@@ -1,4 +1,4 @@
-// 8-bit codes are those of the nearest value, at every boundary between two of them and on every instruction set.
+// 8-bit codes belong to the nearest value, at every boundary between two codes and on every instruction set.
 #include <terrace/optimizers/formats/dynamic8.h>
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ class Dynamic8 : public testing::TestWithParam<std::tuple<Isa, Sign>> {
   static Sign sign() { return std::get<1>(GetParam()); }
   const std::vector<double> map_ = dynamic_map(sign() == Sign::both);
 
-  // Blocks whose first element is `scale`, so that it is theirs, and then the values.
+  // Encodes blocks whose first element is `scale`, so that this is the block's scale, followed by the values.
   void expect_nearest(const std::vector<float>& values, float scale) const {
     for (std::size_t at = 0; at < values.size(); at += kBlock - 1) {
       float block[kBlock] = {scale}, decoded[kBlock], stored_scale = 0;
@@ -52,7 +52,7 @@ TEST_P(Dynamic8, EveryBoundaryIsWhereItShouldBe) {
   expect_nearest(values, 1);
 }
 
-// Every entry of the table by which they are found, at its first and its last number.
+// Tests the first and the last number of every entry in the lookup table.
 TEST_P(Dynamic8, EveryIntervalFindsItsCodes) {
   std::vector<float> values;
   for (std::uint32_t upper = 0; upper < 0x3f80; ++upper)
@@ -63,8 +63,8 @@ TEST_P(Dynamic8, EveryIntervalFindsItsCodes) {
   expect_nearest(values, 1);
 }
 
-// All normalised magnitudes in ascending order, so that the nearest value is the one before or one further on. The short form
-// takes one in 251.
+// Tests all normalised magnitudes in ascending order, so the nearest code is the previous one or a later one. The short form
+// tests one in 251.
 TEST_P(Dynamic8, EveryNumberFindsItsNearestCode) {
   const std::uint32_t stride = long_form() ? 1 : 251;
   constexpr std::uint32_t kOne = std::bit_cast<std::uint32_t>(1.0F);
@@ -93,7 +93,7 @@ TEST_P(Dynamic8, EveryNumberFindsItsNearestCode) {
   }
 }
 
-// Blocks with nothing in them, and those that no scale can hold.
+// Blocks with only zeros, and blocks with a number that no scale can represent.
 TEST_P(Dynamic8, BlocksWithoutCodesShowIt) {
   const std::size_t zero = sign() == Sign::both ? 127 : 0;
   for (const float odd : {0.0F, -0.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -108,7 +108,7 @@ TEST_P(Dynamic8, BlocksWithoutCodesShowIt) {
       ASSERT_EQ(codes[i], zero);
       ASSERT_TRUE(odd == 0 ? decoded[i] == 0 : std::isnan(decoded[i])) << decoded[i];
     }
-    ASSERT_EQ(scales[1], 2);  // the next block knows nothing of it
+    ASSERT_EQ(scales[1], 2);  // the next block is not affected
     ASSERT_EQ(decoded[kBlock + 5], 2);
     ASSERT_EQ(decoded[kBlock + 6], 0);
   }

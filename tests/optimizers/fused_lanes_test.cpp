@@ -1,4 +1,4 @@
-// The baseline's fused multiply-add against the C library's, bit by bit.
+// The portable fused multiply-add compared with the C library's, bit by bit.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -53,7 +53,7 @@ TEST(FusedLanes, OfWhatIsSpecial) {
       for (const float c : special) expect_fused(a, b, c);
 }
 
-// Sums that cancel, that end half between two numbers but for a bit far below, and that are subnormal.
+// Sums that cancel, that are almost halfway between two numbers, and that are subnormal.
 TEST(FusedLanes, OfRandomNumbersNearTies) {
   constexpr std::uint32_t kSeed = 20261123;
   SCOPED_TRACE(kSeed);
@@ -67,7 +67,7 @@ TEST(FusedLanes, OfRandomNumbersNearTies) {
   for (int round = 0; round < 400'000; ++round) {
     const float a = number(-20, 20), b = number(-20, 20);
     expect_fused(a, b, number(-60, 60));
-    expect_fused(a, b, -a * b + number(-70, 0));  // what rounding the product took off, and a little
+    expect_fused(a, b, -a * b + number(-70, 0));                               // about the rounding error of the product
     expect_fused(std::ldexp(a, -60), std::ldexp(b, -60), number(-149, -120));  // subnormal
     if (HasFatalFailure()) return;
   }

@@ -1,4 +1,5 @@
-// What every optimizer promises that sees whole layers. A new one gets its oracle (layer_oracles.h) and a line in kOptimizers.
+// The contract of every optimizer that sees whole layers. A new one needs an oracle (layer_oracles.h) and a line in
+// kOptimizers.
 #include <algorithm>
 #include <map>
 #include <string>
@@ -30,7 +31,8 @@ const std::vector<Case> kOptimizers{
     {"muon_nesterov", "muon", {.momentum = 0.95, .nesterov = true}, publish_muon},
 };
 
-// Matrices of both orientations, one that many blocks of 4,096 cover, vectors, an embedding, and parameters of their own rates.
+// Matrices of both orientations, one of them spanning many blocks of 4,096, vectors, an embedding, and parameters with their
+// own rates.
 std::vector<UpdateTensor> all_tensors() {
   return {{.rows = 7, .columns = 40, .hidden = true, .stream = 1},
           {.rows = 1, .columns = 65, .hidden = true, .decay = 0, .stream = 2},
@@ -59,7 +61,7 @@ class LayerContract : public testing::TestWithParam<std::size_t> {
     std::unique_ptr<Device> device;
     std::unique_ptr<Stream> stream;
   };
-  // `steps` steps of everything that can change and must not matter.
+  // Runs `steps` steps. The other arguments, except dtype and recipe, must not change the result.
   [[nodiscard]] TestLayer run(DType dtype, std::string_view recipe, std::int64_t chunk, int threads, Isa isa,
                               std::int64_t ranks = 1, unsigned steps = 4) const {
     Machine machine(threads);
@@ -81,7 +83,7 @@ void expect_same_weights(const TestLayer& got, const TestLayer& expected, const 
                                                                  << got.weight(t, i) << " and not " << expected.weight(t, i);
 }
 
-// How far 100 steps leave the worst weight from the published formula's, in the largest way that a weight has gone.
+// The largest deviation of a weight from the published formula after 100 steps, relative to the largest change of any weight.
 double worst_error(const Case& c, const Optimizer& tested, Stream& stream, TestLayer l) {
   draw_layer_weights(l, 7);
   std::vector<LayerOracle> oracles;
@@ -111,16 +113,15 @@ double worst_error(const Case& c, const Optimizer& tested, Stream& stream, TestL
   return worst / furthest;
 }
 
-// Five iterations of the polynomial raise the smallest singular values, and the rounding beside them, up to 3.4445⁵ = 485
-// times.
+// Five iterations of the polynomial enlarge the smallest singular values, and with them rounding errors, by up to 3.4445⁵ =
+// 485.
 TEST_P(LayerContract, HundredStepsAreThoseOfThePublishedFormula) {
   const auto tested = make();
   EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp64)), 1e-11);
   EXPECT_LE(worst_error(optimizer(), *tested, *machine_.stream, layer(DType::fp32)), 2e-4);
 }
 
-// What docs/internals/optimizers.md says becomes of a layer. Numbers go in as they are stored and come out as they will be
-// stored.
+// Checks steps on a layer against docs/internals/optimizers.md. Numbers are read and compared in their stored format.
 template <class A>
 void expect_specified_steps(const Case& c, const Optimizer& tested, Device& device, Stream& stream, TestLayer l,
                             const std::function<UpdateStep(std::uint64_t)>& step_of) {
@@ -128,7 +129,7 @@ void expect_specified_steps(const Case& c, const Optimizer& tested, Device& devi
   draw_layer_weights(l, 7);
   std::vector<std::vector<A>> packed(l.tensors.size());
   const auto chunk_elements = l.shape().chunk_elements;
-  std::vector<Kind> states;  // an element's own
+  std::vector<Kind> states;  // states with one number per element
   for (const auto kind : l.recipe().states)
     if (!is_packed(l.recipe().format_of(kind))) states.push_back(kind);
   for (std::uint64_t t = 1; t <= 14; ++t) {
@@ -136,7 +137,7 @@ void expect_specified_steps(const Case& c, const Optimizer& tested, Device& devi
     draw_hostile_layer_gradients<A>(l, t);
     const auto step = step_of(t);
     auto expected = l;
-    std::map<std::pair<Kind, std::size_t>, std::vector<double>> moved;  // of a chunk
+    std::map<std::pair<Kind, std::size_t>, std::vector<double>> moved;  // changed states of a chunk
     for (const auto kind : states)
       for (std::size_t chunk = 0; chunk < l.chunks().size(); ++chunk)
         moved[{kind, chunk}].resize(static_cast<std::size_t>(chunk_elements));
@@ -216,7 +217,7 @@ TEST_P(LayerContract, RanksThatShareALayerGiveTheBitsOfOne) {
   }
 }
 
-// One rank has nobody to exchange with; several exchange the same places, within the scratch.
+// One rank exchanges nothing; several ranks exchange the same places, all inside the scratch.
 TEST_P(LayerContract, ExchangesLieInTheScratchOfEveryRank) {
   EXPECT_TRUE(make()->layer_unit()->needs(layer(DType::fp32).shape()).exchanges.empty());
   const auto l = layer(DType::fp32, "fp32", 4096, 3);
@@ -241,7 +242,7 @@ TEST_P(LayerContract, ExchangesLieInTheScratchOfEveryRank) {
   }
 }
 
-// Whatever ranks share the layer, each number of its packed state is of the same element, row or column, and none is missing.
+// For any number of ranks, each number of the packed state belongs to the same element, row or column, and none is missing.
 TEST_P(LayerContract, EveryPackedNumberHasAMeaning) {
   using Number = std::tuple<std::size_t, PackedRange::Of, std::int64_t>;
   const auto numbers_of = [&](std::int64_t ranks) {
@@ -272,7 +273,7 @@ TEST_P(LayerContract, EveryPackedNumberHasAMeaning) {
   }
 }
 
-// A recipe that keeps the states in less does not lead elsewhere: after a few steps its weights are near those of fp32 states.
+// With a recipe of smaller states, the weights after a few steps are close to those with fp32 states.
 TEST_P(LayerContract, RecipesAgreeWithPlainStates) {
   const auto plain = run(DType::bf16, "fp32", 4096, 2, best_isa());
   expect_same_weights(run(DType::bf16, "split", 4096, 2, best_isa()), plain, "split");
@@ -303,7 +304,7 @@ TEST_P(LayerContract, FirstUpdateDoesNotReadTheStates) {
   expect_same_weights(poisoned, zeroed, "states of NaN");
 }
 
-// Whatever is finite gives finite weights; and what is not stays in its tensor.
+// Finite gradients give finite weights; non-finite ones only affect their own tensor.
 TEST_P(LayerContract, HostileGradientsStayWhereTheyAre) {
   std::vector<std::pair<DType, double>> all{{DType::fp64, 1e200}};
   for (const auto value : hostile_numbers<float>()) all.emplace_back(DType::fp32, value);
@@ -317,7 +318,7 @@ TEST_P(LayerContract, HostileGradientsStayWhereTheyAre) {
         if (each == &l && t == 2)
           for (const std::int64_t i : {0, 11, 70}) each->set_gradient(2, i, value);
         auto step = step_of(t);
-        step.gradient_scale = 0.25;  // the greatest number fits into a momentum twice
+        step.gradient_scale = 0.25;  // so that a momentum of the greatest number does not overflow
         each->update(*make(), *machine_.stream, step);
       }
     }
@@ -403,7 +404,8 @@ TEST(LayerOptimizers, EachHasAnOracle) {
   }
 }
 
-// Orthogonalised: all singular values end near 1, so a matrix of directions has the norm of an orthogonal one.
+// After orthogonalisation all singular values are near 1, so the matrix of directions has about the norm of an orthogonal
+// matrix.
 TEST(Muon, MovesAMatrixByAnOrthogonalOne) {
   ThreadPool pool(2);
   const auto device = make_cpu_device(pool);

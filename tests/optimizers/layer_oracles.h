@@ -1,5 +1,5 @@
-// The published formulas of optimizers that see whole layers, in fp64 and tensor by tensor: what docs/internals/optimizers.md
-// is held against. They share nothing with the code under test.
+// The published formulas of optimizers that see whole layers, in fp64 and tensor by tensor, as a reference for
+// docs/internals/optimizers.md. They share no code with the implementation.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace terrace::test {
 
 using Numbers = std::vector<double>;
 
-// One tensor's weights and what its optimizer remembers of it.
+// One tensor's weights and its optimizer state.
 struct LayerOracle {
   UpdateTensor tensor;
   Numbers w, m, v, rows, columns;
@@ -52,7 +52,7 @@ inline void publish_lamb(const OptimizerSettings& s, const UpdateStep& step, Lay
   for (std::size_t i = 0; i < u.size(); ++i) o.w[i] -= step.learning_rate * o.tensor.rate * ratio * u[i];
 }
 
-// Algorithms 4 and 5 of "Adafactor", with rho(t) the schedule's.
+// Algorithms 4 and 5 of "Adafactor"; rho(t) is the schedule's rate.
 inline void publish_adafactor(const OptimizerSettings& s, const UpdateStep& step, LayerOracle& o, Numbers u) {
   const double beta = 1 - std::pow(step.step, -0.8), weights = LayerOracle::norm(o.w) / std::sqrt(o.w.size());
   const auto n_rows = o.rows.size(), n_columns = o.columns.size();
@@ -94,7 +94,7 @@ inline Numbers product(const Numbers& x, const Numbers& y, std::size_t rows, std
   return z;
 }
 
-// Jordan's NewtonSchulz5 on x itself, never on its transpose; the update's scale is that of "Muon is scalable".
+// Jordan's NewtonSchulz5 applied to x, never to its transpose; the update's scale is from "Muon is scalable".
 inline void publish_muon(const OptimizerSettings& s, const UpdateStep& step, LayerOracle& o, Numbers g) {
   const double rate = step.learning_rate * o.tensor.rate;
   const auto rows = o.rows.size(), columns = o.columns.size();

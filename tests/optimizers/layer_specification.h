@@ -1,6 +1,6 @@
-// Optimizers that see whole layers as docs/internals/optimizers.md specifies them, on one tensor: one operation a line, each
-// rounded to A on its own (std::fma once), sums of squares in the order that is written there. Matrix products alone are the
-// device's, as the page says.
+// Optimizers that see whole layers, as specified in docs/internals/optimizers.md, for one tensor: one operation per line, each
+// rounded to A (std::fma once), and sums of squares in the specified order. Only matrix products are computed by the device, as
+// the page says.
 #pragma once
 
 #include <array>
@@ -18,14 +18,14 @@
 
 namespace terrace::test {
 
-// One tensor's weights and gradients, and its moments an element; an optimizer that packs its second moment has `packed`.
+// One tensor's weights, gradients and moments per element; an optimizer that packs its second moment uses `packed`.
 template <class A>
 struct SpecifiedTensor {
   UpdateTensor tensor;
   std::vector<A> w, g, m, v, packed;
 };
 
-// `first`: the tensor's place in the layer's run, whose blocks have 4,096 elements.
+// `first`: the tensor's position in the layer's run, which has blocks of 4,096 elements.
 template <class A>
 double squares_of(const std::vector<A>& x, std::int64_t first) {
   double sum = 0;
@@ -93,7 +93,7 @@ class LayerSpecification {
     descend(t.w, u, step.learning_rate * t.tensor.rate * ratio, 1);
   }
 
-  // A second moment of Adafactor as it is kept.
+  // Adafactor's second moment in its stored form.
   static A moved(A moment, double mean, double towards) {
     const double most = std::is_same_v<A, double> ? std::ldexp(std::numeric_limits<double>::max(), -40)
                                                   : static_cast<double>(std::numeric_limits<float>::max());

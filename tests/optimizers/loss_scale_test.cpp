@@ -41,7 +41,7 @@ TEST(LossScale, HalvesAtOverflowAndDoublesAfterEnoughGoodStepsInARow) {
   EXPECT_EQ(scale.value(), LossScale::kFirst / 2);
   for (std::uint64_t i = 1; i < LossScale::kGrowthInterval; ++i) scale.succeeded();
   EXPECT_EQ(scale.value(), LossScale::kFirst / 2);
-  scale.overflowed();  // one step too early: the count begins anew
+  scale.overflowed();  // one step too early: counting starts again
   for (std::uint64_t i = 1; i < LossScale::kGrowthInterval; ++i) scale.succeeded();
   EXPECT_EQ(scale.value(), LossScale::kFirst / 4);
   scale.succeeded();

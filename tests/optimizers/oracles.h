@@ -1,5 +1,5 @@
-// Every optimizer twice over, on one element: as docs/internals/optimizers.md specifies it, one operation a line, each rounded
-// to A on its own (std::fma once); and as its paper or PyTorch states it, in more precision than anything under test.
+// Two references for every optimizer, for one element: as specified in docs/internals/optimizers.md, one operation per line,
+// each rounded to A (std::fma once); and as published in its paper or by PyTorch, in higher precision than anything under test.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@ namespace terrace::test {
 
 using Real = long double;
 
-// What Adam's family shares: the moments after a step of gradient g, and the denominator.
+// Common to Adam's family: the moments after a step with gradient g, and the denominator.
 template <class A>
 A specified_moments(const OptimizerSettings& s, double t, A g, A& m, A& v) {
   const A b1 = static_cast<A>(1.0 - s.beta1), b2 = static_cast<A>(s.beta2), c2 = static_cast<A>(1.0 - s.beta2);

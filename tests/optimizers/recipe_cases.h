@@ -1,4 +1,4 @@
-// Every recipe with every dtype that it goes with.
+// Every recipe with every dtype that it supports.
 #pragma once
 
 #include <exception>
@@ -19,7 +19,7 @@ inline std::vector<RecipeCase> recipe_cases() {
     for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16}) try {
         (void)Recipe::of(dtype, recipe.name);
         all.push_back({recipe.name, dtype});
-      } catch (const std::exception&) {  // they do not go together; refusals_test.cpp says which
+      } catch (const std::exception&) {  // not supported together; refusals_test.cpp tests which
       }
   return all;
 }

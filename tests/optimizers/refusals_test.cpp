@@ -1,4 +1,4 @@
-// Bad settings, steps and arrays are typed errors that say what is wrong.
+// Invalid settings, steps and arrays give typed errors that explain the fault.
 #include <functional>
 #include <limits>
 #include <string>
@@ -79,7 +79,7 @@ TEST_P(Refuses, ArraysThatDoNotMatch) {
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i] = {}; }), std::string(name) + " is none");
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].format = Format::fp64; }), std::string(name) + " is fp64");
       expect_refused(with(plain, [&](ChunkUpdate& u) { u.states[i].elements = 7; }), std::string(name) + " has 7 elements");
-      // Codes without a sign would lose a first moment's; with one, a small second moment could take the code of zero.
+      // Unsigned codes would lose the sign of a first moment; with signed codes, a small second moment could become zero.
       const bool has_sign = optimizer->states()[i] == Kind::first_moment;
       expect_refused(
           with(plain, [&](ChunkUpdate& u) { u.states[i].format = has_sign ? Format::dynamic8_unsigned : Format::dynamic8; }),
@@ -95,7 +95,7 @@ TEST_P(Refuses, ArraysThatDoNotMatch) {
   TestChunk empty(Recipe::of(DType::fp32, "fp32", optimizer->states()), 8);
   empty.parts.clear();
   const auto before = empty.bytes(Kind::parameter);
-  optimizer->update(pool_, {.learning_rate = 1e-3}, empty.update());  // nothing to do is not an error
+  optimizer->update(pool_, {.learning_rate = 1e-3}, empty.update());  // an empty update is not an error
   EXPECT_EQ(empty.bytes(Kind::parameter), before);
 }
 
@@ -158,7 +158,7 @@ TEST(Recipes, SayTheirBytes) {
   EXPECT_EQ(Recipe::of(DType::fp32, "8bit").chunk_bytes(Kind::first_moment, 2048), 4096U);  // whole pages
 }
 
-// Settings whose changes a recipe's formats round away are not refused, and told.
+// Settings whose changes are rounded away by a recipe's formats are accepted with a warning.
 TEST(PrecisionWarnings, NameWhatIsRoundedAway) {
   const auto warnings = [](const char* recipe, const char* optimizer, double beta2, std::uint64_t micro_batches) {
     const auto states = make_optimizer(optimizer, {})->states();
@@ -184,7 +184,7 @@ TEST(PrecisionWarnings, NameWhatIsRoundedAway) {
   EXPECT_THAT(warnings("stochastic", "adamw", 0.95, 65), IsEmpty());
 }
 
-// What they say of bf16: a moment that has stopped falling, and sums that have stopped growing.
+// The warnings about bf16 are true: a moment stops falling, and sums stop growing.
 TEST(PrecisionWarnings, AreTrue) {
   ThreadPool pool(1);
   const auto after = [&](const char* optimizer, const char* recipe, double beta2, int steps, double gradient, double begin) {

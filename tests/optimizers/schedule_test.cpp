@@ -1,4 +1,4 @@
-// Learning rates as tables, and the clip factor.
+// Tables of learning rates, and the clip factor.
 #include <cmath>
 #include <limits>
 
@@ -101,7 +101,7 @@ TEST(ClipFactor, ShrinksOnlyWhatIsTooLong) {
   EXPECT_EQ(clip_factor(0.5, 1.0), 1.0);
   EXPECT_EQ(clip_factor(0.0, 1.0), 1.0);
   EXPECT_EQ(clip_factor(4.0, 1.0), 1.0 / (4.0 + 1e-6));
-  EXPECT_LT(clip_factor(1.0, 1.0), 1.0);  // as PyTorch's: the 1e-6 counts even at the limit
+  EXPECT_LT(clip_factor(1.0, 1.0), 1.0);  // as in PyTorch: the 1e-6 also matters at the limit
   EXPECT_EQ(clip_factor(1e30, 0.0), 1.0);
   EXPECT_EQ(clip_factor(std::numeric_limits<double>::infinity(), 1.0), 0.0);
   EXPECT_TRUE(std::isnan(clip_factor(std::numeric_limits<double>::quiet_NaN(), 1.0)));

@@ -1,5 +1,5 @@
-// A chunk in memory, as a recipe keeps it, and the plain numbers in it. The conversions here are written one element at a time
-// and share nothing with those under test.
+// A chunk in memory in a recipe's formats, with access to its plain numbers. The conversions here work on one element at a time
+// and share no code with those under test.
 #pragma once
 
 #include <algorithm>
@@ -17,27 +17,27 @@
 
 namespace terrace::test {
 
-// A NaN's sign and payload are not promised: they depend on which operand of a sum the compiler loads first.
+// The sign and payload of a NaN are not guaranteed: they depend on which operand of a sum the compiler loads first.
 template <class A>
 bool same(A a, A b) {
   return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b));
 }
 
 inline float widened(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
-// To the nearer neighbour, a tie to the greater magnitude.
+// Rounds to nearest, ties to the greater magnitude.
 inline std::uint16_t nearest_ties_away(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   if (std::isnan(x)) return static_cast<std::uint16_t>((bits >> 16) | 0x40U);
   return static_cast<std::uint16_t>((bits >> 16) + ((bits & 0xffffU) >= 0x8000U ? 1 : 0));
 }
 
-// To the nearer neighbour, a tie to the even one.
+// Rounds to nearest, ties to even.
 inline std::uint16_t nearest_ties_even(float x) {
   const auto away = nearest_ties_away(x);
   const bool tie = (std::bit_cast<std::uint32_t>(x) & 0xffffU) == 0x8000U && !std::isnan(x);
   return tie && away % 2 == 1 ? static_cast<std::uint16_t>(away - 1) : away;
 }
-// To the nearest fp16, a tie to the even one: a count of units, which is as many digits as it has.
+// Rounds to the nearest fp16, ties to even: computes the number of units in the last place.
 inline std::uint16_t nearest_fp16(float x) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
   if (std::isnan(x)) return sign | 0x7e00;
@@ -45,7 +45,7 @@ inline std::uint16_t nearest_fp16(float x) {
   const int exponent = magnitude == 0 ? -14 : std::max(-14, std::min(16, std::ilogb(magnitude)));
   const auto units = static_cast<int>(std::nearbyint(std::ldexp(std::min(magnitude, 131072.0), 10 - exponent)));
   if (std::ldexp(units, exponent - 10) >= 65536) return sign | 0x7c00;
-  return static_cast<std::uint16_t>(sign + (exponent + 14) * 1024 + units);  // 1,024 units are the next exponent
+  return static_cast<std::uint16_t>(sign + (exponent + 14) * 1024 + units);  // 1,024 units reach the next exponent
 }
 inline float widened_fp16(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
@@ -70,19 +70,19 @@ inline std::uint32_t random_half_of(std::uint64_t seed, std::uint64_t stream, st
   const auto word = words.at(std::array{1U, 0U, 3U, 2U}.at(element % 64 / 32 * 2 + element % 4 / 2));
   return element % 2 == 0 ? word & 0xffffU : word >> 16;
 }
-// Up as often as the random half lies in the part that is cut off.
+// Rounds up with the probability of the part that is cut off.
 inline std::uint16_t stochastic(float x, std::uint32_t random_half) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
   if (std::isnan(x)) return nearest_ties_away(x);
   return static_cast<std::uint16_t>((bits >> 16) + ((bits & 0xffffU) >= 0x10000U - random_half ? 1 : 0));
 }
-// The fp32 number whose rounded upper half and lower half these are.
+// The fp32 number with this lower half whose upper half rounds to `high`.
 inline float joined(std::uint16_t high, std::uint16_t low) {
   const auto with = [&](std::uint32_t upper) { return std::bit_cast<float>(upper << 16 | low); };
   return nearest_ties_away(with(high)) == high ? with(high) : with(high - 1U);
 }
 
-// The bf16 weight and the 8 bits below it, of a weight that is cut to 24 bits: up as often as `up_from` of its last 8 bits say.
+// A weight with 24 bits as a bf16 weight and the 8 bits below it. Rounds up if the last 8 bits of x are at least `up_from`.
 struct Split24 {
   std::uint16_t high = 0;
   std::uint8_t low = 0;
@@ -109,7 +109,7 @@ inline std::vector<double> dynamic_map(bool is_signed) {
   std::ranges::sort(map);
   return map;
 }
-// The nearest code by looking at all of them; a tie to the smaller magnitude.
+// The nearest code, found by comparing all of them; ties to the smaller magnitude.
 inline std::uint8_t nearest_code(const std::vector<double>& map, float value, float scale) {
   const double x = value * (1.0F / scale);
   std::size_t best = 0;
@@ -148,7 +148,7 @@ class TestChunk {
   std::vector<std::byte>& bytes(Kind kind) { return bytes_[index(kind)]; }
 
   [[nodiscard]] bool fp64() const { return recipe_.compute == DType::fp64; }
-  // The weight that the arithmetic starts from.
+  // The weight from which an update starts.
   [[nodiscard]] double weight(std::int64_t i) const {
     if (recipe_.master == Format::low16)
       return joined(at<std::uint16_t>(Kind::parameter, i), at<std::uint16_t>(Kind::master, i));
@@ -171,7 +171,7 @@ class TestChunk {
       set(Kind::parameter, i, value);
     }
   }
-  // As an update stores it.
+  // Stores a weight as an update does.
   void set_updated_weight(std::int64_t i, double value, const UpdateStep& step, const UpdatePart& part) {
     if (recipe_.compute != DType::bf16 || (recipe_.has_master() && recipe_.master != Format::low8)) return set_weight(i, value);
     const auto element = part.tensor_element + static_cast<std::uint64_t>(i - part.first);
@@ -209,7 +209,7 @@ class TestChunk {
       case Format::fp64: return at<double>(kind, i);
       case Format::bf16: return widened(at<std::uint16_t>(kind, i));
       case Format::fp16: return widened_fp16(at<std::uint16_t>(kind, i));
-      // Below a NaN lies its payload.
+      // The lower bits of a NaN are its payload, which is not compared.
       case Format::low16: return std::isnan(weight(i)) ? weight(i) : at<std::uint16_t>(kind, i);
       case Format::low8: return std::isnan(weight(i)) ? weight(i) : at<std::uint8_t>(kind, i);
       case Format::dynamic8:
@@ -244,7 +244,7 @@ class TestChunk {
   T& at(Kind kind, std::int64_t i) {
     return reinterpret_cast<T*>(bytes_[index(kind)].data())[i];
   }
-  // Behind the codes of all blocks.
+  // Scales follow the codes of all blocks.
   float& scale(Kind kind, std::int64_t i) { return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256); }
   [[nodiscard]] const float& scale(Kind kind, std::int64_t i) const {
     return at<float>(kind, (elements_ + 255) / 256 * 64 + i / 256);
@@ -259,7 +259,7 @@ class TestChunk {
   std::vector<std::byte> bytes_[kKinds];
 };
 
-// Numbers that an update may meet and must not stumble over.
+// Extreme numbers that an update must handle.
 template <class A>
 std::vector<A> hostile_numbers() {
   using L = std::numeric_limits<A>;
@@ -282,7 +282,7 @@ std::vector<A> hostile_numbers() {
   return numbers;
 }
 
-// Ordinary gradients: scales differ by element, as layers' do.
+// Ordinary gradients: their scales differ by element, as those of layers do.
 inline void draw_gradients(TestChunk& chunk, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (std::int64_t i = 0; i < chunk.elements(); ++i)
@@ -294,13 +294,13 @@ inline void draw_weights(TestChunk& chunk, std::uint64_t seed) {
     chunk.set_weight(i, std::uniform_real_distribution<double>(-1, 1)(random));
 }
 
-// Ordinary elements, and every hostile gradient now and then in elements of its own: at the chunk's beginning, and the finite
-// ones within a whole block of 8-bit states behind it, where loops take whole vectors.
+// Ordinary elements, and from time to time every hostile gradient in its own element: at the chunk's beginning, and the finite
+// ones again within a whole block of 8-bit states, where loops use whole vectors.
 inline void draw_hostile_gradients(TestChunk& chunk, std::uint64_t t) {
   constexpr std::int64_t kWithinABlock = 300;
   draw_gradients(chunk, 1000 + t);
   const auto put = [&](std::int64_t i, double value) {
-    // What is finite comes at every third step, what is not once.
+    // Finite ones come at every third step, the others once.
     if (std::isfinite(value) ? t % 3 == 1 : t == 50) chunk.set_gradient(i, value);
     if (std::isfinite(value) && t % 3 == 2) chunk.set_gradient(i, 0);
   };

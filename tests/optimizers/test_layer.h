@@ -1,5 +1,5 @@
-// A layer in memory for optimizers that see whole layers: its run cut into chunks of any size, dealt to one rank or several,
-// and plain numbers of its tensors.
+// A layer in memory, for optimizers that see whole layers: its run is cut into chunks of any size and dealt to one or several
+// ranks; with access to the plain numbers of its tensors.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace terrace::test {
 
 class TestLayer {
  public:
-  // Tensors lie one behind the other, each at a multiple of 64 elements; their `first` is set here.
+  // Tensors follow one another, each at a multiple of 64 elements; the constructor sets their `first`.
   TestLayer(const Optimizer& optimizer, DType dtype, std::string_view recipe, std::vector<UpdateTensor> of_layer,
             std::int64_t chunk_elements, std::int64_t ranks = 1)
       : tensors(std::move(of_layer)), unit_(*optimizer.layer_unit()), chunk_elements_(chunk_elements), ranks_(ranks) {
@@ -36,7 +36,7 @@ class TestLayer {
   }
 
   std::vector<UpdateTensor> tensors;
-  std::function<void(LayerUpdate&, std::vector<Stored>& packed)> spoil = {};  // just before the optimizer gets it
+  std::function<void(LayerUpdate&, std::vector<Stored>& packed)> spoil = {};  // called just before an update
 
   void update(const Optimizer& optimizer, Stream& stream, const UpdateStep& step) {
     std::vector<Scratch> scratches;
@@ -77,7 +77,7 @@ class TestLayer {
             .share = {ranks_, rank},
             .chunk_elements = chunk_elements_};
   }
-  void offer_packed(std::int64_t numbers_a_chunk) { packed_elements_ = numbers_a_chunk; }  // instead of what is needed
+  void offer_packed(std::int64_t numbers_a_chunk) { packed_elements_ = numbers_a_chunk; }  // instead of the needed number
   [[nodiscard]] const Recipe& recipe() const { return chunks_[0].recipe(); }
   [[nodiscard]] double weight(std::size_t tensor, std::int64_t i) const {
     const auto at = tensors[tensor].first + i;
@@ -100,7 +100,7 @@ class TestLayer {
   [[nodiscard]] const std::vector<std::vector<double>>& packed() const { return packed_; }
 
  private:
-  // Nothing may depend on what it held.
+  // Filled with garbage: no result may depend on its old content.
   class Scratch {
    public:
     explicit Scratch(std::uint64_t bytes) : numbers_(bytes / 8 + 9, 0xffff'ffff'ffff'ffffU) {}
@@ -112,7 +112,7 @@ class TestLayer {
     std::vector<std::uint64_t> numbers_;
   };
 
-  // What communicators do.
+  // Does what communicators do.
   void exchange(std::vector<Scratch>& scratches, const ScratchExchange& e) const {
     std::vector<std::byte> all(e.bytes);
     const auto part = e.bytes / scratches.size();
@@ -136,7 +136,7 @@ class TestLayer {
   LayerUnit unit_;
   std::int64_t chunk_elements_, ranks_;
   std::vector<TestChunk> chunks_;
-  std::vector<std::vector<double>> packed_;  // with room for fp32 and fp64
+  std::vector<std::vector<double>> packed_;  // large enough for fp32 and fp64
   std::int64_t packed_elements_ = 0;
 };
 
@@ -156,7 +156,7 @@ inline void draw_layer_gradients(TestLayer& layer, std::uint64_t seed) {
   }
 }
 
-// Finite ones, at every third step at the beginning of a vector and of a matrix.
+// Draws only finite ones, at every third step, at the beginning of a vector and of a matrix.
 template <class A>
 void draw_hostile_layer_gradients(TestLayer& layer, std::uint64_t t) {
   const auto hostile = hostile_numbers<A>();

@@ -1,11 +1,11 @@
-// Covering arrays: few rows of settings, in which every combination of levels of any `strength` factors occurs.
+// Covering arrays: a few rows of settings in which every combination of levels of any `strength` factors occurs.
 //
 // Most faults depend on two or three settings at once (Kuhn, Wallace, Gallo 2004), so such rows find what the full product
-// would, at a fraction of its runs. Rules say which rows are legal: every row is, and every combination occurs that a legal row
-// can have. impossible() lists the others; each was proved impossible by a complete search.
+// would find, with a fraction of its runs. Rules say which rows are legal. Every row is legal, and every combination that a
+// legal row can have occurs. impossible() lists the other combinations; a complete search proved that each is impossible.
 //
-// Greedy, as AETG (Cohen, Dalal, Fredman, Patton 1997): of several candidates for the next row the one that covers most. The
-// same seed gives the same rows on every machine.
+// Greedy, as AETG (Cohen, Dalal, Fredman, Patton 1997): the next row is the candidate that covers most combinations. The same
+// seed gives the same rows on every machine.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +19,10 @@
 
 namespace terrace::test {
 
-using Row = std::vector<int>;  // [factor]: its level
+using Row = std::vector<int>;  // [factor] → level
 inline constexpr int kUnset = -1;
 
-// Decides by the levels of a few factors, which it gets in the order in which it names them.
+// A rule decides by the levels of a few factors; it gets these levels in the order of `factors`.
 struct CoveringRule {
   std::vector<std::size_t> factors;
   std::function<bool(std::span<const int> levels)> allows;
@@ -40,17 +40,17 @@ class CoveringRows {
     while (const auto* group = least_covered()) rows_.push_back(next_row(*group));
   }
   [[nodiscard]] const std::vector<Row>& rows() const { return rows_; }
-  // Combinations that no legal row has: their factors have levels, all others are unset.
+  // Combinations that no legal row has: their own factors have levels, all others are unset.
   [[nodiscard]] const std::vector<Row>& impossible() const { return impossible_; }
 
  private:
   static constexpr int kCandidates = 4;
 
-  // Some factors, and a bit for every combination of their levels: whether it is still to be covered, or is allowed.
+  // Some factors, and one bit for every combination of their levels: whether it still has to be covered, or is allowed.
   struct Combinations {
     std::vector<std::size_t> factors;
     std::vector<bool> bits;
-    std::size_t open = 0;  // bits that are set
+    std::size_t open = 0;  // number of set bits
   };
 
   [[nodiscard]] Combinations combinations_of(std::vector<std::size_t> factors) const {
@@ -82,7 +82,7 @@ class CoveringRows {
     rules_.push_back(std::move(table));
   }
 
-  // Which combination the row has; as many as there are if a factor is unset.
+  // Index of the row's combination; bits.size() if a factor is unset.
   [[nodiscard]] std::size_t at(const Combinations& c, const Row& row) const {
     std::size_t at = 0;
     for (const auto f : c.factors) {
@@ -100,7 +100,7 @@ class CoveringRows {
     }
     return row;
   }
-  // No rule that knows all its levels forbids the row, as far as the factor matters.
+  // No rule of this factor forbids the row; a rule with an unset factor cannot forbid it.
   [[nodiscard]] bool allowed(const Row& row, std::size_t factor) const {
     return std::ranges::all_of(rules_at_[factor], [&](std::size_t r) {
       const auto i = at(rules_[r], row);
@@ -112,7 +112,7 @@ class CoveringRows {
       if (!allowed(row, f)) return false;
     return true;
   }
-  // Every factor that is the last unset one of a rule of this factor still has a level that is allowed.
+  // If a rule of this factor has a single unset factor, this one still has an allowed level.
   [[nodiscard]] bool leaves_choices(Row& row, std::size_t factor) const {
     for (const auto r : rules_at_[factor]) {
       const auto& factors = rules_[r].factors;
@@ -126,7 +126,7 @@ class CoveringRows {
     }
     return true;
   }
-  // [level]: how many open combinations the row would cover with this level of the factor.
+  // [level]: the number of open combinations that the row would cover with this level of the factor.
   [[nodiscard]] std::vector<int> newly_covered(Row& row, std::size_t factor) const {
     std::vector<int> all(static_cast<std::size_t>(levels_[factor]));
     row[factor] = 0;
@@ -134,7 +134,7 @@ class CoveringRows {
       const auto& group = groups_[g];
       const auto first = at(group, row);
       if (group.open == 0 || first == group.bits.size()) continue;
-      std::size_t step = 1;  // to the next level's combination
+      std::size_t step = 1;  // distance to the next level's combination
       for (auto f = group.factors.rbegin(); *f != factor; ++f) step *= static_cast<std::size_t>(levels_[*f]);
       for (std::size_t level = 0; level < all.size(); ++level) all[level] += group.bits[first + level * step] ? 1 : 0;
     }
@@ -142,8 +142,8 @@ class CoveringRows {
     return all;
   }
 
-  // Gives a level to every factor that is unset, in this order, each time the one that covers most and goes on to a legal row
-  // (or only one that goes on). A complete search: false only if there is none.
+  // Gives a level to every unset factor, in this order, so that the row can become legal; if `greedy`, the level that covers
+  // most. The search is complete: it returns false only if there is no legal row.
   bool fill(Row& row, std::span<const std::size_t> order, bool greedy) {
     while (!order.empty() && row[order.front()] != kUnset) order = order.subspan(1);
     if (order.empty()) return true;
@@ -153,7 +153,7 @@ class CoveringRows {
       if (allowed(row, f) && leaves_choices(row, f)) levels.push_back(row[f]);
     if (greedy) {
       const auto covered = newly_covered(row, f);
-      shuffle(levels);  // among equals any
+      shuffle(levels);  // breaks ties randomly
       std::ranges::stable_sort(levels, std::greater(), [&](int level) { return covered[static_cast<std::size_t>(level)]; });
     }
     for (const int level : levels) {
@@ -163,7 +163,7 @@ class CoveringRows {
     row[f] = kUnset;
     return false;
   }
-  // Factors that share rules with those before them come next, so that a search sees early that it cannot succeed.
+  // Puts factors that share rules with earlier ones next, so that a failing search ends early.
   [[nodiscard]] std::vector<std::size_t> along_rules(std::vector<std::size_t> from) const {
     const auto add_once = [&](std::size_t f) {
       if (std::ranges::find(from, f) == from.end()) from.push_back(f);
@@ -194,14 +194,14 @@ class CoveringRows {
     Row best;
     int most = -1;
     for (int i = 0; i < kCandidates; ++i) {
-      auto skip = random_() % group.open;  // a combination that is open
+      auto skip = random_() % group.open;  // an open combination
       std::size_t begin = 0;
       while (!group.bits[begin] || skip-- != 0) ++begin;
       auto row = row_of(group, begin);
       std::vector<std::size_t> order(levels_.size());
       for (std::size_t f = 0; f < order.size(); ++f) order[f] = f;
       shuffle(order);
-      // Those of rules first: a search that meets a rule late would try all levels of the factors in between.
+      // Factors with rules first: a search that meets a rule late would try all levels of the factors in between.
       std::ranges::stable_partition(order, [&](std::size_t f) { return !rules_at_[f].empty(); });
       fill(row, order, true);
       int covers = 0;
@@ -216,7 +216,7 @@ class CoveringRows {
     return best;
   }
   template <typename T>
-  void shuffle(std::vector<T>& all) {  // unlike std::shuffle, the same with every library
+  void shuffle(std::vector<T>& all) {  // unlike std::shuffle, gives the same result with every library
     for (auto i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random_() % i]);
   }
 

@@ -1,4 +1,4 @@
-// Covering rows are what they promise: held against an enumeration of all rows, for systems of rules drawn at random.
+// Covering rows keep their promise: compared with an enumeration of all rows, for randomly drawn rules.
 #include <terrace/tests/support/covering_rows.h>
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace terrace::test {
 namespace {
 
-// Every combination of the levels of some factors that the row has.
+// The combinations of the levels of `strength` factors that this row has.
 std::set<Row> combinations_in(const Row& row, std::size_t strength) {
   std::set<Row> all;
   for (std::uint32_t chosen = 0; chosen < 1U << row.size(); ++chosen) {
@@ -60,7 +60,7 @@ TEST(CoveringRows, EveryLegalCombinationIsInALegalRowAndTheOthersAreListed) {
       std::vector<std::size_t> factors;
       for (std::size_t f = 0; f < levels.size(); ++f)
         if (random() % 2 == 0 && factors.size() < 3) factors.push_back(f);
-      const auto key = random();  // what it allows: three combinations of four, or in some draws one
+      const auto key = random();  // decides what the rule allows: three combinations of four, or in some draws one
       rules.push_back({factors, [key, few = seed % 10 == 0](std::span<const int> of) {
                          std::uint64_t mixed = key;
                          for (const int level : of) mixed = (mixed + static_cast<std::uint64_t>(level)) * 0x9E3779B97F4A7C15;
@@ -88,7 +88,7 @@ TEST(CoveringRows, EveryLegalCombinationIsInALegalRowAndTheOthersAreListed) {
   EXPECT_GT(without_rows, 0U);
 }
 
-// No array has fewer rows than two factors have combinations.
+// The lower bound: the number of level combinations of the two largest factors.
 TEST(CoveringRows, TheirNumberIsCloseToTheBound) {
   const auto rows = [](const std::vector<int>& levels, std::size_t strength, const std::vector<CoveringRule>& rules) {
     return CoveringRows(levels, strength, rules).rows().size();
@@ -107,7 +107,7 @@ TEST(CoveringRows, AreThoseOfTheirSeed) {
   EXPECT_NE(CoveringRows(levels, 2, {}, 7).rows(), CoveringRows(levels, 2, {}, 8).rows());
 }
 
-// The search goes through rules, also where they close a circle: no level of the third factor suits this pair.
+// The search follows chains of rules, also circular ones: no level of the third factor is compatible with this pair.
 TEST(CoveringRows, APairThatOnlyAThirdFactorForbidsIsImpossible) {
   const auto equal = [](std::span<const int> of) { return of[0] == of[1]; };
   const CoveringRows covering({2, 2, 2}, 2, {{{0, 2}, equal}, {{1, 2}, equal}});

@@ -1,7 +1,7 @@
-// Everything that a run asked of its disk, in order; and, for every moment of it, what a power loss then could have left.
+// Records every request of a run to its disk, in order, and creates the states that a power loss at any moment could leave.
 //
-// A page that was written and not synced since is there or is not, each by itself; so is a file's content, and a name in its
-// folder. Only what was synced is certain. This is less than any real file system promises.
+// A written page that was not synced is either present or not, independently of all others. The same holds for the content of a
+// file and for a name in its folder. Only synced data is certain. Real file systems promise more.
 //
 // Owner:   the test; shared by the engine and the file operations of one run. Threads: any.
 #pragma once
@@ -40,7 +40,7 @@ class CrashJournal {
   };
   struct DataSynced {};
   struct FileMade {
-    std::uint64_t file = 0;  // a new one each time, even under an old name
+    std::uint64_t file = 0;  // a new number for each file, even if the name is reused
     std::string name;
   };
   struct FileWritten {
@@ -77,8 +77,8 @@ class CrashJournal {
     return i < events_.size() && std::holds_alternative<FolderSynced>(events_[i]);
   }
 
-  // What is in the folder after a power loss before event `end`; `seed` decides all that is uncertain. `data_bytes` is the size
-  // of the data file, which was allocated before anything was written.
+  // Writes into a folder what remains after a power loss before event `end`; `seed` decides everything uncertain. `data_bytes`
+  // is the size of the data file, which was allocated before any write.
   void leave(std::size_t end, std::uint64_t seed, std::uint64_t data_bytes, const std::filesystem::path& folder) const;
 
  private:
@@ -94,12 +94,12 @@ inline void CrashJournal::leave(std::size_t end, std::uint64_t seed, std::uint64
     const WriteBegun* write = nullptr;
     bool ended = false;
   };
-  std::vector<Pending> pending;  // in order; what is not synced
+  std::vector<Pending> pending;  // in order, not synced yet
   std::map<std::uint64_t, Bytes> contents;
   std::set<std::uint64_t> synced;
   using Folder = std::map<std::string, std::uint64_t>;
   Folder names;                                            // durable
-  std::vector<std::function<void(Folder&)>> name_changes;  // since
+  std::vector<std::function<void(Folder&)>> name_changes;  // not synced yet
 
   const auto write = [&data](const WriteBegun& w, const std::function<bool()>& page_is_there) {
     for (std::uint64_t at = 0; at < w.bytes.size(); at += kPageBytes)
@@ -156,7 +156,7 @@ inline void CrashJournal::leave(std::size_t end, std::uint64_t seed, std::uint64
   }
 }
 
-// The kernel's file operations, without its syncs: the journal is what is durable.
+// The kernel's file operations without its syncs: the journal decides what is durable.
 class JournalFiles final : public FileOps {
  public:
   explicit JournalFiles(std::shared_ptr<CrashJournal> journal) : journal_(std::move(journal)) {}
@@ -183,7 +183,7 @@ class JournalFiles final : public FileOps {
       journal_->add(CrashJournal::FolderSynced{});
     } else if (small != files_.end()) {
       journal_->add(CrashJournal::FileSynced{small->second});
-      files_.erase(small);  // its descriptor is closed next, and its number is the data file's, for all we know
+      files_.erase(small);  // it is closed next, and the data file may get its number
     } else {
       journal_->add(CrashJournal::DataSynced{});
     }
@@ -204,12 +204,12 @@ class JournalFiles final : public FileOps {
   const std::shared_ptr<CrashJournal> journal_;
   const std::shared_ptr<FileOps> kernel_ = make_file_ops();
   std::mutex mutex_;
-  std::map<int, std::uint64_t> files_;  // small ones that are open
+  std::map<int, std::uint64_t> files_;  // open small files
   std::uint64_t last_file_ = 0;
 };
 
-// An engine whose writes are told to the journal: when they begin, from where on any part of them may be on disk, and when they
-// have ended, from where on a sync makes them durable.
+// An engine that reports its writes to the journal. From the beginning of a write, any part of it may be on the disk; after its
+// end, a sync makes it durable.
 class JournalEngine final : public IoEngine {
  public:
   JournalEngine(std::unique_ptr<IoEngine> inner, std::shared_ptr<CrashJournal> journal)

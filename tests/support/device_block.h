@@ -1,10 +1,10 @@
-// Memory of a GPU that is not there. It has two addresses: the device's, which a program passes around and at which the host
-// can reach nothing, and another one at which the fake's copies and kernels find the bytes. Pages at both ends belong to
-// nothing.
+// Memory of a GPU that does not exist. It has two addresses: the device's address, which programs use and which the host cannot
+// access, and another one through which the fake's copies and kernels access the bytes. The pages at both ends are unused
+// guards.
 //
-// The two addresses differ in one bit of their upper half, in the sixth byte if that can be. The fake finds addresses among the
-// arguments of a kernel by their value, so it can take a number for one, if the padding behind the number happens to hold the
-// upper half of an address. What it then changes is padding alone.
+// The two addresses differ in one bit of their upper half, if possible in the sixth byte. The fake recognises addresses among a
+// kernel's arguments by their value. So it may mistake a number for an address if the padding after it happens to contain the
+// upper half of an address; the replacement then only changes padding.
 //
 // Owner: the fake's memory. Threads: any. Errors: std::bad_alloc.
 #pragma once
@@ -26,7 +26,7 @@ namespace terrace::test {
 class DeviceBlock {
  public:
   DeviceBlock() = default;
-  // `apart`: else both addresses are one.
+  // If `apart` is false, both addresses are the same.
   DeviceBlock(std::size_t bytes, std::byte poison, bool apart)
       : bytes_(round_up(bytes, kPageBytes)), here_(reserve(nullptr)), device_(apart ? reserve_beside() : here_) {
     if (bytes_ != 0 && ::mprotect(here_ + kPageBytes, bytes_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
@@ -47,7 +47,7 @@ class DeviceBlock {
   [[nodiscard]] std::byte* device() const { return device_ + kPageBytes; }
 
  private:
-  // At `wanted`, where that is free and given.
+  // Reserves memory at `wanted` if it is free there and the kernel agrees.
   [[nodiscard]] std::byte* reserve(void* wanted) const {
     void* const at = ::mmap(wanted, bytes_ + 2 * kPageBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
@@ -63,11 +63,11 @@ class DeviceBlock {
     throw std::bad_alloc();
   }
 
-  // The sixth byte first. On x86-64 no address of a process has the bit 47, and under ThreadSanitizer few bits lead to memory
-  // that a process may use.
+  // The sixth byte first. On x86-64 no address of a process has bit 47, and under ThreadSanitizer few bits give an address that
+  // a process may use.
   static constexpr std::array kBits{40, 41, 42, 43, 44, 45, 46, 39, 38, 37, 36, 35, 34, 33, 32};
   std::size_t bytes_ = 0;
-  std::byte *here_ = nullptr, *device_ = nullptr;  // of the first page, which belongs to nothing
+  std::byte *here_ = nullptr, *device_ = nullptr;  // start of the first page, an unused guard
 };
 
 }  // namespace terrace::test

@@ -1,4 +1,5 @@
-// A block of emulated threads: its fibers, its shared memory and where its threads wait for each other. Of emulated_lane.h.
+// A block of emulated threads: its fibers, its shared memory and the points where its threads wait for each other. Used by
+// emulated_lane.h.
 #pragma once
 
 #include <algorithm>
@@ -21,13 +22,13 @@
 
 namespace terrace::test {
 
-inline constexpr int kPoison = 0xff;  // fp32, bf16 and fp64 NaNs alike
+inline constexpr int kPoison = 0xff;  // NaN in fp32, bf16 and fp64
 inline constexpr std::size_t kSharedAlignment = 128;
 
-// Threads that wait for each other: the last one that comes performs and lets the others go on.
+// A point where threads wait for each other: the last one to arrive performs the operation and releases the others.
 struct Meeting {
   int expected = 0, arrived = 0;
-  const char* what = nullptr;  // what those who wait here have called
+  const char* what = nullptr;  // the operation that the waiting threads have called
   std::uint64_t round = 0;
 };
 
@@ -38,17 +39,17 @@ struct Copy {
 
 struct ThreadState {
   const Meeting* waits = nullptr;
-  std::uint64_t round = 0;  // of the meeting that it waits for
+  std::uint64_t round = 0;  // of the meeting for which it waits
   const char* what = nullptr;
   bool ended = false;
   std::deque<std::vector<Copy>> groups;  // committed, oldest first
   std::vector<Copy> begun;
-  std::vector<const std::byte*> arrived;  // waited for, but not shown to products yet
+  std::vector<const std::byte*> arrived;  // waited for, but not visible to products yet
 
   [[nodiscard]] bool can_run() const { return !ended && (waits == nullptr || waits->round != round); }
 };
 
-// The bytes of shared memory: exactly as many as the launch asks for, so that AddressSanitizer sees the end.
+// The bytes of shared memory: exactly the launch's number, so that AddressSanitizer detects accesses beyond the end.
 class SharedMemory {
  public:
   explicit SharedMemory(std::size_t bytes) : bytes_(bytes) {
@@ -112,11 +113,12 @@ class EmulatedBlock {
 
   [[nodiscard]] const cuda::LaunchShape& shape() const { return shape_; }
   [[nodiscard]] const SharedMemory& shared() const { return shared_; }
-  // Where it lies in its window: another multiple of 128 in every schedule.
+  // Its offset in the address window: a multiple of 128 that differs in every schedule.
   [[nodiscard]] std::uint32_t shared_shift() const { return shared_shift_; }
   ThreadState& state() { return threads_[static_cast<std::size_t>(fibers_.current())]; }
 
-  // All threads of the block (group 0) or of warp group − 1 come here with `operand`; the last one calls perform(operands).
+  // All threads of the block (group 0) or of warp group − 1 meet here with `operand`; the last to arrive calls
+  // perform(operands).
   template <class Operand, class Perform>
   void meet(int group, const char* what, Operand& operand, Perform&& perform) {
     auto& meeting = meetings_[static_cast<std::size_t>(group)];
@@ -152,7 +154,7 @@ class EmulatedBlock {
     return "kernel, block (" + std::to_string(block[0]) + ", " + std::to_string(block[1]) + ", " + std::to_string(block[2]) +
            "): " + what;
   }
-  // Another thread, in the schedule's order; back to the caller when all have ended.
+  // Switches to another thread in the order of the schedule, or to the caller if all have ended.
   void next() {
     const std::size_t count = order_.size();
     const std::size_t from = run_ahead_ ? count - 1 : position_[static_cast<std::size_t>(fibers_.current())];
@@ -188,10 +190,10 @@ class EmulatedBlock {
   std::uint32_t shared_shift_ = 0;
   Fibers fibers_;
   std::vector<int> order_;             // the schedule
-  bool run_ahead_ = false;             // the first that can run, not the next
-  std::vector<std::size_t> position_;  // in it
+  bool run_ahead_ = false;             // continue with the first thread that can run, not with the next
+  std::vector<std::size_t> position_;  // of each thread in order_
   std::vector<ThreadState> threads_;
-  std::vector<Meeting> meetings_;  // of the block, then of each warp
+  std::vector<Meeting> meetings_;  // first the block's, then one per warp
   std::vector<void*> operands_ = std::vector<void*>(order_.size());
   std::exception_ptr failure_;
 };

@@ -52,7 +52,7 @@ EmulatedCounts emulate(const cuda::LaunchShape& shape, const std::function<void(
   if (shape.blocks[0] > kMaxX || shape.blocks[1] > kMaxYZ || shape.blocks[2] > kMaxYZ) {
     throw EmulationError("more blocks than a grid has");
   }
-  constexpr std::size_t kMaxShared = 227 * 1024;  // of a block, compute capability 9.0
+  constexpr std::size_t kMaxShared = 227 * 1024;  // per block, compute capability 9.0
   if (shape.shared_bytes > kMaxShared) throw EmulationError("more shared memory than a block has");
   EmulatedBlock block(shape, schedule);
   for (std::int64_t z = 0; z < shape.blocks[2]; ++z) {

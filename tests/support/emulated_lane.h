@@ -1,15 +1,16 @@
-// A Lane (core/cuda/lane.h) on the host: runs the very source of a kernel without a GPU, one block after another. The threads
-// of a block are fibers; one runs until it waits for others.
+// A Lane (core/cuda/lane.h) on the host: runs a kernel's own source without a GPU, one block after another. The threads of a
+// block are fibers; each runs until it waits for others.
 //
-// What it makes visible:
-//   - shared memory holds NaN bytes before each block and ends at the launch's last byte (AddressSanitizer sees beyond);
-//   - sync(), or an operation of a warp, that not all threads reach, or that threads reach with different operations, throws
+// What it detects:
+//   - reads of uninitialised shared memory: it holds NaN bytes before each block, and ends at the launch's last byte
+//     (AddressSanitizer sees accesses beyond);
+//   - sync(), or an operation of a warp, that not all threads reach, or that threads reach with different operations: it throws
 //     EmulationError and does not hang;
-//   - an asynchronous copy turns its place into NaN bytes when it begins, and into the bytes only at the wait;
-//   - misaligned or foreign addresses given to load_matrices() and copy_async() throw;
-//   - what the asynchronous products of a warpgroup may not do throws: see emulated_products.h;
+//   - reads before the wait of an asynchronous copy: its destination holds NaN bytes from the copy's beginning to the wait;
+//   - misaligned or foreign addresses in load_matrices() and copy_async(): they throw;
+//   - misuse of the asynchronous products of a warpgroup: see emulated_products.h;
 //   - a missing sync(): `schedule` permutes the order in which threads run, and results must not depend on it.
-// It counts what a GPU would pay for: see EmulatedCounts.
+// It also counts operations that cost time on a GPU: see EmulatedCounts.
 //
 // Threads: one launch on one thread; launches on several threads are independent.
 #pragma once
@@ -31,13 +32,13 @@ struct EmulationError : std::logic_error {
 };
 
 struct EmulatedCounts {
-  std::int64_t matrix_loads = 0;         // of a warp, four matrices each
-  std::int64_t bank_conflicts = 0;       // further passes that those loads need, because rows of a matrix share banks
-  std::int64_t matrix_products = 0;      // of a warp, 16 × 8 × 16
-  std::int64_t products_async = 0;       // of a warp, its 16 rows of a warpgroup's 64
-  std::int64_t asynchronous_copies = 0;  // of 16 bytes
+  std::int64_t matrix_loads = 0;         // per warp, four matrices each
+  std::int64_t bank_conflicts = 0;       // additional passes of those loads, because rows of a matrix share banks
+  std::int64_t matrix_products = 0;      // per warp, 16 × 8 × 16
+  std::int64_t products_async = 0;       // per warp: its 16 rows of a warpgroup's 64
+  std::int64_t asynchronous_copies = 0;  // of 16 bytes each
   std::int64_t barriers = 0;             // sync() of a block
-  std::size_t most_shared_bytes = 0;     // of a launch
+  std::size_t most_shared_bytes = 0;     // of one launch
 };
 
 class EmulatedBlock;
@@ -114,7 +115,7 @@ class EmulatedLane {
   }
   std::uint64_t shuffle_bits(std::uint64_t bits, int from);
   void wait_copies_until(int pending);
-  // a: registers, or null and a descriptor. d: n times four numbers.
+  // a: registers, or null, then a_place is used. d: 4 n numbers.
   void begin_product(float* d, int n, const std::uint32_t* a, cuda::MatrixDescriptor a_place, cuda::MatrixDescriptor b,
                      bool b_transposed, bool add);
   void wait_products_until(int pending);
@@ -124,8 +125,9 @@ class EmulatedLane {
   int thread_;
 };
 
-// schedule 0 runs threads in ascending order, 1 in descending, others in a random order of that seed. Even ones give every
-// thread its turn; odd ones let the first that can run do so, so that a warp runs ahead of the others as far as it can.
+// Schedule 0 runs threads in ascending order, 1 in descending order, others in a random order with that seed. Even schedules
+// let the threads take turns; odd ones always continue the first thread that can run, so that a warp runs ahead of the others
+// as far as possible.
 EmulatedCounts emulate(const cuda::LaunchShape& shape, const std::function<void(EmulatedLane&)>& kernel,
                        std::uint64_t schedule = 0);
 
@@ -134,7 +136,7 @@ EmulatedCounts emulate(const cuda::LaunchShape& shape, const Args& args, std::ui
   return emulate(shape, std::function<void(EmulatedLane&)>([&](EmulatedLane& lane) { Kernel{}(lane, args); }), schedule);
 }
 
-// Stands where launch code wants a launcher. `counts` are those of all its launches.
+// Takes the place of a launcher in launch code. `counts` sums over all its launches.
 struct EmulatedLauncher {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {
@@ -151,7 +153,7 @@ struct EmulatedLauncher {
 
   EmulatedCounts* counts = nullptr;
   std::uint64_t schedule = 0;
-  std::size_t shared_bytes_of_gpu = 227 * 1024;  // that a block may have
+  std::size_t shared_bytes_of_gpu = 227 * 1024;  // the most that a block may have
 };
 
 }  // namespace terrace::test

@@ -10,7 +10,7 @@
 namespace terrace::test {
 namespace {
 
-constexpr std::uint32_t kSumsUnderWay = 0xffffffffU;  // a NaN that no product makes
+constexpr std::uint32_t kSumsUnderWay = 0xffffffffU;  // a NaN that no product gives
 
 float number(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
@@ -31,7 +31,7 @@ struct Decoded {
     constexpr std::array<std::uint32_t, 4> kWidths = {16, 128, 64, 32};
     return kWidths[static_cast<std::size_t>(swizzle)];
   }
-  // In the window, of element `r` (of the dimension that is not k) and `k`.
+  // Offset in the window of the element `r` (in the dimension other than k) and `k`.
   [[nodiscard]] std::uint32_t element(std::uint32_t r, std::uint32_t k, bool transposed) const {
     std::uint32_t at = address;
     if (!transposed) {
@@ -72,7 +72,7 @@ void EmulatedProducts::read(Matrix& matrix, SharedWindow shared) const {
   for (int r = 0; r < matrix.rows; ++r) {
     for (std::uint32_t k = 0; k < 16; ++k) {
       const std::uint32_t at = decoded.element(static_cast<std::uint32_t>(matrix.first_row + r), k, matrix.transposed);
-      const std::size_t offset = at - shared.address;  // huge where it lies before
+      const std::size_t offset = at - shared.address;  // huge if it is before the window
       if (at < shared.address || offset / 16 >= shown_.size())
         throw EmulationError("a product reads outside of the block's shared memory, at " + std::to_string(at));
       if (!shown_[offset / 16])
@@ -85,7 +85,7 @@ void EmulatedProducts::read(Matrix& matrix, SharedWindow shared) const {
   }
 }
 
-// Registers are known from their first product on: then what they held at the fence is what they must hold now.
+// A register is known from its first product on; from then on its content must be the same as at the last fence.
 void EmulatedProducts::demand_fenced(Warp& warp, const void* registers, std::size_t bytes) {
   const auto* const now = static_cast<const std::byte*>(registers);
   const auto [at, fresh] = warp.registers.try_emplace(registers, now, now + bytes);
@@ -110,7 +110,7 @@ void EmulatedProducts::begin(int w, ProductOperands** all, SharedWindow shared) 
   if (first.a == nullptr) product.read.push_back({first.a_place, w % 4 * 16, 16, false, {}});
   for (auto& matrix : product.read) read(matrix, shared);
 
-  // PTX ISA, "Register Fragments": as those of mma.m16n8k16, 16 rows a warp.
+  // PTX ISA, "Register Fragments": the same as for mma.m16n8k16, 16 rows per warp.
   std::array<std::array<std::uint16_t, 16>, 16> left{};
   for (std::size_t t = 0; t < kLanes; ++t) {
     const auto& mine = *all[t];
@@ -147,11 +147,11 @@ void EmulatedProducts::begin(int w, ProductOperands** all, SharedWindow shared) 
     throw EmulationError("a product adds to sums of another shape that is under way");
   }
   ++sums.products;
-  std::vector<float> right(16 * columns);  // [k][column], so that the inner loop is one of vectors
+  std::vector<float> right(16 * columns);  // [k][column], so that the inner loop vectorises
   for (std::size_t column = 0; column < columns; ++column) {
     for (std::size_t k = 0; k < 16; ++k) right[k * columns + column] = number(product.read[0].values[column * 16 + k]);
   }
-  std::vector<double> row_sums(columns);  // the order and the rounding inside are the GPU's own: rely on neither
+  std::vector<double> row_sums(columns);  // a GPU has its own order and rounding here, so tests must not rely on them
   for (std::size_t row = 0; row < 16; ++row) {
     row_sums.assign(columns, 0.0);
     for (std::size_t k = 0; k < 16; ++k) {

@@ -1,17 +1,17 @@
-// The asynchronous products of a block's warpgroups (core/cuda/lane.h), as the PTX ISA promises them and not better: a warp has
-// its 16 rows of each, and no warp waits for another.
+// The asynchronous products of a block's warpgroups (core/cuda/lane.h), with only the guarantees of the PTX ISA: a warp
+// computes its 16 rows of each product, and no warp waits for another.
 //
-// What it makes visible:
-//   - places in shared memory that a product reads without a fence_shared() by the thread whose copy came there, and without a
-//     wait before that fence, throw when it begins (plain stores are not followed: nothing shows them to products);
-//   - sums are NaN from the beginning of a product to its wait, and what was written there in between throws at the wait;
-//   - a product reads late, too: at its wait all that it has read, in shared memory and in registers a, must still be there and
-//     shown, so that a copy that begins before throws;
-//   - a product without fence_products() since the last wait, or given registers that were changed behind it, throws;
-//   - descriptors are decoded bit by bit, with the swizzle on addresses of the window of shared memory; what they name outside
-//   of
-//     it, and reserved bits, throw;
-//   - warps of a warpgroup that begin other products than each other, and products that nobody waits for, throw.
+// What it detects:
+//   - shared memory that a product reads although the copying thread did not wait for its copy and then call fence_shared():
+//     the product throws when it begins (plain stores are not tracked, so they are never visible to products);
+//   - reads and writes of unfinished sums: they are NaN from the beginning of a product to its wait, and if they were written
+//     in between, the wait throws;
+//   - operands that change too early: a product may read late, so at its wait all that it reads, in shared memory and in
+//     registers a, must be unchanged and visible; a copy that begins earlier throws;
+//   - a product without fence_products() since the last wait, or with registers changed after that fence: it throws;
+//   - wrong descriptors: they are decoded bit by bit, with the swizzle applied to addresses in the shared memory window;
+//     addresses outside of it and reserved bits throw;
+//   - warps of a warpgroup that begin different products, and products that no thread waits for: they throw.
 //
 // Threads: one.
 #pragma once
@@ -29,9 +29,9 @@
 
 namespace terrace::test {
 
-struct ProductOperands {  // of a thread
+struct ProductOperands {  // of one thread
   float* d;
-  int n;  // times four numbers
+  int n;  // d has 4 n numbers
   const std::uint32_t* a;
   cuda::MatrixDescriptor a_place, b;
   bool b_transposed, add;
@@ -39,7 +39,7 @@ struct ProductOperands {  // of a thread
 
 struct SharedWindow {
   const std::byte* data;
-  std::uint32_t address;  // of data
+  std::uint32_t address;  // address of `data`
 };
 
 class EmulatedProducts {
@@ -47,7 +47,7 @@ class EmulatedProducts {
   void begin_block(int threads, std::size_t shared_bytes);
   [[nodiscard]] std::string trouble_at_end() const;  // empty: none
 
-  // 16 bytes, from an offset in shared memory.
+  // 16 bytes at an offset in shared memory.
   void hide(std::size_t offset) { shown_[offset / 16] = false; }
   void show(std::size_t offset) { shown_[offset / 16] = true; }
 
@@ -60,9 +60,9 @@ class EmulatedProducts {
  private:
   static constexpr std::size_t kLanes = cuda::kWarp;
   using Fragment = std::array<std::uint32_t, 4>;
-  struct Matrix {  // as a descriptor names it, and what was read of it
+  struct Matrix {  // a descriptor's matrix, and the values that were read
     cuda::MatrixDescriptor place;
-    int first_row, rows;  // the rows of the product's other dimension than k
+    int first_row, rows;  // rows in the product's dimension other than k
     bool transposed;
     std::vector<std::uint16_t> values;  // [rows][16]
   };
@@ -70,20 +70,20 @@ class EmulatedProducts {
     std::vector<Matrix> read;
     std::array<const std::uint32_t*, kLanes> a = {};  // null: from shared memory
     std::array<Fragment, kLanes> a_values = {};
-    const float* sums = nullptr;  // of thread 0: names the sums
+    const float* sums = nullptr;  // of thread 0; identifies the sums
   };
   struct Sums {
     int n = 0;
-    std::size_t products = 0;  // under way
+    std::size_t products = 0;  // unfinished ones
     std::array<float*, kLanes> d = {};
-    std::vector<float> values;  // [thread][4 n]: what they will be
+    std::vector<float> values;  // [thread][4 n]: the final values
   };
   struct Warp {
     bool fenced = false;
     std::vector<Product> begun;
     std::deque<std::vector<Product>> groups;
-    std::map<const float*, Sums> under_way;                   // by the d of thread 0
-    std::map<const void*, std::vector<std::byte>> registers;  // known: address, bytes at the last fence
+    std::map<const float*, Sums> under_way;                   // key: d of thread 0
+    std::map<const void*, std::vector<std::byte>> registers;  // address → bytes at the last fence
     std::vector<std::string> log;
   };
 

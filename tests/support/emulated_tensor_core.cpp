@@ -1,4 +1,4 @@
-// The emulated lane's operations of tensor cores and its asynchronous copies.
+// The emulated lane's tensor core operations and asynchronous copies.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -22,7 +22,7 @@ std::size_t offset_of(const EmulatedBlock& block, const void* p) {
 
 std::uint32_t pair(std::uint16_t low, std::uint16_t high) { return static_cast<std::uint32_t>(high) << 16 | low; }
 
-// Shared memory has 32 banks of 4 bytes: rows of 16 bytes that lie at the same place of 128 bytes come one after another.
+// Shared memory has 32 banks of 4 bytes, so rows of 16 bytes with the same offset modulo 128 are read one after another.
 std::int64_t further_passes(LoadOperand** all) {
   std::int64_t passes = 0;
   for (int matrix = 0; matrix < 4; ++matrix) {
@@ -79,7 +79,7 @@ void EmulatedLane::multiply(float (&d)[4], const std::uint32_t (&a)[4], std::uin
     ++block_.counts.matrix_products;
     // PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
     double left[16][16], right[16][8],
-        sums[16][8] = {};  // the order and the rounding inside are the GPU's own: rely on neither
+        sums[16][8] = {};  // a GPU has its own order and rounding here, so tests must not rely on them
     const auto number = [](std::uint32_t r, int half) { return std::bit_cast<float>(half == 0 ? r << 16 : r & 0xffff0000U); };
     for (int t = 0; t < cuda::kWarp; ++t) {
       const int group = t / 4, in_group = t % 4;
@@ -132,7 +132,7 @@ void EmulatedLane::wait_copies_until(int pending) {
   }
 }
 
-// The window of shared memory begins with what the system keeps, and a kernel's own part at any multiple of 128.
+// The window of shared memory begins with the system's part; a kernel's own part may begin at any multiple of 128.
 std::uint32_t EmulatedLane::shared_address(const void* p) const {
   constexpr std::uint32_t kReserved = 1024;
   return kReserved + block_.shared_shift() + static_cast<std::uint32_t>(offset_of(block_, p));

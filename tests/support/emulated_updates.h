@@ -1,4 +1,4 @@
-// The GPU's updates over a CUDA runtime that is a fake: kernels in the order of the fake's streams, run by the emulated lane.
+// The GPU's updates with a fake CUDA runtime: kernels in the order of the fake's streams, run by the emulated lane.
 //
 // Owner: the test. Threads: as LaunchUpdate; the kernels run on the fake's stream.
 #pragma once
@@ -41,8 +41,8 @@ inline LaunchUpdate emulated_updates(std::shared_ptr<FakeCuda> fake, std::atomic
   };
 }
 
-// The kernels of whole layers: one operation of the fake's stream each, and all are told to use what the update does. Every
-// launch runs its threads in another order.
+// The kernels of whole layers: each is one operation of the fake's stream, and counts as using everything that the update uses.
+// Every launch runs its threads in another order.
 struct EmulatedLayerKernels {
   template <class Kernel, class Args>
   void run(const cuda::LaunchShape& shape, const Args& args) const {

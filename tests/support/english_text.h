@@ -1,4 +1,4 @@
-// Text that reads like English: sentences of a small grammar, words by Zipf's law. The same bytes everywhere, from a seed.
+// Text that resembles English: sentences of a small grammar, with words by Zipf's law. A seed gives the same bytes everywhere.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ class EnglishText {
  public:
   explicit EnglishText(std::uint64_t seed) : seed_(seed) {}
 
-  // Whole sentences, at least `bytes` of them.
+  // Whole sentences with at least `bytes` bytes in total.
   std::string of(std::size_t bytes) {
     std::string text;
     while (text.size() < bytes) text += sentence();
@@ -26,7 +26,7 @@ class EnglishText {
  private:
   std::uint64_t below(std::uint64_t n) { return random_below(seed_, 0, draws_++, n); }
 
-  // Rank r has weight 1/r, in whole numbers.
+  // Rank r has the weight 1/r; computed with integers.
   template <std::size_t N>
   std::string word(const std::array<std::string_view, N>& words) {
     constexpr std::uint64_t kScale = 840;

@@ -1,4 +1,4 @@
-// What the environment says to a test: how long a form to run, from which seed. tests/long.sh sets it.
+// Environment variables for tests: how long a form to run, and with which seed. tests/long.sh sets them.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ inline std::uint64_t number_from_environment(const char* name, std::uint64_t oth
   return text ? std::strtoull(text, nullptr, 10) : otherwise;
 }
 
-// Of what a test draws. The same each run, so that a failure is there again; tests/long.sh gives others.
+// The seed of a test's random numbers. It is the same in each run, so that failures can be repeated; tests/long.sh sets others.
 inline std::uint64_t test_seed() { return number_from_environment("TERRACE_TEST_SEED", 1); }
 
 }  // namespace terrace::test

@@ -1,9 +1,9 @@
-// A library for LD_PRELOAD: one chosen allocation of the program, or every one from then on, finds no memory; starting a thread
-// counts as an allocation. The environment chooses:
+// A library for LD_PRELOAD: one chosen allocation of the program fails, or all from that one on; starting a thread counts as an
+// allocation. Environment variables:
 //
-//   TERRACE_FAIL_AT=N      the N-th one fails, from 1; without it none does
+//   TERRACE_FAIL_AT=N      the N-th allocation fails, counted from 1; if unset, none fails
 //   TERRACE_FAIL_ON=1      all later ones fail, too
-//   TERRACE_COUNT=FILE     at the end the number of allocations is written there
+//   TERRACE_COUNT=FILE     at exit the number of allocations is written to FILE
 //
 // Threads: any.
 #include <dlfcn.h>

@@ -24,13 +24,13 @@ namespace {
 
 thread_local FakeCuda* gpu = nullptr;
 
-// ---- descriptors: pointers to what the caller cannot see ----
+// ---- descriptors: opaque pointers for the caller ----
 
 using Attributes = std::map<int, std::vector<std::byte>>;
 struct Object {
   Attributes attributes = {};
-  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;  // of an operation
-  cudaDataType_t type = CUDA_R_32F;                  // of a layout; an operation's scale type
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;  // for an operation
+  cudaDataType_t type = CUDA_R_32F;                  // for a layout; the scale type for an operation
   std::uint64_t rows = 0, columns = 0;
   std::int64_t stride = 0;
 
@@ -73,7 +73,7 @@ cublasStatus_t set(const void* handle, const std::map<int, std::size_t>& sizes, 
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// ---- what is asked for ----
+// ---- product requests ----
 
 struct Matrix {
   cudaDataType_t type;
@@ -144,7 +144,7 @@ cublasStatus_t read(Problem* problem, const void* operation, const void* a, cons
 // ---- algorithms ----
 
 constexpr std::uint64_t kMagic = 0x6d61646520757020;
-// One that sums `parts` ranges of k, each ascending, and then these. The others are what an algorithm needs.
+// An algorithm that sums `parts` ranges of k, each ascending, then adds these sums. The other fields are its requirements.
 struct Algorithm {
   std::uint64_t magic = kMagic, id = 0, parts = 1, scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
   std::uint64_t alignment = 1, bias_alignment = 1, types = 0, unused = 0;
@@ -163,7 +163,7 @@ std::size_t workspace_of(const Algorithm& a, const Problem& p) {
 }
 std::uint64_t alignment_of(std::uint64_t number) { return number == 0 ? 256 : std::min<std::uint64_t>(256, number & -number); }
 std::uint64_t alignment_of(const void* address) { return alignment_of(reinterpret_cast<std::uintptr_t>(address)); }
-// Of a matrix whose buffer has one of `buffer` bytes: "for buffer pointer, leading dimension".
+// The alignment of a matrix whose buffer has the alignment `buffer`: "for buffer pointer, leading dimension".
 std::uint64_t alignment_of(const Matrix& m, std::uint64_t buffer) {
   return std::min(buffer, alignment_of(static_cast<std::uint64_t>(m.stride) * size_of_type(m.type)));
 }
@@ -226,7 +226,7 @@ void store(cudaDataType_t type, void* to, std::int64_t at, Number x) {
     default: static_cast<fp16*>(to)[at] = fp16(static_cast<float>(x));
   }
 }
-// To the 10 bits of mantissa that a tensor core reads of an fp32.
+// Truncates to the 10 bits of mantissa that a tensor core reads of an fp32 number.
 float tf32(float x) {
   std::uint32_t bits = 0;
   std::memcpy(&bits, &x, sizeof bits);
@@ -307,7 +307,7 @@ int live_objects() {
 
 }  // namespace terrace::test::fake_cublaslt
 
-// ---- the library's own names ----
+// ---- the library's own functions ----
 
 using namespace terrace::test::fake_cublaslt;
 
@@ -367,7 +367,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
                               : name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM       ? (a.id == kSplit ? a.parts : 1)
                               : name == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ? a.scheme
                                                                               : 0;
-  std::memcpy(to, &value, bytes);  // the lower bytes
+  std::memcpy(to, &value, bytes);  // copies the lower bytes
   if (written) *written = bytes;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -405,7 +405,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (*count == requested || algorithm.alignment > aligned || workspace_of(algorithm, p) > room ||
         (algorithm.scheme & ~std::uint64_t{mask}) != 0)
       return;
-    // A vector of 16 bytes of bias, or more where its address promises more.
+    // The bias is read in vectors of 16 bytes, or larger ones if its address is aligned further.
     algorithm.bias_alignment = std::max<std::uint64_t>(16, alignment_of(p.bias_data));
     algorithm.types = types_of(p);
     auto& result = results[(*count)++];
@@ -464,7 +464,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
   return on.launch(launch, stream) == terrace::kCudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
-// ---- of the CUDA runtime, what a product's record says of the GPU ----
+// ---- CUDA runtime functions for the GPU's entry in a product's record ----
 
 cudaError_t cudaGetDevice(int* device) {
   gpu_of_thread();

@@ -1,21 +1,18 @@
-// A cuBLASLt for machines without a GPU: the calls that core/cuda/math/cublas_products.cpp makes, with what NVIDIA's header and
-// manual say of each. Products are computed on the host, as kernels of the fake GPU (fake_cuda.h), in the stream's order.
+// A fake cuBLASLt for machines without a GPU: the calls of core/cuda/math/cublas_products.cpp, as documented in NVIDIA's header
+// and manual. Products are computed on the host, as kernels of the fake GPU (fake_cuda.h), in the order of the stream.
 //
-// What it makes visible:
-//   - bad arguments get the documented code: descriptors that are gone, attributes of another size, shapes and leading
-//   dimensions
-//     that do not go together, dtypes or epilogues that are not in the table of supported ones, too little workspace;
-//   - the heuristic's first answers cannot be used (another state; parts added in the output, if the mask allows them); the
-//   next
-//     ones add in different orders, by what alignment was promised, so that a wrong choice changes bits;
-//   - an operand that is less aligned than its algorithm needs is refused; a bias like that is the device's fault, later, and
-//   for
-//     good: the heuristic takes its alignment from its address, as the real one does;
-//   - the needed workspace is overwritten; C is not read if beta is 0.
-// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c makes it wrong, to show that tests find it; with
-// rounds_before_bias or starts_from_c it is another library, whose roundings the real one has in some of its kernels.
+// What it detects:
+//   - invalid arguments get the documented error code: destroyed descriptors, attributes of a wrong size, inconsistent shapes
+//     and leading dimensions, dtypes or epilogues that are not in the table of supported ones, too little workspace;
+//   - use of the heuristic's first answers, which are unusable (another state; parts added in the output, if the mask allows
+//     them); the next ones add in different orders, depending on the promised alignment, so that a wrong choice changes bits;
+//   - an operand that is less aligned than its algorithm requires is refused; such a bias becomes a later, permanent fault of
+//     the device, because the heuristic takes the alignment from the bias's address, as the real one does;
+//   - wrong workspace and beta: the needed workspace is overwritten; C is not read if beta is 0.
+// TERRACE_FAKE_EPILOGUE=no_bias|bias_twice|bias_by_columns|forgets_c makes it wrong, to show that tests detect it. With
+// rounds_before_bias or starts_from_c it rounds differently, as some kernels of the real library do.
 //
-// Owner: the program. Threads: any; calls belong to the GPU of their thread (On).
+// Owner: the program. Threads: any; calls belong to the current GPU of their thread (On).
 #pragma once
 
 namespace terrace::test {
@@ -24,7 +21,7 @@ class FakeCuda;
 
 namespace fake_cublaslt {
 
-// The GPU of the calling thread, as cudaSetDevice() says it of a real one.
+// Sets the GPU of the calling thread, as cudaSetDevice() does for a real one.
 class On {
  public:
   explicit On(FakeCuda& gpu);

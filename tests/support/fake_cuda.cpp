@@ -8,27 +8,27 @@
 
 namespace terrace::test {
 
-// What an operation, or the point of an event, tells ThreadSanitizer by.
+// Tells ThreadSanitizer about the order of an operation, or of an event's point.
 using Token = std::shared_ptr<char>;
 
 struct FakeCuda::FakeEvent {
   bool live = true;
   Token token = {};  // of the last record
   std::uint64_t recorded = 0, reached = 0;
-  FakeStream* stream = nullptr;  // where it was recorded last, and behind how many operations
+  FakeStream* stream = nullptr;  // the stream of the last record, and its number of operations before it
   std::uint64_t behind = 0;
-  std::map<FakeStream*, std::uint64_t> ended = {};  // of each stream, when it is reached
+  std::map<FakeStream*, std::uint64_t> ended = {};  // operations of each stream that have ended when the event is reached
 };
 
 struct FakeCuda::FakeStream {
-  struct Operation {  // something to run, once an event has reached a point, or an event that reaches one
+  struct Operation {  // runs something after an event has reached a point, or lets an event reach a point
     std::function<void()> run = {};
     FakeEvent* event = nullptr;
     std::uint64_t point = 0;
     Token token = std::make_shared<char>();
     Token after = {};  // of the point that it waits for
   };
-  struct Wait {  // of operation `number` for those of another stream
+  struct Wait {  // operation `number` waits for operations of another stream
     std::uint64_t number;
     FakeStream* other;
     std::uint64_t behind;
@@ -38,12 +38,12 @@ struct FakeCuda::FakeStream {
   std::deque<Operation> operations = {};
   bool busy = false;
   std::thread thread = {};
-  // Counts of operations from the first one: given, begun, allowed to begin, and known to the host to have ended. What those
-  // behind the last touch.
+  // Numbers of operations so far: given, begun, allowed to begin, and known by the host to have ended. `unobserved` has the
+  // memory accesses of operations that the host does not know to have ended.
   std::uint64_t given = 0, begun = 0, allowed = 0, observed = 0;
   std::map<std::uint64_t, Touched> unobserved = {};
   std::vector<Wait> waits = {};
-  std::map<FakeStream*, std::uint64_t> ended = {};  // of each other stream, before the next operation of this one
+  std::map<FakeStream*, std::uint64_t> ended = {};  // of each other stream, before this stream's next operation
 
   [[nodiscard]] bool idle() const { return operations.empty() && !busy; }
 };
@@ -101,7 +101,7 @@ FakeCuda::~FakeCuda() {
     if (stream.thread.joinable()) stream.thread.join();
 }
 
-// --- What the test asks for and asks ---
+// --- Calls for the test ---
 
 void FakeCuda::fail(Fault fault) {
   const Lock lock(mutex_);
@@ -211,13 +211,13 @@ std::size_t FakeCuda::used_bytes() const {
   return memory_.used_bytes();
 }
 
-// --- What all calls share; under the lock ---
+// --- Common to all calls; under the lock ---
 
-// The code that this call must end with.
+// Returns the error code with which this call must end.
 int FakeCuda::begin(const Record& record) {
   const auto of_all = records_.size(), of_kind = counts_.at(index_of(record.call))++;
   records_.push_back(record);
-  if (options_.lazy_seed != 0 && !streams_.empty() && random_() % 4 == 0) {  // an adversary lets one go on
+  if (options_.lazy_seed != 0 && !streams_.empty() && random_() % 4 == 0) {  // an adversary lets one continue
     auto& stream = *std::next(streams_.begin(), static_cast<std::ptrdiff_t>(random_() % streams_.size()));
     allow(stream, stream.begun + 1);
   }
@@ -261,7 +261,7 @@ FakeCuda::FakeEvent* FakeCuda::live_event(CudaEventHandle handle, const char* wh
   return nullptr;
 }
 
-// CUDA says nothing of a copy over two registrations that touch; here it is an error.
+// CUDA does not document copies across two adjacent registrations; here they are an error.
 int FakeCuda::place_of(const void* data, std::size_t bytes, std::int64_t* number) {
   *number = memory_.span(data, bytes);
   if (*number < 0) {
@@ -317,19 +317,19 @@ void FakeCuda::observe(FakeStream& stream, std::uint64_t operations) {
   stream.observed = std::max(stream.observed, operations);
   stream.unobserved.erase(stream.unobserved.begin(), stream.unobserved.upper_bound(stream.observed));
   const auto over = [=](const FakeStream::Wait& wait) { return wait.number <= operations; };
-  for (const auto& wait : std::vector(stream.waits))  // a stream that waits for this one comes back here
+  for (const auto& wait : std::vector(stream.waits))  // a stream that waits for this one recurses here
     if (over(wait) && wait.other->observed < wait.behind) observe(*wait.other, wait.behind);
   std::erase_if(stream.waits, over);
 }
 
-// Whether it may run: not after a sticky error, nor if it is the one that shall fail.
+// False after a sticky error, or if this operation is chosen to fail.
 bool FakeCuda::begin_operation() {
   const Lock lock(mutex_);
   if (operation_fault_ && operations_++ == operation_fault_->at) sticky_ = operation_fault_->code;
   return sticky_ == 0;
 }
 
-// Somewhere between now and a moment later, by the seed.
+// Waits for a short random time, chosen by the seed.
 void FakeCuda::pause(Lock& lock) {
   if (options_.jitter_seed == 0) return;
   const auto delay = std::chrono::microseconds(random_() % 100);
@@ -338,7 +338,7 @@ void FakeCuda::pause(Lock& lock) {
   lock.lock();
 }
 
-// A stream's thread. After a sticky error nothing runs any more, as on a GPU whose context is lost; only events pass.
+// The thread of a stream. After a sticky error no operation runs, as on a GPU whose context is lost; events still pass.
 void FakeCuda::run(FakeStream& stream) {
   Lock lock(mutex_);
   for (;;) {
@@ -419,7 +419,8 @@ int FakeCuda::allocate(void** data, std::size_t bytes) {
   return memory_.allocate(data, bytes, options_.poison);
 }
 
-// Waits for the device, as CUDA does. What gives something back does so even when it gives an error: CUDA's is of earlier work.
+// Waits for the device, as CUDA does. A call that releases something does so even if it returns an error, because the error
+// belongs to earlier work.
 int FakeCuda::free(void* data) {
   Lock lock(mutex_);
   const int code = begin({Call::free, data});
@@ -609,7 +610,7 @@ int FakeCuda::synchronize_event(CudaEventHandle handle) {
   if (const int code = begin({Call::synchronize_event, handle}); code && !sticky_) return code;
   auto* const event = live_event(handle, "cudaEventSynchronize");
   if (!event) return 400;
-  auto* const stream = event->stream;  // null: it was never recorded
+  auto* const stream = event->stream;  // null: never recorded
   const auto behind = event->behind;
   const auto token = event->token;
   if (stream) allow(*stream, behind);
@@ -626,7 +627,7 @@ int FakeCuda::stream_wait_event(CudaStreamHandle handle, CudaEventHandle of) {
   auto* const event = live_event(of, "cudaStreamWaitEvent");
   auto* const stream = live_stream(handle, "cudaStreamWaitEvent");
   if (!event || !stream) return 400;
-  if (!event->stream) return kCudaSuccess;  // never recorded: as CUDA, it is over
+  if (!event->stream) return kCudaSuccess;  // never recorded: as in CUDA, it counts as reached
   stream->operations.push_back({.run = [] {}, .event = event, .point = event->recorded, .after = event->token});
   stream->waits.push_back({++stream->given, event->stream, event->behind});
   for (const auto& [other, operations] : event->ended)

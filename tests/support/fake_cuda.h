@@ -1,19 +1,19 @@
-// A CUDA runtime without a GPU, and as asynchronous as one: each stream is a thread that runs copies, kernels and event records
-// in order; device memory is memory of its own, poisoned when it is given, at addresses that fault on the host. Copies and
-// kernels find it elsewhere: in the place of every address of device memory in its arguments, a kernel gets the one that it can
-// reach. Every call is recorded and can fail; misuse is found: use of what was destroyed, copies from memory that is not
-// registered or no longer there, threads without a device, leaks.
+// A CUDA runtime without a GPU, equally asynchronous: each stream is a thread that runs copies, kernels and event records in
+// order. Device memory is separate memory, poisoned when it is allocated, with addresses that fault on the host. Copies and
+// kernels access it elsewhere: every address of device memory in a kernel's arguments is replaced by one that the kernel can
+// access. Every call is recorded and can be made to fail. Misuse is detected: use of destroyed objects, copies from memory that
+// is not registered or was freed, threads without a device, leaks.
 //
-// A lazy one runs an operation only when something waits for it, but for some that it chooses by its seed; until then the
-// destination of a copy is poison, if nothing before it on its stream can still read there.
+// A lazy runtime runs an operation only when something waits for it, except for some that it chooses by its seed. Until then
+// the destination of a copy is poisoned, if no earlier operation of its stream can still read it.
 //
-// Races are found, too: two operations on different streams, one of which writes what the other one touches, and the later was
-// issued before anything had waited for the earlier: the host, by events and by synchronising streams, or the later one's
-// stream by an event. Uses by the host's own threads can be told, too, and must not meet an operation. ThreadSanitizer sees
-// this order and no other one (hidden_lock.h): it finds races of what is not told.
+// Races are detected, too: two operations on different streams, of which one writes what the other one uses, if nothing waited
+// for the earlier one before the later one was issued (the host, through events or by synchronising streams; or the later one's
+// stream, through an event). The host's own accesses can be reported as well, and must not overlap with an operation.
+// ThreadSanitizer sees only this order (hidden_lock.h), so it finds races of unreported accesses.
 //
 // Owner:   the test, shared with the device. Threads: any.
-// Errors:  those that the test asked for, as CUDA gives them; misuse goes to Options::report and complaints().
+// Errors:  those that the test requested, as CUDA returns them; misuse goes to Options::report and complaints().
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@
 
 namespace terrace::test {
 
-// What CudaLaunch::kernel points to here. The arguments are the launch's own copy.
+// The type that CudaLaunch::kernel points to. The arguments are the launch's own copy.
 using FakeKernel = void (*)(const CudaLaunch& launch);
 
 class FakeCuda final : public CudaRuntime {
@@ -63,25 +63,25 @@ class FakeCuda final : public CudaRuntime {
     stream_wait_event,
   };
   static constexpr std::size_t kCalls = 19;
-  static const char* cuda_name(Call call);  // "cudaMemcpyAsync": what an error must name
-  // Calls that give something back, or stand before one: nobody can be told of their errors by an exception.
+  static const char* cuda_name(Call call);  // "cudaMemcpyAsync": an error must contain it
+  // Calls that release something, or come before such a call: their errors cannot be thrown, so they only give a warning.
   static bool told_by_warning(Call call);
 
   struct Touched;
   struct Options {
     int devices = 1;
     std::size_t memory_bytes = 256 * kMiB;
-    std::size_t shared_bytes = 227 * kKiB;  // of a block
+    std::size_t shared_bytes = 227 * kKiB;  // per block
     std::byte poison{0xcb};
-    bool apart = true;              // false: the host reaches device memory, and that is meant
-    bool stops_at_a_race = false;   // as at a kernel's fault, so that nothing computes with what is not there
-    bool pageable_copies = false;   // true: copies from and to unregistered memory are meant
-    std::uint64_t jitter_seed = 0;  // not 0: operations, and calls that copy, take up to 100 µs longer
-    std::uint64_t lazy_seed = 0;    // not 0: lazy
+    bool apart = true;              // false: the host may access device memory
+    bool stops_at_a_race = false;   // true: a race is sticky, like a fault of a kernel
+    bool pageable_copies = false;   // true: copies from and to unregistered memory are allowed
+    std::uint64_t jitter_seed = 0;  // if not 0, operations and copying calls take up to 100 µs longer
+    std::uint64_t lazy_seed = 0;    // not 0: the runtime is lazy
     std::function<void(const std::string&)> report = {};
     CudaProfiler* profiler = nullptr;
-    std::function<void(const Touched&)> launched = {};  // of each launch_touching()
-    std::shared_ptr<FakeCuda> same_gpu = {};            // another runtime of this GPU, whose memory kernels reach, too
+    std::function<void(const Touched&)> launched = {};  // called for each launch_touching()
+    std::shared_ptr<FakeCuda> same_gpu = {};            // another runtime of this GPU; kernels can also access its memory
   };
   // The bytes that an operation uses.
   struct Touched {
@@ -103,37 +103,38 @@ class FakeCuda final : public CudaRuntime {
     std::size_t bytes = 0;
   };
   struct Fault {
-    std::uint64_t at = 0;  // which call, from 0
+    std::uint64_t at = 0;  // number of the call, from 0
     int code = 0;
-    bool sticky = false;  // every later call fails, too, as after the fault of a kernel
+    bool sticky = false;  // all later calls fail, too, as after a fault of a kernel
   };
 
   FakeCuda() : FakeCuda(Options{}) {}
   explicit FakeCuda(Options options);
   ~FakeCuda() override;
 
-  // Faults: at the n-th call of all, at the n-th of one kind, and of the n-th operation while it runs: that one is sticky.
+  // Requests a fault: at the n-th call, at the n-th call of one kind, or in the n-th operation while it runs; the latter is
+  // sticky.
   void fail(Fault fault);
   void fail(Call call, Fault fault);
   void fail_operation(std::uint64_t at, int code);
-  void fault(int code);  // of the operation that calls it
-  // Streams stop before their next operation.
+  void fault(int code);  // called by an operation to fail
+  // Stops the streams before their next operation.
   void hold();
   void release();
 
   [[nodiscard]] std::uint64_t count() const;
   [[nodiscard]] std::uint64_t count(Call call) const;
   [[nodiscard]] std::vector<Record> records(Call call) const;
-  [[nodiscard]] std::optional<Call> struck() const;  // the call that failed first
+  [[nodiscard]] std::optional<Call> struck() const;  // the first call that failed
   [[nodiscard]] std::vector<std::string> complaints() const;
-  [[nodiscard]] std::string leaks() const;                      // what is still there; empty: nothing
+  [[nodiscard]] std::string leaks() const;                      // objects that still exist; empty: none
   [[nodiscard]] std::size_t used_bytes() const;                 // of device memory
-  [[nodiscard]] bool is_device_memory(const void* data) const;  // asked by the test
+  [[nodiscard]] bool is_device_memory(const void* data) const;  // for the test
   [[nodiscard]] bool is_stream(CudaStreamHandle handle) const;
-  [[nodiscard]] bool pointer_is_of_device(const void* data);  // asked of CUDA, by a thread that has a device
-  // Where an operation finds what has this address on the device; others are as they were.
+  [[nodiscard]] bool pointer_is_of_device(const void* data);  // CUDA's answer, for a thread with a device
+  // The address at which operations find the bytes of a device address; other addresses are returned unchanged.
   [[nodiscard]] std::byte* reach(const void* data) const;
-  // The host uses these bytes until what is returned ends, which must be before this.
+  // Reports that the host uses these bytes until the returned object is destroyed; this runtime must outlive it.
   [[nodiscard]] std::shared_ptr<void> host_uses(Touched touched);
 
   int device_count(int* count) override;
@@ -149,9 +150,9 @@ class FakeCuda final : public CudaRuntime {
   int synchronize_stream(CudaStreamHandle stream) override;
   int copy_async(void* to, const void* from, std::size_t bytes, CudaStreamHandle stream) override;
   int launch(const CudaLaunch& launch, CudaStreamHandle stream) override { return this->launch(launch, stream, {}); }
-  // Each word of the arguments that is an address of the device becomes the one at which kernels find the bytes.
+  // Each word of the arguments that is a device address is replaced by the address at which kernels find the bytes.
   int launch(const CudaLaunch& launch, CudaStreamHandle stream, Touched touched);
-  // As launch(), of a function of the host that uses these bytes, each where reach() says.
+  // Like launch(), for a host function that uses these bytes, each at the address that reach() returns.
   int launch_touching(CudaStreamHandle stream, Touched touched, std::function<void()> run);
   int allow_shared_bytes(const void* kernel, std::size_t bytes) override;
   int create_event(CudaEventHandle* event) override;
@@ -178,8 +179,8 @@ class FakeCuda final : public CudaRuntime {
   void enqueue(FakeStream& stream, Touched touched, std::function<void()> run);
   bool begin_operation();
   void look_for_races(const FakeStream* stream, const Touched& touched);
-  void allow(FakeStream& stream, std::uint64_t operations);    // a lazy stream to run so many, counted from its first
-  void observe(FakeStream& stream, std::uint64_t operations);  // the host knows that so many have ended
+  void allow(FakeStream& stream, std::uint64_t operations);    // total that a lazy stream may run
+  void observe(FakeStream& stream, std::uint64_t operations);  // the host knows that this many have ended
   void pause(Lock& lock);
   void run(FakeStream& stream);
 
@@ -187,7 +188,7 @@ class FakeCuda final : public CudaRuntime {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   FakeCudaMemory memory_;
-  // Kept after their end, so that no handle is ever used again.
+  // Kept after their end, so that no handle is ever reused.
   std::list<FakeStream> streams_;
   std::list<FakeEvent> events_;
   std::list<Touched> host_uses_;

@@ -1,5 +1,5 @@
 // The memory that the fake CUDA runtime knows: allocations of its device, and registered host memory. Ranges of the device have
-// its addresses (device_block.h).
+// device addresses (device_block.h).
 //
 // Owner:   the fake. Threads: one at a time. Errors: CUDA's codes.
 #pragma once
@@ -60,7 +60,7 @@ class FakeCudaMemory {
     const auto* const range = range_of(data);
     return range && range->second.block;
   }
-  // Where copies and kernels find what has this address, which may be the end of an allocation.
+  // The address at which copies and kernels find this address's bytes; it may be the end of an allocation.
   [[nodiscard]] std::byte* reach(const void* data) const {
     const auto after = ranges_.upper_bound(address(data));
     if (after != ranges_.begin()) {
@@ -69,8 +69,8 @@ class FakeCudaMemory {
     }
     return static_cast<std::byte*>(const_cast<void*>(data));
   }
-  // What a copy or a kernel touches: a number that is never used again, 0 for memory that CUDA does not know, -1 for a span
-  // that leaves its range.
+  // Identifies the memory that a copy or kernel uses: returns a number that is never reused, 0 for memory unknown to CUDA, or
+  // -1 if the span leaves its range.
   [[nodiscard]] std::int64_t span(const void* data, std::size_t bytes) const {
     const auto* const range = range_of(data);
     if (range) return address(data) + bytes <= range->first + range->second.bytes ? range->second.number : -1;
@@ -78,7 +78,7 @@ class FakeCudaMemory {
     return after != ranges_.end() && after->first < address(data) + bytes ? -1 : 0;
   }
 
-  [[nodiscard]] std::string describe() const {  // what is left
+  [[nodiscard]] std::string describe() const {  // the remaining ranges
     std::string text;
     for (const auto& [begin, range] : ranges_) {
       text += std::string(text.empty() ? "" : ", ") + (range.block ? "device memory of " : "registered memory of ") +
@@ -91,7 +91,7 @@ class FakeCudaMemory {
   struct Range {
     std::size_t bytes = 0;
     std::int64_t number = 0;
-    DeviceBlock block = {};  // none: the host's
+    DeviceBlock block = {};  // empty: host memory
   };
   using Ranges = std::map<std::uintptr_t, Range>;
 

@@ -1,5 +1,5 @@
-// A terrace_cuda13.so, and terrace_cuda12.so, on the fake CUDA runtime, so that everything from a command line to a copy runs
-// where there is no GPU. Misuse of CUDA ends the process.
+// A terrace_cuda13.so, and terrace_cuda12.so, that uses the fake CUDA runtime, so that everything from a command line to a copy
+// runs without a GPU. Misuse of CUDA ends the process.
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -19,10 +19,10 @@
 
 namespace {
 
-// Whose runtime a device stands on, for the communicator between devices.
+// The runtime of each device, for the communicator between devices.
 std::mutex devices_mutex;
 std::map<const terrace::Device*, std::shared_ptr<terrace::test::FakeCuda>> runtimes;
-// The first runtime of each GPU: several devices of a process may be one GPU.
+// The first runtime of each GPU: several devices of a process may use one GPU.
 std::map<int, std::shared_ptr<terrace::test::FakeCuda>> first_runtimes;
 
 void misuse(const std::string& text) {
@@ -35,7 +35,7 @@ void misuse(const std::string& text) {
 extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_device(terrace::ThreadPool* pool,
                                                                                        const terrace::CudaOptions* options) {
   using namespace terrace;
-  const char* const gpus = std::getenv("TERRACE_FAKE_GPUS");  // as the driver shows
+  const char* const gpus = std::getenv("TERRACE_FAKE_GPUS");  // the same number that the driver reports
   const std::lock_guard lock(devices_mutex);
   auto& first = first_runtimes[options->index];
   auto fake = std::make_shared<test::FakeCuda>(test::FakeCuda::Options{.devices = gpus ? std::atoi(gpus) : 1,
@@ -49,20 +49,21 @@ extern "C" __attribute__((visibility("default"))) terrace::Device* terrace_cuda_
     if (const char* const version = std::getenv("TERRACE_FAKE_CUBLAS"))
       math = std::make_unique<test::MadeUpProducts>(std::move(math), std::strtoull(version, nullptr, 10),
                                                     cuda::KnownAlgorithms(options->algorithms, options->machine_algorithms));
-    // A machine profile has products of 8,192 rows, whose numbers nobody reads and which processors compute for minutes.
+    // Measuring a machine profile uses products of 8,192 rows, which take a processor minutes; their results are not used, so
+    // they are left out.
     return std::make_unique<test::LaunchedMath>(std::move(math), fake, 2e9);
   });
   runtimes[device.get()] = std::move(fake);
   return device.release();
 }
 
-// Between the devices of one process: NCCL's transport over a made-up NCCL, whose sums are the host's.
+// Connects the devices of one process: NCCL's transport with a fake NCCL, whose sums are computed on the host.
 extern "C" __attribute__((visibility("default"))) terrace::Transport* terrace_nccl_transport(
     terrace::Device* device, std::shared_ptr<terrace::Transport>* host, std::shared_ptr<terrace::Transport>* letters) {
   using namespace terrace;
   const std::lock_guard lock(devices_mutex);
   const auto& runtime = runtimes.at(device);
-  const char* const loading = std::getenv("TERRACE_FAKE_LOADING");  // when the driver was first called
+  const char* const loading = std::getenv("TERRACE_FAKE_LOADING");  // its value at the first call of the driver
   if (!loading || std::string_view(loading) != "EAGER")
     misuse("several GPUs, and kernels are loaded when they are first launched");
   auto nccl = std::make_shared<test::FakeNccl>(

@@ -1,7 +1,7 @@
-// A libcudnn.so.9 for machines without a GPU: its graph API as the manual has it. A graph is not matched against patterns but
-// computed, operation by operation, in fp32: what comes out is what the graph says. Broken rules end the process with one line:
-// objects that are not finalized or no longer there, attributes of another type, tensors that nobody makes, memory that is not
-// aligned as told, workspace that overlaps a tensor.
+// A libcudnn.so.9 for machines without a GPU: the graph API of the manual. A graph is not matched against patterns but
+// computed, operation by operation, in fp32, so the results are what the graph says. A broken rule ends the process with a
+// one-line message: objects that are not finalized or were destroyed, attributes of another type, tensors that no operation
+// writes, memory without the promised alignment, workspace that overlaps a tensor.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -19,7 +19,7 @@
 
 namespace {
 
-using namespace terrace::cuda::cudnn;  // the numbers
+using namespace terrace::cuda::cudnn;  // the constants of the ABI
 using terrace::test::FakeCudnn;
 using Index = std::array<std::int64_t, 4>;
 using Values = std::vector<float>;
@@ -81,7 +81,7 @@ std::size_t size_of(Type type) {
   }
 }
 
-// Whether the call succeeds.
+// Counts the call; it fails if the test requested that.
 int step() {
   ++fake.calls;
   if (fake.fail_at == 0 || --fake.fail_at != 0) return kSuccess;
@@ -126,7 +126,8 @@ std::size_t dense(const Index& i, const Index& d) {
   return static_cast<std::size_t>(((i[0] * d[1] + i[1]) * d[2] + i[2]) * d[3] + i[3]);
 }
 std::size_t count_of(const Index& d) { return static_cast<std::size_t>(d[0] * d[1] * d[2] * d[3]); }
-// Where a tensor of fewer elements is read for one of more: heads of a group share, a dimension of one is everybody's.
+// The index at which a smaller tensor is read for a larger one: heads of a group share an element, and a dimension of 1 is
+// broadcast.
 Index shared(const Index& i, const Index& of, const Index& narrow) {
   Index at{};
   for (std::size_t d = 0; d < 4; ++d) {
@@ -277,7 +278,7 @@ class Run {
     store(y, std::move(vy));
   }
 
-  // The same memory, read by other strides.
+  // Reads the same memory with other strides.
   void reshape(const Object& o) {
     const auto &x = o.object(Name::reshape_x), &y = o.object(Name::reshape_y);
     const auto dx = dims_of(x), sx = strides_of(x), dy = dims_of(y), sy = strides_of(y);
@@ -302,7 +303,7 @@ class Run {
 
 // ---- engines ----
 
-// As an H100's: 6 is proposed first and has a knob, 7 comes next, 1 is the fallback.
+// As on an H100: engine 6 is proposed first and has a knob, 7 is the next, 1 is the fallback.
 void describe_engine(Object& engine, std::int64_t index, const Object* graph) {
   engine.put<std::int64_t>(Name::engine_index, Type::int64, {index});
   engine.put<const Object*>(Name::engine_graph, Type::object, {graph});
@@ -321,7 +322,7 @@ std::vector<Proposal> proposals(const Object& heuristics) {
   return {{6, {{24, 26}}}, {7, {{24, 26}, {40, 2}}}};
 }
 
-// What a configuration says; one of a heuristic's carries it itself.
+// The engine and knobs of a configuration; a heuristic's configuration stores them itself.
 struct Config {
   std::int64_t engine;
   const Object* graph;
@@ -350,7 +351,7 @@ Config config_of(const Object& config) {
   return c;
 }
 
-// The gradient is the graph that reshapes; its scores are what its first product makes.
+// The gradient is the graph with a reshape; its scores are the result of its first product.
 std::size_t workspace_of(const Object& graph) {
   constexpr std::size_t kAlways = 256;
   const auto operations = graph.all<const Object*>(Name::graph_operations);

@@ -1,4 +1,4 @@
-// What a test sees of the made-up cuDNN (fake_cudnn.cpp), through its one function of ours, terrace_fake_cudnn().
+// The test's access to the fake cuDNN (fake_cudnn.cpp), through its additional function terrace_fake_cudnn().
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 namespace terrace::test {
 
 struct FakeCudnn {
-  std::int64_t fail_at = 0;  // this call from now on fails; 0: none
-  std::int64_t calls = 0;    // since reset
-  std::int64_t objects = 0;  // alive, handles among them
+  std::int64_t fail_at = 0;  // the n-th call from now fails; 0: none
+  std::int64_t calls = 0;    // since the last reset
+  std::int64_t objects = 0;  // not destroyed yet, including handles
   std::int64_t executed = 0;
-  bool nondeterministic = false;  // what the first engine says of itself
+  bool nondeterministic = false;  // attribute of the first engine
   bool has_engines = true;
-  std::size_t scores = 2;  // bytes of workspace a score of the gradient; 2 is what one order of sums needs
+  std::size_t scores = 2;  // bytes of workspace per score of the gradient; sums in one order need 2
   std::size_t version = 91900;
-  std::vector<std::string> ran = {};  // "engine 6, knobs 24=26", one an execution
+  std::vector<std::string> ran = {};  // "engine 6, knobs 24=26" for each execution
 };
 
 }  // namespace terrace::test

@@ -1,6 +1,6 @@
-// A libcuda.so.1 for machines without one: the driver's calls that say which GPUs there are. The environment says what it
-// shows, each time that it is asked: TERRACE_FAKE_GPUS (how many; 1), TERRACE_FAKE_DRIVER_VERSION (13000),
-// TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0), TERRACE_FAKE_GPU_FREE_MIB (all of it).
+// A libcuda.so.1 for machines without one: the driver's calls that list the GPUs. Environment variables, read at each call, set
+// results: TERRACE_FAKE_GPUS (their number; 1), TERRACE_FAKE_DRIVER_VERSION (13000), TERRACE_FAKE_DRIVER_ERROR (of cuInit; 0),
+// TERRACE_FAKE_GPU_FREE_MIB (default: all of it).
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
@@ -17,13 +17,13 @@ int write(char* to, int bytes, const char* text, int device) {
   return 0;
 }
 
-thread_local void* current = nullptr;  // context
+thread_local void* current = nullptr;  // the thread's context
 
 }  // namespace
 
 extern "C" {
 
-// What CUDA reads now is set too late afterwards. The CUDA module of the tests asks how it was.
+// Variables that CUDA reads now cannot be set later. The tests' CUDA module asks for their values at this moment.
 int cuInit(unsigned) {
   if (const int error = number("TERRACE_FAKE_DRIVER_ERROR", 0)) return error;
   if (!std::getenv("CUDA_DEVICE_MAX_CONNECTIONS")) return 3;  // CUDA_ERROR_NOT_INITIALIZED

@@ -1,5 +1,5 @@
-// The rest of a libcuda.so.1 without a GPU: what cuDNN wants to find in a driver before it finalizes a plan for a device that
-// is only described. None of it can be called: there is no device.
+// The rest of a libcuda.so.1 without a GPU: symbols that cuDNN must find in a driver before it finalizes a plan for a device
+// that is only described. They cannot be called: there is no device.
 extern "C" {
 
 #define TERRACE_NO_DEVICE(name) \

@@ -12,7 +12,7 @@
 
 namespace terrace::test {
 
-// What the ranks of one id share: messages that wait for their receivers.
+// Shared by the ranks with one id: messages that wait for their receivers.
 struct FakeNcclGroup {
   struct Parcel {
     const std::byte* from = nullptr;
@@ -28,7 +28,7 @@ struct FakeNcclGroup {
 
 }  // namespace terrace::test
 
-// The handle is a rank's seat in it.
+// A handle is a rank's seat in a group.
 struct ncclComm {
   std::shared_ptr<terrace::test::FakeNcclGroup> group;
   int rank = 0;
@@ -45,13 +45,13 @@ struct Office {
   std::uint64_t ids = 0;
   std::map<std::uint64_t, std::shared_ptr<Group>> groups;
   std::map<NcclHandle, std::shared_ptr<ncclComm>> seats;
-  std::vector<std::shared_ptr<ncclComm>> aborted;  // kept, so that no handle has the address of another
+  std::vector<std::shared_ptr<ncclComm>> aborted;  // kept, so that no two handles have the same address
 };
 Office& office() {
   static Office one;
   return one;
 }
-thread_local int depth = 0;  // of group_start()
+thread_local int depth = 0;  // nesting of group_start()
 
 }  // namespace
 
@@ -73,7 +73,7 @@ struct Batch {
   std::shared_ptr<std::atomic<std::uint64_t>> ended;
 };
 
-// All sends are posted, then all receives taken, then the sends are awaited: one kernel, that ends when all have ended.
+// Posts all sends, then takes all receives, then waits for the sends: one kernel, which ends when all have ended.
 template <class Message>
 void run_batch(const Batch<Message>& batch) {
   if (batch.messages.empty()) return;
@@ -191,7 +191,7 @@ int FakeNccl::group_end() {
   if (batch->messages.empty()) return 0;
   batch->ended = ended_;
   keep(batch);
-  // The arguments are copied as bytes, so they are a pointer.
+  // Launch arguments are copied as bytes, so they hold a pointer.
   const auto* const kept = batch.get();
   const FakeKernel kernel = [](const CudaLaunch& launch) {
     const Batch<Message>* mine = nullptr;
@@ -204,7 +204,7 @@ int FakeNccl::group_end() {
   return code == 0 ? 0 : kNcclSystemError;
 }
 
-// Where its kernels find it.
+// The address at which this GPU's kernels find the bytes.
 std::byte* FakeNccl::reach(const void* data) const {
   const auto* const fake = dynamic_cast<const FakeCuda*>(runtime_.get());
   return fake ? fake->reach(data) : static_cast<std::byte*>(const_cast<void*>(data));
@@ -252,7 +252,7 @@ int FakeNccl::all_gather(const void* mine, void* all, std::size_t bytes, NcclHan
     send(mine, bytes, r, handle, stream);
     receive(to, bytes, r, handle, stream);
   }
-  // In place nobody sends to itself, but all others still do to each other.
+  // In place, a rank does not send to itself, but all ranks still send to each other.
   return group_end();
 }
 

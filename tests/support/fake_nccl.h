@@ -1,8 +1,8 @@
-// NCCL between the ranks of one process, on streams of the fake CUDA runtime: messages meet by (handle group, source,
-// destination) in order, on the streams' own threads, so that a rank that does not come blocks its peers' streams as on GPUs.
+// NCCL between the ranks of one process, on streams of the fake CUDA runtime. Messages are matched by (handle group, source,
+// destination) in order, on the streams' own threads, so that a missing rank blocks its peers' streams as on GPUs.
 //
-// Owner:   shared by the transports of one rank; ranks find each other by the ids, which are the process's.
-// Threads: any, as NCCL. Errors: those that the test asked for.
+// Owner:   shared by the transports of one rank; ranks find each other by their ids, which are valid in the process.
+// Threads: any, as for NCCL. Errors: those that the test requested.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ inline constexpr int kNcclSystemError = 2, kNcclInvalidUsage = 5, kNcclRemoteErr
 class FakeNccl final : public NcclLibrary {
  public:
   struct Options {
-    // All memory is a GPU's, unless somebody knows better.
+    // By default, all memory counts as a GPU's.
     std::function<bool(const void*)> is_device_memory = [](const void*) { return true; };
     std::function<void(const std::string&)> report = {};  // misuse: a handle after its abort
     std::function<void(std::uint64_t)> before_send = {};  // with the message's number
@@ -34,11 +34,11 @@ class FakeNccl final : public NcclLibrary {
       : runtime_(std::move(runtime)), options_(std::move(options)) {}
   explicit FakeNccl(std::shared_ptr<CudaRuntime> runtime) : FakeNccl(std::move(runtime), Options{}) {}
 
-  // From its n-th message on (counted from 0), this rank's are lost on the way, which trouble() tells.
+  // This rank's messages from number `number` on (counted from 0) are lost, and trouble() reports that.
   void lose_messages_from(std::uint64_t number) { lose_from_ = number; }
   [[nodiscard]] std::uint64_t messages() const { return messages_; }
-  [[nodiscard]] std::uint64_t groups_ended() const { return *ended_; }  // of calls, on the streams
-  [[nodiscard]] bool aborts() const { return aborts_; }                 // whether one was asked for
+  [[nodiscard]] std::uint64_t groups_ended() const { return *ended_; }  // groups of calls that have ended on the streams
+  [[nodiscard]] bool aborts() const { return aborts_; }                 // whether an abort was requested
 
   int make_id(NcclId* id) override;
   int join(NcclHandle* handle, int ranks, const NcclId& id, int rank) override;
@@ -71,10 +71,10 @@ class FakeNccl final : public NcclLibrary {
   std::atomic<bool> aborts_{false};
   std::uint64_t lose_from_ = ~0ULL;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<void>> batches_;  // to the end: a stream that fails drops what it has not begun
+  std::vector<std::shared_ptr<void>> batches_;  // kept, because a failing stream drops operations
 };
 
-// The fold of a GPU's stream, computed by the host's fold().
+// The fold on a GPU's stream, computed by the host's fold().
 std::function<void(CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<CudaRuntime> runtime);
 
 }  // namespace terrace::test

@@ -1,7 +1,7 @@
-// A profiler that keeps what it is told, by stream: the issuing thread's name is the stream's. A range that nobody began, and
-// ranges that are still open at the end, are complaints.
+// A profiler that records ranges by stream: the issuing thread has the stream's name. Ending a range that was not begun, and
+// ranges that are still open at the end, are reported as complaints.
 //
-// Owner: the test; it must outlive the runtime. Threads: as CudaProfiler; what it is asked, when no stream runs any more.
+// Owner: the test; it must outlive the runtime. Threads: as CudaProfiler; queries only when no stream runs any more.
 #pragma once
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ class FakeProfiler final : public CudaProfiler {
     }
   }
 
-  // Of the calling thread, the innermost.
+  // The innermost range of the calling thread.
   [[nodiscard]] std::string open_range() const {
     const std::lock_guard lock(mutex_);
     const auto at = open_.find(std::this_thread::get_id());

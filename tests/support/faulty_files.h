@@ -1,5 +1,4 @@
-// A store's file operations with one fault at a chosen call: what a kernel, a file system or a drive may do instead of what it
-// was asked for.
+// A store's file operations with one fault at a chosen call: a failure that a kernel, a file system or a drive may cause.
 //
 // Owner:   the test; shared with the store. Threads: any. Errors: the fault's.
 #pragma once
@@ -29,7 +28,7 @@ class FaultyFiles final : public FileOps {
   enum class What : std::uint8_t { none, error, half, nothing, late, never, held, torn, flipped, lost, misdirected };
   struct Fault {
     Call call{};
-    std::uint64_t at = 0;  // which call of its kind, from 0
+    std::uint64_t at = 0;  // number of the call of this kind, from 0
     What what = What::none;
     int error_number = EIO;
     std::chrono::milliseconds delay{5000};
@@ -45,7 +44,7 @@ class FaultyFiles final : public FileOps {
     const std::lock_guard lock(mutex_);
     return struck_;
   }
-  // The call that was never to end does.
+  // Lets the call that would never end return.
   void let_stuck_calls_end() {
     {
       const std::lock_guard lock(mutex_);
@@ -85,7 +84,7 @@ class FaultyFiles final : public FileOps {
         break;
       }
       case What::lost: break;
-      case What::held: {  // done after the call that comes next was made
+      case What::held: {  // done after the next call
         const std::lock_guard lock(mutex_);
         held_ = {::dup(file), {bytes.begin(), bytes.end()}};
         break;
@@ -102,15 +101,15 @@ class FaultyFiles final : public FileOps {
       case What::error: return -fault_.error_number;
       case What::half: return kernel_->allocate(file, half);
       case What::nothing:
-      case What::misdirected: return 0;  // some other file has the space now
-      case What::held:                   // its end first
+      case What::misdirected: return 0;  // the space goes to another file
+      case What::held:                   // allocates the end first
         if (::fallocate(file, 0, static_cast<off_t>(half), static_cast<off_t>(bytes - half)) != 0) return -errno;
         return kernel_->allocate(file, bytes);
-      case What::torn:  // the size is there, the space only in part
+      case What::torn:  // the file has its size, but only a part of its space
         kernel_->allocate(file, half);
         return ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? 0 : -errno;
       case What::flipped:
-      case What::lost: {  // not zeros, but what some other file left there
+      case What::lost: {  // the bytes are not zeros but another file's old content
         const int result = kernel_->allocate(file, bytes);
         fill_with_litter(file, bytes);
         return result;
@@ -129,13 +128,13 @@ class FaultyFiles final : public FileOps {
   int simple(Call call, Real real, Elsewhere elsewhere) {
     switch (strike(call)) {
       case What::error: return -fault_.error_number;
-      case What::lost: return 0;  // acknowledged, and not done
+      case What::lost: return 0;  // acknowledged but not done
       case What::misdirected: return elsewhere();
       default: return real();
     }
   }
 
-  // What happens to this call; one that is late, or never ends, is waited for here.
+  // Decides what happens to this call; a delayed or endless call waits here.
   What strike(Call call) {
     std::unique_lock lock(mutex_);
     if (held_.first >= 0) {

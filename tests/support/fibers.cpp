@@ -20,19 +20,19 @@ namespace terrace::test {
 namespace {
 
 constexpr std::size_t kGuardBytes = 4096;
-constexpr std::size_t kStackBytes = 256 * 1024;  // touched pages only are taken; frames are large under the sanitizers
+constexpr std::size_t kStackBytes = 256 * 1024;  // only touched pages use memory; frames are large under sanitizers
 constexpr std::size_t kPitchBytes = kGuardBytes + kStackBytes;
 
 }  // namespace
 
 struct Fibers::Fiber {
   Place place;
-  std::byte* stack = nullptr;  // of the caller: as the sanitizers tell
+  std::byte* stack = nullptr;  // the caller's stack, as sanitizers report it
   std::size_t stack_bytes = 0;
-  void* sanitizer = nullptr;  // the fake stack of AddressSanitizer, the fiber of ThreadSanitizer
+  void* sanitizer = nullptr;  // AddressSanitizer's fake stack, or ThreadSanitizer's fiber
 };
 
-// The memory of several stacks, each below a page that nobody may touch.
+// The memory of several stacks, each with an inaccessible page below it.
 class Fibers::Stacks {
  public:
   explicit Stacks(int count) : count_(count), memory_(map(bytes())) {
@@ -58,7 +58,7 @@ class Fibers::Stacks {
   std::byte* memory_;
 };
 
-// A thread launches again and again: most of a small launch would be the making of its stacks.
+// A thread launches many times, and making stacks would take most of a small launch.
 thread_local std::unique_ptr<Fibers::Stacks> Fibers::spare_stacks;
 
 Fibers::Fibers(int count) : fibers_(std::make_unique<Fiber[]>(static_cast<std::size_t>(count) + 1)), count_(count) {
@@ -88,7 +88,7 @@ void Fibers::run(int first, const std::function<void(int)>& body) {
   for (int i = 1; i <= count_; ++i) {
     auto& f = fibers_[static_cast<std::size_t>(i)];
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(f.stack, f.stack_bytes);  // what an earlier run left
+    __asan_unpoison_memory_region(f.stack, f.stack_bytes);  // poison from an earlier run
     f.sanitizer = nullptr;
 #endif
     f.place.begin(f.stack, f.stack_bytes, &Fibers::enter, this);
@@ -127,7 +127,7 @@ void Fibers::enter(void* fibers) {
   const void* stack = nullptr;
   std::size_t bytes = 0;
   __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
-  // The first fiber of a run is entered from the caller: so this is the caller's stack.
+  // The first fiber of a run is entered from the caller, so this is the caller's stack.
   if (self.fibers_[0].stack == nullptr) {
     self.fibers_[0].stack = static_cast<std::byte*>(const_cast<void*>(stack));
     self.fibers_[0].stack_bytes = bytes;

@@ -1,7 +1,7 @@
-// Fibers: functions with a stack of their own that hand the processor to each other. The sanitizers are told of every switch.
+// Fibers: functions with separate stacks that switch to each other. Every switch is reported to the sanitizers.
 //
-// Owner:   a Fibers owns its stacks, and leaves them to the thread's next one. A run that was left has no frame to unwind, so
-//          its functions own no memory.
+// Owner:   a Fibers owns its stacks, and leaves them to the next one of the thread. An abandoned run is not unwound, so its
+//          functions must not own memory.
 // Threads: one.
 #pragma once
 
@@ -20,10 +20,10 @@ class Fibers {
   Fibers(const Fibers&) = delete;
   Fibers& operator=(const Fibers&) = delete;
 
-  // From the caller: begins every fiber anew, `body(i)` being what fiber i runs, goes to fiber `first` and comes back when a
-  // fiber switches to kCaller. `body` must not return or throw: its last act is a switch.
+  // Called from outside: starts all fibers, where fiber i runs body(i), switches to fiber `first`, and returns when a fiber
+  // switches to kCaller. `body` must neither return nor throw; its last action is a switch.
   void run(int first, const std::function<void(int)>& body);
-  // From a fiber: goes to another one, or to the caller.
+  // Called from a fiber: switches to another one, or to the caller.
   void switch_to(int fiber);
   [[nodiscard]] int current() const { return current_; }
 
@@ -32,10 +32,10 @@ class Fibers {
   static void enter(void* fibers);
 
   class Stacks;
-  static thread_local std::unique_ptr<Stacks> spare_stacks;  // of the thread's last fibers
+  static thread_local std::unique_ptr<Stacks> spare_stacks;  // of the thread's previous Fibers
 
   std::unique_ptr<Stacks> stacks_;
-  std::unique_ptr<Fiber[]> fibers_;  // the caller's, then one each
+  std::unique_ptr<Fiber[]> fibers_;  // first the caller's, then one per fiber
   int count_;
   int current_ = kCaller;
   const std::function<void(int)>* body_ = nullptr;

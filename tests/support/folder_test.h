@@ -1,4 +1,5 @@
-// A test with a folder of its own under the current one (the build's: a real disk), empty at its start and gone at its end.
+// A test with its own folder under the current one (in the build directory, on a real disk): empty at its start and removed at
+// its end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ class FolderTest : public testing::Test {
 
   const std::filesystem::path folder_ = [] {
     const auto* const test = testing::UnitTest::GetInstance()->current_test_info();
-    // As deep as it is named: parameters' names hold slashes.
+    // A nested path, because parameters' names contain slashes.
     return std::filesystem::absolute("test-folders") / test->test_suite_name() / test->name();
   }();
 };

@@ -1,8 +1,8 @@
-// A lock that ThreadSanitizer does not see: it orders the fake's own tables, and the GPU in whose place they stand has no such
-// order. What CUDA does promise is told to ThreadSanitizer by tell_before() and see_after(), both called under such a lock.
-// Elsewhere it is a lock like others.
+// A lock that ThreadSanitizer does not see: it protects the fake's own tables, but a real GPU would not impose its order. The
+// order that CUDA does guarantee is reported to ThreadSanitizer by tell_before() and see_after(), both called under such a
+// lock. Without ThreadSanitizer it is an ordinary lock.
 //
-// Owner: the scope. Threads: one at a time; a token is an address, for any threads.
+// Owner: the scope. Threads: one at a time; a token is an address, valid for all threads.
 #pragma once
 
 #include <mutex>
@@ -42,7 +42,7 @@ inline void show() {
   AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
 }
-// All that this thread has done happens before what follows see_after() of the same token.
+// Everything that this thread has done happens before what follows see_after() with the same token.
 inline void tell_before(const void* token) {
   show();
   __tsan_release(const_cast<void*>(token));

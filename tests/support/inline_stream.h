@@ -1,8 +1,8 @@
-// A stream that runs what it is given where it is given it, for code of the host inside an operation of a fake GPU; and one
-// that runs nothing, for what that code refuses when it is called.
+// A stream that runs its work immediately, for host code inside an operation of a fake GPU; and one that runs nothing, to test
+// that invalid calls are refused at once.
 //
-// Owner: the operation; `device` is what math is asked of, may be null, and must outlive it. Threads: one. Errors: those of the
-// work.
+// Owner: the operation; `device` is the device of the math, may be null, and must outlive it. Threads: one. Errors: those of
+//        the work.
 #pragma once
 
 #include <functional>

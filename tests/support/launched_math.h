@@ -1,7 +1,7 @@
-// The CPU's math as a GPU's: each operation is issued on its CUDA stream and runs there later, with the bytes that it reads and
-// writes told to the fake runtime, which looks for operations that nothing orders.
+// The CPU's math used like a GPU's: each operation is issued on its CUDA stream and runs later. The bytes that it reads and
+// writes are reported to the fake runtime, which looks for operations without an order.
 //
-// A tensor counts as a whole, also where an operation uses some of its rows or columns.
+// A tensor counts as a whole, even if an operation only uses some of its rows or columns.
 //
 // Owner: as Math; the fake is shared. Threads: as Math. Errors: those of an operation become complaints of the fake.
 #pragma once
@@ -24,7 +24,7 @@ namespace terrace::test {
 
 class LaunchedMath final : public Math {
  public:
-  // `greatest_product`: a larger one, in multiplications, is left out.
+  // `greatest_product`: products with more multiplications are skipped.
   LaunchedMath(std::unique_ptr<Math> math, std::shared_ptr<FakeCuda> fake,
                double greatest_product = std::numeric_limits<double>::infinity())
       : math_(std::move(math)), fake_(std::move(fake)), greatest_product_(greatest_product) {}
@@ -237,7 +237,7 @@ class LaunchedMath final : public Math {
   [[nodiscard]] std::string algorithms() const override { return math_->algorithms(); }
 
  private:
-  // A tensor where the fake's kernels find it; without a fake, where it is.
+  // A tensor at the address that the fake's kernels use; without a fake, unchanged.
   struct Reach {
     const FakeCuda* fake = nullptr;
     TensorView operator()(TensorView view) const {
@@ -253,7 +253,7 @@ class LaunchedMath final : public Math {
   void launch(Stream& stream, const char* name, const std::vector<TensorView>& writes, const std::vector<TensorView>& reads,
               Run run) {
     IdleStream nothing;
-    run(nothing, Reach{});  // arguments are refused at once
+    run(nothing, Reach{});  // invalid arguments are refused immediately
     FakeCuda::Touched touched{.name = name};
     for (const auto& view : writes) touched.add(view.data, view.bytes(), true);
     for (const auto& view : reads) touched.add(view.data, view.bytes(), false);
@@ -265,7 +265,7 @@ class LaunchedMath final : public Math {
       if (code) throw CudaError(*fake, code, "cuda:0", "cudaLaunchKernel");
     });
   }
-  // One that refuses numbers that it finds: as on a GPU, when it has ended.
+  // For operations that refuse some of their numbers: as on a GPU, the error comes after the operation.
   template <class Run>
   void launch_checking(Stream& stream, const char* name, const std::vector<TensorView>& writes,
                        const std::vector<TensorView>& reads, Run run) {

@@ -1,4 +1,4 @@
-// The host's updates as a GPU's: kernels of a fake GPU's streams, with the bytes that they read and write.
+// The host's updates used like a GPU's: kernels on the streams of a fake GPU, with the bytes that they read and write.
 //
 // Owner: the optimizer; the fake is shared. Threads: as LaunchUpdate. Errors: those of an update become complaints of the fake.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace terrace::test {
 
-// Whose stream it is.
+// Returns the fake to which a stream belongs.
 using FakeOf = std::function<std::shared_ptr<FakeCuda>(CudaStreamHandle)>;
 
 inline void launch_update_on(const std::shared_ptr<FakeCuda>& fake, CudaStreamHandle handle, FakeCuda::Touched touched,

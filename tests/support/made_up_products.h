@@ -1,8 +1,7 @@
-// The CPU's math whose matrix products have algorithms to choose from, as a GPU's library has: version n of the library chooses
-// algorithm n for every product, and algorithms differ in the bits of what they sum. So a run shows by its bits which one it
-// used.
+// The CPU's math with several algorithms for matrix products, as in a GPU's library: version n of the library chooses algorithm
+// n for every product, and algorithms give different bits. So the bits of a run show which algorithm it used.
 //
-// Owner: as Math; the other one is owned. Threads: as Math.
+// Owner: as Math; owns the wrapped one. Threads: as Math.
 #pragma once
 
 #include <cstddef>
@@ -166,10 +165,10 @@ class MadeUpProducts final : public Math {
     if (const auto known = known_.of(key, library())) at->second = *known;
     return at->second[0];
   }
-  // The first element's lowest bits, as another order of additions leaves them.
+  // Changes the lowest bits of the first element, as another order of additions would.
   static void sum_otherwise(const TensorView& c, std::uint64_t algorithm) {
     if (c.elements() == 0) return;
-    auto* const first = static_cast<std::byte*>(c.data);  // the lowest byte: everything is little-endian here
+    auto* const first = static_cast<std::byte*>(c.data);  // its lowest byte: the machine is little-endian
     *first ^= static_cast<std::byte>(algorithm);
   }
 

@@ -1,9 +1,9 @@
-// A tensor's bytes that a test reads and writes here and operations find on the device: in memory of the device's own, between
-// guard zones, as training has them. Without a mirror both are the same bytes.
+// A tensor's bytes: the test reads and writes them on the host, operations find them on the device, in device memory between
+// guard zones, as in training. Without a mirror, both use the same memory.
 //
 // Owner:   the test; its device must outlive it, and have finished the operations on it.
 // Threads: the test's.
-// Errors:  a guard zone that an operation wrote to is a failure of the test.
+// Errors:  the test fails if an operation has written to a guard zone.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,16 +21,16 @@
 
 namespace terrace::test {
 
-// Where the mirrors of a program's tensors are: set before its tests. Null: the device reaches the test's own memory.
+// The memory for the mirrors of a program's tensors: set before its tests. Null: the device accesses the test's own memory.
 struct TestMirror {
   MemoryResource& memory;
-  std::function<void(std::byte* to, const std::byte* from, std::size_t bytes)> copy;  // has ended when it returns
+  std::function<void(std::byte* to, const std::byte* from, std::size_t bytes)> copy;  // has finished when it returns
 };
 inline std::unique_ptr<TestMirror> test_mirror;
-// How often the program's tests have waited for their devices: what was read before may be old.
+// How often the program's tests have waited for their devices: bytes read earlier may be outdated.
 inline std::uint64_t test_waits = 0;
 
-// Bytes at a place that operations are given.
+// Writes bytes to an address of operations.
 inline void put_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes == 0) return;
   if (test_mirror) return test_mirror->copy(to, from, bytes);
@@ -58,7 +58,7 @@ class MirroredBytes {
     return *this;
   }
   ~MirroredBytes() {
-    if (slab_ && slab_->data()) refresh();  // looks at the guards
+    if (slab_ && slab_->data()) refresh();  // checks the guards
   }
 
   [[nodiscard]] std::byte* read() const {
@@ -70,7 +70,7 @@ class MirroredBytes {
     written_ = true;
     return here();
   }
-  // For operations, which may read and write it until the test reads it.
+  // For operations, which may read and write the bytes until the test reads them.
   [[nodiscard]] std::byte* on_device() const {
     if (!test_mirror || bytes_ == 0) return here();
     if (!slab_) slab_ = std::make_shared<Slab>(test_mirror->memory.allocate(bytes_ + 2 * guard())), written_ = true;
@@ -102,11 +102,11 @@ class MirroredBytes {
   }
 
   std::size_t bytes_ = 0;
-  mutable TestBytes whole_;             // with room for the guard zones
-  mutable std::shared_ptr<Slab> slab_;  // made when an operation first needs it
-  mutable bool written_ = false;        // here, since it went to the device
-  mutable bool used_ = false;           // by operations, since it was read
-  mutable std::uint64_t seen_ = 0;      // test_waits when it was read
+  mutable TestBytes whole_;             // includes the guard zones
+  mutable std::shared_ptr<Slab> slab_;  // allocated when an operation first needs it
+  mutable bool written_ = false;        // on the host, since the last transfer to the device
+  mutable bool used_ = false;           // by operations, since the last read
+  mutable std::uint64_t seen_ = 0;      // test_waits at the last read
 };
 
 }  // namespace terrace::test

@@ -1,4 +1,4 @@
-// Which of a test's cases run: some in continuous integration, all in the long form (TERRACE_LONG_TESTS=1).
+// Selects the cases of a test: some in continuous integration, all in the long form (TERRACE_LONG_TESTS=1).
 //
 // Owner:   the test. Threads: one.
 #pragma once
@@ -10,8 +10,8 @@ namespace terrace::test {
 
 inline bool long_form() { return std::getenv("TERRACE_LONG_TESTS") != nullptr; }
 
-// About one case in `n`, the first one among them. Multiples of the golden ratio are spread evenly, whatever the lengths of
-// nested loops: `OneIn chosen(4); for (…) for (…) if (chosen()) …`.
+// Selects about one case in `n`, including the first. Multiples of the golden ratio are spread evenly for any lengths of nested
+// loops: `OneIn chosen(4); for (…) for (…) if (chosen()) …`.
 class OneIn {
  public:
   explicit OneIn(int n) : share_(long_form() ? 1.0 : 1.0 / n) {}

@@ -1,4 +1,4 @@
-// How many descriptors this process has open, the one that counts them included: for tests that nothing is leaked.
+// The number of descriptors that this process has open, including the one used for counting: for tests of leaks.
 #pragma once
 
 #include <cstddef>

@@ -29,7 +29,7 @@ std::string zstd_packed(std::string_view text, int window_bits) {
   auto* const context = ::ZSTD_createCCtx();
   ::ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1);  // as the program does
   ::ZSTD_CCtx_setParameter(context, ZSTD_c_windowLog, window_bits);
-  // Without the size, as of what comes from a pipe: the window is what was asked for.
+  // Without the size, as if from a pipe: then the window has the requested size.
   std::string packed(::ZSTD_compressBound(text.size()) + 64, '\0');
   ZSTD_inBuffer from{text.data(), text.size(), 0};
   ZSTD_outBuffer to{packed.data(), packed.size(), 0};

@@ -1,4 +1,4 @@
-// What gzip and zstd make of a text, as one member or frame.
+// A text packed by gzip or zstd as one member or frame.
 #pragma once
 
 #include <string>
@@ -7,6 +7,6 @@
 namespace terrace::test {
 
 std::string gzip_packed(std::string_view text);
-std::string zstd_packed(std::string_view text, int window_bits = 0);  // 0: as usual
+std::string zstd_packed(std::string_view text, int window_bits = 0);  // 0: the default
 
 }  // namespace terrace::test

@@ -1,4 +1,4 @@
-// A CUDA runtime that hands every call on to a fake one: what a test derives its faulty runtimes from.
+// A CUDA runtime that forwards every call to a fake one; tests derive faulty runtimes from it.
 //
 // Owner: the test; the fake is shared. Threads, errors: the fake's.
 #pragma once

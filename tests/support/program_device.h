@@ -1,5 +1,5 @@
-// The device that all tests of a program run on: the CPU's, unless a file linked into the program sets another one before
-// main(). So the same tests are programs for the CPU, for kernels run through the emulated lane, and for a GPU.
+// The device for all tests of a program: the CPU's, unless a file linked into the program sets another one before main(). So
+// the same tests are built as programs for the CPU, for kernels run through the emulated lane, and for a GPU.
 //
 // Owner: the program. Threads: set before main(), then read by any.
 #pragma once
@@ -16,10 +16,10 @@
 namespace terrace::test {
 
 inline std::unique_ptr<Device> (*make_test_device)(ThreadPool& pool) = &make_cpu_device;
-// Why no test of the program can run; empty: they can. make_test_device must give a device all the same.
+// The reason why the program's tests cannot run; empty: they can. make_test_device must return a device in either case.
 inline std::string test_skip_reason;
 
-// 64-aligned bytes.
+// Bytes aligned to 64.
 class TestBytes {
  public:
   TestBytes() = default;
@@ -33,7 +33,8 @@ class TestBytes {
   std::vector<Line> lines_;
 };
 
-// Whether a library chose how the products so far were summed. Then operands' alignment decides with it.
+// True if a library chose the order of summation in the products so far; then this order also depends on the operands'
+// alignment.
 inline bool products_by_library(const Math& math) { return math.algorithms().find("matmul ") != std::string::npos; }
 
 }  // namespace terrace::test

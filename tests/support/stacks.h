@@ -1,7 +1,7 @@
-// Leaving one stack for another. For Fibers: x86-64 saves six registers (stacks_x86_64.cpp), other processors go through the C
-// library, which asks the kernel about signals at every switch (stacks_ucontext.cpp).
+// Switches between stacks, for Fibers. On x86-64 six registers are saved (stacks_x86_64.cpp); on other processors the C library
+// is used, which makes a system call for signals at every switch (stacks_ucontext.cpp).
 //
-// Threads: one; a stack that was left on one thread is not entered on another.
+// Threads: one; a stack must be entered again on the thread that left it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace terrace::test {
 
-// Where a stack was left.
+// The point at which a stack was left.
 class Place {
  public:
   Place();
@@ -17,9 +17,9 @@ class Place {
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
 
-  // To enter it is to call enter(argument), which must not return, on this memory.
+  // Prepares a new stack in this memory: entering it calls enter(argument), which must not return.
   void begin(std::byte* stack, std::size_t bytes, void (*enter)(void*), void* argument);
-  // Leaves the running stack here and goes to where `to` was left.
+  // Leaves the running stack here and continues where `to` was left.
   void leave_for(Place& to);
 
  private:

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// What a function may expect to find again after a call (System V ABI): six registers and the stack. The floating-point modes
-// are never changed. A new stack starts with its argument and its function in two of the registers.
+// Preserves what a function may expect after a call (System V ABI): six registers and the stack. The floating-point modes never
+// change. A new stack starts with its argument and its function in two of the registers.
 extern "C" void terrace_switch_stacks(void** left, void* entered);
 extern "C" void terrace_begin_stack();
 asm(R"(
@@ -45,7 +45,7 @@ Place::Place() : state_(std::make_unique<State>()) {}
 Place::~Place() = default;
 
 void Place::begin(std::byte* stack, std::size_t bytes, void (*enter)(void*), void* argument) {
-  auto* const end = reinterpret_cast<void**>(stack + bytes - 16);  // aligned to 16 where the call is
+  auto* const end = reinterpret_cast<void**>(stack + bytes - 16);  // aligned to 16 at the call
   void** top = end;
   *--top = reinterpret_cast<void*>(&terrace_begin_stack);
   *--top = nullptr;                         // rbp

@@ -1,7 +1,7 @@
-// The devices that contract suites run on, by name: "cpu"; "fake_cuda" over a CUDA runtime that is a fake, with the CPU's math
-// as host work of its streams; and "gpu", where there is one.
+// The devices of contract suites, by name: "cpu"; "fake_cuda", with a fake CUDA runtime and the CPU's math as host work of its
+// streams; and "gpu", if there is one.
 //
-// Owner: the test. Threads: as Device. Errors: misuse of CUDA and leaks are failures of the test.
+// Owner: the test. Threads: as Device. Errors: misuse of CUDA and leaks fail the test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,14 +35,14 @@ inline std::unique_ptr<Device> make_asynchronous_fake_device(std::shared_ptr<Fak
       pieces);
 }
 
-// Why a device cannot be here; empty: it can. Whoever needs it skips, with this reason.
+// The reason why this device is unavailable; empty: it is available. A test that needs it is skipped with this reason.
 inline std::string why_not_here(const std::string& kind) {
   if (kind != "gpu") return "";
   const auto found = find_gpus();
   return found.gpus.empty() ? found.why_none : cuda_module_trouble();
 }
 
-// `apart`: as FakeCuda::Options say.
+// `apart`: as in FakeCuda::Options.
 inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadPool& pool, std::uint64_t jitter_seed = 0,
                                                 bool apart = true) {
   if (kind == "cpu") return make_cpu_device(pool);
@@ -50,7 +50,7 @@ inline std::unique_ptr<Device> make_test_device(const std::string& kind, ThreadP
   auto options = strict_fake();
   options.jitter_seed = jitter_seed;
   options.apart = apart;
-  // Small pieces, so that small copies have several.
+  // Small pieces, so that even small copies have several.
   return make_fake_cuda_device(std::make_shared<FakeCuda>(options), pool, {},
                                {.copy_bytes = 64 * kKiB, .register_bytes = kMiB});
 }

@@ -1,7 +1,8 @@
-// What the host's own threads use, told to the fake GPU while they use it: updates on the host, and reads and writes of a disk.
+// Reports accesses of the host's own threads to the fake GPU while they happen: updates on the host, and reads and writes of a
+// disk.
 //
-// Owner: the caller; the fake is shared, and outlives all uses. Threads: as Optimizer and IoEngine. Errors: those of what is
-// inside; races are complaints of the fake.
+// Owner: the caller; the fake is shared, and outlives all uses. Threads: as Optimizer and IoEngine. Errors: those of the
+//        wrapped object; races are complaints of the fake.
 #pragma once
 
 #include <memory>
@@ -48,7 +49,7 @@ class ToldOptimizer final : public Optimizer {
 
   const std::unique_ptr<Optimizer> inner_;
   const std::shared_ptr<FakeCuda> fake_;
-  mutable int endless_;  // of the host's one stream of updates
+  mutable int endless_;  // the number of uses that stay reported for ever, to plant a race
   mutable std::vector<std::shared_ptr<void>> kept_;
 };
 

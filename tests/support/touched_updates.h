@@ -1,4 +1,4 @@
-// The bytes that updates use, and updates of them where the fake GPU's operations find them.
+// The bytes that updates use, and updates with the addresses that the fake GPU's operations use.
 //
 // Owner, threads: values. Errors: none.
 #pragma once
@@ -38,7 +38,7 @@ inline FakeCuda::Touched touched_by(std::string name, const LayerUnit& unit, con
   return touched;
 }
 
-// Updates with copies of what their spans name.
+// The same data, with the address that the fake GPU's operations use.
 inline Stored reached(const FakeCuda& fake, Stored stored) {
   stored.data = fake.reach(stored.data);
   return stored;

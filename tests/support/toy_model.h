@@ -1,5 +1,5 @@
-// The smallest model that has everything the engine must get right: an embedding, residual layers that save and carry
-// tensors, and a loss head tied to the embedding. Deterministic, small, and sized by the test.
+// The smallest model with everything that the engine must handle: an embedding, residual layers that save and carry tensors,
+// and a loss head tied to the embedding. Deterministic, small, and sized by the test.
 #pragma once
 
 #include <cstring>
@@ -42,7 +42,7 @@ class Embed : public Layer {
   Sizes s_;
 };
 
-// y = h + gelu(h·A)·B, h = x, or x + skip; saves h·A, and h where it is not x; carries the gradient of h·A.
+// y = h + gelu(h·A)·B with h = x, or x + skip. Saves h·A, and h if it is not x; carries the gradient of h·A.
 class Block : public Layer {
  public:
   Block(Sizes s, std::int64_t i) : s_(s), i_(i) {}

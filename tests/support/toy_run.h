@@ -1,4 +1,4 @@
-// Trains the toy model through the real engine (real files, real I/O) and tells what came out of it.
+// Trains the toy model with the real engine (real files, real I/O) and returns the results.
 #pragma once
 
 #include <xxhash.h>
@@ -29,25 +29,25 @@ struct RunOptions {
   bool disk_tier = false;
   Order order = Order::horizontal;
   std::uint32_t group = 0;
-  bool recompute = false, offload = false;         // of all layers
-  std::vector<LayerActivations> activations = {};  // or each one's own
+  bool recompute = false, offload = false;         // for all layers
+  std::vector<LayerActivations> activations = {};  // or separately for each layer
   bool before_use = true;
   const char* loss_scale = "off";
   std::optional<UpdatePlace> update;
   std::uint32_t depth = kAutoDepth;
   int threads = 1;
-  std::uint64_t steps = 6;            // of an asynchronous order each is several updates
+  std::uint64_t steps = 6;            // in an asynchronous order each one is several updates
   std::uint64_t commit_after = 0;     // 0: never
-  bool commit_at_end = true;          // else
-  std::uint64_t not_finite_step = 0;  // its loss is NaN, and it is skipped; 0: none
-  std::uint64_t left_out_step = 0;    // it is not run at all
+  bool commit_at_end = true;          // otherwise
+  std::uint64_t not_finite_step = 0;  // this step's loss is NaN, so it is skipped; 0: none
+  std::uint64_t left_out_step = 0;    // this step is not run at all
   bool resume = false;
-  std::vector<std::filesystem::path> reshard_from = {};  // with resume
+  std::vector<std::filesystem::path> reshard_from = {};  // requires resume
   bool evaluate_between = false;
-  std::uint32_t evaluate_batches = 1;  // of each data rank
-  std::filesystem::path store = {};    // where the plan uses the disk, a folder of the test's own
+  std::uint32_t evaluate_batches = 1;  // per data rank
+  std::filesystem::path store = {};    // if the plan uses the disk: a separate folder of the test
   std::uint32_t generations = 2;
-  std::uint64_t commit_every = 0;  // of the plan; the test commits
+  std::uint64_t commit_every = 0;  // for the plan; the test itself commits
   bool durable = false;
   std::shared_ptr<FileOps> file_ops = {};
   std::chrono::nanoseconds deadline = kIoDeadline;
@@ -58,14 +58,14 @@ struct RunOptions {
   std::string recipe = "fp32";
   std::string param_groups = "";
   std::string freeze = "";
-  std::uint64_t average_every = 0;  // with data.local
+  std::uint64_t average_every = 0;  // requires data.local
   Trace* trace = nullptr;
   std::uint32_t gather_ahead = kAutoDepth;
-  DataParallel data = {};  // shape.micro_batches are each data rank's
+  DataParallel data = {};  // shape.micro_batches are per data rank
   std::optional<pipeline::Pipeline> pipeline = {};
-  std::uint64_t chunk_elements = 0;          // 0: the planner searches
-  std::uint64_t evaluate_in_all = 0;         // micro-batches, of all data ranks; 0: evaluate_batches of each
-  std::optional<double> greatest_norm = {};  // 0: no clipping; empty: kGreatestNorm where updates wait for the norm
+  std::uint64_t chunk_elements = 0;          // 0: chosen by the planner
+  std::uint64_t evaluate_in_all = 0;         // micro-batches of all data ranks together; 0: evaluate_batches per rank
+  std::optional<double> greatest_norm = {};  // 0: no clipping; empty: kGreatestNorm if updates wait for the norm
   [[nodiscard]] std::uint64_t evaluated() const {
     return evaluate_in_all != 0 ? evaluate_in_all : std::uint64_t{evaluate_batches} * data.ranks;
   }
@@ -114,7 +114,7 @@ inline PlanRequest request_of(const RunOptions& o) {
   return request;
 }
 
-// What main would own, in the order of dependence: an engine, and the library's trainer with the toy's data.
+// The objects that main would own, in the order of dependence: an engine, and the library's trainer with the toy's data.
 struct Training {
   explicit Training(const RunOptions& options, Communicator* ranks = nullptr)
       : o(options), rank(ranks ? static_cast<std::uint32_t>(ranks->rank()) : 0) {
@@ -156,7 +156,7 @@ struct Training {
   [[nodiscard]] std::int32_t draw(std::uint64_t step, std::uint64_t i) const {
     return static_cast<std::int32_t>(random_below(3, step, i, static_cast<std::uint64_t>(o.sizes.vocab)));
   }
-  // The data of a step that is left out, or not finite, is no other step's.
+  // The data of a skipped or left-out step is not used by any other step.
   void read(std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) const {
     const auto seq = static_cast<std::uint64_t>(o.shape.batch.seq), odd_step = o.not_finite_step + o.left_out_step;
     for (std::size_t t = 0; t < tokens.size(); ++t) {
@@ -173,15 +173,15 @@ struct Training {
     trainer->read();
     return trainer->step();
   }
-  // A loss scale that is not a number makes gradients of which none is finite. No option of a trainer does that in a chosen
-  // step, so this one is given to the engine.
+  // A NaN loss scale makes all gradients non-finite. No trainer option does that in a chosen step, so this step is run by the
+  // engine directly.
   StepResult step_that_is_not_finite() {
     const std::vector<std::int32_t> tokens(tokens_a_step() / o.data.ranks, 0);
     auto result = engine->step({.tokens = tokens, .targets = tokens, .loss_scale = std::nan("")});
     engine->skip();
     return result;
   }
-  std::uint64_t hash() {  // of all master weights
+  std::uint64_t hash() {  // over all master weights
     const std::unique_ptr<XXH64_state_t, decltype(&XXH64_freeState)> state(XXH64_createState(), &XXH64_freeState);
     XXH64_reset(state.get(), 0);
     engine->visit(
@@ -203,7 +203,7 @@ struct Training {
   const Model model = make_model(o.sizes);
   const Plan planned = plan_of_rank();
   const std::unique_ptr<Optimizer> optimizer = o.make_optimizer();
-  // Empty when the plan does not fit.
+  // Empty if the plan does not fit.
   std::optional<Engine> engine;
   std::optional<Agreement> agreement;  // empty for one rank
   std::optional<Trainer> trainer;

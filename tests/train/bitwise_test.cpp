@@ -1,5 +1,5 @@
-// Offloading changes nothing: language models trained by `terrace train` give the same losses, gradient norms and weights, bit
-// for bit, wherever their bytes are and however the work is ordered; and what is moved is what was planned.
+// Offloading changes no result: language models trained by `terrace train` give the same losses, gradient norms and weights,
+// bit by bit, wherever their bytes are and in whatever order the work is done; and the bytes moved are those planned.
 #include <map>
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ class BitwiseTraining : public TrainTest {
   std::map<std::string, Trained> references_;
 };
 
-// The places are what they are called.
+// Checks that a place offloads what its name says.
 void expect_offloads(Place place, const cli::RunConfig& config, const Plan& p, const std::string& what) {
   const auto model = lm::make_model(cli::model_config(config));
   const PlannedMoves moves(model, p);
@@ -53,7 +53,7 @@ TEST_F(BitwiseTraining, EveryCoveringSettingGivesTheSameBitsAndMovesWhatWasPlann
   if (long_form()) fmt::print("{} settings of {} models\n", settings.size(), references_.size());
 }
 
-// With every micro-batch in flight at once, what the layers keep for their backward does not fit and is offloaded as well.
+// With all micro-batches in flight at once, the activations kept for the backward do not fit and are offloaded, too.
 TEST_F(BitwiseTraining, OffloadedActivationsComeBackAsTheyWere) {
   for (const auto& model : {kModels[0], kModels[1]}) {
     auto config = config_of({model, Place::on_disk, "1", 2, "vertical", "none", "keep", false}, corpus(), disk());
@@ -67,7 +67,7 @@ TEST_F(BitwiseTraining, OffloadedActivationsComeBackAsTheyWere) {
   }
 }
 
-// A run that never commits takes no more of the disk than its tier needs, and nothing where there is none.
+// A run that never commits uses only as much of the disk as its tier needs, and nothing if it has no disk tier.
 TEST_F(BitwiseTraining, WithoutCommitsOnlyTheTierIsOnTheDisk) {
   const auto& model = kModels[1];
   for (const auto place : {Place::in_host, Place::moments_below, Place::on_disk}) {
@@ -77,7 +77,7 @@ TEST_F(BitwiseTraining, WithoutCommitsOnlyTheTierIsOnTheDisk) {
     const auto p = plan_of(config);
     ASSERT_TRUE(p.fits) << p.refusal.why;
     EXPECT_EQ(p.commits, 0U);
-    EXPECT_LT(p.capacity.disk, committing.capacity.disk * 2 / 3) << name_of(place);  // which has two generations
+    EXPECT_LT(p.capacity.disk, committing.capacity.disk * 2 / 3) << name_of(place);  // committing keeps two generations
     EXPECT_EQ(p.capacity.disk == 0, place == Place::in_host);
     expect_same_bits(reference(model), train_fresh(config), name_of(place));
   }

@@ -1,5 +1,5 @@
-// Budgets hold: a model whose training state is far larger than both memory budgets together is trained by the program itself,
-// and neither what it counts in its tiers nor what the kernel counts for the process goes beyond them.
+// Budgets hold: the program trains a model whose training state is far larger than both memory budgets together, and neither
+// its own counts for the tiers nor the kernel's count for the process exceed them.
 #include <gtest/gtest.h>
 
 #include <terrace/tests/train/child_process.h>
@@ -78,12 +78,13 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
                format_bytes(m.device_peak_bytes), format_bytes(m.host_peak_bytes), format_bytes(m.nvme_peak_bytes),
                format_bytes(m.read_bytes), format_bytes(m.write_bytes), m.step_time_s, m.stall_s);
   }
-  // The index and the records of two commits beside the places.
+  // The index and record of two commits, in addition to the chunks.
   constexpr std::uint64_t kIndex = 16 * kMiB;
   EXPECT_LE(bytes_on_disk(config.nvme_path[0]), round_up(disk_limit, kHugePageBytes) + kIndex);
 }
 
-// A model goes from its files into the store and out again, byte for byte (the bench compares them), in a part of its size.
+// A model goes from its files into the store and out again, byte for byte (the bench compares them), with much less memory than
+// its size.
 TEST_F(BudgetsHold, WhereAModelIsLoadedAndExported) {
   if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer's shadow memory counts as the program's";
   constexpr std::uint64_t kTier = 24 * kMiB, kOutside = 96 * kMiB;

@@ -1,4 +1,4 @@
-// A program run to its end, and the most memory it ever held.
+// Runs a program to its end and measures its peak memory.
 #pragma once
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 namespace terrace::test {
 
 struct Ended {
-  int exit_code = -1;                     // −1: by a signal
+  int exit_code = -1;                     // −1: ended by a signal
   std::uint64_t peak_resident_bytes = 0;  // VmHWM
 };
 

@@ -1,4 +1,4 @@
-// The model learns: from knowing nothing to knowing more about the next byte than how often each byte occurs.
+// The model learns: from random weights to predicting the next byte better than byte frequencies can.
 #include <array>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace {
 
 class Learning : public TrainTest, public testing::WithParamInterface<const char*> {
  protected:
-  // Order 0, in nats a byte: no model that ignores what stands before can have a smaller mean loss over this text.
+  // Order-0 entropy, in nats per byte: no model that ignores the preceding bytes can have a smaller mean loss on this text.
   [[nodiscard]] double unigram_entropy() const {
     std::ifstream in(corpus(), std::ios::binary);
     const std::string text{std::istreambuf_iterator<char>(in), {}};
@@ -38,7 +38,7 @@ TEST_P(Learning, TheLossFallsFromThatOfChanceToBelowTheUnigramEntropy) {
   config.min_lr = 5e-4;
   config.warmup = 5;
   config.data = {corpus()};
-  config.device_memory = "3MiB";  // offloaded, as one trains with terrace
+  config.device_memory = "3MiB";  // small enough to force offloading
   config.host_memory = "unlimited";
   const auto run = train_fresh(config);
   const double chance = std::log(256.0), unigram = unigram_entropy();

@@ -1,5 +1,5 @@
 // Every optimizer and every recipe trains through the engine as AdamW in fp32 does: offloading and resuming change no bit, and
-// what is moved is what was planned.
+// the bytes moved are those planned.
 #include <cmath>
 #include <functional>
 #include <map>
@@ -20,7 +20,7 @@ struct Kept {
   [[nodiscard]] std::string name() const { return fmt::format("{} with recipe {} in {}", optimizer, recipe, dtype); }
 };
 
-// Every optimizer under the plainest recipe and the one with the most formats; every recipe under AdamW.
+// Every optimizer with the plainest recipe and with the recipe of most formats; every recipe with AdamW.
 std::vector<Kept> all_kept() {
   std::vector<Kept> all;
   for (const auto& o : optimizers()) {
@@ -40,12 +40,12 @@ class OptimizersTrain : public TrainTest {
     auto c = config_of(TinyModel{"llama", kept.dtype.c_str(), false}, corpus());
     c.optimizer = kept.optimizer;
     c.recipe = kept.recipe;
-    // Lion's step is the rate itself; LAMB's and Adafactor's are in proportion to weights that begin near 0.02.
+    // Lion's step size is the rate itself; LAMB's and Adafactor's are proportional to weights that begin near 0.02.
     static const std::map<std::string, double> rates{{"lion", 3e-4}, {"sgd", 0.1}, {"lamb", 0.05}, {"adafactor", 0.05}};
     const auto rate = rates.find(kept.optimizer);
     c.lr = rate == rates.end() ? 3e-3 : rate->second;
     c.min_lr = c.lr;
-    c.lr_schedule = "constant";  // does not depend on where the run ends
+    c.lr_schedule = "constant";  // the rate does not depend on the run's last step
     c.warmup = 1;
     c.steps = steps;
     return c;
@@ -77,7 +77,7 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
     expect_same_bits(resident, run, kept.name());
     expect_planned(p, run, kept.name());
 
-    auto first = offloaded, second = config(kept, kSteps);  // begun on the disk, ended in memory
+    auto first = offloaded, second = config(kept, kSteps);  // begins on the disk and ends in memory
     first.steps = 3;
     put(second, Place::in_host, folder_ / "disk");
     second.nvme_path = first.nvme_path;
@@ -101,7 +101,7 @@ TEST_F(OptimizersTrain, ASplitMasterIsTheWholeMaster) {
   EXPECT_GT(saved[0].size(), 1000U);
   EXPECT_EQ(saved[0], saved[1]) << "exported in fp32";
 
-  // And back: a split run that begins with exported weights begins with all their bits.
+  // In the other direction: a split run that starts from exported weights has all their bits.
   std::vector<Trained> again;
   for (const auto* recipe : {"fp32", "split"}) {
     auto c = config({.recipe = recipe}, 2);
@@ -111,7 +111,7 @@ TEST_F(OptimizersTrain, ASplitMasterIsTheWholeMaster) {
   expect_same_bits(again[0], again[1], "split, from a file");
 }
 
-// Weights of one seed are those of another only by chance.
+// With another seed, weights are equal only by chance.
 TEST_F(OptimizersTrain, StochasticRoundingFollowsTheSeed) {
   auto c = config({.recipe = "stochastic"}, 4);
   const auto one = train_fresh(c), again = train_fresh(c);
@@ -131,14 +131,14 @@ TEST_F(OptimizersTrain, AnotherOptimizerOrRecipeDoesNotResumeTheRun) {
     changed.optimizer = other.optimizer;
     changed.recipe = other.recipe;
     EXPECT_THROW(run_train(changed), Error) << other.name();
-    changed.force = true;  // the fingerprint is passed over; what is stored is still not what an 8-bit run keeps
+    changed.force = true;  // ignores the fingerprint; the stored states are still not those of an 8-bit run
     if (other.recipe == "8bit") {
       EXPECT_THROW(run_train(changed), Error) << other.name();
     }
   }
 }
 
-// A rate that throws the weights out of the numbers: from the second step on nothing is finite, and nothing more is applied.
+// A learning rate that makes the weights overflow: from the second step on nothing is finite, and no further update is applied.
 TEST_F(OptimizersTrain, StepsThatAreNotFiniteAreSkippedAndCounted) {
   auto c = config({.dtype = "fp32"}, 3);
   c.lr = c.min_lr = 1e30;
@@ -162,7 +162,7 @@ TEST_F(OptimizersTrain, StepsThatAreNotFiniteAreSkippedAndCounted) {
   }
 }
 
-// A scale is a power of two, and so no bit knows of it: with clipping, and without where updates run inside the backward.
+// A scale is a power of two, so it changes no bit: with clipping, and without it, where updates run inside the backward.
 TEST_F(OptimizersTrain, AFixedLossScaleChangesNoBit) {
   for (const double clip : {0.0, 0.7})
     for (const auto* dtype : {"fp32", "bf16"}) {
@@ -176,7 +176,7 @@ TEST_F(OptimizersTrain, AFixedLossScaleChangesNoBit) {
     }
 }
 
-// One fp32 tensor of a safetensors file: read, changed where `use` changes it, and written back.
+// Reads one fp32 tensor of a safetensors file, lets `use` change it, and writes it back.
 std::vector<float> with_tensor(
     const std::filesystem::path& file, const std::string& tensor,
     const std::function<void(std::vector<float>&)>& use = [](auto&) {}) {
@@ -202,8 +202,8 @@ void multiply(const std::filesystem::path& file, const std::string& tensor, floa
   });
 }
 
-// An output head so large that gradients times 65,536 overflow: the scale comes down, a step at a time, and then the run goes
-// on. Stopped in the middle of it and moved to the disk, a run goes on with the scale it had.
+// The output head is so large that gradients times 65,536 overflow: the scale decreases step by step, then training continues.
+// A run that is stopped in between and moved to the disk continues with its scale.
 struct Overflowing {
   const char *dtype, *scale;
   float head;  // the first weights of the head are multiplied by it
@@ -243,7 +243,7 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
   EXPECT_EQ(resumed.hash, whole.hash);
   EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("loss_scale"), result.at("loss_scale"));
 
-  // A fixed one cannot come down: the run ends, and says what to mend.
+  // A fixed scale cannot decrease: the run ends with an error that says what to change.
   c.loss_scale = "65536";
   try {
     (void)train_fresh(c);
@@ -252,7 +252,7 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
     EXPECT_THAT(error.what(), testing::HasSubstr("give --loss-scale dynamic or a smaller one"));
   }
 
-  // Without a scale nothing overflows and nothing is left out.
+  // Without a scale nothing overflows and no step is skipped.
   c.loss_scale = "off";
   for (const auto& step : train_fresh(c).steps) EXPECT_FALSE(step.skipped);
 }
@@ -260,8 +260,8 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, LossScaleTrain,
                          testing::Values(Overflowing{"fp32", "dynamic", 3e36F}, Overflowing{"fp16", "auto", 1e4F}),
                          [](const auto& test) { return std::string(test.param.dtype); });
 
-// Behind an output head so small that activations' gradients are below fp16's smallest number nothing learns; times 65,536 they
-// are above it.
+// The output head is so small that gradients of activations are below fp16's smallest number and nothing is learned; times
+// 65,536 they are above it.
 TEST_F(OptimizersTrain, ALossScaleKeepsGradientsThatAreTooSmallForFp16) {
   auto c = config({.dtype = "fp16"}, 1);
   c.untied = true;
@@ -282,7 +282,7 @@ TEST_F(OptimizersTrain, ALossScaleKeepsGradientsThatAreTooSmallForFp16) {
   }
 }
 
-// Plain SGD at rate 1 moves weights by their clipped gradients: by a group's norm, all in one direction.
+// Plain SGD at rate 1 moves weights by their clipped gradients: clipping by a group's norm scales all of its gradients equally.
 TEST_F(OptimizersTrain, GroupsOfParametersAreClippedByTheirOwnNorms) {
   const std::vector<std::string> attention{"model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"};
   const std::string other = "model.layers.0.mlp.down_proj.weight";
@@ -328,7 +328,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersAreClippedByTheirOwnNorms) {
   for (const auto& name : attention)
     for (std::size_t i = 0; i < plain.at(name).size(); ++i)
       ASSERT_NEAR(clipped.at(name)[i], plain.at(name)[i] / 3, 1e-3 * whole) << name << ", element " << i;
-  // What no group clips has a norm of its own, too.
+  // Parameters outside all clipped groups are clipped by a norm of their own.
   const double all = runs.at("").steps.front().grad_norm, rest = std::sqrt(all * all - whole * whole);
   const auto both = moved("q_proj:clip=0", rest / 2);
   EXPECT_EQ(both.at(attention[0]), plain.at(attention[0]));
@@ -348,7 +348,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   EXPECT_EQ(weights("norm:rate=1,decay=0; .:rate=1", "same"), plain) << "what is so already";
   EXPECT_NE(weights("q_proj:rate=0.5", "slower"), plain);
   EXPECT_NE(weights("norm:decay=1", "decayed"), plain);
-  // The last group that says a number counts.
+  // If several groups set a number, the last one counts.
   EXPECT_EQ(weights(".:rate=0.25; .:rate=1", "last"), plain);
   for (const auto* bad : {"no_such_tensor:rate=1", "norm", "norm:", ":rate=1", "norm:speed=2", "norm:rate=-1", "norm:rate=x",
                           "norm:rate=1,rate=2", "(:rate=1", "norm:clip=-1"}) {
@@ -364,14 +364,15 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   }
 }
 
-// The loss on held-out text is at most 1 % above that of fp32 states. (It may be below: on so short a run rounding is noise.)
+// The loss on held-out text is at most 1 % above that with fp32 states. (It may be lower: in such a short run rounding is
+// noise.)
 TEST_F(OptimizersTrain, CompactRecipesCostAtMostOnePercent) {
   auto c = config({}, 60);
   c.hidden = 64;
   c.seq_len = 64;
   c.batch_size = 8;
   c.grad_accumulation = 1;
-  // At three times this rate losses fall so fast that a rounding more or less moves the last one by up to 8 %; here by 0.2 %.
+  // At three times this rate, losses fall so fast that a single rounding changes the last one by up to 8 %; here by 0.2 %.
   c.lr = c.min_lr = 1e-3;
   const double plain = train_fresh(c).eval_loss;
   EXPECT_LT(plain, 2.6) << "nothing was learned that could be lost";

@@ -1,4 +1,4 @@
-// A layer of an embedder's own in a chain of the library's layers. docs/guides/embedding.md shows it.
+// A user-defined layer in a chain of the library's layers. docs/guides/embedding.md shows it.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -43,7 +43,7 @@ class Mix final : public Layer {
 
 class OwnLayer : public test::FolderTest {};
 
-// Behind the embedding and before the head, with learning rates as the other layers: all of it is one chain to the engine.
+// After the embedding and before the head, with learning rates as for the other layers: the engine sees a single chain.
 TEST_F(OwnLayer, TrainsInAChainOfTheLibrarysLayersUnderAnyBudgets) {
   constexpr std::int64_t kSeq = 16, kWidth = 32;
   Model model = layers::make_transformer(
@@ -53,7 +53,7 @@ TEST_F(OwnLayer, TrainsInAChainOfTheLibrarysLayersUnderAnyBudgets) {
   ThreadPool pool(2);
   const auto device = make_cpu_device(pool);
   const auto optimizer = make_optimizer("adamw", {});
-  const auto read = [](Split, auto sequences, auto tokens, auto targets) {  // a token's successor follows from it
+  const auto read = [](Split, auto sequences, auto tokens, auto targets) {  // a token determines its successor
     for (std::size_t i = 0; i < tokens.size(); ++i) {
       const auto at = static_cast<std::int32_t>(sequences[i / kSeq] * 5 + i % kSeq);
       tokens[i] = at % 61, targets[i] = (at + 1) % 61;

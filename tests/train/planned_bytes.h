@@ -1,4 +1,4 @@
-// What is moved is what was planned.
+// Checks that a run moves the bytes that were planned.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace terrace::test {
 
-// What `terrace plan --json` says of peaks and bytes is what the run has measured.
+// The peaks and bytes of `terrace plan --json` must be those that the run measured.
 inline void expect_planned(const Plan& p, const Trained& run, const std::string& what) {
   const auto json = cli::to_json(cli::RunConfig{}, p);
   EXPECT_EQ(run.planned, json) << what;

@@ -1,4 +1,4 @@
-// What a plan moves, by what the chunks hold: so that a test knows that its setting offloads what it says it does.
+// A plan's moves by kind of chunk, so that a test can check that its setting offloads what it claims.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// A run that was stopped after any step and goes on, under the same budgets or others, ends in the same bits as one that never
+// A run that is stopped after any step and continues, with the same or other budgets, ends with the same bits as one that never
 // stopped.
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
     for (std::int64_t stop = 1; stop < kSteps; ++stop) stops.push_back(stop);
   }
   for (const auto& model : {kModels[0], kModels[1], kModels[3], kModels[8]}) {
-    // The course of a constant rate does not depend on where the run is to end, so that --steps can stop it anywhere.
+    // A constant rate does not depend on the run's last step, so --steps can stop it anywhere.
     const auto config = [&](std::size_t setting, std::int64_t steps) {
       auto s = all[setting % all.size()];
       s.model = model;

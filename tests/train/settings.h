@@ -1,4 +1,4 @@
-// The settings that must not change a bit of a training run, and the models that are trained under them.
+// Settings that must not change a bit of a training run, and the models trained with them.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace terrace::test {
 
-// What is computed: a model's bits are compared with its own only.
+// A model; its bits are only compared with its own.
 struct TinyModel {
   const char* family;
   const char* dtype;
@@ -32,10 +32,10 @@ inline constexpr std::array kModels{
 
 // Where the bytes are.
 enum class Place : std::uint8_t {
-  in_device,      // everything, updates included
+  in_device,      // everything, including updates
   in_host,        // the smallest legal device; the host holds the rest
-  moments_below,  // the smallest legal device, and a host that holds all but the optimizer's state
-  thin_host,      // half the state fits into the device, next to nothing into the host: the disk has the other half
+  moments_below,  // the smallest legal device; the host holds everything but the optimizer's states
+  thin_host,      // half of the state fits into the device, almost nothing into the host; the other half is on the disk
   on_disk,        // the smallest legal device and a thin host
 };
 inline constexpr std::array kPlaces{Place::in_device, Place::in_host, Place::moments_below, Place::thin_host, Place::on_disk};
@@ -79,7 +79,7 @@ inline std::vector<Setting> covering_settings(std::size_t strength) {
   return all;
 }
 
-// Everything in the device, nothing clever: what the others are compared with.
+// Everything in the device and no optimizations: the reference for the others.
 inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::path& corpus) {
   cli::RunConfig c;
   c.data_format = "bytes";
@@ -107,11 +107,11 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.order = "horizontal";
   c.recompute = "none";
   c.activations = "keep";
-  c.assumed_costs = true;  // nothing is measured before it starts
+  c.assumed_costs = true;  // nothing is measured before the start
   return c;
 }
 
-// A host that little more than the largest buffer passes through.
+// A host with little more memory than the largest buffer.
 inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   const auto model = lm::make_model(cli::model_config(config));
   const auto request = cli::plan_request(config);
@@ -131,7 +131,7 @@ inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
 inline void put(cli::RunConfig& config, Place place, const std::filesystem::path& disk) {
   if (place == Place::in_device) return;
   const auto wide = plan_of(config);
-  const auto smallest = wide.smallest_bytes[Tier::device];  // what `terrace plan` prints
+  const auto smallest = wide.smallest_bytes[Tier::device];  // printed by `terrace plan`
   config.device_memory = std::to_string(smallest);
   if (place == Place::in_host) return;
   config.nvme_path = {disk};

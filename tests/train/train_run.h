@@ -1,4 +1,4 @@
-// `terrace train` inside a test: the same function, the same files, and what it left in its run directory.
+// Runs `terrace train` inside a test: the same function and files, with access to the contents of its run directory.
 #pragma once
 
 #include <algorithm>
@@ -56,7 +56,7 @@ inline Trained read_run(const std::filesystem::path& run) {
           read_json(run / cli::kPlanFile), result.at("peak_bytes")};
 }
 
-// What a run prints is kept out of the test's own output.
+// Keeps a run's output out of the test's own output.
 class QuietOutput {
  public:
   QuietOutput() { testing::internal::CaptureStdout(); }
@@ -74,7 +74,7 @@ inline Trained run_train(const cli::RunConfig& config) {
   return read_run(config.out_dir);
 }
 
-// A folder of the test's own, beside the build and so on a real disk, with a corpus in it; removed at its end.
+// A test with its own folder beside the build, that is, on a real disk, with a corpus in it; removed at the end.
 class TrainTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -83,13 +83,13 @@ class TrainTest : public testing::Test {
     folder_ = std::filesystem::absolute("train-test") / name;
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
-    ::setenv("XDG_CACHE_HOME", folder_.c_str(), 1);  // whatever profile this machine has saved, it is not used here
+    ::setenv("XDG_CACHE_HOME", folder_.c_str(), 1);  // ignores any profile that this machine has saved
     std::ofstream(corpus(), std::ios::binary) << EnglishText(1).of(64 * 1024);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
   [[nodiscard]] std::filesystem::path corpus() const { return folder_ / "corpus.txt"; }
-  // Trains in a run directory that is not there yet; it goes when the test ends.
+  // Trains in a new run directory, which is removed when the test ends.
   Trained train_fresh(cli::RunConfig config) {
     config.out_dir = folder_ / fmt::format("run-{}", ++runs_);
     return run_train(config);

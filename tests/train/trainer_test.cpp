@@ -1,5 +1,5 @@
-// The library's trainer over the toy model: who gets which sequence, what is clipped, skipped and committed, and that one rank
-// and several evaluate the same.
+// The library's trainer with the toy model: which rank gets which sequences, what is clipped, skipped and committed; one rank
+// and several must evaluate the same.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -31,7 +31,7 @@ TEST(Deal, EverySequenceOfAStepIsDealtOnceHoweverManyRanksThereAre) {
         const auto a_step = rows * micro_batches * ranks;
         std::multiset<std::uint64_t> dealt, evaluated;
         for (std::uint64_t rank = 0; rank < ranks; ++rank) {
-          // Turns are any order of the ranks.
+          // The turns of the ranks may have any order.
           const Deal deal{rows, micro_batches, together, ranks, rank, ranks - 1 - rank};
           for (const auto s : deal.of_steps(step)) dealt.insert(s);
           for (const auto s : deal.of_evaluation(0, micro_batches)) evaluated.insert(s);
@@ -72,7 +72,7 @@ concept WithoutNorm = requires {
 };
 static_assert(WithNorm<Trainer::Options> && !WithoutNorm<Trainer::Options>);
 
-// A rank's engine over the toy model, and a trainer whose data depends on the sequence's number only.
+// A rank's engine for the toy model, and a trainer whose data depends only on the sequence's number.
 struct TrainedRun {
   explicit TrainedRun(toy::RunOptions options, Trainer::Options trained = plain(), Communicator* ranks = nullptr)
       : training(std::move(options), ranks) {
@@ -177,7 +177,7 @@ TEST_F(TrainerTest, AForgottenSettingDoesNotDropClipping) {
   EXPECT_NO_THROW(TrainedRun(o, unclipped).train(1));
 }
 
-// The learning rate is far too large once. The loss behind that update says so.
+// The learning rate is far too large once. The next loss shows that.
 TEST_F(TrainerTest, AStepThatDivergesIsNamedOrSkipped) {
   const auto huge_once = [](std::uint64_t step) { return step == 2 ? 1e30 : 1e-2; };
   auto stops = TrainedRun::plain();

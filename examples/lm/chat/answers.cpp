@@ -32,14 +32,14 @@ std::size_t common_bytes(std::string_view a, std::string_view b) {
   return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
-// Two tokens may begin with the same letters: what they share does not count.
+// The end must not be inside a token: two different tokens may begin with the same letters.
 std::size_t before_cut_token(std::size_t at, const std::vector<Span>& tokens) {
   for (const auto& [begin, end] : tokens)
     if (begin < at && at < end) return begin;
   return at;
 }
 
-// What the template writes up to an answer, and where in it the answer stands.
+// The text that a template writes up to and including an answer, and the position of the answer in it.
 struct Answer {
   std::string text;
   Span span;
@@ -76,7 +76,7 @@ Answer answer_of(const ChatTemplate& by, const TemplateInput& input, std::size_t
   return out;
 }
 
-// Takes the blocks of answers that are not learned out of the marked ones.
+// Removes the blocks of answers that are not to be learned from `marked`.
 void leave_out_unlearned(const ChatTemplate& by, const TemplateInput& input, std::span<const Message> messages,
                          std::vector<Span>& marked) {
   const auto all = marked;
@@ -113,7 +113,7 @@ std::vector<LearnedText> learned_texts(const ChatTemplate& by, const TemplateInp
     return out;
   }
   std::vector<Answer> waiting;
-  for (std::size_t i = 1; i < messages.size(); ++i)  // nothing asks for a first message
+  for (std::size_t i = 1; i < messages.size(); ++i)  // a first message has no prompt
     if (messages[i].learned) waiting.push_back(answer_of(by, input, i, special));
   while (!waiting.empty()) {
     LearnedText document{waiting.back().text, {}};

@@ -1,16 +1,17 @@
-// Which of the text that a chat template writes the model learns: what it would have to generate.
+// Decides which parts of a chat template's text the model learns: those that it would have to generate.
 //
-// A template with {% generation %} blocks says so itself. Otherwise an answer is what the template writes behind its own prompt
-// for it: the text for the messages before it, with add_generation_prompt, must begin the text for the messages up to it. The
-// answer ends with the token that ends it, and what stands behind that one depends on what comes next. A conversation that
-// begins with an answer does not learn that one, because nothing asks for it. An answer whose message is marked as not to be
-// learned is left out, too. Its {% generation %} blocks are those that appear when its message is added to the ones before it.
+// A template with {% generation %} blocks marks them itself. Otherwise an answer is what the template adds after its own
+// prompt: the text of the previous messages, written with add_generation_prompt, must be the beginning of the text that
+// includes the answer. The answer ends with its end token; what follows that token depends on the next message. If a
+// conversation begins with an answer, this answer is not learned, because it has no prompt. An answer whose message is marked
+// as not to be learned is also left out. Its {% generation %} blocks are those that appear when its message is added to the
+// previous ones.
 //
-// Some templates write earlier answers in another way than the last one, for example without their reasoning. A model never
-// generates that, so such a conversation becomes several documents: in each, the answers that are generated just so are
-// learned.
+// Some templates write an earlier answer differently from the last one, for example without its reasoning. A model never
+// generates the earlier form. So such a conversation becomes several documents, and each learns the answers that it contains in
+// the generated form.
 //
-// Threads: any. Errors: Error(Exit::usage) of the template, and for one whose answers do not follow its prompt.
+// Threads: any. Errors: Error(Exit::usage) from the template, or if its answers do not follow its prompt.
 #pragma once
 
 #include <cstddef>
@@ -27,15 +28,15 @@ namespace terrace::lm {
 
 struct LearnedText {
   std::string text;
-  std::vector<jinja::Span> answers;  // in order, apart from one another
+  std::vector<jinja::Span> answers;  // in order, without overlap
 };
 
-// `special`: the tokenizer's special tokens. `messages`: those of the input.
+// `special`: the tokenizer's special tokens. `messages`: the messages in `input`.
 std::vector<LearnedText> learned_texts(const ChatTemplate& by, const TemplateInput& input, std::span<const Message> messages,
                                        const AddedTokens& special);
 
-// The special token that the template writes behind an answer; empty if there is none, or if it refuses a question and an
-// answer.
+// The special token that the template writes after an answer; empty if it writes none, or if it refuses the test conversation
+// of a question and an answer.
 std::string end_of_answers(const ChatTemplate& by, const AddedTokens& special);
 
 }  // namespace terrace::lm

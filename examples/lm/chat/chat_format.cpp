@@ -124,7 +124,7 @@ std::vector<ChatFormat::Encoded> ChatFormat::encode(const Conversation& conversa
 }
 
 ChatFormat::Encoded ChatFormat::encode(std::vector<Part> parts, Encoding& with) const {
-  // Neighbours that no border of an answer divides are one text, because a tokenizer may join their letters.
+  // Joins adjacent parts with the same flags, because a tokenizer may join letters across them.
   std::vector<Part> joined;
   for (auto& part : parts) {
     if (!joined.empty() && joined.back().answer == part.answer && joined.back().learned == part.learned)
@@ -135,7 +135,7 @@ ChatFormat::Encoded ChatFormat::encode(std::vector<Part> parts, Encoding& with) 
   Encoded out;
   for (const auto& [text, answer, learned] : joined) {
     TokenBuffer ids;
-    // Behind letters no space is set before the text, as some tokenizers do at the beginning of one.
+    // In the middle of a text, the tokenizer must not add the space that some tokenizers add at the beginning.
     const bool goes_on = !out.tokens.empty() && !tokenizer_->is_added(out.tokens.back());
     tokenizer_->encode(text, {.goes_on = goes_on}, with, ids);
     out.tokens.insert(out.tokens.end(), ids.view().begin(), ids.view().end());

@@ -1,16 +1,15 @@
-// How conversations become tokens, for training and for generating, and of which tokens the model learns to write them.
+// Turns conversations into tokens, for training and for generating, and marks the tokens that the model learns.
 //
 // If the tokenizer's directory has a chat template (tokenizer_config.json or chat_template.jinja), the template writes the
-// messages (chat_template.h), and answers.h finds what is learned. Without one a message is
+// messages (chat_template.h), and answers.h finds the learned parts. Without a template a message is
 //
 //   <|im_start|>ROLE\nCONTENT<|im_end|>\n
 //
-// as ChatML has it. If the tokenizer has no token <|im_end|>, its end-of-text token stands there.
+// as in ChatML. If the tokenizer has no token <|im_end|>, its end-of-text token is used.
 //
 // Owner:   the caller; borrows the tokenizer. Threads: any.
-// Errors:  Error(Exit::usage) for a tokenizer that has no token to end an answer, for a template that terrace cannot read or
-// that
-//          refuses a conversation, and for a conversation that needs a template where there is none.
+// Errors:  Error(Exit::usage) if the tokenizer has no token to end an answer, if terrace cannot read the template, if the
+//          template refuses a conversation, and if a conversation needs a template but there is none.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@
 
 namespace terrace::lm {
 
-// Part of a text, whether a model would write it, and whether it learns to.
+// A part of a text: whether it is an answer, which a model would generate, and whether the model learns it.
 struct Part {
   std::string text;
   bool answer = false, learned = answer;
@@ -34,24 +33,22 @@ struct Part {
 
 class ChatFormat {
  public:
-  // `now`: what a template's strftime_now tells, in seconds since 1970; absent: there is no such function.
+  // `now`: the time for a template's strftime_now, in seconds since 1970; absent: the function is undefined.
   ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config, std::optional<std::int64_t> now = {});
 
-  // One text, or several where the template writes earlier answers in another way than the last one (answers.h).
+  // One text, or several if the template writes earlier answers differently from the last one (answers.h).
   [[nodiscard]] std::vector<std::vector<Part>> parts_of(const Conversation& conversation) const;
-  // What the user should know of the template. Empty: nothing.
+  // What the user should know about the template; empty if nothing.
   [[nodiscard]] std::string warning() const;
-  [[nodiscard]] const std::string& end() const {
-    return end_;
-  }  // of an answer; the spelling of a token, empty if there is none
+  [[nodiscard]] const std::string& end() const { return end_; }  // the end token of an answer, as text; empty if there is none
 
-  // What is learned and what is not are encoded apart, because an answer is generated behind the tokens of its prompt.
+  // Learned and other parts are encoded separately, because an answer is generated after the tokens of its prompt.
   struct Encoded {
     std::vector<TokenId> tokens;
-    std::vector<bool> learned;  // tokens that are targets, at least one
+    std::vector<bool> learned;  // marks the tokens that are targets, at least one
   };
   [[nodiscard]] std::vector<Encoded> encode(const Conversation& conversation, Encoding& with) const;
-  // All that stands before the next answer.
+  // Everything before the next answer.
   [[nodiscard]] std::vector<TokenId> encode_prompt(const std::vector<Message>& messages) const;
 
  private:
@@ -60,7 +57,7 @@ class ChatFormat {
 
   const Tokenizer* tokenizer_;
   std::optional<ChatTemplate> template_;
-  AddedTokens special_;  // numbered as in the list
+  AddedTokens special_;  // with their indexes in the list
   std::string end_, end_of_text_;
 };
 

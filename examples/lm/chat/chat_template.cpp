@@ -15,7 +15,7 @@
 namespace terrace::lm {
 namespace {
 
-constexpr std::size_t kMostSourceBytes = std::size_t{256} << 10;  // the longest known have 20 KB
+constexpr std::size_t kMostSourceBytes = std::size_t{256} << 10;  // the longest known template has 20 KB
 
 [[noreturn]] void refuse_template(const std::string& name, int line, const jinja::Fault& fault) {
   throw Error(fmt::format("the chat template {}, line {}: {}\n  {}", name, line, fault.what, fault.mend), Exit::usage);

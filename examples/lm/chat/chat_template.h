@@ -1,13 +1,12 @@
-// A model's own chat template: the part of Jinja that the templates of Hugging Face's library use (docs/guides/chat.md lists
-// it), in the environment that the library gives them: trim_blocks, lstrip_blocks, loop controls and {% generation %}.
+// A model's own chat template: the subset of Jinja that the templates of Hugging Face's library use (docs/guides/chat.md lists
+// it), with the library's settings: trim_blocks, lstrip_blocks, loop controls and {% generation %}.
 //
-// A template is foreign text. It reads the values that it is given and writes a text, and has no way to anything else. Its
-// steps, its depth and its memory are limited (jinja/work.h).
+// A template is untrusted text. It can only read the values passed to it and write a text. Its steps, depth and memory are
+// limited (jinja/work.h).
 //
 // Owner:   the caller. Threads: any.
-// Errors:  Error(Exit::usage) that names the template, the line, what is wrong and what to do: from the constructor for a
-// template
-//          that terrace cannot read, from write() for one that fails, and for one that refuses the conversation.
+// Errors:  Error(Exit::usage) with the template, the line, the fault and its remedy: from the constructor for a template that
+//          terrace cannot read, from write() for one that fails or refuses the conversation.
 #pragma once
 
 #include <cstddef>
@@ -27,19 +26,19 @@
 
 namespace terrace::lm {
 
-// What a template is given of a conversation.
+// The input of a template for one conversation.
 struct TemplateInput {
   std::vector<jinja::Value> messages;
-  std::vector<std::pair<std::string, jinja::Value>> more;  // tools, documents, and variables of the template's own
+  std::vector<std::pair<std::string, jinja::Value>> more;  // tools, documents, and the template's own variables
 };
-// As the library gives it: keys that are null are left out, and reasoning has all of its names.
+// Changes a message as the library does: keys that are null are left out, and reasoning is stored under all of its names.
 jinja::Value template_message(const nlohmann::ordered_json& message);
 
 class ChatTemplate {
  public:
   using Span = jinja::Span;
-  // `name`: the file that it is in; `tokens`: bos_token and the like, which are variables; `now`: the time of strftime_now, in
-  // seconds since 1970.
+  // `name`: the template's file; `tokens`: variables such as bos_token; `now`: the time for strftime_now, in seconds since
+  // 1970.
   ChatTemplate(std::string_view source, std::string name, std::map<std::string, std::string> tokens,
                std::optional<std::int64_t> now);
   ~ChatTemplate();
@@ -50,9 +49,10 @@ class ChatTemplate {
     std::string text;
     std::vector<Span> generated;  // the {% generation %} blocks
   };
-  // The first `messages` of a conversation, and with `for_answer` what stands before the next answer (add_generation_prompt).
+  // Writes the first `messages` messages of a conversation and, with `for_answer`, the prompt of the next answer
+  // (add_generation_prompt).
   [[nodiscard]] Written write(const TemplateInput& input, std::size_t messages, bool for_answer) const;
-  [[nodiscard]] bool marks_answers() const;  // it has {% generation %}
+  [[nodiscard]] bool marks_answers() const;  // whether it has {% generation %}
   [[nodiscard]] const std::string& name() const { return name_; }
 
  private:

@@ -26,7 +26,7 @@ const std::string& text_of(const Json& object, const char* key, const std::strin
 
 constexpr const char* kPlainMend = "write a text, remove the line, or give the model's own chat template, which may know more";
 
-// A text, or a list of parts of which each is one. Anything else is for chat templates.
+// Accepts a string, or a list of parts that has exactly one text. Anything else needs a chat template.
 void take_content(const Json& message, const std::string& of, Message& out) {
   const auto no_text = [&](const std::string& what) { out.not_plain = with_mend(what, kPlainMend); };
   if (message.contains("tool_calls") && !message["tool_calls"].is_null()) no_text(fmt::format("{} calls tools", of));
@@ -42,11 +42,11 @@ void take_content(const Json& message, const std::string& of, Message& out) {
   }
 }
 
-// What programs call the mark of what is learned. The last one says the contrary.
+// Keys by which programs mark whether an answer is learned. The last one has the opposite meaning.
 constexpr std::array<const char*, 9> kMarks{"weight", "train",     "training",       "trainable", "learn",
                                             "loss",   "loss_mask", "step_loss_mask", "masked"};
 
-// Whether no mark of an object says that it must not be learned.
+// True unless a mark of the object says that it must not be learned.
 bool may_be_learned(const Json& object, const std::string& of) {
   bool learned = true;
   for (const auto* const mark : kMarks) {
@@ -86,7 +86,7 @@ Conversation of_messages(const Json& object) {
   Conversation out;
   if (object.contains("messages")) {
     add_messages(out, "messages", object["messages"], true);
-  } else {  // TRL
+  } else {  // TRL's format
     add_messages(out, "prompt", object["prompt"], false);
     if (!object.contains("completion")) refuse("the object has no \"completion\"", "add it, or remove the line");
     add_messages(out, "completion", object["completion"], true);
@@ -100,7 +100,7 @@ Conversation of_messages(const Json& object) {
   return out;
 }
 
-// ShareGPT's names of who speaks.
+// ShareGPT's names of speakers.
 std::string_view role_of_speaker(const std::string& from, const std::string& of) {
   struct Speaker {
     std::string_view from, role;
@@ -135,7 +135,7 @@ Conversation of_share_gpt(const Json& object) {
   for (const auto& turn : list) {
     const auto of = fmt::format("message {} of \"conversations\"", out.messages.size() + 1);
     if (!turn.is_object()) refuse(fmt::format("{} is no object", of), kMend);
-    const bool other = turn.contains("role");  // some files have the keys of the newer form under the older name
+    const bool other = turn.contains("role");  // some files have the newer format's keys in a list with the older name
     const auto& from = text_of(turn, other ? "role" : "from", of);
     add_message(out, role_of_speaker(from, of), text_of(turn, other ? "content" : "value", of));
     auto& added = out.messages.back();
@@ -145,7 +145,7 @@ Conversation of_share_gpt(const Json& object) {
   return out;
 }
 
-// Alpaca: the system's text, earlier questions with their answers, the instruction with its input, and the answer.
+// Alpaca's format: the system text, earlier questions with their answers, the instruction with its input, and the answer.
 Conversation of_instruction(const Json& object) {
   const std::string it = "the object";
   const auto given = [&](const char* key) { return object.contains(key) && !object[key].is_null(); };

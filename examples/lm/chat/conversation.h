@@ -1,21 +1,21 @@
-// A line of a JSONL file as something to learn from: a conversation, or a text with its continuation.
+// One line of a JSONL file as training data: a conversation, or a text with its continuation.
 //
-//   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}   and, for a chat template,
-//   "tools",
-//                                                              "documents" and "chat_template_kwargs"
+//   {"messages": [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]}
+//                                                             for a chat template also "tools", "documents" and
+//                                                             "chat_template_kwargs"
 //   {"prompt": [messages], "completion": [messages]}          TRL; only answers of the completion are learned
-//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}   ShareGPT; before them "system", a
-//   text
+//   {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}
+//                                                             ShareGPT; may also have "system", the text of the first message
 //   {"prompt": "…", "completion": "…"}                        a text and its continuation, without a template
 //   {"prompt": "…", "response": "…"}                          a question and its answer
-//   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty, and before them may be
-//                                                             "system", a text, and "history", pairs of question and answer;
-//                                                             Dolly calls them "context" and "response"
+//   {"instruction": "…", "input": "…", "output": "…"}         Alpaca; "input" may be absent or empty; may also have "system",
+//                                                             a text, and "history", pairs of question and answer; Dolly's
+//                                                             names are "context" and "response"
 //
-// An answer is not learned if its message says so in one of the usual ways: "weight", "train", "training", "trainable",
-// "learn", "loss", "loss_mask", "step_loss_mask" of 0 or false, "masked" of 1 or true. Other keys are ignored.
+// An answer is not learned if its message has one of the usual marks: 0 or false for "weight", "train", "training",
+// "trainable", "learn", "loss", "loss_mask" or "step_loss_mask"; 1 or true for "masked". Other keys are ignored.
 // Threads: any; values.
-// Errors:  Error with only the reason, and in a second line what to do; the caller adds file and line.
+// Errors:  Error with only the reason and, on a second line, the remedy; the caller adds file and line.
 #pragma once
 
 #include <string>
@@ -26,20 +26,20 @@
 
 namespace terrace::lm {
 
-inline constexpr std::string_view kAnswering = "assistant";  // the role whose messages are learned, unless they say otherwise
+inline constexpr std::string_view kAnswering = "assistant";  // the role whose messages are learned by default
 
 struct Message {
   std::string role, content;
   bool learned = false;               // an answer that the model learns to write
-  nlohmann::ordered_json given = {};  // all of it, for a chat template; null: there is no more than role and content
-  std::string not_plain = {};         // why `content` is not the whole message, and what to do; empty: it is
+  nlohmann::ordered_json given = {};  // the whole message, for a chat template; null: it only has role and content
+  std::string not_plain = {};         // why `content` is not the whole message, with the remedy; empty: it is
 };
 
 struct Conversation {
-  std::vector<Message> messages;                      // at least one is learned; or, if there are none:
-  std::string prompt, completion;                     // texts as they are, without a template
-  nlohmann::ordered_json tools = {}, documents = {};  // of a chat template; null: none
-  nlohmann::ordered_json variables = {};              // of the template's own; an object or null
+  std::vector<Message> messages;                      // at least one of them is learned; if there are none,
+  std::string prompt, completion;                     // texts to use as they are, without a template
+  nlohmann::ordered_json tools = {}, documents = {};  // for a chat template; null: none
+  nlohmann::ordered_json variables = {};              // the template's own variables; an object or null
 };
 
 Conversation parse_conversation(std::string_view line);

@@ -12,7 +12,7 @@ namespace terrace::lm {
 namespace {
 
 constexpr std::uint64_t kHeldOutOneIn = 20;
-// Orders that are no epoch's.
+// Numbers of permutations that no epoch uses.
 constexpr std::uint64_t kPackingOrder = std::uint64_t{1} << 62, kSplitOrder = kPackingOrder + 1, kSplitSeed = 0;
 
 }  // namespace
@@ -102,7 +102,7 @@ double ConversationData::share_cut_off() const {
   return 1 - static_cast<double>(learned) / static_cast<double>(std::max<std::uint64_t>(1, answers));
 }
 
-// None in an evaluation without held-out conversations.
+// Empty in an evaluation without held-out conversations.
 std::span<const std::uint32_t> ConversationData::items_of(bool held_out, std::uint64_t sequence) const {
   const auto& packing = held_out ? held_out_ : training_;
   const auto count = packing.sequences();
@@ -113,7 +113,7 @@ std::span<const std::uint32_t> ConversationData::items_of(bool held_out, std::ui
 
 void ConversationData::fill(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
                             std::span<std::int32_t> targets) {
-  std::ranges::fill(tokens, 0);  // padding: any token
+  std::ranges::fill(tokens, 0);  // padding; its value does not matter
   std::ranges::fill(targets, -1);
   for (std::size_t row = 0; row < sequences.size(); ++row) {
     auto at = row * seq_len_;

@@ -22,7 +22,7 @@ std::uint64_t with_window(std::uint64_t until_here, std::string_view window) {
   return checksum_of(std::as_bytes(std::span(both)));
 }
 
-// Behind its bracket; 0: the content is no array.
+// Returns the position after the array's bracket; 0 if the content is not an array.
 std::size_t begin_of_array(DataStream& in) {
   constexpr std::size_t kLooksAt = 4096;
   const auto text = in.peek(kLooksAt).substr(0, kLooksAt);
@@ -51,13 +51,13 @@ std::uint64_t each_element(DataStream& in, const std::string& name, std::size_t 
   return checksum;
 }
 
-// A line that does not end in a window is read again from its beginning, in a larger one.
+// A line that does not end within the window is read again from its beginning with a larger window.
 std::uint64_t each_line(DataStream& in, const std::string& name, const Take& take) {
   std::uint64_t checksum = 0, number = 0;
   for (auto wanted = kWindow;;) {
     auto window = in.peek(wanted + 1);
     if (window.empty()) return checksum;
-    if (window.size() > wanted) {  // something is behind it
+    if (window.size() > wanted) {  // the file continues after the window
       window = window.substr(0, wanted);
       const auto newline = window.rfind('\n');
       if (newline == std::string_view::npos) {

@@ -36,7 +36,7 @@ class EncodedWriter {
     const auto sum = checksum_.sum();
     buffer_ += bytes_of(std::span(&sum, 1));
     flush();
-    written([&] { file_->finish(Durable::no); });  // after a power loss the checksum tells
+    written([&] { file_->finish(Durable::no); });  // not synced: after a power loss the checksum detects a damaged file
   }
 
  private:

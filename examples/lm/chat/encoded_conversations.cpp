@@ -18,7 +18,7 @@
 namespace terrace::lm {
 namespace {
 
-// The bytes of an encoded file, in order; what is not there is an error.
+// Reads an encoded file in order; bytes beyond the end are an error.
 class EncodedReader {
  public:
   explicit EncodedReader(const std::filesystem::path& file) : in_(file) {
@@ -26,12 +26,12 @@ class EncodedReader {
   }
   [[nodiscard]] std::uint64_t place() const { return in_.place(); }
   [[nodiscard]] bool at_end() const { return in_.place() == in_.file_bytes(); }
-  // The next bytes, which stay until the next call.
+  // The next bytes; the view is valid until the next call.
   [[nodiscard]] std::string_view peek(std::uint64_t bytes) {
     if (bytes > in_.file_bytes() - in_.place()) throw Error("it is cut", Exit::corrupt);
     return in_.peek(static_cast<std::size_t>(bytes)).substr(0, static_cast<std::size_t>(bytes));
   }
-  // The same, and then what is behind them.
+  // The same, then moves past them.
   std::string_view take_part(std::uint64_t bytes) {
     const auto part = peek(bytes);
     checksum_.add(part);
@@ -86,11 +86,11 @@ EncodedConversations::EncodedConversations(std::filesystem::path file, std::file
     throw Error("it is damaged", Exit::corrupt);
 }
 
-// `bytes`: the number of tokens, and the tokens.
+// `bytes`: the number of tokens, then the tokens.
 void EncodedConversations::add(std::uint64_t offset, std::string_view bytes) {
   const auto words = words_of(bytes);
   const auto tokens = std::span(words).subspan(1);
-  const auto learned = [&](std::size_t end) {  // the first token is no target
+  const auto learned = [&](std::size_t end) {  // the first token is never a target
     return static_cast<std::uint64_t>(std::ranges::count_if(tokens.first(end).subspan(std::min<std::size_t>(1, end)),
                                                             [](std::uint32_t token) { return (token & kLearnedBit) != 0; }));
   };

@@ -1,17 +1,17 @@
-// The conversations of one data file in a file of their tokens, so that they are encoded once: for all ranks of a run, and for
-// each start with the same data.
+// A file with the tokens of one data file's conversations, so that they are encoded only once for all ranks of a run and for
+// later starts with the same data.
 //
 //   magic                  16 bytes
-//   documents              the number of tokens (bit 31: the line's first document), then the tokens (bit 31: it is learned)
-//   0                      there is no document without tokens
-//   what the reading told  the data file's checksum, how many texts were skipped, where the first was and why
-//   checksum               of all that is before it
+//   documents              the number of tokens (bit 31: first document of its line), then the tokens (bit 31: learned)
+//   0                      the end, because no document has 0 tokens
+//   result of reading      the data file's checksum, the number of skipped texts, place and reason of the first one
+//   checksum               of everything before it
 //
-// Numbers have four bytes, and checksums and counts eight, in the order of the processor.
+// Numbers have four bytes, checksums and counts eight, in the processor's byte order.
 //
 // Owner:   the caller. Threads: any. No file stays open.
-// Errors:  of the constructor, Error(Exit::corrupt) with only the reason for a file that is cut, damaged or another one, and
-//          what DataStream throws; of read(), Error(Exit::runtime) for one that has changed.
+// Errors:  the constructor throws Error(Exit::corrupt), with only the reason, for a file that is cut, damaged or of another
+//          kind, and what DataStream throws; read() throws Error(Exit::runtime) if the file has changed.
 #pragma once
 
 #include <cstdint>
@@ -25,40 +25,40 @@
 
 namespace terrace::lm {
 
-enum class BadLine : std::uint8_t { stop, skip };  // what becomes of a line that is no conversation
+enum class BadLine : std::uint8_t { stop, skip };  // what to do with an invalid line
 
-// Encodes a data file, also a packed one, into the new file `to`. `progress` is called now and then with the bytes of the data
-// file that have been read, and how many it has.
-// Errors: Error(Exit::usage) with file, line and what to do for a file that cannot be read and for a line that is no
-//         conversation; Error(Exit::runtime) if `to` cannot be written.
+// Encodes a data file, which may be packed, into the new file `to`. `progress` is called from time to time with the bytes of
+// the data file read so far and in total.
+// Errors: Error(Exit::usage), with file, line and remedy, if the data cannot be read or a line is invalid; Error(Exit::runtime)
+//         if `to` cannot be written.
 using EncodingProgress = std::function<void(std::uint64_t read, std::uint64_t of)>;
 void encode_conversations(const std::filesystem::path& data, const std::filesystem::path& to, const ChatFormat& format,
                           BadLine bad, const EncodingProgress& progress = {});
 
 class EncodedConversations {
  public:
-  static constexpr std::uint32_t kMostTokens = std::uint32_t{1} << 27U;  // of a document: more than any line becomes
+  static constexpr std::uint32_t kMostTokens = std::uint32_t{1} << 27U;  // of a document; no line can have more
 
-  // Reads all of the file. `data`: the file that it was made from, which messages name; `room`: positions of a sequence.
+  // Reads the whole file. `data`: the original data file, for messages; `room`: positions of a sequence.
   EncodedConversations(std::filesystem::path file, std::filesystem::path data, std::uint64_t room);
 
   struct Document {
-    std::uint64_t offset = 0;  // in the file
+    std::uint64_t offset = 0;  // position in the file
     std::uint32_t checksum = 0;
     std::uint32_t tokens : 30 = 0;
     std::uint32_t begins_line : 1 = 0;
-    std::uint32_t learns : 1 = 0;  // an answer within the room
+    std::uint32_t learns : 1 = 0;  // has an answer token within the room
   };
   [[nodiscard]] const std::vector<Document>& documents() const { return documents_; }
   [[nodiscard]] std::uint64_t room() const { return room_; }
-  // Tokens of answers, and how many of them are within the room.
+  // The number of answer tokens, and how many of them are within the room.
   [[nodiscard]] std::uint64_t answer_tokens() const { return answer_tokens_; }
   [[nodiscard]] std::uint64_t learned_tokens() const { return learned_tokens_; }
-  [[nodiscard]] std::uint64_t skipped() const { return skipped_; }                   // texts that are no conversations
-  [[nodiscard]] const std::string& first_skipped() const { return first_skipped_; }  // where, and why
+  [[nodiscard]] std::uint64_t skipped() const { return skipped_; }                   // invalid texts
+  [[nodiscard]] const std::string& first_skipped() const { return first_skipped_; }  // its place, and the reason
   [[nodiscard]] std::uint64_t data_checksum() const { return data_checksum_; }       // of all bytes of the data file
 
-  // The tokens of a document, with bit 31 where they are learned.
+  // The tokens of a document; bit 31 marks the learned ones.
   [[nodiscard]] std::vector<std::uint32_t> read(const Document& document) const;
 
  private:

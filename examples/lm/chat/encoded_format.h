@@ -1,4 +1,4 @@
-// What the writer and the reader of encoded conversations have in common. encoded_conversations.h has the format.
+// Shared by the writer and the reader of encoded conversations. encoded_conversations.h describes the format.
 //
 // Internal to examples/lm/chat. Threads: any.
 #pragma once
@@ -12,11 +12,11 @@
 
 namespace terrace::lm::encoded {
 
-// Its last digits are to be raised when the same conversations become other bytes.
+// Increase the last digits whenever the same conversations are encoded differently.
 inline constexpr std::string_view kMagic = "terrace talk 01\n";
 inline constexpr std::uint32_t kHighBit = std::uint32_t{1} << 31U;
 
-// Of a file, part after part.
+// The checksum of a file, added part by part.
 class Checksum {
  public:
   void add(std::uint64_t of_part) {

@@ -27,7 +27,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return value(whole ? Json::binary(std::vector<std::uint8_t>(text.begin(), text.end())) : Json(v));
   }
   bool string(std::string& v) override { return value(std::move(v)); }
-  bool binary(Json::binary_t&) override { return false; }  // not in texts
+  bool binary(Json::binary_t&) override { return false; }  // not possible in text
   bool key(std::string& v) override {
     key_ = std::move(v);
     return true;
@@ -37,7 +37,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
   bool parse_error(std::size_t byte, const std::string&, const nlohmann::json::exception& error) override {
-    constexpr int kOutOfRange = 406;  // a number that no double can hold
+    constexpr int kOutOfRange = 406;  // a number that does not fit into a double
     if (error.id == kOutOfRange) throw Error("it has a number that is too large");
     throw Error(fmt::format("it is not JSON from its byte {} on", byte));
   }
@@ -65,7 +65,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   Json root_;
-  std::vector<Json*> open_;  // a parent does not grow while its child is open, so that pointers stay valid
+  std::vector<Json*> open_;  // a parent does not grow while its child is open, so the pointers stay valid
   std::string key_;
 };
 

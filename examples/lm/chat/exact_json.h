@@ -1,5 +1,5 @@
-// JSON with integers of any length, as Python reads it: one that does not fit into 64 bits is a binary value, which JSON does
-// not have otherwise, with its digits.
+// Parses JSON with integers of any length, as Python does. An integer that does not fit into 64 bits becomes a binary value
+// with its digits; JSON itself has no binary values.
 //
 // Threads: any; pure. Errors: Error with only the reason.
 #pragma once

@@ -11,7 +11,7 @@ Packing::Packing(std::size_t items, std::uint64_t room, const std::function<std:
     std::uint64_t left = 0;
   };
   std::deque<Open> open;
-  std::vector<std::size_t> sequence_of(items);  // of the i-th in the order
+  std::vector<std::size_t> sequence_of(items);  // of the i-th item in the order
   std::size_t count = 0;
   for (std::size_t i = 0; i < items; ++i) {
     const auto needed = length(order(i));

@@ -1,4 +1,4 @@
-// Which conversations share a sequence: first fit, in a given order, among the sequences that were begun last.
+// Assigns conversations to sequences: first fit, in a given order, among the most recently begun sequences.
 //
 // Pure. Threads: any.
 #pragma once
@@ -13,9 +13,9 @@ namespace terrace::lm {
 
 class Packing {
  public:
-  static constexpr std::size_t kOpen = 64;  // sequences that may still get a conversation
+  static constexpr std::size_t kOpen = 64;  // number of sequences to which a conversation may still be added
 
-  // Item order(i) has length(order(i)) ≤ room positions.
+  // Requires length(order(i)) ≤ room for every item.
   Packing() = default;
   Packing(std::size_t items, std::uint64_t room, const std::function<std::uint32_t(std::size_t)>& order,
           const std::function<std::uint64_t(std::uint32_t)>& length);
@@ -27,7 +27,7 @@ class Packing {
 
  private:
   std::vector<std::uint32_t> items_;
-  std::vector<std::size_t> first_;  // of each sequence in items_, and the end
+  std::vector<std::size_t> first_;  // index in items_ of each sequence's first item, and the end
 };
 
 }  // namespace terrace::lm

@@ -18,7 +18,7 @@ namespace terrace::lm {
 namespace {
 
 constexpr std::uint64_t kHeldOutOneIn = 20;  // 5 %
-// Of its files for GPT-2, whose tokens have two bytes.
+// llm.c's header in token files for GPT-2, whose tokens have two bytes.
 constexpr std::size_t kLlmCHeaderBytes = 1024;
 constexpr std::uint32_t kLlmCVersion = 1;
 
@@ -98,13 +98,13 @@ const Corpus::Window& Corpus::window(std::size_t file, std::uint64_t index) {
   const CorpusFile opened(files_[file].path);
   opened.demand_unchanged(files_[file].state);
   opened.read(format_.header + offset, w.bytes);
-  opened.demand_unchanged(files_[file].state);  // a write may begin after the first look
+  opened.demand_unchanged(files_[file].state);  // a write may have begun after the first check
   demand_same_bytes(w);
   windows_.splice(windows_.begin(), fresh);
   return windows_.front();
 }
 
-// Times of files have gaps, and some programs set them back.
+// File times alone do not prove it: their resolution is coarse, and some programs reset them.
 void Corpus::demand_same_bytes(const Window& w) {
   if (checked_.empty()) return;
   const auto number = files_[w.file].first_window + w.index;

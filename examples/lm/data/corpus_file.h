@@ -1,4 +1,4 @@
-// A file with the tokens of a corpus, open for reading at any place.
+// One file of corpus tokens, open for random reads.
 //
 // Internal to examples/lm. Owner: the caller. Threads: read() from any thread.
 // Errors:  Error(Exit::usage) from state() for a file that is missing, unreadable or not a regular file;
@@ -17,23 +17,23 @@ namespace terrace::lm {
 
 class CorpusFile {
  public:
-  explicit CorpusFile(std::filesystem::path path);  // errors come from the other functions
+  explicit CorpusFile(std::filesystem::path path);  // does not throw if opening fails; the other functions do
 
-  [[nodiscard]] FileState state() const;  // of a regular file
+  [[nodiscard]] FileState state() const;  // throws unless it is a regular file
   [[nodiscard]] std::uint64_t bytes() const { return state().bytes; }
-  // Its bytes must not have been written since it had that state. Other states of equal size and time of writing are accepted,
-  // because some file systems give a file another number each time.
+  // Throws if the file was written after `since` was taken. Compares size and modification time only, because some file systems
+  // give the file another inode number each time.
   void demand_unchanged(const FileState& since) const;
-  void read(std::uint64_t offset, std::span<unsigned char> out) const;  // all of it
-  void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel begins to read
-  void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel need not keep these pages
+  void read(std::uint64_t offset, std::span<unsigned char> out) const;  // fills all of `out`
+  void will_read(std::uint64_t offset, std::uint64_t bytes) const;      // a hint: the kernel starts to read ahead
+  void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel may drop these pages
 
  private:
   [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const;
 
   std::filesystem::path path_;
   FileHandle file_;
-  std::string why_;  // it could not be opened
+  std::string why_;  // why opening failed; empty: it did not
 };
 
 }  // namespace terrace::lm

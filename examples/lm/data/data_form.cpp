@@ -25,7 +25,7 @@ constexpr std::size_t kLooksAt = 64 * 1024;  // bytes; a multiple of four
   throw Error(fmt::format("--data {}: {}\n  {}", file.string(), what, mend), Exit::usage);
 }
 
-// The last character may be cut.
+// `cut`: the last character may be incomplete.
 bool is_text(std::string_view bytes, bool cut) {
   if (bytes.find('\0') != std::string_view::npos) return false;
   for (int off = 0; off < 4; ++off, bytes.remove_suffix(1)) {
@@ -55,7 +55,7 @@ void demand_known(const std::filesystem::path& file, std::string_view bytes) {
                        name));
 }
 
-// A line that does not end within `text` is one as far as it goes.
+// True if the first line is a JSON object. Only its beginning is checked if the line is long and does not end within `text`.
 bool begins_with_object(std::string_view text) try {
   const auto end = text.find('\n');
   const auto line = text.substr(0, end);
@@ -84,7 +84,7 @@ DataForm form_of_data(const std::filesystem::path& path, std::int64_t vocabulary
   auto bytes = file.peek(kLooksAt + 1);
   const bool cut = bytes.size() > kLooksAt;
   bytes = bytes.substr(0, kLooksAt);
-  // How long the content of a packed file is, is not known.
+  // The unpacked size of a packed file is unknown.
   const auto size = cut && file.packed() ? 0 : cut ? file.file_bytes() : bytes.size();
   demand_known(path, bytes);
   auto ending = name_of_content(path).extension().string();
@@ -97,7 +97,7 @@ DataForm form_of_data(const std::filesystem::path& path, std::int64_t vocabulary
   }
   if (largest<std::uint32_t>(bytes.substr(0, 4)) == kLlmCMagic) return DataForm::llm_c;
   const auto ids = static_cast<std::uint64_t>(vocabulary);
-  // Pairs of small ids of two bytes are large numbers of four.
+  // Test four bytes first: two small ids of two bytes would be one large id of four.
   if (size % 4 == 0 && largest<std::uint32_t>(bytes) < ids) return DataForm::u32;
   if (size % 2 == 0 && largest<std::uint16_t>(bytes) < ids) return DataForm::u16;
   if (vocabulary == kByteVocabulary) return DataForm::bytes;

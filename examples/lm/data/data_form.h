@@ -1,8 +1,8 @@
-// What a file of training data holds, found from its name and its first bytes.
+// Finds the format of a training data file from its name and its first bytes.
 //
 // Threads: any.
-// Errors:  Error(Exit::usage) for a form that terrace does not read, with a line that converts the file, and for token ids that
-//          are outside the vocabulary however they are read.
+// Errors:  Error(Exit::usage) for a format that terrace does not read, with a command that converts the file, and for token ids
+//          outside the vocabulary whether read as two or as four bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace terrace::lm {
 
-// bytes: text, or what is nothing else where each byte is an id.
+// bytes: text; or other data, if the vocabulary has 256 tokens and each byte is an id.
 enum class DataForm : std::uint8_t { bytes, conversations, u16, u32, llm_c };
 DataForm form_of_data(const std::filesystem::path& file, std::int64_t vocabulary);
 

@@ -31,7 +31,7 @@ constexpr std::uint64_t kMostDigits = 1'000'000'000'000'000'000;  // times ten s
                              Mixture::kLongestPeriod));
 }
 
-// A number as digits · 10^exponent, without zeros behind the digits.
+// A number as digits · 10^exponent; `digits` has no trailing zeros.
 struct Decimal {
   std::uint64_t digits = 0;
   int exponent = 0;
@@ -120,10 +120,11 @@ void Mixture::go_to(std::uint64_t i) {
   for (; i_ < i; ++i_) ++taken_[next()];
 }
 
-// The window of a source's next sequence has begun if its share exceeds what it has had; it ends before the place at which its
-// share would exceed that by one. Of those whose windows end together, the one with the least random number comes first.
+// The window of a source's next sequence has begun if the source's share exceeds the number of sequences it has had; it ends
+// before the place at which the share would exceed that number by one. If windows end together, the smallest random number
+// decides.
 std::size_t Mixture::next() const {
-  const auto place = i_ % period_ + 1;  // how many the period will have had
+  const auto place = i_ % period_ + 1;  // the number of sequences in this period, including this one
   std::size_t chosen = weights_.size();
   std::uint64_t first_end = 0;
   std::uint32_t chosen_lot = 0;

@@ -1,13 +1,13 @@
-// Which source each sequence of a run comes from, where several sources have weights.
+// Chooses the source of each sequence of a run when several sources have weights.
 //
-// After any number of sequences each source has had its share of them within less than one. A source of share w must have had
-// its j-th sequence before w · n − j reaches 1, and not before w · n exceeds j − 1: a window of places for each. Taking the
-// sequence whose window ends first always meets all windows (Baruah, Cohen, Plaxton, Varvel: "Proportionate progress", 1996).
-// Where windows end together, (seed, i) decides. All shares come out even after a period of as many sequences as the weights
-// add up to, so that any i is found from the beginning of its period, and nothing is to be kept in a commit.
+// After any number n of sequences, each source has had its share of them with an error of less than one. So a source of share w
+// gets its j-th sequence in a window of places: not before w · n exceeds j − 1, and before w · n − j reaches 1. Always taking
+// the sequence whose window ends first meets all windows (Baruah, Cohen, Plaxton, Varvel: "Proportionate progress", 1996). If
+// windows end together, (seed, i) decides. After a period of as many sequences as the sum of the weights, all shares are exact.
+// So the source of any i can be computed from the beginning of its period, and a commit need not save any state.
 //
-// Owner:   the caller. Threads: one at a time; the answers do not depend on what was asked before, but their speed does.
-// Errors:  Error(Exit::usage) for weights that are no positive numbers, or that only a longer period could give exactly.
+// Owner:   the caller. Threads: one at a time. Earlier calls change only the speed of an answer, not the answer.
+// Errors:  Error(Exit::usage) for weights that are not positive numbers, or that would need a longer period to be exact.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +18,20 @@
 
 namespace terrace::lm {
 
-// Decimal numbers as whole ones in the same proportions, exactly: "0.7", "0.3" as 7, 3.
+// Decimal numbers as integers in exactly the same proportions: "0.7", "0.3" become 7, 3.
 std::vector<std::uint64_t> whole_weights(const std::vector<std::string>& weights);
-// Whether a text is meant as a number: "0.7", but also "-1" and "nan", which are no weights.
+// True if a text is meant as a number: "0.7", but also "-1" and "nan", which are invalid as weights.
 bool is_number(std::string_view text);
 
 class Mixture {
  public:
-  static constexpr std::uint64_t kLongestPeriod = 1'000'000;  // takes a few milliseconds to run through
+  static constexpr std::uint64_t kLongestPeriod = 1'000'000;  // takes a few milliseconds to step through
 
   Mixture(std::vector<std::uint64_t> weights, std::uint64_t seed);
 
   struct Place {
     std::size_t source = 0;
-    std::uint64_t sequence = 0;  // of that source, counted over all its epochs
+    std::uint64_t sequence = 0;  // number within that source, counted over all its epochs
     friend bool operator==(const Place&, const Place&) = default;
   };
   [[nodiscard]] Place at(std::uint64_t i);
@@ -49,8 +49,8 @@ class Mixture {
 
   std::vector<std::uint64_t> weights_;
   std::uint64_t seed_, period_ = 0;
-  std::uint64_t i_ = 0;               // the next sequence
-  std::vector<std::uint64_t> taken_;  // of each source, in i_'s period
+  std::uint64_t i_ = 0;               // the next sequence to place
+  std::vector<std::uint64_t> taken_;  // sequences of each source so far in i_'s period
 };
 
 }  // namespace terrace::lm

@@ -22,7 +22,7 @@ T token_at(const unsigned char* bytes) {
   return token;
 }
 
-// The largest of the tokens. The compiler makes vector instructions of the inner loop, because it knows the length.
+// The largest token. The inner loop has a constant length, so the compiler uses vector instructions.
 template <class T>
 std::uint64_t largest_of(const unsigned char* bytes, std::size_t tokens) {
   constexpr std::size_t kAtOnce = 4096;
@@ -40,7 +40,7 @@ std::uint64_t largest(std::size_t width, std::span<const unsigned char> bytes) {
   return width == 2 ? largest_of<std::uint16_t>(bytes.data(), tokens) : largest_of<std::uint32_t>(bytes.data(), tokens);
 }
 
-// Whether the format can hold a number that is no token.
+// True if the format can store a number outside the vocabulary.
 bool can_be_foreign(TokenFormat format) {
   return static_cast<std::uint64_t>(format.vocabulary) < std::uint64_t{1} << 8 * format.bytes;
 }
@@ -92,7 +92,7 @@ void TokenScan::check(std::uint64_t block) {
   const auto offset = (block - file->first_block) * block_bytes_;
   block_.resize(static_cast<std::size_t>(std::min<std::uint64_t>(block_bytes_, file->bytes - offset)));
   open_->read(format_.header + offset, block_);
-  open_->has_read(format_.header + offset, block_.size());  // a corpus may be larger than the memory
+  open_->has_read(format_.header + offset, block_.size());  // drops the pages: a corpus may be larger than memory
   open_->will_read(format_.header + offset + part_.of * block_bytes_, block_bytes_);
   const std::array<std::uint64_t, 2> placed{offset, checksum_of(std::as_bytes(std::span(block_)))};
   checksums_[file->number] += checksum_of(std::as_bytes(std::span(placed)));

@@ -1,13 +1,12 @@
 // Looks for tokens outside the vocabulary in all files of a corpus, before a run begins, and makes the files' checksums.
 //
-// Every file is read once, in large blocks, as fast as the disk reads them. Several processes can divide the work: each reads
-// every n-th block. Nothing is read if each number of the format is a token.
+// Every file is read once, in large blocks, at the speed of the disk. Several processes can divide the work: each reads every
+// n-th block. Nothing is read if every number of the format is a valid token.
 //
 // Owner:   the caller.
 // Threads: one at a time.
-// Errors:  Error(Exit::usage) from advance() with the file, the token's position, its value and the vocabulary, for the first
-// one
-//          in this part of the work; what CorpusFile throws.
+// Errors:  Error(Exit::usage) from advance() for the first invalid token in this part of the work, with the file, the token's
+//          position, its value and the vocabulary; the errors of CorpusFile.
 #pragma once
 
 #include <chrono>
@@ -33,18 +32,19 @@ class TokenScan {
   TokenScan(const std::vector<std::filesystem::path>& files, TokenFormat format, ScanPart part = {},
             std::size_t block_bytes = kBlockBytes);
 
-  // Reads on for about so long, at least a block. Returns whether this part is done.
+  // Reads on for about this time, but at least one block. Returns true if this part is finished.
   bool advance(std::chrono::nanoseconds time);
   [[nodiscard]] double share_done() const;                      // from 0 to 1
-  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  // of all files; 0 if none is read
-  // Of each file, this part's share of its checksum: those of all parts add up to it. Empty if nothing is read.
+  [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  // of all files; 0 if nothing needs to be read
+  // For each file, the sum of this part's block checksums; the sum over all parts is the file's checksum. Empty if nothing is
+  // read.
   [[nodiscard]] const std::vector<std::uint64_t>& checksums() const { return checksums_; }
 
  private:
   struct File {
     std::filesystem::path path;
     std::uint64_t bytes = 0, first_block = 0;
-    std::size_t number = 0;  // of all files, empty ones too
+    std::size_t number = 0;  // index among all files, including empty ones
   };
   void check(std::uint64_t block);
 

@@ -1,5 +1,5 @@
 // Gemma 2 (Gemma Team 2024), as in Hugging Face's Gemma2ForCausalLM: every other block has a window, each half of a block has a
-// norm before and one behind it, and scores and logits are capped.
+// norm before and a norm after it, and scores and logits are capped.
 #include <terrace/examples/lm/families/gemma_like.h>
 
 namespace terrace::lm {

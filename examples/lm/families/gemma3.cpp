@@ -1,5 +1,5 @@
-// Gemma 3 (Gemma Team 2025), the language model alone, as in Hugging Face's Gemma3ForCausalLM: five of six blocks have a window
-// and rotate with a base of their own, norms are before and behind each half of a block, and of each head of q and k.
+// Gemma 3 (Gemma Team 2025), only the language model, as in Hugging Face's Gemma3ForCausalLM: five of six blocks have a window
+// and their own rotary base; each half of a block has a norm before and a norm after it, and each head of q and k has one.
 #include <terrace/examples/lm/families/gemma_like.h>
 
 namespace terrace::lm {
@@ -24,8 +24,8 @@ consteval Family gemma3() {
       gemma_file("gemma3_text", "Gemma3ForCausalLM", gemma_window("sliding_window_pattern", 6),
                  R"({"num_key_value_heads": 4, "intermediate_size": 9216, "sliding_window": 4096})", "hidden_activation");
   file.heads_divide = true;
-  file.unused = {"cache_implementation", "attn_logit_softcapping"};  // of which the library's attention learns nothing
-  // The 4B, 12B and 27B models see images, too.
+  file.unused = {"cache_implementation", "attn_logit_softcapping"};  // the library ignores the second one in attention
+  // The 4B, 12B and 27B models also process images.
   file.wrapper = {.type = "gemma3",
                   .defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
                                   "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "sliding_window": 4096,

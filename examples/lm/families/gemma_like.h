@@ -1,4 +1,4 @@
-// What Gemma's three generations have in common: Llama's blocks with GELU gates, norms whose weights are gains less one, and an
+// The common parts of Gemma's three generations: Llama's blocks with GELU gates, norm weights stored as gain − 1, and an
 // embedding that is multiplied by the square root of its width.
 //
 // Owner:   constants. Threads: any.
@@ -15,12 +15,12 @@ inline constexpr Scales kGemmaScales{.norm_offset = 1,
                                      .attention_cap = {.key = "", .usual = 0},
                                      .logit_cap = {.key = "", .usual = 0}};
 
-// Files of the first generation say "gelu" and mean its approximation, too.
+// Files of the first generation say "gelu" but mean the approximation.
 inline constexpr FixedValue kGemmaAct{"hidden_act", {"\"gelu_pytorch_tanh\"", "\"gelu\""}};
 inline constexpr FixedValue kGemmaActivation{"hidden_activation", {"\"gelu_pytorch_tanh\""}};
 inline constexpr FixedValue kCausal{"use_bidirectional_attention", {"false"}};
 
-// Norms before and behind each half of a block.
+// Adds a norm after each half of a block.
 consteval TensorNames with_result_norms(TensorNames names) {
   names.attention_result_norm = "post_attention_layernorm";
   names.mlp_norm = "pre_feedforward_layernorm";
@@ -28,7 +28,7 @@ consteval TensorNames with_result_norms(TensorNames names) {
   return names;
 }
 
-// `activation`: the key of its name; "": it is GELU's approximation, always.
+// `activation`: the config.json key of the activation's name; "": it is always GELU's approximation.
 consteval ModelFile gemma_file(std::string_view type, std::string_view architecture, const WindowKeys& window,
                                std::string_view untold, std::string_view activation) {
   const FixedValues with_activation{kGemmaAct, kCausal}, without{kGemmaAct, kGemmaActivation, kCausal};
@@ -41,7 +41,7 @@ consteval ModelFile gemma_file(std::string_view type, std::string_view architect
   return file;
 }
 
-// All blocks but the last of each so many have it.
+// Every `number`-th block has no window; all others have it.
 consteval WindowKeys gemma_window(std::string_view number, std::int64_t usual) {
   return {.size = "sliding_window",
           .used = "",
@@ -51,8 +51,8 @@ consteval WindowKeys gemma_window(std::string_view number, std::int64_t usual) {
           .types = true};
 }
 
-// What the second and the third generation have: scores by a scalar of the file, and caps. 0: none, if the file does not tell
-// one.
+// The scales of the second and third generation: scores are divided by the root of a number in the file, and capped. The
+// arguments are the default caps; 0: none.
 consteval Scales capped_scales(double attention_cap, double logit_cap) {
   auto scales = kGemmaScales;
   scales.query_scalar = "query_pre_attn_scalar";

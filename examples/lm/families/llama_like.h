@@ -1,4 +1,4 @@
-// What families that are Llama's blocks with small changes have in common.
+// The common parts of families that are Llama's blocks with small changes.
 //
 // Owner:   constants. Threads: any.
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace terrace::lm {
 
-// Llama 3.1 and others change the angles of long positions: the scaling.
+// `rope_scaling`: Llama 3.1 and others change the angles of long positions.
 inline constexpr RotaryPositions kLlamaPositions{
     .base = {.usual = 10000,
              .varies = true,
@@ -27,7 +27,7 @@ constexpr std::int64_t llama_ffn(std::int64_t hidden) { return (8 * hidden + 3 *
 
 inline constexpr FixedValue kNoAttentionBias{"attention_bias", {"false"}};
 
-// Of all blocks.
+// All blocks have the window.
 consteval WindowKeys window_of_all(bool types) {
   auto window = kNoWindow;
   window.size = "sliding_window";
@@ -35,7 +35,7 @@ consteval WindowKeys window_of_all(bool types) {
   return window;
 }
 
-// Qwen's, which has to be switched on.
+// Qwen's window, which `use_sliding_window` must switch on.
 consteval WindowKeys window_if_used(Windowed blocks, std::string_view number, std::int64_t usual, bool types) {
   return {.size = "sliding_window",
           .used = "use_sliding_window",
@@ -45,7 +45,7 @@ consteval WindowKeys window_if_used(Windowed blocks, std::string_view number, st
           .types = types};
 }
 
-// Biases of attention's four products are told by each file.
+// The file says whether attention's four products have biases.
 consteval ModelFile with_attention_bias(ModelFile file) {
   file.attention_bias = "attention_bias";
   return file;
@@ -78,7 +78,7 @@ consteval ModelFile llama_file(std::string_view type, std::string_view architect
 }
 
 consteval TensorNames llama_tensors(bool qkv_bias) {
-  return {.optional_prefix = "model.",  // files that the library's AutoModel wrote do not have it
+  return {.optional_prefix = "model.",  // missing in files that the library's AutoModel wrote
           .embedding = "model.embed_tokens",
           .final_norm = "model.norm",
           .head = "lm_head",
@@ -106,7 +106,7 @@ consteval TensorNames with_query_key_norms(TensorNames names) {
   return names;
 }
 
-// Llama's blocks: a family of this kind begins with them and says what differs.
+// Llama's blocks. A family of this kind starts with them and changes what differs.
 consteval Family llama_like(std::string_view name, const ModelFile& file, const TensorNames& tensors) {
   return {.name = name,
           .norm = NormKind::rms,

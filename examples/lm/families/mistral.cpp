@@ -3,7 +3,7 @@
 
 namespace terrace::lm {
 
-// With layer_types the library's Auto classes make a Ministral of it, whose blocks have windows or not.
+// With layer_types the library's Auto classes load it as a Ministral, in which some blocks have no window.
 extern constexpr Family kMistral =
     checked(llama_like("mistral",
                        llama_file("mistral", "MistralForCausalLM", window_of_all(true),

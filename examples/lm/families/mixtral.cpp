@@ -1,5 +1,5 @@
-// Mixtral (Jiang et al. 2024), as in Hugging Face's MixtralForCausalLM: Mistral with a mixture of experts in each block, whose
-// tensors have the names of terrace's own experts. Without --experts it is a dense model, which the library does not have.
+// Mixtral (Jiang et al. 2024), as in Hugging Face's MixtralForCausalLM: Mistral with a mixture of experts in each block. Its
+// tensor names are those of terrace's own experts. Without --experts the model is dense; the library has no such model.
 #include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
@@ -19,7 +19,7 @@ consteval ModelFile mixtral_file() {
                  {kNoAttentionBias, FixedValue{"output_router_logits", {"false"}}, FixedValue{"router_jitter_noise", {"0.0"}}});
   file.experts = {"num_local_experts"};
   file.experts_per_token = "num_experts_per_tok";
-  file.unused = {"router_aux_loss_coef"};  // of a loss that the library adds with output_router_logits only
+  file.unused = {"router_aux_loss_coef"};  // for a loss that the library only adds with output_router_logits
   return file;
 }
 

@@ -1,5 +1,5 @@
-// OLMo 2 (OLMo Team 2024), as in Hugging Face's Olmo2ForCausalLM: Llama with norms behind each half of a block instead of
-// before it, and norms of all heads of q and k together.
+// OLMo 2 (OLMo Team 2024), as in Hugging Face's Olmo2ForCausalLM: Llama with norms after each half of a block instead of before
+// it, and one norm over all heads of q and one of k.
 #include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {

@@ -24,7 +24,7 @@ consteval ModelFile phi3_file() {
   auto file = llama_file("phi3", "Phi3ForCausalLM", window_of_all(false),
                          R"({"intermediate_size": 8192, "original_max_position_embeddings": 4096, "pad_token_id": 32000})",
                          {kNoAttentionBias});
-  file.unused = {"original_max_position_embeddings"};  // of models whose positions are not scaled
+  file.unused = {"original_max_position_embeddings"};  // not used by models whose positions are not scaled
   return file;
 }
 

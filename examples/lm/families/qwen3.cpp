@@ -1,5 +1,4 @@
-// Qwen3 (Yang et al. 2025), as in Hugging Face's Qwen3ForCausalLM: Llama with heads of a width of their own, and norms of q and
-// k.
+// Qwen3 (Yang et al. 2025), as in Hugging Face's Qwen3ForCausalLM: Llama with a separate head width, and norms of q and k.
 #include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {

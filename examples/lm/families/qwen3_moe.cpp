@@ -1,5 +1,5 @@
 // Qwen3's mixtures of experts (Yang et al. 2025), as in Hugging Face's Qwen3MoeForCausalLM: Qwen3 with experts in every block.
-// Without --experts it is a dense model, which the library does not have.
+// Without --experts the model is dense; the library has no such model.
 #include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {
@@ -15,8 +15,8 @@ consteval ModelFile qwen3_moe_file() {
   file.experts = {"num_experts", "num_local_experts"};
   file.experts_per_token = "num_experts_per_tok";
   file.renormalise = "norm_topk_prob";
-  // The width of blocks without experts, of which there are none, and the weight of a loss that the library adds with
-  // output_router_logits only.
+  // The first is the width of blocks without experts, and this model has none; the second is the weight of a loss that the
+  // library only adds with output_router_logits.
   file.unused = {"intermediate_size", "router_aux_loss_coef"};
   return file;
 }

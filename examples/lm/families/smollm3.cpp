@@ -1,5 +1,5 @@
-// SmolLM3 (Hugging Face 2025), as in SmolLM3ForCausalLM: Llama whose every fourth block rotates nothing. SmolLM and SmolLM2 are
-// Llama.
+// SmolLM3 (Hugging Face 2025), as in SmolLM3ForCausalLM: Llama in which every fourth block does not rotate. SmolLM and SmolLM2
+// are plain Llama.
 #include <terrace/examples/lm/families/llama_like.h>
 
 namespace terrace::lm {

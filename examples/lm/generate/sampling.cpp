@@ -21,8 +21,8 @@ void demand_distribution(std::span<const double> logits) {
       "narrow: generate from an earlier copy of it");
 }
 
-// Keskar and others, "CTRL" (2019), section 4.1; a negative logit is multiplied, as in Hugging Face's library, because
-// dividing would make its token likelier.
+// Keskar and others, "CTRL" (2019), section 4.1. As in Hugging Face's library, a negative logit is multiplied, because dividing
+// it would make its token likelier.
 void penalise(std::span<double> logits, std::span<const std::int32_t> seen, double penalty) {
   std::vector<std::int32_t> once(seen.begin(), seen.end());
   std::ranges::sort(once);
@@ -96,7 +96,7 @@ std::int32_t sample(std::vector<double> logits, const Sampling& sampling, std::s
     draw -= token.probability;
     if (draw < 0) return token.token;
   }
-  return tokens.front().token;  // the shares sum to a rounding error less than 1
+  return tokens.front().token;  // rounding made the shares sum to less than 1
 }
 
 }  // namespace terrace::lm

@@ -6,7 +6,7 @@
 namespace terrace::lm {
 namespace {
 
-// The usual name of a function comes first.
+// The first name of each function is the usual one.
 constexpr std::array<std::pair<std::string_view, Activation>, 8> kNames{{{"silu", Activation::swiglu},
                                                                          {"swish", Activation::swiglu},
                                                                          {"gelu", Activation::geglu_erf},

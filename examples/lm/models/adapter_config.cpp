@@ -44,7 +44,7 @@ nlohmann::json adapter_object(const fs::path& file) {
   return json;
 }
 
-// Keys whose other values compute something else.
+// Refuses keys whose values change the computation in a way that terrace does not support.
 void demand_plain(const fs::path& file, const nlohmann::json& json) {
   if (json.value("peft_type", nlohmann::json("LORA")) != "LORA")
     refuse_file(file, "it is not the configuration of a LoRA adapter (peft_type LORA)");
@@ -59,8 +59,8 @@ void demand_plain(const fs::path& file, const nlohmann::json& json) {
     refuse_file(file, "its biases are trained (bias): terrace freezes them");
 }
 
-// Beginnings of adapters that leave the base as it is. With any other (PiSSA, OLoRA, CorDA, LoRA-GA, LoftQ) PEFT subtracts the
-// first adapter from the base's weights, so that the trained one belongs to a base that no file has.
+// Initializations that leave the base weights unchanged. With any other (PiSSA, OLoRA, CorDA, LoRA-GA, LoftQ) PEFT subtracts
+// the initial adapter from the base weights, so the trained adapter belongs to a base that exists in no file.
 constexpr std::array<std::string_view, 4> kInitsOfTheBase{"gaussian", "eva", "orthogonal", "mica"};
 
 void demand_same_base(const fs::path& file, const nlohmann::json& json) {
@@ -75,7 +75,7 @@ void demand_same_base(const fs::path& file, const nlohmann::json& json) {
                         ConfigReader::shown(*at)));
 }
 
-// What is looked at here, and what changes nothing of an adapter that is there: where it came from, and how it was trained.
+// Keys that this file checks, and keys that do not affect a finished adapter: its origin and how it was trained.
 constexpr std::array<std::string_view, 34> kKnown{"peft_type",
                                                   "task_type",
                                                   "auto_mapping",
@@ -111,7 +111,7 @@ constexpr std::array<std::string_view, 34> kKnown{"peft_type",
                                                   "corda_config",
                                                   "lora_ga_config"};
 
-// As PEFT writes what is not used.
+// True for the values that PEFT writes for unused settings.
 bool is_unused(const nlohmann::json& value) {
   return value.is_null() || value == false || value == "" || (value.is_structured() && value.empty());
 }
@@ -128,7 +128,7 @@ void demand_nothing_else(const fs::path& file, const nlohmann::json& json) {
                             fmt::join(unknown, ", ")));
 }
 
-// Of PEFT: the whole name of a module, or its end behind a dot.
+// PEFT's rule: the list has the full name of the module, or the end of the name after a dot.
 bool names_module(const nlohmann::json& list, std::string_view module) {
   return std::ranges::any_of(list, [&](const nlohmann::json& one) {
     if (!one.is_string()) return false;
@@ -146,7 +146,7 @@ void demand_adapted_modules(const fs::path& file, std::span<const std::string> m
     return at == json.end() ? nlohmann::json() : *at;
   };
   const auto targets = list_of("target_modules"), excluded = list_of("exclude_modules");
-  // A text is an expression, or all-linear. Without either key PEFT has its own list for each family.
+  // A string is a regular expression or "all-linear". Without either key, PEFT uses its own list for each family.
   const bool none = targets.is_null() && list_of("target_parameters").is_array();
   for (const auto& module : modules)
     if (none || (targets.is_array() && !names_module(targets, module)) ||
@@ -165,7 +165,7 @@ double number_in(const fs::path& file, const nlohmann::json& json, const char* k
   return at->get<double>();
 }
 
-// rsLoRA (Kalajdzievski 2023) divides alpha by the root of the rank, terrace by the rank.
+// rsLoRA (Kalajdzievski 2023) divides alpha by the square root of the rank; terrace divides it by the rank.
 bool divides_by_root(const fs::path& file, const nlohmann::json& json) {
   const auto told = json.value("use_rslora", nlohmann::json(false));
   if (!told.is_boolean() && !told.is_null()) refuse_file(file, "use_rslora is neither true nor false");

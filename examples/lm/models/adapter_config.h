@@ -1,9 +1,8 @@
-// adapter_config.json of a directory of PEFT: whether it describes adapters as terrace trains them.
+// Checks that the adapter_config.json of a PEFT directory describes adapters that terrace can train.
 //
 // Threads: any.
-// Errors:  Error that names the file: Exit::usage for one that is missing, that computes in a way that terrace does not have,
-// or
-//          whose numbers are not those of the run; Exit::corrupt for one that is no JSON object.
+// Errors:  Error that names the file: Exit::usage if the file is missing, needs a computation that terrace does not have, or
+//          has numbers that differ from the run's; Exit::corrupt if it is not a JSON object.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,8 @@
 
 namespace terrace::lm {
 
-// What a directory says of its adapters. `alpha` is divided by the rank, also where the file has use_rslora, which divides it
-// by the root.
+// The settings of a directory's adapters. `alpha` is to be divided by the rank, even if the file has use_rslora, which divides
+// by the square root.
 struct AdapterNumbers {
   std::int64_t rank = 0;
   double alpha = 0;
@@ -25,8 +24,8 @@ AdapterNumbers adapter_numbers(const std::filesystem::path& file);
 // `of_experts`: the adapted products of all experts of a block, "mlp.experts.down_proj".
 void demand_adapter_config(const std::filesystem::path& file, std::int64_t rank, double alpha,
                            const std::set<std::string>& of_experts);
-// `modules`: those that the file of weights has adapters of, "model.layers.0.self_attn.q_proj". PEFT drops what the
-// configuration does not name.
+// `modules`: the modules with adapters in the weights file, such as "model.layers.0.self_attn.q_proj". PEFT drops adapters that
+// the configuration does not name.
 void demand_adapted_modules(const std::filesystem::path& file, std::span<const std::string> modules);
 
 }  // namespace terrace::lm

@@ -25,15 +25,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "base_model.model.";  // of PEFT's names of tensors
+constexpr std::string_view kPrefix = "base_model.model.";  // the prefix of PEFT's tensor names
 constexpr std::string_view kWeight = ".weight";
 
-// A word for a result of a block's products, and the tensor that it lies in.
+// A name for one result of a block's products, and the tensor that contains this result.
 struct Target {
   std::string_view word, tensor;
 };
 
-// Adapters of experts are named in the transformer's way (layers/names.h).
+// Adapters of experts use the transformer's own names (layers/names.h).
 std::vector<Target> targets_of(const Family& family, bool experts) {
   const auto& names = family.tensors;
   std::vector<Target> all;
@@ -57,7 +57,7 @@ std::vector<Target> targets_of(const Family& family, bool experts) {
   return all;
 }
 
-// "q_proj" and "all-linear", as PEFT says, are "q" and "all".
+// Also accepts PEFT's names: "q_proj" becomes "q", "all-linear" becomes "all".
 std::vector<std::string> words_of(std::string_view text) {
   constexpr std::string_view kOfPeft = "_proj";
   std::vector<std::string> words;
@@ -73,7 +73,8 @@ std::vector<std::string> words_of(std::string_view text) {
   }
 }
 
-// "self_attn.q_proj" → "q_proj", as PEFT names modules: an end of their names. GPT-2 has two c_proj, of which one may be meant.
+// "self_attn.q_proj" → "q_proj": PEFT matches module names by their ends. If two tensors have the same end (GPT-2's two
+// c_proj), returns the full name.
 std::string module_of(const Family& family, std::string_view tensor) {
   const auto end = tensor.substr(tensor.rfind('.') + 1);
   for (const auto& other : targets_of(family, false))
@@ -81,7 +82,7 @@ std::string module_of(const Family& family, std::string_view tensor) {
   return std::string(end);
 }
 
-// Of all families with experts, in Hugging Face's library.
+// The prefix of expert tensors in Hugging Face's library, the same for all families with experts.
 constexpr std::string_view kLibraryExperts = "mlp.experts.";
 
 std::string name_in_file(const ParamSpec& param) { return std::string(kPrefix) + param.name; }
@@ -90,7 +91,8 @@ std::vector<AdapterTensor> tensors_of(const Model& model, const layers::Adapters
   return adapter_tensors(model, adapters, *family.tensors.experts.experts, kLibraryExperts);
 }
 
-// "model.layers.0.self_attn.q_proj", each once. Those of experts are parameters in PEFT, and no modules.
+// Module names such as "model.layers.0.self_attn.q_proj", without duplicates. Experts are left out: PEFT treats them as
+// parameters.
 std::vector<std::string> modules_of(const std::vector<AdapterTensor>& tensors) {
   std::vector<std::string> modules;
   const auto ending = layers::weight_name(layers::kAdapterA);
@@ -100,7 +102,7 @@ std::vector<std::string> modules_of(const std::vector<AdapterTensor>& tensors) {
   return modules;
 }
 
-// "mlp.experts.down_proj" of "experts.down_proj".
+// "experts.down_proj" → "mlp.experts.down_proj".
 std::string library_parameter(std::string_view target) {
   return std::string(kLibraryExperts) + std::string(target.substr(target.find('.') + 1));
 }
@@ -242,7 +244,7 @@ void write_adapters(const fs::path& directory, const layers::Adapters& adapters,
                       {"init_lora_weights", true},
                       {"inference_mode", true}};
   if (!modules.empty()) json["target_modules"] = modules;
-  if (!parameters.empty()) json["target_parameters"] = parameters;  // which older versions of PEFT do not know
+  if (!parameters.empty()) json["target_parameters"] = parameters;  // unknown to older versions of PEFT
   replace_text_file(directory / kAdapterConfigFile, json.dump(2) + "\n", Durable::yes);
 }
 
@@ -278,7 +280,7 @@ std::vector<double> MergedWeights::numbers_of(const ParamSpec& param) const {
   return numbers;
 }
 
-// An expert's first products lie one above the other in what its adapter changes.
+// An adapter of an expert's first products (gate, up) changes both; their outputs follow one another in its rows.
 MergedWeights::Place MergedWeights::place_of(const ParamSpec& param) const {
   const auto& experts = family_.tensors.experts;
   const auto tensor = param.name.substr(0, param.name.size() - kWeight.size());
@@ -297,7 +299,7 @@ void MergedWeights::operator()(const ParamSpec& param, std::uint64_t first, Tens
   if (loaded_ != param.name) {
     const bool out_in = *family_.matrices == layers::MatrixOrder::out_in;
     const auto outputs = param.shape[out_in ? 0 : 1];
-    const auto all = numbers_of(*adapter_of(param, layers::kAdapterB));  // [all outputs of the adapter, rank]
+    const auto all = numbers_of(*adapter_of(param, layers::kAdapterB));  // [outputs of the whole adapter, rank]
     const auto begin = all.begin() + place_of(param).first_output * adapters_.rank;
     right_ = numbers_of(*a);  // [rank, inputs]
     left_.assign(begin, begin + outputs * adapters_.rank);

@@ -3,8 +3,8 @@
 //
 // Owner:   values; a WeightSource keeps its file open.
 // Threads: any.
-// Errors:  Error(Exit::usage) for a target that the family does not have, and for an adapter that the run's settings do not
-//          describe, or that computes in a way that terrace does not have; Error(Exit::corrupt) for damaged files.
+// Errors:  Error(Exit::usage) for a target that the family does not have, and for an adapter that differs from the run's
+//          settings or needs a computation that terrace does not have; Error(Exit::corrupt) for damaged files.
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,12 @@ namespace terrace::lm {
 
 inline constexpr const char *kAdapterConfigFile = "adapter_config.json", *kAdapterWeightsFile = "adapter_model.safetensors";
 
-// `targets`: words out of q, k, v, o, gate, up and down, separated by commas, or all. Results that lie in one tensor of the
-// family (Phi-3's qkv_proj, GPT-2's c_attn) have one adapter, so they are targets together; so have all that an expert computes
-// of its input. `experts`: gate, up and down are those of each expert.
+// `targets`: names out of q, k, v, o, gate, up and down, separated by commas, or all. Results that share one tensor in the
+// family (Phi-3's qkv_proj, GPT-2's c_attn) also share one adapter, so naming one selects all of them; gate and up of an expert
+// likewise. `experts`: gate, up and down mean those of each expert.
 layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t rank, double alpha, std::string_view targets);
 
-// How a directory of PEFT describes its adapters, for adapters_of(): the words are those of the tensors that it has.
+// The settings of the adapters in a PEFT directory, for adapters_of(): its `targets` are the names of the tensors that it has.
 struct AdapterSettings {
   std::int64_t rank = 0;
   double alpha = 0;
@@ -39,28 +39,28 @@ struct AdapterSettings {
 };
 AdapterSettings adapter_settings(const std::filesystem::path& directory, const Family& family, bool experts);
 
-// The adapters' first weights from a directory of PEFT. `model`: the one that is trained, with the adapters.
+// Reads the initial adapter weights from a PEFT directory. `model`: the model to train, with adapters.
 WeightSource adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
                            const Model& model);
 
-// Writes the directory's files. `base`: the name of the model that the adapters belong to.
+// Writes a PEFT directory. `base`: the name of the model that the adapters belong to.
 void write_adapters(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
                     const Model& model, const std::string& base, DType dtype, const ReadRange& read);
 
-// The weights of the model without adapters that computes the same: W + s · B · A. `read` gives those of `model`, which has
-// the adapters; it is asked for the two matrices of one adapter at a time, and then for their matrix. Products are computed on
-// the pool; their bits depend on the weights only.
+// The weights of the equivalent model without adapters: W + s · B · A. `read` gives the parameters of `model`, which has the
+// adapters; it is called for the two matrices of one adapter, then for the matrix that they change. Products are computed on
+// the pool; the result's bits depend only on the weights.
 class MergedWeights {
  public:
   MergedWeights(const layers::Adapters& adapters, const Family& family, const Model& model, DType dtype, ReadRange read,
                 ThreadPool& pool);
   void operator()(const ParamSpec& param, std::uint64_t first, TensorView range);
-  // The parameters of the model with adapters that one of the merged model is made of, in the order in which they are read.
+  // The parameters of `model` that one merged parameter is computed from, in the order in which they are read.
   [[nodiscard]] std::vector<ParamSpec> parts_of(const ParamSpec& param) const;
 
  private:
   struct Place {
-    std::string tensor;  // whose adapter changes a weight, and the first of its outputs that the weight makes
+    std::string tensor;  // the tensor whose adapter changes a weight, and the first adapter output that belongs to this weight
     std::int64_t first_output;
   };
   [[nodiscard]] Place place_of(const ParamSpec& param) const;
@@ -74,7 +74,7 @@ class MergedWeights {
   ThreadPool& pool_;
   std::map<std::string, ParamSpec> params_;
   std::string loaded_;                // the parameter whose adapter is in left_ and right_
-  std::vector<double> left_, right_;  // [rows, rank], [rank, columns], of the matrix as it is stored
+  std::vector<double> left_, right_;  // [rows, rank], [rank, columns], in the stored orientation of the matrix
   std::int64_t columns_ = 0;
 };
 

@@ -23,7 +23,7 @@ constexpr const char* kOriginal = "original_max_position_embeddings";
 std::string first_word(std::string_view pointer) { return std::string(pointer.substr(1, pointer.find('/', 1) - 1)); }
 std::string last_word(std::string_view pointer) { return std::string(pointer.substr(pointer.rfind('/') + 1)); }
 
-// Blocks with a window and others have objects of their own.
+// True if blocks with a window and blocks without one have separate objects in config.json.
 bool has_angles_by_type(const RotaryPositions& rotary) { return !(*rotary.window_scaling_key).empty(); }
 
 bool has_window(const WindowKeys& keys, std::int64_t number, std::int64_t block, const layers::RotatedBlocks& rotated) {
@@ -203,10 +203,10 @@ Rotary ConfigReader::scaling_at(std::string_view pointer, const RotaryPositions&
   const std::string only(*rotary.only_scaling);
   if (object.is_object()) {
     if (has_angles_by_type(rotary))
-      object.erase("truncate");  // which the library looks for beside the objects, where files do not have it
+      object.erase("truncate");  // the library looks for it outside these objects, where no file has it
     else if (original)
       object[kOriginal] = *original;
-    // What Phi-3's files called longrope at first.
+    // Phi-3's first files used these names for longrope.
     for (const auto* const type : {"rope_type", "type"})
       if (const auto at = object.find(type); !only.empty() && at != object.end() && (*at == "su" || *at == "yarn")) *at = only;
   }
@@ -229,7 +229,7 @@ Rotary ConfigReader::scaling_of(const RotaryPositions& rotary, std::int64_t long
   const std::string_view of_windows = *rotary.window_scaling_key;
   if (scaling_at(of_windows, rotary, longest).scaling != RotaryScaling::none)
     refuse(fmt::format("{} changes the angles of blocks with a window", of_windows.substr(1)), "train another model");
-  // One object for each type of layers, and nothing beside them.
+  // The parent object has one object for each type of layer; any other entry is refused.
   std::vector<std::string> types{last_word(of_windows)};
   for (const auto key : rotary.scaling_keys) types.push_back(last_word(key));
   if (const auto* const both = find(first_word(of_windows)))
@@ -248,7 +248,7 @@ double ConfigReader::fraction(const RotaryPositions& rotary) {
   return told.value_or(1);
 }
 
-// 1 in a list of all blocks.
+// The list has 1 for each block that rotates.
 std::optional<layers::RotatedBlocks> ConfigReader::rotated_blocks(const RotaryPositions& rotary, std::int64_t blocks) {
   const std::string_view key = *rotary.blocks_key;
   const auto every = integer(*rotary.every_key);
@@ -264,7 +264,7 @@ std::optional<layers::RotatedBlocks> ConfigReader::rotated_blocks(const RotaryPo
   return layers::RotatedBlocks(std::move(rotated));
 }
 
-// With newer versions every layer has a type, and only those of one type have the window.
+// In newer files, layer_types names the type of every layer, and only sliding_attention layers have the window.
 layers::Windows ConfigReader::windows(const WindowKeys& keys, std::int64_t blocks, const layers::RotatedBlocks& rotated) {
   const bool used = (*keys.used).empty() || truth(*keys.used, false);
   const auto size = integer(*keys.size), number = integer(*keys.number);

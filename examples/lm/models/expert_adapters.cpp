@@ -10,7 +10,7 @@
 namespace terrace::lm {
 namespace {
 
-// Of a parameter of an expert's adapter: what stands before the expert's number, the number, and "gate_up_proj.lora_A.weight".
+// The name of an expert's adapter parameter without the expert's number: the part before it, and "gate_up_proj.lora_A.weight".
 struct ExpertName {
   std::string before, product;
 };
@@ -26,7 +26,7 @@ void copy(TensorView to, std::int64_t at, TensorView from, std::int64_t from_at,
   std::memcpy(to.data + at * size, from.data + from_at * size, static_cast<std::size_t>(count * size));
 }
 
-// Elements of the dtype of a range, for a while.
+// A temporary buffer of `count` elements.
 class Room {
  public:
   Room(DType dtype, std::int64_t count) : bytes_(static_cast<std::size_t>(count) * size_of(dtype)), dtype_(dtype) {}
@@ -43,9 +43,9 @@ std::vector<AdapterTensor> adapter_tensors(const Model& model, const layers::Ada
                                            std::string_view library_prefix) {
   std::vector<AdapterTensor> all;
   const auto is_adapted = [&](std::string_view target) { return std::ranges::count(adapters.tensors, target) != 0; };
-  // PEFT wraps the experts once for each of their adapters: the first one lies inside the second.
+  // PEFT wraps the experts once per adapter: the adapter of the first products is inside the one of the second.
   const bool both = is_adapted(layers::kExpertsUp) && is_adapted(layers::kExpertsDown);
-  std::map<std::string, std::size_t> of_experts;  // places in `all`
+  std::map<std::string, std::size_t> of_experts;  // indexes of `all`
   for (const auto& layer : model.layers) {
     for (const auto& param : layer->params()) {
       if (!layers::is_adapter(param.name)) continue;
@@ -92,7 +92,7 @@ void read_whole(const AdapterTensor& tensor, std::uint64_t first, TensorView ran
     }
     return;
   }
-  // Element i of a part is element i · parts + part of the whole.
+  // Element i of a part is element i · parts + part of the whole tensor.
   const auto low = begin / parts, high = (begin + n + parts - 1) / parts;
   Room room(range.dtype, high - low);
   for (std::int64_t part = 0; part < parts; ++part) {
@@ -110,7 +110,7 @@ void read_part(const AdapterTensor& tensor, std::size_t part, std::uint64_t firs
     const auto each = tensor.parts[0].shape.elements();
     return read(static_cast<std::uint64_t>(number * each + begin), range);
   }
-  // A few at a time: of the whole, as many times more must be read as there are parts.
+  // In small pieces, because each element of the part needs `parts` elements of the whole tensor to be read.
   constexpr std::int64_t kMost = 1 << 18;
   const auto step = std::max<std::int64_t>(1, kMost / parts);
   Room room(range.dtype, std::min(n, step) * parts);

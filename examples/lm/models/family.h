@@ -1,14 +1,13 @@
-// A model family, such as GPT-2 or Llama, as data: the parts of its blocks, the usual values of its options, and the names in
-// its files of weights.
+// A model family, such as GPT-2 or Llama, as data: the parts of its blocks, the default values of its options, and its tensor
+// names in weight files.
 //
-// A family is one file in families/ and its entry in families/list.cpp. The model that is built (transformer_of() in
-// model_config.h), options and readers of files ask for the properties below and never for a family's name. A family must
-// state every property: there are no defaults, so one that is left out does not compile. checked() refuses, also at compile
-// time, properties that contradict each other.
+// A family is one file in families/ and its entry in families/list.cpp. Code that builds models (transformer_of() in
+// model_config.h), reads options or reads files uses the properties below and never a family's name. No property has a default,
+// so a family that leaves one out does not compile. checked() refuses contradictory properties, also at compile time.
 //
 // Owner:   families are constants.
 // Threads: any.
-// Errors:  Error(Exit::usage) for an unknown name, with the known ones.
+// Errors:  Error(Exit::usage) for an unknown name; it lists the known ones.
 #pragma once
 
 #include <array>
@@ -38,7 +37,7 @@ class Stated {
   T value_;
 };
 
-// A few words. No word at all must be stated, too: none().
+// A short list of words. An empty list must be stated, too: none().
 class Words {
  public:
   template <class... More>
@@ -56,35 +55,35 @@ class Words {
   std::size_t size_ = 0;
 };
 
-// Properties that the layers have kinds of.
+// Kinds that the layers define.
 using layers::MatrixOrder;
 using layers::NormKind;
 using layers::QueryKeyNorms;
 
-// A number that no tensor has. Hugging Face's models have it in their config.json.
+// A number that is in no tensor. Hugging Face's models have it in their config.json.
 struct ConfigNumber {
   Stated<double> usual;
-  Stated<bool> varies;  // between published models of the family: a file that does not tell it deserves a warning
-  // JSON pointers into config.json, those of older versions first: the last one that a file has counts. --save writes the
-  // number under word_of() into its file.
+  Stated<bool> varies;  // differs between published models of the family: if a file does not tell it, a warning is due
+  // JSON pointers into config.json, those of older versions first. If a file has several, the last one counts. --save writes
+  // the number under word_of() into its file.
   Words keys;
 };
 
 // The last word of the first key: "rope_theta".
 constexpr std::string_view word_of(const Words& keys) { return keys[0].substr(keys[0].rfind('/') + 1); }
 
-// A cap c of numbers x, which become c · tanh(x / c). Its key in config.json, where null is none; "": the family has none.
+// A cap c: a number x becomes c · tanh(x / c). `key`: its key in config.json, where null means no cap; "": the family has none.
 struct CapNumber {
   Stated<std::string_view> key;
   Stated<double> usual;  // 0: none
 };
 
-// By which numbers the arithmetic of families differs.
+// Numbers in which the arithmetic of families differs.
 struct Scales {
   Stated<double> norm_offset;             // added to the weights of norms
   Stated<bool> embedding_by_root;         // rows of the embedding are multiplied by the square root of their width
-  Stated<std::string_view> query_scalar;  // key of the number by whose root scores are divided; "": a head's width, always
-  Stated<double> untold_query_scalar;     // of a file without it
+  Stated<std::string_view> query_scalar;  // scores are divided by the root of this key's number; "": always of a head's width
+  Stated<double> untold_query_scalar;     // the number if a file does not have the key
   CapNumber attention_cap, logit_cap;     // of scores, and of the head's results
 };
 inline constexpr Scales kPlainScales{.norm_offset = 0,
@@ -101,51 +100,51 @@ struct LearnedPositions {
 // The attention rotates pairs of elements of q and k by angles that grow with the position.
 struct RotaryPositions {
   ConfigNumber base;
-  // Pointers to objects in config.json that change the angles (rope_scaling.h). The first one that is not empty counts, unless
-  // blocks with a window have an object of their own: then the first one is laid over the second.
+  // Pointers to objects in config.json that change the angles (rope_scaling.h). The first one that is not empty counts. If
+  // blocks with a window have their own object, the entries of the first object override those of the second instead.
   Words scaling_keys;
-  Stated<std::string_view> only_scaling;  // the one kind that the library has in this family; "": it has all
-  Words fraction_keys;  // of the part of a head that is rotated, as ConfigNumber::keys; none: all of it, always
-  // A list in config.json of 1 for blocks that rotate and 0 for others, or the number of blocks of which the last one does not;
-  // "": all do. plain_every: that number if neither is told; 0: all do.
+  Stated<std::string_view> only_scaling;  // the only kind that the library accepts in this family; "": all kinds
+  Words fraction_keys;  // pointers to the rotated part of a head, as ConfigNumber::keys; none: always the whole head
+  // blocks_key: a list in config.json with 1 for each block that rotates, else 0. every_key: a number n; every n-th block does
+  // not rotate. "": the family has no such key. plain_every: n if the file has neither; 0: all blocks rotate.
   Stated<std::string_view> blocks_key, every_key;
   Stated<std::int64_t> plain_every;
-  // Of blocks with a window, whose angles are never changed: their base, with its keys as ConfigNumber's, and the object that
-  // newer files have for them; none: they rotate as the others do.
+  // Blocks with a window: their rotary base, its keys as ConfigNumber's, and the pointer to the object that newer files have
+  // for these blocks. Their angles are never scaled. "": they rotate like the others.
   Stated<double> window_base;
   Words window_base_keys;
   Stated<std::string_view> window_scaling_key;
 };
 using Positions = std::variant<LearnedPositions, RotaryPositions>;
 
-// A product with weights. Several results of one input (q, k, v; gate, up) are one tensor, or one each.
+// A product with weights. Results with the same input (q, k, v; gate, up) are in one tensor or in one tensor each.
 struct ProjectionParts {
   Words tensors;
   Stated<bool> bias;  // of each tensor
 };
 
-// Of a mixture of experts instead of an MLP, in a block; the number of an expert stands behind `experts`.
+// Names in a block that has a mixture of experts instead of an MLP; the number of an expert follows `experts`.
 struct ExpertNames {
   Stated<std::string_view> router, experts;
-  Words up, down;  // of an expert
+  Words up, down;  // in each expert
 };
 
-// Names without their endings ".weight" and ".bias".
+// Tensor names, without the endings ".weight" and ".bias".
 struct TensorNames {
   Stated<std::string_view> optional_prefix;  // files may leave it out; may be empty
   Stated<std::string_view> embedding, final_norm, head;
-  Stated<std::string_view> block;  // stands before the number of a block
-  // In a block.
+  Stated<std::string_view> block;  // followed by the number of a block
+  // Names inside a block.
   Stated<std::string_view> attention_norm, mlp_norm;                // before each half of a block; "": none
-  Stated<std::string_view> attention_result_norm, mlp_result_norm;  // of what each half adds; "": none
+  Stated<std::string_view> attention_result_norm, mlp_result_norm;  // norm of what each half adds; "": none
   Stated<std::string_view> q_norm, k_norm;                          // "": none
   ProjectionParts qkv, attention_output, up, down;
   ExpertNames experts;
   Words buffers;  // endings of names in old files that are not weights, such as masks
 };
 
-// A value in config.json with which the model computes what the family does, as JSON text; a file without the key means it,
-// too. Other texts that mean the same stand behind it. Any other value is another model.
+// A key of config.json and the value, as JSON text, that matches what terrace computes; further texts mean the same value. A
+// file without the key means it, too. With any other value the file is refused.
 struct FixedValue {
   std::string_view key;
   std::array<std::string_view, 3> values;
@@ -164,74 +163,74 @@ class FixedValues {
   std::size_t size_ = 0;
 };
 
-// The blocks that have the window, if layer_types do not tell: every one; all but the last of each so many; all from the one of
-// a number on, counted from 0; those that rotate nothing.
+// Which blocks have the window if there is no layer_types: all; all but every n-th; those from block n on, counted from 0;
+// those that do not rotate.
 enum class Windowed : std::uint8_t { all, all_but_last, later, unrotated };
 
 // The sliding window of attention in config.json.
 struct WindowKeys {
-  Stated<std::string_view> size;  // null: none; "": the family has no window
-  Stated<std::string_view> used;  // of a truth value, without which no block has the window; "": the window is always used
+  Stated<std::string_view> size;  // null: no window; "": the family has no window
+  Stated<std::string_view> used;  // a flag that must be true for any block to have the window; "": the window is always used
   Stated<Windowed> blocks;
-  Stated<std::string_view> number;    // of Windowed; "": it is never told
-  Stated<std::int64_t> usual_number;  // if it is not told
+  Stated<std::string_view> number;    // the key of Windowed's n; "": the family has no such key
+  Stated<std::int64_t> usual_number;  // n if the file does not have the key
   Stated<bool> types;                 // the library reads layer_types in this family
 };
 inline constexpr WindowKeys kNoWindow{
     .size = "", .used = "", .blocks = Windowed::all, .number = "", .usual_number = 0, .types = false};
 
-// A model with further parts, such as one for images, of which this one is the language model. Its config.json has this model's
-// keys in the object text_config, and its files have this model's tensors with a prefix; all others are of the other parts.
+// A model with further parts, such as one for images, that contains this language model. The language model's keys are in the
+// object text_config of its config.json, and its tensors have a prefix; all other tensors belong to the other parts.
 struct Wrapper {
   Stated<std::string_view> type;      // its model_type; "": there is none
-  Stated<std::string_view> defaults;  // of what text_config does not tell, as JSON: files have only what is unusual
+  Stated<std::string_view> defaults;  // JSON for keys that text_config does not have: files only have unusual values
   Stated<std::string_view> prefix;
 };
 inline constexpr Wrapper kNoWrapper{.type = "", .defaults = "", .prefix = ""};
 
-// The config.json of a model in a directory of Hugging Face's library: the keys of its sizes ("": the family has none), beside
-// those of the numbers above.
+// The config.json of a model in a directory of Hugging Face's library: the keys of its sizes ("": the family has none), in
+// addition to the keys above.
 struct ModelFile {
   Stated<std::string_view> type, architecture;  // "llama", "LlamaForCausalLM"
   Stated<std::string_view> layers, hidden, kv_heads, ffn, positions;
   Stated<std::string_view> head_dim;    // "": hidden size divided by heads, always
-  Stated<std::int64_t> usual_head_dim;  // if it is not told; 0: hidden size divided by heads
-  Stated<bool> heads_divide;            // the library wants heads to divide the hidden size, whatever their width
+  Stated<std::int64_t> usual_head_dim;  // if the file does not tell it; 0: hidden size divided by heads
+  Stated<bool> heads_divide;            // heads must always divide the hidden size in the library
   WindowKeys window;
-  Stated<std::string_view> activation;  // the function of the MLP by its name; "": it is the family's
-  // Keys of true or false: whether attention's products, and those of the MLP, have biases; "": as in the family's tensors.
+  Stated<std::string_view> activation;  // key of the MLP function's name; "": always the family's
+  // Keys of flags: whether the products of attention, and of the MLP, have biases; "": as in the family's tensors.
   Stated<std::string_view> attention_bias, mlp_bias;
-  Stated<bool> tied;                // if tie_word_embeddings is not told
-  Stated<std::string_view> untold;  // what the library takes for keys that a file does not have, as JSON
+  Stated<bool> tied;                // if the file does not have tie_word_embeddings
+  Stated<std::string_view> untold;  // the library's defaults for absent keys, as JSON
   FixedValues fixed;
-  // The number of experts, by the names that versions gave it, and of those that a token chooses; none: the family has no
-  // mixture of experts. renormalise: whether the gates of a token add up to 1, which they do not if it is not told; "": they
-  // do.
+  // experts: keys of the number of experts in different versions of the library; none: the family has no mixture of experts.
+  // experts_per_token: key of the number of experts that a token chooses. renormalise: key of a flag, whether the gates of a
+  // token are scaled to the sum 1, by default false; "": they always are.
   Words experts;
   Stated<std::string_view> experts_per_token, renormalise;
   Wrapper wrapper;
-  Words unused;  // further keys that change nothing in this family
+  Words unused;  // further keys that do not change what this family computes
 };
 
 struct Family {
   Stated<std::string_view> name;  // for --model
 
-  // The parts of blocks.
+  // The parts of a block.
   Stated<NormKind> norm;
   Scales scales;
   Stated<QueryKeyNorms> query_key_norms;
   Stated<Positions> positions;
   Stated<Activation> activation;
-  Stated<bool> grouped_heads;  // there may be fewer key-value heads than heads
+  Stated<bool> grouped_heads;  // whether there may be fewer key-value heads than heads
 
-  // The values of options that are not given.
+  // Default values of options.
   Stated<std::int64_t (*)(std::int64_t hidden)> usual_ffn;
   ConfigNumber norm_eps;
-  Words heads_keys;  // of the number of heads, as ConfigNumber::keys
+  Words heads_keys;  // of the number of heads, as in ConfigNumber::keys
 
   ModelFile file;
 
-  // Files of weights.
+  // Weight files.
   Stated<MatrixOrder> matrices;
   TensorNames tensors;
 };
@@ -247,7 +246,7 @@ constexpr const ConfigNumber* rotary_base(const Family& family) {
   return rotary ? &rotary->base : nullptr;
 }
 
-// The family itself, if its properties agree with each other.
+// Returns the family if its properties do not contradict each other.
 consteval Family checked(Family family) {
   const TensorNames& names = family.tensors;
   const auto demand_parts = [&](const ProjectionParts& projection, std::size_t results) {
@@ -295,16 +294,17 @@ consteval Family checked(Family family) {
     for (const std::string_view key : rotary->scaling_keys)
       if (!key.starts_with('/')) throw std::logic_error("a key in config.json is a JSON pointer, \"/name\"");
   }
-  // A comparison with null is no constant for g++ with -fsanitize=undefined; a call through null is refused by any compiler.
+  // g++ with -fsanitize=undefined does not accept a comparison with null as a constant expression; every compiler refuses a
+  // call through null.
   if ((*family.usual_ffn)(64) < 1) throw std::logic_error("the MLP needs its usual width");
   return family;
 }
 
-// All families, in the order in which they are listed to users. Defined alone in families/list.cpp: a program that brings
-// families of its own defines it instead.
+// All families, in the order in which users see them. Only families/list.cpp defines it; a program with its own families
+// defines it instead.
 std::span<const Family* const> families();
 const Family& family_named(std::string_view name);
-// The names of all families, or of those for which `has` is true, with `between` before the last one: "gpt2 and llama".
+// The names of all families, or only of those for which `has` is true, with `between` before the last one: "gpt2 and llama".
 std::string names_of_families(std::string_view between, bool (*has)(const Family&) = nullptr);
 
 }  // namespace terrace::lm

@@ -10,21 +10,21 @@ namespace {
 
 using nlohmann::json;
 
-// Whatever their values are. Each word stands between two spaces.
+// Harmless with any value. Each word has a space before and after it.
 constexpr std::string_view kHarmless =
-    // Where the model comes from, and what it was made for.
+    // The model's origin and purpose.
     " architectures model_type name_or_path transformers_version unsloth_version unsloth_fixed internal_version is_llama_config"
     " transformers.js_config task_specific_params finetuning_task problem_type num_labels id2label label2id "
-    // Its tokens.
+    // Tokens.
     " tokenizer_class prefix bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id unk_token_id"
     " predict_special_tokens n_ctx max_sequence_length "
-    // Its first weights, and dropout, which terrace does not have.
+    // Initial weights, and dropout, which terrace does not have.
     " initializer_range attention_dropout hidden_dropout attn_pdrop embd_pdrop resid_pdrop "
-    // How the library runs it.
+    // How the library runs the model.
     " torch_dtype dtype use_bfloat16 torchscript use_cache cache_implementation attn_implementation reorder_and_upcast_attn"
     " chunk_size_feed_forward gradient_checkpointing pretraining_tp output_past output_attentions output_hidden_states"
     " return_dict pruned_heads is_decoder is_encoder_decoder tie_encoder_decoder cross_attention_hidden_size max_window_layers "
-    // Generation, which version 4 of the library wrote here, too.
+    // Text generation; version 4 of the library also wrote these settings into this file.
     " do_sample temperature top_k top_p typical_p num_beams num_beam_groups diversity_penalty max_length min_length"
     " max_new_tokens length_penalty repetition_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping"
     " num_return_sequences bad_words_ids forced_bos_token_id forced_eos_token_id decoder_start_token_id remove_invalid_values"
@@ -35,7 +35,8 @@ bool is_harmless(const std::string& key) {
   return key.find(' ') == std::string::npos && kHarmless.find(" " + key + " ") != std::string_view::npos;
 }
 
-// Code beside the weights that only says what the library has: classes of the family's own name.
+// auto_map refers to code files beside the weights. It is harmless if the classes have the family's own name, because the
+// library then has them, too.
 bool maps_to_own_classes(const json& auto_map, const Family& family) {
   std::string_view stem = *family.file.architecture;
   stem = stem.substr(0, stem.find("For"));

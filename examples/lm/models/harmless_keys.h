@@ -1,4 +1,4 @@
-// Keys of a config.json that are no size or number of the model: which of them change nothing of what it computes.
+// Decides which config.json keys, other than the model's sizes and numbers, do not change what the model computes.
 //
 // Threads: any; pure.
 #pragma once
@@ -15,7 +15,7 @@ namespace terrace::lm {
 // off: terrace does not know the key, and its value says false or 0. unknown: the key may change what is computed.
 enum class FurtherKey : std::uint8_t { harmless, off, unknown };
 
-// `config`: the file, which has the key.
+// `config`: the whole file; it has the key.
 FurtherKey further_key(const std::string& key, const nlohmann::json& config, const Family& family);
 
 }  // namespace terrace::lm

@@ -44,7 +44,7 @@ layers::TransformerNames names_of(const ModelConfig& config) {
           .expert_down = {{names.experts.down.begin(), names.experts.down.end()}}};
 }
 
-// Rounded as weights are: models were trained with the rounded one.
+// Rounded to the weights' dtype, because the models were trained with the rounded factor.
 double embedding_factor(const ModelConfig& config) {
   if (!*config.family.get().scales.embedding_by_root) return 1;
   const double root = std::sqrt(static_cast<double>(std::max<std::int64_t>(config.hidden, 1)));
@@ -55,8 +55,8 @@ double embedding_factor(const ModelConfig& config) {
   }
 }
 
-// A window that is longer than the sequences is none, which attention computes faster; but where blocks with a window rotate by
-// a base of their own (Gemma 3), they stay such blocks.
+// A window longer than the sequences is removed, because attention is faster without one. But if blocks with a window have
+// their own rotary base (Gemma 3), the window only shrinks to the sequence length, so that they keep this base.
 layers::Windows windows_within(const ModelConfig& config) {
   auto pattern = config.window.pattern();
   for (auto& window : pattern)
@@ -147,7 +147,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .expert = config.expert};
 }
 
-// What the family has not; then what no transformer has.
+// Checks first what the family does not have, then what no transformer has.
 void validate(const ModelConfig& config) {
   const Family& family = config.family;
   const auto* const rotary = rotary_positions(family);

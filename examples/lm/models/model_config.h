@@ -1,5 +1,5 @@
-// The configuration of a language model: its family and sizes, with the family's usual values, checked before anything is
-// built.
+// The configuration of a language model: its family and sizes, completed with the family's defaults and checked before anything
+// is built.
 //
 // Owner:   a value.
 // Threads: any.
@@ -28,31 +28,31 @@ struct ModelConfig {
   std::int64_t layers = 0, hidden = 0, heads = 0;
   std::int64_t kv_heads = 0;   // 0: as many as heads
   std::int64_t head_size = 0;  // width of a head; 0: hidden ÷ heads
-  std::int64_t ffn = 0;        // 0: as usual in the family
-  std::int64_t seq_len = 0;    // the longest sequence; learned positions have a vector for each place in it
-  // Of each block: a position attends to so many, itself among them; 0: to all before it. One that is longer than the sequences
-  // changes nothing of what is computed, and is kept for files.
+  std::int64_t ffn = 0;        // 0: the family's default
+  std::int64_t seq_len = 0;    // the longest sequence; learned positions have one vector for each place in it
+  // Of each block: how many positions a position attends to, including itself; 0: all positions up to itself. A window longer
+  // than the sequences does not change the results; it is kept for files.
   layers::Windows window = {};
   std::int64_t vocab = 0;
-  bool tied = true;                                                                      // the head reads the embedding's table
-  std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as Transformer's
-  std::int64_t head_rows = 0;                                                            // as Transformer's
+  bool tied = true;                                                                      // the head uses the embedding's table
+  std::uint32_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;  // as in Transformer
+  std::int64_t head_rows = 0;                                                            // as in Transformer
   SkipShape skips = SkipShape::none;
   layers::Experts experts = {};
   layers::Adapters adapters = {};
-  double rope_theta = 0;     // base of rotary positions; 0: as usual in the family, and always for other positions
+  double rope_theta = 0;     // base of rotary positions; 0: the family's default, and always for other kinds of positions
   Rotary rope_scaling = {};  // of rotary positions (rope_scaling.h)
-  double rope_fraction = 1;  // of a head, which rotary positions rotate
-  std::optional<layers::RotatedBlocks> rotated_blocks = {};  // nothing: as usual in the family
-  double norm_eps = 0;                                       // 0: as usual in the family
+  double rope_fraction = 1;  // the part of a head that rotary positions rotate
+  std::optional<layers::RotatedBlocks> rotated_blocks = {};  // nothing: the family's default
+  double norm_eps = 0;                                       // 0: the family's default
   double query_scalar = 0;                                   // scores are divided by its root; 0: the width of a head
-  double window_rope_theta = 0;                              // of blocks with a window; 0: as usual in the family
-  std::optional<double> attention_cap = {}, logit_cap = {};  // 0: none; nothing: as usual in the family
-  std::optional<Activation> activation = {};                 // nothing: as usual in the family
-  // Whether the four products of attention, and those of the MLP, have biases; nothing: as the family's tensors.
+  double window_rope_theta = 0;                              // base in blocks with a window; 0: the family's default
+  std::optional<double> attention_cap = {}, logit_cap = {};  // 0: none; nothing: the family's default
+  std::optional<Activation> activation = {};                 // nothing: the family's default
+  // Whether the four products of attention, and the products of the MLP, have biases; nothing: as in the family's tensors.
   std::optional<bool> attention_bias = {}, mlp_bias = {};
   DType dtype = DType::fp32;  // of weights and activations
-  // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
+  // The ranks that the model is split over, and the part of this rank. The sizes above are those of the whole model.
   TensorParallel tensor = {};
   ContextParallel context = {};
   ExpertParallel expert = {};
@@ -60,11 +60,11 @@ struct ModelConfig {
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
 };
 
-// Blocks of which every so many, counted from 1, rotates nothing; 0: all rotate.
+// Every `every`-th block, counted from 1, does not rotate; 0: all blocks rotate.
 layers::RotatedBlocks all_but_every(std::int64_t every, std::int64_t layers);
-// The config with every default filled in. Throws what `validate` throws.
+// Returns the config with all defaults filled in. Throws what validate() throws.
 ModelConfig complete(ModelConfig config);
-// Of a completed config: what the library's layers are built of.
+// `config`: a completed one. Returns the settings from which the library builds the layers.
 layers::Transformer transformer_of(const ModelConfig& config);
 void validate(const ModelConfig& config);
 

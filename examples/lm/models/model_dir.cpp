@@ -92,7 +92,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name, s
     config.experts.renormalise = reader.truth(*file.renormalise).value_or(true);
   }
   reader.skip(file.unused);
-  // Of a family without windows it says nothing.
+  // In a family without windows, sliding_window has no effect.
   if ((*file.window.size).empty()) static_cast<void>(reader.find("sliding_window"));
   auto left = reader.demand_nothing_else(family);
   if (unread) *unread = std::move(left);

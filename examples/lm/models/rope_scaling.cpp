@@ -21,13 +21,13 @@ using nlohmann::json;
 
 [[noreturn]] void refuse_scaling(const std::string& what) { throw Error("rope scaling: " + what, Exit::usage); }
 
-// A number of a kind: its word in a setting, its key in config.json, and whether it must be told.
+// A number of a scaling kind: its word in a setting, its key in config.json, and whether it is required.
 struct Number {
   const char *word, *key;
   double Rotary::*field;
   bool must;
 };
-// Likewise a list of numbers, one for each pair.
+// The same for a list of numbers, one for each rotated pair.
 struct List {
   const char *word, *key;
   std::vector<double> Rotary::*field;
@@ -71,8 +71,8 @@ const Kind& kind_named(std::string_view name) {
   refuse_scaling(fmt::format("\"{}\" is no kind; there are {}", printable(std::string(name)), fmt::join(names, ", ")));
 }
 
-// Rotated vectors are longer by as much as scores would shrink. `factor`: of yarn its own, of longrope that by which sequences
-// may be longer than `original`.
+// The factor by which rotated vectors are lengthened, because scores would shrink. `factor`: for yarn, the scaling's own; for
+// longrope, the ratio of the longest sequence to `original`.
 double yarn_length(double factor, double scale) { return factor <= 1 ? 1 : 0.1 * scale * std::log(factor) + 1; }
 double usual_length(const Rotary& s, double factor) {
   if (s.scaling == RotaryScaling::yarn) return yarn_length(factor, 1);
@@ -191,11 +191,11 @@ Rotary rope_scaling_of(const json& object, double positions) {
     if (const auto value = told(number.key)) {
       scaling.*number.field = *value;
     } else if (number.must && number.field != &Rotary::original) {
-      const bool is_ratio = is_yarn && object.contains(number.key);  // null: of the two numbers of positions
+      const bool is_ratio = is_yarn && object.contains(number.key);  // null: the ratio of two numbers of positions
       if (!is_ratio) refuse_scaling(fmt::format("{} needs {}", kind.name, number.key));
     }
   }
-  // The library counts these sequences from max_position_embeddings, whatever the object says.
+  // The library ignores the object's number and counts from max_position_embeddings.
   if (kind.scaling == RotaryScaling::dynamic) scaling.original = positions;
   for (const auto& list : kind.lists) {
     known.emplace_back(list.key);
@@ -228,7 +228,7 @@ json rope_scaling_json(const Rotary& scaling) {
     if (scaling.scaling != kind.scaling) continue;
     json object{{"rope_type", kind.name}};
     for (const auto& number : kind.numbers)
-      if (scaling.scaling != RotaryScaling::dynamic || number.field != &Rotary::original)  // max_position_embeddings
+      if (scaling.scaling != RotaryScaling::dynamic || number.field != &Rotary::original)  // it is in max_position_embeddings
         object[number.key] =
             number.field == &Rotary::original ? json(static_cast<std::int64_t>(scaling.original)) : json(scaling.*number.field);
     for (const auto& list : kind.lists) object[list.key] = scaling.*list.field;

@@ -22,7 +22,7 @@ void with_span(const TensorView& range, F&& use) {
     case DType::fp32: return use(std::span(range.as<float>(), n));
     case DType::fp64: return use(std::span(range.as<double>(), n));
     case DType::bf16: return use(std::span(range.as<bf16>(), n));
-    case DType::fp16:  // is seen as its fp32 master
+    case DType::fp16:  // its fp32 master weights are visited instead
     case DType::i32: break;
   }
   throw std::logic_error(fmt::format("weights are not {}", name_of(range.dtype)));
@@ -41,7 +41,7 @@ bool is_buffer(const Family& family, std::string_view name) {
   return std::ranges::any_of(family.tensors.buffers, [&](std::string_view ending) { return name.ends_with(ending); });
 }
 
-// The table with a row for each position, if the family has one.
+// True for the tensor with one row per position, if the family has one.
 bool is_of_positions(const Family& family, const std::string& name) {
   const auto* const learned = learned_positions(family);
   return learned && name == layers::weight_name(*learned->tensor);
@@ -107,14 +107,14 @@ std::uint64_t positions_in(const std::filesystem::path& path, const Family& fami
 std::vector<std::string> tensors_of_another_model(const std::filesystem::path& path, const Family& family, const Model& model) {
   const WeightFiles file(path);
   std::set<std::string> used;
-  std::string table;  // which the head shares with the embedding
+  std::string table;  // the embedding's tensor, which the head shares
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
       used.insert(name_in(file, family, param.name));
       for (const auto& name : param.dealt) used.insert(name_in(file, family, name));
       if (param.tied) table = name_in(file, family, param.name);
     }
-  // Of a model with further parts, these are not looked at.
+  // In a model with further parts, the tensors of the other parts are ignored.
   const std::string_view prefix = *family.file.wrapper.prefix;
   const bool is_wrapped =
       !prefix.empty() && std::ranges::any_of(used, [&](const std::string& name) { return name.starts_with(prefix); });
@@ -130,8 +130,8 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& p
   return names;
 }
 
-// Ranges of the parts of tensor ranks and expert ranks arrive chunk by chunk, so each rank's have a hash of their own: else the
-// size of chunks, which a budget may change, would change the hash.
+// visit() gives the ranges chunk by chunk, mixing the parts of tensor and expert ranks. Each rank's part has its own hash, so
+// that the chunk size, which may depend on a budget, does not change the result.
 std::string hash_weights(Engine& engine) {
   const auto parts = engine.map().parts();
   std::vector<WeightHash> hashes(parts.ranks());
@@ -159,7 +159,7 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
     for (std::size_t i = 0; i < whole.rank(); ++i) shape.push_back(static_cast<std::uint64_t>(whole[i]));
     tensors.push_back({param.dealt.empty() ? param.name : param.dealt[expert_rank], dtype, std::move(shape)});
   };
-  // In the order in which one rank has them: all of an expert, then the next.
+  // In the order that one rank would have: all tensors of an expert, then the next expert.
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
     const auto& params = map.layout().params(l);
     for (auto at = params.begin(); at != params.end();) {

@@ -22,7 +22,7 @@ namespace {
 constexpr const char *kOriginalPositions = "original_max_position_embeddings", *kTypes = "layer_types",
                      *kPadding = "pad_token_id";
 
-// What a version of the library wrote in its own way stays as it is.
+// True if the file already describes the wanted scaling, perhaps in the way of another version of the library; then it stays.
 bool says_the_same(const json& config, const json::json_pointer& scaling, const Rotary& wanted) {
   if (!config.contains(scaling) || !config.at(scaling).is_object()) return false;
   auto object = config.at(scaling);
@@ -90,7 +90,8 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
       rotary && !(*rotary->only_scaling).empty() && kind != "none" && kind != *rotary->only_scaling)
     refuse(fmt::format("the scaling {} of its positions", kind),
            fmt::format("give --rope-scaling of kind {} or none, or --model llama", *rotary->only_scaling));
-  // The library's check of a family that has only these counts the pairs of hidden / heads, whatever the heads' width.
+  // For a family with only one kind of scaling, the library computes the number of pairs from hidden / heads, whatever the head
+  // width is.
   if (const auto pairs =
           static_cast<std::int64_t>(static_cast<double>(config.hidden / config.heads) * config.rope_fraction) / 2;
       rotary && !(*rotary->only_scaling).empty() && !config.rope_scaling.near.empty() &&
@@ -111,20 +112,20 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   set(word_of(family.heads_keys), config.heads);
   set(*file.kv_heads, config.kv_heads);
   set(*file.ffn, config.ffn);
-  // A Mistral with types of layers is a Ministral, whose width of heads is not computed.
+  // A Mistral with layer_types is a Ministral, in which the library does not derive the head width.
   const bool has_width = config.head_size != 0 || *file.usual_head_dim != 0 || out.contains(std::string(*file.head_dim));
-  // Mixtral's class leaves it unset, and scales positions by it.
+  // Mixtral's class does not derive it, but needs it to scale positions.
   const bool scales_mixture = config.experts.count != 0 && kind_of(config.rope_scaling) != "none";
   if (has_width || differ || out.contains(kTypes) || scales_mixture) set(*file.head_dim, config.head_dim());
-  // A table of positions has as many as were trained; rotary ones have no end.
+  // Learned positions have a vector for each trained position; rotary positions are not limited.
   const auto positions = out.find(std::string(*file.positions));
   const bool keeps = rotary_positions(family) && positions != out.end() && *positions > config.seq_len;
-  if (config.rope_scaling.scaling == RotaryScaling::dynamic)  // the library scales what is longer than these
+  if (config.rope_scaling.scaling == RotaryScaling::dynamic)  // the library scales longer sequences than this
     set(*file.positions, static_cast<std::int64_t>(config.rope_scaling.original));
   else if (!keeps)
     set(*file.positions, config.seq_len);
   set("vocab_size", config.vocab);
-  for (const auto name : file.experts)  // each that the file has, and the older one, which every version reads
+  for (const auto name : file.experts)  // each key that the file has, and the oldest one, which every version reads
     if (name == file.experts[0] || out.contains(std::string(name))) set(name, config.experts.count);
   set(*file.experts_per_token, config.experts.chosen);
   set(*file.renormalise, config.experts.renormalise);
@@ -135,14 +136,14 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     set(*file.activation, name_of(activation));
   set(*file.attention_bias, config.attention_bias.value_or(false));
   set(*file.mlp_bias, config.mlp_bias.value_or(false));
-  // The library's own padding would be beyond the vocabulary, where its embedding refuses it.
+  // The library's default padding token would be outside the vocabulary, and its embedding would refuse it.
   const auto untold = json::parse(*file.untold);
   if (!out.contains(kPadding) && untold.value(kPadding, std::int64_t{-1}) >= config.vocab) out[kPadding] = nullptr;
   const auto blocks_of_window = *file.window.blocks;
   if (window != 0 || ((*file.window.used).empty() && blocks_of_window == Windowed::all))
     set(*file.window.size, window == 0 ? json() : json(window));
   set(*file.window.used, window != 0);
-  if (window != 0 && blocks_of_window == Windowed::later)  // for versions that know no layer_types
+  if (window != 0 && blocks_of_window == Windowed::later)  // for versions that do not know layer_types
     set(*file.window.number, std::ranges::find(windows, window) - windows.begin());
   const bool by_rule = blocks_of_window == Windowed::all ? !differ : window == 0 && blocks_of_window != Windowed::all_but_last;
   if (out.contains(kTypes) || !by_rule) {
@@ -150,7 +151,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     for (const auto one : windows) types.push_back(one == 0 ? "full_attention" : "sliding_attention");
     out[kTypes] = types;
   }
-  // The library wants a whole number where it is one.
+  // The library requires integral values to be written as integers.
   const auto shortest = [](double number) {
     return number == std::floor(number) && std::abs(number) < 1e15 ? json(static_cast<std::int64_t>(number)) : json(number);
   };
@@ -161,7 +162,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   for (const auto& [key, values] : file.fixed)
     if (!out.contains(std::string(key))) set(key, json::parse(values.front()));
   out[json::json_pointer(std::string(family.norm_eps.keys[0]))] = config.norm_eps;
-  // Each spelling that the file has, and the older one, which every version reads.
+  // Each spelling that the file has, and the oldest one, which every version reads.
   const auto set_each = [&](const Words& keys, double value) {
     for (const auto key : keys) {
       const json::json_pointer pointer{std::string(key)};
@@ -172,12 +173,12 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
     set_each(rotary->base.keys, config.rope_theta);
     set_each(rotary->window_base_keys, config.window_rope_theta);
     set_each(rotary->fraction_keys, config.rope_fraction);
-    // It stands above the number of the object.
+    // The number outside the object overrides the one in it.
     if (const auto& scaling = config.rope_scaling;
         scaling.scaling == RotaryScaling::longrope || (scaling.original != 0 && out.contains(kOriginalPositions)))
       out[kOriginalPositions] = static_cast<std::int64_t>(scaling.original);
     for (const auto key : rotary->scaling_keys) {
-      // rope_parameters has the base, too, and is there only where the directory had it.
+      // rope_parameters also contains the base; it is only written if the base file had it.
       const json::json_pointer pointer{std::string(key)};
       if (says_the_same(out, pointer, config.rope_scaling)) continue;
       const auto scaling = rope_scaling_json(config.rope_scaling);

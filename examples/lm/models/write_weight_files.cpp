@@ -17,7 +17,7 @@ struct Shard {
   std::uint64_t bytes = 0;
 };
 
-// In the order of the model; a tensor is in one file.
+// Keeps the order of the model; no tensor is split over two files.
 std::vector<Shard> shards_of(const std::vector<std::vector<ParamSpec>>& layers, DType dtype, std::uint64_t most_bytes) {
   std::vector<Shard> all(1);
   for (const auto& params : layers)
@@ -60,7 +60,7 @@ void write_weight_files(const std::filesystem::path& directory, const Model& mod
     for (const auto& tensor : shards[i].params) map[tensor.name] = name;
     total += shards[i].bytes;
   }
-  // Last, because a directory with an index is complete.
+  // The index is written last: a directory with an index is complete.
   const nlohmann::json index{{"metadata", {{"total_size", total}}}, {"weight_map", map}};
   replace_text_file(directory / kWeightsIndex, index.dump(2) + "\n", Durable::yes);
 }

@@ -23,7 +23,7 @@ std::size_t begin_of_character_before(std::string_view text, std::size_t at) {
   }
 }
 
-// \w, except that it has all numbers and of the connecting punctuation only the underscore.
+// Like \w, but includes all numbers and, of the connector punctuation, only the underscore.
 bool is_word(std::string_view text, std::size_t at) {
   const auto kind = class_at(text, at);
   return is_letter(kind) || kind == CharClass::mark || kind == CharClass::number || text[at] == '_';
@@ -88,8 +88,8 @@ AddedTokens::Found AddedTokens::find(std::string_view text, std::size_t from) co
   return {};
 }
 
-// One that ends there counts, too: in the whole text the part behind it may get a space before it, and a part that goes on gets
-// none.
+// A token that ends at `at` counts, too. In the whole text, the part after it may get a space before it; encoded separately as
+// a continuation, that part gets none.
 bool AddedTokens::stands_over(std::string_view text, std::size_t at) const {
   return std::ranges::any_of(tokens_, [&](const AddedToken& token) {
     const std::string_view content = token.content;

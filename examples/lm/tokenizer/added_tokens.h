@@ -1,4 +1,5 @@
-// Tokens that are found in a text before it is cut into words: special ones such as <|endoftext|>, and others that a file adds.
+// Tokens that are searched in a text before it is cut into words: special ones such as <|endoftext|>, and others that a file
+// adds.
 //
 // Owner:   the tokenizer. Threads: any. Errors: none.
 #pragma once
@@ -18,15 +19,15 @@ namespace terrace::lm {
 struct AddedToken {
   TokenId id = 0;
   std::string content;
-  bool single_word = false;   // only where no letter, number or mark stands beside it
-  bool strips_left = false;   // takes the white space before it
-  bool strips_right = false;  // and after it
-  bool normalized = true;     // it is looked for after normalisation
-  bool special = false;       // decoding can leave it out
+  bool single_word = false;   // only matches if no letter, number or mark is beside it
+  bool strips_left = false;   // includes the white space before it
+  bool strips_right = false;  // includes the white space after it
+  bool normalized = true;     // it is searched in the normalised text
+  bool special = false;       // decoding can skip it
   friend bool operator==(const AddedToken&, const AddedToken&) = default;
 };
 
-// Whether it may be found over a space where a text is cut (cut_at_space()), or takes what stands at a cut.
+// True if it may match across a space at which a text is cut (cut_at_space()), or depends on the characters beside a cut.
 bool joins_a_cut(const AddedToken& token);
 
 class AddedTokens {
@@ -34,10 +35,11 @@ class AddedTokens {
   AddedTokens() = default;
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  // Calls text(part) and token(id) in the order of the text. Of tokens that begin at one place the longest one counts.
+  // Calls take_text(part) and take_token(id) in the order of the text. If several tokens begin at the same place, the longest
+  // wins.
   void cut(std::string_view text, const std::function<void(std::string_view)>& take_text,
            const std::function<void(TokenId)>& take_token) const;
-  // Whether one of them stands over a place of a text or ends there, or may, if the text goes on.
+  // Whether a token covers this place of the text or ends there, or could do so if the text continued.
   [[nodiscard]] bool stands_over(std::string_view text, std::size_t at) const;
   [[nodiscard]] bool empty() const { return tokens_.empty(); }
   [[nodiscard]] const std::vector<AddedToken>& all() const { return tokens_; }
@@ -51,8 +53,8 @@ class AddedTokens {
 
   std::vector<AddedToken> tokens_;
   std::array<std::vector<std::uint32_t>, 256> by_first_;  // longest first
-  std::array<std::bitset<257>, 256> second_;              // bytes that stand after a first one; 256: nothing need
-  int only_first_ = -1;                                   // the first byte of all tokens; -1: there are several
+  std::array<std::bitset<257>, 256> second_;              // second bytes that follow a first one; 256: a token of one byte
+  int only_first_ = -1;                                   // the first byte of all tokens; -1: they have different ones
 };
 
 }  // namespace terrace::lm

@@ -15,7 +15,7 @@ namespace terrace::lm {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Pair = std::uint64_t;  // the left id × 2³² + the right one
+using Pair = std::uint64_t;  // left id × 2³² + right id
 
 struct PairHash {
   std::size_t operator()(Pair pair) const {
@@ -54,7 +54,7 @@ class Trainer {
     for (const auto& [pair, entry] : pairs_) heap_.push({entry.count, pair});
   }
 
-  // Returns false when there is nothing more to merge.
+  // Returns false when nothing is left to merge.
   bool merge_next() {
     while (!heap_.empty() && spellings_.size() < settings_.vocabulary) {
       const auto best = heap_.top();
@@ -77,13 +77,13 @@ class Trainer {
 
  private:
   struct Word {
-    std::uint64_t first;  // of its symbols
+    std::uint64_t first;  // index of its first symbol
     std::uint32_t size;
     std::int64_t count;
   };
   struct Entry {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  // in which it may stand, perhaps twice
+    std::vector<std::uint32_t> words;  // words that may contain the pair, perhaps listed twice
   };
 
   TokenId add(const std::string& spelling) {
@@ -159,7 +159,7 @@ class Trainer {
 };
 
 Json pre_tokenizer_of(Pattern pattern) {
-  const bool own = pattern != Pattern::gpt2;  // ByteLevel has that of GPT-2 itself
+  const bool own = pattern != Pattern::gpt2;  // ByteLevel itself applies GPT-2's pattern
   const Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", !own}};
   if (!own) return bytes;
   const Json split{

@@ -1,8 +1,8 @@
-// Makes a vocabulary: begins with the bytes of all words, and again and again makes a token of the two neighbours that stand
-// together most often; of equally frequent ones, those with the lowest ids. These are the rules of Hugging Face's trainer, and
-// its ids: special tokens, then the bytes in the order of their letters, then the merges.
+// Trains a vocabulary: starts with the bytes of all words, then repeatedly makes a token of the most frequent pair of adjacent
+// tokens; of equally frequent pairs, the one with the lowest ids. The rules are those of Hugging Face's trainer, and so is the
+// order of ids: special tokens, then bytes in the order of their letters, then merges.
 //
-// Threads: any; pure. Errors: Error(Exit::usage) for a vocabulary that is smaller than special tokens and bytes.
+// Threads: any; pure. Errors: Error(Exit::usage) if the vocabulary is smaller than the special tokens and the bytes.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@
 namespace terrace::lm {
 
 struct TrainerSettings {
-  std::size_t vocabulary = 32000;  // ids in all
-  std::uint64_t least_count = 0;   // neighbours that stand together more rarely do not merge
+  std::size_t vocabulary = 32000;  // total number of ids
+  std::uint64_t least_count = 0;   // pairs that are rarer are not merged
   Pattern pattern = Pattern::llama3;
   std::vector<std::string> special;
 };
 
-// `progress`: the ids so far; it returns false to end early, which throws Error(Exit::interrupted).
+// `progress` receives the number of ids so far. If it returns false, the function throws Error(Exit::interrupted).
 TokenizerFile train_bpe(const std::vector<std::pair<std::string, std::uint64_t>>& words, const TrainerSettings& settings,
                         const std::function<bool(std::size_t)>& progress);
 

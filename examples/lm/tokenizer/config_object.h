@@ -1,8 +1,8 @@
-// JSON objects in the files beside a tokenizer, and the tokens that they name.
+// JSON objects in the files beside a tokenizer, and the tokens named there.
 //
 // Internal to the tokenizer. Threads: any.
-// Errors:  Error that names the file: Exit::usage for one that cannot be read, Exit::corrupt for one that is no JSON object, or
-//          whose fields have another form.
+// Errors:  Error with the file's name: Exit::usage if it cannot be read, Exit::corrupt if it is not a JSON object or its fields
+//          have another form.
 #pragma once
 
 #include <filesystem>
@@ -17,12 +17,12 @@
 
 namespace terrace::lm {
 
-std::optional<std::string> text_beside(const std::filesystem::path& file);  // nothing: it is not there
-nlohmann::json object_beside(const std::filesystem::path& file);            // empty: it is not there
-// A token is a text, or an object with its content. Empty: it is neither.
+std::optional<std::string> text_beside(const std::filesystem::path& file);  // nothing: no such file
+nlohmann::json object_beside(const std::filesystem::path& file);            // empty: no such file
+// A token is a string, or an object with its content. Returns an empty string for anything else.
 std::string token_of(const nlohmann::json& value);
 
-// One of the files.
+// The JSON object of one file.
 class ConfigObject {
  public:
   ConfigObject(const std::filesystem::path& folder, const char* name)
@@ -30,12 +30,12 @@ class ConfigObject {
   ConfigObject(std::filesystem::path file, nlohmann::json object) : file_(std::move(file)), object_(std::move(object)) {}
 
   [[nodiscard]] const nlohmann::json& object() const { return object_; }
-  [[nodiscard]] const nlohmann::json& value(const char* key) const;  // null: it is not there
-  [[nodiscard]] std::optional<bool> flag(const char* key) const;     // nothing: it is not there, or null
+  [[nodiscard]] const nlohmann::json& value(const char* key) const;  // null: no such key
+  [[nodiscard]] std::optional<bool> flag(const char* key) const;     // nothing: no such key, or null
   [[nodiscard]] TokenId id(const nlohmann::json& number) const;
-  // A token with how it is found. Without a field for it, one that is special is looked for before normalisation.
+  // Reads a token with its matching flags. If the object does not say so, a special token is searched before normalisation.
   [[nodiscard]] AddedToken token(const nlohmann::json& value, bool special_if_absent) const;
-  // "added_tokens_decoder", which has tokens by their ids.
+  // Reads "added_tokens_decoder", which lists tokens by id.
   [[nodiscard]] std::vector<AddedToken> tokens_by_id() const;
   [[noreturn]] void refuse(const std::string& why) const;
 

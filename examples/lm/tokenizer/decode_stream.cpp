@@ -6,12 +6,12 @@
 namespace terrace::lm {
 namespace {
 
-// Of the character that a byte begins; 0 if it begins none.
+// The length of the character that begins with `lead`; 0 if none does.
 std::size_t length_of_character(unsigned char lead) {
   return lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
 }
 
-// Not every byte may follow these (Unicode 16, table 3-7).
+// After some first bytes, only a part of the continuation bytes is valid (Unicode 16, table 3-7).
 bool may_follow(unsigned char lead, unsigned char second) {
   const unsigned char low = lead == 0xE0   ? 0xA0
                             : lead == 0xF0 ? 0x90
@@ -28,7 +28,7 @@ std::size_t unfinished_character(std::string_view text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[text.size() - back + i]); };
     const auto lead = at(0);
-    if ((lead & 0xC0U) == 0x80U) continue;  // inside of a character
+    if ((lead & 0xC0U) == 0x80U) continue;  // a continuation byte
     if (length_of_character(lead) <= back) return 0;
     return back == 1 || may_follow(lead, at(1)) ? back : 0;
   }
@@ -56,7 +56,7 @@ void DecodeStream::strip_front(bool at_end) {
       text_.erase(0, stripped.size());
       --front_left_;
     } else if (!at_end && stripped.starts_with(text_)) {
-      return;  // more tokens decide
+      return;  // later tokens decide
     } else {
       front_left_ = 0;
     }

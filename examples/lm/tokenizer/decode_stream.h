@@ -1,6 +1,6 @@
-// Decodes a text token by token, in time that does not depend on how long the text is. What add() gives is final: the bytes of
-// a character that later tokens complete are held back, and so are the last ones if the decoder strips the end of a text.
-// All that add() and finish() give is what Tokenizer::decode() gives for all ids.
+// Decodes a text token by token, in time that does not depend on the length of the text. The output of add() is final: it holds
+// back the bytes of an unfinished character, and the last bytes if the decoder strips the end of a text. The outputs of all
+// add() calls and finish() together are the same as from Tokenizer::decode() for all ids.
 //
 // Owner:   the caller; borrows the tokenizer. Threads: one at a time.
 // Errors:  those of Tokenizer::decode().
@@ -14,10 +14,10 @@
 
 namespace terrace::lm {
 
-// How many bytes at the end of the text may be the beginning of a character: 0 to 3.
+// The number of bytes at the end of the text that may begin an unfinished character: 0 to 3.
 std::size_t unfinished_character(std::string_view text);
 
-// Holds back the bytes of a character until it is complete. Bytes that begin no character pass.
+// Holds back the bytes of a character until it is complete. Invalid bytes pass immediately.
 class WholeCharacters {
  public:
   std::string add(std::string_view bytes);
@@ -32,14 +32,14 @@ class DecodeStream {
   explicit DecodeStream(const Tokenizer& tokenizer, DecodeOptions options = {});
 
   std::string add(TokenId id);
-  std::string finish();  // what was held back; the stream then begins a new text
+  std::string finish();  // returns the rest; then a new text may begin
 
  private:
   void strip_front(bool at_end);
 
   const Tokenizer* tokenizer_;
   DecodeOptions options_;
-  std::string text_;  // behind what was given
+  std::string text_;  // bytes that are held back
   std::size_t front_left_ = 0;
   WholeCharacters whole_;
 };

@@ -14,11 +14,11 @@ try:
 except ImportError:
     import unicodedata as database
 
-# As enum class CharClass has them (unicode.h).
+# The values of enum class CharClass (unicode.h).
 OTHER, UPPER, LOWER, LETTER, MARK, NUMBER, SPACE, NEWLINE = range(8)
 CLASSES = {"Lu": UPPER, "Lt": UPPER, "Ll": LOWER, "Lm": LETTER, "Lo": LETTER}
 WHITE_SPACE = {0x9, 0xB, 0xC, 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
-MAY_CHANGE = 8  # NFC may replace it, move it, or join it with what stands before it
+MAY_CHANGE = 8  # NFC may replace it, move it, or join it with a character before it
 SURROGATES = range(0xD800, 0xE000)
 HANGUL_VOWELS_AND_ENDS = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
 
@@ -48,7 +48,7 @@ def write(name, what, numbers):
 
 def main():
     codes = [code for code in range(0x110000) if code not in SURROGATES]
-    parts = {}  # of canonical decompositions, one step
+    parts = {}  # of canonical decompositions, one step each
     for code in codes:
         written = database.decomposition(chr(code))
         if written and not written.startswith("<"):

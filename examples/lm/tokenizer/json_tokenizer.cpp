@@ -1,6 +1,5 @@
-// A tokenizer.json: added tokens are found, the rest is normalised and cut into words, and each word becomes its tokens
-// (bpe.h). Its "truncation" and "padding" are settings of batches: Hugging Face's library turns both off for a plain text, and
-// here nothing reads them.
+// A tokenizer.json: finds added tokens, normalises the rest, cuts it into words, and encodes each word (bpe.h). "truncation"
+// and "padding" are ignored: they are settings for batches, and Hugging Face's library turns both off for a plain text.
 #include <algorithm>
 #include <unordered_map>
 
@@ -28,7 +27,7 @@ BpeParts bpe_parts(const TokenizerFile& file, bool byte_level) {
   const auto& model = file.rest["model"];
   const auto type = is_absent(model, "type") ? std::string("BPE") : text_member(model, "type");
   if (type != "BPE") throw Error(fmt::format("the model \"{}\" is not supported; BPE is", printable(type)), Exit::usage);
-  for (const char* const key : {"vocab", "merges"})  // what was read apart is null
+  for (const char* const key : {"vocab", "merges"})  // null if they were read separately
     if (!is_absent(model, key))
       throw Error(fmt::format("\"{}\" of the model has another form than that of BPE", key), Exit::corrupt);
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -109,14 +108,14 @@ class JsonModel final : public TokenizerModel {
   AddedTokens raw_added, normalized_added;
   std::unordered_map<TokenId, AddedToken> added_by_id;
   std::size_t id_limit = 0;
-  std::vector<AddedToken> added_;  // by their ids
+  std::vector<AddedToken> added_;  // sorted by id
   bool may_cut_ = false, added_join_cuts_ = false;
 
   void encode_text(std::string_view text, EncodeOptions options, JsonState& state, TokenBuffer& out) const;
-  // Where a part stands, which decides whether a space is set before it.
+  // The position of a part in the text; it decides whether a space is added before the part.
   struct Place {
-    bool begins = true;    // the text
-    bool goes_on = false;  // and the text goes on with another one
+    bool begins = true;    // the part begins the text
+    bool goes_on = false;  // and this text continues another one
     [[nodiscard]] Place of(std::string_view part, std::string_view in) const {
       const bool first = part.data() == in.data();
       return {begins && first, goes_on && first};
@@ -189,7 +188,7 @@ void JsonModel::encode(std::string_view text, EncodeOptions options, State& stat
 std::optional<std::size_t> JsonModel::cut_before(std::string_view text, std::size_t most, bool finds_added) const {
   if (!may_cut_ || (finds_added && added_join_cuts_)) return {};
   if (const auto at = cut_at_space(text, most)) return at;
-  // Tokens that are found after NFC may have other bytes in the text.
+  // A token that is searched after NFC may be spelled with other bytes in the text.
   if (finds_added && !normalizer.steps.empty() && !normalized_added.empty()) return {};
   return cut_behind_word(text, most, [&](std::size_t at) {
     return !finds_added || (!raw_added.stands_over(text, at) && !normalized_added.stands_over(text, at));

@@ -1,4 +1,4 @@
-// A tokenizer.model: added tokens are found, and Google's library encodes what is between them.
+// A tokenizer.model: finds added tokens; Google's library encodes the text between them.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -21,14 +21,14 @@ namespace {
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
-const std::string kSpace = "\u2581";  // stands for a space in pieces
+const std::string kSpace = "\u2581";  // represents a space in pieces
 
 void load(Processor& processor, const std::string& bytes) {
   if (const auto status = processor.LoadFromSerializedProto(bytes); !status.ok())
     throw Error(fmt::format("it is no model of sentencepiece: {}", printable(status.ToString())), Exit::corrupt);
 }
 
-// Whether a piece goes on behind a letter with a space, so that it may reach over a place where a text is cut.
+// True if a piece has a space after a letter, so that it may cross a place where a text is cut.
 bool reaches_over_a_space(std::string_view piece) {
   while (piece.starts_with(kSpace)) piece.remove_prefix(kSpace.size());
   return piece.find(kSpace) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
@@ -93,7 +93,7 @@ class SentencePieceModel final : public TokenizerModel {
     return id < pieces_ || std::ranges::binary_search(added_, id, {}, &AddedToken::id);
   }
   [[nodiscard]] std::optional<TokenId> id_of(std::string_view content) const override {
-    const auto id = beginning_.PieceToId({content.data(), content.size()});  // that of the unknown token for all others
+    const auto id = beginning_.PieceToId({content.data(), content.size()});  // any unknown content gives the unknown token
     return id >= 0 && beginning_.IdToPiece(id) == content ? std::optional(static_cast<TokenId>(id)) : std::nullopt;
   }
   [[nodiscard]] const std::vector<AddedToken>& added() const override { return added_; }
@@ -101,7 +101,7 @@ class SentencePieceModel final : public TokenizerModel {
                                                       bool finds_added) const override {
     if (!may_cut_ || (finds_added && added_join_cuts_)) return {};
     if (const auto at = cut_at_space(text, most)) return at;
-    if (finds_added && added_strip_left_) return {};  // a cut between pieces may stand behind the white space that they take
+    if (finds_added && added_strip_left_) return {};  // a cut between pieces may follow white space that these tokens include
     std::call_once(neighbours_known_, [&] { find_neighbours(); });
     return cut_between_pieces(text, most, finds_added);
   }
@@ -119,7 +119,7 @@ class SentencePieceModel final : public TokenizerModel {
     out.written(ids.all.size());
   }
 
-  // Merges join neighbours that stand side by side in a piece. Without pieces for bytes, unknown characters join, too.
+  // Only characters that are adjacent in some piece can merge. If there are no byte pieces, unknown characters also join.
   void find_neighbours() const {
     bool has_bytes = false;
     for (std::size_t id = 0; id < pieces_; ++id) {
@@ -155,7 +155,7 @@ class SentencePieceModel final : public TokenizerModel {
     return {};
   }
 
-  // What is named special is found in a text, too; without names that are the tokens of the model itself.
+  // Special tokens that the settings name are also found in a text; if they name none, the model's own are used.
   void take_added() {
     const auto named = [&](const std::string& content, int own) {
       return !content.empty() ? content : own >= 0 ? beginning_.IdToPiece(own) : std::string();
@@ -173,7 +173,7 @@ class SentencePieceModel final : public TokenizerModel {
         added_.push_back({.id = *id, .content = content, .normalized = false, .special = true});
     }
     for (const auto& token : added_)
-      if (token.id >= 8 * pieces_ + 65536)  // as in a tokenizer.json
+      if (token.id >= 8 * pieces_ + 65536)  // the same limit as for a tokenizer.json
         throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(token.content), token.id,
                                 pieces_),
                     Exit::corrupt);
@@ -190,15 +190,15 @@ class SentencePieceModel final : public TokenizerModel {
   SentencePieceFile file_;
   SentencePieceSettings settings_;
   std::string bytes_;
-  Processor beginning_, continuing_;  // of a text, and of what goes on with one
+  Processor beginning_, continuing_;  // for the beginning of a text, and for its continuation
   std::size_t pieces_ = 0;
   bool prefixed_ = false, may_cut_ = false, added_join_cuts_ = false, added_strip_left_ = false;
-  mutable std::once_flag neighbours_known_;  // the next three: for texts without spaces between words
+  mutable std::once_flag neighbours_known_;  // guards the next three, for texts without spaces
   mutable std::unordered_set<std::uint64_t> neighbours_;
   mutable std::unordered_set<std::uint32_t> known_;
   mutable bool needs_known_ = false;
   Stripped stripped_;
-  std::vector<AddedToken> added_;  // by their ids
+  std::vector<AddedToken> added_;  // sorted by id
   AddedTokens finder_;
   std::optional<TokenId> begin_, end_;
 };

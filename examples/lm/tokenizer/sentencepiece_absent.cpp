@@ -1,4 +1,4 @@
-// In place of sentencepiece.cpp where its library is not installed.
+// Replaces sentencepiece.cpp if its library is not installed.
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/tokenizer/tokenizer_model.h>
 

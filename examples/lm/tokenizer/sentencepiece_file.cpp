@@ -8,18 +8,18 @@
 namespace terrace::lm {
 namespace {
 
-// Numbers of fields in sentencepiece_model.proto.
-constexpr std::uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;                       // of the model
-constexpr std::uint64_t kModelType = 3, kSuffix = 24;                                           // of the trainer
-constexpr std::uint64_t kCharsmap = 2, kDummyPrefix = 3, kExtraSpaces = 4, kEscapesSpaces = 5;  // of a normalizer
-constexpr std::uint64_t kBpe = 2;                                                               // of the types of models
-constexpr std::uint64_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;                    // of kinds on the wire
+// Field numbers in sentencepiece_model.proto.
+constexpr std::uint64_t kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;                       // in the model
+constexpr std::uint64_t kModelType = 3, kSuffix = 24;                                           // in the trainer
+constexpr std::uint64_t kCharsmap = 2, kDummyPrefix = 3, kExtraSpaces = 4, kEscapesSpaces = 5;  // in a normalizer
+constexpr std::uint64_t kBpe = 2;                                                               // a model type
+constexpr std::uint64_t kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5;                    // wire types
 
-// The fields of a message, one after the other.
+// Iterates over the fields of a message.
 class Fields {
  public:
   struct Field {
-    std::uint64_t number = 0, value = 0;  // value: of a varint
+    std::uint64_t number = 0, value = 0;  // value: if it is a varint
     std::string_view bytes;
   };
   explicit Fields(std::string_view message) : left_(message) {}
@@ -86,7 +86,7 @@ SentencePieceFile read_sentencepiece_file(std::string_view bytes) {
 }
 
 std::string without_prefix(std::string bytes) {
-  // normalizer_spec, of two bytes: add_dummy_prefix, false.
+  // A normalizer_spec of two bytes: add_dummy_prefix = false.
   for (const auto byte : {kNormalizer << 3U | kBytes, std::uint64_t{2}, kDummyPrefix << 3U | kVarint, std::uint64_t{0}})
     bytes += static_cast<char>(byte);
   return bytes;

@@ -16,7 +16,7 @@ void take_special(const nlohmann::json& value, std::vector<std::string>& special
     special.push_back(std::move(token));
 }
 
-// bos_token, eos_token, pad_token, …, and lists of further ones.
+// Reads bos_token, eos_token, pad_token, …, and the lists of further tokens.
 void take_names(const ConfigObject& from, SentencePieceSettings& out) {
   for (const auto& [key, value] : from.object().items()) {
     if (key.ends_with("_token")) take_special(value, out.special);

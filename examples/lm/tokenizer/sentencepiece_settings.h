@@ -1,7 +1,7 @@
-// What the files beside a tokenizer.model say of it, as Hugging Face's library writes them: tokenizer_config.json,
+// The settings in the files that Hugging Face's library writes beside a tokenizer.model: tokenizer_config.json,
 // special_tokens_map.json and added_tokens.json. Each may be absent.
 //
-// Threads: any; a value. Errors: Error(Exit::corrupt) that names the file.
+// Threads: any; a value. Errors: Error(Exit::corrupt) with the file's name.
 #pragma once
 
 #include <filesystem>
@@ -14,14 +14,14 @@
 namespace terrace::lm {
 
 struct SentencePieceSettings {
-  bool sets_begin = false, sets_end = false;  // with the template: add_bos_token and add_eos_token
-  bool always_prefixed = false;               // "legacy": the space before a text stands behind special tokens, too
-  std::optional<bool> prefixed;               // add_prefix_space; absent: as the model says
-  std::string begin, end, unknown;            // tokens; empty: those of the model
-  std::vector<std::string> special;           // all that are named, whose ids the model tells
+  bool sets_begin = false, sets_end = false;  // add_bos_token and add_eos_token: with the template
+  bool always_prefixed = false;               // "legacy": a space is also added after special tokens
+  std::optional<bool> prefixed;               // add_prefix_space; absent: the model decides
+  std::string begin, end, unknown;            // tokens; empty: the model's own
+  std::vector<std::string> special;           // all named special tokens; the model knows their ids
   std::vector<AddedToken> added;              // with ids
 
-  [[nodiscard]] std::string text() const;  // equal texts encode equally
+  [[nodiscard]] std::string text() const;  // two settings with equal texts encode equally
 };
 
 SentencePieceSettings read_sentencepiece_settings(const std::filesystem::path& folder);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 1024;
 constexpr std::int32_t kMagic = 20240520, kVersion = 1;
-constexpr std::size_t kMegatronShortIds = 65500;  // its own limit for ids of two bytes
+constexpr std::size_t kMegatronShortIds = 65500;  // Megatron's limit for ids of two bytes
 constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
 constexpr unsigned char kIndexInt32 = 4, kIndexUint16 = 8;
 
@@ -29,7 +29,7 @@ void append(std::string& bytes, T number) {
   bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
-// Another process that writes the file would cut it. One that ended meanwhile has given it its name.
+// Prevents two writers of one file. The name is checked, too: a writer that has just finished has renamed the file.
 void lock(const FileHandle& file, const std::filesystem::path& path) {
   struct stat opened {
   }, named{};
@@ -42,7 +42,7 @@ void lock(const FileHandle& file, const std::filesystem::path& path) {
                           path.string()));
 }
 
-// A link of that name, of either kind, is a file of someone else's, which writing would change.
+// Refuses a symbolic or hard link of that name, because writing would change a file that is not terrace's.
 FileHandle open_own(const std::filesystem::path& path) {
   const auto refuse = [&](const char* what) {
     throw Error(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
@@ -62,7 +62,7 @@ FileHandle open_own(const std::filesystem::path& path) {
   return file;
 }
 
-// A file that is longer than `bytes` has what a killed run wrote after its last record.
+// Cuts the file to `bytes` bytes: the rest was written by a killed run after its last record.
 FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
   auto file = open_own(path);
   lock(file, path);
@@ -84,7 +84,7 @@ void write_to(const FileHandle& file, const std::filesystem::path& path, std::st
                           path.string(), error.what()));
 }
 
-// Otherwise a power loss could take the file's new name.
+// Syncs the directory, so that a power loss does not undo the file's new name.
 void sync_name(const std::filesystem::path& path) try {
   sync_to_disk(std::filesystem::absolute(path).parent_path());
 } catch (const Error& error) {
@@ -166,8 +166,8 @@ void TokenWriter::sync() {
       throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
 }
 
-// Sizes of documents, where each begins in bytes, and the numbers of the first and after the last one, each document being one
-// sequence.
+// Writes the sizes of documents, the byte offsets of their beginnings, and the sequence numbers from the first to the end; each
+// document is one sequence.
 void TokenWriter::write_index() const {
   NewFile index(with(out_, ".idx"));
   std::string bytes(kIndexMagic);

@@ -1,15 +1,15 @@
-// Files of token ids as programs for training read them:
+// Writes token ids in the file formats of training programs:
 //
 //   u16, u32  ids only, little-endian (nanoGPT; `terrace train --data-format u16`)
 //   llm.c     ids of two bytes after a header of 1024 bytes: 20240520, version 1, number of ids
-//   megatron  ids only in NAME.bin, of two or four bytes, and where documents begin in NAME.idx
+//   megatron  only ids in NAME.bin, of two or four bytes; the beginnings of documents in NAME.idx
 //
-// The files have names of their own until finish(), and are locked: two processes cannot write the same ones. place() says how
-// far the files are, and a later writer goes on from there.
+// Until finish(), the files have temporary names and are locked, so two processes cannot write the same ones. place() tells how
+// far they are written; a later writer can continue from there.
 //
 // Owner:   the job. Threads: one at a time.
-// Errors:  Error(Exit::runtime) if writing fails, or another process writes; Error(Exit::usage) for more ids than a format can
-//          count, and where something else than a file of an earlier writer has such a name.
+// Errors:  Error(Exit::runtime) if writing fails or another process writes; Error(Exit::usage) for more ids than the format can
+//          count, and if another kind of file has one of the names.
 #pragma once
 
 #include <cstdint>
@@ -29,21 +29,21 @@ std::string_view name_of(TokenFile kind);
 
 struct WriterPlace {
   std::uint64_t tokens = 0, documents = 0;
-  std::uint64_t open_tokens = 0;  // of the document that is not complete
+  std::uint64_t open_tokens = 0;  // of the incomplete document
 };
 
 class TokenWriter {
  public:
-  // `ids`: the largest id + 1, which decides how many bytes an id has with `megatron`.
+  // `ids`: the largest id + 1; for `megatron`, it decides the size of an id.
   TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from);
 
-  // `ends`: after how many of these ids a document ends, ascending.
+  // `ends`: ascending indexes in `ids` after which a document ends.
   void write(std::span<const TokenId> ids, std::span<const std::size_t> ends);
   [[nodiscard]] WriterPlace place() const { return place_; }
-  void sync();    // what was written survives a power loss
+  void sync();    // after this, a power loss cannot lose what was written
   void finish();  // gives the files their names
 
-  // NAME.partial, and with `megatron` NAME.sizes.partial and NAME.idx.tmp.
+  // NAME.partial and, for `megatron`, NAME.sizes.partial and NAME.idx.tmp.
   static std::vector<std::filesystem::path> unfinished_files(const std::filesystem::path& out, TokenFile kind);
 
  private:

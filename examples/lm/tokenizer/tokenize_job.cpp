@@ -15,7 +15,7 @@
 namespace terrace::lm {
 namespace {
 
-// What a piece became: ids, and after how many of them a document ends.
+// The result of a piece: ids, and the indexes after which a document ends.
 struct Encoded {
   TokenBuffer ids;
   std::vector<std::size_t> ends;
@@ -28,7 +28,7 @@ std::filesystem::path record_of(const TokenizeSettings& settings) { return setti
 
 std::uint64_t hash_of(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
-// Of all that has been read, piece after piece.
+// The checksum of everything read so far, updated with one more piece.
 std::uint64_t with_piece(std::uint64_t until_here, const Piece& piece) {
   return XXH3_64bits_withSeed(piece.bytes.data(), piece.bytes.size(), until_here);
 }
@@ -56,7 +56,7 @@ struct TokenizeJob::State {
             settings.inputs, settings.piece_bytes,
             [this](std::string_view text, std::size_t most) { return tokenizer.cut_before(text, most, settings.finds_added); }),
         pieces_at_once(static_cast<std::size_t>(std::min(4 * on.threads(), std::max(kManyPieces, on.threads())))) {
-    // The number of threads changes nothing.
+    // Settings that decide the output; the number of threads is not one of them.
     identity = fmt::format(
         "{:016x}",
         hash_of(fmt::format("{}|{}|{}|{}|{}|{}|{}|{}", names_of(settings.inputs), tokenizer.text(), name_of(settings.kind),
@@ -70,7 +70,7 @@ struct TokenizeJob::State {
   WriterPlace read_record();
   void write_record() const;
   [[nodiscard]] std::string input() const { return fmt::format("{:016x}", hash_of(source.described())); }
-  // Whether the input until `place` has the bytes that were read: what stands behind may have been mended.
+  // True if the input before `place` is unchanged; bytes after it may have been corrected.
   [[nodiscard]] bool begins_with(std::uint64_t sum);
   [[nodiscard]] std::vector<Piece> read_pieces();
   Encoding take_encoding() {
@@ -93,13 +93,13 @@ struct TokenizeJob::State {
   const Tokenizer& tokenizer;
   ThreadPool& pool;
   PieceSource source;
-  std::string identity;  // by which a record is known to be of the same job
+  std::string identity;  // a record of the same job has the same text
   InputPlace place;
-  std::uint64_t read_sum = 0;  // with_piece() of all until `place`
+  std::uint64_t read_sum = 0;  // with_piece() over all pieces before `place`
   std::optional<TokenWriter> writer;
   const std::size_t pieces_at_once;
   std::mutex mutex;
-  std::vector<Encoding> encodings;  // those that no task has; at most one for each thread is made
+  std::vector<Encoding> encodings;  // not used by a task at the moment; there is at most one per thread
 };
 
 WriterPlace TokenizeJob::State::read_record() {
@@ -119,7 +119,7 @@ WriterPlace TokenizeJob::State::read_record() {
       return value.get<std::uint64_t>();
     };
     place = {count("file"), count("offset")};
-    if (!json.contains("input")) refuse();  // of an older version
+    if (!json.contains("input")) refuse();  // from an older version
     if (!json.at("read").is_number_unsigned()) throw Error("its \"read\" is no sum");
     read_sum = json.at("read").get<std::uint64_t>();
     if (json.at("input") != input() && !begins_with(read_sum)) refuse();
@@ -201,7 +201,7 @@ bool TokenizeJob::step() {
       s.encode(pieces[at], with, encoded[at]);
       s.give_back(std::move(with));
     });
-  } catch (...) {  // a line that is no object, or a file that cannot be read: what was written until now is right
+  } catch (...) {  // after an error in the input: what was written before is valid
     s.place = before;
     throw;
   }
@@ -216,7 +216,7 @@ void TokenizeJob::record() {
 }
 
 void TokenizeJob::finish() {
-  remove_path(state_->record_file());  // first: it is for a file that has no name yet
+  remove_path(state_->record_file());  // removed first: it refers to a file that finish() renames
   state_->writer->finish();
 }
 

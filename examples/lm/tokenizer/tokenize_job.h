@@ -1,11 +1,10 @@
-// Writes the ids of files of text: reads pieces, encodes several of them at once, writes them in order, and records now and
-// then how far it is, so that the same command goes on after a kill. The written bytes are the same for each number of threads
-// and however often it was interrupted.
+// Writes the token ids of text files: reads pieces, encodes several at once, writes them in order, and regularly records the
+// progress, so that the same command continues after a kill. The output does not depend on the number of threads or on
+// interruptions.
 //
-// Owner:   the caller. Threads: one; the pool's encode.
-// Errors:  Error(Exit::usage) for input (a line that is no JSON object with the field), a setting or a record of another job;
-// Error(Exit::runtime) if reading or writing fails;
-//          Error(Exit::corrupt) for a damaged record.
+// Owner:   the caller. Threads: one; the threads of the pool encode.
+// Errors:  Error(Exit::usage) for invalid input (a line that is not a JSON object with the field), an invalid setting, or a
+//          record of another job; Error(Exit::runtime) if reading or writing fails; Error(Exit::corrupt) for a damaged record.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +21,17 @@
 namespace terrace::lm {
 
 struct TokenizeSettings {
-  std::vector<std::filesystem::path> inputs;  // .jsonl and .ndjson: JSON objects in lines; else text
+  std::vector<std::filesystem::path> inputs;  // .jsonl and .ndjson: JSON lines; others: text
   std::filesystem::path out;
   TokenFile kind = TokenFile::u16;
   std::string field = "text";        // of a JSON object
   std::optional<TokenId> separator;  // a token between documents:
-  bool separator_first = false;      // before each one, as llm.c has it; else after each one
+  bool separator_first = false;      // before each document, as in llm.c; false: after each
   bool finds_added = false;          // see EncodeOptions
   std::uint64_t piece_bytes = std::uint64_t{1} << 20;
 };
 
-// The token that usually ends a document: <|endoftext|>, <|end_of_text|> or </s>. Nothing: the tokenizer has none of them.
+// The token that usually ends a document: <|endoftext|>, <|end_of_text|> or </s>. Nothing if the tokenizer has none of them.
 std::optional<TokenId> usual_separator(const Tokenizer& tokenizer);
 
 struct TokenizeProgress {
@@ -45,13 +44,13 @@ class TokenizeJob {
   TokenizeJob(TokenizeSettings settings, const Tokenizer& tokenizer, ThreadPool& pool);
   ~TokenizeJob();
 
-  // Encodes and writes the next few pieces. Returns false when all is written.
+  // Encodes and writes the next pieces. Returns false when everything is written.
   bool step();
-  void record();  // a later job goes on from here
-  void finish();  // after the last step: the files get their names
+  void record();  // saves the position from which a later job continues
+  void finish();  // after the last step: renames the files
   [[nodiscard]] TokenizeProgress progress() const;
 
-  // What it writes until it is finished.
+  // The files that it writes before it is finished.
   static std::vector<std::filesystem::path> unfinished_files(const TokenizeSettings& settings);
 
  private:

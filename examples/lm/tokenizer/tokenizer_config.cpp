@@ -35,7 +35,7 @@ TokenizerConfig read_tokenizer_config(const fs::path& folder) {
   if (const auto bos = out.tokens.find("bos_token"); bos != out.tokens.end()) out.bos = bos->second;
   if (const auto eos = out.tokens.find("eos_token"); eos != out.tokens.end()) out.eos = eos->second;
   if (config.contains("chat_template")) out.chat_template = template_of(config["chat_template"]);
-  // The file stands above the key, as in the library.
+  // The file has priority over the key, as in the library.
   if (auto text = text_beside(folder / "chat_template.jinja")) {
     out.chat_template = std::move(text);
     out.template_file = folder / "chat_template.jinja";

@@ -11,11 +11,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kDeepest = 64;
-constexpr std::size_t kMostKeys = 4096;  // of an object other than the vocabulary: a new key is compared with all before it
+constexpr std::size_t kMostKeys = 4096;  // of objects other than the vocabulary: finding a key is linear
 
 [[noreturn]] void refuse(const std::string& why) { throw Error(why, Exit::corrupt); }
 
-// Builds the tree, except below model.vocab and model.merges.
+// Builds the JSON tree, except for model.vocab and model.merges.
 class Reader : public nlohmann::json_sax<Json> {
  public:
   explicit Reader(TokenizerFile& file) : file_(file) {}
@@ -141,7 +141,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 std::string quoted(const std::string& text) { return Json(text).dump(); }
 
-// Of every entry one line, as the library writes them.
+// Writes one line per entry, as the library does.
 template <class Entries, class Write>
 void append_lines(std::string& out, const Entries& entries, const Write& write) {
   bool first = true;

@@ -1,9 +1,9 @@
-// The tokenizer.json of Hugging Face's library as data: vocabulary and merges apart, and the rest as it was read, so that parts
-// that terrace does not use are written back.
+// The tokenizer.json of Hugging Face's library as data: vocabulary, merges, and the rest as it was read, so that parts that
+// terrace does not use are written back.
 //
 // Owner:   values. Threads: any.
-// Errors:  Error(Exit::corrupt) with only the reason for a text that is no such file: not JSON, nested too deeply, keys that
-//          stand twice, ids that are no numbers.
+// Errors:  Error(Exit::corrupt) with only the reason for an invalid text: not JSON, nested too deeply, a repeated key, or an id
+//          that is not a number.
 #pragma once
 
 #include <string>
@@ -18,10 +18,10 @@
 namespace terrace::lm {
 
 struct TokenizerFile {
-  nlohmann::ordered_json rest;  // "vocab" and "merges" of "model" are null in it
+  nlohmann::ordered_json rest;  // with null for "vocab" and "merges" of "model"
   std::vector<std::pair<std::string, TokenId>> vocabulary;
   std::vector<std::pair<std::string, std::string>> merges;
-  bool merges_in_pairs = true;  // ["a", "b"]; else "a b", which older versions of the library read
+  bool merges_in_pairs = true;  // ["a", "b"]; false: "a b", for older versions of the library
 
   static TokenizerFile parse(std::string_view text);
   [[nodiscard]] std::string text() const;

@@ -1,5 +1,5 @@
-// What a Tokenizer does with texts and ids, for one kind of file: json_tokenizer.cpp for a tokenizer.json, and
-// sentencepiece.cpp for a tokenizer.model.
+// The interface of a Tokenizer to one kind of file: json_tokenizer.cpp for a tokenizer.json, and sentencepiece.cpp for a
+// tokenizer.model.
 //
 // Internal to the tokenizer. Owner: the Tokenizer. Threads: any, each with its own state. Errors: those of Tokenizer.
 #pragma once
@@ -30,7 +30,7 @@ class TokenizerModel {
   [[nodiscard]] virtual std::size_t ids() const = 0;
   [[nodiscard]] virtual bool has(TokenId id) const = 0;
   [[nodiscard]] virtual std::optional<TokenId> id_of(std::string_view content) const = 0;
-  [[nodiscard]] virtual const std::vector<AddedToken>& added() const = 0;  // by their ids
+  [[nodiscard]] virtual const std::vector<AddedToken>& added() const = 0;  // sorted by id
   [[nodiscard]] virtual std::optional<std::size_t> cut_before(std::string_view text, std::size_t most,
                                                               bool finds_added) const = 0;
   [[nodiscard]] virtual std::string text() const = 0;
@@ -38,7 +38,7 @@ class TokenizerModel {
 
 std::unique_ptr<const TokenizerModel> json_model(TokenizerFile file);
 bool sentencepiece_available();
-// `bytes`: of the file. Error(Exit::usage) in a build without the library of sentencepiece.
+// `bytes`: the file's content. Throws Error(Exit::usage) if the build does not have the sentencepiece library.
 std::unique_ptr<const TokenizerModel> sentencepiece_model(std::string bytes, SentencePieceSettings settings);
 
 }  // namespace terrace::lm

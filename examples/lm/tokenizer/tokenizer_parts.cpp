@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 }
 [[noreturn]] void refuse_form(const std::string& why) { throw Error(why, Exit::corrupt); }
 
-// The parts of a sequence, or the part itself.
+// The members of a Sequence, or `part` itself if it is not one.
 std::vector<const Json*> steps_of(const Json& part, const char* list) {
   if (part.is_null()) return {};
   if (text_member(part, "type") != "Sequence") return {&part};
@@ -36,7 +36,7 @@ std::string text_pattern(const Json& step, const char* what) {
   return text_member(pattern, "String");
 }
 
-// x{1,3}+ : possessive for some libraries and a repeated group for others, which gives other ids.
+// x{1,3}+ is possessive in some libraries and a repeated group in others, so the ids would differ.
 bool has_repeated_count(std::string_view regex) {
   for (auto end = regex.find("}+"); end != std::string_view::npos; end = regex.find("}+", end + 1)) {
     const auto begin = regex.rfind('{', end);
@@ -61,7 +61,7 @@ void read_split(const Json& step, PreTokenizer& out) {
   if (has_repeated_count(regex)) refuse("the pattern of the pre-tokenizer Split with", "}+");
   const auto known = known_pattern(regex);
   const auto behavior = text_member(step, "behavior");
-  // A known pattern matches all of the text: what would be removed between matches is never there.
+  // A known pattern matches the whole text, so nothing between matches can be removed.
   const bool keeps_all = behavior == "Isolated" || (known && behavior == "Removed" && flag_member(step, "invert", false));
   if (!keeps_all) refuse("the behavior of the pre-tokenizer Split,", behavior);
   if (known) {
@@ -74,7 +74,7 @@ void read_split(const Json& step, PreTokenizer& out) {
 Metaspace read_metaspace(const Json& step) {
   Metaspace out{.replacement = text_member(step, "replacement")};
   if (out.replacement.empty()) refuse_form("\"replacement\" is empty");
-  if (is_absent(step, "prepend_scheme")) {  // of older versions of the library
+  if (is_absent(step, "prepend_scheme")) {  // older versions of the library
     out.prefix = flag_member(step, "add_prefix_space", true) ? Metaspace::Prefix::always : Metaspace::Prefix::never;
     return out;
   }

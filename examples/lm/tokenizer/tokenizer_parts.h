@@ -1,5 +1,5 @@
-// What the parts of a tokenizer.json other than its model mean. A part that terrace does not know and that would change the ids
-// is refused by its name; a decoder that it does not know is only refused when something is decoded.
+// The meaning of a tokenizer.json's parts other than its model. An unsupported part that would change the ids is refused by
+// name; an unsupported decoder is only refused when it is used.
 //
 // Internal to the tokenizer. Threads: any; values.
 // Errors:  Error(Exit::usage) with the name of a part that is not supported; Error(Exit::corrupt) for a part without its
@@ -25,44 +25,44 @@ namespace terrace::lm {
 
 struct NfcStep {};
 struct PrependStep {
-  std::string text;  // before a part that is not empty
+  std::string text;  // added before a part that is not empty
 };
 struct ReplaceStep {
   std::string from, to;
 };
 struct Normalizer {
   std::vector<std::variant<NfcStep, PrependStep, ReplaceStep>> steps;
-  // `goes_on`: the text continues one, so nothing is set before it.
+  // `goes_on`: the text continues another one, so nothing is added before it.
   [[nodiscard]] std::string apply(std::string_view text, bool goes_on = false) const;
 };
 
-// A text that ends a word, or begins one. Where it stands several times in a row, the others are words of their own.
+// A text that ends or begins a word. If it is repeated, each of the others is a word of its own.
 struct Separator {
   std::string text;
   bool begins = false;
 };
-// Spaces are written as another character, and one is set before a text, or before each part of one between added tokens.
+// Replaces spaces by another character and adds one before a text, or before each part of it between added tokens.
 struct Metaspace {
   enum class Prefix : std::uint8_t { never, first, always };
   std::string replacement;
   Prefix prefix = Prefix::always;
 };
 
-// How a part of the text is cut into words: each step cuts the words of the one before it.
+// Cuts a part of the text into words: each step cuts the words of the previous one.
 struct PreTokenizer {
-  std::optional<Metaspace> metaspace;  // before the steps
+  std::optional<Metaspace> metaspace;  // applied before the steps
   std::vector<std::variant<Pattern, Regex, Separator>> steps;
   bool byte_level = false;
-  bool prefix_space = false;  // a space is set before a part that does not begin with one
+  bool prefix_space = false;  // adds a space before a part that does not begin with one
 };
 
 struct Decoder {
   std::vector<std::pair<std::string, std::string>> replacements;
   Stripped stripped;
-  std::string unknown;  // the name of a decoder that is not supported
+  std::string unknown;  // the name of an unsupported decoder
 };
 
-// Ids that stand before and after a text that is encoded with its template.
+// The ids before and after a text that is encoded with its template.
 struct Template {
   std::vector<TokenId> before, after;
 };
@@ -73,14 +73,14 @@ Decoder read_decoder(const nlohmann::ordered_json& part);
 Template read_template(const nlohmann::ordered_json& part);
 std::vector<AddedToken> read_added_tokens(const nlohmann::ordered_json& part);
 
-// Replacements one after the other may double a text each time. No tokenizer makes one of so many bytes longer than this;
-// replace_all() refuses what would be longer than `most`.
+// A series of replacements may double a text each time. No real tokenizer makes a text of `bytes` bytes longer than this;
+// replace_all() refuses a result longer than `most`.
 std::size_t longest_replaced(std::size_t bytes);
 void replace_all(std::string& text, const std::string& from, const std::string& to, std::size_t most);
 
 void each_word(const Separator& separator, std::string_view part, const std::function<void(std::string_view)>& take);
 
-// The value of a key, with an error that names it.
+// The value of a key; if it is missing, the error has its name.
 const nlohmann::ordered_json& member(const nlohmann::ordered_json& object, const char* key);
 std::string text_member(const nlohmann::ordered_json& object, const char* key);
 bool flag_member(const nlohmann::ordered_json& object, const char* key, bool if_absent);

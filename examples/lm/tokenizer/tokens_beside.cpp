@@ -24,10 +24,10 @@ using Json = nlohmann::ordered_json;
 constexpr std::array kNames{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 constexpr const char *kFurther = "extra_special_tokens", *kOlderFurther = "additional_special_tokens";
 
-// What the files name.
+// Tokens in the files.
 struct Beside {
   std::vector<AddedToken> listed;          // with ids
-  std::vector<AddedToken> named, further;  // special ones: eos_token and the like, and those that only stand in a list
+  std::vector<AddedToken> named, further;  // special tokens with a name (eos_token and the like), and special tokens in a list
 };
 
 void take_further(const ConfigObject& from, const char* key, Beside& out) {
@@ -62,13 +62,13 @@ Beside read_beside(const std::filesystem::path& folder, const Json& file, const 
     return out;
   }
   const ConfigObject map(folder, "special_tokens_map.json"), added(folder, "added_tokens.json");
-  for (const auto& [key, value] : map.object().items()) {  // it counts more, except for lists and for names of the model's own
+  for (const auto& [key, value] : map.object().items()) {  // overrides the configuration, with exceptions
     const bool is_own = key.ends_with("_token") && std::ranges::find(kNames, key) == kNames.end();
     const bool is_older = key == kOlderFurther && (names.contains(kFurther) || names.contains(key));
     if (key != kFurther && !is_older && !(is_own && names.contains(key) && names[key].is_string())) names[key] = value;
   }
   std::set<std::string> special;
-  for (const auto* const key : kNames)  // the library does not look into objects of the configuration here
+  for (const auto* const key : kNames)  // here the library ignores objects of the configuration
     if (const auto value = names.value(key, nlohmann::json()); value.is_string() || map.object().contains(key))
       special.insert(token_of(value));
   auto out = take_names("special_tokens_map.json or tokenizer_config.json");
@@ -79,7 +79,7 @@ Beside read_beside(const std::filesystem::path& folder, const Json& file, const 
   for (const auto& [content, number] : added.object().items()) {
     const auto id = added.id(number);
     const bool is_special = special.contains(content);
-    if (!known_ids.contains(id))  // what the tokenizer.json itself has there counts
+    if (!known_ids.contains(id))  // an id in the tokenizer.json itself has priority
       out.listed.push_back({.id = id, .content = content, .normalized = !is_special, .special = is_special});
   }
   return out;
@@ -95,7 +95,7 @@ std::string flags_and_content(const AddedToken& token) {
                      int{token.normalized}, int{token.special}, token.content);
 }
 
-// Those that are to be added, or are found in another way than the file says, in the order in which the library adds them.
+// The tokens to add or to change in the file, in the order in which the library adds them.
 std::vector<AddedToken> wanted(Beside beside, const std::vector<AddedToken>& known) {
   std::vector<AddedToken> out;
   std::map<std::string_view, const AddedToken*> in_file;
@@ -108,7 +108,7 @@ std::vector<AddedToken> wanted(Beside beside, const std::vector<AddedToken>& kno
     listed.insert(token.content);
     out.push_back(std::move(token));
   }
-  for (auto* const list : {&beside.named, &beside.further})  // of several with one content the last one says how it is found
+  for (auto* const list : {&beside.named, &beside.further})  // of several equal texts the last one counts
     for (auto& token : *list) {
       if (list == &beside.named) named.insert(token.content);
       if (!in_file.contains(token.content) && !listed.contains(token.content) && taken.insert(flags_and_content(token)).second)
@@ -137,7 +137,7 @@ void add_tokens_beside(const std::filesystem::path& folder, TokenizerFile& to) {
   if (adding.empty()) return;
   std::unordered_map<std::string_view, TokenId> vocabulary;
   for (const auto& [content, id] : to.vocabulary) vocabulary.emplace(content, id);
-  std::map<std::string, std::size_t> places;  // in the list of the file
+  std::map<std::string, std::size_t> places;  // index in the file's list
   std::uint64_t next = to.vocabulary.size();
   for (const auto& token : known) {
     places.emplace(token.content, places.size());

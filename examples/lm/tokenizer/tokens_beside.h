@@ -1,7 +1,7 @@
-// Tokens that only the files beside a tokenizer.json name: tokenizer_config.json and, if that has no added_tokens_decoder,
-// special_tokens_map.json and added_tokens.json. They become added tokens of the file, as Hugging Face's library makes them:
-// with the id that the vocabulary has for them or else the next free one, in the order of the ids in these files, which do not
-// count otherwise; then the special tokens that have a name (eos_token, …) and the further ones.
+// Adds tokens that only the files beside a tokenizer.json name: tokenizer_config.json and, if it has no added_tokens_decoder,
+// special_tokens_map.json and added_tokens.json. As in Hugging Face's library, they become added tokens of the file, with their
+// id in the vocabulary or else the next free id. The ids in these files only decide the order. They are followed by the named
+// special tokens (eos_token, …), then by the further ones.
 //
 // Internal to the tokenizer. Threads: any. Errors: those of config_object.h, and Error(Exit::corrupt) for a damaged list of
 // added tokens in the file itself.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBlock = 256 * 1024, kBeginning = 4;  // bytes
 
-// Also of a file whose size is not known before it has been unpacked.
+// Also opens a file whose size is unknown until it has been unpacked.
 FileHandle open_data(const std::filesystem::path& path) {
   std::string why;
   try {
@@ -33,7 +33,7 @@ struct DataStream::Packing {
   std::unique_ptr<Unpacker> (*make)();
 };
 
-// gzip: deflate, which is its only method.
+// The third byte of gzip is its only method, deflate.
 const DataStream::Packing* DataStream::packing_of(std::string_view first) {
   static constexpr std::array<Packing, 2> kPackings{{{"\x1f\x8b\x08", "gzip", "gunzip -k", "gzip -t", gzip_unpacker},
                                                      {"\x28\xb5\x2f\xfd", "zstd", "unzstd -k", "zstd -t", zstd_unpacker}}};
@@ -84,7 +84,7 @@ std::string_view DataStream::peek(std::size_t wanted) {
 
 bool DataStream::skip(std::uint64_t bytes) {
   while (bytes > 0) {
-    if (held_.size() == at_ && !packed()) {  // nothing of a plain file need be read
+    if (held_.size() == at_ && !packed()) {  // a plain file is skipped without reading it
       held_.clear();
       at_ = 0;
       const auto passed = std::min(bytes, file_bytes_ - read_);
@@ -101,7 +101,7 @@ bool DataStream::skip(std::uint64_t bytes) {
   return true;
 }
 
-// At least a block at a time.
+// Reads at least one block.
 void DataStream::fill(std::size_t wanted) {
   held_.erase(0, at_);
   at_ = 0;
@@ -121,7 +121,7 @@ void DataStream::unpack(std::size_t wanted) {
     } catch (const Error& error) {
       const std::string why = error.what();
       const auto what = fmt::format("what {} has packed cannot be read on at byte {}: {}", packing_->by, file_place(), why);
-      if (why.find('\n') != std::string::npos)  // it ends with what to do with the file
+      if (why.find('\n') != std::string::npos)  // a second line is a command to which the file's name is added
         throw Error(fmt::format("{}: {} {}", path_.string(), what, path_.string()), Exit::usage);
       fail(what, fmt::format("restore the file; {} {} says when it is whole", packing_->test, path_.string()));
     }
@@ -133,7 +133,7 @@ void DataStream::unpack(std::size_t wanted) {
   held_.resize(wanted - out.size());
 }
 
-// Reads on where what was read is used up, and looks at what follows a part.
+// Reads more bytes if the last ones are used up, and checks that another part follows when one has ended.
 bool DataStream::has_next_part() {
   if (block_.size() < kBeginning && read_ < file_bytes_) {
     packed_ = std::string(block_) + read(kBlock);

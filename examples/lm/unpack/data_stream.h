@@ -1,11 +1,11 @@
-// A data file as a stream of bytes: those of the file, or what comes out if gzip or zstd has packed it, which its first bytes
-// say and not its name. All members of gzip and frames of zstd are read, one behind the other.
+// A data file as a stream of bytes: the file itself, or its unpacked content if gzip or zstd has packed it. The first bytes
+// decide, not the name. All members of a gzip file and all frames of a zstd file are read, one after the other.
 //
-// Memory:  what peek() is asked for, and of the file's bytes 256 KiB; zlib keeps 48 KiB and libzstd up to 128 MiB, however much
-//          a file unpacks to.
+// Memory:  what peek() asks for, and 256 KiB of the file's bytes; zlib keeps 48 KiB and libzstd up to 128 MiB, however much a
+//          file unpacks to.
 // Owner:   the caller. Threads: one at a time.
-// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and, with its name and the place in it, for
-//          packed bytes that are damaged, end too early or have others behind them; Error(Exit::runtime) if reading fails.
+// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and, with its name and the offset, for packed
+//          bytes that are damaged, incomplete or followed by other bytes; Error(Exit::runtime) if reading fails.
 #pragma once
 
 #include <cstddef>
@@ -26,13 +26,13 @@ class DataStream {
   explicit DataStream(std::filesystem::path path);
   DataStream(DataStream&&) = delete;
 
-  // The next bytes: `wanted` or more, or all that are left. They stay until the next call.
+  // The next bytes: at least `wanted`, or all that are left. The view is valid until the next call.
   [[nodiscard]] std::string_view peek(std::size_t wanted);
-  // Returns false if the content ends before.
+  // Returns false if the content ends before that.
   bool skip(std::uint64_t bytes);
   [[nodiscard]] std::uint64_t place() const { return place_; }  // of the next byte in the content
   [[nodiscard]] bool packed() const { return packing_ != nullptr; }
-  // Of the file itself.
+  // The file itself, not its content.
   [[nodiscard]] FileState state() const;
   [[nodiscard]] std::uint64_t file_bytes() const { return file_bytes_; }
   [[nodiscard]] std::uint64_t file_place() const { return packed() ? read_ - block_.size() : place_; }
@@ -41,7 +41,7 @@ class DataStream {
   struct Packing;
   friend bool begins_packed(std::string_view bytes);
   [[nodiscard]] static const Packing* packing_of(std::string_view first);
-  [[nodiscard]] std::string read(std::uint64_t bytes);  // the next ones of the file
+  [[nodiscard]] std::string read(std::uint64_t bytes);  // the next bytes of the file
   void fill(std::size_t wanted);
   void unpack(std::size_t wanted);
   [[nodiscard]] bool has_next_part();
@@ -52,17 +52,17 @@ class DataStream {
   std::uint64_t file_bytes_ = 0, read_ = 0;
   const Packing* packing_ = nullptr;
   std::unique_ptr<Unpacker> unpacker_;
-  std::string packed_;      // read, from which…
-  std::string_view block_;  // …this is not unpacked yet
-  bool within_ = false;     // a part
-  std::string held_;        // content, from which `at_` bytes are behind the stream's place
+  std::string packed_;      // packed bytes that were read
+  std::string_view block_;  // the rest of packed_ that is not unpacked yet
+  bool within_ = false;     // inside a part
+  std::string held_;        // content; its first `at_` bytes were already passed
   std::size_t at_ = 0;
   std::uint64_t place_ = 0;
 };
 
 bool is_packed(const std::filesystem::path& file);
-bool begins_packed(std::string_view bytes);  // as what gzip or zstd writes
-// "chat.jsonl" of "chat.jsonl.gz": the name without the ending of a packed file.
+bool begins_packed(std::string_view bytes);  // true for the first bytes of a gzip or zstd file
+// "chat.jsonl.gz" → "chat.jsonl": removes the ending of a packed file.
 std::filesystem::path name_of_content(const std::filesystem::path& file);
 
 }  // namespace terrace::lm

@@ -1,4 +1,4 @@
-// In place of gzip_unpacker.cpp where zlib is not installed.
+// Replaces gzip_unpacker.cpp if zlib is not installed.
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/unpacker.h>
 

@@ -24,7 +24,7 @@ class GzipUnpacker final : public Unpacker {
 
   bool unpack(std::string_view& packed, std::span<char>& out) override {
     const auto in_count = limited(packed.size()), out_count = limited(out.size());
-    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));  // which it does not change
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));  // zlib does not change these bytes
     stream_.avail_in = in_count;
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
     stream_.avail_out = out_count;
@@ -33,7 +33,7 @@ class GzipUnpacker final : public Unpacker {
     out = out.subspan(out_count - stream_.avail_out);
     if (result == Z_MEM_ERROR) throw std::bad_alloc();
     if (result == Z_NEED_DICT) throw Error("it was packed with a dictionary");
-    const bool goes_on = result == Z_OK || result == Z_BUF_ERROR;  // the latter: nothing to take, or no room
+    const bool goes_on = result == Z_OK || result == Z_BUF_ERROR;  // the latter: no input, or no room for output
     if (!goes_on && result != Z_STREAM_END) throw Error(stream_.msg != nullptr ? stream_.msg : "zlib gives no reason");
     if (result == Z_STREAM_END) ::inflateReset(&stream_);
     return result == Z_STREAM_END;

@@ -1,12 +1,10 @@
-// Turns the bytes of a packed file back into its content, piece by piece, with memory that does not depend on how much comes
-// out.
+// Unpacks a packed file piece by piece, in memory that does not depend on the size of the content.
 //
-// A file that gzip or zstd has packed is one part after another (gzip: members, zstd: frames); each can be unpacked alone.
+// A file packed by gzip or zstd is a sequence of parts (gzip: members, zstd: frames); each can be unpacked alone.
 //
 // Owner:   the caller. Threads: one at a time.
-// Errors:  Error with the reason, and perhaps a second line with what to do, which the file's name then ends; the caller adds
-// the
-//          file and the place.
+// Errors:  Error with the reason. It may have a second line, a command to which the caller appends the file's name; the caller
+//          also adds the file and the offset.
 #pragma once
 
 #include <memory>
@@ -18,14 +16,14 @@ namespace terrace::lm {
 class Unpacker {
  public:
   virtual ~Unpacker() = default;
-  // Whether a part may begin so. `packed`: at least four bytes, or all that are left.
+  // True if a part may begin with these bytes. `packed`: at least four bytes, or all that are left.
   [[nodiscard]] virtual bool begins(std::string_view packed) const = 0;
-  // Takes from the front of `packed` and fills the front of `out`, as far as one of them allows; both then begin behind what
-  // was used. Returns whether the part has ended; the next call begins another one.
+  // Consumes the front of `packed` and fills the front of `out` until one of them is used up; both then begin after the used
+  // bytes. Returns true if the part has ended; the next call begins another part.
   virtual bool unpack(std::string_view& packed, std::span<char>& out) = 0;
 };
 
-// Error if this build has not the library.
+// Throws Error if this build does not have the library.
 std::unique_ptr<Unpacker> gzip_unpacker();
 std::unique_ptr<Unpacker> zstd_unpacker();
 

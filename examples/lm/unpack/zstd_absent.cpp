@@ -1,4 +1,4 @@
-// In place of zstd_unpacker.cpp where libzstd is not installed.
+// Replaces zstd_unpacker.cpp if libzstd is not installed.
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/unpack/unpacker.h>
 

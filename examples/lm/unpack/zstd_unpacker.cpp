@@ -17,7 +17,7 @@ class ZstdUnpacker final : public Unpacker {
     if (!stream_) throw std::bad_alloc();
   }
 
-  // Frames with content, and those that are to be passed over: what seekable files keep their index in.
+  // Accepts frames with content, and skippable frames, in which seekable files keep their index.
   [[nodiscard]] bool begins(std::string_view packed) const override {
     std::uint32_t magic = 0;
     if (packed.size() < sizeof magic) return false;

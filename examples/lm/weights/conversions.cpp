@@ -9,7 +9,7 @@
 namespace terrace::lm {
 namespace {
 
-// Through fp32 rounded to odd, so that the second rounding sees whether anything was lost.
+// Goes through fp32 rounded to odd, so that the second rounding sees whether the first one lost bits.
 bf16 narrowed(double value) {
   auto nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return bf16(nearest);

@@ -11,8 +11,8 @@
 namespace terrace::lm {
 namespace {
 
-constexpr std::int64_t kWidth = 32;              // columns whose sums lie in registers
-constexpr std::int64_t kTaskElements = 1 << 14;  // of one pool task
+constexpr std::int64_t kWidth = 32;              // columns whose sums are in registers
+constexpr std::int64_t kTaskElements = 1 << 14;  // per pool task
 
 template <class T>
 double wide(T x) {

@@ -32,8 +32,8 @@ namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kLongestHeaderBytes = 100'000'000;  // the limit of the format's own library
-constexpr std::size_t kBufferBytes = 32 << 10;              // in which values are converted: of a processor's first cache
-constexpr std::size_t kCompareBytes = 1 << 20;              // that are read of each tensor at once
+constexpr std::size_t kBufferBytes = 32 << 10;              // for conversion; fits into a processor's first cache
+constexpr std::size_t kCompareBytes = 1 << 20;              // read at once from each of two tensors
 
 template <class T>
 constexpr FileType file_type_of() {
@@ -199,7 +199,7 @@ struct SafetensorsWriter::Place {
   SafetensorsEntry entry;
   std::map<std::uint64_t, std::uint64_t> written;  // begin to end, disjoint and not adjacent
 
-  // Adds [begin, end), or says no when an element of it was written before.
+  // Adds [begin, end), or returns false if an element of it was written before.
   bool add(std::uint64_t begin, std::uint64_t end) {
     const auto after = written.lower_bound(begin);
     if (after != written.end() && after->first < end) return false;
@@ -224,7 +224,8 @@ struct SafetensorsWriter::Place {
 
 namespace {
 
-// Wider types first, declared order within: with the header's padding every tensor is aligned to its own elements.
+// Wider types come first, in declared order within a type: as the header is padded, every tensor is aligned to its element
+// size.
 SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   const auto refuse = [&](const std::string& name, const char* why) {
@@ -281,7 +282,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), Exit::usage);
   }
   const int fd = unfinished_->get();
-  // A full disk shows now, not after hours; a file system that cannot reserve only learns the size.
+  // Reports a full disk now, not after hours. A file system that cannot reserve space only sets the size.
   const int reserved = ::posix_fallocate(fd, 0, static_cast<off_t>(end));
   if (reserved != 0 && reserved != EOPNOTSUPP && reserved != EINVAL) {
     errno = reserved;
@@ -295,7 +296,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
 
 SafetensorsWriter::~SafetensorsWriter() = default;
 
-// Requests end later than the call that wrote their bytes, so the place says which tensor was lost.
+// A write may fail after the call that wrote its bytes, so the offset decides which tensor the message names.
 void SafetensorsWriter::demand(const std::optional<WriteBehind::Failure>& failure) const {
   if (!failure) return;
   std::string what = "the header";
@@ -368,7 +369,8 @@ void SafetensorsWriter::write(std::string_view name, std::uint64_t first, std::s
   write_as(name, first, in);
 }
 
-// Bytes first, then the name, then the directory that holds the name: a crash leaves the old file or the new one.
+// Writes first the bytes, then the name, then the directory that has the name, so a crash leaves either the old or the new
+// file.
 void SafetensorsWriter::finish() {
   if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   for (const auto& [name, place] : places_) {
@@ -376,7 +378,7 @@ void SafetensorsWriter::finish() {
   }
   demand(behind_->drain());
   const auto writing = std::move(unfinished_);
-  const auto behind = std::move(behind_);  // until the file is on the disk
+  const auto behind = std::move(behind_);  // kept until the file is on the disk
   try {
     writing->finish(Durable::yes);
   } catch (const Error& error) {

@@ -1,13 +1,13 @@
 // Weights in the safetensors format: eight bytes of header length, a JSON header, then the tensors' little-endian bytes.
 //
-// The header is checked whole before any tensor is read (types, shapes, overflow, overlaps, holes, the file's end), as the
-// format's own library does. Any range of elements of any tensor is read or written with conversion through a small buffer,
-// so memory stays bounded for files of any size. Neither fills the page cache: a writer's bytes go to the disk behind it
-// (offload/io/write_behind.h), and a reader's come from before it where they were announced (offload/io/read_ahead.h).
+// The whole header is checked before any tensor is read (types, shapes, overflow, overlaps, holes, the file's end), as in the
+// format's own library. Any range of elements of any tensor is read or written, with conversion through a small buffer, so
+// memory use is bounded for files of any size. Neither direction fills the page cache: written bytes go to the disk in the
+// background (offload/io/write_behind.h), and announced reads are read ahead (offload/io/read_ahead.h).
 //
 // Owner:   the caller.
 // Threads: SafetensorsReader::read from any thread; a writer from one thread at a time.
-// Errors:  Error that names file, tensor and byte offset: Exit::corrupt for a file that breaks the format, Exit::usage for a
+// Errors:  Error with the file, tensor and byte offset: Exit::corrupt for a file that breaks the format, Exit::usage for a
 //          missing file, tensor or range or a type without conversion, Exit::runtime if I/O fails.
 #pragma once
 
@@ -30,7 +30,7 @@
 
 namespace terrace::lm {
 
-// A file may contain every type of the format; F32, BF16, F16 and F64 can be read.
+// The types that a file may contain; F32, BF16, F16 and F64 can be read.
 enum class FileType : std::uint8_t { BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, I64, U64, F64 };
 std::string_view name_of(FileType type);  // "BF16"
 std::uint64_t size_of(FileType type);
@@ -54,12 +54,12 @@ class SafetensorsReader {
   [[nodiscard]] bool same_bytes(std::string_view one, std::string_view other) const;
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  // Elements [first, first + out.size()) of a tensor, rounded to nearest even where the file has more precision.
+  // Elements [first, first + out.size()) of a tensor, rounded to nearest even if the file has more precision.
   void read(std::string_view name, std::uint64_t first, std::span<float> out) const;
   void read(std::string_view name, std::uint64_t first, std::span<bf16> out) const;
   void read(std::string_view name, std::uint64_t first, std::span<double> out) const;
 
-  // Announced ranges are read ahead, by `ahead`, of whose files this is the `file`-th.
+  // After attach(), announced ranges are read ahead by `ahead`; this is the file number `file` in it.
   void attach(std::shared_ptr<ReadAhead> ahead, std::size_t file);
   void announce(std::string_view name, std::uint64_t first, std::uint64_t elements) const;
   [[nodiscard]] int descriptor() const { return opened_.get(); }
@@ -84,8 +84,8 @@ struct SafetensorsDeclaration {
   std::vector<std::uint64_t> shape;
 };
 
-// All tensors are declared first, so that the header and every place are known; then ranges are written in any order, each
-// element once; finish() gives the file its name, atomically and durably. Without finish() no file appears.
+// All tensors are declared first, which fixes the header and all offsets. Then ranges are written in any order, each element
+// once. finish() gives the file its name, atomically and durably. Without finish() no file appears.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
@@ -97,20 +97,21 @@ class SafetensorsWriter {
   void write(std::string_view name, std::uint64_t first, std::span<const float> in);
   void write(std::string_view name, std::uint64_t first, std::span<const bf16> in);
   void write(std::string_view name, std::uint64_t first, std::span<const double> in);
-  // The whole tensor, without a copy: `fill` is called with its elements from `first` on, piece by piece, in the file's dtype.
+  // Writes the whole tensor without a copy: `fill` is called piece by piece, with elements from `first` on, in the file's
+  // dtype.
   using Fill = std::function<void(std::uint64_t first, TensorView piece)>;
   void write(std::string_view name, const Fill& fill);
   void finish();  // every element must have been written
 
  private:
   struct Place;
-  const SafetensorsEntry& take(std::string_view name, std::uint64_t first, std::uint64_t count);  // notes them as written
+  const SafetensorsEntry& take(std::string_view name, std::uint64_t first, std::uint64_t count);  // marks them as written
   template <class T>
   void write_as(std::string_view name, std::uint64_t first, std::span<const T> in);
-  void demand(const std::optional<WriteBehind::Failure>& failure) const;  // that there is none
+  void demand(const std::optional<WriteBehind::Failure>& failure) const;  // throws if there is a failure
 
   std::filesystem::path file_;
-  std::unique_ptr<NewFile> unfinished_;  // none: it is finished
+  std::unique_ptr<NewFile> unfinished_;  // null after finish()
   std::map<std::string, Place, std::less<>> places_;
   std::unique_ptr<WriteBehind> behind_;
 };

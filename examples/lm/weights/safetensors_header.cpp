@@ -38,13 +38,13 @@ constexpr std::array<TypeRow, 15> kTypes{{{FileType::BOOL, "BOOL", 1},
                                           {FileType::U64, "U64", 8},
                                           {FileType::F64, "F64", 8}}};
 
-// The format has them, terrace does not: they need no place in the table, whose elements are whole bytes.
+// The format has these types but terrace does not. They are not in the table, because its element sizes are whole bytes.
 constexpr std::string_view kUnreadTypes[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"};
 
 constexpr std::string_view kMetadata = "__metadata__";
 
-// Read as a stream of events: it detects duplicate keys, keeps only the entries, and deep nesting costs nothing,
-// because anything unknown to the format ends the parse.
+// The header is parsed as a stream of events: this detects duplicate keys, keeps only the entries, and makes deep nesting
+// harmless, because anything unknown to the format stops the parser.
 class Events final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit Events(const std::string& file) : file_(file) {}
@@ -142,7 +142,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
     entry_.elements = 1;
     for (const auto d : *shape_) {
       if (__builtin_mul_overflow(bytes, d, &bytes)) wrong("a shape that overflows 64 bits");
-      entry_.elements *= d;  // cannot overflow where its bytes do not
+      entry_.elements *= d;  // cannot overflow if its bytes do not
     }
     if (end - begin != bytes) {
       wrong(fmt::format("a shape of {} bytes but data offsets {} to {}, {} bytes", bytes, begin, end, end - begin));
@@ -186,7 +186,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
   if (!nlohmann::json::sax_parse(text, &events)) corrupt("the header is not JSON");
   const auto ends = events.ends();
   SafetensorsHeader header = std::move(events).take();
-  // Sorted by place, empty tensors before the one that begins where they lie: each must begin where the last one ended.
+  // Sorted by offset, with an empty tensor before the one that begins at the same place. Each must begin where the previous one
+  // ended.
   std::ranges::stable_sort(header.entries, {}, [&](const auto& e) { return std::pair(e.offset, ends.at(e.name)); });
   std::uint64_t at = 0;
   for (const auto& entry : header.entries) {

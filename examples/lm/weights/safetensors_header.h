@@ -1,7 +1,7 @@
-// The JSON header of a safetensors file: text to entries and back. Pure.
+// The JSON header of a safetensors file: from text to entries and back. Pure.
 //
 // Threads: any.
-// Errors:  Error(Exit::corrupt) that names the file, and the tensor where there is one.
+// Errors:  Error(Exit::corrupt) with the file and, if possible, the tensor.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// `data_bytes`: what follows the header; the tensors must cover exactly that.
+// `data_bytes`: the bytes after the header; the tensors must cover exactly these.
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, const std::string& file);
 // Padded with spaces so that the tensors begin at a multiple of eight.
 std::string format_safetensors_header(const SafetensorsHeader& header);

@@ -15,7 +15,7 @@ namespace terrace::lm {
 nlohmann::json parse_json_with_unique_keys(std::string_view text) try {
   using Event = nlohmann::json::parse_event_t;
   demand_shallow_json(text);
-  std::vector<std::set<std::string>> keys;  // of the objects that are open
+  std::vector<std::set<std::string>> keys;  // of the open objects
   return nlohmann::json::parse(text, [&](int, Event event, const nlohmann::json& parsed) {
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
@@ -25,7 +25,7 @@ nlohmann::json parse_json_with_unique_keys(std::string_view text) try {
   });
 } catch (const nlohmann::json::parse_error& error) {
   throw Error(fmt::format("it is not JSON from its byte {} on", error.byte));
-} catch (const nlohmann::json::exception&) {  // a number that no double can hold
+} catch (const nlohmann::json::exception&) {  // a number that does not fit into a double
   throw Error("it has a number that is too large");
 }
 

@@ -1,7 +1,7 @@
-// JSON in which no object may have a key twice. Of two, a parser keeps one and says nothing, and in an index of weights that is
-// the place of a tensor.
+// Parses JSON and refuses an object that has a key twice. Other parsers silently keep one of the two, and in an index of
+// weights that would be the wrong file for a tensor.
 //
-// Threads: any; pure. Errors: Error with only the reason, as parse_json().
+// Threads: any; pure. Errors: Error with only the reason, as in parse_json().
 #pragma once
 
 #include <string_view>

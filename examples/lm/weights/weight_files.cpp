@@ -24,7 +24,7 @@ bool is_there(const fs::path& file) {
   return fs::exists(file, error);
 }
 
-// tensor → file, as the index says. A file's name must not lead out of the directory.
+// tensor → file, as in the index. A file name must not point outside the directory.
 std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
     throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), Exit::corrupt);
@@ -73,7 +73,8 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
 
 }  // namespace
 
-// A file of all weights comes before an index, as in Hugging Face's library: the index may be that of an older model.
+// A single file with all weights has priority over an index, as in Hugging Face's library: the index may belong to an older
+// model.
 std::vector<fs::path> weight_files(const fs::path& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return {path};
@@ -97,7 +98,7 @@ WeightFiles::WeightFiles(const fs::path& path) {
     add(files.front());
   std::vector<int> descriptors;
   for (const auto& file : files_) descriptors.push_back(file.descriptor());
-  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // of all files: one tensor may be in the next one
+  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // the next tensor may be in another file
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].attach(ahead, i);
 }
 
@@ -130,7 +131,7 @@ const SafetensorsEntry* WeightFiles::find(std::string_view name) const {
   return at == file_of_.end() ? nullptr : files_[at->second].find(name);
 }
 
-// A tensor that no file has: the first file says so.
+// For a tensor that is in no file, returns the first file, which then reports the error.
 std::size_t WeightFiles::file_of(std::string_view name) const {
   const auto at = file_of_.find(name);
   return at == file_of_.end() ? 0 : at->second;

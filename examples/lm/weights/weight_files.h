@@ -1,9 +1,9 @@
-// The weights of a model in one safetensors file, or in a directory as Hugging Face's library writes it: model.safetensors, or
-// several files with model.safetensors.index.json, which says which tensor is in which.
+// The weights of a model in one safetensors file, or in a directory in the format of Hugging Face's library: model.safetensors,
+// or several files and model.safetensors.index.json, which gives the file of each tensor.
 //
 // Owner:   the caller.
 // Threads: as SafetensorsReader.
-// Errors:  those of SafetensorsReader; Error(Exit::corrupt) for an index that is none, that names a file outside the directory,
+// Errors:  those of SafetensorsReader; Error(Exit::corrupt) for an index that is invalid, or names a file outside the directory
 //          or a tensor that its file does not have; Error(Exit::usage) for a directory without weights, or with files that were
 //          not fetched (core/base/fetched_file.h).
 #pragma once
@@ -29,12 +29,12 @@ class WeightFiles {
   [[nodiscard]] const std::vector<SafetensorsReader>& files() const { return files_; }
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;  // null when absent
   [[nodiscard]] bool same_bytes(std::string_view one, std::string_view other) const;
-  // As SafetensorsReader::read.
+  // As in SafetensorsReader::read.
   template <class T>
   void read(std::string_view name, std::uint64_t first, std::span<T> out) const {
     files_[file_of(name)].read(name, first, out);
   }
-  // Ranges that will be read next, in their order: they are read ahead.
+  // Announces ranges that will be read next, in this order, so that they are read ahead.
   void announce(std::string_view name, std::uint64_t first, std::uint64_t elements) const {
     files_[file_of(name)].announce(name, first, elements);
   }
@@ -48,7 +48,7 @@ class WeightFiles {
   std::map<std::string, std::size_t, std::less<>> file_of_;
 };
 
-// The files of weights that a path names: itself, or those of the directory, the index first.
+// The weight files of a path: the path itself if it is a file, else those of the directory, the index first.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& file_or_directory);
 
 }  // namespace terrace::lm

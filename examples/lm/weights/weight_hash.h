@@ -1,5 +1,5 @@
-// One number for all weights, to compare runs bit by bit: XXH64 (seed 0) over the little-endian bytes of every tensor in
-// declared order, as if they lay in one row. Of tensor ranks' parts: the hash of each rank's part, and of these in their order.
+// One number for all weights, to compare runs bit by bit: XXH64 (seed 0) over the little-endian bytes of all tensors in
+// declared order. If tensors are split over ranks, each rank's part is hashed, then the sequence of these hashes.
 //
 // Owner:   the caller.
 // Threads: one at a time.
@@ -22,19 +22,19 @@ class WeightHash {
   WeightHash(const WeightHash&) = delete;
   WeightHash& operator=(const WeightHash&) = delete;
 
-  // The next range of elements; how a tensor is cut into ranges does not change the hash.
+  // Adds the next range of elements; how a tensor is cut into ranges does not change the hash.
   void add(std::span<const float> range);
   void add(std::span<const double> range);
   void add(std::span<const bf16> range);
 
-  [[nodiscard]] std::uint64_t value() const;  // of everything added until now
+  [[nodiscard]] std::uint64_t value() const;  // of all elements added so far
   [[nodiscard]] std::string hex() const;      // sixteen digits
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
-// Of one, itself; of several, the hash of their values. Sixteen digits.
+// For one hash, its own digits; for several, the hash of their values. Sixteen digits.
 std::string combined(std::span<const WeightHash> hashes);
 
 }  // namespace terrace::lm

@@ -1,6 +1,6 @@
-// The arguments of a function, a filter or a method by their names, as Python binds them.
+// Binds the arguments of a function, filter or method to parameter names, as Python does.
 //
-// Threads: any. Errors: Fault for too many, unknown, and missing ones.
+// Threads: any. Errors: Fault for too many, unknown or missing arguments.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace terrace::lm::jinja {
 
 class Bound {
  public:
-  // The first `required` of the names must be given.
+  // The first `required` names must have a value.
   Bound(std::string_view of, Arguments& given, std::initializer_list<std::string_view> names, std::size_t required = 0)
       : of_(of), names_(names), values_(names.size()) {
     if (given.positional.size() > names_.size()) fail(fmt::format("'{}' takes at most {} arguments here", of_, names_.size()));
@@ -35,7 +35,7 @@ class Bound {
   }
 
   [[nodiscard]] bool has(std::size_t i) const { return values_[i].has_value(); }
-  // None and what is not given are the same for most arguments.
+  // False also for None, because most arguments treat None like an absent one.
   [[nodiscard]] bool given(std::size_t i) const { return values_[i] && !values_[i]->is<None>(); }
   [[nodiscard]] const Value& operator[](std::size_t i) const { return *values_[i]; }
   [[nodiscard]] bool flag(std::size_t i, bool absent = false) const { return values_[i] ? is_true(*values_[i]) : absent; }

@@ -24,10 +24,11 @@ constexpr std::uint32_t kPrintableRuns[] = {
 
 enum class Case : std::uint8_t { upper, lower, title };
 
-constexpr char32_t kByte = 0xdc00;  // + a byte that is not UTF-8: surrogates, which UTF-8 does not have
+constexpr char32_t kByte = 0xdc00;  // + an invalid UTF-8 byte: surrogates, which do not occur in valid UTF-8
 constexpr char32_t kSigma = 0x3a3, kFinalSigma = 0x3c2;
 
-// The first row of a table in the order of (case, code) that is not before this one; `column`: where its code stands.
+// The first row of `table`, ordered by (case, code), that is not before (of, code); null if that case has none. `column`: where
+// the code is.
 template <class Number, std::size_t kNumbers>
 const Number* row_of(const Number (&table)[kNumbers], Case of, char32_t code, std::size_t column) {
   const std::pair wanted(static_cast<std::uint32_t>(of), static_cast<std::uint32_t>(code));
@@ -70,7 +71,7 @@ bool is_in(std::u32string_view set, char32_t code) { return set.find(code) != st
 
 bool begins_word(char32_t before) { return is_in(U"-({[<", before) || is_white(before); }
 
-// Calls each(code, the one before it or 0, where the next one begins), and charges what it takes to look for their cases.
+// Calls each(code, previous code or 0, start of the next one), and charges the work of looking up their cases.
 template <class Each>
 void each_cased(std::string_view text, Work& work, const Each& each) {
   work.take_read(8 * text.size());
@@ -88,13 +89,13 @@ void append_all(Draft& out, std::u32string_view codes) {
   for (const auto code : codes) append_code_point(out, code);
 }
 
-// The sigma at the end of a word has a form of its own. 0 stands before and behind the text.
+// A sigma at the end of a word has its own form. At the beginning and end of the text, the neighbour is 0.
 std::u32string lower_between(char32_t before, char32_t code, char32_t after) {
   return code == kSigma && has_case(before) && !has_case(after) ? std::u32string{kFinalSigma} : mapped(Case::lower, code);
 }
 char32_t code_from(std::string_view text, std::size_t at) { return at < text.size() ? code_point_at(text, at).code : 0; }
 
-// Where the last code point begins. A byte that ends no other one is one of its own, as for code_point_at().
+// Start of the last code point. An invalid UTF-8 byte is a code point of its own, as in code_point_at().
 std::size_t begin_of_last(std::string_view text) {
   for (std::size_t bytes = 2; bytes <= std::min<std::size_t>(4, text.size()); ++bytes)
     if (code_point_at(text, text.size() - bytes).bytes == bytes) return text.size() - bytes;
@@ -116,7 +117,7 @@ std::string_view without_ends(std::string_view text, bool left, bool right, cons
   return text;
 }
 
-// Parts of a text, whose places are charged.
+// A list of parts of a text; charges the memory of the list.
 class Parts {
  public:
   explicit Parts(Work& work) : work_(work) {}
@@ -137,7 +138,8 @@ class Parts {
   std::vector<std::string_view> all_;
 };
 
-// Where white space begins in the text, or ends; the end of the text if it does not.
+// Position of the next white space (or, if `white` is false, of the next other character); the end of the text if there is
+// none.
 std::size_t white_from(std::string_view text, std::size_t at, bool white) {
   while (at < text.size()) {
     const auto [code, bytes] = code_point_at(text, at);
@@ -214,11 +216,11 @@ Draft titled(std::string_view text, Work& work) {
   return out;
 }
 
-// A word is what stands between characters that begin words; what follows its first letter is lowered alone, for its last
-// sigma.
+// Like Jinja's filter `title`: cuts the text at the characters of begins_word() and lowers each word separately after its first
+// letter. So a sigma at the end of a word gets its final form.
 Draft words_titled(std::string_view text, Work& work) {
   Draft out(work);
-  bool in_word = false, is_first = true;  // of a run of code points that all begin words, or all do not
+  bool in_word = false, is_first = true;  // is_first: in a run of code points that all begin words, or all do not
   char32_t before_in_word = 0;
   each_cased(text, work, [&](char32_t code, char32_t, std::size_t next) {
     const bool begins = begins_word(code);
@@ -262,7 +264,7 @@ std::vector<std::string_view> split(std::string_view text, std::optional<std::st
   work.take_read(4 * text.size());
   for (auto begin = white_from(text, 0, false); begin < text.size();) {
     if (most >= 0 && out.size() == static_cast<std::size_t>(most)) {
-      out.add(text.substr(begin));  // with the white space at its end
+      out.add(text.substr(begin));  // including the white space at the end
       break;
     }
     const auto end = white_from(text, begin, true);
@@ -322,7 +324,7 @@ std::vector<std::string_view> lines(std::string_view text, bool keep_ends, Work&
 Draft picked(std::string_view text, std::int64_t first, std::int64_t step, std::int64_t count, Work& work) {
   work.take_read(2 * text.size());
   Draft out(work);
-  // Backward, the last one comes first in the text: where it ends in what is written is only known at the end.
+  // Backward: collects the characters in text order, then reverses them.
   const bool back = step < 0;
   const auto by = count < 2 ? std::int64_t{1} : back ? -step : step;
   auto wanted = back ? first - (count - 1) * by : first;

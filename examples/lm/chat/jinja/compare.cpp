@@ -40,7 +40,7 @@ bool same_range(const Range& a, const Range& b) {
   return a.size() == 0 || (a.start == b.start && (a.size() == 1 || a.step == b.step));
 }
 
-// With `or_equal`, a <= b.
+// a < b, or a <= b if `or_equal`.
 bool ordered(const Value& a, const Value& b, bool or_equal, Work& work) {
   work.take(1);
   demand_defined(a);
@@ -48,7 +48,7 @@ bool ordered(const Value& a, const Value& b, bool or_equal, Work& work) {
   if (const auto left = number_of(a), right = number_of(b); left && right) return or_equal ? *left <= *right : *left < *right;
   if (a.text() != nullptr && b.text() != nullptr) {
     work.take_read(std::min(a.text()->size(), b.text()->size()));
-    const auto order = a.text()->compare(*b.text());  // UTF-8 has the order of the code points
+    const auto order = a.text()->compare(*b.text());  // the byte order of UTF-8 is the order of the code points
     return or_equal ? order <= 0 : order < 0;
   }
   if (a.is<LargeInteger>() || b.is<LargeInteger>()) unsupported("the order of an integer of more than 64 bits");
@@ -101,7 +101,7 @@ bool contains(const Value& in, const Value& item, Runtime& runtime) {
     if (!is_hashable(item, runtime.work)) fail(fmt::format("{} cannot be a key", type_of(item)));
     return find_key(*dict, item, runtime) != nullptr;
   }
-  if (const auto* const once = in.as<Once>()) {  // what comes before the item is gone, and the item, too
+  if (const auto* const once = in.as<Once>()) {  // as in Python, this consumes all items up to the found one, including it
     auto& [items, next] = *once->state;
     while (next < items.size())
       if (equal(items[next++], item, runtime.work)) return true;

@@ -1,4 +1,4 @@
-// A place in the tokens of a template: what every rule of the grammar asks for, takes, and complains with.
+// A position in the tokens of a template, with the helpers that all grammar rules use to look at, take and refuse tokens.
 //
 // Owner: its parser. Threads: as the parser. Errors: SyntaxFault, with the line.
 #pragma once
@@ -26,7 +26,7 @@ class Cursor {
  protected:
   explicit Cursor(std::string_view source) : tokens_(tokens_of(source)) {}
 
-  // What is in what, by brackets and by blocks.
+  // Counts the nesting of brackets and blocks.
   class Deeper {
    public:
     explicit Deeper(Cursor& cursor) : cursor_(cursor) {

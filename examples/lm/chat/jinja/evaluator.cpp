@@ -27,7 +27,7 @@ Value range(Runtime&, Arguments& given) {
   return Value(out);
 }
 
-// Pairs of different keys: the last of equal ones counts, at the place of the first.
+// Adds a pair. If the key is already there, its value is replaced and it keeps its place.
 void add_pair(std::vector<Pair>& to, const Value& key, const Value& value, Runtime& runtime) {
   if (!is_hashable(key, runtime.work)) fail(fmt::format("{} cannot be a key", type_of(key)));
   runtime.work.take(1 + to.size() / 8);
@@ -96,7 +96,7 @@ Value strftime_now(Runtime& runtime, Arguments& given) {
 struct Evaluator::Scope {
   ScopePtr parent;
   Names names;
-  bool kept = false;  // by a macro, until the template ends
+  bool kept = false;  // a macro refers to it until the template ends
 };
 
 Evaluator::Evaluator(Runtime& runtime, std::vector<std::pair<std::string, Value>> globals)
@@ -116,7 +116,7 @@ Evaluator::Evaluator(Runtime& runtime, std::vector<std::pair<std::string, Value>
   for (auto& global : globals) set(globals_, global.first, std::move(global.second));
 }
 
-// Macros keep scopes, and scopes keep macros; a loop may hold what it is compared with.
+// Breaks reference cycles: macros and scopes refer to each other, and a loop may contain a value that it is compared with.
 Evaluator::~Evaluator() {
   for (auto& scope : kept_scopes_) scope->names.clear();
   for (auto& space : runtime_.namespaces) space.names.clear();
@@ -146,7 +146,7 @@ void Evaluator::set(const ScopePtr& scope, std::string_view name, Value value) {
   scope->names.set(name, std::move(value), runtime_.work, scope->kept);
 }
 
-// What a scope keeps counts from now on, and what stands around it.
+// Charges the memory of a scope and its parents, because they now live until the template ends.
 void Evaluator::keep(const ScopePtr& scope) {
   for (auto one = scope; one != nullptr && !one->kept; one = one->parent) {
     one->kept = true;
@@ -218,14 +218,14 @@ Evaluator::Flow Evaluator::run_loop(const Statement& statement, const ScopePtr& 
   if (const auto& test = statement.expressions[1]) {
     loop->has_size = false;
     loop->keeps = [this, &statement, &test, scope](Value& item) {
-      runtime_.work.take_bytes(2 * sizeof(Value));  // count() makes a list of them
+      runtime_.work.take_bytes(2 * sizeof(Value));  // for the list that count() makes
       const auto of_test = inside(scope);
       assign(statement.targets[0], item, of_test);
       item = unpacked(statement.targets[0], item);
       return is_true(evaluate(*test, of_test));
     };
   }
-  bool one_ended = false;  // as in Jinja, `else` also runs if `continue` or `break` ended each turn
+  bool one_ended = false;  // as in Jinja, `else` also runs if `continue` or `break` ended every turn
   while (loop->advance()) {
     const auto turn = inside(scope);
     set(turn, "loop", Value(Loop{loop}));
@@ -245,7 +245,7 @@ void Evaluator::run_call(const Statement& statement, const ScopePtr& scope) {
 }
 
 void Evaluator::run_generation(const Statement& statement, const ScopePtr& scope) {
-  // The library counts its place wrongly there.
+  // In these places the library computes the position wrongly.
   if (out_ != &all_ || in_generation_) unsupported("{% generation %} in a macro, or in another block whose text is kept");
   const auto begin = all_.size();
   in_generation_ = true;
@@ -313,7 +313,7 @@ Value Evaluator::call_macro(const Statement& macro, const ScopePtr& scope, const
   return runtime_.make_text(captured(macro.bodies[0], inner, flow));
 }
 
-// As Jinja passes on what a loop tests: `for a, b in … if …` makes a tuple of each item.
+// As in Jinja, the test in `for a, b in … if …` sees each item as a tuple.
 Value Evaluator::unpacked(const Target& target, const Value& value) {
   if (!target.is_tuple) return value;
   auto items = runtime_.items_of(value);
@@ -473,7 +473,7 @@ Value Evaluator::call(const Expression& e, const ScopePtr& scope, const Value* c
   const auto* const callable = of.as<Callable>();
   if (of.is<Loop>()) unsupported("calling `loop`");
   if (callable == nullptr) fail(fmt::format("{} cannot be called", type_of(of)));
-  const auto keep = callable->function;  // the call may assign another value to its name
+  const auto keep = callable->function;  // keeps the function alive: the call may assign another value to its name
   return keep->call(runtime_, given);
 }
 

@@ -1,7 +1,7 @@
-// Writes what a template says for given values.
+// Runs a template on given values and returns the text that it writes.
 //
 // Owner:   the caller; borrows the tree and the Runtime for one call. Threads: one at a time.
-// Errors:  Fault, with line() where it happened.
+// Errors:  Fault; line() then returns the line where it happened.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace terrace::lm::jinja {
 
-// Bytes of the text from `begin` to `end`.
+// The bytes of the text from `begin` to `end`.
 struct Span {
   std::size_t begin = 0, end = 0;
   friend bool operator==(const Span&, const Span&) = default;
@@ -67,7 +67,7 @@ class Evaluator {
 
   Runtime& runtime_;
   ScopePtr globals_;
-  std::vector<ScopePtr> kept_scopes_;  // by macros
+  std::vector<ScopePtr> kept_scopes_;  // scopes that macros refer to
   Draft all_;
   Draft* out_ = &all_;
   std::vector<Span> generated_;

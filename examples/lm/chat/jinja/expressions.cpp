@@ -21,7 +21,7 @@ Part Expressions::node_of(Kind kind, int line, Parts... parts) const {
   (list.push_back(std::move(parts)), ...);
   return node(kind, line, std::move(list));
 }
-// Long chains (a + b + …) are as deep as what has many brackets.
+// A long chain (a + b + …) makes a tree as deep as many nested brackets, so its height is limited, too.
 void Expressions::grown(Expression& out) const {
   for (const auto& part : out.parts)
     if (part) out.height = std::max(out.height, part->height + 1);

@@ -1,6 +1,6 @@
-// The expressions of a template, by recursive descent: a function for each level of precedence, the loosest first.
+// Parses the expressions of a template by recursive descent: one function per precedence level, the lowest first.
 //
-// Owner: the parser of statements. Threads: as the parser. Errors: SyntaxFault, with the line.
+// Owner: the statement parser. Threads: as the parser. Errors: SyntaxFault, with the line.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ class Expressions : protected Cursor {
  protected:
   using Cursor::Cursor;
 
-  // One expression, or several with commas between them, which are a tuple; up to one of the names in `ends`.
+  // Parses one expression, or several separated by commas, which form a tuple, up to one of the names in `ends`.
   Part tuple(bool with_choice, Words ends, bool in_brackets);
   [[nodiscard]] bool is_tuple_end(Words ends) const;
   Part expression();
-  // |filter|filter…, with `begun` from the name of the first one on.
+  // Parses |filter|filter…; if `begun`, the first | has already been taken.
   Part filters(Part of, bool begun);
 
   int in_macros_ = 0;
-  bool caller_is_used_ = false;  // in the macro that is being read
+  bool caller_is_used_ = false;  // in the macro that is being parsed
 
  private:
   using Kind = Expression::Kind;
@@ -44,7 +44,7 @@ class Expressions : protected Cursor {
   Part dict(int line);
   std::int64_t integer();
 
-  // What stands behind a value: attributes, items and calls; then filters and tests.
+  // Parses what follows a value: attributes, items and calls; then filters and tests.
   Part behind(Part out);
   Part subscript(Part of, int line);
   Part call(Part of);

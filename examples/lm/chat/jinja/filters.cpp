@@ -69,7 +69,7 @@ Value escape(const Value& value, Runtime& runtime, Arguments& given) {
   return runtime.make_text(std::move(out), true);
 }
 
-// The argument is a text, or how many spaces.
+// The argument is a text, or a number of spaces.
 std::string indentation(const Bound& bound, std::size_t i, Runtime& runtime) {
   if (const auto* const text = bound[i].text()) {
     runtime.work.take_text(text->size());
@@ -130,7 +130,7 @@ Value absolute(const Value& value, Runtime&, Arguments& given) {
   fail(fmt::format("'abs' does not take {}", type_of(value)));
 }
 
-// Digits with underscores between them, as Python reads numbers; nothing if there are others.
+// Removes underscores between digits, which Python allows in numbers; returns nothing if an underscore is elsewhere.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -160,7 +160,7 @@ std::optional<std::int64_t> integer_in(std::string_view text) {
 std::optional<double> real_in(std::string_view text) {
   const auto digits = without_underscores(stripped(text, true, true));
   if (!digits || digits->empty()) return {};
-  if (digits->find_first_not_of("0123456789+-.eEinfatyINFATY") != std::string::npos) return {};  // no hexadecimal ones
+  if (digits->find_first_not_of("0123456789+-.eEinfatyINFATY") != std::string::npos) return {};  // excludes hexadecimal numbers
   char* end = nullptr;
   const double out = std::strtod(digits->c_str(), &end);
   if (end != digits->c_str() + digits->size()) return {};
@@ -290,7 +290,7 @@ Value items_filter(const Value& value, Runtime& runtime, Arguments& given) {
   return runtime.make_once(runtime.items_of(Value(View{*value.as<Dict>(), View::Of::items})));
 }
 
-// The value at a path such as `function.name` or `0`; each part is an attribute or an index.
+// The value at a path such as `function.name` or `0`; each part of the path is an attribute or an index.
 Value at_path(Value value, const Value& path, Runtime& runtime, const Value* absent = nullptr) {
   const auto step = [&](const Value& key) {
     value = item_of(value, key, runtime);
@@ -331,7 +331,7 @@ Value join_filter(const Value& value, Runtime& runtime, Arguments& given) {
 }
 
 Value map_filter(const Value& value, Runtime& runtime, Arguments& given) {
-  const Runtime::Deeper deeper(runtime);  // it may map with itself
+  const Runtime::Deeper deeper(runtime);  // `map` may apply itself
   if (!is_true(value)) return runtime.make_once({});
   const auto items = runtime.items_of(value);
   auto out = runtime.make_room(items.size());
@@ -349,7 +349,7 @@ Value map_filter(const Value& value, Runtime& runtime, Arguments& given) {
   return runtime.make_once(std::move(out));
 }
 
-// `kKeep`: what passes the test stays, else what fails it; `kOfAttribute`: an attribute of the item is tested.
+// `kKeep`: keeps the items that pass the test, otherwise those that fail; `kOfAttribute`: tests an attribute of each item.
 template <bool kKeep, bool kOfAttribute>
 Value select(const Value& value, Runtime& runtime, Arguments& given) {
   constexpr std::size_t kTest = kOfAttribute ? 1 : 0;
@@ -374,12 +374,12 @@ struct Keyed {
 };
 std::vector<Keyed> room_for_keys(std::size_t items, Runtime& runtime) {
   runtime.work.take(items);
-  runtime.work.take_bytes(2 * items * sizeof(Keyed));  // sorting takes a copy
+  runtime.work.take_bytes(2 * items * sizeof(Keyed));  // sorting makes a copy
   std::vector<Keyed> out;
   out.reserve(items);
   return out;
 }
-// In the order of their keys; equal ones stay in theirs, also backward.
+// Sorts by key. The sort is stable, also if `backward`.
 Values sorted(std::vector<Keyed> all, bool backward, Runtime& runtime) {
   if (backward) std::ranges::reverse(all);
   std::ranges::stable_sort(all, [&](const Keyed& a, const Keyed& b) { return less(a.key, b.key, runtime.work); });

@@ -1,6 +1,6 @@
 // The filters (x|name) and the tests (x is name).
 //
-// Threads: any. Errors: Fault, for an unknown name, too.
+// Threads: any. Errors: Fault, also for an unknown name.
 #pragma once
 
 #include <string_view>

@@ -38,7 +38,7 @@ class Writer {
   void write(const Dict& dict) {
     if (!form_.sorts_keys) return write(*dict.pairs);
     runtime_.work.take(dict.pairs->size());
-    runtime_.work.take_bytes(2 * dict.pairs->size() * sizeof(Pair));  // sorting takes a copy
+    runtime_.work.take_bytes(2 * dict.pairs->size() * sizeof(Pair));  // sorting makes a copy
     auto pairs = *dict.pairs;
     std::ranges::stable_sort(pairs, [&](const Pair& a, const Pair& b) { return less(a.key, b.key, runtime_.work); });
     write(pairs);
@@ -59,7 +59,7 @@ class Writer {
     });
   }
 
-  // null, true, false, and numbers; empty for others.
+  // null, true, false and numbers; empty for other values.
   static std::string plain(const Value& value) {
     if (value.is<None>()) return "null";
     if (const auto* const flag = value.as<bool>()) return *flag ? "true" : "false";

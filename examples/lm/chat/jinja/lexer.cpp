@@ -17,7 +17,7 @@ using TokenKind = Token::Kind;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool begins_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
-// "\r\n" and "\r" become "\n", and the last newline goes.
+// Replaces "\r\n" and "\r" by "\n", and removes the last newline.
 std::string normalized(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -29,7 +29,7 @@ std::string normalized(std::string_view source) {
   return out;
 }
 
-// The value of a literal's inside, which has escapes.
+// The value of a string literal, from its text with escapes.
 class Literal {
  public:
   Literal(std::string_view inside, int line) : rest_(inside), line_(line) {}
@@ -59,7 +59,7 @@ class Literal {
     const char c = take();  // a literal does not end with a backslash
     if (const auto at = kNames.find(c); at != std::string_view::npos) {
       out += kCodes[at];
-    } else if (c == '\n') {  // the line goes on
+    } else if (c == '\n') {  // an escaped newline continues the literal
     } else if (c == 'x' || c == 'u' || c == 'U') {
       add(out, digits(c == 'x' ? 2 : c == 'u' ? 4 : 8, 16, true, 0));
     } else if (c >= '0' && c <= '7') {
@@ -120,7 +120,7 @@ class Lexer {
   }
   void skip_white() { move(rest().size() - stripped(rest(), true, false).size()); }
 
-  // What stands before the tag that begins with `sign` as its third character.
+  // Adds the text before a tag. `sign` is the third character of the tag.
   void text_before(std::size_t tag, bool is_output, char sign) {
     auto text = source_.substr(at_, tag - at_);
     const auto whole = text.size();
@@ -140,7 +140,7 @@ class Lexer {
     return at < source_.size() && (source_[at] == '-' || source_[at] == '+') ? source_[at] : ' ';
   }
 
-  // The next {%, {{ or {#.
+  // The position of the next {%, {{ or {#.
   [[nodiscard]] std::size_t next_tag() const {
     for (auto tag = source_.find('{', at_); tag != std::string_view::npos; tag = source_.find('{', tag + 1))
       if (tag + 1 < source_.size() && std::string_view("%{#").find(source_[tag + 1]) != std::string_view::npos) return tag;
@@ -173,7 +173,7 @@ class Lexer {
     close(2, sign, true);
   }
 
-  // After the sign: the end of a tag of so many bytes, and the white space that goes with it.
+  // Moves past the end of a tag, which has `bytes` bytes, and past the white space that is removed after it.
   void close(std::size_t bytes, char sign, bool trims) {
     move(bytes);
     if (sign == '-')
@@ -182,7 +182,7 @@ class Lexer {
       move(1);
   }
 
-  // {% raw %} … {% endraw %}: text as it is.
+  // {% raw %} … {% endraw %}: the text between them is not parsed.
   bool raw(std::size_t begin_bytes) {
     const auto begin = word_tag(at_, begin_bytes, "raw", false);
     if (begin.bytes == 0) return false;
@@ -199,8 +199,8 @@ class Lexer {
     }
   }
   struct WordTag {
-    std::size_t bytes = 0;  // 0: it is another tag
-    char sign = ' ';        // before its end
+    std::size_t bytes = 0;  // 0: another tag
+    char sign = ' ';        // the one before the tag's end
   };
   [[nodiscard]] WordTag word_tag(std::size_t tag, std::size_t begin_bytes, std::string_view word, bool may_plus) const {
     auto text = stripped(source_.substr(tag + begin_bytes), true, false);
@@ -216,7 +216,7 @@ class Lexer {
     return out;
   }
 
-  // Up to the end of a tag. Where brackets are open, what looks like its end is an operator.
+  // Reads the tokens up to the end of a tag. Inside brackets, a sequence that looks like the end is an operator.
   void inside(bool is_block) {
     const std::string_view end = is_block ? "%}" : "}}";
     brackets_.clear();
@@ -264,7 +264,7 @@ class Lexer {
     brackets_.pop_back();
   }
 
-  // Digits with underscores between them.
+  // The end of digits, which may have underscores between them.
   [[nodiscard]] std::size_t digits_end(std::size_t at, bool (*belongs)(char)) const {
     const auto text = rest();
     while (at < text.size() && (belongs(text[at]) || (text[at] == '_' && at > 0 && at + 1 < text.size() &&
@@ -281,7 +281,7 @@ class Lexer {
       add(kind, std::move(digits));
       move(bytes);
     };
-    const bool after_point = at_ > 0 && source_[at_ - 1] == '.';  // a.0.1 has two integers
+    const bool after_point = at_ > 0 && source_[at_ - 1] == '.';  // in a.0.1 both numbers are integers
     const auto whole = digits_end(0, is_digit);
     auto end = whole;
     if (!after_point && end + 1 < text.size() && text[end] == '.' && is_digit(text[end + 1]))
@@ -316,8 +316,8 @@ class Lexer {
   std::string_view source_;
   std::size_t at_ = 0;
   int line_ = 1;
-  bool line_begins_ = true;  // what was read last ends with a newline
-  std::string brackets_;     // those that must close
+  bool line_begins_ = true;  // the last text read ends with a newline
+  std::string brackets_;     // closing brackets that are still expected
   std::vector<Token> tokens_;
 };
 

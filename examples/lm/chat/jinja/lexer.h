@@ -1,5 +1,6 @@
-// The text of a template as tokens, as Hugging Face's library sets Jinja up: the newline after a statement goes (trim_blocks),
-// and so does the white space before one that begins its line (lstrip_blocks), and the newline at the end of the template.
+// Splits a template into tokens, with the settings of Hugging Face's library. Removed are the newline after a statement
+// (trim_blocks), white space before a statement that begins its line (lstrip_blocks), and the newline at the end of the
+// template.
 //
 // Threads: any; pure. Errors: SyntaxFault, with the line.
 #pragma once
@@ -28,18 +29,18 @@ struct Token {
     integer,
     real,
     text,  // a literal, without quotes and escapes
-    mark,  // an operator or a bracket
+    mark,  // an operator or bracket
     end,   // of the template
   };
   Kind kind = Kind::end;
-  std::string text;  // as written; of `text`, its value
+  std::string text;  // as written; for `text`, the literal's value
   int line = 1;
 
   [[nodiscard]] bool is_mark(std::string_view mark) const { return kind == Kind::mark && text == mark; }
   [[nodiscard]] bool is_name(std::string_view name) const { return kind == Kind::name && text == name; }
 };
 
-// Ends with a token of the kind `end`. The text is UTF-8.
+// The last token has the kind `end`. `source` must be UTF-8.
 std::vector<Token> tokens_of(std::string_view source);
 
 }  // namespace terrace::lm::jinja

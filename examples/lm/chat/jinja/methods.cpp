@@ -221,7 +221,7 @@ bool is_listed(std::string_view name, std::initializer_list<std::string_view> na
   return std::ranges::find(names, name) != names.end();
 }
 
-// Methods that Python has and that are not there.
+// Python's methods that terrace does not have.
 bool is_other_method(const Value& of, std::string_view name) {
   if (of.text() != nullptr)
     return is_listed(name, {"casefold",    "center",     "encode",    "expandtabs", "format",       "format_map", "isalnum",
@@ -251,7 +251,7 @@ Draft replaced(std::string_view text, std::string_view old, std::string_view by,
     done = at + old.size();
     if (!old.empty()) {
       at = done;
-    } else if (at == text.size()) {  // an empty text stands before each character, and at the end
+    } else if (at == text.size()) {  // an empty text is found before each character and at the end
       break;
     } else {
       at += code_point_at(text, at).bytes;

@@ -1,7 +1,7 @@
-// The methods of texts, lists, dicts and loops. Python's other methods are refused by name when they are called, and what would
-// change a value is undefined, as in Jinja's sandbox.
+// The methods of texts, lists, dicts and loops. A call of another Python method is refused by name, and methods that would
+// change a value are undefined, as in Jinja's sandbox.
 //
-// Threads: any. Errors: of the calls, Fault.
+// Threads: any. Errors: the calls throw Fault.
 #pragma once
 
 #include <optional>
@@ -11,9 +11,9 @@
 
 namespace terrace::lm::jinja {
 
-std::optional<Value> method_of(const Value& of, std::string_view name, Runtime& runtime);  // bound to the value
+std::optional<Value> method_of(const Value& of, std::string_view name, Runtime& runtime);  // bound to `of`; nothing if unknown
 bool is_loop_attribute(std::string_view name);
-// str.replace(); −1: all.
+// str.replace(); `most` −1: all occurrences.
 Draft replaced(std::string_view text, std::string_view old, std::string_view by, std::int64_t most, Work& work);
 
 }  // namespace terrace::lm::jinja

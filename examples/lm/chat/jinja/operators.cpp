@@ -34,7 +34,7 @@ std::int64_t floor_quotient(std::int64_t a, std::int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-// As CPython's float_divmod: the remainder has the sign of the divisor.
+// Like CPython's float_divmod: the remainder has the sign of the divisor.
 std::pair<double, double> divided(double a, double b) {
   demand_divisor(b == 0);
   double remainder = std::fmod(a, b), quotient = (a - remainder) / b;
@@ -59,7 +59,7 @@ Value power(std::int64_t base, std::int64_t exponent) {
   if (base == 0 || base == 1) return Value(exponent == 0 ? std::int64_t{1} : base);
   if (base == -1) return Value(exponent % 2 == 0 ? std::int64_t{1} : std::int64_t{-1});
   std::int64_t out = 1;
-  for (; exponent > 0; --exponent)  // at most 63 times
+  for (; exponent > 0; --exponent)  // at most 63 iterations
     if (__builtin_mul_overflow(out, base, &out)) too_large();
   return Value(out);
 }
@@ -147,7 +147,7 @@ const char* sign_of(Kind kind) {
 
 bool can_repeat(const Value& value) { return value.text() != nullptr || value.is<Sequence>(); }
 
-// Where a slice begins, how many items it takes, and how far apart.
+// The bounds of a slice, its number of items, and the distance between them.
 struct Steps {
   std::int64_t start = 0, stop = 0, count = 0, step = 1;
 };

@@ -1,4 +1,4 @@
-// What expressions do with values: arithmetic, subscripts and attributes, as in Python and in Jinja's sandbox.
+// The operations of expressions: arithmetic, subscripts and attributes, as in Python and in Jinja's sandbox.
 //
 // Threads: any. Errors: Fault.
 #pragma once
@@ -10,15 +10,15 @@
 
 namespace terrace::lm::jinja {
 
-void demand_small(const Value& value);  // Fault for an integer of more than 64 bits
+void demand_small(const Value& value);  // Fault for an integer that does not fit into 64 bits
 Value arithmetic(Expression::Kind kind, const Value& a, const Value& b, Runtime& runtime);
 Value negative(const Value& value);
 Value positive(const Value& value);
 bool compare(Compared how, const Value& a, const Value& b, Runtime& runtime);
 void append_escaped(Draft& out, std::string_view text);  // & < > ' " as in HTML
 
-// a.name, and a[key]. What is not there is undefined.
-Value attribute_of(const Value& of, const Value& name, Runtime& runtime);  // the name is a text
+// a.name and a[key]; undefined if absent.
+Value attribute_of(const Value& of, const Value& name, Runtime& runtime);  // `name` is a text
 Value item_of(const Value& of, const Value& key, Runtime& runtime);
 Value slice_of(const Value& of, const Value& start, const Value& stop, const Value& step, Runtime& runtime);  // None: absent
 

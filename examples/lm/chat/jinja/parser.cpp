@@ -21,7 +21,8 @@ class Parser : Expressions {
   }
 
  private:
-  // Up to one of the tags in `ends`, whose name is then the next token. The end of the template if there are none.
+  // Parses up to one of the tags in `ends`; its name is then the next token. Without `ends`, parses up to the end of the
+  // template.
   Body body_until(Words ends) {
     const Deeper deeper(*this);
     Body body;
@@ -56,7 +57,7 @@ class Parser : Expressions {
       }
     }
   }
-  // The inside of a block, from the end of the tag that begins it; the tag that ends it is taken up to its name.
+  // Parses the inside of a block, starting before the end of its first tag. Stops at the name of the tag that ends the block.
   Body block(Words ends) {
     skip_mark(":");
     end_of_tag();
@@ -104,7 +105,7 @@ class Parser : Expressions {
     return out;
   }
 
-  // A body that a loop around it does not reach: it is a function in Jinja.
+  // Parses a body that becomes a function in Jinja, so `break` and `continue` cannot refer to a loop outside it.
   Body apart(std::string_view end) {
     const auto loops = std::exchange(loops_, 0);
     auto body = whole_block(end);
@@ -211,7 +212,7 @@ class Parser : Expressions {
       out.is_tuple = true;
     }
     if (out.is_tuple) return out;
-    auto only = std::move(out.parts.front());  // not in one step: `only` is part of `out`
+    auto only = std::move(out.parts.front());  // in two steps, because `only` is a part of `out`
     return only;
   }
   Target one_target(bool may_attribute) {

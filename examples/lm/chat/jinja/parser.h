@@ -1,5 +1,5 @@
-// The text of a template as statements. What terrace does not have is refused here, where it has a name; a filter or a test of
-// an unknown name is only refused when it is used, because templates ask first whether they may.
+// Parses a template into statements. Unsupported statements and expressions are refused here. An unknown filter or test is only
+// refused when it is used, because templates may first check whether it exists.
 //
 // Threads: any; pure. Errors: SyntaxFault, with the line.
 #pragma once
@@ -12,7 +12,7 @@ namespace terrace::lm::jinja {
 
 struct Parsed {
   Body body;
-  bool marks_answers = false;  // it has {% generation %}
+  bool marks_answers = false;  // whether it has {% generation %}
 };
 Parsed parse(std::string_view source);  // UTF-8
 

@@ -5,9 +5,9 @@
 namespace terrace::lm::jinja {
 namespace {
 
-constexpr std::size_t kBytesOfAPlace = 8;  // a place where the first byte is right takes as long as so many bytes
+constexpr std::size_t kBytesOfAPlace = 8;  // comparing at a place whose first byte fits is charged like reading this many bytes
 
-// Whether `part` stands at `at`; `read` grows by what that takes, and is charged now and then.
+// Whether `part` is in the text at `at`. `read` counts the bytes that this compares, and is charged from time to time.
 bool stands_at(std::string_view text, std::string_view part, std::size_t at, std::size_t& read, Work& work) {
   const auto same = static_cast<std::size_t>(std::ranges::mismatch(part, text.substr(at, part.size())).in1 - part.begin());
   read += same + kBytesOfAPlace;
@@ -38,7 +38,7 @@ std::size_t find_last(std::string_view text, std::string_view part, Work& work) 
   if (part.size() > text.size()) return std::string_view::npos;
   if (part.empty()) return text.size();
   std::size_t read = 0;
-  for (auto end = text.size() - part.size() + 1; end > 0;) {  // places before `end` are left
+  for (auto end = text.size() - part.size() + 1; end > 0;) {  // places before `end` are still to be searched
     const auto next = text.rfind(part.front(), end - 1);
     read += end - (next == std::string_view::npos ? 0 : next);
     if (next == std::string_view::npos) break;

@@ -1,5 +1,5 @@
-// Where a text stands in another one, by the bytes that are compared: looking for "aaab" in "aaaa…" compares most of them
-// several times.
+// Finds a text in another one, and charges the compared bytes: a search for "aaab" in "aaaa…" compares most bytes several
+// times.
 //
 // Threads: any. Errors: Fault.
 #pragma once
@@ -11,7 +11,7 @@
 
 namespace terrace::lm::jinja {
 
-// The first place at or after `from`, and the last one; npos: there is none.
+// The first occurrence at or after `from`, and the last one; npos: none.
 std::size_t find_first(std::string_view text, std::string_view part, std::size_t from, Work& work);
 std::size_t find_last(std::string_view text, std::string_view part, Work& work);
 

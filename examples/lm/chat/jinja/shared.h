@@ -1,7 +1,7 @@
-// What several values share. A list may hold a list that holds a list, as deep as a template likes to make it, so nothing is
-// destroyed within the destruction of what held it: it waits for its turn, and no stack grows.
+// Shared parts of values. Lists may be nested as deep as a template makes them, and destroying them recursively could overflow
+// the stack. So a value that is released while another one is being destroyed waits in a queue.
 //
-// Threads: any, each with a queue of its own. Errors: std::bad_alloc from shared().
+// Threads: any; each has its own queue. Errors: std::bad_alloc from shared().
 #pragma once
 
 #include <memory>

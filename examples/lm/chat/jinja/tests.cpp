@@ -14,7 +14,7 @@ namespace {
 
 using Test = bool (*)(const Value&, Runtime&, Arguments&);
 
-// The remainder is `by`.
+// True if the remainder is `by`.
 bool has_remainder(const Value& value, const Value& divisor, std::int64_t by, Runtime& runtime) {
   return equal(arithmetic(Expression::Kind::remainder, value, divisor, runtime), Value(by), runtime.work);
 }

@@ -1,6 +1,6 @@
-// A template as its parser leaves it: expressions and statements in one another.
+// The syntax tree of a template: nested expressions and statements.
 //
-// Owner: the parts belong to what they are part of. Threads: any, for reading. Errors: none.
+// Owner: each node owns its parts. Threads: any, for reading. Errors: none.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct Expression {
     list,
     tuple,
     dict,       // key, value, key, value, …
-    attribute,  // of parts[0], its name is the constant
+    attribute,  // of parts[0]; the constant is its name
     item,       // parts[0][parts[1]]
-    slice,      // parts[0][parts[1]:parts[2]:parts[3]], each of the three may be absent
+    slice,      // parts[0][parts[1]:parts[2]:parts[3]]; each of the three may be absent
     call,       // parts[0](parts[1], …, named…)
     filter,     // parts[0]|name(parts[1], …, named…)
     test,       // parts[0] is name(parts[1], …, named…)
@@ -45,11 +45,11 @@ struct Expression {
     compare,  // a chain: parts[0] compared[0] parts[1] compared[1] parts[2] …
     both,     // and
     either,   // or
-    choice,   // parts[1] if parts[0] else parts[2], which may be absent
+    choice,   // parts[1] if parts[0] else parts[2]; the latter may be absent
   };
   Kind kind = Kind::constant;
   int line = 1;
-  int height = 1;  // of this tree
+  int height = 1;  // of the tree below this node
   Value constant;
   std::string name;
   std::vector<Part> parts;
@@ -57,7 +57,7 @@ struct Expression {
   std::vector<Compared> compared;
 };
 
-// What is assigned to: a name, an attribute of a namespace, or several in a tuple.
+// The target of an assignment: a name, an attribute of a namespace, or a tuple of targets.
 struct Target {
   std::string name, attribute;
   std::vector<Target> parts;
@@ -69,20 +69,20 @@ using Body = std::vector<Statement>;
 
 struct Parameters {
   std::vector<std::string> names;
-  std::vector<Part> defaults;  // of the last ones
+  std::vector<Part> defaults;  // of the last parameters
 };
 
 struct Statement {
   enum class Kind : std::uint8_t {
     text,
     output,      // expressions[0]
-    condition,   // if expressions[i] is true, bodies[i]; the last one may have no expression
-    loop,        // target in expressions[0] if expressions[1]: bodies[0], or bodies[1] if there are no items
+    condition,   // bodies[i] for the first true expressions[i]; the last body may have no expression
+    loop,        // target in expressions[0] if expressions[1]: bodies[0]; bodies[1] if there are no items
     set,         // target = expressions[0]
-    set_block,   // target = bodies[0], through the filters in expressions[0], which may be absent
+    set_block,   // target = bodies[0], filtered by expressions[0] if present
     macro,       // name(parameters): bodies[0]
-    call,        // expressions[0], whose caller(parameters) is bodies[0]
-    filter,      // bodies[0] through expressions[0]
+    call,        // expressions[0]; its caller(parameters) is bodies[0]
+    filter,      // bodies[0], filtered by expressions[0]
     generation,  // bodies[0]
     with,        // targets = expressions: bodies[0]
     leave,       // break
@@ -90,12 +90,12 @@ struct Statement {
   };
   Kind kind = Kind::text;
   int line = 1;
-  std::string text;  // or the name
+  std::string text;  // or a name
   std::vector<Part> expressions;
   std::vector<Body> bodies;
   std::vector<Target> targets;
   Parameters parameters;
-  bool uses_caller = false;  // of a macro
+  bool uses_caller = false;  // for a macro
 };
 
 }  // namespace terrace::lm::jinja

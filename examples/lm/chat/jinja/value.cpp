@@ -20,7 +20,7 @@ int nesting_of(const Value& value) {
   if (const auto* const sequence = value.as<Sequence>()) return sequence->nesting;
   if (const auto* const dict = value.as<Dict>()) return dict->nesting;
   if (const auto* const view = value.as<View>()) return view->dict.nesting;
-  return 0;  // printing and comparing never look into the other values that hold some, so their depth does not count
+  return 0;  // printing and comparing do not look into other kinds of values, so their depth does not count
 }
 
 int one_more(int deepest) {
@@ -38,7 +38,7 @@ auto find_in(Entries& all, std::string_view name, std::size_t& read) -> decltype
   return nullptr;
 }
 
-// What Python prints of it has an address, which is another one each time.
+// Python prints an address for these values, and it differs in each run.
 [[noreturn]] void no_print(const std::string& what) {
   unsupported(fmt::format("printing {}, which has an address in Python (`list` makes a list of what can be iterated)", what));
 }
@@ -150,7 +150,7 @@ std::int64_t Range::size() const {
   return static_cast<std::int64_t>(std::min<std::uint64_t>((distance - 1) / by + 1, INT64_MAX));
 }
 
-// Without overflow on the way: what it comes to is between start and stop.
+// Cannot overflow in between: the result is between start and stop.
 std::int64_t Range::at(std::int64_t index) const {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(start) +
                                    static_cast<std::uint64_t>(index) * static_cast<std::uint64_t>(step));
@@ -205,7 +205,7 @@ std::int64_t LoopState::count() {
   while (auto item = pull()) rest.push_back(std::move(*item));
   items = std::move(rest);
   next = 0;
-  all_kept = true;  // `keeps` stays: it may be the one that asks
+  all_kept = true;  // `keeps` must not be cleared: this call may come from it
   return length = static_cast<std::int64_t>(items.size()) + index0 + 1 + (after ? 1 : 0);
 }
 
@@ -267,7 +267,7 @@ Value Runtime::make_text(Draft text, bool markup) {
 }
 
 Value Runtime::make_undefined(std::string why) {
-  constexpr std::uint64_t kSteps = 20;  // the reason is put together, although it is seldom read
+  constexpr std::uint64_t kSteps = 20;  // pays for composing the reason, which is seldom read
   work.take(kSteps);
   work.take_bytes(kBytesOfAnObject + why.size());
   return undefined(std::move(why));
@@ -275,7 +275,7 @@ Value Runtime::make_undefined(std::string why) {
 
 Value Runtime::make_function(std::string name, std::function<Value(Runtime&, Arguments&)> call, bool is_macro) {
   work.take_object();
-  work.take_bytes(kBytesOfAnObject + name.size());  // and what it is bound to
+  work.take_bytes(kBytesOfAnObject + name.size());  // pays also for the values that the function captures
   std::shared_ptr<const Function> made =
       shared(Function{.name = std::move(name), .is_macro = is_macro, .call = std::move(call)});
   return Value(Callable{std::move(made)});
@@ -381,7 +381,7 @@ std::string number_text(double number) {
   const std::string_view all(buffer.data(), static_cast<std::size_t>(end - buffer.data()));
   const auto e = all.find('e');
   const int exponent = std::atoi(std::string(all.substr(e + 1)).c_str());
-  std::string digits;  // without the point
+  std::string digits;  // without the decimal point
   for (const char c : all.substr(0, e))
     if (c >= '0' && c <= '9') digits += c;
   const std::string sign = std::signbit(number) ? "-" : "";

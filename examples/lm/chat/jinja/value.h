@@ -1,6 +1,6 @@
-// The values of a template: those of Python that templates use, as they print, compare and iterate there.
+// The values of a template: the Python values that templates use, which print, compare and iterate as in Python.
 //
-// Values never change, apart from namespaces, loops, and what can be iterated only once; so copies share what they hold.
+// Values never change, except namespaces, loops, and values that can be iterated only once; so copies share their contents.
 //
 // Owner:   values; a namespace belongs to the Runtime. Threads: one at a time. Errors: Fault.
 #pragma once
@@ -35,17 +35,17 @@ struct Undefined {
   std::shared_ptr<const std::string> why;  // "'x' is undefined"
 };
 struct None {};
-struct LargeInteger {  // of more than 64 bits: it is printed and compared, and nothing is computed with it
-  std::shared_ptr<const std::string> digits;  // as Python writes it
+struct LargeInteger {                         // more than 64 bits: it can be printed and compared, but not computed with
+  std::shared_ptr<const std::string> digits;  // as Python prints it
 };
 struct Text {
   std::shared_ptr<const std::string> bytes;
-  bool markup = false;  // what `safe` and `escape` return: `+` escapes what it is joined with
+  bool markup = false;  // set by `safe` and `escape`: `+` escapes the other operand
 };
 struct Sequence {
   std::shared_ptr<const Values> items;
   bool tuple = false;
-  int nesting = 1;  // of lists and dicts in it, itself among them
+  int nesting = 1;  // depth of nested lists and dicts, including this one
 };
 struct Dict {
   std::shared_ptr<const std::vector<Pair>> pairs;
@@ -54,7 +54,7 @@ struct Dict {
 struct Range {
   std::int64_t start = 0, stop = 0, step = 1;
   [[nodiscard]] std::int64_t size() const;
-  [[nodiscard]] std::int64_t at(std::int64_t index) const;  // less than size()
+  [[nodiscard]] std::int64_t at(std::int64_t index) const;  // `index` is less than size()
 };
 struct View {  // keys(), values() or items() of a dict
   enum class Of : std::uint8_t { keys, values, items };
@@ -76,7 +76,7 @@ class Value {
   using Held = std::variant<Undefined, None, bool, std::int64_t, LargeInteger, double, Text, Sequence, Dict, Range, View, Once,
                             Namespace*, Callable, Loop>;
   Value() = default;
-  Value(Held held) : held_(std::move(held)) {}  // NOLINT: values are made of what they hold
+  Value(Held held) : held_(std::move(held)) {}  // NOLINT: implicit, because a value is what it holds
 
   template <class T>
   [[nodiscard]] const T* as() const {
@@ -90,7 +90,7 @@ class Value {
   [[nodiscard]] bool is_undefined() const { return is<Undefined>(); }
   // The bytes of a text; nullptr for other values.
   [[nodiscard]] const std::string* text() const { return is<Text>() ? as<Text>()->bytes.get() : nullptr; }
-  // True and False are 1 and 0, as in Python. Nothing for other values, and for a LargeInteger.
+  // True and False are 1 and 0, as in Python. Nothing for other values and for a LargeInteger.
   [[nodiscard]] std::optional<std::int64_t> integer() const;
 
  private:
@@ -104,12 +104,12 @@ struct OnceState {
   Values items;
   std::size_t next = 0;
 };
-// Variables by their names, in the order in which they were set.
+// Variables by name, in the order in which they were set.
 class Names {
  public:
-  // `read` grows by the bytes that are compared.
+  // Adds the number of compared bytes to `read`.
   [[nodiscard]] const Value* find(std::string_view name, std::size_t& read) const;
-  // `kept`: they outlive what set them, so their memory is charged.
+  // `kept`: the variables live until the template ends, so their memory is charged.
   void set(std::string_view name, Value value, Work& work, bool kept);
   [[nodiscard]] std::size_t size() const { return all_.size(); }
   [[nodiscard]] const std::vector<std::pair<std::string, Value>>& all() const { return all_; }
@@ -130,61 +130,61 @@ struct Function {
   bool is_macro = false;
   std::function<Value(Runtime&, Arguments&)> call;
 };
-// A loop under way. Items are tested (`for … if`) when the loop comes to them, or when it looks ahead.
+// A running loop. In `for … if`, an item is tested when the loop reaches it or looks ahead to it.
 struct LoopState {
   Values items;
-  std::size_t next = 0;               // of items
-  std::function<bool(Value&)> keeps;  // it may make a tuple of the item
-  bool has_size = true;               // the number of items is known without testing them
-  bool all_kept = false;              // count() has tested the items that are left
+  std::size_t next = 0;               // index in `items`
+  std::function<bool(Value&)> keeps;  // the test; it may replace the item by a tuple
+  bool has_size = true;               // the number of items is known without testing
+  bool all_kept = false;              // count() has already tested the remaining items
   std::int64_t index0 = -1, length = -1;
   Value before, current;
   std::optional<Value> after;
-  Values* last_changed = nullptr;  // of the Runtime: a value may hold the loop that it is compared in
+  Values* last_changed = nullptr;  // owned by the Runtime, because a value may contain the loop that it is compared in
 
-  bool advance();        // to the next item; false at the end
-  bool look_ahead();     // whether there is one more, which is then in `after`
-  std::int64_t count();  // of all items
+  bool advance();        // moves to the next item; false at the end
+  bool look_ahead();     // whether another item follows; if so, it is in `after`
+  std::int64_t count();  // the number of all items
 
  private:
   std::optional<Value> pull();
 };
 
-// Values without a rendering, so that nothing is charged: those that a template is given.
+// Values made outside a rendering, such as the input of a template; no work is charged.
 Value undefined(std::string why);
 Value text_value(std::string text, bool markup = false);
 Value list_value(Values items, bool tuple = false);  // Fault if it is nested too deeply
-Value dict_value(std::vector<Pair> pairs);  // the last of equal keys counts, at the place of the first; keys are hashable
+Value dict_value(std::vector<Pair> pairs);           // of equal keys, the last value is kept at the first place
 Value large_integer(std::string digits);
 
-// What a rendering shares: the work that is left, how deep it is, its namespaces, and its day.
+// The state of one rendering: the remaining work, the depth, the namespaces, and the time.
 class Runtime {
  public:
   Work work;
   std::deque<Namespace> namespaces;
-  std::deque<Values> last_changed;  // of the loops that ask for it
-  std::optional<std::int64_t> now;  // in seconds, for strftime_now; absent: there is no such function
+  std::deque<Values> last_changed;  // of the loops that use `changed`
+  std::optional<std::int64_t> now;  // in seconds, for strftime_now; absent: the function is undefined
 
   Runtime() = default;
   ~Runtime() = default;
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 
-  // Room for a list of so many items.
+  // Reserves and charges memory for a list of `items` values.
   Values make_room(std::size_t items);
-  Value make_list(Values items, bool tuple = false);  // from make_room()
+  Value make_list(Values items, bool tuple = false);  // `items` is from make_room()
   Value make_pair(const Pair& pair);                  // a tuple
-  Value make_once(Values items);                      // from make_room()
+  Value make_once(Values items);                      // `items` is from make_room()
   Value make_text(std::string_view text, bool markup = false);
   Value make_text(Draft text, bool markup = false);
   Value make_undefined(std::string why);
   Value make_function(std::string name, std::function<Value(Runtime&, Arguments&)> call, bool is_macro = false);
-  // All items of what can be iterated, as for list().
+  // All items of an iterable value, as in list().
   Values items_of(const Value& value);
-  Value str(const Value& value);  // a text, the value itself if it is one
+  Value str(const Value& value);  // a text is returned unchanged
   Value repr(const Value& value);
 
-  // While one is there, what is evaluated is a level deeper.
+  // While an object of this class exists, evaluation is one level deeper.
   class Deeper {
    public:
     explicit Deeper(Runtime& runtime) : runtime_(runtime) {
@@ -205,11 +205,11 @@ class Runtime {
 };
 
 bool is_true(const Value& value);
-std::string type_of(const Value& value);                                // "dict object", as messages name it
+std::string type_of(const Value& value);                                // "dict object", the name in messages
 std::string number_text(double number);                                 // repr(float)
-std::optional<std::int64_t> length_of(const Value& value, Work& work);  // len(); nothing for what has none
+std::optional<std::int64_t> length_of(const Value& value, Work& work);  // len(); nothing for values without a length
 const Value* find_key(const Dict& dict, const Value& key, Runtime& runtime);
 void print(const Value& value, bool quoted, Draft& out, Runtime& runtime);
-void demand_defined(const Value& value);  // Fault that says what is undefined
+void demand_defined(const Value& value);  // throws a Fault that says what is undefined
 
 }  // namespace terrace::lm::jinja

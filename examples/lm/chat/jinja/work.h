@@ -1,6 +1,6 @@
-// The work that a template may cause, so that one that loops for ever, or doubles a text again and again, ends with an error.
-// Time and memory are charged for what is done, not for what comes out: a search by the bytes that it compares, a list by its
-// items. Memory counts as taken until the template ends, although most of it is given back before.
+// Limits the work of a template, so that an endless loop, or a text that doubles again and again, ends with an error. Work is
+// charged, not results: a search costs the bytes that it compares, a list its items. Memory counts as used until the template
+// ends, although most of it is freed earlier.
 //
 // Owner: the Runtime of a rendering. Threads: one at a time. Errors: Fault.
 #pragma once
@@ -17,14 +17,14 @@
 namespace terrace::lm::jinja {
 
 inline constexpr std::uint64_t kMostSteps = 5'000'000;                // about half a second
-inline constexpr std::uint64_t kBytesOfAStep = 64;                    // that are read or written
+inline constexpr std::uint64_t kBytesOfAStep = 64;                    // read or written in one step
 inline constexpr std::size_t kMostTextBytes = std::size_t{64} << 20;  // of one text; conversation lines have the same limit
-inline constexpr std::size_t kMostBytes = std::size_t{256} << 20;     // of all texts, lists and what else values are made of
-inline constexpr int kMostNesting = 200;                              // of expressions, statements and values in one another
-inline constexpr int kMostDepth = 400;                                // of the evaluation: calls of macros, and what is in them
-inline constexpr std::int64_t kMostOfRange = 100'000;                 // as Jinja's sandbox has it
-inline constexpr std::size_t kBytesOfAnObject = 128;  // what a list, a text or a function takes beside its contents
-inline constexpr std::size_t kBytesOfAName = 160;     // a variable with its value, in a list that may be half empty
+inline constexpr std::size_t kMostBytes = std::size_t{256} << 20;     // of all texts, lists and other parts of values
+inline constexpr int kMostNesting = 200;                              // of expressions, statements and values
+inline constexpr int kMostDepth = 400;                                // of the evaluation: macro calls and statements
+inline constexpr std::int64_t kMostOfRange = 100'000;                 // as in Jinja's sandbox
+inline constexpr std::size_t kBytesOfAnObject = 128;                  // a list, a text or a function, without its contents
+inline constexpr std::size_t kBytesOfAName = 160;  // a variable with its value, in a list that may be half empty
 
 class Work {
  public:
@@ -32,9 +32,9 @@ class Work {
     if (steps > steps_) too_much("it takes more than 5 million steps");
     steps_ -= steps;
   }
-  // For bytes that are read, compared or skipped.
+  // Charges bytes that are read, compared or skipped.
   void take_read(std::size_t bytes) { take(bytes / kBytesOfAStep); }
-  // Before so many bytes of memory are taken.
+  // Charges memory; call it before allocating.
   void take_bytes(std::size_t bytes) {
     if (bytes > bytes_) too_much("its texts and lists take more than 256 MiB");
     bytes_ -= bytes;
@@ -43,7 +43,7 @@ class Work {
     take(1);
     take_bytes(kBytesOfAnObject);
   }
-  // Before a text of so many bytes is made.
+  // Charges a text; call it before making the text.
   void take_text(std::size_t bytes) {
     demand_text(bytes);
     take_read(bytes);
@@ -59,12 +59,12 @@ class Work {
   std::size_t bytes_ = kMostBytes;
 };
 
-// A text under way. What it takes is charged as it grows.
+// A text that is being written. Its memory and work are charged as it grows.
 class Draft {
  public:
   explicit Draft(Work& work) : work_(&work) {}
 
-  // Before a text of so many bytes is written.
+  // Call it before writing a text of `bytes` bytes.
   void reserve(std::size_t bytes) {
     Work::demand_text(bytes);
     work_->take_read(bytes);
@@ -99,7 +99,7 @@ class Draft {
     if (bytes <= text_.capacity()) return;
     work_->take_bytes(bytes - text_.capacity());
     text_.reserve(bytes);
-    work_->take_bytes(text_.capacity() - bytes);  // it may take more than it is asked for
+    work_->take_bytes(text_.capacity() - bytes);  // reserve() may allocate more than requested
   }
 
   Work* work_;

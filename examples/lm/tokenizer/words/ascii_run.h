@@ -1,4 +1,4 @@
-// How far a run of ASCII characters goes, sixteen at a time.
+// Finds the end of a run of ASCII characters, sixteen bytes at a time.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -29,11 +29,11 @@ inline constexpr std::array<CharClass, 128> kAsciiClasses = [] {
 
 inline constexpr std::ptrdiff_t kRunStep = 16;
 
-// Sixteen bytes; what is said of them is a bit for each byte.
+// Sixteen bytes; results have one bit for each byte.
 class AsciiStep {
  public:
 #if defined(__SSE2__)
-  // With `fold` set in each byte.
+  // ORs `fold` into each byte.
   explicit AsciiStep(const char* at, char fold = 0)
       : bytes_(_mm_or_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)), _mm_set1_epi8(fold))) {}
 
@@ -71,11 +71,11 @@ class AsciiStep {
 #endif
 };
 
-// The first byte from `at` on that is not between `low` and `high`, with `fold` set.
+// The first byte from `at` on that, after ORing with `fold`, is not between `low` and `high`.
 inline const char* run_between(const char* at, const char* end, char fold, char low, char high) {
   while (end - at >= kRunStep) {
     const unsigned outside = ~AsciiStep(at, fold).between(low, high);
-    const auto run = __builtin_ctz(outside);  // at most 16: the bits above are set
+    const auto run = __builtin_ctz(outside);  // at most 16, because the bits above are set
     at += run;
     if (run < kRunStep) return at;
   }
@@ -86,8 +86,8 @@ inline const char* ascii_capitals_end(const char* at, const char* end) { return 
 inline const char* ascii_small_letters_end(const char* at, const char* end) { return run_between(at, end, 0, 'a', 'z'); }
 inline const char* ascii_letters_end(const char* at, const char* end) { return run_between(at, end, 0x20, 'a', 'z'); }
 
-// Of the next sixteen bytes, how many are capitals and how many behind them are small letters. If fewer are left, as if all
-// were capitals.
+// The number of capitals at the beginning of the next sixteen bytes, and of small letters after them. If fewer bytes are left,
+// {16, 0}.
 struct AsciiWord {
   std::ptrdiff_t capitals, small;
 };

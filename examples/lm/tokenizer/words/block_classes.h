@@ -1,4 +1,4 @@
-// The classes of 64 bytes of a text, as sets: a bit for each byte.
+// The character classes of 64 bytes of a text as bit sets, one bit for each byte.
 //
 // Threads: any. Errors: none.
 #pragma once
@@ -18,7 +18,7 @@ inline constexpr std::ptrdiff_t kBlockBytes = 64;
 
 class BlockClasses {
  public:
-  // Of the bytes from `at` on, where a character begins; at least 64 bytes are left of the text.
+  // Classifies the bytes from `at` on, where a character must begin; at least 64 bytes of text must be left.
   BlockClasses(const char* at, const char* end, const UnicodeTable& table) {
     ByteSet beyond_ascii = 0;
 #pragma GCC unroll 4
@@ -46,11 +46,11 @@ class BlockClasses {
     }
   }
 
-  // Of `other`, only characters of several bytes.
+  // For the class `other`, the set only has characters of several bytes.
   [[nodiscard]] ByteSet operator[](CharClass kind) const { return sets_[static_cast<std::size_t>(kind)]; }
 
   ByteSet blank = 0, apostrophe = 0, slash = 0;  // ' ', '\'' and '/'
-  ByteSet inside = 0;                            // the bytes of characters behind their first ones
+  ByteSet inside = 0;                            // bytes of a character after its first one
 
  private:
   ByteSet& of(CharClass kind) { return sets_[static_cast<std::size_t>(kind)]; }

@@ -13,7 +13,7 @@
 namespace terrace::lm {
 namespace {
 
-// Ids far above the number of tokens would need memory for nothing.
+// Limits ids: a file with ids far above the number of tokens would only waste memory.
 std::size_t most_ids(std::size_t tokens) { return 8 * tokens + 65536; }
 
 std::string bytes_of_spelling(const std::string& spelling, bool byte_level) {
@@ -163,7 +163,7 @@ void Bpe::encode_words(std::span<ShortWord> words) const {
   }
 }
 
-// The tokens with which the merging of a word begins: at most as many as bytes.
+// Writes the tokens with which merging begins, at most as many as the word has bytes, and returns their number.
 std::size_t Bpe::split(std::string_view word, TokenId* const out) const {
   const char* const end = word.data() + word.size();
   const auto byte_at = [](const char* at) { return static_cast<unsigned char>(*at); };
@@ -186,8 +186,8 @@ std::size_t Bpe::split(std::string_view word, TokenId* const out) const {
   return static_cast<std::size_t>(to - out);
 }
 
-// As Hugging Face's library does it: byte by byte or character by character, with the unknown token, or with nothing at all,
-// for what is not in the vocabulary.
+// Like Hugging Face's library: splits into bytes or characters. One that is not in the vocabulary becomes the unknown token, or
+// nothing if there is none.
 void Bpe::split_characters(std::string_view word, std::vector<TokenId>& ids) const {
   bool after_unknown = false;
   const char* const end = word.data() + word.size();
@@ -212,7 +212,7 @@ void Bpe::split_characters(std::string_view word, std::vector<TokenId>& ids) con
   }
 }
 
-// A heap of (rank, place). An entry is out of date if the pair at its place has another rank by now.
+// Uses a heap of (rank, position). An entry is outdated if the pair at its position now has another rank.
 void Bpe::merge_many(MergeScratch& scratch) const {
   auto &ids = scratch.ids, &merged = scratch.merged;
   auto &ranks = scratch.ranks, &previous = scratch.previous, &next = scratch.next;

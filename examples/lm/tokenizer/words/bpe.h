@@ -1,5 +1,5 @@
-// Byte-pair encoding of one word: its bytes or characters, then one merge after the other, the one of the lowest rank and of
-// those the leftmost first.
+// Byte-pair encoding of one word: starts with its bytes or characters, then merges repeatedly, always the pair with the lowest
+// rank, and of equal ones the leftmost.
 //
 // Owner:   the tokenizer. Threads: encode_word() from any, each with its own MergeScratch.
 // Errors:  Error(Exit::corrupt) from the constructor for a vocabulary or merges that contradict each other.
@@ -24,16 +24,16 @@
 namespace terrace::lm {
 
 struct BpeParts {
-  std::vector<std::pair<std::string, TokenId>> vocabulary;  // tokens as the file spells them
-  std::vector<std::pair<std::string, std::string>> merges;  // in order of preference
-  bool byte_level = false;     // tokens are spelled in letters that stand for bytes (byte_letters.h)
-  bool byte_fallback = false;  // a character that is no token becomes tokens <0xNN>
-  bool ignore_merges = false;  // a word that is a token is not made of merges
-  bool fuse_unknown = false;   // neighbouring unknown characters are one unknown token
+  std::vector<std::pair<std::string, TokenId>> vocabulary;  // token spellings as in the file
+  std::vector<std::pair<std::string, std::string>> merges;  // the first one is preferred
+  bool byte_level = false;     // tokens are spelled with letters that represent bytes (byte_letters.h)
+  bool byte_fallback = false;  // a character that is not a token becomes tokens <0xNN>
+  bool ignore_merges = false;  // a word that is itself a token is not merged
+  bool fuse_unknown = false;   // adjacent unknown characters become one unknown token
   std::optional<std::string> unknown;
 };
 
-// What encode_word() computes in; it is kept from word to word because it allocates.
+// The working memory of encode_word(); reused for each word to avoid allocations.
 struct MergeScratch {
   std::vector<TokenId> ids;
   std::vector<std::uint32_t> ranks, previous, next;
@@ -46,20 +46,20 @@ class Bpe {
  public:
   explicit Bpe(const BpeParts& parts);
 
-  // The tokens of the word are in scratch.ids afterwards.
+  // Leaves the tokens of the word in scratch.ids.
   void encode_word(std::string_view word, MergeScratch& scratch) const;
-  // The same of several words, in turns: while the memory of one word's next merges is on its way, the others go on.
-  // At most kMostWords; requires encodes_words().
+  // Does the same for several words in turns: while the memory for one word's next merges is being fetched, the others
+  // continue. At most kMostWords words; requires encodes_words().
   static constexpr std::size_t kMostWords = 16;
   void encode_words(std::span<ShortWord> words) const;
   [[nodiscard]] bool encodes_words() const { return all_bytes_; }
-  [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;  // spelled as in the file
+  [[nodiscard]] std::optional<TokenId> id_of(std::string_view token) const;  // `token` is spelled as in the file
   [[nodiscard]] std::size_t ids() const { return bytes_of_id_.size(); }      // the largest id + 1
   [[nodiscard]] std::size_t tokens() const { return ids_.size(); }
-  // The token's bytes: of a byte-level vocabulary those that its letters stand for, else its spelling. Nothing for an id that
-  // no token has.
+  // The bytes of a token: in a byte-level vocabulary, the bytes that its letters represent; otherwise its spelling. Nothing for
+  // an id without a token.
   [[nodiscard]] const std::optional<std::string>& bytes_of(TokenId id) const { return bytes_of_id_[id]; }
-  // Its bytes in a decoded text: of other than byte-level vocabularies <0xNN> is that byte.
+  // The token's bytes in a decoded text: unless the vocabulary is byte-level, <0xNN> is that byte.
   [[nodiscard]] std::string decoded(TokenId id) const;
   [[nodiscard]] bool byte_level() const { return byte_level_; }
 
@@ -81,7 +81,7 @@ class Bpe {
   WordTable words_;  // for ignore_merges_
   std::vector<std::optional<std::string>> bytes_of_id_;
   std::array<std::optional<TokenId>, 256> fallback_{};
-  std::array<TokenId, 256> of_byte_{};  // if all_bytes_
+  std::array<TokenId, 256> of_byte_{};  // if all_bytes_: the token of each byte
   bool all_bytes_ = false;
   MergeTable merges_;
   CharacterTokens characters_;

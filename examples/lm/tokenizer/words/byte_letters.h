@@ -1,5 +1,5 @@
-// The letters that stand for bytes in byte-level vocabularies: printable Latin-1 characters for themselves, U+0100 and up for
-// the others, as GPT-2 defined them.
+// The letters that represent bytes in byte-level vocabularies, as GPT-2 defined them: printable Latin-1 characters represent
+// themselves, and letters from U+0100 on represent the other bytes.
 //
 // Threads: any; pure. Errors: none.
 #pragma once
@@ -13,7 +13,7 @@ namespace terrace::lm {
 
 std::uint32_t letter_of_byte(unsigned char byte);
 std::string letters_of_bytes(std::string_view bytes);
-// Nothing if the text has a character that stands for no byte.
+// Returns nothing if the text has a character that represents no byte.
 std::optional<std::string> bytes_of_letters(std::string_view letters);
 
 }  // namespace terrace::lm

@@ -12,7 +12,8 @@ namespace {
 
 constexpr unsigned kBefore = 3, kAfter = 4;  // kinds of bytes
 
-// Of one token, the lowest ranks at which it merges with another one that ends or begins with a byte of each kind.
+// For one token and each kind of byte: the lowest rank of a merge with a token before it that ends with such a byte, or with a
+// token after it that begins with one.
 struct Lowest {
   std::array<std::uint32_t, kBefore> before;
   std::array<std::uint32_t, kAfter> after;
@@ -29,17 +30,16 @@ class Reduction {
  public:
   Reduction(const MergeTable& table, const std::vector<Lowest>& lowest) : table_(table), lowest_(lowest) {}
 
-  // Merges the bytes of one character alone. Why nothing else can come between: every token that is used up within the
-  // character is used up at a rank below those of all merges that could take it across an end of the character (not_before and
-  // not_after say beside which bytes that is untrue), and the ranks rise from merge to merge, so one within the character
-  // always comes first. A token that stays begins to merge with others at a rank above the one that made it, so it does not
-  // matter that it stands there early.
+  // Merges the bytes of one character separately. This is correct for the following reasons. Every token that is merged within
+  // the character has a lower rank there than in any merge across an end of the character (not_before and not_after list the
+  // adjacent bytes for which this is false). Ranks rise from merge to merge, so merges within the character come first. A token
+  // that remains only merges with its neighbours at a rank above the one that made it, so it may exist early.
   std::optional<CharacterTokens::Tokens> of(std::span<const TokenId> bytes) {
     std::array<Symbol, 4> symbols;
     auto count = bytes.size();
     for (std::size_t i = 0; i < count; ++i) symbols[i] = {.id = bytes[i], .made_at = std::nullopt};
     unsigned not_after = 0, not_before = 0;
-    bool inner_may_merge = false;  // if one of two tokens that stay merges across the end first
+    bool inner_may_merge = false;  // one of two remaining tokens merges across the end first
     for (std::optional<std::uint32_t> last; count > 1;) {
       Merge best;
       std::size_t at = 0;
@@ -113,7 +113,7 @@ CharacterTokens::CharacterTokens(const MergeTable& table, std::span<const KnownM
     append_utf8(text, code);
     std::ranges::transform(text, bytes.begin(), [&](char byte) { return of_byte[static_cast<unsigned char>(byte)]; });
     if (text.size() > 2 && table.find(bytes[0], bytes[1]).rank == kNoRank) {
-      code |= text.size() == 3 ? 0x3fU : 0xfffU;  // the next one whose first two bytes are others
+      code |= text.size() == 3 ? 0x3fU : 0xfffU;  // skips to the next character whose first two bytes differ
       continue;
     }
     const auto tokens = reduction.of(std::span(bytes).first(text.size()));

@@ -1,8 +1,8 @@
-// What the bytes of a character of several bytes merge into before anything beside it can merge with one of them: byte-level
-// encoding begins with these tokens instead of the bytes, and the ids are the same.
+// For characters of several bytes: the tokens into which their bytes merge before any of them can merge with something beside
+// the character. Byte-level encoding starts with these tokens instead of the bytes; the resulting ids are the same.
 //
-// A character is here if its bytes become one or two tokens and the ranks say that no merge across its ends comes before one
-// within it. Beside some bytes that may be untrue, so each character has a mask of them.
+// A character is listed if its bytes become one or two tokens and, by the ranks, all merges within it come before any merge
+// across its ends. This may be false beside some bytes, so each character has a mask of them.
 //
 // Owner: the Bpe. Threads: find() from any. Errors: std::bad_alloc from the constructor.
 #pragma once
@@ -21,15 +21,15 @@ class CharacterTokens {
  public:
   static constexpr TokenId kNone = (1U << 28U) - 1;
 
-  // Kinds of bytes, one bit each, that stand before or after a character; 0 for the ends of the word.
+  // Kinds of bytes before or after a character, one bit each; 0 at the ends of the word.
   static unsigned before(unsigned char byte) { return byte == ' ' ? 1U : byte < 0x80 ? 2U : 4U; }
   static unsigned after(unsigned char byte) { return byte < 0x80 ? 1U : byte < 0xe0 ? 2U : byte < 0xf0 ? 4U : 8U; }
 
   struct Tokens {
-    TokenId first : 28 = kNone;        // kNone: this character begins as its bytes
-    std::uint32_t not_before : 4 = 0;  // kinds of bytes after it
-    TokenId second : 28 = kNone;       // kNone: it is one token
-    std::uint32_t not_after : 4 = 0;   // kinds of bytes before it
+    TokenId first : 28 = kNone;        // kNone: encoding starts with the character's bytes
+    std::uint32_t not_before : 4 = 0;  // not valid before these kinds of bytes
+    TokenId second : 28 = kNone;       // kNone: the character is one token
+    std::uint32_t not_after : 4 = 0;   // not valid after these kinds of bytes
   };
 
   struct KnownMerge {

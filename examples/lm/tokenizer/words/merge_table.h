@@ -1,4 +1,4 @@
-// Which two neighbouring tokens merge, in which order of preference, and into which token.
+// Tells which two adjacent tokens merge, at which rank, and into which token.
 //
 // Owner: the tokenizer. Threads: find() from any. Errors: none.
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace terrace::lm {
 
-inline constexpr std::uint32_t kNoRank = (1U << 25U) - 1;  // above all ranks; with six bits behind it, it fits 31
+inline constexpr std::uint32_t kNoRank = (1U << 25U) - 1;  // above all ranks; fits into 31 bits with six more bits after it
 
 struct Merge {
-  std::uint32_t rank = kNoRank;  // the lowest one merges first
+  std::uint32_t rank = kNoRank;  // the lowest merges first
   TokenId id = 0;
 };
 
@@ -27,7 +27,7 @@ class MergeTable {
         may_merge_(places_ * kBitsOfPlace / 64 + 1),
         near_(kNear * kNear) {}
 
-  // A later merge of the same two takes the place of the earlier one.
+  // A later merge of the same two tokens replaces the earlier one.
   void insert(TokenId left, TokenId right, Merge merge) {
     const auto of = key(left, right);
     entries_[found(hash(of) >> static_cast<unsigned>(shift_), of)] = {of, merge};
@@ -36,17 +36,17 @@ class MergeTable {
   }
   [[nodiscard]] Merge find(TokenId left, TokenId right) const { return at(first_place(left, right), left, right); }
 
-  // Ids below 256, which most vocabularies of bytes give to the bytes, have a table without a search.
+  // Pairs of ids below 256, which most byte vocabularies use for the bytes, have a table that needs no search.
   static bool is_near(TokenId left, TokenId right) { return (left | right) < kNear; }
   [[nodiscard]] Merge near(TokenId left, TokenId right) const { return near_[left * kNear + right]; }
 
-  // find() in two steps: where the merge is looked up, so that the line of memory can come before at() needs it.
+  // find() in two steps: the first returns where to look, so that the cache line can be fetched before at() reads it.
   [[nodiscard]] std::size_t first_place(TokenId left, TokenId right) const {
     const auto of = key(left, right);
     const bool may_merge = (may_merge_[bit(of) / 64] >> bit(of) % 64 & 1U) != 0;
     return may_merge ? hash(of) >> static_cast<unsigned>(shift_) : nowhere();
   }
-  // The place of no merge.
+  // The position of an entry that is always empty.
   [[nodiscard]] std::size_t nowhere() const { return places_; }
   void prefetch(std::size_t first_place) const { __builtin_prefetch(&entries_[first_place]); }
   [[nodiscard]] Merge at(std::size_t first_place, TokenId left, TokenId right) const {
@@ -61,21 +61,21 @@ class MergeTable {
   static std::uint64_t key(TokenId left, TokenId right) { return std::uint64_t{left} << 32U | right; }
   static std::uint64_t hash(std::uint64_t key) { return key * 0x9e3779b97f4a7c15U; }
   [[nodiscard]] std::size_t bit(std::uint64_t of) const { return hash(of) >> static_cast<unsigned>(shift_ - kBitShift); }
-  // The place of the key, or of the empty entry in which it would stand.
+  // The position of the key, or of the empty entry where it would be.
   [[nodiscard]] std::size_t found(std::size_t at, std::uint64_t of) const {
     const auto is_other = [&] { return static_cast<unsigned>(entries_[at].key != of); };
     const auto is_taken = [&] { return static_cast<unsigned>(entries_[at].merge.rank != kNoRank); };
-    while ((is_other() & is_taken()) != 0) at = (at + 1) & (places_ - 1);  // one branch
+    while ((is_other() & is_taken()) != 0) at = (at + 1) & (places_ - 1);  // `&` instead of `&&`: a single branch
     return at;
   }
-  // One bit of eight for each place tells of most pairs that they do not merge; all bits are in a nearer cache than the
+  // A bit set with eight bits per entry shows for most pairs that they do not merge; it fits into a faster cache than the
   // entries.
   static constexpr int kBitShift = 3;
   static constexpr std::size_t kBitsOfPlace = std::size_t{1} << kBitShift;
 
   std::size_t places_;
   int shift_;
-  std::vector<Entry> entries_;  // and behind them one that stays empty, for pairs that do not merge
+  std::vector<Entry> entries_;  // the last one stays empty, for pairs that do not merge
   std::vector<std::uint64_t> may_merge_;
   static constexpr std::size_t kNear = 256;
   std::vector<Merge> near_;

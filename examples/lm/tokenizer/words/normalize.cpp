@@ -18,7 +18,7 @@ constexpr std::uint32_t kCombiningRuns[] = {
 #include "unicode_combining.inc"
 };
 
-// Hangul syllables are computed (Unicode, section 3.12).
+// Hangul syllables are not in tables but computed (Unicode, section 3.12).
 constexpr std::uint32_t kSyllables = 0xac00, kLeads = 0x1100, kVowels = 0x1161, kTails = 0x11a7;
 constexpr std::uint32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28;
 constexpr std::uint32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
@@ -28,7 +28,7 @@ struct Compositions {
     std::uint32_t first, second;
   };
   std::unordered_map<std::uint32_t, Parts> parts;
-  std::unordered_map<std::uint64_t, std::uint32_t> joined;  // by first × 2³² + second
+  std::unordered_map<std::uint64_t, std::uint32_t> joined;  // key: first × 2³² + second
 
   Compositions() {
     for (std::size_t i = 0; i + 2 < std::size(kDecompositions); i += 3) {
@@ -49,11 +49,11 @@ unsigned combining_class(std::uint32_t code) {
   return after == std::begin(kCombiningRuns) ? 0 : *std::prev(after) & 0xffU;
 }
 
-// A character of the text, or a byte that is none.
+// A character of the text, or an invalid byte.
 struct Unit {
   std::uint32_t code;
   char byte;
-  unsigned order;  // its combining class
+  unsigned order;  // combining class
 };
 
 void decompose(std::uint32_t code, std::vector<Unit>& out) {
@@ -74,7 +74,7 @@ void decompose(std::uint32_t code, std::vector<Unit>& out) {
   if (found->second.second != 0) decompose(found->second.second, out);
 }
 
-// The character that two make, or kNoCodePoint.
+// The character that `first` and `second` compose to, or kNoCodePoint.
 std::uint32_t join(std::uint32_t first, std::uint32_t second) {
   if (first - kLeads < kLeadCount && second - kVowels < kVowelCount)
     return kSyllables + ((first - kLeads) * kVowelCount + second - kVowels) * kTailCount;
@@ -85,7 +85,7 @@ std::uint32_t join(std::uint32_t first, std::uint32_t second) {
   return found == table.end() ? kNoCodePoint : found->second;
 }
 
-// Marks that follow one another stand in the order of their classes.
+// Sorts each run of marks by combining class.
 void reorder(std::vector<Unit>& units) {
   for (auto begin = units.begin(); begin != units.end();) {
     begin = std::find_if(begin, units.end(), [](const Unit& u) { return u.order != 0; });
@@ -95,11 +95,11 @@ void reorder(std::vector<Unit>& units) {
   }
 }
 
-// Joins each mark with the starter before it, unless something between them blocks it.
+// Composes each mark with the starter before it, unless a character between them blocks it.
 void compose(std::vector<Unit>& units) {
   constexpr auto kNone = static_cast<std::size_t>(-1);
   std::size_t starter = kNone, kept = 0;
-  unsigned last_order = 0;  // of what was kept after the starter
+  unsigned last_order = 0;  // class of the last character kept after the starter
   for (const auto& unit : units) {
     const bool adjacent = starter != kNone && kept == starter + 1;
     if (starter != kNone && unit.code != kNoCodePoint && (adjacent || last_order < unit.order)) {
@@ -159,7 +159,7 @@ std::string to_nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   const char* const end = text.data() + text.size();
-  const char* stable = text.data();  // the last character that NFC leaves alone begins here; what stands before it is in `out`
+  const char* stable = text.data();  // start of the last character that NFC does not change; the text before it is in `out`
   const char* at = stable;
   while (at < end) {
     auto c = character_at(at, end);

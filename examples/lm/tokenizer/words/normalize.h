@@ -1,6 +1,6 @@
 // Unicode's normalisation form C (canonical composition), version 16.0.
 //
-// Threads: any. Errors: none: bytes that are not UTF-8 stay, and nothing is joined over them.
+// Threads: any. Errors: none: invalid UTF-8 bytes stay, and nothing is composed across them.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace terrace::lm {
 
-// Whether NFC surely leaves the text as it is; false also for some texts that stay.
+// True only if NFC does not change the text; may be false even if it does not.
 bool is_surely_nfc(std::string_view text);
 std::string to_nfc(std::string_view text);
 

@@ -9,7 +9,7 @@
 namespace terrace::lm {
 namespace {
 
-// The last one of a pattern's spellings is the one of text_of().
+// If a pattern has several spellings, text_of() returns the last one.
 constexpr std::array<std::pair<Pattern, std::string_view>, 6> kSpellings{{
     {Pattern::gpt2, R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
     {Pattern::gpt2, R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"},
@@ -50,8 +50,8 @@ std::optional<std::size_t> cut_at_space(std::string_view text, std::size_t most)
   return {};
 }
 
-// A run of letters or numbers is followed by nothing that belongs to its word, except the contractions of o200k. So a word ends
-// there, and no word before it depends on what follows. Words behind it never depend on what was before.
+// Except for the contractions of o200k, no character after a run of letters or numbers belongs to the same word. So a word ends
+// here, no earlier word depends on what follows, and later words never depend on earlier text.
 std::optional<std::size_t> cut_behind_word(std::string_view text, std::size_t most,
                                            const std::function<bool(std::size_t)>& accepted) {
   constexpr std::size_t kMostBytes = 4;  // of a character
@@ -61,7 +61,7 @@ std::optional<std::size_t> cut_behind_word(std::string_view text, std::size_t mo
   for (auto at = std::min(most, text.size() - kMostBytes); at > 0; --at) {
     const auto next = character_at(text.data() + at, end);
     const auto kind = table.class_of(next.code);
-    const bool continues = (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80U;  // within a character
+    const bool continues = (static_cast<unsigned char>(text[at]) & 0xc0U) == 0x80U;  // a continuation byte
     const bool ends_word = is_white(kind) || (kind == CharClass::other && text[at] != '\'');
     if (continues || !ends_word || table.may_change(next.code)) continue;
     const auto last = last_character(text.substr(0, at));

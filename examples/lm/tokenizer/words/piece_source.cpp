@@ -45,7 +45,7 @@ std::string PieceSource::described() const {
   return text;
 }
 
-// Streams go forwards only.
+// A stream cannot go back, so the file is opened again.
 bool PieceSource::go_to(InputPlace place) {
   if (open_file_ != place.file || open_->place() > place.offset) {
     open_file_ = ~std::uint64_t{0};
@@ -66,7 +66,7 @@ void PieceSource::demand_unchanged() const {
                     file.path.string()));
 }
 
-// 0: the window has no end of a piece.
+// The end of the last piece that ends within the window; 0 if none does.
 std::size_t PieceSource::end_of_piece(std::string_view window, bool lines) const {
   if (!lines) return cut_(window, window.size()).value_or(0);
   const auto newline = window.rfind('\n');
@@ -106,7 +106,7 @@ std::optional<Piece> PieceSource::next(InputPlace& place) {
   Piece piece{.bytes = {}, .begin = place, .lines = lines, .begins_document = place.offset == 0, .ends_document = false};
   for (auto wanted = piece_bytes_;; wanted *= 2) {
     auto window = open_->peek(wanted + 1);
-    if (window.size() <= wanted) {  // all that is left
+    if (window.size() <= wanted) {  // the rest of the file
       piece.bytes = window;
       demand_unchanged();
       piece.ends_document = true;

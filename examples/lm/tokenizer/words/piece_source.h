@@ -1,6 +1,6 @@
-// The input of `terrace tokenize` in pieces of bounded size: files of text, each one document, or of JSON objects, one in a
-// line and each one document. Where pieces begin and end depends on the bytes of the files only. A file must stay as it was
-// when the source was made until its last piece has been read.
+// The input of `terrace tokenize` in pieces of bounded size. A file is either one document of text, or has one JSON object per
+// line, each a document. The cuts between pieces depend only on the bytes of the files. From the creation of the source until
+// its last piece has been read, a file must not change.
 //
 // Owner:   the job. Threads: next() from one at a time.
 // Errors:  those of DataStream; Error(Exit::usage) for a line, or a text that cannot be cut, of more than kMostPieceBytes;
@@ -28,27 +28,27 @@ struct InputPlace {
 struct Piece {
   std::string bytes;
   InputPlace begin;
-  bool lines = false;                                 // of JSON; else text
-  bool begins_document = true, ends_document = true;  // of a text
+  bool lines = false;                                 // JSON lines; false: text
+  bool begins_document = true, ends_document = true;  // for text
 };
 
 class PieceSource {
  public:
-  // Where a text may be cut, at or before a place; nothing if it may not.
+  // The last place at or before `most` where a text can be cut; nothing if there is none.
   using Cut = std::function<std::optional<std::size_t>(std::string_view text, std::size_t most)>;
 
   PieceSource(std::vector<std::filesystem::path> files, std::uint64_t piece_bytes, Cut cut);
 
-  // The piece that begins at `place`, which moves behind it. Nothing at the end.
+  // Returns the piece that begins at `place`, and moves `place` past it. Nothing at the end.
   std::optional<Piece> next(InputPlace& place);
-  // The texts of a piece: all of it, or of each line's object the one with that name. Error(Exit::usage) with the place of a
-  // line that is no such object. From any thread.
+  // Calls `take` with the texts of a piece: the whole piece, or for each line the value of `field`. Throws Error(Exit::usage)
+  // with the place of a line that is not an object with this text. May be called from any thread.
   void each_text(const Piece& piece, const std::string& field, const std::function<void(std::string_view)>& take) const;
-  [[nodiscard]] bool has(InputPlace place);                          // in a file, or the end
+  [[nodiscard]] bool has(InputPlace place);                          // whether this place exists in a file, or is the end
   [[nodiscard]] std::uint64_t bytes() const;                         // of all files
-  [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // of the files, before the last piece's end
+  [[nodiscard]] std::uint64_t bytes_before(InputPlace place) const;  // bytes of the input before `place`
   [[nodiscard]] const std::filesystem::path& path(std::uint64_t file) const { return files_[file].path; }
-  [[nodiscard]] std::string described() const;  // names, sizes and times, by which a later run knows the same input
+  [[nodiscard]] std::string described() const;  // names, sizes and times; a later run with the same text has the same input
 
  private:
   struct File {
@@ -57,8 +57,8 @@ class PieceSource {
     std::int64_t written_ns = 0;
     bool packed = false;
   };
-  bool go_to(InputPlace place);   // of a file; false: it ends before
-  void demand_unchanged() const;  // the open file
+  bool go_to(InputPlace place);   // opens the file at `place`; false: it is shorter
+  void demand_unchanged() const;  // checks the open file
   [[nodiscard]] std::size_t end_of_piece(std::string_view window, bool lines) const;
 
   std::vector<File> files_;

@@ -1,14 +1,15 @@
-// Regular expressions of tokenizers that are not among the known patterns, run by PCRE2. Its Unicode tables are its own: PCRE2
-// 10.42 has Unicode 14. \s is always the White_Space of Unicode, as in other libraries.
+// Regular expressions of tokenizers that are not known patterns, run by PCRE2. PCRE2 has its own Unicode tables (10.42: Unicode
+// 14). \s always means Unicode's White_Space, as in other libraries.
 //
-// Without PCRE2 at build time, regex_absent.cpp takes the place of regex_pcre2.cpp and every expression is refused.
+// If PCRE2 is missing at build time, regex_absent.cpp replaces regex_pcre2.cpp and refuses every expression.
 //
-// An expression may try ever more ways to match the same letters. What it tries at a place of the text is limited; where that
-// is not enough, it is tried again with more, and that is charged to a budget of the whole text.
+// An expression may try very many ways to match the same letters, so the number of tries at one place of the text is limited.
+// If the limit is too low there, matching is repeated with higher limits, and these tries are charged to a budget of the whole
+// text.
 //
 // Owner:   the caller. Threads: any; each call has its own state.
-// Errors:  Error(Exit::usage) for an expression that PCRE2 does not accept, or if there is no PCRE2; Error(Exit::runtime) that
-//          names the expression, if a text is beyond its budget or its memory.
+// Errors:  Error(Exit::usage) if PCRE2 does not accept the expression, or is missing; Error(Exit::runtime) with the expression
+//          if a text exceeds the budget or the memory limit.
 #pragma once
 
 #include <functional>
@@ -27,8 +28,8 @@ class Regex {
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Calls take(part) for each match and for each text between matches, in order. Together they are the text. An invalid byte
-  // of UTF-8 is never part of a match.
+  // Calls take(part) for each match and for each text between matches, in order. Together the parts are the text. An invalid
+  // UTF-8 byte is never part of a match.
   void each_part(std::string_view text, const std::function<void(std::string_view)>& take) const;
 
  private:

@@ -1,4 +1,4 @@
-// In place of regex_pcre2.cpp where PCRE2 is not installed.
+// Replaces regex_pcre2.cpp if PCRE2 is not installed.
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>

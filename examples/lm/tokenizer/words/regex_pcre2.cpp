@@ -19,13 +19,13 @@ namespace {
 constexpr std::string_view kWhiteSpace =
     R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
-// How often a match may enter its groups and repeated parts again at one place of the text. Usual expressions do so less than
-// once a letter. Where more is needed, tries begin with few, and all of them are counted.
+// How often a match may re-enter groups and repeated parts at one place of the text. Usual expressions do so less than once per
+// letter. If this is not enough, matching starts again with a low limit that grows, and all of these tries are counted.
 constexpr std::uint32_t kUsualTries = 2'000, kFirstTries = 16, kMostTries = 1U << 25;
 constexpr std::uint64_t kMostTriesOfAByte = 100;
-// Of compiled code, for groups that are repeated once a letter: enough for words of a million letters.
+// The stack of compiled code, for groups that are repeated once per letter: enough for words of a million letters.
 constexpr std::size_t kFirstStackBytes = std::size_t{64} << 10, kMostStackBytes = std::size_t{64} << 20;
-constexpr std::uint32_t kMostHeapKiB = 64 << 10;  // where there is no compiled code
+constexpr std::uint32_t kMostHeapKiB = 64 << 10;  // if there is no compiled code
 
 std::string message_of(int error) {
   std::array<unsigned char, 256> text{};
@@ -33,7 +33,7 @@ std::string message_of(int error) {
   return reinterpret_cast<const char*>(text.data());
 }
 
-// PCRE2's \s has U+180E in it, which is no white space in Unicode any more.
+// PCRE2's \s includes U+180E, which is no longer white space in Unicode.
 std::string with_white_space(std::string_view expression) {
   std::string out;
   bool in_class = false;
@@ -58,7 +58,7 @@ std::string with_white_space(std::string_view expression) {
   return out;
 }
 
-// A thread has a stack for compiled code once a word needs more than the small one on its own stack.
+// A stack for compiled code. A thread allocates it when a word needs more than the small stack that PCRE2 uses by default.
 class ThreadStack {
  public:
   ~ThreadStack() { pcre2_jit_stack_free(stack_); }
@@ -87,7 +87,7 @@ Code code_of(std::string_view expression, const std::string& own, std::uint32_t 
   if (!code)
     throw Error(fmt::format("the tokenizer's regular expression {} is not valid: {}", printable(expression), message_of(error)),
                 Exit::usage);
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if it cannot, matching is slower
+  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if this fails, matching is only slower
   return code;
 }
 
@@ -114,7 +114,7 @@ std::size_t next_character(std::string_view text, std::size_t at) {
   return at;
 }
 
-// Looks for a match place by place, with as many tries as it takes.
+// Searches for a match place by place, raising the limit as far as needed.
 int match_with_more_tries(const Code& here, std::string_view text, std::size_t from, const Found& found, std::uint64_t& left) {
   const auto more = context_of_tries(kFirstTries);
   for (auto at = from; at < text.size(); at = next_character(text, at)) {
@@ -134,7 +134,7 @@ int match_with_more_tries(const Code& here, std::string_view text, std::size_t f
 
 struct Regex::Compiled {
   std::string expression;
-  Code anywhere, here;  // it may begin at any place from the given one on, or only there
+  Code anywhere, here;  // `anywhere` matches at or after the given place, `here` only at it
   Context usual;
 
   [[noreturn]] void refuse(std::string_view text, const std::string& why) const {
@@ -170,7 +170,7 @@ void Regex::each_part(std::string_view text, const std::function<void(std::strin
     if (result == PCRE2_ERROR_MATCHLIMIT) compiled_->refuse(text, "it tries too many ways to match");
     if (result < 0) compiled_->refuse(text, message_of(result));
     const auto* const ends = pcre2_get_ovector_pointer(found.get());
-    if (ends[1] <= ends[0]) {  // an empty match cuts nothing
+    if (ends[1] <= ends[0]) {  // an empty match does not cut the text
       from = next_character(text, ends[0]);
       continue;
     }

@@ -1,5 +1,5 @@
-// A word of few tokens while these merge. Tokens stay at their places, and a bit says which of them still stand; the lowest
-// rank is looked for in sixteen places at a time, in vectors.
+// Merges the tokens of a short word. Tokens keep their positions, and a bit set marks those that still exist. Vector
+// instructions find the lowest rank among sixteen positions at a time.
 //
 // Owner: the caller. Threads: one at a time. Errors: none.
 #pragma once
@@ -20,13 +20,13 @@ namespace terrace::lm {
 
 class ShortWord {
  public:
-  static constexpr std::size_t kMost = 48;  // tokens, up to which looking for the lowest rank anew is faster than a heap
+  static constexpr std::size_t kMost = 48;  // tokens; up to this number, a new search for the lowest rank is faster than a heap
 
   std::string_view word;
 
-  // Where the tokens before all merges are written.
+  // The caller writes the initial tokens here.
   [[nodiscard]] TokenId* ids() { return ids_.data(); }
-  // The first `count` ids are set. Their merges are on the way afterwards.
+  // Starts with the first `count` ids, and begins to fetch their merges.
   void begin(std::size_t count, const MergeTable& merges) {
     count_ = count;
     stands_ = (std::uint64_t{1} << count) - 1;
@@ -45,7 +45,7 @@ class ShortWord {
                                                        : merges.at(merged_[i], ids_[i], ids_[i + 1]));
     made_ = before_ = {.left = kNowhere, .right = kNowhere, .place = merges.nowhere()};
   }
-  // The merge of the lowest rank; false if there is none. The merges of what it makes are on the way afterwards.
+  // Does the merge with the lowest rank; false if there is none. Begins to fetch the merges of the new token.
   [[gnu::always_inline]] bool merge_one(const MergeTable& merges) {
     const auto lowest = std::min({lowest_key(), looked_up(made_, merges), looked_up(before_, merges)});
     if (lowest >= kNoKey) return false;
@@ -58,7 +58,7 @@ class ShortWord {
     keys_[before_.left] = kNoKey;
     return true;
   }
-  // After all merges: the first ids, and how many they are.
+  // After all merges: compacts the remaining ids to the front and returns them.
   std::span<const TokenId> tokens() {
     std::size_t count = 0;
     for (auto left = stands_; left != 0; left &= left - 1)
@@ -75,7 +75,7 @@ class ShortWord {
   template <class T>
   using Padded = std::array<T, kMost + kStep>;
 
-  // Two neighbours, and where their merge is looked up.
+  // Two adjacent tokens, and the position of their merge in the table.
   struct Pair {
     std::size_t left, right, place;
   };
@@ -85,7 +85,7 @@ class ShortWord {
     merges.prefetch(place);
     return {left, right, place};
   }
-  // Places of tokens that stand beside another one, or nowhere.
+  // Positions of the adjacent tokens, or kNowhere.
   [[nodiscard]] std::size_t next(std::size_t at) const {
     const auto behind = stands_ >> at >> 1U;
     return behind == 0 ? kNowhere : at + 1 + static_cast<std::size_t>(std::countr_zero(behind));
@@ -113,7 +113,7 @@ class ShortWord {
     return std::min(std::min(lowest[0], lowest[1]), std::min(lowest[2], lowest[3]));
   }
 
-  // Four numbers in one of the processor's vectors.
+  // Four numbers in one vector register.
   using Four [[gnu::vector_size(16)]] = std::int32_t;
   static constexpr Four kNone = {kNoKey, kNoKey, kNoKey, kNoKey};
   template <class F>
@@ -121,14 +121,14 @@ class ShortWord {
     f(first), f(first + 4), f(first + 8), f(first + 12);
   }
 
-  std::size_t count_ = 0;     // before all merges
-  std::uint64_t stands_ = 0;  // a bit for each of these that still is a token
+  std::size_t count_ = 0;     // before the merges
+  std::uint64_t stands_ = 0;  // a bit for each position that is still a token
   Padded<TokenId> ids_{};
-  // Of each token and the next one: the rank of their merge, and in the lowest bits the place, so that the lowest one is the
-  // leftmost of equal ones; and what they become. Of those that are looked up later there is no rank.
+  // For each token and the next one: the rank of their merge, with the position in the lowest bits, so that of equal ranks the
+  // leftmost is lowest; and the id of the merged token. Pairs that are still to be looked up have no rank here.
   Padded<std::int32_t> keys_{};
   Padded<TokenId> merged_{};
-  Pair made_{}, before_{};  // of the token that the last merge made, and the next one, or the one before it
+  Pair made_{}, before_{};  // to be looked up: the new token with the next one, and the previous one with it
 };
 
 }  // namespace terrace::lm

@@ -1,4 +1,4 @@
-// Numbers of tokens, and a growing array of them that is not cleared before it is written.
+// Token ids, and a growing array of them that does not clear its memory before it is written.
 //
 // Owner: the caller. Threads: one at a time. Errors: std::bad_alloc.
 #pragma once
@@ -25,7 +25,7 @@ class TokenBuffer {
     std::ranges::copy(ids, reserve(ids.size()));
     size_ += ids.size();
   }
-  // Room for `count` more; written() says how many of them were used.
+  // Reserves space for `count` more ids; written() then tells how many were used.
   TokenId* reserve(std::size_t count) {
     if (capacity_ - size_ < count) grow(count);
     return data_.get() + size_;

@@ -1,8 +1,8 @@
-// Classes of code points, as the patterns of tokenizers need them, from a table of the Unicode database (version 16.0, see
+// Classes of code points for the patterns of tokenizers, from a table of the Unicode database (version 16.0, see
 // generate_unicode_tables.py).
 //
-// Threads: any; the table is expanded once, at the first call. Errors: none: bytes that are not UTF-8 are characters of one
-// byte and of class `other`.
+// Threads: any; the table is expanded once, at the first call. Errors: none: an invalid UTF-8 byte is a character of one byte
+//          with the class `other`.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class UnicodeTable {
   static const UnicodeTable& get();
 
   [[nodiscard]] CharClass class_of(std::uint32_t code) const { return static_cast<CharClass>(entry(code) & 7U); }
-  // Whether NFC may replace it, move it, or join it with what stands before it.
+  // True if NFC may replace this character, move it, or join it with a character before it.
   [[nodiscard]] bool may_change(std::uint32_t code) const { return (entry(code) & 8U) != 0; }
 
  private:
@@ -36,11 +36,11 @@ class UnicodeTable {
 };
 
 struct Character {
-  std::uint32_t code = kNoCodePoint;  // kNoCodePoint: a byte that begins no valid character
+  std::uint32_t code = kNoCodePoint;  // kNoCodePoint: no valid character begins with this byte
   std::uint32_t bytes = 1;
 };
 
-// The character at `at`, which is below `end`. Over-long forms, surrogates and cut characters are not valid.
+// The character at `at`, which must be before `end`. Over-long forms, surrogates and incomplete characters are invalid.
 inline Character character_at(const char* at, const char* end) {
   const auto byte = [&](int i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(at[i])); };
   const auto more = [&](int i) { return (byte(i) & 0xc0U) == 0x80U; };
@@ -59,7 +59,7 @@ inline Character character_at(const char* at, const char* end) {
   return code >= 0x10000 && code < 0x110000 ? Character{code, 4} : Character{};
 }
 
-// The code of the character that ends a text; kNoCodePoint if its last bytes are no whole character.
+// The code of the last character of a text; kNoCodePoint if the text does not end with a valid character.
 std::uint32_t last_character(std::string_view text);
 
 void append_utf8(std::string& text, std::uint32_t code);

@@ -1,8 +1,8 @@
-// The tokens of words that were seen before: most words of a text are repetitions.
+// A cache of the tokens of words: most words of a text are repetitions.
 //
-// Two tables of fixed size. Words of at most 15 bytes with at most four tokens have a place each that their hash says, and a
-// new one takes the place of the old one: two of them fill a line of the processor's cache. Longer words have places in a table
-// that is emptied when it is full.
+// There are two tables of fixed size. A word of at most 15 bytes and at most four tokens has one possible place, which its hash
+// decides, and a new word replaces the old one; two places fill a cache line. Longer words are in a table that is emptied when
+// it is full.
 //
 // Owner: one encoding thread; several tokenizers must not share it. Threads: the owner's. Errors: std::bad_alloc.
 #pragma once
@@ -25,14 +25,14 @@ class WordCache {
 
   WordCache();
 
-  // Bytes of a short word, zeros, and in the last byte its length.
+  // The bytes of a short word, padded with zeros; the last byte is its length.
   struct Key {
     std::uint64_t low = 0, high = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
   class alignas(32) Short {
    public:
-    // At most kShortTokens.
+    // `ids` has at most kShortTokens elements.
     void set(const Key& key, std::span<const TokenId> ids) {
       key_ = {key.low, key.high | std::uint64_t{ids.size()} << kCountShift};
       std::ranges::copy(ids, ids_.begin());
@@ -40,19 +40,19 @@ class WordCache {
     [[nodiscard]] bool holds(const Key& key) const {
       return ((key_.low ^ key.low) | (key_.high ^ key.high) << (64U - kCountShift)) == 0;
     }
-    // Of the word that it holds.
+    // Appends the tokens of the stored word.
     void append_to(TokenBuffer& out) const {
       std::memcpy(out.reserve(ids_.size()), ids_.data(), sizeof ids_);
       out.written(key_.high >> kCountShift);
     }
 
    private:
-    static constexpr unsigned kCountShift = 60;  // a word's length leaves four bits of the last byte
+    static constexpr unsigned kCountShift = 60;  // the length of a word leaves four bits of the last byte free
     Key key_;
     std::array<TokenId, kShortTokens> ids_{};
   };
 
-  // `end`: of the text in which the word stands, so that whole words of the machine can be read.
+  // `end`: the end of the text that contains the word; up to there, whole machine words can be read.
   static Key key_of(const char* word, std::size_t bytes, const char* end) {
     Key key;
     if (end - word >= 16) {
@@ -68,23 +68,23 @@ class WordCache {
     key.high |= std::uint64_t{bytes} << 56U;
     return key;
   }
-  // The only place that may hold the key.
+  // The only place that may contain the key.
   Short& place(const Key& key) {
     const std::uint64_t hash = (key.low ^ key.high * 0x9fb21c651e98df25U) * 0x9e3779b97f4a7c15U;
     return short_[hash >> (64U - kShortBits)];
   }
 
-  // The hash of a long word, whose place is on its way afterwards.
+  // Returns the hash of a long word and begins to fetch its place.
   [[nodiscard]] std::uint64_t prefetch_long(std::string_view word) const;
-  // Empty if the word is not there: no word that is kept has no tokens. Valid until the next insert().
+  // Empty if the word is not in the cache; every cached word has tokens. Valid until the next insert_long().
   [[nodiscard]] std::span<const TokenId> find_long(std::string_view word, std::uint64_t hash) const;
-  // False: it is too long, or has no tokens.
+  // Returns false if the word is too long or has no tokens.
   bool insert_long(std::string_view word, std::uint64_t hash, std::span<const TokenId> ids);
 
  private:
   static constexpr unsigned kShortBits = 17, kLongBits = 15;
-  static constexpr std::size_t kMostLongBytes = 1024;                // of a word
-  static constexpr std::size_t kMostLongSum = std::size_t{2} << 20;  // bytes of all of them, and half as many tokens
+  static constexpr std::size_t kMostLongBytes = 1024;                // of one word
+  static constexpr std::size_t kMostLongSum = std::size_t{2} << 20;  // of all words together; and half as many tokens
 
   struct Masks {
     std::uint64_t low, high;

@@ -10,9 +10,9 @@
 namespace terrace::lm {
 namespace {
 
-constexpr std::size_t kPiecesAtOnce = 32;    // for each number of threads: when words are dropped must not depend on it
-constexpr std::size_t kShards = 16;          // by hash, so that threads add up different words
-constexpr std::uint64_t kWordOverhead = 80;  // bytes of a word in a map, beside its letters
+constexpr std::size_t kPiecesAtOnce = 32;    // fixed for any number of threads, because it decides when words are dropped
+constexpr std::size_t kShards = 16;          // by hash, so that each thread adds up different words
+constexpr std::uint64_t kWordOverhead = 80;  // bytes of a word in a map, in addition to its letters
 
 struct Hash {
   using is_transparent = void;
@@ -37,7 +37,7 @@ std::uint64_t bytes_of(const Shards& shards) {
   return sum;
 }
 
-// Drops the rarest words until the others need no more than that. Returns the highest count that a dropped word had.
+// Drops the rarest words until the rest fits into `bytes`. Returns the highest count of a dropped word.
 std::uint64_t drop_rare(Shards& shards, std::uint64_t bytes) {
   std::uint64_t least = 1;
   while (bytes_of(shards) > bytes) {

@@ -1,7 +1,7 @@
-// The words of a text into tokens: those that were seen before from the cache, the others by merges.
+// Encodes the words of a text: known words from the cache, the others by merging.
 //
-// The cache and the tables of merges are larger than the nearest caches of a processor. So a block of words is cut first, their
-// places in the cache come while that goes on, and then the words that are not there are merged in turns (bpe.h).
+// The cache and the merge tables are larger than a processor's fastest caches. So a block of words is cut first while their
+// places in the cache are being fetched; then the words that are not in the cache are merged in turns (bpe.h).
 //
 // Owner: one encoding thread; several tokenizers must not share it. Threads: the owner's. Errors: std::bad_alloc.
 #pragma once
@@ -19,12 +19,12 @@ namespace terrace::lm {
 
 class WordEncoder {
  public:
-  // One word of a text that ends at `end`.
+  // Encodes one word of a text that ends at `end`.
   void encode_word(const Bpe& bpe, std::string_view word, const char* end, TokenBuffer& out) {
     append(bpe, located(word, end), out);
   }
 
-  // Compiled apart: within its caller, the compiler leaves calls in the loop.
+  // Not inlined: otherwise the compiler leaves function calls in the loop.
   template <Pattern kPattern>
   [[gnu::noinline]] void encode(const Bpe& bpe, std::string_view text, TokenBuffer& out) {
     const char* const end = text.data() + text.size();
@@ -44,15 +44,15 @@ class WordEncoder {
  private:
   struct Word {
     std::string_view text;
-    WordCache::Key key;                 // of a short one
+    WordCache::Key key;                 // for a short word
     WordCache::Short* place = nullptr;  // nullptr for a long one
-    std::uint64_t hash = 0;             // of a long one
-    // Its tokens in merged_, if the cache does not keep them.
+    std::uint64_t hash = 0;             // for a long word
+    // The position of its tokens in merged_, if the cache does not keep them.
     std::uint32_t first = 0, count = 0;
   };
   static constexpr std::size_t kBlock = 128;
 
-  // Its place in the cache, which is on its way afterwards.
+  // Finds the word's place in the cache and begins to fetch it.
   Word located(std::string_view word, const char* end) {
     if (word.size() > WordCache::kShortBytes) return {.text = word, .key = {}, .hash = cache_.prefetch_long(word)};
     const auto key = WordCache::key_of(word.data(), word.size(), end);
@@ -66,16 +66,16 @@ class WordEncoder {
     append_rare(bpe, word, out);
   }
   void append_rare(const Bpe& bpe, const Word& word, TokenBuffer& out);
-  // Puts the tokens of words that the cache does not have into it.
+  // Encodes the words that are not in the cache and adds them to it.
   void merge_unknown(const Bpe& bpe, std::span<Word> block);
-  // False: it is none of those that the cache keeps.
+  // Returns false if the cache does not keep such a word.
   bool keep(const Word& word, std::span<const TokenId> ids);
 
   WordCache cache_;
   MergeScratch scratch_;
   std::array<Word, kBlock + Words::kMostAtOnce> block_;
   std::array<ShortWord, Bpe::kMostWords> unknown_;
-  TokenBuffer merged_;  // of the words of a block
+  TokenBuffer merged_;  // the tokens of a block's words
 };
 
 }  // namespace terrace::lm

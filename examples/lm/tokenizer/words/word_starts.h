@@ -1,5 +1,5 @@
-// Where words begin in 64 bytes of a text, for all of them at once: what a pattern says of a character and its neighbours is
-// arithmetic on sets of bytes. What these sets cannot say is left to words.h.
+// Finds the beginnings of words in 64 bytes of a text at once: the rules of a pattern about a character and its neighbours
+// become arithmetic on bit sets. Cases that cannot be expressed this way are left to words.h.
 //
 // In a header, because it is part of the hot loop of encoding. Threads: any. Errors: none.
 #pragma once
@@ -13,8 +13,8 @@ namespace terrace::lm {
 
 inline ByteSet firsts_of_runs(ByteSet set) { return set & ~(set << 1U); }
 
-// The first bytes of words, if one begins at the first byte of the block. Each but the last of these words ends where the next
-// one begins. `contraction(i)` is where a contraction with the apostrophe at byte i ends, or 0.
+// Returns the first bytes of words; a word must begin at the first byte of the block. Each word but the last ends where the
+// next one begins. `contraction(i)` is the end of a contraction with the apostrophe at byte i, or 0.
 template <Pattern kPattern, class Contraction>
 ByteSet word_starts(const BlockClasses& of, const Contraction& contraction) {
   constexpr bool kIsGpt2 = kPattern == Pattern::gpt2, kSplitsCases = kPattern == Pattern::o200k;
@@ -22,9 +22,9 @@ ByteSet word_starts(const BlockClasses& of, const Contraction& contraction) {
   const ByteSet mark = kSplitsCases ? of[CharClass::mark] : 0, uncased = of[CharClass::letter] | mark;
   const ByteSet letter = upper | lower | uncased, space = of[CharClass::space];
   ByteSet newline = of[CharClass::newline], other = ~(letter | number | space | newline);
-  ByteSet doubtful = 0;  // from the lowest of these on, words may begin elsewhere
+  ByteSet doubtful = 0;  // from its lowest byte on, the result may be wrong
 
-  // [^\s\p{L}\p{N}]+[\r\n]* : newlines (and slashes) behind other characters belong to them.
+  // [^\s\p{L}\p{N}]+[\r\n]* : newlines (and slashes) after other characters belong to the same word.
   if constexpr (!kIsGpt2) {
     const ByteSet ends = newline | (kSplitsCases ? of.slash : 0), first_ends = newline & other << 1U;
     const ByteSet taken = first_ends | (ends & ~(ends + first_ends));
@@ -32,29 +32,30 @@ ByteSet word_starts(const BlockClasses& of, const Contraction& contraction) {
     other &= ~taken;
   }
 
-  // \s*[\r\n]+|\s+(?!\S)|\s+ : white space up to the last newline; of more that is before a word, the last character is apart.
+  // \s*[\r\n]+|\s+(?!\S)|\s+ : white space up to the last newline is a word; of white space before a word, the last character
+  // is separate.
   const ByteSet white = space | newline, before_words = white & ~(white >> 1U);
   ByteSet starts = 1 | firsts_of_runs(white);
   if constexpr (kIsGpt2) {
     starts |= before_words;
   } else {
     ByteSet indents = space & newline << 1U;
-    for (ByteSet ends = newline & ~space & (space + indents); ends != 0; ends &= ends - 1)  // of lines without words
+    for (ByteSet ends = newline & ~space & (space + indents); ends != 0; ends &= ends - 1)  // for lines without words
       indents &= ~(std::bit_floor(~space & ((ends & -ends) - 1)) << 1U);
     starts |= indents | (space & before_words);
   }
-  doubtful |= before_words & of.inside;  // that character begins before this byte
+  doubtful |= before_words & of.inside;  // if that character begins before this byte
 
   //  ?[^\s\p{L}\p{N}]+
   const ByteSet others = firsts_of_runs(other) & ~(of.blank << 1U);
   starts |= others;
 
-  //  ?\p{L}+ or [^\r\n\p{L}\p{N}]?\p{L}+ : before letters, one other character that begins a word belongs to it.
+  //  ?\p{L}+ or [^\r\n\p{L}\p{N}]?\p{L}+ : one other character before letters belongs to their word, if it begins a word.
   const ByteSet behind_others = ((others << 1U) + of.inside) & ~of.inside;
   starts |= firsts_of_runs(letter) & ~(kIsGpt2 ? of.blank << 1U : space << 1U | behind_others);
   if constexpr (kSplitsCases) {
     starts |= upper & lower << 1U;
-    // What has no case, or is a mark, stands on either side of where capitals end; marks are among other characters, too.
+    // Characters without case and marks may be on either side of the end of capitals; marks also occur among other characters.
     doubtful |= (upper & uncased << 1U) | (uncased & upper << 1U) | (mark & other << 1U);
   }
 
@@ -66,10 +67,10 @@ ByteSet word_starts(const BlockClasses& of, const Contraction& contraction) {
   } else {
     const ByteSet after_two = number & number << 1U & number << 2U;
     for (ByteSet group = firsts_of_runs(number); group != 0; group = group << 3U & after_two) starts |= group;
-    doubtful |= number & of.inside;  // these are three bytes, not characters
+    doubtful |= number & of.inside;  // a group has three characters, but these bits are bytes
   }
 
-  // 's|'t|'re|'ve|'m|'ll|'d : words of their own, or the ends of words.
+  // 's|'t|'re|'ve|'m|'ll|'d : separate words, or the ends of words.
   ByteSet apostrophes = of.apostrophe & (kSplitsCases ? letter << 1U : others);
   while (apostrophes != 0) {
     const auto i = std::countr_zero(apostrophes);
@@ -83,7 +84,7 @@ ByteSet word_starts(const BlockClasses& of, const Contraction& contraction) {
     if constexpr (kSplitsCases) apostrophes &= ~behind;
   }
 
-  // Where white space ends is not known if the block ends in it.
+  // If the block ends in white space, the end of that white space is unknown.
   if (const int last = std::countl_one(white); last > 0) starts &= (ByteSet{2} << (kBlockBytes - last)) - 1;
   return doubtful == 0 ? starts : starts & ((doubtful & -doubtful) - 1);
 }

@@ -1,4 +1,4 @@
-// Which token the bytes of a whole word are, if they are one.
+// Maps the bytes of a whole word to its token, if it is one.
 //
 // Owner: the tokenizer. Threads: find() from any. Errors: std::bad_alloc from the constructor.
 #pragma once
@@ -18,10 +18,10 @@ namespace terrace::lm {
 
 class WordTable {
  public:
-  // For at most so many words; without any, find() finds nothing.
+  // Has space for `words` words; without any, find() finds nothing.
   explicit WordTable(std::size_t words) : entries_(std::bit_ceil(2 * words + 2)) {}
 
-  // Each word once.
+  // Each word may be inserted once.
   void insert(std::string_view word, TokenId id) {
     const auto hash = hash_of(word);
     auto at = first_place(hash);
@@ -31,12 +31,12 @@ class WordTable {
 
   static std::uint64_t hash_of(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
   void prefetch(std::uint64_t hash) const { __builtin_prefetch(&entries_[first_place(hash)]); }
-  // The token that find() compares first, if any.
+  // The token that find() compares first; nothing if there is none.
   [[nodiscard]] std::optional<TokenId> first_of(std::uint64_t hash) const {
     return find(hash, [](TokenId) { return true; });
   }
-  // is_word(id): whether the token has the bytes of the word. Most words that are none end at an empty place, so nothing is
-  // compared.
+  // `is_word(id)`: whether the token has the bytes of the word. Most words that are not tokens lead to an empty entry, so
+  // nothing is compared.
   template <class IsWord>
   [[nodiscard]] std::optional<TokenId> find(std::uint64_t hash, const IsWord& is_word) const {
     for (auto at = first_place(hash); entries_[at].used; at = next_place(at))

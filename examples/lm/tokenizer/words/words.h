@@ -1,7 +1,7 @@
-// The known patterns, written by hand. next() matches one alternative after the other as a regular expression with backtracking
-// does; some() finds most words 64 bytes at a time (word_starts.h).
+// The known patterns, hand-written. next() tries the alternatives in order, as a backtracking regular expression does; some()
+// finds most words 64 bytes at a time (word_starts.h).
 //
-// In a header, because the loop over words is the hot loop of encoding. Threads: any. Errors: none.
+// In a header, because cutting words is the hot loop of encoding. Threads: any. Errors: none.
 #pragma once
 
 #include <bit>
@@ -23,7 +23,7 @@ class Words {
  public:
   Words(const char* end) : end_(end), table_(UnicodeTable::get()) {}
 
-  // The end of the word that begins at `at`, which is below the end of the text.
+  // The end of the word that begins at `at`, which must be before the end of the text.
   template <Pattern kPattern>
   [[nodiscard]] const char* next(const char* at) const {
     if constexpr (kPattern == Pattern::gpt2) return next_gpt2(at);
@@ -80,7 +80,7 @@ class Words {
     }
     return at;
   }
-  // The same, if what `ascii_end` passes over at once, sixteen bytes at a time, is all of ASCII that belongs.
+  // The same. `ascii_end` must skip exactly the ASCII characters that belong; it does so sixteen bytes at a time.
   template <class AsciiEnd, class Belongs>
   [[nodiscard]] const char* run(const char* at, const AsciiEnd& ascii_end, const Belongs& belongs) const {
     for (;;) {
@@ -102,14 +102,14 @@ class Words {
     }
     return at;
   }
-  // [^\s\p{L}\p{N}]+ and then, if the pattern has them, newlines (and slashes).
+  // [^\s\p{L}\p{N}]+, then newlines (and slashes) if the pattern has them.
   [[nodiscard]] const char* others(const char* at) const { return run(at, is_mark_or_other); }
   [[nodiscard]] const char* newlines(const char* at) const {
     while (at < end_ && (*at == '\n' || *at == '\r')) ++at;
     return at;
   }
 
-  // 's 't 'm 'd 're 've 'll after the apostrophe at `at`; nullptr if there is none of them.
+  // 's 't 'm 'd 're 've 'll after the apostrophe at `at`; nullptr if no contraction follows.
   template <bool kAnyCase>
   [[nodiscard]] const char* contraction(const char* at) const {
     const auto left = end_ - at;
@@ -122,11 +122,11 @@ class Words {
     if (left < 3) return nullptr;
     const char second = folded(2);
     if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l')) return at + 3;
-    if (kAnyCase && at[1] == '\xc5' && at[2] == '\xbf') return at + 3;  // the long s is an s of another case
+    if (kAnyCase && at[1] == '\xc5' && at[2] == '\xbf') return at + 3;  // the long s is a case variant of s
     return nullptr;
   }
 
-  // \s+(?!\S)|\s+ : white space up to the last character before a word, which belongs to that word.
+  // \s+(?!\S)|\s+ : white space, without its last character if a word follows: that character belongs to the word.
   [[nodiscard]] const char* white_space(const char* at) const {
     const char* last = at;
     const char* stop = at;
@@ -191,14 +191,15 @@ class Words {
   static bool starts_words(CharClass c) { return c == CharClass::upper || c == CharClass::letter || c == CharClass::mark; }
   static bool ends_words(CharClass c) { return c == CharClass::lower || c == CharClass::letter || c == CharClass::mark; }
 
-  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `at`, or nullptr. In `upper_end`, the end of the first run.
+  // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from `at`, or nullptr. Sets `upper_end` to the end of the first
+  // run.
   [[nodiscard]] const char* lower_word(const char* at, const char*& upper_end) const {
     const auto [capitals, small] = ascii_capitals_and_small_letters(at, end_);
     if (capitals + small < kRunStep && is_ascii_or_end(at + capitals + small)) {  // most words
       upper_end = at + capitals;
       return small > 0 ? upper_end + small : nullptr;
     }
-    const char* last = nullptr;  // the end of the last character of the first run that may stand in the second one
+    const char* last = nullptr;  // the end of the last character of the first run that may also be in the second one
     for (;;) {
       if (is_ascii_or_end(at)) at = ascii_capitals_end(at, end_);
       if (is_ascii_or_end(at)) break;
