@@ -75,7 +75,7 @@ for part in "${parts[@]}"; do
       (cd "$tests/cli" && TERRACE_RUNS_LINES=1000 TERRACE_RUNS_SEED=$seed timed runs ./terrace_runs_test) ;;
     cases)
       timed 'build of the cases' cmake --build --preset "$preset"
-      programs=$(git grep -lE 'OneIn |long_form\(\)' -- 'tests/parallel/*_test.cpp' 'tests/cli/compositions_test.cpp' |
+      programs=$(git grep -lE 'OneIn |long_form\(\)' -- 'tests/parallel/*_test.cpp' 'tests/cli/drawn/compositions_test.cpp' |
         sed -E 's|.*/||; s|\.cpp$||; s|^compositions|terrace_compositions|; s|^mlp_tiles_test|vocab_tiles_test|' | sort -u | paste -sd '|')
       timed cases ctest --test-dir "build/$preset" --output-on-failure -j "$(nproc)" -L "^($programs)\."
       timed 'layers on the emulated GPU' "$tests/cuda/cuda_layers_test" --gtest_brief=1 --gtest_filter='*/LayersTest.*' ;;

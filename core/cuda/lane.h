@@ -1,5 +1,5 @@
 // The interface that kernels are written against: a Lane is one thread of a block. The same source runs on a GPU (CudaLane,
-// cuda_lane.h) and, in tests, on the host (EmulatedLane, tests/support/emulated_lane.h), where the threads of a block are
+// cuda_lane.h) and, in tests, on the host (EmulatedLane, tests/support/gpu/emulated_lane.h), where the threads of a block are
 // fibers.
 //
 // A kernel is a struct:

@@ -1,5 +1,5 @@
 // The calls of the CUDA runtime that terrace uses: the host side of the CUDA device reaches a GPU only through them. The real
-// runtime, in the module, forwards every call (real_runtime.cpp); tests have one without a GPU (tests/support/fake_cuda.h).
+// runtime, in the module, forwards every call (real_runtime.cpp); tests have one without a GPU (tests/support/gpu/fake_cuda.h).
 //
 // Owner:   shared by a device, its streams and its memory. Handles belong to the code that made them.
 // Threads: any, as for CUDA. A thread calls set_device() before anything that belongs to a device.

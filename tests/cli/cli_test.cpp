@@ -1,4 +1,4 @@
-#include "cli_test.h"
+#include <terrace/tests/cli/cli_test.h>
 
 #include <fstream>
 #include <regex>

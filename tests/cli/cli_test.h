@@ -19,7 +19,7 @@
 #include <terrace/tests/examples/scratch_folder.h>
 #include <terrace/tests/support/english_text.h>
 
-#include "program.h"
+#include <terrace/tests/cli/program.h>
 
 namespace terrace::test {
 

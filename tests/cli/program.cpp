@@ -1,4 +1,4 @@
-#include "program.h"
+#include <terrace/tests/cli/program.h>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -12,7 +12,7 @@
 #include <terrace/core/cuda/memory.h>
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/device/thread_pool.h>
-#include <terrace/tests/support/fake_kernels.h>
+#include <terrace/tests/support/gpu/fake_kernels.h>
 #include <terrace/tests/support/test_device.h>
 
 namespace terrace::test {

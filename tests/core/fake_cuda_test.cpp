@@ -1,5 +1,5 @@
 // The fake CUDA runtime detects the errors that it is meant to detect.
-#include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include <terrace/tests/support/fake_kernels.h>
+#include <terrace/tests/support/gpu/fake_kernels.h>
 
 namespace terrace::test {
 namespace {

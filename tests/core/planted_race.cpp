@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/tests/support/fake_cuda.h>
-#include <terrace/tests/support/fake_kernels.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
+#include <terrace/tests/support/gpu/fake_kernels.h>
 
 int main(int count, char** words) {
   using namespace terrace;

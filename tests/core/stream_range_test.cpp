@@ -6,7 +6,7 @@
 
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/device/thread_pool.h>
-#include <terrace/tests/support/fake_profiler.h>
+#include <terrace/tests/support/gpu/fake_profiler.h>
 #include <terrace/tests/support/test_device.h>
 
 namespace terrace::test {

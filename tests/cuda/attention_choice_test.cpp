@@ -7,8 +7,8 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/cudnn/attention_record.h>
 
-#include "attention_fixture.h"
-#include "emulated_gpu.h"
+#include <terrace/tests/cuda/attention_fixture.h>
+#include <terrace/tests/cuda/emulated_gpu.h>
 
 namespace terrace::test {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <terrace/tests/math/math_fixture.h>
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
-#include "attention_oracle.h"
+#include <terrace/tests/cuda/attention_oracle.h>
 
 namespace terrace::test {
 

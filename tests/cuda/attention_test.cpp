@@ -1,7 +1,7 @@
 // The GPU's attention kernels, run through the emulated lane and compared with an fp64 oracle and the CPU's math.
 #include <terrace/core/cuda/kernels/attention_launch.h>
 
-#include "attention_fixture.h"
+#include <terrace/tests/cuda/attention_fixture.h>
 
 namespace terrace::test {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <gmock/gmock.h>
 
-#include "attention_fixture.h"
-#include "sabotaged_lane.h"
+#include <terrace/tests/cuda/attention_fixture.h>
+#include <terrace/tests/cuda/sabotaged_lane.h>
 
 namespace terrace::test {
 namespace {

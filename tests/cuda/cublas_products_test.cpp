@@ -4,9 +4,9 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/tests/math/math_fixture.h>
-#include <terrace/tests/support/fake_cublaslt.h>
+#include <terrace/tests/support/gpu/fake_cublaslt.h>
 
-#include "emulated_gpu.h"
+#include <terrace/tests/cuda/emulated_gpu.h>
 
 namespace terrace::test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/tests/optimizers/test_chunk.h>
-#include <terrace/tests/support/emulated_updates.h>
+#include <terrace/tests/support/gpu/emulated_updates.h>
 #include <terrace/tests/support/test_device.h>
 
 namespace terrace::test {

@@ -7,9 +7,9 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/tests/math/math_fixture.h>
-#include <terrace/tests/support/fake_cudnn.h>
+#include <terrace/tests/support/gpu/fake_cudnn.h>
 
-#include "attention_oracle.h"
+#include <terrace/tests/cuda/attention_oracle.h>
 
 namespace terrace::test {
 namespace {

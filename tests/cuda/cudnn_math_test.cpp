@@ -6,8 +6,8 @@
 #include <terrace/core/math/math.h>
 #include <terrace/tests/math/math_fixture.h>
 
-#include "attention_oracle.h"
-#include "emulated_gpu.h"
+#include <terrace/tests/cuda/attention_oracle.h>
+#include <terrace/tests/cuda/emulated_gpu.h>
 
 namespace terrace::test {
 namespace {

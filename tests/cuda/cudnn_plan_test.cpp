@@ -10,7 +10,7 @@
 #include <terrace/core/cuda/cudnn/attention_graph.h>
 #include <terrace/core/cuda/cudnn/plan.h>
 
-#include "described_gpu.h"
+#include <terrace/tests/cuda/described_gpu.h>
 
 namespace terrace::cuda::cudnn {
 void PrintTo(const AttentionKey& key, std::ostream* out) { *out << to_string(key); }

@@ -1,4 +1,4 @@
-#include "emulated_gpu.h"
+#include <terrace/tests/cuda/emulated_gpu.h>
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@
 
 #ifdef TERRACE_CUBLASLT
 #include <terrace/core/cuda/math/cublas_products.h>
-#include <terrace/tests/support/fake_cublaslt.h>
+#include <terrace/tests/support/gpu/fake_cublaslt.h>
 #endif
 #include <terrace/core/cuda/math/activation.h>
 #include <terrace/core/cuda/math/attention/attention.h>
@@ -29,10 +29,10 @@
 #include <terrace/core/cuda/math/routing.h>
 #include <terrace/core/cuda/math/score_rows.h>
 #include <terrace/core/cuda/math/sums.h>
-#include <terrace/tests/support/emulated_lane.h>
-#include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
 
-#include "test_gpu.h"
+#include <terrace/tests/cuda/test_gpu.h>
 
 namespace terrace::test {
 namespace {

@@ -1,5 +1,5 @@
 // The emulator itself: its results, compared with plain loops and the layouts in the PTX ISA, and the errors that it detects.
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include <terrace/core/cuda/arithmetic.h>
 
-#include "random_matrices.h"
+#include <terrace/tests/cuda/random_matrices.h>
 
 namespace terrace::test {
 namespace {

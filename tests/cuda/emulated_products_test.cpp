@@ -1,5 +1,5 @@
 // The emulated products of warpgroups: their results, from layouts documented in the PTX ISA, and the errors that they detect.
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 #include <terrace/core/cuda/kernels/fragments.h>
 #include <terrace/core/cuda/kernels/swizzled_tile.h>
 
-#include "random_matrices.h"
+#include <terrace/tests/cuda/random_matrices.h>
 
 namespace terrace::test {
 namespace {

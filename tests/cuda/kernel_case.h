@@ -11,7 +11,7 @@
 
 #include <terrace/tests/math/math_fixture.h>
 
-#include "test_gpu.h"
+#include <terrace/tests/cuda/test_gpu.h>
 
 namespace terrace::test {
 

@@ -1,6 +1,6 @@
 // Every kernel except attention's, with odd sizes and poisoned results, overwriting and adding, compared with the CPU's math.
 // (The oracles of tests/math run on the same device in cuda_math_test.)
-#include "kernel_case.h"
+#include <terrace/tests/cuda/kernel_case.h>
 
 namespace terrace::test {
 namespace {

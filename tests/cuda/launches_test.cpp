@@ -4,12 +4,12 @@
 #include <terrace/core/cuda/kernels/embed.h>
 #include <terrace/core/cuda/kernels/embed_grad.h>
 #include <terrace/core/cuda/math/column_sums.h>
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
 #include <cstring>
 
-#include "emulated_gpu.h"
-#include "kernel_case.h"
+#include <terrace/tests/cuda/emulated_gpu.h>
+#include <terrace/tests/cuda/kernel_case.h>
 
 namespace terrace::test {
 namespace {

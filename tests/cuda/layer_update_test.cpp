@@ -12,7 +12,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/tests/optimizers/recipe_cases.h>
 #include <terrace/tests/optimizers/test_layer.h>
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
 namespace terrace::test {
 namespace {

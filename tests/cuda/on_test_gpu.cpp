@@ -4,7 +4,7 @@
 #include <terrace/tests/support/mirrored_bytes.h>
 #include <terrace/tests/support/program_device.h>
 
-#include "test_gpu.h"
+#include <terrace/tests/cuda/test_gpu.h>
 
 namespace terrace::test {
 namespace {

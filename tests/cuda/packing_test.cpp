@@ -3,7 +3,7 @@
 #include <terrace/core/cuda/math/packing.h>
 #include <terrace/core/math/block8.h>
 
-#include "kernel_case.h"
+#include <terrace/tests/cuda/kernel_case.h>
 
 namespace terrace::test {
 namespace {

@@ -3,7 +3,7 @@
 #include <terrace/core/device/cuda.h>
 #include <terrace/tests/support/program_device.h>
 
-#include "test_gpu.h"
+#include <terrace/tests/cuda/test_gpu.h>
 
 namespace terrace::test {
 namespace {

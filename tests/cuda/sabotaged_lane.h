@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include <terrace/core/cuda/matrix_descriptor.h>
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
 namespace terrace::test {
 

@@ -1,4 +1,4 @@
-#include "step_launches.h"
+#include <terrace/tests/cuda/step_launches.h>
 
 #include <stdexcept>
 #include <vector>
@@ -26,7 +26,7 @@
 #include <terrace/optimizers/cuda/update_launch.h>
 #include <terrace/parallel/run/compute.h>
 #include <terrace/parallel/walk/walk.h>
-#include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
 
 namespace terrace::test {
 namespace {

@@ -16,12 +16,12 @@
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
 #include <terrace/parallel/run/engine.h>
-#include <terrace/tests/support/emulated_updates.h>
-#include <terrace/tests/support/fake_cuda.h>
 #include <terrace/tests/support/folder_test.h>
+#include <terrace/tests/support/gpu/emulated_updates.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
 
-#include "emulated_gpu.h"
-#include "step_launches.h"
+#include <terrace/tests/cuda/emulated_gpu.h>
+#include <terrace/tests/cuda/step_launches.h>
 
 namespace terrace::test {
 namespace {

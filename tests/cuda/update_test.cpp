@@ -9,7 +9,7 @@
 
 #include <terrace/tests/optimizers/recipe_cases.h>
 #include <terrace/tests/optimizers/test_chunk.h>
-#include <terrace/tests/support/emulated_lane.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
 
 namespace terrace::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <vector>
 
-#include "store_texts.h"
+#include <terrace/tests/fuzz/store_texts.h>
 
 namespace terrace::test {
 namespace {

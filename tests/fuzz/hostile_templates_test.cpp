@@ -11,8 +11,8 @@
 #include <string>
 #include <system_error>
 
-#include "hostile_templates.h"
-#include "template_texts.h"
+#include <terrace/tests/fuzz/hostile_templates.h>
+#include <terrace/tests/fuzz/template_texts.h>
 
 namespace terrace::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "json_mutator.h"
+#include <terrace/tests/fuzz/json_mutator.h>
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "reader_checks.h"
+#include <terrace/tests/fuzz/reader_checks.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "reader_checks.h"
+#include <terrace/tests/fuzz/reader_checks.h>
 
 namespace terrace::test {
 namespace {

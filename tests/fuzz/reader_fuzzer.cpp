@@ -12,8 +12,8 @@
 #include <cstring>
 #include <string>
 
-#include "json_mutator.h"
-#include "reader_checks.h"
+#include <terrace/tests/fuzz/json_mutator.h>
+#include <terrace/tests/fuzz/reader_checks.h>
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 

@@ -6,7 +6,7 @@
 #include <iterator>
 #include <vector>
 
-#include "template_texts.h"
+#include <terrace/tests/fuzz/template_texts.h>
 
 namespace terrace::test {
 namespace {

@@ -6,7 +6,7 @@
 A case is the config.json of a small model with some keys changed: absent, null, as usual, unusual, in the spellings of transformers 4 and 5 and in both at
 once. Its facts are taken from the model that the library builds: sizes and biases from its tensors, windows from the masks that its layers are
 called with, angles from its rotary embedding after a forward of 16 and of 64 positions. The table has the facts that differ from those of the
-family's unchanged config.json, or null where the library refuses the case. tests/examples/config_keys_test.cpp compares terrace with the table.
+family's unchanged config.json, or null where the library refuses the case. tests/examples/lm/config_keys_test.cpp compares terrace with the table.
 Exit code 77: a module is absent, or the table is of another version.
 """
 

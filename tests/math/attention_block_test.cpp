@@ -1,6 +1,6 @@
 // Blocks of attention: merged blocks of queries and keys equal the whole attention, and their gradients add up to its gradient;
 // also with windows, and with queries that see no key.
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

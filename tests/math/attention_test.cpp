@@ -1,5 +1,5 @@
 // Attention, its gradient, its decoding step and rotary positions against fp64 oracles and central differences.
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

@@ -1,5 +1,5 @@
 // Every operation gives the same bits for any number of threads and any alignment of its operands.
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

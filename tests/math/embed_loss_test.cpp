@@ -1,5 +1,5 @@
 // Embeddings and the loss, compared with oracles.
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

@@ -1,7 +1,7 @@
 // The kernel tables of all instruction sets of this processor give the same bits for fp32, bf16 and fp16.
 #include <terrace/core/cpu/kernels.h>
 
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

@@ -2,7 +2,7 @@
 // values.
 #include <array>
 
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

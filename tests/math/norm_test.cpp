@@ -1,5 +1,5 @@
 // Layer and RMS normalisation compared with fp64 oracles and central differences.
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

@@ -1,7 +1,7 @@
 // Activations, additions, conversions and sums compared with fp64 oracles and central differences.
 #include <tuple>
 
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

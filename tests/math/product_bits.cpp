@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace {
 

@@ -1,7 +1,7 @@
 // Experts: the router's choices, dispatch and combine compared with oracles; gradients compared with central differences.
 #include <numeric>
 
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

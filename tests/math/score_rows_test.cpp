@@ -1,6 +1,6 @@
 // Softmaxes of rows whose scores are split into parts, and their gradients, compared with the definition in fp64: causal, with
 // windows, and with a document that begins inside.
-#include "math_fixture.h"
+#include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {

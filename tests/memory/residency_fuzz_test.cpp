@@ -8,7 +8,7 @@
 #include <terrace/memory/residency.h>
 #include <terrace/tests/support/environment.h>
 
-#include "tier_machine.h"
+#include <terrace/tests/memory/tier_machine.h>
 
 namespace terrace {
 namespace {

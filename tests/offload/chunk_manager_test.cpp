@@ -13,7 +13,7 @@
 #include <terrace/offload/manager/chunk_manager.h>
 #include <terrace/tests/support/test_device.h>
 
-#include "temporary_directory.h"
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace {
 namespace {

@@ -16,8 +16,8 @@
 #include <terrace/offload/store/chunk_store.h>
 #include <terrace/offload/store/copy_store.h>
 
-#include "pages.h"
-#include "temporary_directory.h"
+#include <terrace/tests/offload/pages.h>
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace {
 namespace {

@@ -14,8 +14,8 @@
 #include <terrace/core/base/error.h>
 #include <terrace/offload/store/chunk_store.h>
 
-#include "pages.h"
-#include "temporary_directory.h"
+#include <terrace/tests/offload/pages.h>
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace::test {
 

@@ -9,7 +9,7 @@
 
 #include <terrace/offload/store/copy_store.h>
 
-#include "chunk_store_run.h"
+#include <terrace/tests/offload/chunk_store_run.h>
 
 namespace terrace {
 namespace {

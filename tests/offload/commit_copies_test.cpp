@@ -12,7 +12,7 @@
 #include <terrace/offload/store/store_index.h>
 #include <terrace/tests/support/faulty_files.h>
 
-#include "chunk_store_run.h"
+#include <terrace/tests/offload/chunk_store_run.h>
 
 namespace terrace {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <terrace/offload/store/common_commit.h>
 
-#include "chunk_store_run.h"
+#include <terrace/tests/offload/chunk_store_run.h>
 
 namespace terrace {
 namespace {

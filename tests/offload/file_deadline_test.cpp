@@ -13,7 +13,7 @@
 #include <terrace/offload/store/extent_files.h>
 #include <terrace/tests/support/open_descriptors.h>
 
-#include "temporary_directory.h"
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace {
 namespace {

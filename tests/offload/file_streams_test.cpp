@@ -11,8 +11,8 @@
 #include <terrace/offload/io/read_ahead.h>
 #include <terrace/offload/io/write_behind.h>
 
-#include "pages.h"
-#include "temporary_directory.h"
+#include <terrace/tests/offload/pages.h>
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace {
 namespace {

@@ -20,8 +20,8 @@
 #include <terrace/offload/store/extent_files.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 
-#include "pages.h"
-#include "temporary_directory.h"
+#include <terrace/tests/offload/pages.h>
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace {
 namespace {

@@ -21,8 +21,8 @@
 #include <terrace/tests/doubles/simulated_disk.h>
 #include <terrace/tests/support/test_device.h>
 
-#include "pages.h"
-#include "temporary_directory.h"
+#include <terrace/tests/offload/pages.h>
+#include <terrace/tests/offload/temporary_directory.h>
 
 namespace terrace {
 namespace {

@@ -7,7 +7,7 @@
 #include <terrace/offload/io/io_engine.h>
 #include <terrace/tests/doubles/simulated_disk.h>
 
-#include "pages.h"
+#include <terrace/tests/offload/pages.h>
 
 namespace terrace {
 namespace {

@@ -13,7 +13,7 @@
 #include <terrace/core/base/file_lock.h>
 #include <terrace/core/base/files.h>
 
-#include "chunk_store_run.h"
+#include <terrace/tests/offload/chunk_store_run.h>
 
 namespace terrace {
 namespace {

@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "chunk_store_run.h"
+#include <terrace/tests/offload/chunk_store_run.h>
 
 namespace terrace {
 namespace {

@@ -1,4 +1,4 @@
-#include "packed.h"
+#include <terrace/tests/support/packed.h>
 
 #include <stdexcept>
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include <terrace/tests/support/fake_cuda.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
 
 namespace terrace::test {
 

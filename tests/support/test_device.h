@@ -12,8 +12,8 @@
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/math/math.h>
-#include <terrace/tests/support/fake_cuda.h>
-#include <terrace/tests/support/launched_math.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
+#include <terrace/tests/support/gpu/launched_math.h>
 
 namespace terrace::test {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include <terrace/offload/io/io_engine.h>
-#include <terrace/tests/support/touched_updates.h>
+#include <terrace/tests/support/gpu/touched_updates.h>
 
 namespace terrace::test {
 

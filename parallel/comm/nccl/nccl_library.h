@@ -1,6 +1,6 @@
 // The calls of NCCL that terrace uses; NCCL is reached only through them. The real library loads libnccl at run time
 // (real_nccl.cpp), so that a single GPU needs no NCCL; tests use a library between the fake GPUs of a process
-// (tests/support/fake_nccl.h).
+// (tests/support/gpu/fake_nccl.h).
 //
 // Owner:   shared by the communicators of a process. Handles belong to the code that made them.
 // Threads: any; the calls of one group on one thread, and one handle on one thread at a time.

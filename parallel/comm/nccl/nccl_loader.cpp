@@ -6,14 +6,14 @@
 namespace terrace {
 namespace {
 
-using Make = Transport* (*)(Device*, std::shared_ptr<Transport>*, std::shared_ptr<Transport>*);
+using MakeNccl = Transport* (*)(Device*, std::shared_ptr<Transport>*, std::shared_ptr<Transport>*);
 
-Make load() { return reinterpret_cast<Make>(load_cuda_module("terrace_nccl_transport")); }
+MakeNccl load_nccl() { return reinterpret_cast<MakeNccl>(load_cuda_module("terrace_nccl_transport")); }
 
 }  // namespace
 
 std::unique_ptr<Communicator> make_nccl_communicator(Communicator& host, Device& device) {
-  static const Make make = load();
+  static const MakeNccl make = load_nccl();
   auto meeting = release_transport(host.split(0, host.rank(), host.name()));
   auto letters = release_transport(host.split(0, host.rank(), host.name() + " (NCCL)"));
   return make_communicator(std::shared_ptr<Transport>(make(&device, &meeting, &letters)));

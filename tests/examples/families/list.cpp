@@ -1,6 +1,6 @@
 // The families of the program and those of the tests. A program that is linked with this file knows all of them, as if they
 // were in the product's own families/list.cpp.
-#include "mixed.h"
+#include <terrace/tests/examples/families/mixed.h>
 
 namespace terrace::lm {
 

@@ -8,8 +8,8 @@
 
 #include <terrace/parallel/comm/mpi/mpi.h>
 
-#include "fake_gpus.h"
-#include "rank_group.h"
+#include <terrace/tests/parallel/comm/fake_gpus.h>
+#include <terrace/tests/parallel/comm/rank_group.h>
 
 namespace terrace::test {
 

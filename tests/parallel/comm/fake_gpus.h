@@ -8,11 +8,11 @@
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/math/math.h>
 #include <terrace/parallel/comm/nccl/nccl_transport.h>
-#include <terrace/tests/support/emulated_lane.h>
-#include <terrace/tests/support/fake_cuda.h>
-#include <terrace/tests/support/fake_nccl.h>
+#include <terrace/tests/support/gpu/emulated_lane.h>
+#include <terrace/tests/support/gpu/fake_cuda.h>
+#include <terrace/tests/support/gpu/fake_nccl.h>
 
-#include "rank_group.h"
+#include <terrace/tests/parallel/comm/rank_group.h>
 
 namespace terrace::test {
 

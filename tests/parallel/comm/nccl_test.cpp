@@ -10,8 +10,8 @@
 
 #include <terrace/core/base/error.h>
 
-#include "backends.h"
-#include "oracle.h"
+#include <terrace/tests/parallel/comm/backends.h>
+#include <terrace/tests/parallel/comm/oracle.h>
 
 namespace terrace {
 namespace {

@@ -1,0 +1,86 @@
+// The page has no external resources; it has a bar for every test, curves for every latency, and every figure in a table. A
+// file that is not a bench's JSON is refused.
+#include <terrace/examples/terrace/report/report_bench.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <terrace/core/base/error.h>
+
+#include <terrace/tests/examples/scratch_folder.h>
+
+namespace terrace::cli {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t n = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+std::string page_of(const std::string& json) {
+  const ScratchFolder scratch;
+  const auto page = write_bench_report(scratch.write("disk.json", json));
+  EXPECT_EQ(scratch / "disk.html", page);
+  return scratch.read("disk.html");
+}
+
+constexpr const char* kNvme = R"({"machine": {"cpu": "A & B <C>", "cores": 2}, "results": [
+  {"op": "read", "block_bytes": 8388608, "queue_depth": 32, "threads": 1, "gb_per_s": 3.02, "p50_us": 80000.5, "p99_us": 91000,
+   "p999_us": 92000, "cpu_s_per_gib": 0.003, "runs": 5, "spread": 0.04},
+  {"op": "write", "block_bytes": 8388608, "queue_depth": 32, "threads": 1, "gb_per_s": 6.1, "p50_us": 40000, "p99_us": 41000,
+   "p999_us": 42000, "cpu_s_per_gib": 0.003, "runs": 5, "spread": 0.04}]})";
+
+TEST(BenchReport, HasABarACurveAndARowForEveryTest) {
+  const auto page = page_of(kNvme);
+  EXPECT_EQ(2U, count(page, "class='span c-compute'"));
+  EXPECT_EQ(2U, count(page, "class='line'"));
+  EXPECT_EQ(3U, count(page, "<tr>"));
+  for (const auto* const part :
+       {"read, 8.00 MiB × 32 × 1", "GB/s", "p99.9", "A &amp; B &lt;C&gt;", "cpu_s_per_gib", "3.020", " ms</text>"})
+    EXPECT_THAT(page, HasSubstr(part));
+  for (const auto* const part : {"http://", "https://", "<script", "nan", "inf"}) EXPECT_THAT(page, Not(HasSubstr(part)));
+}
+
+TEST(BenchReport, SeveralBenchesAreSections) {
+  const auto page = page_of(R"({"machine": {}, "results": [
+    {"bench": "ram", "op": "read", "threads": 1, "gb_per_s": 20.5, "runs": 3, "spread": 0},
+    {"bench": "residency", "policy": "lru", "tier": "device", "memory_bytes": 4096, "hit_rate": 0.5, "runs": 1, "spread": 0},
+    {"bench": "optimizer", "optimizer": "adamw", "recipe": "fp32", "threads": 2, "gb_per_s": 0, "runs": 3, "spread": 0}]})");
+  for (const auto* const part : {"ram: GB/s", "residency: of the accesses hit", "optimizer: GB/s", "adamw, fp32, threads: 2"})
+    EXPECT_THAT(page, HasSubstr(part));
+  EXPECT_THAT(page, Not(HasSubstr("latency")));
+}
+
+TEST(BenchReport, ThePageDoesNotReplaceWhatItIsMadeOf) {
+  const ScratchFolder scratch;
+  const auto file = scratch.write("results.html", kNvme);
+  try {
+    (void)write_bench_report(file);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr("results.html has the name of the page"));
+  }
+  EXPECT_EQ(kNvme, scratch.read("results.html"));
+}
+
+TEST(BenchReport, WhatIsNoResultIsRefused) {
+  const ScratchFolder scratch;
+  for (const auto* const text : {"", "[]", "{}", "nonsense", R"({"machine": {}, "results": []})",
+                                 R"({"machine": {}, "results": [1]})", R"({"machine": 1, "results": [{}]})"}) {
+    try {
+      (void)write_bench_report(scratch.write("bad.json", text));
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_THAT(error.what(), HasSubstr("bad.json"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace terrace::cli

@@ -1,0 +1,234 @@
+// Context parallelism by all-to-alls of heads (Ulysses): ranks that share the positions of every sequence train what one rank
+// trains, alone and together with every other kind of parallelism.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <terrace/parallel/layers/attention/head_deal.h>
+#include <terrace/parallel/map/exchange.h>
+#include <terrace/parallel/passes/check_collectives.h>
+
+#include <terrace/tests/parallel/tensor/tensor_run.h>
+
+namespace terrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+// 2, 3, 4 and 8 ranks divide 24 positions evenly.
+lm::ModelConfig longer(lm::ModelConfig config) {
+  config.seq_len = 24;
+  return config;
+}
+TensorRun of(lm::ModelConfig config, std::uint32_t context) {
+  TensorRun o{.config = longer(std::move(config)), .context = context};
+  o.batch = {2, 24};
+  return o;
+}
+
+class Context : public TensorRuns {};
+
+TEST_F(Context, TrainsWhatOneRankTrains) {
+  OneIn chosen(2);
+  for (const auto& config : {gpt2(), llama()})
+    for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
+      if (!chosen()) continue;
+      auto o = of(config, ranks);
+      expect_serial(o, kFp64);
+      o.config.dtype = DType::fp32;
+      o.recompute = true;
+      expect_serial(o, kFp32);
+    }
+}
+
+// Covers norms of q and k (of each head, or of all heads), norms of results, and capped scores. Ranks share heads, a ring,
+// both, or two rings.
+TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
+  for (const auto* const family : {"qwen3", "olmo2", "gemma3"})
+    for (const auto& [ranks, ring, two] : {std::tuple{3U, 1U, false}, {2U, 2U, false}, {4U, 2U, false}, {3U, 3U, true}}) {
+      auto o = of(llama(), ranks);
+      o.config.family = lm::family_named(family);
+      o.config.head_size = 12;
+      o.config.context.ring = ring;
+      o.config.context.two_rings = two;
+      if (std::string_view(family) == "gemma3") {  // one of the two blocks has a window and a rotation of its own
+        o.config.window = layers::Windows({5, 0});
+        o.config.query_scalar = 7;
+        o.config.logit_cap = 2;
+        if (!two) o.config.attention_cap = 1.5;
+      }
+      o.recompute = ranks == 3;
+      o.schedule = ring == 2 && ranks == 2 ? "1f1b" : "";
+      o.squeezed = o.disk_tier = ranks == 4;
+      SCOPED_TRACE(fmt::format("{}, {} ranks, rings of {}", family, ranks, ring));
+      expect_serial(o, kFp64);
+    }
+}
+
+// Of three heads on four ranks, one rank gets none; of seven, one rank gets fewer; six key-value groups of two heads are split
+// over four ranks.
+TEST_F(Context, HeadsNeedNotDivide) {
+  for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 7}, {7, 1}, {12, 6}, {6, 2}}) {
+    auto config = llama();
+    config.hidden = heads * 8;
+    config.heads = heads;
+    config.kv_heads = kv_heads;
+    for (const std::uint32_t ranks : {2U, 4U}) {
+      SCOPED_TRACE(fmt::format("{} heads, {} of keys and values, on {} ranks", heads, kv_heads, ranks));
+      expect_serial(of(config, ranks), kFp64);
+    }
+  }
+}
+
+TEST_F(Context, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
+  OneIn chosen(4);
+  for (const auto& config : {gpt2(), llama()})
+    for (std::uint32_t zero = 0; zero <= 3; ++zero)
+      for (const auto& [data, tensor, schedule] :
+           {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {2U, 1U, "zb-h1"}, {1U, 2U, "1f1b"}}) {
+        if (!chosen()) continue;
+        auto o = of(config, 2);
+        o.data = {.ranks = data, .zero = zero};
+        o.tensor_ranks = tensor;
+        o.sequence = tensor > 1 && zero % 2 == 1;
+        o.schedule = schedule;
+        o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
+        o.recompute = zero == 3;
+        expect_serial(o, kFp64);
+      }
+}
+
+TEST_F(Context, BudgetsAndOrdersChangeNoBit) {
+  for (const auto& config : {gpt2(), llama()}) {
+    auto o = of(config, 4);
+    o.micro_batches = 3;
+    o.data.zero = 3;
+    expect_no_bit_changes_in_little_memory(o);
+  }
+}
+
+// Per layer, two all-to-alls in the forward and two in the backward: one of q, k and v, one of the attention's result.
+TEST_F(Context, TheLedgerIsTheFormula) {
+  const std::uint64_t blocks = 2, m = 3, ranks = 4;
+  for (const bool recompute : {false, true}) {
+    auto o = of(gpt2(), ranks);
+    o.micro_batches = m;
+    o.recompute = recompute;
+    o.before_use = false;
+    o.store = new_store();
+    const std::uint64_t tokens = 2 * 24 / ranks, width = 64, number = sizeof(double);
+    auto config = o.config;
+    config.context = {.ranks = ranks};
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    const auto model = lm::make_model(config);
+    const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+    const StepMap map(model, planned.map);
+    double planned_bytes = 0;
+    for (const auto& action : planned.programs.steady.actions)
+      for (const auto& exchange : exchanges_of(map, action))
+        if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+    const std::uint64_t both_ways = (3 + 1) * tokens * width * number, sent = both_ways * (ranks - 1) / ranks;
+    for (const auto& rank : run_all(o)) {
+      const auto entry = rank.step.of("cp", Operation::all_to_all);
+      const auto times = blocks * m * (recompute ? 3 : 2);
+      EXPECT_EQ(2 * times, entry.calls);
+      EXPECT_EQ(sent * times, entry.sent_bytes);
+      EXPECT_EQ(planned_bytes, static_cast<double>(entry.sent_bytes));
+    }
+  }
+}
+
+// Seven heads on four ranks: each pair of ranks exchanges its own number of bytes, and all ranks plan the same steps.
+TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
+  auto o = of(llama(), 4);
+  o.config.hidden = 56;
+  o.config.heads = o.config.kv_heads = 7;
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  std::vector<Model> models;
+  std::vector<Plan> plans;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    auto config = o.config;
+    config.context = {.ranks = 4, .rank = rank};
+    models.push_back(lm::make_model(config));
+    auto request = request_of(o, *optimizer, rank);
+    request.budget = {700 * kKiB, 3 * kMiB, 0};
+    request.recompute = request.offload = {};
+    request.order = {};
+    plans.push_back(for_rank(plan(models.back(), request, {}), models.back(), request, {}));
+    ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
+    EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
+    EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
+  }
+  std::vector<StepMap> maps;
+  for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
+  const auto check = [&](const StepMap& last) {
+    std::vector<RankProgram> ranks;
+    for (std::size_t r = 0; r < 4; ++r) ranks.push_back({r == 3 ? last : maps[r], plans[r].programs.steady});
+    check_collectives(ranks);
+  };
+  EXPECT_NO_THROW(check(maps[3]));
+  auto options = plans[0].map;
+  options.rank = 3;
+  EXPECT_THROW(check(StepMap(models[0], options)), Error) << "the last rank has the heads of the first";
+}
+
+TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
+  const auto why = [&](auto change) -> std::string {
+    auto o = of(gpt2(), 2);
+    change(o);
+    auto config = o.config;
+    config.context = {.ranks = 2};
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    try {
+      const auto model = lm::make_model(config);
+      static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::usage, error.exit());
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(why([](TensorRun&) {}), "");
+  EXPECT_THAT(why([](TensorRun& o) { o.data.canonical = true; }), HasSubstr("canonical-reduction"));
+  EXPECT_THAT(why([](TensorRun& o) { o.data = {.ranks = 2, .local = true}; }), HasSubstr("local SGD"));
+  EXPECT_THAT(why([](TensorRun& o) { o.schedule = "chimera"; }), HasSubstr("two directions"));
+  EXPECT_THAT(why([](TensorRun& o) {
+                o.config.layers = 4;
+                o.config.skips = lm::SkipShape::u;
+              }),
+              HasSubstr("skips"));
+  EXPECT_THAT(why([](TensorRun& o) { o.context = 4; }), HasSubstr("the model was made for 2"));
+}
+
+// Each query head goes to one rank, which has the key-value head that it reads at the matching place.
+TEST(HeadDeal, GivesEachHeadItsKeys) {
+  for (std::int64_t kv = 1; kv <= 8; ++kv)
+    for (std::int64_t group = 1; group <= 6; ++group)
+      for (int ranks = 1; ranks <= 9; ++ranks) {
+        const layers::HeadDeal deal{kv * group, kv, ranks};
+        std::int64_t next = 0;
+        for (int r = 0; r < ranks; ++r) {
+          const auto [begin, count] = deal.queries(r);
+          const auto keys = deal.keys(r);
+          if (count == 0) {
+            EXPECT_TRUE(keys.empty());
+            continue;
+          }
+          EXPECT_EQ(next, begin);
+          next += count;
+          ASSERT_EQ(0, count % static_cast<std::int64_t>(keys.size()));
+          const auto sharing = count / static_cast<std::int64_t>(keys.size());
+          for (std::int64_t i = 0; i < count; ++i)
+            EXPECT_EQ((begin + i) / group, keys[static_cast<std::size_t>(i / sharing)])
+                << kv << " × " << group << " on " << ranks;
+          if (kv % ranks == 0) {
+            EXPECT_EQ(kv / ranks, static_cast<std::int64_t>(keys.size())) << "no key-value head is sent twice";
+          }
+        }
+        EXPECT_EQ(kv * group, next);
+      }
+}
+
+}  // namespace
+}  // namespace terrace::test

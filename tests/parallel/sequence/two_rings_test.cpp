@@ -1,0 +1,230 @@
+// Context parallelism by a ring of keys and a ring of values: ranks that share the positions of every sequence train what one
+// rank trains, alone and together with every other kind of parallelism; they exchange and hold what the formulas say.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <terrace/parallel/layers/attention/two_rings.h>
+#include <terrace/parallel/map/exchange.h>
+#include <terrace/parallel/passes/check_collectives.h>
+#include <terrace/parallel/walk/overlap.h>
+
+#include <terrace/tests/parallel/tensor/tensor_run.h>
+
+namespace terrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr std::int64_t kSeq = 24;
+
+TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
+  config.seq_len = kSeq;
+  config.window = window;
+  config.context.ring = ranks;
+  config.context.two_rings = true;
+  TensorRun o{.config = std::move(config), .context = ranks};
+  o.batch = {2, kSeq};
+  return o;
+}
+
+class TwoRings : public TensorRuns {};
+
+TEST_F(TwoRings, TrainsWhatOneRankTrains) {
+  OneIn chosen(2);
+  for (const auto& config : {gpt2(), llama()})
+    for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
+      if (!chosen()) continue;
+      auto o = of(config, ranks);
+      expect_serial(o, kFp64);
+      o.config.dtype = DType::fp32;
+      o.recompute = true;
+      expect_serial(o, kFp32);
+    }
+}
+
+// Slices have 6 positions: windows smaller than a slice, a little larger, and of all positions.
+TEST_F(TwoRings, WindowsTrainWhatOneRankTrains) {
+  for (const auto& config : {gpt2(), llama()}) {
+    for (const std::int64_t window : {1, 2, 7, 8, 24}) expect_serial(of(config, 4, window), kFp64);
+    auto o = of(config, 4);
+    o.config.window = layers::Windows({5, 0});
+    expect_serial(o, kFp64);
+  }
+}
+
+// Documents of five positions: they end within slices.
+TEST_F(TwoRings, DocumentsTrainWhatOneRankTrains) {
+  for (const auto& config : {gpt2(), llama()})
+    for (const std::int64_t window : {0, 3}) {
+      auto o = of(config, 4, window);
+      o.documents = [](Split, auto, auto, auto numbers) {
+        for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int32_t>(i % kSeq / 5);
+      };
+      expect_serial(o, kFp64);
+    }
+}
+
+TEST_F(TwoRings, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnDisk) {
+  OneIn chosen(4);
+  for (const auto& config : {gpt2(), llama()})
+    for (std::uint32_t zero = 0; zero <= 3; ++zero)
+      for (const auto& [data, tensor, schedule] : {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}, {1U, 1U, "zb-h1"}}) {
+        if (!chosen()) continue;
+        auto o = of(config, 2);
+        o.data = {.ranks = data, .zero = zero};
+        o.tensor_ranks = tensor;
+        o.sequence = tensor > 1 && zero % 2 == 1;
+        o.schedule = schedule;
+        o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
+        o.recompute = zero == 3;
+        expect_serial(o, kFp64);
+      }
+}
+
+TEST_F(TwoRings, BudgetsAndOrdersChangeNoBit) {
+  auto o = of(llama(), 4);
+  o.micro_batches = 3;
+  o.data.zero = 3;
+  expect_no_bit_changes_in_little_memory(o);
+}
+
+TEST_F(TwoRings, RanksOfABf16RunAgree) {
+  auto o = of(llama(), 4);
+  o.recipe = "bf16";
+  o.config.dtype = DType::bf16;
+  expect_serial(o, 3e-2);
+}
+
+// The forward and the backward have c − 1 hops of keys and as many of values. In the backward each rank has gradients of all
+// keys and values, and each rank receives the sum for its own ones. A window leaves out the hops that no query needs.
+TEST_F(TwoRings, TheLedgerIsTheFormula) {
+  OneIn chosen(3);
+  const std::uint64_t blocks = 2, m = 3, ranks = 4;
+  for (const auto dtype : {DType::fp64, DType::bf16})
+    for (const bool recompute : {false, true})
+      for (const auto& [window, hops] : {std::pair{0, 3U}, {1, 0U}, {2, 1U}, {7, 1U}, {8, 2U}}) {
+        if (!chosen()) continue;
+        SCOPED_TRACE(fmt::format("{} window {} recompute {}", name_of(dtype), window, recompute));
+        auto o = of(llama(), ranks, window);
+        o.config.dtype = dtype;
+        if (dtype == DType::bf16) o.recipe = "bf16";
+        o.micro_batches = m;
+        o.recompute = recompute;
+        o.before_use = false;
+        o.store = new_store();
+        auto config = o.config;
+        config.context.ranks = ranks;
+        const auto transformer = lm::transformer_of(lm::complete(config));
+        const auto keys = static_cast<std::uint64_t>(2 * kSeq / ranks * transformer.kv_heads_here() * transformer.head_dim());
+        const std::uint64_t number = size_of(dtype), sum = dtype == DType::fp64 ? 8 : 4;
+        const auto optimizer = make_optimizer(o.optimizer, {});
+        const auto model = lm::make_model(config);
+        const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+        const StepMap map(model, planned.map);
+        double planned_bytes = 0;
+        for (const auto& action : planned.programs.steady.actions)
+          for (const auto& exchange : exchanges_of(map, action))
+            if (exchange.operation == Operation::all_to_all) planned_bytes += link_bytes({}, exchange).within;
+        const auto rings = recompute ? 6 : 4;
+        for (const auto& rank : run_all(o)) {
+          const auto hopped = rank.step.of("cp", Operation::all_to_all), home = rank.step.of("cp", Operation::reduce_scatter);
+          EXPECT_EQ(blocks * m * rings * hops, hopped.calls);
+          EXPECT_EQ(blocks * m * rings * hops * keys * number, hopped.sent_bytes);
+          EXPECT_EQ(planned_bytes, static_cast<double>(hopped.sent_bytes));
+          EXPECT_EQ(blocks * m * 2, home.calls);
+          EXPECT_EQ(blocks * m * 2 * ranks * keys * sum, home.payload_bytes);
+        }
+      }
+}
+
+// b sequences · a heads · s² / c scores.
+TEST_F(TwoRings, ARankHasTheScoresOfItsQueries) {
+  for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
+    auto config = of(llama(), ranks).config;
+    config.context.ranks = ranks;
+    const auto model = lm::make_model(config);
+    const auto saved = model.layers[1]->saved({2, kSeq / ranks});
+    const auto scores = std::ranges::find(saved, "probabilities", &TensorSpec::name);
+    ASSERT_NE(scores, saved.end());
+    EXPECT_EQ(2 * 8 * kSeq * kSeq / ranks, scores->shape.elements());
+  }
+}
+
+// A hop takes one second, a computation ten.
+class SlowComputing final : public CostModel {
+ public:
+  explicit SlowComputing(const StepMap& map) : map_(map) {}
+  double seconds(const Action& a) const override {
+    if (!is_layer_action(a.op)) return 0;
+    return map_.phases().exchanges(a) ? 1 : 10;
+  }
+
+ private:
+  const StepMap& map_;
+};
+
+// All hops run beside a product, and the gradients of values beside the softmax; those of keys come last, and are waited for.
+TEST_F(TwoRings, HopsRunBesideTheProductsInTheSimulation) {
+  for (const std::uint32_t ranks : {2U, 4U, 8U}) {
+    auto o = of(llama(), ranks);
+    auto config = o.config;
+    config.context.ranks = ranks;
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    const auto model = lm::make_model(config);
+    const auto request = request_of(o, *optimizer, 0);
+    const auto planned = plan(model, request, {});
+    ASSERT_TRUE(planned.fits);
+    const StepMap map(model, planned.map);
+    Trace trace;
+    trace_step(planned, model, request, {}, SlowComputing(map), trace);
+    OverlapMeter meter;
+    for (const auto& s : trace.spans())
+      for (const auto lane : {Lane::compute, Lane::context})
+        if (s.lane == name_of(lane)) meter.add(lane, static_cast<double>(s.begin_ns), static_cast<double>(s.end_ns));
+    const double hops = 4 * (ranks - 1);
+    EXPECT_NEAR((hops + 1) / (hops + 2), meter.take().hidden(), 1e-9) << ranks << " ranks";
+  }
+}
+
+TEST_F(TwoRings, RanksAgreeOnTheirSteps) {
+  auto o = of(llama(), 4, 8);
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  std::vector<Model> models;
+  std::vector<Plan> plans;
+  for (std::uint32_t rank = 0; rank < 4; ++rank) {
+    auto config = o.config;
+    config.context = {.ranks = 4, .rank = rank, .ring = 4, .two_rings = true};
+    models.push_back(lm::make_model(config));
+    auto request = request_of(o, *optimizer, rank);
+    request.budget = {900 * kKiB, 3 * kMiB, 0};
+    request.recompute = request.offload = {};
+    request.order = {};
+    plans.push_back(for_rank(plan(models.back(), request, {}), models.back(), request, {}));
+    ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
+    EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
+    EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
+  }
+  std::vector<StepMap> maps;
+  for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
+  std::vector<RankProgram> ranks;
+  for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
+  EXPECT_NO_THROW(check_collectives(ranks));
+}
+
+TEST_F(TwoRings, OfSomeRanksAreRefused) {
+  auto config = of(llama(), 4).config;
+  config.context.ranks = 4;
+  config.context.ring = 2;
+  try {
+    static_cast<void>(lm::make_model(config));
+    FAIL() << "the ring is of two ranks";
+  } catch (const Error& error) {
+    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_THAT(error.what(), HasSubstr("the nearest is a ring of 4"));
+  }
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,359 @@
+// Tensor parallelism in a grid (2D, 2.5D, 3D) computes what one rank computes: losses, gradient norms, held-out loss and
+// weights, in any composition; it exchanges and holds what the formulas say.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <mutex>
+
+#include <xxhash.h>
+
+#include <terrace/parallel/map/exchange.h>
+
+#include <terrace/tests/parallel/tensor/tensor_run.h>
+
+namespace terrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr TensorGrid k2d{.depth = 1, .side = 2}, k3By3{.depth = 1, .side = 3}, k25d{.depth = 2, .side = 2},
+    k3d{.depth = 2, .side = 2, .cube = true};
+
+class TensorGridTest : public TensorRuns {
+ protected:
+  static TensorRun on(const TensorGrid& grid, const lm::ModelConfig& config) {
+    const std::int64_t ways = grid.depth * grid.side;
+    return {.config = config,
+            .tensor_ranks = grid.depth * grid.side * grid.side,
+            .sequence = true,
+            .grid = grid,
+            .batch = {ways, 16}};
+  }
+  static lm::ModelConfig threes() {
+    auto config = llama();
+    config.hidden = 72;
+    config.heads = 6;
+    config.kv_heads = 3;
+    return config;
+  }
+  TensorResult run(TensorRun o) {
+    o.store = new_store();
+    return run_all(o).front();
+  }
+};
+
+TEST_F(TensorGridTest, EqualsTheSerialModelInEveryMode) {
+  OneIn chosen(2);
+  for (const auto& grid : {k2d, k25d, k3d})
+    for (const auto& config : {gpt2(), llama()})
+      for (const bool tied : {true, false}) {
+        if (!chosen()) continue;
+        auto o = on(grid, config);
+        o.config.tied = tied;
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
+  auto o = on(k3By3, threes());
+  o.batch.seq = 15;
+  expect_serial(o, kFp64);
+}
+
+// A micro-batch may have more sequences than the grid has rows; a rank's rows then end within a sequence.
+TEST_F(TensorGridTest, RowsOfRanksHaveSeveralSequences) {
+  auto o = on(k2d, gpt2());
+  o.batch = {6, 10};
+  expect_serial(o, kFp64);
+  o = on(k3d, llama());
+  o.batch = {8, 6};
+  o.recompute = true;
+  expect_serial(o, kFp64);
+}
+
+TEST_F(TensorGridTest, ComposesWithDataAndPipelineParallelismInEveryStageOnDisk) {
+  for (const auto& [data, schedule] : {std::pair{2U, ""}, {1U, "1f1b"}, {1U, "zb-h1"}})
+    for (const std::uint32_t zero : {0U, 1U, 3U}) {
+      if (data == 1 && zero != 0) continue;
+      auto o = on(k2d, zero == 1 ? gpt2() : llama());
+      o.data = {.ranks = data, .zero = zero};
+      o.schedule = schedule;
+      o.squeezed = o.disk_tier = true;
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+  for (const auto& grid : {k25d, k3d}) {
+    auto o = on(grid, llama());
+    o.squeezed = o.disk_tier = true;
+    expect_serial(o, kFp64);
+  }
+}
+
+TEST_F(TensorGridTest, HasWindows) {
+  OneIn chosen(2);
+  for (const auto& grid : {k2d, k25d, k3d})
+    for (const auto& config : {gpt2(), llama()})
+      for (const std::int64_t window : {1, 5}) {
+        if (!chosen()) continue;
+        auto o = on(grid, config);
+        o.config.window = window;
+        expect_serial(o, kFp64);
+      }
+}
+
+// Settings that only move bytes change no bit on the same mesh.
+TEST_F(TensorGridTest, BudgetsOrdersStagesAndRepeatsChangeNoBit) {
+  for (const auto& grid : {k2d, k25d, k3d}) {
+    auto plain = on(grid, llama());
+    plain.config.dtype = DType::fp32;
+    plain.micro_batches = 3;
+    const auto expected = run(plain);
+    expect_equal(serial(plain), expected, kFp32, "fp32");
+    const auto expect_same = [&](const TensorRun& o, const std::string& what) {
+      const auto found = run(o);
+      EXPECT_EQ(found.refusal, "") << what;
+      EXPECT_EQ(expected.losses, found.losses) << what;
+      EXPECT_EQ(expected.norms, found.norms) << what;
+      EXPECT_EQ(expected.held_out, found.held_out) << what;
+      EXPECT_EQ("", first_difference(expected.weights, found.weights)) << what;
+    };
+    expect_same(plain, "again");
+    auto o = plain;
+    o.squeezed = o.disk_tier = true;
+    expect_same(o, "on disk");
+    o.recompute = true;
+    expect_same(o, "recomputed");
+    o = plain;
+    o.order = Order::vertical;
+    expect_same(o, "vertical");
+  }
+  auto data = on(k2d, gpt2());
+  data.data = {.ranks = 2, .zero = 0, .canonical = true};
+  data.config.dtype = DType::fp32;
+  const auto expected = run(data);
+  for (const std::uint32_t zero : {1U, 3U}) {
+    data.data.zero = zero;
+    const auto found = run(data);
+    EXPECT_EQ(expected.losses, found.losses) << zero;
+    EXPECT_EQ("", first_difference(expected.weights, found.weights)) << zero;
+  }
+}
+
+TEST_F(TensorGridTest, RanksOfABf16RunAgree) {
+  for (const auto& [grid, recipe] : {std::pair{k2d, "bf16"}, {k3d, "bf16"}, {k25d, "stochastic"}, {k2d, "split"}}) {
+    auto o = on(grid, gpt2());
+    o.recipe = recipe;
+    o.config.dtype = DType::bf16;
+    expect_serial(o, 3e-2);
+  }
+}
+
+// n blocks, m micro-batches of `tokens` tokens, width c, f features of the MLP, q × q × d ranks; p elements of a block's
+// matrices.
+TEST_F(TensorGridTest, TheLedgerIsTheFormula) {
+  const std::uint64_t n = 2, m = 3, q = 2, c = 64, f = 256, number = sizeof(double), p = 4 * c * c + 2 * c * f;
+  for (const auto& grid : {k2d, k25d, k3d}) {
+    auto o = on(grid, gpt2());
+    o.micro_batches = m;
+    o.before_use = false;
+    o.chunk_elements = 1 << 20;  // a layer is one chunk
+    o.store = new_store();
+    const std::uint64_t d = grid.depth, tokens = static_cast<std::uint64_t>(o.batch.tokens());
+    for (const auto& rank : run_all(o)) {
+      using Entry = std::pair<std::uint64_t, std::uint64_t>;
+      const auto of = [&](const char* axis, Operation operation) {
+        const auto e = rank.step.of(axis, operation);
+        return Entry{e.calls, e.payload_bytes / number};
+      };
+      // From the layers' to the grid's layout or back: for each branch twice in the forward and twice in the backward.
+      const auto share = tokens * c / o.tensor_ranks;
+      EXPECT_EQ((Entry{8 * n * m, 8 * n * m * share}), of("col", Operation::all_to_all));
+      // As with sequence parallelism in a row of ranks, but for the first and the last layer only.
+      EXPECT_EQ((Entry{2 * m, 2 * m * tokens * c}), of("tp", Operation::reduce_scatter));
+      EXPECT_EQ((Entry{3 * m, m * (2 * tokens * c + tokens * o.tensor_ranks)}), of("tp", Operation::all_gather));
+      EXPECT_EQ((Entry{4 * n + 3, (4 * n + 2 + 16) * c}), of("tp", Operation::all_reduce));  // norms, positions
+      const auto x = tokens * (3 * c + f) / d;  // the inputs of a block's products on a grid
+      if (!grid.cube) {
+        EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * x / q}), of("col", Operation::broadcast));
+        EXPECT_EQ((Entry{8 * q * n * m, 2 * m * n * p / q}), of("row", Operation::broadcast));
+        EXPECT_EQ((Entry{4 * q * n * m, m * n * x / q}), of("col", Operation::reduce));
+        EXPECT_EQ((Entry{4 * q * n * m, m * n * p / q}), of("row", Operation::reduce));
+        // Biases, of which a row of ranks has the same part; with several grids, matrices, too.
+        EXPECT_EQ((Entry{4 * n, n * (3 * c + c + f + c) / q}), of(d == 1 ? "row" : "depth+row", Operation::all_reduce));
+        EXPECT_EQ(d == 1 ? Entry{} : (Entry{4 * n, n * p / q / q}), of("depth", Operation::all_reduce));
+      } else {
+        // The first inputs and second results of the products are laid out by column, the others by row.
+        const auto by_row = tokens / q * (2 * c + 2 * c) / q, by_col = tokens / q * (3 * c + c + f + f) / q;
+        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_row}), of("row", Operation::all_gather));
+        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * by_col}), of("col", Operation::all_gather));
+        EXPECT_EQ((Entry{8 * n * m, 2 * n * m * p / q / q}), of("depth", Operation::all_gather));
+        EXPECT_EQ((Entry{4 * n * m, n * m * by_row}), of("row", Operation::reduce_scatter));
+        EXPECT_EQ((Entry{4 * n * m, n * m * by_col}), of("col", Operation::reduce_scatter));
+        EXPECT_EQ((Entry{4 * n * m, n * m * p / q / q}), of("depth", Operation::reduce_scatter));
+        EXPECT_EQ((Entry{2 * n, n * (3 * c + f) / q}), of("depth+col", Operation::all_reduce));
+        EXPECT_EQ((Entry{2 * n, n * 2 * c / q}), of("depth+row", Operation::all_reduce));
+      }
+      if (HasFailure()) {
+        ADD_FAILURE() << "depth " << d << (grid.cube ? ", 3D\n" : "\n") << to_string(rank.step);
+        return;
+      }
+    }
+  }
+}
+
+// A plan counts the bytes that a rank receives in a broadcast; with a side of two, these are the bytes that it sends.
+TEST_F(TensorGridTest, APlanKnowsTheBytes) {
+  for (const auto& grid : {k2d, k25d, k3d}) {
+    auto o = on(grid, llama());
+    o.before_use = false;
+    o.store = new_store();
+    auto config = o.config;
+    config.tensor = {.ranks = o.tensor_ranks, .sequence = true, .grid = grid};
+    const auto optimizer = make_optimizer(o.optimizer, {});
+    const auto model = lm::make_model(config);
+    const auto planned = plan(model, request_of(o, *optimizer, 0), {});
+    const StepMap map(model, planned.map);
+    double bytes = 0;
+    for (const auto& action : planned.programs.steady.actions)
+      for (const auto& exchange : exchanges_of(map, action)) bytes += link_bytes({}, exchange).within;
+    const auto sent = run_all(o).front().step;
+    std::uint64_t expected = 0;
+    for (const auto& [key, entry] : sent.entries())
+      if (key.first != "world") expected += entry.sent_bytes;
+    EXPECT_NEAR(static_cast<double>(expected), bytes, 1e-3 * bytes) << to_string(sent);
+  }
+}
+
+// A rank holds 1 / q² of each matrix (in 3D 1 / q³), and 1 / ranks of the saved activations and of a layer's input.
+TEST_F(TensorGridTest, ARankHoldsWhatTheFormulaSays) {
+  for (const auto& grid : {k2d, k25d, k3d}) {
+    auto o = on(grid, gpt2());
+    const std::int64_t c = 64, f = 256, heads = 8, q = grid.side, ranks = o.tensor_ranks, tokens = o.batch.tokens();
+    for (std::uint32_t rank = 0; rank < o.tensor_ranks; ++rank) {
+      auto config = o.config;
+      config.tensor = {.ranks = o.tensor_ranks, .rank = rank, .sequence = true, .grid = grid};
+      const auto model = lm::make_model(config);
+      const auto elements = [](const auto& specs) {
+        std::int64_t all = 0;
+        for (const auto& s : specs) all += s.shape.elements();
+        return all;
+      };
+      const std::int64_t blocks = grid.cube ? q * q * q : q * q;
+      EXPECT_EQ(4 * c * c / blocks + 4 * c / q + 2 * c, elements(model.layers[1]->params()));
+      EXPECT_EQ(2 * c * f / blocks + (f + c) / q + 2 * c, elements(model.layers[2]->params()));
+      EXPECT_EQ(tokens * (2 + c + 3 * c + c + heads) / ranks, elements(model.layers[1]->saved(o.batch)));
+      EXPECT_EQ(tokens * (2 + c + f) / ranks, elements(model.layers[2]->saved(o.batch)));
+    }
+  }
+}
+
+// Records what each rank's broadcasts carry, in order.
+class Overhears final : public Communicator {
+ public:
+  using Heard = std::map<std::string, std::vector<std::uint64_t>>;  // by axis
+  Overhears(std::unique_ptr<Communicator> inner, Heard& heard) : inner_(std::move(inner)), heard_(heard) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  const std::string& name() const override { return inner_->name(); }
+  const Machines& machines() const override { return inner_->machines(); }
+  void issue(Stream& stream, Call call) override {
+    const bool broadcast = call.operation == Operation::broadcast;
+    const auto bytes = broadcast ? call.to.front() : Bytes{};
+    inner_->issue(stream, std::move(call));
+    if (broadcast) stream.submit([&all = heard_[name()], bytes] { all.push_back(XXH3_64bits(bytes.data(), bytes.size())); });
+  }
+  std::unique_ptr<Communicator> split(int color, int key, const std::string& name) override {
+    auto part = inner_->split(color, key, name);
+    return part ? std::make_unique<Overhears>(std::move(part), heard_) : nullptr;
+  }
+
+ private:
+  const std::unique_ptr<Communicator> inner_;
+  Heard& heard_;
+};
+
+TEST_F(TensorGridTest, DepthSlicesHaveTheSameWeightsAndOtherSequences) {
+  auto o = on(k25d, llama());
+  o.steps = 1;
+  o.store = new_store();
+  const auto common = plan_of(o);
+  std::vector<Overhears::Heard> heard(o.ranks());
+  const auto errors = on_threads(static_cast<int>(o.ranks()), {std::chrono::seconds(60)}, [&](Rank& rank) {
+    auto& mine = heard[static_cast<std::size_t>(rank.comm->rank())];
+    const auto comm = std::make_unique<Overhears>(std::move(rank.comm), mine);
+    run_rank(o, common, comm.get(), nullptr);
+  });
+  for (const auto& error : errors) EXPECT_EQ(error, "");
+  const std::size_t grid = 4;
+  for (std::size_t rank = 0; rank < grid; ++rank) {
+    auto &one = heard[rank], &other = heard[grid + rank];
+    // The weights before the first update.
+    ASSERT_FALSE(one["row"].empty());
+    EXPECT_EQ(one["row"], other["row"]);
+    ASSERT_EQ(one["col"].size(), other["col"].size());
+    for (std::size_t i = 0; i < one["col"].size(); ++i)
+      EXPECT_NE(one["col"][i], other["col"][i]) << "rank " << rank << ", " << i;
+  }
+}
+
+TEST_F(TensorGridTest, AStoppedRunGoesOnInAnotherMode) {
+  auto o = on(k2d, llama());
+  o.batch = {4, 16};
+  o.steps = 4;
+  const auto whole = run(o);
+  o.store = new_store();
+  o.commit_after = 2;
+  run_all(o);
+  auto again = o;
+  again.commit_after = 0;
+  again.resume = true;
+  const auto resumed = run_all(again).front();
+  EXPECT_EQ("", first_difference(whole.weights, resumed.weights));
+  EXPECT_EQ(whole.held_out, resumed.held_out);
+  auto expected = whole;
+  expected.losses = {whole.losses[2], whole.losses[3]};
+  expected.norms = {whole.norms[2], whole.norms[3]};
+  for (const auto& grid : {k25d, k3d, TensorGrid{}}) {
+    auto other = again;
+    other.grid = grid;
+    other.tensor_ranks = grid.side == 1 ? 2 : 8;
+    for (std::uint32_t r = 0; r < o.ranks(); ++r) other.reshard_from.push_back(o.store / ("rank" + std::to_string(r)));
+    other.store = new_store();
+    expect_equal(expected, run_all(other).front(), kFp64, name_of(other));
+  }
+}
+
+TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
+  const auto why = [&](const auto& change) -> std::string {
+    auto o = on(k2d, llama());
+    change(o);
+    try {
+      auto config = o.config;
+      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
+      config.context = {.ranks = o.context};
+      const auto model = lm::make_model(config);
+      const auto optimizer = make_optimizer(o.optimizer, {});
+      plan(model, request_of(o, *optimizer, 0), {});
+      return "";
+    } catch (const Error& e) {
+      EXPECT_EQ(Exit::usage, e.exit());
+      return e.what();
+    }
+  };
+  EXPECT_EQ("", why([](TensorRun&) {}));
+  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 6; }), HasSubstr("6 tensor ranks are not a grid of 1 × 2 × 2"));
+  EXPECT_THAT(why([](TensorRun& o) { o.sequence = false; }), HasSubstr("sequence parallelism"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.kv_heads = 1; }),
+              HasSubstr("kv_heads in 2 parts, and 1 are not: the nearest are 2"));
+  EXPECT_THAT(why([](TensorRun& o) { o.batch = {3, 16}; }), HasSubstr("3 sequences of a micro-batch out to 2 rows of ranks"));
+  EXPECT_THAT(why([](TensorRun& o) { o.context = 2; }), HasSubstr("2 context ranks"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skips"));
+  EXPECT_THAT(why([](TensorRun& o) {
+                o.grid = k3d, o.tensor_ranks = 8, o.batch.batch = 4;
+                o.config.ffn = 74;
+              }),
+              HasSubstr("ffn in 4 parts, and 74 are not: the nearest are 72 or 76"));
+}
+
+}  // namespace
+}  // namespace terrace::test

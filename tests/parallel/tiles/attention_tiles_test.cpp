@@ -1,0 +1,170 @@
+// Attention whose products run in tiles trains what untiled attention trains, in a device budget of a quarter of a matrix.
+#include <gmock/gmock.h>
+
+#include <terrace/tests/parallel/tensor/tensor_run.h>
+
+namespace terrace::test {
+namespace {
+
+using testing::HasSubstr;
+
+class AttentionTiles : public TensorRuns {};
+
+TEST_F(AttentionTiles, EqualTheWholeLayer) {
+  OneIn chosen(2);
+  for (const auto& family : {gpt2(), llama()})
+    for (const std::uint32_t tiles : {2U, 3U, 4U})
+      for (const bool recompute : {false, true}) {
+        if (!chosen()) continue;
+        TensorRun o{.config = family, .recompute = recompute};
+        o.config.hidden = 48;
+        o.config.heads = 4;
+        o.config.attention_tiles = tiles;
+        expect_serial(o, kFp64);
+        o.config.dtype = DType::fp32;
+        o.config.window = tiles == 3 ? 5 : 0;
+        expect_serial(o, kFp32);
+        if (HasFailure()) return;
+      }
+}
+
+TEST_F(AttentionTiles, ComposeWithTensorDataContextAndPipelineParallelism) {
+  OneIn chosen(5);
+  for (const char* const schedule : {"", "1f1b", "zb-h1"})
+    for (const std::uint32_t zero : {0U, 1U, 2U, 3U})
+      for (const auto& [tensor, context, ring] :
+           {std::tuple{1U, 1U, 1U}, {2U, 1U, 1U}, {1U, 2U, 1U}, {1U, 2U, 2U}, {2U, 2U, 1U}}) {
+        if (!chosen()) continue;
+        TensorRun o{.config = zero % 2 == 0 ? gpt2() : llama(), .tensor_ranks = tensor, .sequence = zero > 1 && tensor > 1};
+        o.config.attention_tiles = 2;
+        o.config.mlp_tiles = 2;
+        o.config.context.ring = ring;
+        o.context = context;
+        o.data = {.ranks = tensor * context == 4 ? 1U : 2U, .zero = zero};
+        o.schedule = schedule;
+        o.disk_tier = o.squeezed = zero == 3;
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
+}
+
+// A layer behind a skip keeps its phases: the first phase adds the skip, and the phase that writes dx also writes the skip's
+// gradient.
+TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
+  for (const char* const schedule : {"", "1f1b", "zb-h1"})
+    for (const bool recompute : {false, true}) {
+      TensorRun o{.config = recompute ? gpt2() : llama(), .data = {.ranks = 2, .zero = recompute ? 3U : 1U}};
+      o.config.layers = 4;
+      o.config.skips = lm::SkipShape::u;
+      o.config.attention_tiles = 2;
+      o.config.mlp_tiles = 2;
+      o.schedule = schedule;
+      o.recompute = recompute;
+      o.disk_tier = o.squeezed = recompute;
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+}
+
+// A model of one block whose attention matrices are much larger than all else.
+TensorRun with_large_matrices(const char* family) {
+  const bool gpt = std::string_view(family) == "gpt2";
+  TensorRun o{.config = {.family = lm::family_named(family),
+                         .layers = 1,
+                         .hidden = 3072,
+                         .heads = 8,
+                         .kv_heads = gpt ? 0 : 8,
+                         .ffn = 64,
+                         .seq_len = 8,
+                         .vocab = 256,
+                         .vocab_tiles = 4,
+                         .attention_tiles = 32,
+                         .dtype = DType::fp32}};
+  o.batch = {1, 8};
+  o.steps = 2;
+  return o;
+}
+
+// The budget is a quarter of one projection matrix: q, k, v or the output; for GPT-2, whose q, k and v are fused, the output.
+TEST_F(AttentionTiles, MatricesFourTimesTheDeviceTrainWithTheBitsOfAnUnlimitedRun) {
+  OneIn chosen(2);
+  for (const auto* const family : {"llama", "gpt2"}) {
+    if (!chosen()) continue;
+    auto o = with_large_matrices(family);
+    const auto wide = run(o);
+    const std::uint64_t matrix = 3072 * 3072 * 4;
+    EXPECT_LT(wide.smallest[Tier::device], matrix / 4) << family;
+    auto whole = o;
+    whole.config.attention_tiles = 1;
+    const auto at_once = run(whole);
+    EXPECT_GT(at_once.smallest[Tier::device], matrix) << family;
+    expect_equal(at_once, wide, kFp32, family);
+    o.device_bytes = matrix / 4;
+    for (const bool disk : {false, true}) {
+      o.disk_tier = disk;
+      const auto tight = run(o);
+      expect_same(wide, tight, fmt::format("{} {}", family, disk ? "disk" : "memory"));
+      EXPECT_LE(tight.peak[Tier::device], matrix / 4);
+    }
+  }
+}
+
+TEST_F(AttentionTiles, AStoppedRunGoesOnWithAnotherNumberOfTiles) {
+  for (const auto& family : {gpt2(), llama()}) {
+    TensorRun o{.config = family};
+    o.config.attention_tiles = 4;
+    o.steps = 4;
+    const auto whole = run(o);
+    o.commit_after = 2;
+    o.store = new_store();
+    run_all(o);
+    const auto stopped = o.store / "rank0";
+    o.commit_after = 0;
+    o.resume = true;
+    o.reshard_from = {stopped};
+    for (const std::uint32_t later : {1U, 2U}) {
+      auto again = o;
+      again.config.attention_tiles = later;
+      again.store = new_store();
+      auto expected = whole;
+      expected.losses.erase(expected.losses.begin(), expected.losses.begin() + 2);
+      expected.norms.erase(expected.norms.begin(), expected.norms.begin() + 2);
+      expect_equal(expected, run_all(again).front(), kFp64, fmt::format("{} tiles", later));
+    }
+  }
+}
+
+std::string refusal_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.exit(), Exit::usage);
+    return e.what();
+  }
+  return "";
+}
+
+TEST_F(AttentionTiles, WhatTheyCannotDoIsRefused) {
+  const auto why = [&](const auto& change) {
+    TensorRun o{.config = llama(), .tensor_ranks = 2, .sequence = true};
+    o.config.attention_tiles = 2;
+    change(o);
+    return refusal_of([&] {
+      auto config = o.config;
+      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
+      const auto optimizer = make_optimizer(o.optimizer, {});
+      static_cast<void>(plan(lm::make_model(config), request_of(o, *optimizer, 0), {}));
+    });
+  };
+  EXPECT_EQ("", why([](TensorRun&) {}));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 5; }), HasSubstr("do not divide"));
+  EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 0; }), HasSubstr("do not divide"));
+  EXPECT_THAT(why([](TensorRun& o) { o.pieces = 2; }), HasSubstr("attention_tiles must be 1"));
+  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 4, o.grid = {.side = 2}; }), HasSubstr("attention_tiles must be 1"));
+  for (const auto* const optimizer : {"muon", "lamb", "adafactor"})
+    EXPECT_THAT(why([&](TensorRun& o) { o.tensor_ranks = 1, o.sequence = false, o.optimizer = optimizer; }),
+                HasSubstr("`attention-tiles`"));
+}
+
+}  // namespace
+}  // namespace terrace::test

@@ -1,0 +1,285 @@
+#include <terrace/tests/support/gpu/fake_nccl.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <terrace/tests/support/gpu/fake_cuda.h>
+
+namespace terrace::test {
+
+// Shared by the ranks with one id: messages that wait for their receivers.
+struct FakeNcclGroup {
+  struct Parcel {
+    const std::byte* from = nullptr;
+    std::size_t bytes = 0;
+    bool taken = false;
+  };
+  std::mutex mutex;
+  std::condition_variable changed;
+  int ranks = 0, joined = 0;
+  bool lost = false;
+  std::map<std::pair<int, int>, std::deque<Parcel*>> parcels;  // by source and destination
+};
+
+}  // namespace terrace::test
+
+// A handle is a rank's seat in a group.
+struct ncclComm {
+  std::shared_ptr<terrace::test::FakeNcclGroup> group;
+  int rank = 0;
+  bool aborted = false;  // under the group's mutex
+};
+
+namespace terrace::test {
+namespace {
+
+using Group = FakeNcclGroup;
+
+struct Office {
+  std::mutex mutex;
+  std::uint64_t ids = 0;
+  std::map<std::uint64_t, std::shared_ptr<Group>> groups;
+  std::map<NcclHandle, std::shared_ptr<ncclComm>> seats;
+  std::vector<std::shared_ptr<ncclComm>> aborted;  // kept, so that no two handles have the same address
+};
+Office& office() {
+  static Office one;
+  return one;
+}
+thread_local int depth = 0;  // nesting of group_start()
+
+}  // namespace
+
+struct FakeNccl::Message {
+  std::shared_ptr<ncclComm> seat;
+  int peer = 0;
+  const std::byte* from = nullptr;  // null: a receive
+  std::byte* to = nullptr;
+  std::size_t bytes = 0;
+  bool lost = false;
+};
+
+namespace {
+
+template <class Message>
+struct Batch {
+  std::vector<Message> messages;
+  CudaStreamHandle stream = nullptr;
+  std::shared_ptr<std::atomic<std::uint64_t>> ended;
+};
+
+// Posts all sends, then takes all receives, then waits for the sends: one kernel, which ends when all have ended.
+template <class Message>
+void run_batch(const Batch<Message>& batch) {
+  if (batch.messages.empty()) return;
+  std::deque<Group::Parcel> parcels;
+  auto& seat = *batch.messages.front().seat;
+  auto& group = *seat.group;
+  std::unique_lock lock(group.mutex);
+  std::vector<std::pair<int, Group::Parcel*>> sent;
+  for (const auto& m : batch.messages) {
+    if (!m.from || m.lost) continue;
+    parcels.push_back({m.from, m.bytes, false});
+    group.parcels[{seat.rank, m.peer}].push_back(&parcels.back());
+    sent.emplace_back(m.peer, &parcels.back());
+  }
+  group.changed.notify_all();
+  for (const auto& m : batch.messages) {
+    if (m.from) continue;
+    auto& queue = group.parcels[{m.peer, seat.rank}];
+    group.changed.wait(lock, [&] { return seat.aborted || !queue.empty(); });
+    if (seat.aborted) break;
+    auto* const parcel = queue.front();
+    queue.pop_front();
+    if (parcel->bytes == m.bytes) std::memcpy(m.to, parcel->from, m.bytes);
+    parcel->taken = true;
+    group.changed.notify_all();
+  }
+  for (auto& [peer, parcel] : sent) {
+    group.changed.wait(lock, [&, p = parcel] { return seat.aborted || p->taken; });
+    if (!parcel->taken) std::erase(group.parcels[{seat.rank, peer}], parcel);
+  }
+}
+
+}  // namespace
+
+namespace {
+thread_local std::shared_ptr<void> open_batch;
+}
+
+std::shared_ptr<ncclComm> FakeNccl::seat_of(NcclHandle handle) {
+  const std::lock_guard lock(office().mutex);
+  const auto found = office().seats.find(handle);
+  if (found != office().seats.end()) return found->second;
+  if (options_.report && std::ranges::find(office().aborted, handle, &std::shared_ptr<ncclComm>::get) != office().aborted.end())
+    options_.report("a handle of NCCL's was used after its abort");
+  return nullptr;
+}
+
+int FakeNccl::make_id(NcclId* id) {
+  const std::lock_guard lock(office().mutex);
+  const auto number = ++office().ids;
+  std::memcpy(id->bytes.data(), &number, sizeof number);
+  return 0;
+}
+
+int FakeNccl::join(NcclHandle* handle, int ranks, const NcclId& id, int rank) {
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.bytes.data(), sizeof number);
+  auto seat = std::make_shared<ncclComm>();
+  {
+    const std::lock_guard lock(office().mutex);
+    if (number == 0 || number > office().ids) return kNcclInvalidUsage;
+    auto& group = office().groups[number];
+    if (!group) group = std::make_shared<Group>();
+    seat->group = group;
+    seat->rank = rank;
+    office().seats[seat.get()] = seat;
+  }
+  std::unique_lock lock(seat->group->mutex);
+  seat->group->ranks = ranks;
+  ++seat->group->joined;
+  seat->group->changed.notify_all();
+  seat->group->changed.wait(lock, [&] { return seat->group->joined == ranks; });
+  *handle = seat.get();
+  return 0;
+}
+
+int FakeNccl::leave(NcclHandle handle) {
+  const std::lock_guard lock(office().mutex);
+  return office().seats.erase(handle) == 1 ? 0 : kNcclInvalidUsage;
+}
+
+int FakeNccl::abort(NcclHandle handle) {
+  const auto seat = seat_of(handle);
+  if (!seat) return kNcclInvalidUsage;
+  {
+    const std::lock_guard lock(office().mutex);
+    office().aborted.push_back(seat);
+  }
+  {
+    const std::lock_guard lock(seat->group->mutex);
+    seat->aborted = true;
+  }
+  seat->group->changed.notify_all();
+  const int result = leave(handle);
+  aborts_ = true;
+  return result;
+}
+
+int FakeNccl::trouble(NcclHandle handle) {
+  const auto seat = seat_of(handle);
+  if (!seat) return kNcclInvalidUsage;
+  const std::lock_guard lock(seat->group->mutex);
+  return seat->group->lost ? kNcclRemoteError : 0;
+}
+
+int FakeNccl::group_start() {
+  if (depth++ == 0) open_batch = std::make_shared<Batch<Message>>();
+  return 0;
+}
+
+int FakeNccl::group_end() {
+  if (depth == 0) return kNcclInvalidUsage;
+  if (--depth > 0) return 0;
+  const auto batch = std::static_pointer_cast<Batch<Message>>(std::exchange(open_batch, nullptr));
+  if (batch->messages.empty()) return 0;
+  batch->ended = ended_;
+  keep(batch);
+  // Launch arguments are copied as bytes, so they hold a pointer.
+  const auto* const kept = batch.get();
+  const FakeKernel kernel = [](const CudaLaunch& launch) {
+    const Batch<Message>* mine = nullptr;
+    std::memcpy(&mine, launch.arguments, sizeof mine);
+    run_batch(*mine);
+    ++*mine->ended;
+  };
+  const int code = runtime_->launch(
+      {.kernel = reinterpret_cast<const void*>(kernel), .arguments = &kept, .argument_bytes = sizeof kept}, batch->stream);
+  return code == 0 ? 0 : kNcclSystemError;
+}
+
+// The address at which this GPU's kernels find the bytes.
+std::byte* FakeNccl::reach(const void* data) const {
+  const auto* const fake = dynamic_cast<const FakeCuda*>(runtime_.get());
+  return fake ? fake->reach(data) : static_cast<std::byte*>(const_cast<void*>(data));
+}
+
+void FakeNccl::keep(std::shared_ptr<void> batch) {
+  const std::lock_guard lock(mutex_);
+  batches_.push_back(std::move(batch));
+}
+
+int FakeNccl::add(const Message& message, CudaStreamHandle stream) {
+  if (!message.seat) return kNcclInvalidUsage;
+  const bool alone = depth == 0;
+  if (alone) group_start();
+  auto& batch = *std::static_pointer_cast<Batch<Message>>(open_batch);
+  batch.messages.push_back(message);
+  batch.stream = stream;
+  return alone ? group_end() : 0;
+}
+
+int FakeNccl::send(const void* from, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
+  const auto number = messages_++;
+  if (options_.before_send) options_.before_send(number);
+  Message message{seat_of(handle), peer, reach(from), nullptr, bytes};
+  if (number >= lose_from_ && message.seat) {
+    message.lost = true;
+    const std::lock_guard lock(message.seat->group->mutex);
+    message.seat->group->lost = true;
+  }
+  return add(message, stream);
+}
+
+int FakeNccl::receive(void* to, std::size_t bytes, int peer, NcclHandle handle, CudaStreamHandle stream) {
+  return add({seat_of(handle), peer, nullptr, reach(to), bytes}, stream);
+}
+
+int FakeNccl::all_gather(const void* mine, void* all, std::size_t bytes, NcclHandle handle, CudaStreamHandle stream) {
+  const auto seat = seat_of(handle);
+  if (!seat) return kNcclInvalidUsage;
+  group_start();
+  for (int r = 0; r < seat->group->ranks; ++r) {
+    auto* const to = static_cast<std::byte*>(all) + static_cast<std::size_t>(r) * bytes;
+    if (r == seat->rank && to == mine) continue;
+    if (bytes == 0) continue;
+    send(mine, bytes, r, handle, stream);
+    receive(to, bytes, r, handle, stream);
+  }
+  // In place, a rank does not send to itself, but all ranks still send to each other.
+  return group_end();
+}
+
+int FakeNccl::broadcast(void* data, std::size_t bytes, int root, NcclHandle handle, CudaStreamHandle stream) {
+  const auto seat = seat_of(handle);
+  if (!seat) return kNcclInvalidUsage;
+  group_start();
+  for (int r = 0; bytes > 0 && r < seat->group->ranks; ++r) {
+    if (r == root) continue;
+    if (seat->rank == root) send(data, bytes, r, handle, stream);
+    if (seat->rank == r) receive(data, bytes, root, handle, stream);
+  }
+  return group_end();
+}
+
+std::function<void(CudaStreamHandle, const cuda::FoldWork&)> host_fold(std::shared_ptr<CudaRuntime> runtime) {
+  const FakeKernel kernel = [](const CudaLaunch& launch) {
+    const auto& w = *static_cast<const cuda::FoldWork*>(launch.arguments);
+    std::vector<const std::byte*> from;
+    for (int r = 0; r < w.ranks; ++r)
+      from.push_back(r == w.rank ? w.own : w.slots + static_cast<std::size_t>(r) * w.stride_bytes);
+    fold(w.reduction, w.to, from, w.count);
+  };
+  return [runtime = std::move(runtime), kernel](CudaStreamHandle stream, const cuda::FoldWork& work) {
+    runtime->launch({.kernel = reinterpret_cast<const void*>(kernel), .arguments = &work, .argument_bytes = sizeof work},
+                    stream);
+  };
+}
+
+}  // namespace terrace::test
