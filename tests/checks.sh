@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#parts[@]} -gt 0 ] || parts=(source bare rehearsal instructions tidy sanitizers)
 
-product=(CMakeLists.txt CMakePresets.json cmake core memory offload optimizers parallel bench examples)
+product=(CMakeLists.txt CMakePresets.json cmake core memory offload optimizers parallel tests/doubles bench examples)
 declare -A inputs=(
   [bare]="tests/bare_root.sh tests/bare_system.sh"
   [rehearsal]="tests/bare_root.sh tests/rehearsal.sh tests/CMakeLists.txt tests/support tests/core tests/cuda tests/math tests/examples tests/bench"

@@ -58,20 +58,22 @@ fuzzer() {
   done
   rules+=$'\n'"build $name: link$objects"$'\n'"  libraries = $libraries"
 }
-core=(core/{error,fetched_file,file_lock,file_state,files,folders,nesting,notice,printable,text_file,units}.cpp)
+core=(core/base/{error,fetched_file,file_lock,file_state,files,folders,nesting,notice,printable,text_file,units}.cpp)
 # The libraries that unpack files are not ours, so they are left out.
 unpack=(examples/lm/unpack/{data_stream,gzip_absent,zstd_absent}.cpp)
 regex=regex_absent pcre=
 if pkg-config --exists libpcre2-8; then regex=regex_pcre2 pcre=-lpcre2-8; fi
-fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offload/{store_index,stripes}.cpp
+fuzzer store '-lfmt -lxxhash' tests/fuzz/{store_fuzzer,plain_checksum}.cpp offload/store/{store_index,stripes}.cpp
 fuzzer template -lfmt tests/fuzz/template_fuzzer.cpp examples/lm/chat/jinja/*.cpp examples/lm/tokenizer/words/unicode.cpp "${core[@]}"
 mapfile -t tokenizer < <(find examples/lm/tokenizer -name '*.cpp' ! -name 'regex_*' ! -name sentencepiece.cpp | sort)
 fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,json_mutator,plain_checksum,plain_io_engine}.cpp \
-  examples/lm/{activation_name,adapter_config,config_reader,corpus,corpus_file,family,harmless_keys,model_config,model_dir,rope_scaling,token_scan}.cpp \
-  examples/lm/{conversions,safetensors,safetensors_header,unique_keys,weight_files,write_model_config}.cpp \
-  examples/lm/families/*.cpp offload/{direct_io,io_thread,page_buffer,read_ahead,thread_engine,write_behind}.cpp \
-  "${unpack[@]}" examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/$regex.cpp" \
-  parallel/layers/{rotated_blocks,transformer,windows}.cpp core/{cores,dtype,philox,thread_pool_std,topology,trace}.cpp "${core[@]}"
+  examples/lm/models/{activation_name,adapter_config,config_reader,family,harmless_keys,model_config,model_dir,rope_scaling,write_model_config}.cpp \
+  examples/lm/data/{corpus,corpus_file,token_scan}.cpp \
+  examples/lm/weights/{conversions,safetensors,safetensors_header,unique_keys,weight_files}.cpp examples/lm/families/*.cpp \
+  offload/io/{direct_io,io_thread,page_buffer,read_ahead,thread_engine,write_behind}.cpp \
+  "${unpack[@]}" examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/words/$regex.cpp" \
+  parallel/layers/parts/{rotated_blocks,transformer,windows}.cpp core/machine/{cores,topology}.cpp core/math/{dtype,philox}.cpp \
+  core/device/thread_pool_std.cpp core/base/trace.cpp "${core[@]}"
 cmp -s "$build/build.ninja" <<<"$rules" || cat >"$build/build.ninja" <<<"$rules"
 ninja -C "$build" ${jobs:+-j "$jobs"} --quiet
 
