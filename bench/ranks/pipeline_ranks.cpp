@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <cstring>
-#include <exception>
-#include <mutex>
-#include <optional>
-#include <thread>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/optimizers/optimizer.h>
+#include <terrace/parallel/comm/threads/run_ranks.h>
 #include <terrace/parallel/train/trainer.h>
 
 namespace terrace::bench {
@@ -55,25 +54,13 @@ std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
 std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run) {
   const auto ranks = mesh_of(model(0), run.request).size();
   std::vector<RankSteps> out(ranks);
-  std::exception_ptr first;  // the first in time: later errors of other ranks only follow from it
-  std::mutex mutex;
   auto communicators = make_thread_communicators(static_cast<int>(ranks));
   if (run.faults.longest_delay.count() > 0)
     for (auto& rank : communicators) rank = with_faults(std::move(rank), run.faults);
-  {
-    std::vector<std::jthread> threads;
-    for (std::size_t r = 0; r < ranks; ++r)
-      threads.emplace_back([&, r] {
-        try {
-          run_rank(model(static_cast<std::uint32_t>(r)), run, *communicators[r], out[r]);
-        } catch (...) {
-          const std::lock_guard lock(mutex);
-          if (!first) first = std::current_exception();
-        }
-        communicators[r].reset();  // tells the others that it has left
-      });
-  }
-  if (first) std::rethrow_exception(first);
+  terrace::run_ranks(std::move(communicators), [&](std::unique_ptr<Communicator> own) {
+    const auto rank = static_cast<std::uint32_t>(own->rank());
+    run_rank(model(rank), run, *own, out[rank]);
+  });
   return out;
 }
 

@@ -25,6 +25,7 @@ class Agreement {
   [[nodiscard]] std::vector<double> each(double mine);   // in rank order
   [[nodiscard]] std::string of_first(std::string mine);  // the text of rank 0, on every rank
   void barrier();
+  [[nodiscard]] const Communicator& communicator() const { return ranks_; }
 
  private:
   Communicator& ranks_;

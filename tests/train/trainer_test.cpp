@@ -9,10 +9,10 @@
 #include <cmath>
 #include <memory>
 #include <set>
-#include <thread>
 
 #include <terrace/core/math/philox.h>
 #include <terrace/parallel/comm/communicator.h>
+#include <terrace/parallel/comm/threads/run_ranks.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/support/folder_test.h>
@@ -137,20 +137,17 @@ struct Outcome {
 };
 
 Outcome TrainerTest::outcome_on(std::uint32_t ranks, std::uint32_t micro_batches) const {
-  auto communicators = make_thread_communicators(static_cast<int>(ranks));
   std::vector<Outcome> all(ranks);
-  std::vector<std::thread> threads;
-  for (std::uint32_t r = 0; r < ranks; ++r)
-    threads.emplace_back([&, r] {
-      auto o = options_of(ranks, micro_batches);
-      o.store += fmt::format("-{}-of-{}", r, ranks);
-      TrainedRun run(o, TrainedRun::plain(), ranks == 1 ? nullptr : communicators[r].get());
-      run.train(3);
-      all[r].losses = run.losses;
-      all[r].held_out = run.trainer->evaluate(5);
-      all[r].hash = run.training.hash();
-    });
-  for (auto& thread : threads) thread.join();
+  run_ranks(static_cast<int>(ranks), {}, [&](std::unique_ptr<Communicator> own) {
+    const auto r = static_cast<std::size_t>(own->rank());
+    auto o = options_of(ranks, micro_batches);
+    o.store += fmt::format("-{}-of-{}", r, ranks);
+    TrainedRun run(o, TrainedRun::plain(), ranks == 1 ? nullptr : own.get());
+    run.train(3);
+    all[r].losses = run.losses;
+    all[r].held_out = run.trainer->evaluate(5);
+    all[r].hash = run.training.hash();
+  });
   for (const auto& one : all) EXPECT_EQ(all.front(), one);
   return all.front();
 }

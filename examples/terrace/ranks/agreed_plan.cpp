@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <utility>
 
 #include <terrace/core/base/units.h>
-#include <terrace/core/profile/profile_rates.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/plan/choose_tiles.h>
@@ -17,7 +15,7 @@
 #include <terrace/examples/terrace/plan/pipeline_setup.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/run/init_from.h>
-#include <terrace/offload/store/commit_files.h>
+#include <terrace/parallel/train/agree_on_plan.h>
 
 namespace terrace::cli {
 
@@ -34,16 +32,8 @@ AgreedPlan::AgreedPlan(const RunConfig& config)
 }
 
 void AgreedPlan::agree(Team& team) {
-  for (double* const rate : rates_of(profile_)) *rate = team.each(*rate).front();
-  if (const auto sizes = team.machines(); sizes.size() > 1)
-    profile_.links.ranks_per_node = static_cast<std::uint32_t>(sizes.front());
-  request_.budget.device = team.least(request_.budget.device);
-  request_.budget.host = team.least(request_.budget.host);
-  request_.budget.disk = team.least(request_.budget.disk);
+  if (auto* const ranks = team.agreement()) terrace::agree(*ranks, request_, profile_);
   if (searches_schedule(config_)) agree_on_schedule(team);
-  if (request_.pipeline)
-    for (auto& begin : request_.pipeline->begins) begin = static_cast<std::uint32_t>(team.each(begin).front());
-  request_.rank = static_cast<std::uint32_t>(team.rank());
 }
 
 // --schedule auto: the first rank takes the schedule of the resumed run, or else searches one, and all ranks take the same.
@@ -72,19 +62,18 @@ void AgreedPlan::make(const Team& team) {
     static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // throws an error for all stages
   }
   if (!plan_.fits) throw refusal_error(config_, plan_);
-  const auto steady = to_text(plan_.programs.steady);
-  program_hash_ = checksum_of(std::as_bytes(std::span(steady)));
+  program_hash_ = steady_hash(plan_);
   plan_ = for_rank(plan_, model_, request_, profile_);
 }
 
 void AgreedPlan::demand_same_steps(Team& team) const {
-  const auto hashes = team.each(static_cast<double>(program_hash_ >> 11));  // a double holds 53 bits exactly
-  const auto ranks_of_stage = mesh().size(kAllRanks - Axis::pp);
+  auto* const ranks = team.agreement();
+  const auto two = ranks ? different_programs(*ranks, program_hash_, mesh()) : std::nullopt;
   team.together([&] {
-    for (std::size_t r = 0; r < hashes.size(); ++r)
-      if (const auto of_stage = r - r % ranks_of_stage; hashes[r] != hashes[of_stage])
-        throw Error(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", of_stage, r),
-                    Exit::usage);
+    if (two)
+      throw Error(
+          fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", two->first, two->second),
+          Exit::usage);
   });
 }
 

@@ -6,10 +6,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
-#include <mutex>
+#include <memory>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/terrace/base/launched.h>
@@ -17,6 +16,7 @@
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/parallel/comm/mpi/mpi.h>
 #include <terrace/parallel/comm/rank_failed.h>
+#include <terrace/parallel/comm/threads/run_ranks.h>
 #include <terrace/parallel/mesh/degrees.h>
 
 namespace terrace::cli {
@@ -28,53 +28,23 @@ void share_cores(RunConfig& c, std::int64_t ranks) {
   if (c.threads == 0 && ranks > 1) c.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
 }
 
-// Whether the error of a rank only says that another rank failed.
-bool is_consequence(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const RankFailed&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 CommunicatorOptions options_of(const RunConfig& c) {
   return {.time_limit = std::chrono::seconds(c.rank_deadline), .ranks_per_machine = static_cast<int>(c.ranks_per_machine)};
 }
 
 Exit train_threads(const RunConfig& config) {
-  auto communicators = make_thread_communicators(static_cast<int>(config.ranks()), options_of(config));
-  std::mutex mutex;
-  std::vector<std::exception_ptr> errors;  // in the order in which ranks failed
-  errors.reserve(communicators.size() + 1);
-  const auto failed = [&](std::exception_ptr error) {
-    const std::lock_guard lock(mutex);
-    errors.push_back(std::move(error));
-  };
-  std::vector<Exit> exits(communicators.size(), Exit::runtime);
-  std::vector<std::jthread> threads;
-  try {
-    for (std::size_t r = 0; r < communicators.size(); ++r)
-      threads.emplace_back([&, r, own_ranks = std::move(communicators[r])]() mutable {
-        try {
-          Team team(std::move(own_ranks), false);
-          auto own = config;
-          own.local_rank = static_cast<std::int64_t>(r);
-          exits[r] = train_rank(own, team);
-        } catch (const Elsewhere&) {  // the rank that failed reports the error
-        } catch (...) {
-          failed(std::current_exception());
-        }
-      });
-  } catch (...) {  // no thread or no memory for a rank
-    failed(std::current_exception());
-    communicators.clear();  // ranks that have begun see that the others have left, and end
-  }
-  threads.clear();
-  const auto cause = std::ranges::find_if_not(errors, is_consequence);
-  if (!errors.empty()) std::rethrow_exception(cause == errors.end() ? errors.front() : *cause);
-  return exits.front();
+  std::atomic<Exit> ended{Exit::runtime};
+  run_ranks(static_cast<int>(config.ranks()), options_of(config), [&](std::unique_ptr<Communicator> ranks) {
+    try {
+      Team team(std::move(ranks), false);
+      auto own = config;
+      own.local_rank = team.rank();
+      const auto exit = train_rank(own, team);
+      if (team.first()) ended = exit;
+    } catch (const Elsewhere&) {  // the rank that failed reports the error
+    }
+  });
+  return ended;
 }
 
 // mpirun ends with the code of the first rank that ends. A rank that only ended because another one failed must not be that
