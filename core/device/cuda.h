@@ -55,7 +55,6 @@ struct CudaOptions {
   int index = 0;
   std::uint64_t memory_limit_bytes = kUnlimited;  // of memory(), exact
   int host_numa_node = -1;                        // of host_memory(); -1: beside the GPU
-  bool tf32 = false;                              // fp32 matrix products on tensor cores, whose operands keep ten mantissa bits
   std::string algorithms = {};                    // Math::algorithms() of the run that is resumed: they are used again
   // The algorithms in the machine profile. Used for products that `algorithms` does not list, if the same library version chose
   // them.

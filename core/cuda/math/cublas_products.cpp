@@ -117,12 +117,10 @@ using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDes
 // Describes one product to the library.
 class CublasProducts::Descriptors {
  public:
-  Descriptors(const ProductKey& key, bool tf32) : key_(key) {
+  explicit Descriptors(const ProductKey& key) : key_(key) {
     const auto p = by_columns(key);
     const bool wide = key.in == DType::fp64;
-    const auto compute = wide                            ? CUBLAS_COMPUTE_64F
-                         : tf32 && key.in == DType::fp32 ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                         : CUBLAS_COMPUTE_32F;
+    const auto compute = wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F;
     check(key, "cublasLtMatmulDescCreate",
           cublasLtMatmulDescCreate(operation.place(), compute, wide ? CUDA_R_64F : CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, p.first_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -164,7 +162,7 @@ CublasProducts::~CublasProducts() {
 cublasLtContext* CublasProducts::handle() {
   if (handle_) return handle_;
   check({}, "cublasLtCreate", cublasLtCreate(&handle_));
-  library_ = fmt::format("cuBLASLt {} on {}{}", cublasLtGetVersion(), gpu_at_hand(), tf32_ ? ", tf32" : "");
+  library_ = fmt::format("cuBLASLt {} on {}", cublasLtGetVersion(), gpu_at_hand());
   return handle_;
 }
 
@@ -235,7 +233,7 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Ma
 
 void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,
                               const MatrixView& a, const MatrixView& b, const TensorView& bias) {
-  Descriptors d(key, tf32_);
+  Descriptors d(key);
   const std::lock_guard lock(mutex_);
   const Chosen& chosen = choose(key, d);
   cublasLtMatmulAlgo_t algorithm;

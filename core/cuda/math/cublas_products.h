@@ -23,9 +23,8 @@ namespace terrace::cuda {
 
 class CublasProducts {
  public:
-  // tf32: fp32 products on tensor cores, whose operands keep ten mantissa bits. `known`: algorithms that are used again; one is
-  // chosen only for other products.
-  CublasProducts(bool tf32, KnownAlgorithms known) : tf32_(tf32), known_(std::move(known)) {}
+  // `known`: algorithms that are used again; one is chosen only for other products.
+  explicit CublasProducts(KnownAlgorithms known) : known_(std::move(known)) {}
   ~CublasProducts();
   CublasProducts(const CublasProducts&) = delete;
   CublasProducts& operator=(const CublasProducts&) = delete;
@@ -47,7 +46,6 @@ class CublasProducts {
                 const MatrixView& a, const MatrixView& b, const TensorView& bias);
   const Chosen& choose(const ProductKey& key, const Descriptors& descriptors);
 
-  const bool tf32_;
   const KnownAlgorithms known_;
   mutable std::mutex mutex_;
   cublasLtContext* handle_ = nullptr;  // made on an issuing thread, where the device is current

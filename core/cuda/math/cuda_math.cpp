@@ -43,7 +43,7 @@ class CudaBackend {
       : runtime_(runtime),
         device_(device),
         gpu_(properties_of(runtime, options.index)),
-        products_(options.tf32, cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
+        products_(cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
         attention_({.no_warpgroups = no_warpgroups(gpu_),
                     .forced = forced_kernel(),
                     .library = [this] { return products_.library(); }},

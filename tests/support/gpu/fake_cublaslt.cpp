@@ -226,24 +226,12 @@ void store(cudaDataType_t type, void* to, std::int64_t at, Number x) {
     default: static_cast<fp16*>(to)[at] = fp16(static_cast<float>(x));
   }
 }
-// Truncates to the 10 bits of mantissa that a tensor core reads of an fp32 number.
-float tf32(float x) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof bits);
-  bits = (bits + 0x1000U) & ~0x1fffU;
-  std::memcpy(&x, &bits, sizeof x);
-  return x;
-}
-
 template <class Number>
 void compute(const Work& w) {
   const auto& p = w.problem;
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
   std::vector<Number> a(size(p.k * p.m)), b(size(p.n * p.k));  // [k, m] and [n, k]
-  const auto operand = [&](const Matrix& m, const void* from, std::int64_t at) {
-    const auto x = load<Number>(m.type, from, at);
-    return p.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? static_cast<Number>(tf32(static_cast<float>(x))) : x;
-  };
+  const auto operand = [&](const Matrix& m, const void* from, std::int64_t at) { return load<Number>(m.type, from, at); };
   for (std::int64_t l = 0; l < p.k; ++l) {
     for (std::int64_t i = 0; i < p.m; ++i)
       a[size(l * p.m + i)] = operand(p.a, w.a, p.a_transposed ? i * p.a.stride + l : l * p.a.stride + i);
