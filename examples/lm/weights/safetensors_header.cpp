@@ -22,7 +22,7 @@ struct TypeRow {
   std::string_view name;
   std::uint64_t bytes;
 };
-constexpr std::array<TypeRow, 15> kTypes{{{FileType::BOOL, "BOOL", 1},
+constexpr std::array<TypeRow, 15> kTypeRows{{{FileType::BOOL, "BOOL", 1},
                                           {FileType::U8, "U8", 1},
                                           {FileType::I8, "I8", 1},
                                           {FileType::F8_E5M2, "F8_E5M2", 1},
@@ -88,14 +88,14 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
     }
     if (field_ != "dtype" || std::exchange(type_seen_, true))
       wrong(fmt::format("unexpected string for \"{}\"", printable(field_)));
-    const auto* row = std::ranges::find(kTypes, std::string_view(value), &TypeRow::name);
+    const auto* row = std::ranges::find(kTypeRows, std::string_view(value), &TypeRow::name);
     if (std::ranges::count(kUnreadTypes, std::string_view(value)) != 0)
       throw Error(
           fmt::format("{}: tensor \"{}\" is {}: such weights, as quantised models have them, are not read\n  give the model "
                       "in F32, BF16, F16 or F64",
                       file_, printable(name_), value),
           Exit::usage);
-    if (row == kTypes.end()) wrong(fmt::format("unknown dtype \"{}\"", printable(value)));
+    if (row == kTypeRows.end()) wrong(fmt::format("unknown dtype \"{}\"", printable(value)));
     entry_.type = row->type;
     return true;
   }
@@ -167,8 +167,8 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-std::string_view name_of(FileType type) { return kTypes[static_cast<std::size_t>(type)].name; }
-std::uint64_t size_of(FileType type) { return kTypes[static_cast<std::size_t>(type)].bytes; }
+std::string_view name_of(FileType type) { return kTypeRows[static_cast<std::size_t>(type)].name; }
+std::uint64_t size_of(FileType type) { return kTypeRows[static_cast<std::size_t>(type)].bytes; }
 
 std::string describe(const SafetensorsEntry& entry) {
   std::string shape;

@@ -102,7 +102,7 @@ bool supported(const Problem& p) {
   const auto all = [&](cudaDataType_t type) { return p.a.type == type && p.b.type == type && p.d.type == type; };
   if (p.c.type != p.d.type) return false;
   if (p.compute == CUBLAS_COMPUTE_64F) return p.scale == CUDA_R_64F && all(CUDA_R_64F) && !p.bias;
-  if (p.compute != CUBLAS_COMPUTE_32F && p.compute != CUBLAS_COMPUTE_32F_FAST_TF32) return false;
+  if (p.compute != CUBLAS_COMPUTE_32F) return false;
   if (p.scale != CUDA_R_32F || (p.bias && p.bias_type != p.d.type)) return false;
   if (p.a.type == CUDA_R_32F) return all(CUDA_R_32F);
   const bool half = p.a.type == CUDA_R_16BF || p.a.type == CUDA_R_16F;
