@@ -205,13 +205,13 @@ SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t 
 }
 
 std::string format_safetensors_header(const SafetensorsHeader& header) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  if (!header.metadata.empty()) json[std::string(kMetadata)] = header.metadata;
+  nlohmann::ordered_json root = nlohmann::ordered_json::object();
+  if (!header.metadata.empty()) root[std::string(kMetadata)] = header.metadata;
   for (const auto& e : header.entries) {
-    json[e.name] = {
+    root[e.name] = {
         {"dtype", name_of(e.type)}, {"shape", e.shape}, {"data_offsets", {e.offset, e.offset + e.elements * size_of(e.type)}}};
   }
-  std::string text = json.dump();
+  std::string text = root.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   return text;
 }

@@ -25,7 +25,7 @@ struct Names {
 };
 // The first launcher that gives a number of ranks counts. Every Slurm batch script has Slurm's own variables, so they count
 // only for a process that Slurm started as a numbered task.
-constexpr Names kRanks[] = {
+constexpr Names kRanksWords[] = {
     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
     {"PMI_SIZE", "PMI_RANK"},  // also of PALS and Intel MPI, and of the PMI of Slurm and Flux
     {"PMI_SIZE", "PALS_RANKID"},
@@ -92,7 +92,7 @@ bool has_ended(const char* uri) {
 const char* own_environment(const char* name) { return std::getenv(name); }
 
 std::optional<Launched> launched(const Environment& variable) {
-  for (const auto& names : kRanks) {
+  for (const auto& names : kRanksWords) {
     const auto found = pair_of(names, variable);
     if (!found) continue;
     if (found->first <= 1) return std::nullopt;
@@ -105,7 +105,7 @@ std::optional<Launched> launched(const Environment& variable) {
 
 std::string describe_left_over(const Environment& variable) {
   std::string text = "if no launcher started this process, these variables are left over: env";
-  for (const auto& names : kRanks)
+  for (const auto& names : kRanksWords)
     if (pair_of(names, variable)) text += fmt::format(" -u {} -u {}", names.number, names.own);
   return text + " terrace …";
 }

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using Results = std::vector<ordered_json>;
 
-constexpr double kWidth = 720, kNames = 250, kRow = 26;
+constexpr double kBenchWidth = 720, kNames = 250, kBenchRow = 26;
 constexpr std::size_t kCurves = 7;  // more could not be distinguished
 constexpr std::array<const char*, kCurves> kColours{"compute", "upload", "read", "write", "update", "download", "other"};
 // A bar shows the first of these keys that a result has.
@@ -71,8 +71,8 @@ double number(const ordered_json& r, const char* key) {
 }
 
 std::string bench_section(const std::string& title, const std::string& about, const std::string& content) {
-  return fmt::format("<section>\n<h2>{}</h2>\n<p class='quiet'>{}</p>\n{}\n</section>\n", escape(title),
-                     escape(about), content);
+  return fmt::format("<section>\n<h2>{}</h2>\n<p class='quiet'>{}</p>\n{}\n</section>\n", escape(title), escape(about),
+                     content);
 }
 
 std::string bars(const Results& results, const Speed& speed) {
@@ -80,8 +80,8 @@ std::string bars(const Results& results, const Speed& speed) {
   for (const auto& r : results) most = std::max(most, number(r, speed.key));
   const Plot plot{.left = kNames,
                   .top = 6,
-                  .width = kWidth - kNames - 70,
-                  .height = kRow * static_cast<double>(results.size()),
+                  .width = kBenchWidth - kNames - 70,
+                  .height = kBenchRow * static_cast<double>(results.size()),
                   .x_low = 0,
                   .x_high = most > 0 ? most * 1.05 : 1,
                   .y_low = 0,
@@ -93,16 +93,16 @@ std::string bars(const Results& results, const Speed& speed) {
     content += fmt::format("<text class='name' x='0' y='{:.1f}'>{}</text>", top + 17, escape(name_of(r)));
     content += fmt::format(
         "<rect class='span c-compute' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>{}</title></rect>", plot.left,
-        top + 4, std::max(0.0, plot.x(value) - plot.left), kRow - 8, escape(r.dump()));
+        top + 4, std::max(0.0, plot.x(value) - plot.left), kBenchRow - 8, escape(r.dump()));
     const double low = plot.x(std::max(0.0, value * (1 - spread / 2))),
                  high = plot.x(std::min(value * (1 + spread / 2), plot.x_high));
     content += fmt::format("<line class='axis' style='stroke: var(--ink)' x1='{:.1f}' x2='{:.1f}' y1='{:.1f}' y2='{:.1f}'/>",
-                           low, high, top + kRow / 2, top + kRow / 2);
-    content += fmt::format("<text class='tick' text-anchor='end' x='{:.1f}' y='{:.1f}'>{}</text>", kWidth - 4, top + 17,
+                           low, high, top + kBenchRow / 2, top + kBenchRow / 2);
+    content += fmt::format("<text class='tick' text-anchor='end' x='{:.1f}' y='{:.1f}'>{}</text>", kBenchWidth - 4, top + 17,
                            escape(format_number(value, 4)));
-    top += kRow;
+    top += kBenchRow;
   }
-  return svg(kWidth, top + 44, fmt::format("{} by test", speed.unit), content);
+  return svg(kBenchWidth, top + 44, fmt::format("{} by test", speed.unit), content);
 }
 
 // The x axis counts the nines of the percentile, and the y axis is the logarithm of the time, so that the tails are visible.
@@ -122,7 +122,7 @@ std::string latency_curves(Results results) {
   }
   const Plot plot{.left = 70,
                   .top = 10,
-                  .width = kWidth - 86,
+                  .width = kBenchWidth - 86,
                   .height = 230,
                   .x_low = nines(0.5),
                   .x_high = nines(0.999),
@@ -142,7 +142,7 @@ std::string latency_curves(Results results) {
   }
   legend += "</p>";
   if (all > results.size()) legend += fmt::format("<p class='quiet'>The fastest {} of {} tests.</p>", results.size(), all);
-  return legend + svg(kWidth, plot.top + plot.height + 30, "Latency by percentile", content);
+  return legend + svg(kBenchWidth, plot.top + plot.height + 30, "Latency by percentile", content);
 }
 
 // Results of one bench may have different keys: one table for each set of keys.
@@ -167,19 +167,19 @@ ordered_json read_results(const fs::path& file) {
     throw Error(fmt::format("{}: {}\n  give a run directory, or the output of `terrace bench … --json`", file.string(), why),
                 Exit::usage);
   };
-  ordered_json json;
+  ordered_json parsed;
   try {
-    json = parse_json<ordered_json>(read_text_file(file));
+    parsed = parse_json<ordered_json>(read_text_file(file));
   } catch (const Error& error) {
     refuse(error.what());
   }
-  if (!json.is_object() || !json.contains("machine") || !json.contains("results") || !json.at("machine").is_object() ||
-      !json.at("results").is_array())
+  if (!parsed.is_object() || !parsed.contains("machine") || !parsed.contains("results") || !parsed.at("machine").is_object() ||
+      !parsed.at("results").is_array())
     refuse("it is no result of terrace bench");
-  for (const auto& r : json.at("results"))
+  for (const auto& r : parsed.at("results"))
     if (!r.is_object()) refuse("it is no result of terrace bench");
-  if (json.at("results").empty()) refuse("it has no results");
-  return json;
+  if (parsed.at("results").empty()) refuse("it has no results");
+  return parsed;
 }
 
 std::string sections_of(const std::string& bench, const Results& results) {

@@ -15,7 +15,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr double kChartWidth = 720;
-constexpr double kNames = 112;  // width of the names of lanes and tiers; "communication" is the longest
+constexpr double kLaneNames = 112;  // width of the names of lanes and tiers; "communication" is the longest
 using Points = std::vector<std::pair<double, double>>;
 
 std::string whole(double value) { return fmt::format("{:.0f}", value); }
@@ -207,9 +207,9 @@ std::string tier_chart(const TraceWindow& window) {
     const std::string tier = name;
     const auto found = std::ranges::find(window.counters, tier + " bytes", &TraceWindow::Counter::name);
     if (found == window.counters.end()) continue;
-    const Plot plot{.left = kNames,
+    const Plot plot{.left = kLaneNames,
                     .top = top,
-                    .width = kChartWidth - kNames - 16,
+                    .width = kChartWidth - kLaneNames - 16,
                     .height = 64,
                     .x_low = 0,
                     .x_high = window.seconds,
@@ -244,9 +244,9 @@ std::string tier_chart(const TraceWindow& window) {
     top += 84;
   }
   if (content.empty()) return "<p class='quiet'>The trace has no counters of the tiers' bytes.</p>";
-  const Plot scale{.left = kNames,
+  const Plot scale{.left = kLaneNames,
                    .top = top - 84,
-                   .width = kChartWidth - kNames - 16,
+                   .width = kChartWidth - kLaneNames - 16,
                    .height = 64,
                    .x_low = 0,
                    .x_high = window.seconds,
@@ -258,9 +258,9 @@ std::string tier_chart(const TraceWindow& window) {
 
 std::string lane_chart(const TraceWindow& window) {
   constexpr double kRow = 30;
-  const Plot plot{.left = kNames,
+  const Plot plot{.left = kLaneNames,
                   .top = 8,
-                  .width = kChartWidth - kNames - 68,
+                  .width = kChartWidth - kLaneNames - 68,
                   .height = kRow * static_cast<double>(window.rows.size()),
                   .x_low = 0,
                   .x_high = window.seconds,

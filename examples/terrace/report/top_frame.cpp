@@ -18,7 +18,7 @@ namespace terrace::cli {
 namespace {
 
 constexpr std::size_t kKeyColumns = 10;  // "held-out " and one column more
-constexpr std::size_t kLeastColumns = 20;
+constexpr std::size_t kLeastFrameColumns = 20;
 constexpr std::size_t kLongestSparkline = 60;
 
 std::string_view word_of_state(RunStatus::State state) {
@@ -36,7 +36,7 @@ std::string_view word_of_state(RunStatus::State state) {
 
 class Frame {
  public:
-  explicit Frame(const FrameOptions& options) : options_(options), columns_(std::max(options.columns, kLeastColumns)) {}
+  explicit Frame(const FrameOptions& options) : options_(options), columns_(std::max(options.columns, kLeastFrameColumns)) {}
 
   void title(const std::string& name, const std::string& state) {
     const auto whole = fmt::format("{}  {}", name, state);

@@ -53,14 +53,14 @@ std::vector<Untold> untold_of(const RunConfig& c) {
 }
 
 // What the file says about its model, and where: its metadata, then config.json.
-struct WeightSource {
+struct ToldSource {
   std::string name;
   nlohmann::json values;
   bool flat;  // numbers are under the last word of their first key, as --save writes them
 };
 
-std::vector<WeightSource> sources_of(const fs::path& file) {
-  WeightSource own{"its metadata", nlohmann::json::object(), true};
+std::vector<ToldSource> sources_of(const fs::path& file) {
+  ToldSource own{"its metadata", nlohmann::json::object(), true};
   const lm::WeightFiles weights(file);
   for (const auto& [key, text] : weights.files().front().metadata()) {
     double value = 0;
@@ -69,7 +69,7 @@ std::vector<WeightSource> sources_of(const fs::path& file) {
   }
   std::error_code unknown;
   const auto beside = (fs::is_directory(file, unknown) ? file : file.parent_path()) / "config.json";
-  WeightSource config{beside.string(), nlohmann::json::object(), false};
+  ToldSource config{beside.string(), nlohmann::json::object(), false};
   if (std::error_code error; fs::is_regular_file(beside, error)) try {
       auto values = parse_json(read_text_file(beside));
       if (values.is_object()) config.values = std::move(values);
@@ -79,7 +79,7 @@ std::vector<WeightSource> sources_of(const fs::path& file) {
 }
 
 // Where the source may have the number; the first place counts.
-std::vector<Pointer> places_in(const WeightSource& source, const Untold& untold) {
+std::vector<Pointer> places_in(const ToldSource& source, const Untold& untold) {
   if (source.flat) return {Pointer() / std::string(lm::word_of(untold.keys))};
   std::vector<Pointer> places;
   for (const auto key : untold.keys) places.emplace(places.begin(), std::string(key));
@@ -91,7 +91,7 @@ struct Told {
   std::string by;  // "model/config.json: rope_theta"
 };
 
-std::optional<Told> told(const std::vector<WeightSource>& sources, const Untold& untold) {
+std::optional<Told> told(const std::vector<ToldSource>& sources, const Untold& untold) {
   for (const auto& source : sources)
     for (const auto& key : places_in(source, untold))
       if (source.values.contains(key) && source.values.at(key).is_number())
@@ -184,7 +184,7 @@ void demand_told_values(const RunConfig& c) {
 
 // Describes the scaling of positions in the file if it differs from the run's.
 std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPositions& rotary,
-                                         const std::vector<WeightSource>& sources) {
+                                         const std::vector<ToldSource>& sources) {
   const auto own = lm::parse_rope_scaling(c.rope_scaling);
   for (const auto& source : sources)
     for (const auto key : rotary.scaling_keys) {
