@@ -79,8 +79,7 @@ struct Launcher {
 class Products {
  public:
   Products(CudaRuntime& runtime, ThreadPool& /*pool*/, const EmulatedGpu& gpu)
-      : gpu_(dynamic_cast<FakeCuda&>(runtime)),
-        products_(false, cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
+      : gpu_(dynamic_cast<FakeCuda&>(runtime)), products_(cuda::KnownAlgorithms(gpu.algorithms, gpu.machine_algorithms)) {}
   void matmul(Stream& stream, const cuda::Workspace& workspace, MatrixView c, MatrixView a, Transpose ta, MatrixView b,
               Transpose tb, TensorView bias, Accumulate accumulate) {
     cuda_stream(stream).launch([=, this](CudaStreamHandle handle) {
