@@ -1,5 +1,5 @@
-// How a model changes the angles of its rotary positions (core/math/rotary.h), as a setting and as an object in a config.json of
-// Hugging Face's library.
+// How a model changes the angles of its rotary positions (core/math/rotary.h), as a setting and as an object in a config.json
+// of Hugging Face's library.
 //
 //   none · linear:factor=8 · dynamic:factor=4,original=2048 · llama3:factor=8,low=1,high=4,original=8192
 //   longrope:original=4096,length=1.19,short=1/1/1.02,long=1.05/1.1/8, with a number for each rotated pair

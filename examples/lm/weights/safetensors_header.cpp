@@ -23,20 +23,20 @@ struct TypeRow {
   std::uint64_t bytes;
 };
 constexpr std::array<TypeRow, 15> kTypeRows{{{FileType::BOOL, "BOOL", 1},
-                                          {FileType::U8, "U8", 1},
-                                          {FileType::I8, "I8", 1},
-                                          {FileType::F8_E5M2, "F8_E5M2", 1},
-                                          {FileType::F8_E4M3, "F8_E4M3", 1},
-                                          {FileType::I16, "I16", 2},
-                                          {FileType::U16, "U16", 2},
-                                          {FileType::F16, "F16", 2},
-                                          {FileType::BF16, "BF16", 2},
-                                          {FileType::I32, "I32", 4},
-                                          {FileType::U32, "U32", 4},
-                                          {FileType::F32, "F32", 4},
-                                          {FileType::I64, "I64", 8},
-                                          {FileType::U64, "U64", 8},
-                                          {FileType::F64, "F64", 8}}};
+                                             {FileType::U8, "U8", 1},
+                                             {FileType::I8, "I8", 1},
+                                             {FileType::F8_E5M2, "F8_E5M2", 1},
+                                             {FileType::F8_E4M3, "F8_E4M3", 1},
+                                             {FileType::I16, "I16", 2},
+                                             {FileType::U16, "U16", 2},
+                                             {FileType::F16, "F16", 2},
+                                             {FileType::BF16, "BF16", 2},
+                                             {FileType::I32, "I32", 4},
+                                             {FileType::U32, "U32", 4},
+                                             {FileType::F32, "F32", 4},
+                                             {FileType::I64, "I64", 8},
+                                             {FileType::U64, "U64", 8},
+                                             {FileType::F64, "F64", 8}}};
 
 // The format has these types but terrace does not. They are not in the table, because its element sizes are whole bytes.
 constexpr std::string_view kUnreadTypes[] = {"F4", "F6_E2M3", "F6_E3M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C64"};
