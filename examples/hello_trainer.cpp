@@ -88,4 +88,7 @@ int main(int count, char** words) try {
 } catch (const Error& error) {
   fmt::print(stderr, "error: {}\n", error.what());
   return static_cast<int>(error.exit());
+} catch (const std::exception& error) {
+  fmt::print(stderr, "error: {}\n", error.what());
+  return 1;
 }
