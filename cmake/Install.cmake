@@ -3,7 +3,7 @@
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 install(TARGETS terrace terrace_core terrace_memory terrace_offload terrace_optimizers ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
-  terrace_testing
+  terrace_testing_disk terrace_testing_ranks terrace_testing
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 if(TERRACE_PROGRAM)
   install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
