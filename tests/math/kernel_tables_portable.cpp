@@ -1,0 +1,7 @@
+#include "kernel_tables.h"
+
+namespace terrace::test {
+
+std::vector<const cpu::Kernels*> kernel_tables() { return {&cpu::kKernelsBaseline}; }
+
+}  // namespace terrace::test
