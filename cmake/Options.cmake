@@ -65,9 +65,20 @@ endif()
 # For code that spends its time in the libraries that it calls. It compiles in a third of the time.
 set(TERRACE_COLD $<$<CONFIG:Release>:-O1>)
 
+# Leaves out the sources of other processors. X_x86_64.cpp and X_avx….cpp are for x86-64; elsewhere, X_portable.cpp takes their place.
+function(terrace_sources_of_processor sources)
+  set(others "_portable\\.cpp$")
+  if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+    set(others "_(x86_64|avx[0-9a-z]*)\\.cpp$")
+  endif()
+  list(FILTER ${sources} EXCLUDE REGEX "${others}")
+  set(${sources} ${${sources}} PARENT_SCOPE)
+endfunction()
+
 # terrace_library(NAME SOURCES … [LINK …] [PRIVATE …] [COLD]): the static library of one folder.
 function(terrace_library name)
   cmake_parse_arguments(ARG "COLD" "" "SOURCES;LINK;PRIVATE" ${ARGN})
+  terrace_sources_of_processor(ARG_SOURCES)
   add_library(terrace_${name} STATIC ${ARG_SOURCES})
   add_library(terrace::${name} ALIAS terrace_${name})
   set_target_properties(terrace_${name} PROPERTIES EXPORT_NAME ${name} UNITY_BUILD ${TERRACE_UNITY} UNITY_BUILD_BATCH_SIZE 10)
@@ -135,6 +146,7 @@ function(terrace_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  terrace_sources_of_processor(ARG_SOURCES)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE terrace_flags ${ARG_LINK} GTest::gmock GTest::gtest_main)
   if(ARG_COMPUTES)

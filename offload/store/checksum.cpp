@@ -3,14 +3,6 @@
 
 namespace terrace {
 
-std::vector<ChecksumKernel> checksum_kernels() {
-  __builtin_cpu_init();
-  std::vector<ChecksumKernel> kernels{checksum_baseline};
-  if (__builtin_cpu_supports("avx2")) kernels.push_back(checksum_avx2);
-  if (__builtin_cpu_supports("avx512f")) kernels.push_back(checksum_avx512);
-  return kernels;
-}
-
 std::uint64_t checksum_of(std::span<const std::byte> bytes) {
   static const ChecksumKernel fastest = checksum_kernels().back();
   return fastest(bytes.data(), bytes.size());

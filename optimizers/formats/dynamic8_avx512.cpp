@@ -1,17 +1,13 @@
 #include <bit>
 #include <cstring>
-#include <stdexcept>
 
-#if defined(__x86_64__)
 #include <immintrin.h>
-#endif
 
 #include <terrace/optimizers/formats/dynamic8_loops.h>
 #include <terrace/optimizers/formats/dynamic8_map.h>
 
 namespace terrace::dynamic8 {
 
-#if defined(__x86_64__)
 namespace {
 
 constexpr std::int64_t kLanes = 16;
@@ -88,16 +84,5 @@ void encode_avx512(Sign sign, std::uint8_t* codes, float* scales, const float* f
   else
     encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
-
-#else  // without this instruction set, where runs() always returns false
-
-void decode_avx512(Sign, float*, const std::uint8_t*, const float*, std::int64_t) {
-  throw std::logic_error("AVX-512 on another processor");
-}
-void encode_avx512(Sign, std::uint8_t*, float*, const float*, std::int64_t) {
-  throw std::logic_error("AVX-512 on another processor");
-}
-
-#endif
 
 }  // namespace terrace::dynamic8

@@ -1,15 +1,11 @@
 #include <terrace/optimizers/formats/dynamic8_loops.h>
 
 #include <cstring>
-#include <stdexcept>
 
-#if defined(__x86_64__)
 #include <terrace/optimizers/formats/dynamic8_vbmi.h>
-#endif
 
 namespace terrace::dynamic8 {
 
-#if defined(__x86_64__)
 namespace {
 
 template <Sign kSign>
@@ -62,16 +58,5 @@ void encode_avx512vbmi(Sign sign, std::uint8_t* codes, float* scales, const floa
   else
     encode_blocks<Sign::none>(codes, scales, from, blocks);
 }
-
-#else  // without this instruction set, where runs() always returns false
-
-void decode_avx512vbmi(Sign, float*, const std::uint8_t*, const float*, std::int64_t) {
-  throw std::logic_error("AVX-512 on another processor");
-}
-void encode_avx512vbmi(Sign, std::uint8_t*, float*, const float*, std::int64_t) {
-  throw std::logic_error("AVX-512 on another processor");
-}
-
-#endif
 
 }  // namespace terrace::dynamic8

@@ -33,6 +33,13 @@
 
 namespace terrace {
 
+// False: only the baseline is compiled, because no other set would ever be chosen.
+#if defined(__x86_64__)
+inline constexpr bool kHasOtherIsas = true;
+#else
+inline constexpr bool kHasOtherIsas = false;
+#endif
+
 // One function per set; null if the set's instructions would change nothing.
 template <class Function>
 struct EachIsa {
@@ -64,9 +71,13 @@ TERRACE_AVX512 void loop_of_avx512(Arguments... arguments) {
 }
 template <class Body, class... Arguments>
 void run_loop(Isa isa, Arguments... arguments) {
-  constexpr EachIsa<void(Arguments...)> kLoops{loop_of_baseline<Body, Arguments...>, loop_of_avx2<Body, Arguments...>,
-                                               loop_of_avx512<Body, Arguments...>};
-  kLoops.of(isa)(arguments...);
+  if constexpr (kHasOtherIsas) {
+    constexpr EachIsa<void(Arguments...)> kLoops{loop_of_baseline<Body, Arguments...>, loop_of_avx2<Body, Arguments...>,
+                                                 loop_of_avx512<Body, Arguments...>};
+    kLoops.of(isa)(arguments...);
+  } else {
+    loop_of_baseline<Body, Arguments...>(arguments...);
+  }
 }
 
 }  // namespace terrace

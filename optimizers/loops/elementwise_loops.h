@@ -184,7 +184,13 @@ TERRACE_AVX512BF16 void loop_avx512bf16(const Tile<A>& tile, const FactorsOf<Rul
   loop_avx512vbmi<Rule>(tile, f);
 }
 template <class Rule, class A>
-constexpr EachIsa<void(const Tile<A>&, const FactorsOf<Rule, A>&)> kLoops{
-    loop_baseline<Rule, A>, loop_avx2<Rule, A>, loop_avx512<Rule, A>, loop_avx512vbmi<Rule, A>, loop_avx512bf16<Rule, A>};
+constexpr auto kLoops = [] {
+  using Loops = EachIsa<void(const Tile<A>&, const FactorsOf<Rule, A>&)>;
+  if constexpr (kHasOtherIsas)
+    return Loops{loop_baseline<Rule, A>, loop_avx2<Rule, A>, loop_avx512<Rule, A>, loop_avx512vbmi<Rule, A>,
+                 loop_avx512bf16<Rule, A>};
+  else
+    return Loops{loop_baseline<Rule, A>, nullptr, nullptr};
+}();
 
 }  // namespace terrace::elementwise

@@ -1,19 +1,13 @@
 // The kernel tables of all instruction sets of this processor give the same bits for fp32, bf16 and fp16.
 #include <terrace/core/cpu/kernels.h>
 
+#include <terrace/tests/math/kernel_tables.h>
 #include <terrace/tests/math/math_fixture.h>
 
 namespace terrace::test {
 namespace {
 
 using cpu::Kernels;
-
-std::vector<const Kernels*> tables() {
-  std::vector<const Kernels*> t{&cpu::kKernelsBaseline};
-  if (__builtin_cpu_supports("avx2")) t.push_back(&cpu::kKernelsAvx2);
-  if (&cpu::select_kernels() == &cpu::kKernelsAvx512) t.push_back(&cpu::kKernelsAvx512);
-  return t;
-}
 
 template <class T>
 std::string run(const cpu::KernelsOf<T, float>& k, const Tensor& x_, const Tensor& y_, std::int64_t n) {
@@ -63,7 +57,7 @@ TEST_F(KernelsTest, InstructionSetsAgree) {
     const auto fp32 = run(cpu::kKernelsBaseline.fp32, x, y, n), bf16 = run(cpu::kKernelsBaseline.bf16, hx, hy, n);
     const auto fx = random(DType::fp16, {n}, -9, 9), fy = random(DType::fp16, {n}, -9, 9);
     const auto fp16 = run(cpu::kKernelsBaseline.fp16, fx, fy, n);
-    for (const Kernels* table : tables()) {
+    for (const Kernels* table : kernel_tables()) {
       EXPECT_TRUE(run(table->fp32, x, y, n) == fp32) << table->name << " fp32, " << n << " elements";
       EXPECT_TRUE(run(table->bf16, hx, hy, n) == bf16) << table->name << " bf16, " << n << " elements";
       EXPECT_TRUE(run(table->fp16, fx, fy, n) == fp16) << table->name << " fp16, " << n << " elements";
@@ -84,7 +78,7 @@ TEST_F(KernelsTest, InstructionSetsMergeLogSumsAlike) {
       return whole.bits();
     };
     const auto want = merged(cpu::kKernelsBaseline);
-    for (const Kernels* table : tables()) EXPECT_TRUE(merged(*table) == want) << table->name << ", " << n << " elements";
+    for (const Kernels* table : kernel_tables()) EXPECT_TRUE(merged(*table) == want) << table->name << ", " << n << " elements";
   }
 }
 
