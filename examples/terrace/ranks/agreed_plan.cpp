@@ -34,6 +34,7 @@ AgreedPlan::AgreedPlan(const RunConfig& config)
 void AgreedPlan::agree(Team& team) {
   if (auto* const ranks = team.agreement()) terrace::agree(*ranks, request_, profile_);
   if (searches_schedule(config_)) agree_on_schedule(team);
+  request_.rank = static_cast<std::uint32_t>(team.rank());  // the search has planned for each stage in turn
 }
 
 // --schedule auto: the first rank takes the schedule of the resumed run, or else searches one, and all ranks take the same.
