@@ -24,10 +24,8 @@ constexpr std::uint32_t kTriedRanks = 8;
 // The whole life of the chosen plan is walked if it has at most this many actions; that takes a second or two.
 constexpr std::uint64_t kWalkedActions = 400'000;
 
-// If a model does not fit and has more chunks than this, no walk is made at all where arithmetic shows that it cannot fit.
+// If a model does not fit and has more chunks than this, no budget is searched, because that takes many walks.
 constexpr std::uint32_t kSearchedChunks = 200'000;
-// If it has more chunks than this, no budget is searched that would fit: that takes tens of walks, each of a second and more.
-constexpr std::uint32_t kAdvisedChunks = 20'000;
 
 // The bytes of all chunks together in one tier.
 std::uint64_t everything(const StepMap& map) {
@@ -372,7 +370,7 @@ class Planner {
       p.refusal.missing_bytes = p.smallest_bytes[Tier::device] - asked;
     // `need` is 0 if the program has no action on that tier (for example no updates on the host).
     if (e.tier != Tier::disk && need != 0) p.refusal.why += "; " + largest_consumers(map, largest);
-    if (map.chunks().size() > kAdvisedChunks || !request_.advises) {
+    if (map.chunks().size() > kSearchedChunks || !request_.advises) {
       p.refusal.least_bytes = asked + p.refusal.missing_bytes;
       return;
     }
