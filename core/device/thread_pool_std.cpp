@@ -12,20 +12,17 @@
 #include <terrace/core/machine/machine.h>
 
 namespace terrace {
-namespace {
-
-// One parallel_for. It lives on its caller's stack, which waits until no helper is inside.
-struct Job {
-  std::int64_t count = 0;
-  const std::function<void(std::int64_t)>* task = nullptr;
-  std::int64_t next = 0;  // the first index that no thread has taken
-  int helpers = 0;        // workers that work on the job
-  std::exception_ptr error;
-};
-
-}  // namespace
 
 struct ThreadPool::Impl {
+  // One parallel_for. It lives on its caller's stack, which waits until no helper is inside.
+  struct Job {
+    std::int64_t count = 0;
+    const std::function<void(std::int64_t)>* task = nullptr;
+    std::int64_t next = 0;  // the first index that no thread has taken
+    int helpers = 0;        // workers that work on the job
+    std::exception_ptr error;
+  };
+
   Impl(int n, const std::vector<int>& cores) : threads(n), place(work_place(cores)) {
     try {
       for (int i = 1; i < n; ++i)
