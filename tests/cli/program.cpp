@@ -23,7 +23,7 @@ extern char** environ;
 namespace terrace::test {
 namespace {
 
-constexpr int kHangMilliseconds = 240'000;  // silence of this length is a hang, even on a busy machine with a sanitizer
+constexpr int kHangMilliseconds = 480'000;  // silence of this length is a hang, even on a busy machine with a sanitizer
 constexpr int kPipeBytes = 4096;
 
 void require(bool good, const char* what) {

@@ -11,7 +11,7 @@ namespace {
 
 class ClusterPlan : public Cli {
  protected:
-  [[nodiscard]] static Words plan(const Words& more, const char* layers = "96") {
+  [[nodiscard]] static Words plan(const Words& more) {
     Words words{"plan",
                 "--cluster-profile",
                 TERRACE_CLUSTERS "/dgx2.toml",
@@ -28,7 +28,7 @@ class ClusterPlan : public Cli {
                 "--seq-len",
                 "1024",
                 "--layers",
-                layers,
+                "96",
                 "--hidden",
                 "12288",
                 "--heads",
@@ -155,7 +155,7 @@ TEST_F(ClusterPlan, RefusalsNameFileKeyAndMend) {
   expect_refusal(terrace(plan({"--gpus-per-node", "17"})), 2, {"--gpus-per-node 17", "has 16"});
   expect_refusal(terrace(plan({"--nodes", "0"})), 2, {"--nodes", "from 1"});
   expect_refusal(terrace(plan({"--nodes", "2", "--dp", "3"})), 2, {"--dp 3", "give --dp 32"});
-  expect_refusal(terrace(plan({"--nodes", "1", "--batch-size", "128"}, "4")), 3, {"does not fit", "lower --batch-size"});
+  expect_refusal(terrace(plan({"--nodes", "1", "--batch-size", "128"})), 3, {"does not fit", "lower --batch-size"});
   scratch_.write("half.toml", "[gpu]\nmemory = \"32GiB\"\n");
   expect_refusal(terrace({"plan", "--cluster-profile", "half.toml"}), 2, {"half.toml", "gpu.matmul-bf16-flop-s is missing"});
   expect_refusal(terrace({"plan", "--cluster-profile", "none.toml"}), 2, {"none.toml", "No such file"});
