@@ -4,16 +4,17 @@
 // layer reads token ids instead of activations, the last one ends in the loss. A skip connection is declared by the layer where
 // it ends: that layer also reads the result of an earlier one.
 //
-// A call of a layer (such as its forward) has one phase or several (phase.h). The engine leases what one phase uses at once, so
-// the smallest legal device budget is that of the largest phase, not of the largest layer.
+// A call of a layer (such as its forward) has one phase or several (phase.h), which describe() lists with what they compute. The
+// engine leases what one phase uses at once, so the smallest legal device budget is that of the largest phase, not of the
+// largest layer.
 //
 // A model may be split over ranks (tensor_parallel.h). Then y (unless the layer adds_up()), dx, the loss and the gradients of
 // parameters that several ranks hold are this rank's part of a sum over the ranks. x, dy and the gradients of parameters that
 // only this rank holds are whole.
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
-// Threads: forward() and backward() are called from the rank thread and only enqueue work on ctx.stream. A forward of a layer
-//          with a report may wait for the stream, because what it enqueues depends on the report.
+// Threads: describe() may be called from any thread. Steps run on the rank thread and only enqueue work on ctx.stream. A forward
+//          of a layer with a report may wait for the stream, because what it enqueues depends on the report.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
 #pragma once
 
@@ -32,7 +33,8 @@
 #include <terrace/parallel/mesh/context_parallel.h>
 #include <terrace/parallel/mesh/expert_parallel.h>
 #include <terrace/parallel/mesh/tensor_parallel.h>
-#include <terrace/parallel/model/documents.h>
+#include <terrace/parallel/model/call_steps.h>
+#include <terrace/parallel/model/layer_context.h>
 #include <terrace/parallel/model/phase.h>
 #include <terrace/parallel/model/tensor_split.h>
 
@@ -67,46 +69,6 @@ struct ParamSpec {
   bool frozen = false;
 };
 
-struct BatchShape {
-  std::int64_t batch = 0, seq = 0;  // sequences in a micro-batch, positions of a sequence on this rank
-  [[nodiscard]] std::int64_t tokens() const { return batch * seq; }
-};
-
-struct LayerContext {
-  Stream& stream;
-  Math& math;
-  BatchShape shape;
-  TensorView tokens;      // [N] i32, for the first layer
-  TensorView targets;     // [N] i32, or kNoTarget, or kPadding (core/math/targets.h)
-  double loss_scale = 1;  // 1 ÷ target tokens of the global batch, times the scale of gradients
-  TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
-  TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
-  TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
-  bool evaluate = false;  // last layer: loss only
-  std::uint32_t phase = kAllPhases;
-  [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
-  TensorView report = {};    // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
-  TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], the survey of each rank
-  Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
-  double token_scale = 1;    // 1 ÷ tokens of the global batch without padding, times the scale of gradients
-};
-
-// The tensors of a call; all contiguous. A tensor that the phase does not use is empty. If a parameter is cut into tiles, its
-// tensor is the phase's tile.
-struct LayerTensors {
-  std::span<const TensorView> weights;  // in params() order, compute dtype
-  // In params() order, gradient dtype; empty in forward. An empty view: the parameter is frozen, and nothing is computed for
-  // it.
-  std::span<const TensorView> gradients;
-  Accumulate accumulate = Accumulate::no;  // into gradients: no for the first micro-batch
-  TensorView x, y;                         // input and output; x is empty for the first layer, y for the last
-  std::span<const TensorView> saved;       // in saved() order: written by forward, read by backward
-  TensorView dy, dx;                       // backward: gradients of y and of x (overwritten); dx is empty if x is, dy if y is
-  TensorView dskip = {};                   // input half of a layer with a skip: gradient of ctx.skip (overwritten)
-  std::span<const TensorView> carried;     // in carried() order: written by Half::input, read by Half::weight
-  std::span<const TensorView> work = {};   // in the order of the call's work()
-};
-
 class Layer {
  public:
   virtual ~Layer() = default;
@@ -127,35 +89,40 @@ class Layer {
   [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
   // Tensors that the input half hands to the weight half.
   [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
-  // Tensors that live within one call, from phase to phase.
-  [[nodiscard]] virtual std::vector<TensorSpec> work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any phase
   [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
-  // The phases of a call, in order; empty: one phase, which uses everything that the call may use.
-  [[nodiscard]] virtual std::vector<Phase> phases(LayerCall, BatchShape) const { return {}; }
   // Numbers that a forward writes into ctx.report. The backward of the same micro-batch finds them there.
   [[nodiscard]] virtual std::int64_t report_size() const { return 0; }
   // Not empty for a layer that routes tokens: its report begins with RoutingReport's numbers.
   [[nodiscard]] virtual std::optional<Routing> routing() const { return std::nullopt; }
   // For a loss layer whose classes are split over tensor ranks or lie in tiles: the numbers about all classes that a forward or
-  // a backward needs before it can compute the loss. survey() writes this rank's rows of ctx.survey.
+  // a backward needs before it can compute the loss. Its survey writes this rank's rows of ctx.survey.
   [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
-  virtual void survey(LayerContext&, const LayerTensors&) const {}
-  // The last layer's forward computes the loss only; its backward computes the loss and everything else at once, so a
-  // training program never calls its forward.
-  virtual void forward(LayerContext& ctx, const LayerTensors& t) const = 0;
-  virtual void backward(LayerContext& ctx, const LayerTensors& t, Half half) const = 0;
+
+  // Describes a call for micro-batches of this shape; a call that the layer does not have gets no steps. The last layer's
+  // forward computes the loss only; its backward computes the loss and everything else at once, so a training program never
+  // calls its forward.
+  //   forward    x → y, saved
+  //   backward   dy, x, saved → dx, carried (Half::input), gradients (Half::weight)
+  //   survey     x → ctx.survey
+  //   decode     x [1, C] → y [1, C], for generative layers (below)
+  virtual void describe(CallSteps& steps, LayerCall call, BatchShape shape) const = 0;
+  [[nodiscard]] CallSteps described(LayerCall call, BatchShape shape) const;
+
+  // Describe a call and run it, or its phase ctx.phase. The engine keeps descriptions instead.
+  void forward(LayerContext& ctx, const LayerTensors& t) const;
+  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const;
+  void survey(LayerContext& ctx, const LayerTensors& t) const;
 };
 
-// A layer that can also generate: one position of one sequence at a time, with a cache of the earlier positions.
+// A layer that can also generate: one position of one sequence at a time, with a cache of the earlier positions. In its
+// LayerCall::decode, the first layer reads ctx.tokens [1], and the last writes y = logits [1, V]; `saved` is the cache, and
+// ctx.position the position. All earlier positions must have been decoded with the same cache. Scratch of scratch_bytes() of
+// any shape is enough.
 class GenerativeLayer : public Layer {
  public:
   // The tensors of the cache for sequences of at most `capacity` positions; empty for layers without a cache.
   [[nodiscard]] virtual std::vector<TensorSpec> cache(std::int64_t capacity) const = 0;
-  // x [1, C] → y [1, C]; the first layer reads ctx.tokens [1], the last writes y = logits [1, V]. All earlier positions must
-  // have been decoded with the same cache. Scratch of scratch_bytes() of any shape is enough.
-  virtual void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
-                           std::span<const TensorView> cache, std::int64_t position) const = 0;
 };
 
 struct Model {

@@ -50,7 +50,7 @@ double GridBranch::forward_flops(BatchShape shape) const {
   return 2 * n * static_cast<double>(config_.hidden * in_.outputs() + middle_width_ * columns()) + middle_flops(shape);
 }
 
-GridTensor GridBranch::travels(GridCall& call, const std::string& name, GridTensor lies) const {
+GridTensor GridBranch::travels(CallSteps& call, const std::string& name, GridTensor lies) const {
   return is_cube() ? GridTensor{GridTensor::In::work, call.room(name, config_.dtype)} : lies;
 }
 
@@ -58,8 +58,8 @@ std::vector<std::uint32_t> GridBranch::travelling(const GridTensor& tensor) cons
   return tensor.in == GridTensor::In::work ? std::vector{tensor.number} : std::vector<std::uint32_t>{};
 }
 
-GridCall GridBranch::call_of(LayerCall which, BatchShape shape) const {
-  GridCall call;
+CallSteps GridBranch::call_of(LayerCall which, BatchShape shape) const {
+  CallSteps call;
   if (which == LayerCall::forward) write_forward(call, shape);
   if (which == LayerCall::backward) write_backward(call, shape);
   return call;
@@ -77,13 +77,13 @@ void GridBranch::deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way
 }
 
 // Sends the same number of elements to each rank, and receives as many, in either direction.
-void GridBranch::exchange_columns(GridCall& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const {
+void GridBranch::exchange_columns(CallSteps& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const {
   const std::vector each(static_cast<std::size_t>(side()), rows_of(shape) * columns());
   call.exchange(half,
                 {.members = {.axes = Axis::col, .lane = Lane::tensor}, .from = from, .to = to, .sent = each, .received = each});
 }
 
-void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
+void GridBranch::write_forward(CallSteps& call, BatchShape shape) const {
   const auto n = here(shape).tokens();
   const auto sent = call.room("columns for each rank", config_.dtype), came = call.room("columns by rank", config_.dtype),
              middles = call.room("input of the second product", config_.dtype);
@@ -94,7 +94,7 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
   call.compute({.weights = params_of(norm_),
                 .x = true,
                 .saved = Access::overwrite,
-                .work = GridCall::uses({}, {sent}),
+                .work = CallSteps::uses({}, {sent}),
                 .scratch_bytes = scratch_bytes(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ScratchArena arena(ctx.scratch);
@@ -103,31 +103,31 @@ void GridBranch::write_forward(GridCall& call, BatchShape shape) const {
                  deal(ctx, normed, t.work[sent], Way::pack, Accumulate::no);
                });
   exchange_columns(call, Half::both, shape, sent, came);
-  call.compute({.saved = Access::update, .work = GridCall::uses({came}, {}), .scratch_bytes = 0},
+  call.compute({.saved = Access::update, .work = CallSteps::uses({came}, {}), .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 ctx.math.convert(ctx.stream, t.saved[kNormed], GridCall::view(t, came, block(shape)));
+                 ctx.math.convert(ctx.stream, t.saved[kNormed], CallSteps::view(t, came, block(shape)));
                });
   in.forward(came, in_result);
   call.reserve(middles, n * middle_columns());
   call.compute({.saved = Access::update,
-                .work = GridCall::uses(travelling(in_result), {middles}),
+                .work = CallSteps::uses(travelling(in_result), {middles}),
                 .scratch_bytes = 0,
                 .flops = middle_flops(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  if (is_cube()) ctx.math.convert(ctx.stream, t.saved[kInResult], in_result.view(t, {n, in_.outputs()}));
                  save_middle(ctx, t);
-                 middle(ctx, t, GridCall::view(t, middles, {n, middle_columns()}));
+                 middle(ctx, t, CallSteps::view(t, middles, {n, middle_columns()}));
                });
   out.forward(middles, {GridTensor::In::work, sent});
   exchange_columns(call, Half::both, shape, sent, came);
-  call.compute({.x = true, .y = Access::overwrite, .work = GridCall::uses({came}, {}), .scratch_bytes = 0},
+  call.compute({.x = true, .y = Access::overwrite, .work = CallSteps::uses({came}, {}), .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  ctx.math.convert(ctx.stream, t.y, t.x);
                  deal(ctx, t.y, t.work[came], Way::unpack, Accumulate::yes);
                });
 }
 
-void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
+void GridBranch::write_backward(CallSteps& call, BatchShape shape) const {
   const auto n = here(shape).tokens();
   const auto sent = call.room("columns for each rank", config_.dtype), came = call.room("columns by rank", config_.dtype),
              middles = call.room("input of a product", config_.dtype);
@@ -142,12 +142,12 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
 
   constexpr auto input = Half::input, weight = Half::weight;
   call.compute(
-      {.half = input, .dy = true, .work = GridCall::uses({}, {sent}), .scratch_bytes = 0},
+      {.half = input, .dy = true, .work = CallSteps::uses({}, {sent}), .scratch_bytes = 0},
       [=, this](LayerContext& ctx, const LayerTensors& t) { deal(ctx, t.dy, t.work[sent], Way::pack, Accumulate::no); });
   exchange_columns(call, input, shape, sent, came);
-  call.compute({.half = input, .carried = Access::overwrite, .work = GridCall::uses({came}, {}), .scratch_bytes = 0},
+  call.compute({.half = input, .carried = Access::overwrite, .work = CallSteps::uses({came}, {}), .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 ctx.math.convert(ctx.stream, t.carried[kDout], GridCall::view(t, came, block(shape)));
+                 ctx.math.convert(ctx.stream, t.carried[kDout], CallSteps::view(t, came, block(shape)));
                });
   out.input_grad(is_cube() ? GridTensor{GridTensor::In::work, came} : dout, middles);
   if (is_cube()) {
@@ -158,11 +158,11 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
   call.compute({.half = input,
                 .saved = Access::read,
                 .carried = Access::update,
-                .work = GridCall::uses({middles}, travelling(din)),
+                .work = CallSteps::uses({middles}, travelling(din)),
                 .scratch_bytes = 0,
                 .flops = 2 * middle_flops(shape)},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 middle_grad(ctx, t, t.carried[kDin], GridCall::view(t, middles, {n, middle_columns()}));
+                 middle_grad(ctx, t, t.carried[kDin], CallSteps::view(t, middles, {n, middle_columns()}));
                  copy(ctx, din, t, t.carried[kDin]);
                });
   in.input_grad(din, sent);
@@ -174,7 +174,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .dx = Access::overwrite,
                 .saved = Access::read,
                 .carried = Access::update,
-                .work = GridCall::uses({came}, {}),
+                .work = CallSteps::uses({came}, {}),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  deal(ctx, t.carried[kDnormed], t.work[came], Way::unpack, Accumulate::no);
@@ -185,10 +185,10 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
   call.compute({.half = weight,
                 .saved = Access::read,
                 .carried = Access::read,
-                .work = GridCall::uses({}, with(travelling(dout), {middles})),
+                .work = CallSteps::uses({}, with(travelling(dout), {middles})),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 middle(ctx, t, GridCall::view(t, middles, {n, middle_columns()}));
+                 middle(ctx, t, CallSteps::view(t, middles, {n, middle_columns()}));
                  copy(ctx, dout, t, t.carried[kDout]);
                });
   out.weight_grad(middles, dout);
@@ -196,11 +196,11 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .gradients = params_of(out_),
                 .saved = Access::read,
                 .carried = Access::read,
-                .work = GridCall::uses({rooms.gradient}, with(with(travelling(din), out.bias_gradient()), {middles})),
+                .work = CallSteps::uses({rooms.gradient}, with(with(travelling(din), out.bias_gradient()), {middles})),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  out.add_gradient(ctx, t, t.carried[kDout]);
-                 ctx.math.convert(ctx.stream, GridCall::view(t, middles, block(shape)), t.saved[kNormed]);
+                 ctx.math.convert(ctx.stream, CallSteps::view(t, middles, block(shape)), t.saved[kNormed]);
                  copy(ctx, din, t, t.carried[kDin]);
                });
   in.weight_grad(middles, din);
@@ -210,7 +210,7 @@ void GridBranch::write_backward(GridCall& call, BatchShape shape) const {
                 .x = true,
                 .saved = Access::read,
                 .carried = Access::read,
-                .work = GridCall::uses({rooms.gradient}, in.bias_gradient()),
+                .work = CallSteps::uses({rooms.gradient}, in.bias_gradient()),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  in.add_gradient(ctx, t, t.carried[kDin]);

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/grid_call.h>
+#include <terrace/parallel/layers/parts/grid_tensor.h>
 #include <terrace/parallel/layers/parts/transformer_layer.h>
 
 namespace terrace::layers {
@@ -68,14 +68,14 @@ class GridBranch : public TransformerLayer {
   enum Carried : std::size_t { kDout, kDin, kDnormed };
   enum class Way : std::uint8_t { pack, unpack };
 
-  [[nodiscard]] GridCall call_of(LayerCall call, BatchShape shape) const;
-  void write_forward(GridCall& call, BatchShape shape) const;
-  void write_backward(GridCall& call, BatchShape shape) const;
+  [[nodiscard]] CallSteps call_of(LayerCall call, BatchShape shape) const;
+  void write_forward(CallSteps& call, BatchShape shape) const;
+  void write_backward(CallSteps& call, BatchShape shape) const;
   // Converts between this rank's rows and blocks of their columns, one for each rank of the axis `col`.
   void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
-  void exchange_columns(GridCall& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
+  void exchange_columns(CallSteps& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
   // Where a product reads or writes a tensor: in 3D a working tensor, because it is exchanged; else `lies`, its own place.
-  [[nodiscard]] GridTensor travels(GridCall& call, const std::string& name, GridTensor lies) const;
+  [[nodiscard]] GridTensor travels(CallSteps& call, const std::string& name, GridTensor lies) const;
   [[nodiscard]] std::vector<std::uint32_t> travelling(const GridTensor& tensor) const;  // its working tensor, if it has one
   [[nodiscard]] bool is_cube() const { return config_.tensor.grid.cube; }
   [[nodiscard]] std::int64_t side() const { return config_.tensor.grid.side; }

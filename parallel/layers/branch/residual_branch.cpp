@@ -157,7 +157,7 @@ Phase ResidualBranch::in_result_grad_phase(const NormSums& sums) const {
           .weights = params_of(query_key_norm_),
           .saved = Access::read,
           .carried = Access::update,
-          .work = GridCall::uses({}, {sums.here}),
+          .work = CallSteps::uses({}, {sums.here}),
           .scratch_bytes = 0};
 }
 
@@ -254,7 +254,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                            .dy = true,
                            .saved = Access::read,
                            .carried = at_once || has_result_norm ? std::optional(Access::overwrite) : std::nullopt,
-                           .work = GridCall::uses({}, begins_middle(call)),
+                           .work = CallSteps::uses({}, begins_middle(call)),
                            .scratch_bytes = middle_bytes(n) + out_adapters_.bytes(n),
                            .flops = at_once ? out + 2 * between : out});
   const auto sums = norm_sums(call, shape);
@@ -269,7 +269,7 @@ std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape sha
                  .dx = Access::overwrite,
                  .saved = Access::read,
                  .carried = Access::update,
-                 .work = GridCall::uses(norms_across() ? std::vector{sums.all} : std::vector<std::uint32_t>{}, {}),
+                 .work = CallSteps::uses(norms_across() ? std::vector{sums.all} : std::vector<std::uint32_t>{}, {}),
                  .scratch_bytes = std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
                  .flops = in});
   all.push_back({.half = Half::weight,
@@ -300,19 +300,19 @@ std::vector<Phase> ResidualBranch::in_at_once(BatchShape shape, bool at_once) co
     return {{.weights = params_of(norm_, query_key_norm_, in_, in_adapters_),
              .x = true,
              .saved = Access::overwrite,
-             .work = GridCall::uses({}, begun),
+             .work = CallSteps::uses({}, begun),
              .scratch_bytes = std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n),
              .flops = in + between}};
   const auto sums = norm_sums(LayerCall::forward, shape);
   Phase product{.weights = params_of(norm_, in_, in_adapters_),
                 .x = true,
                 .saved = Access::overwrite,
-                .work = GridCall::uses({}, {sums.here}),
+                .work = CallSteps::uses({}, {sums.here}),
                 .scratch_bytes = in_bytes(n),
                 .flops = in},
       norms{.weights = params_of(query_key_norm_),
             .saved = Access::update,
-            .work = GridCall::uses({sums.all}, begun),
+            .work = CallSteps::uses({sums.all}, begun),
             .scratch_bytes = query_key_bytes(n),
             .flops = between};
   if (in_result_bytes(n) != 0) {

@@ -137,7 +137,7 @@ class ResidualBranch : public TransformerLayer {
     query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_query_key(t),
                               t.work[sums.here]);
   }
-  // For a call without a GridCall: the sums follow the middle's working tensors. After them comes the result of `in`, if the
+  // For a call without a CallSteps: the sums follow the middle's working tensors. After them comes the result of `in`, if the
   // product does not write it where it is saved.
   [[nodiscard]] NormSums norm_sums(LayerCall call, BatchShape shape) const {
     if (!norms_across()) return {};
@@ -197,32 +197,32 @@ class ResidualBranch : public TransformerLayer {
   void out_weight(LayerContext& ctx, const LayerTensors& t) const;
   void in_weight(LayerContext& ctx, const LayerTensors& t) const;
 
-  // In pieces or in tiles, a GridCall describes the same calls.
+  // In pieces or in tiles, a CallSteps describes the same calls.
   [[nodiscard]] bool is_described() const { return on_shares() || in_tiles(); }
-  [[nodiscard]] GridCall described(LayerCall which, BatchShape shape) const;
-  [[nodiscard]] RowPieces pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const;
-  [[nodiscard]] std::uint32_t lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const;
-  void add_middle(GridCall& call, LayerCall which, BatchShape shape) const;
+  [[nodiscard]] CallSteps described(LayerCall which, BatchShape shape) const;
+  [[nodiscard]] RowPieces pieces(CallSteps& call, const std::string& name, BatchShape shape, bool in_turn) const;
+  [[nodiscard]] std::uint32_t lasting(CallSteps& call, const std::string& name, std::uint64_t bytes) const;
+  void add_middle(CallSteps& call, LayerCall which, BatchShape shape) const;
   void cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows, const NormStatistics& statistics) const;
-  void forward_in_pieces(GridCall& call, BatchShape shape) const;
-  void in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
-  [[nodiscard]] NormSums add_norm_sums(GridCall& call, BatchShape shape) const;
-  void out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
-  void backward_in_pieces(GridCall& call, BatchShape shape) const;
-  void out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
-  void in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const;
-  void cut_norm_again(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
-  void out_weight_beside(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
-  void residual_grad(GridCall& call, const RowPieces& rows) const;
-  void in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const;
+  void forward_in_pieces(CallSteps& call, BatchShape shape) const;
+  void in_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
+  [[nodiscard]] NormSums add_norm_sums(CallSteps& call, BatchShape shape) const;
+  void out_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
+  void backward_in_pieces(CallSteps& call, BatchShape shape) const;
+  void out_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
+  void in_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
+  void cut_norm_again(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const;
+  void out_weight_beside(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const;
+  void residual_grad(CallSteps& call, const RowPieces& rows) const;
+  void in_weight_of_pieces(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const;
 
-  void forward_in_tiles(GridCall& call, BatchShape shape) const;
-  void backward_in_tiles(GridCall& call, BatchShape shape) const;
-  void out_in_tiles(GridCall& call, BatchShape shape) const;
-  void out_input_in_tiles(GridCall& call, BatchShape shape) const;
-  void in_input_in_tiles(GridCall& call, BatchShape shape) const;
-  void out_weight_in_tiles(GridCall& call, BatchShape shape) const;
-  void in_weight_in_tiles(GridCall& call, BatchShape shape) const;
+  void forward_in_tiles(CallSteps& call, BatchShape shape) const;
+  void backward_in_tiles(CallSteps& call, BatchShape shape) const;
+  void out_in_tiles(CallSteps& call, BatchShape shape) const;
+  void out_input_in_tiles(CallSteps& call, BatchShape shape) const;
+  void in_input_in_tiles(CallSteps& call, BatchShape shape) const;
+  void out_weight_in_tiles(CallSteps& call, BatchShape shape) const;
+  void in_weight_in_tiles(CallSteps& call, BatchShape shape) const;
   [[nodiscard]] std::vector<PhaseParam> params_of_tile(const TiledProjection& product, std::uint32_t tile,
                                                        bool with_norm) const;
   [[nodiscard]] std::uint64_t tile_bytes(std::int64_t rows) const;  // 0 without tiles

@@ -32,8 +32,8 @@ Access of_piece(std::uint32_t piece) { return piece == 0 ? Access::overwrite : A
 
 }  // namespace
 
-GridCall ResidualBranch::described(LayerCall which, BatchShape shape) const {
-  GridCall call;
+CallSteps ResidualBranch::described(LayerCall which, BatchShape shape) const {
+  CallSteps call;
   for (const auto& tensor : middle_work(which, shape))
     call.reserve(call.room(tensor.name, tensor.dtype), tensor.shape.elements());
   if (which == LayerCall::forward) on_shares() ? forward_in_pieces(call, shape) : forward_in_tiles(call, shape);
@@ -41,18 +41,18 @@ GridCall ResidualBranch::described(LayerCall which, BatchShape shape) const {
   return call;
 }
 
-RowPieces ResidualBranch::pieces(GridCall& call, const std::string& name, BatchShape shape, bool in_turn) const {
+RowPieces ResidualBranch::pieces(CallSteps& call, const std::string& name, BatchShape shape, bool in_turn) const {
   return {call, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
 }
 
 // Scratch that must last for several phases; other layers of this kind take it for one phase.
-std::uint32_t ResidualBranch::lasting(GridCall& call, const std::string& name, std::uint64_t bytes) const {
+std::uint32_t ResidualBranch::lasting(CallSteps& call, const std::string& name, std::uint64_t bytes) const {
   const auto room = call.room(name, config_.dtype);
   call.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
   return room;
 }
 
-void ResidualBranch::add_middle(GridCall& call, LayerCall which, BatchShape shape) const {
+void ResidualBranch::add_middle(CallSteps& call, LayerCall which, BatchShape shape) const {
   auto phases = middle_phases(which, shape);
   for (std::uint32_t m = 0; m < phases.size(); ++m) {
     // In pieces the gathered gradient is carried already.
@@ -62,12 +62,12 @@ void ResidualBranch::add_middle(GridCall& call, LayerCall which, BatchShape shap
   }
 }
 
-void ResidualBranch::forward_in_pieces(GridCall& call, BatchShape shape) const {
+void ResidualBranch::forward_in_pieces(CallSteps& call, BatchShape shape) const {
   const auto rows = pieces(call, "rows of norm's result, or of the branch's", shape, true);
   call.compute({.weights = params_of(norm_),
                 .x = true,
                 .saved = Access::overwrite,
-                .work = GridCall::uses({}, rows.own_rooms()),
+                .work = CallSteps::uses({}, rows.own_rooms()),
                 .scratch_bytes = 0},
                [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
   in_in_pieces(call, shape, rows);
@@ -76,7 +76,7 @@ void ResidualBranch::forward_in_pieces(GridCall& call, BatchShape shape) const {
   Phase end{.weights = params_of(result_norm_),
             .x = true,
             .y = Access::overwrite,
-            .work = GridCall::uses(rows.own_rooms(), {}),
+            .work = CallSteps::uses(rows.own_rooms(), {}),
             .scratch_bytes = 0};
   if (result_norm_) end.saved = Access::update;
   call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
@@ -92,14 +92,14 @@ void ResidualBranch::forward_in_pieces(GridCall& call, BatchShape shape) const {
   });
 }
 
-ResidualBranch::NormSums ResidualBranch::add_norm_sums(GridCall& call, BatchShape shape) const {
+ResidualBranch::NormSums ResidualBranch::add_norm_sums(CallSteps& call, BatchShape shape) const {
   const auto [name, dtype, numbers] = query_key_norm_.sums(shape.tokens());
   NormSums sums{.here = call.room(name + ", this rank's part", dtype), .all = call.room(name, dtype)};
   for (const auto room : {sums.here, sums.all}) call.reserve(room, norms_across() ? numbers.elements() : 0);
   return sums;
 }
 
-void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::in_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
   const auto room = lasting(call, in_result_, in_result_bytes(n));
@@ -111,7 +111,7 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
     if (!last) rows.gather(call, Half::both, i + 1);
     Phase phase{.weights = ends ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
                 .saved = Access::update,
-                .work = GridCall::uses({rows.all(i)}, ends ? begins_middle(LayerCall::forward) : kNone),
+                .work = CallSteps::uses({rows.all(i)}, ends ? begins_middle(LayerCall::forward) : kNone),
                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), ends ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i) + (ends ? between : 0)};
     if (has_room) phase.work.push_back({room, of_piece(i)});
@@ -136,7 +136,7 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
   call.exchange(Half::both, sum_of(sums, shape));
   Phase end{.weights = params_of(query_key_norm_),
             .saved = Access::update,
-            .work = GridCall::uses({sums.all}, begins_middle(LayerCall::forward)),
+            .work = CallSteps::uses({sums.all}, begins_middle(LayerCall::forward)),
             .scratch_bytes = query_key_bytes(n),
             .flops = between};
   if (has_room) end.work.push_back({room, Access::update});
@@ -148,14 +148,14 @@ void ResidualBranch::in_in_pieces(GridCall& call, BatchShape shape, const RowPie
   });
 }
 
-void ResidualBranch::out_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::out_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const bool again = !saves_middle();  // the first piece computes the middle
   const auto room = lasting(call, "input of the second product", again ? middle_bytes(n) : 0);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     Phase phase{.weights = params_of(out_, out_adapters_),
                 .saved = Access::read,
-                .work = GridCall::uses({}, {rows.all(i)}),
+                .work = CallSteps::uses({}, {rows.all(i)}),
                 .scratch_bytes = out_adapters_.bytes(n),
                 .flops = product_flops(n, out_.inputs()) * rows.fraction(i)};
     if (again) phase.work.push_back({room, i == 0 ? Access::overwrite : Access::read});
@@ -185,7 +185,7 @@ void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const Ro
 }
 
 // Exchanges dy, or the gradient of the result's norm; the weight half needs all rows of it.
-void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::out_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
   const auto dmiddle = call.room("gradient of the second product's input", config_.dtype);
@@ -197,7 +197,7 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
   Phase cut{.half = half,
             .weights = params_of(result_norm_),
             .dy = true,
-            .work = GridCall::uses({}, rows.own_rooms()),
+            .work = CallSteps::uses({}, rows.own_rooms()),
             .scratch_bytes = 0};
   if (result_norm_) cut.saved = Access::read;
   call.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
@@ -213,13 +213,13 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
     Phase phase{.half = half,
                 .weights = params_of(out_, out_adapters_),
                 .carried = of_piece(i),
-                .work = GridCall::uses({rows.all(i)}, i == last ? begins_middle(LayerCall::backward) : kNone),
+                .work = CallSteps::uses({rows.all(i)}, i == last ? begins_middle(LayerCall::backward) : kNone),
                 .scratch_bytes = out_adapters_.bytes(n),
                 .flops = out * rows.fraction(i) + (i == last ? between : 0)};
     if (i == last) phase.saved = Access::read;
     phase.work.push_back({dmiddle, of_piece(i)});
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
-      const auto whole = GridCall::view(t, dmiddle, {n, out_.inputs()});
+      const auto whole = CallSteps::view(t, dmiddle, {n, out_.inputs()});
       const auto weights = out_.prepare(ctx, t.weights, {});
       ScratchArena arena(ctx.scratch);
       const auto adapters = out_adapters_.place(arena, n);
@@ -234,7 +234,7 @@ void ResidualBranch::out_input_in_pieces(GridCall& call, BatchShape shape, const
   }
 }
 
-void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::in_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const auto sums = add_norm_sums(call, shape);
   if (norms_across()) {
@@ -248,7 +248,7 @@ void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const 
                 .weights = norms ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
                 .saved = norms ? std::optional(Access::read) : std::nullopt,
                 .carried = norms ? Access::update : Access::read,
-                .work = GridCall::uses({}, {rows.all(i)}),
+                .work = CallSteps::uses({}, {rows.all(i)}),
                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), norms ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
     keep_last(phase, rows, i);
@@ -268,7 +268,7 @@ void ResidualBranch::in_input_in_pieces(GridCall& call, BatchShape shape, const 
   }
 }
 
-void ResidualBranch::backward_in_pieces(GridCall& call, BatchShape shape) const {
+void ResidualBranch::backward_in_pieces(CallSteps& call, BatchShape shape) const {
   const auto rows = pieces(call, "gradient of the result or of norm's", shape, true),
              x_rows = pieces(call, "norm's result", shape, false);
   out_input_in_pieces(call, shape, rows);
@@ -281,19 +281,19 @@ void ResidualBranch::backward_in_pieces(GridCall& call, BatchShape shape) const 
   in_weight_of_pieces(call, shape, x_rows);
 }
 
-void ResidualBranch::cut_norm_again(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+void ResidualBranch::cut_norm_again(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto own = norm_.statistics(rows_of(shape));
   call.compute({.half = Half::weight,
                 .weights = params_of(norm_),
                 .x = true,
-                .work = GridCall::uses({}, x_rows.own_rooms()),
+                .work = CallSteps::uses({}, x_rows.own_rooms()),
                 .scratch_bytes = own.bytes()},
                [=, this](LayerContext& ctx, const LayerTensors& t) {
                  cut_norm(ctx, t, x_rows, part({ctx.scratch.data, own.dtype, own.shape}, 0, own.shape));
                });
 }
 
-void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+void ResidualBranch::out_weight_beside(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   Phase out_weight{.half = Half::weight,
                    .weights = params_of(out_adapters_),
@@ -314,7 +314,7 @@ void ResidualBranch::out_weight_beside(GridCall& call, BatchShape shape, const R
   });
 }
 
-void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const {
+void ResidualBranch::residual_grad(CallSteps& call, const RowPieces& rows) const {
   Phase residual{.half = Half::input,
                  .weights = params_of(norm_),
                  .x = true,
@@ -322,7 +322,7 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
                  .dx = Access::overwrite,
                  .saved = Access::read,
                  .carried = Access::update,
-                 .work = GridCall::uses(rows.own_rooms(), {}),
+                 .work = CallSteps::uses(rows.own_rooms(), {}),
                  .scratch_bytes = 0};
   keep_last(residual, rows, rows.count());  // the last sum may read this room until the product before this phase has begun
   call.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
@@ -333,7 +333,7 @@ void ResidualBranch::residual_grad(GridCall& call, const RowPieces& rows) const 
   });
 }
 
-void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const RowPieces& x_rows) const {
+void ResidualBranch::in_weight_of_pieces(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   call.compute(
       {.half = Half::weight,
@@ -342,7 +342,7 @@ void ResidualBranch::in_weight_of_pieces(GridCall& call, BatchShape shape, const
        .x = true,
        .saved = Access::read,
        .carried = Access::read,
-       .work = GridCall::uses(x_rows.all_rooms(), {}),
+       .work = CallSteps::uses(x_rows.all_rooms(), {}),
        .scratch_bytes = bytes_of<InWeight>(*this, n),
        .flops = product_flops(n, in_.outputs())},
       [=, this](LayerContext& ctx, const LayerTensors& t) {

@@ -28,7 +28,7 @@ std::uint64_t ResidualBranch::tile_bytes(std::int64_t rows) const {
   return branch_tiles_ == 1 ? 0 : std::max(in_tiles_->scratch_bytes(rows), out_tiles_->scratch_bytes(rows));
 }
 
-void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::forward_in_tiles(CallSteps& call, BatchShape shape) const {
   const auto n = shape.tokens();
   const auto normed = call.room("norm's result", config_.dtype);
   call.reserve(normed, n * config_.hidden);
@@ -39,7 +39,7 @@ void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
     Phase phase{.weights = params_of_tile(*in_tiles_, i, i == 0 || (last && query_key_norm_)),
                 .x = i == 0,
                 .saved = of_tile(i),
-                .work = GridCall::uses({}, last ? begins_middle(LayerCall::forward) : std::vector<std::uint32_t>{}),
+                .work = CallSteps::uses({}, last ? begins_middle(LayerCall::forward) : std::vector<std::uint32_t>{}),
                 .scratch_bytes = std::max(in_tiles_->scratch_bytes(n), last ? query_key_bytes(n) : 0),
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     phase.work.push_back({normed, i == 0 ? Access::overwrite : Access::read});
@@ -47,7 +47,7 @@ void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
     if (last && middles(LayerCall::forward, shape) == 0) phase.flops += middle_flops(shape);
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena of_room(t.work[room]);
-      const auto x = GridCall::view(t, normed, {n, config_.hidden});
+      const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, t.saved[kStatistics]);
       const auto result = in_result(t, n, of_room);
       in_tiles_->forward(ctx, t.weights, i, result, x, Accumulate::no, ScratchArena(ctx.scratch));
@@ -60,7 +60,7 @@ void ResidualBranch::forward_in_tiles(GridCall& call, BatchShape shape) const {
   out_in_tiles(call, shape);
 }
 
-void ResidualBranch::out_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::out_in_tiles(CallSteps& call, BatchShape shape) const {
   const auto n = shape.tokens();
   const auto middle_room = lasting(call, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
@@ -84,7 +84,7 @@ TensorView ResidualBranch::lasting_middle(LayerContext& ctx, const LayerTensors&
   return saves_middle() || first ? middle(ctx, t, of_room) : take_middle(of_room, ctx.shape.tokens());
 }
 
-void ResidualBranch::backward_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::backward_in_tiles(CallSteps& call, BatchShape shape) const {
   out_input_in_tiles(call, shape);
   add_middle(call, LayerCall::backward, shape);
   in_input_in_tiles(call, shape);
@@ -92,7 +92,7 @@ void ResidualBranch::backward_in_tiles(GridCall& call, BatchShape shape) const {
   in_weight_in_tiles(call, shape);
 }
 
-void ResidualBranch::out_input_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::out_input_in_tiles(CallSteps& call, BatchShape shape) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
   const auto dmiddle = call.room("gradient of the second product's input", config_.dtype);
@@ -103,21 +103,21 @@ void ResidualBranch::out_input_in_tiles(GridCall& call, BatchShape shape) const 
     Phase phase{.half = half,
                 .weights = params_of_tile(*out_tiles_, i, false),
                 .dy = true,
-                .work = GridCall::uses({}, last ? begins_middle(LayerCall::backward) : std::vector<std::uint32_t>{}),
+                .work = CallSteps::uses({}, last ? begins_middle(LayerCall::backward) : std::vector<std::uint32_t>{}),
                 .scratch_bytes = out_tiles_->scratch_bytes(n),
                 .flops = product_flops(n, out_.inputs()) / branch_tiles_ + (last && at_once ? 2 * middle_flops(shape) : 0)};
     phase.work.push_back({dmiddle, of_tile(i)});
     if (last) phase.saved = Access::read;
     if (last && at_once) phase.carried = Access::overwrite;
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
-      const auto gradient = GridCall::view(t, dmiddle, {n, out_.inputs()});
+      const auto gradient = CallSteps::view(t, dmiddle, {n, out_.inputs()});
       out_tiles_->input_grad(ctx, t.weights, i, gradient, t.dy, ScratchArena(ctx.scratch));
       if (last) middle_grad(ctx, t, t.carried[kDin], gradient);
     });
   }
 }
 
-void ResidualBranch::in_input_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::in_input_in_tiles(CallSteps& call, BatchShape shape) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
@@ -142,7 +142,7 @@ void ResidualBranch::in_input_in_tiles(GridCall& call, BatchShape shape) const {
   }
 }
 
-void ResidualBranch::out_weight_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::out_weight_in_tiles(CallSteps& call, BatchShape shape) const {
   constexpr auto half = Half::weight;
   const auto n = shape.tokens();
   const auto middle_room = lasting(call, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
@@ -161,7 +161,7 @@ void ResidualBranch::out_weight_in_tiles(GridCall& call, BatchShape shape) const
   }
 }
 
-void ResidualBranch::in_weight_in_tiles(GridCall& call, BatchShape shape) const {
+void ResidualBranch::in_weight_in_tiles(CallSteps& call, BatchShape shape) const {
   constexpr auto half = Half::weight;
   const auto n = shape.tokens();
   const auto normed = call.room("norm's result", config_.dtype);
@@ -181,7 +181,7 @@ void ResidualBranch::in_weight_in_tiles(GridCall& call, BatchShape shape) const 
     if (last) phase.saved = Access::read;
     call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
-      const auto x = GridCall::view(t, normed, {n, config_.hidden});
+      const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, arena.take(statistics.dtype, statistics.shape));
       in_tiles_->weight_grad(ctx, t.gradients, i, t.carried[kDin], x, t.accumulate, arena);
       if (last) norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);

@@ -4,7 +4,7 @@
 
 namespace terrace::layers {
 
-GridRooms::GridRooms(GridCall& call, DType dtype, bool cube)
+GridRooms::GridRooms(CallSteps& call, DType dtype, bool cube)
     : own(call.room("own block of weights", dtype)),
       x(call.room("rows of another rank", dtype)),
       w(call.room("weights of another rank", dtype)),
@@ -16,7 +16,7 @@ GridRooms::GridRooms(GridCall& call, DType dtype, bool cube)
       gradient(call.room("own block of a gradient", accumulator_of(dtype))),
       bias_gradient(call.room("gradient of the bias", accumulator_of(dtype))) {}
 
-GridProduct::GridProduct(GridCall& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor,
+GridProduct::GridProduct(CallSteps& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor,
                          bool first, std::int64_t rows)
     : call_(call),
       rooms_(rooms),
@@ -35,7 +35,7 @@ Shape GridProduct::matrix() const { return projection_.out_in() ? Shape{outputs_
 double GridProduct::flops() const { return 2.0 * static_cast<double>(rows_ * side_) * static_cast<double>(elements()); }
 
 TensorView GridProduct::bias(const LayerTensors& t, bool here) const {
-  return here && projection_.has_bias() ? GridCall::view(t, rooms_.bias, {outputs_}) : TensorView{};
+  return here && projection_.has_bias() ? CallSteps::view(t, rooms_.bias, {outputs_}) : TensorView{};
 }
 
 std::vector<std::uint32_t> GridProduct::with_bias(std::vector<std::uint32_t> rooms) const {
@@ -56,9 +56,9 @@ void GridProduct::stage(Half half) {
   const auto own = elements() / (cube_ ? side_ : 1);
   call_.reserve(rooms_.own, own);
   if (projection_.has_bias()) call_.reserve(rooms_.bias, outputs_);
-  call_.compute({.half = half, .weights = params_, .work = GridCall::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
+  call_.compute({.half = half, .weights = params_, .work = CallSteps::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
                 [this_ = *this, own](LayerContext& ctx, const LayerTensors& t) {
-                  this_.projection_.pack(ctx, t.weights, {GridCall::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
+                  this_.projection_.pack(ctx, t.weights, {CallSteps::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
                 });
 }
 
@@ -93,9 +93,9 @@ void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_
 
 // Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
 TensorView GridProduct::together(LayerContext& ctx, const LayerTensors& t) const {
-  const auto pieces = GridCall::view(t, rooms_.w, matrix());
+  const auto pieces = CallSteps::view(t, rooms_.w, matrix());
   if (!projection_.out_in()) return pieces;
-  const auto block = GridCall::view(t, rooms_.block, matrix());
+  const auto block = CallSteps::view(t, rooms_.block, matrix());
   const auto each = inputs_ / side_;
   for (std::int64_t d = 0; d < side_; ++d)
     ctx.math.columns(ctx.stream, block, d * each, part(pieces, d * outputs_ * each, {outputs_, each}), 0, each);
@@ -109,15 +109,15 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) call_.reserve(rooms_.block, elements());
-    call_.compute({.work = GridCall::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
+    call_.compute({.work = CallSteps::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
                    .scratch_bytes = 0,
                    .flops = flops()},
                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
                     const auto all = this_.rows_ * this_.side_;
                     this_.projection_.forward(ctx,
                                               {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
-                                              GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
-                                              GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}));
+                                              CallSteps::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                              CallSteps::view(t, this_.rooms_.x, {all, this_.inputs_}));
                   });
     scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
     return;
@@ -127,15 +127,15 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
     const std::vector read{x, rooms_.x, rooms_.own, rooms_.w};
-    Phase phase{.work = GridCall::uses(l == 0 ? with_bias(read) : read, {}),
+    Phase phase{.work = CallSteps::uses(l == 0 ? with_bias(read) : read, {}),
                 .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     y.use(phase, l == 0 ? Access::overwrite : Access::update, Access::update);
     call_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
       const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
-      this_.projection_.forward(ctx, {GridCall::view(t, weights, this_.matrix()), this_.bias(t, l == 0)},
-                                y.view(t, {this_.rows_, this_.outputs_}), GridCall::view(t, from, {this_.rows_, this_.inputs_}),
+      this_.projection_.forward(ctx, {CallSteps::view(t, weights, this_.matrix()), this_.bias(t, l == 0)},
+                                y.view(t, {this_.rows_, this_.outputs_}), CallSteps::view(t, from, {this_.rows_, this_.inputs_}),
                                 l == 0 ? Accumulate::no : Accumulate::yes);
     });
   }
@@ -149,14 +149,14 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
     if (projection_.out_in()) call_.reserve(rooms_.block, elements());
     call_.compute({.half = half,
-                   .work = GridCall::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
+                   .work = CallSteps::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
                    .scratch_bytes = 0,
                    .flops = flops()},
                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
                     const auto all = this_.rows_ * this_.side_;
                     this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
-                                                 GridCall::view(t, this_.rooms_.part, {all, this_.inputs_}),
-                                                 GridCall::view(t, this_.rooms_.x, {all, this_.outputs_}));
+                                                 CallSteps::view(t, this_.rooms_.part, {all, this_.inputs_}),
+                                                 CallSteps::view(t, this_.rooms_.x, {all, this_.outputs_}));
                   });
     scatter(half, cut_.out, rooms_.part, dx, rows_ * inputs_);
     return;
@@ -164,14 +164,14 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
     Phase phase{.half = half,
-                .work = GridCall::uses({rooms_.own, rooms_.w}, {rooms_.part}),
+                .work = CallSteps::uses({rooms_.own, rooms_.w}, {rooms_.part}),
                 .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
     call_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
-      this_.projection_.input_grad(ctx, {GridCall::view(t, weights, this_.matrix()), {}},
-                                   GridCall::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
+      this_.projection_.input_grad(ctx, {CallSteps::view(t, weights, this_.matrix()), {}},
+                                   CallSteps::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
                                    dy.view(t, {this_.rows_, this_.outputs_}));
     });
     // In 2D, the ranks of a row have the blocks of x as well as those of y, so dx is reduced over the row.
@@ -190,13 +190,13 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
     std::vector written{rooms_.pieces};
     if (projection_.out_in()) written.push_back(rooms_.sum);
     call_.compute(
-        {.half = half, .work = GridCall::uses({rooms_.x, rooms_.part}, written), .scratch_bytes = 0, .flops = flops()},
+        {.half = half, .work = CallSteps::uses({rooms_.x, rooms_.part}, written), .scratch_bytes = 0, .flops = flops()},
         [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
           const auto all = this_.rows_ * this_.side_;
           const auto block =
-              GridCall::view(t, this_.projection_.out_in() ? this_.rooms_.sum : this_.rooms_.pieces, this_.matrix());
-          this_.projection_.gradient_product(ctx, block, GridCall::view(t, this_.rooms_.part, {all, this_.outputs_}),
-                                             GridCall::view(t, this_.rooms_.x, {all, this_.inputs_}), Accumulate::no);
+              CallSteps::view(t, this_.projection_.out_in() ? this_.rooms_.sum : this_.rooms_.pieces, this_.matrix());
+          this_.projection_.gradient_product(ctx, block, CallSteps::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                             CallSteps::view(t, this_.rooms_.x, {all, this_.inputs_}), Accumulate::no);
           this_.cut_up(ctx, t, block);
         });
     scatter(half, Axis::depth, rooms_.pieces, rooms_.gradient, elements() / side_);
@@ -205,15 +205,15 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     Phase phase{.half = half,
-                .work = GridCall::uses({x, rooms_.x}, {rooms_.sum}),
+                .work = CallSteps::uses({x, rooms_.x}, {rooms_.sum}),
                 .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
     call_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
-      this_.projection_.gradient_product(ctx, GridCall::view(t, this_.rooms_.sum, this_.matrix()),
+      this_.projection_.gradient_product(ctx, CallSteps::view(t, this_.rooms_.sum, this_.matrix()),
                                          dy.view(t, {this_.rows_, this_.outputs_}),
-                                         GridCall::view(t, from, {this_.rows_, this_.inputs_}), Accumulate::no);
+                                         CallSteps::view(t, from, {this_.rows_, this_.inputs_}), Accumulate::no);
     });
     send(half, Way::reduce, cut_.in, l, rooms_.sum, rooms_.gradient, elements());
   }
@@ -221,7 +221,7 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
 
 void GridProduct::cut_up(LayerContext& ctx, const LayerTensors& t, const TensorView& block) const {
   if (!projection_.out_in()) return;
-  const auto pieces = GridCall::view(t, rooms_.pieces, matrix());
+  const auto pieces = CallSteps::view(t, rooms_.pieces, matrix());
   const auto each = inputs_ / side_;
   for (std::int64_t d = 0; d < side_; ++d)
     ctx.math.columns(ctx.stream, part(pieces, d * outputs_ * each, {outputs_, each}), 0, block, d * each, each);
@@ -230,10 +230,10 @@ void GridProduct::cut_up(LayerContext& ctx, const LayerTensors& t, const TensorV
 void GridProduct::add_gradient(LayerContext& ctx, const LayerTensors& t, TensorView dy) const {
   TensorView bias;
   if (projection_.has_bias()) {
-    bias = GridCall::view(t, rooms_.bias_gradient, {outputs_});
+    bias = CallSteps::view(t, rooms_.bias_gradient, {outputs_});
     ctx.math.bias_grad(ctx.stream, bias, dy, Accumulate::no);
   }
-  projection_.add_gradient(ctx, t.gradients, {GridCall::view(t, rooms_.gradient, {elements() / (cube_ ? side_ : 1)}), bias},
+  projection_.add_gradient(ctx, t.gradients, {CallSteps::view(t, rooms_.gradient, {elements() / (cube_ ? side_ : 1)}), bias},
                            t.accumulate);
 }
 

@@ -24,7 +24,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/grid_call.h>
+#include <terrace/parallel/layers/parts/grid_tensor.h>
 #include <terrace/parallel/layers/parts/grid_cut.h>
 #include <terrace/parallel/layers/parts/projection.h>
 
@@ -32,7 +32,7 @@ namespace terrace::layers {
 
 // Working tensors that the products of a call share.
 struct GridRooms {
-  GridRooms(GridCall& call, DType dtype, bool cube);
+  GridRooms(CallSteps& call, DType dtype, bool cube);
   std::uint32_t own;                                   // this rank's block of W
   std::uint32_t x, w;                                  // received from other ranks
   std::uint32_t block;                                 // a block of W that was joined from pieces
@@ -43,7 +43,7 @@ struct GridRooms {
 
 class GridProduct {
  public:
-  GridProduct(GridCall& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor, bool first,
+  GridProduct(CallSteps& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor, bool first,
               std::int64_t rows);
 
   void forward(std::uint32_t x, GridTensor y);
@@ -73,7 +73,7 @@ class GridProduct {
   [[nodiscard]] TensorView bias(const LayerTensors& t, bool here) const;
   [[nodiscard]] double flops() const;  // of a whole product on this rank
 
-  GridCall& call_;  // used while the call is described
+  CallSteps& call_;  // used while the call is described
   const GridRooms rooms_;
   const Projection& projection_;
   const GridCut cut_;

@@ -4,7 +4,7 @@
 
 namespace terrace::layers {
 
-RowPieces::RowPieces(GridCall& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
+RowPieces::RowPieces(CallSteps& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
                      std::int64_t width, bool in_turn)
     : ranks_(tensor.ranks), rows_(rows), width_(width), count_(tensor.pieces) {
   for (std::uint32_t i = 0; i < count_; ++i) {
@@ -17,7 +17,7 @@ RowPieces::RowPieces(GridCall& call, const std::string& name, DType dtype, const
   }
 }
 
-void RowPieces::gather(GridCall& call, Half half, std::uint32_t piece) const {
+void RowPieces::gather(CallSteps& call, Half half, std::uint32_t piece) const {
   call.exchange(half, {.members = kTensorRanks,
                        .from = own(piece),
                        .to = all(piece),
@@ -26,7 +26,7 @@ void RowPieces::gather(GridCall& call, Half half, std::uint32_t piece) const {
                        .operation = Operation::all_gather});
 }
 
-void RowPieces::scatter(GridCall& call, Half half, std::uint32_t piece) const {
+void RowPieces::scatter(CallSteps& call, Half half, std::uint32_t piece) const {
   call.exchange(half, {.members = kTensorRanks,
                        .from = all(piece),
                        .to = own(piece),

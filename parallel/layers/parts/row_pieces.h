@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/grid_call.h>
+#include <terrace/parallel/layers/parts/grid_tensor.h>
 
 namespace terrace::layers {
 
@@ -19,7 +19,7 @@ class RowPieces {
  public:
   // Adds the rooms of the pieces to the call. `rows`: those of a share. `in_turn`: two rooms alternate for the rows of all
   // ranks; else each piece has its own.
-  RowPieces(GridCall& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
+  RowPieces(CallSteps& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
             std::int64_t width, bool in_turn);
 
   [[nodiscard]] std::uint32_t count() const { return count_; }
@@ -32,15 +32,15 @@ class RowPieces {
   [[nodiscard]] const std::vector<std::uint32_t>& all_rooms() const { return all_; }
 
   // Exchanges between own(piece) and all(piece).
-  void gather(GridCall& call, Half half, std::uint32_t piece) const;
-  void scatter(GridCall& call, Half half, std::uint32_t piece) const;
+  void gather(CallSteps& call, Half half, std::uint32_t piece) const;
+  void scatter(CallSteps& call, Half half, std::uint32_t piece) const;
 
   // Calls use(rows of the piece, the same rows of the share) for each piece.
   template <class Use>
   void each_own(const LayerTensors& t, const TensorView& share, Use&& use) const {
     for (std::uint32_t i = 0; i < count_; ++i) {
       const auto [begin, rows] = of_share(i);
-      use(GridCall::view(t, own_[i], {rows, width_}), row_slice(share, begin, rows));
+      use(CallSteps::view(t, own_[i], {rows, width_}), row_slice(share, begin, rows));
     }
   }
   // Calls use(rows of a rank in the piece, their first row in the whole activation) for each rank, or once if there is one
@@ -48,7 +48,7 @@ class RowPieces {
   template <class Use>
   void each_rank(const LayerTensors& t, std::uint32_t piece, Use&& use) const {
     const auto [begin, rows] = of_share(piece);
-    const auto everyones = GridCall::view(t, all(piece), {rows * ranks_, width_});
+    const auto everyones = CallSteps::view(t, all(piece), {rows * ranks_, width_});
     if (count_ == 1) return use(everyones, 0);  // the shares are contiguous
     for (std::int64_t r = 0; r < ranks_; ++r) use(row_slice(everyones, r * rows, rows), r * rows_ + begin);
   }

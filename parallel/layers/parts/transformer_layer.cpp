@@ -85,6 +85,14 @@ Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, Te
   return Accumulate::yes;
 }
 
+void TransformerLayer::begin(CallSteps& steps, LayerCall call, Ends ends) const {
+  steps.before([this, call, ends](LayerContext& ctx, const LayerTensors& t) {
+    if (call == LayerCall::forward || (call == LayerCall::backward && ctx.evaluate)) check_forward(ctx, t, ends);
+    if (call == LayerCall::backward && !ctx.evaluate) check_backward(ctx, t, ends);
+    if (call == LayerCall::decode) check_decode(ctx, t, ends);
+  });
+}
+
 void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   const Shape rows{rows_of(ctx.shape), config_.hidden};
@@ -94,16 +102,16 @@ void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors
   check_all(ctx, "saved", t.saved, saved(ctx.shape));
 }
 
-void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const {
+void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   const Shape rows{rows_of(ctx.shape), config_.hidden};
   check_weights(ctx, t.weights);
   if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
   if (ends.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);
-  if (ends.x && has(half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
+  if (ends.x && has(ctx.half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
   check_all(ctx, "saved", t.saved, saved(ctx.shape));
   check_all(ctx, "carried", t.carried, carried(ctx.shape));
-  if (!has(half, Half::weight)) return;
+  if (!has(ctx.half, Half::weight)) return;
   if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
   for (std::size_t i = 0; i < params_.size(); ++i) {
     if (t.gradients[i].empty()) continue;  // frozen, or not of this phase
@@ -114,14 +122,15 @@ void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensor
   }
 }
 
-void TransformerLayer::check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache_views,
-                                    std::int64_t position) const {
+void TransformerLayer::check_decode(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
   if (ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
-  if (position < 0 || position >= config_.seq_len) {
-    fail("position " + std::to_string(position) + " is beyond seq_len " + std::to_string(config_.seq_len));
+  if (ctx.position < 0 || ctx.position >= config_.seq_len) {
+    fail("position " + std::to_string(ctx.position) + " is beyond seq_len " + std::to_string(config_.seq_len));
   }
-  check_weights(ctx, weights);
-  if (cache_views.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
+  check_weights(ctx, t.weights);
+  if (t.saved.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
+  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, {1, config_.hidden});
+  if (ends.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, {1, config_.hidden});
 }
 
 }  // namespace terrace::layers

@@ -1,6 +1,6 @@
 // The base of a transformer's layers: name, parameters, and the checks of a call's views.
 //
-// A call in phases computes what ctx.runs() says, one phase after the other. Views that a phase does not use are empty.
+// Views that a phase does not use are empty.
 //
 // The input half of a backward gets x, saved, dy, dx and carried; the weight half gets x, saved, dy, gradients and carried.
 // Half::both gets all of them and runs the halves one after the other, so that it gives the same bits.
@@ -27,9 +27,6 @@
 
 namespace terrace::layers {
 
-// The cache of one layer for one sequence; empty for layers without a cache.
-using CacheViews = std::span<const TensorView>;
-
 class TransformerLayer : public GenerativeLayer {
  public:
   [[nodiscard]] std::string name() const final { return name_; }
@@ -54,17 +51,16 @@ class TransformerLayer : public GenerativeLayer {
     return arena.peak_bytes();
   }
 
-  // Throw std::logic_error that names the layer and the view. The first layer needs no x, the last one no y.
-  struct Ends {
-    bool x = true, y = true;
-  };
   [[nodiscard]] std::int64_t rows_of(BatchShape shape) const {  // of x and y
     return on_shares() ? shape.tokens() / config_.tensor.ranks : shape.tokens();
   }
-  void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
-  void check_backward(const LayerContext& ctx, const LayerTensors& t, Half half, Ends ends) const;
-  void check_decode(const LayerContext& ctx, std::span<const TensorView> weights, CacheViews cache,
-                    std::int64_t position) const;
+  // The first layer has no x, the last one no y.
+  struct Ends {
+    bool x = true, y = true;
+  };
+  // The first statement of describe(): the views of each phase are checked before it runs.
+  void begin(CallSteps& steps, LayerCall call, Ends ends = {.x = true, .y = true}) const;
+  // Throws std::logic_error that names the layer and the view.
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
   void check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const;
   // Tiles of the vocabulary's table. tile(): a tile of `table`, or `table` itself if it is already the phase's tile.
@@ -91,6 +87,9 @@ class TransformerLayer : public GenerativeLayer {
   std::vector<ParamSpec> params_;
 
  private:
+  void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
+  void check_backward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
+  void check_decode(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
   void check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
                  const std::vector<TensorSpec>& specs) const;
   // A phase does not use all tensors of its call.

@@ -1,0 +1,61 @@
+// What a layer's call does, described once: its phases in order, what each of them computes, and the working tensors between
+// them. The plan reads the phases and the tensors, and the engine runs the same steps: nothing about a call is said twice.
+//
+// Owner:   a value. Its steps refer to the layer that described them, which must outlive it.
+// Threads: const after it has been described; run() is called from the rank thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <terrace/core/math/tensor.h>
+#include <terrace/parallel/model/layer_context.h>
+#include <terrace/parallel/model/phase.h>
+
+namespace terrace {
+
+class CallSteps {
+ public:
+  using Run = std::function<void(LayerContext&, const LayerTensors&)>;
+  struct Step {
+    Phase phase;
+    Run run;  // empty for an exchange, which the engine carries out
+  };
+
+  // A working tensor for several phases, as large as the greatest reserve() for it.
+  std::uint32_t room(std::string name, DType dtype);
+  void reserve(std::uint32_t room, std::int64_t elements);
+  // The first elements of a room, with a shape.
+  static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape);
+
+  // A call that is not divided has one phase, which uses everything that the call may use.
+  void compute(Run run);
+  void compute(Phase phase, Run run);
+  // Reserves room for what is sent and received.
+  void exchange(Half half, PhaseExchange exchange);
+  // The working tensors that a phase reads, and those that it writes.
+  static std::vector<PhaseWork> uses(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written);
+  // Runs before each phase, to check the views that it gets.
+  void before(Run check) { check_ = std::move(check); }
+
+  [[nodiscard]] std::vector<TensorSpec> work() const;
+  [[nodiscard]] std::vector<Phase> phases() const;  // empty for a call that is not divided, or that the layer does not have
+  [[nodiscard]] std::vector<Step>& steps() { return steps_; }
+  // Runs the phase ctx.phase, or all of them with kAllPhases, if it computes one of ctx.half.
+  void run(LayerContext& ctx, const LayerTensors& t) const;
+
+ private:
+  struct Room {
+    std::string name;
+    DType dtype;
+    std::int64_t elements = 0;
+  };
+  std::vector<Room> rooms_;
+  std::vector<Step> steps_;
+  Run check_;
+  bool divided_ = false;
+};
+
+}  // namespace terrace
