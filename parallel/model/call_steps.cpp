@@ -1,18 +1,17 @@
 #include <terrace/parallel/model/call_steps.h>
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
 namespace terrace {
 
-std::uint32_t CallSteps::room(std::string name, DType dtype) {
-  rooms_.push_back({std::move(name), dtype});
+std::uint32_t CallSteps::room(TensorSpec tensor) {
+  rooms_.push_back(std::move(tensor));
   return static_cast<std::uint32_t>(rooms_.size() - 1);
 }
 
 void CallSteps::reserve(std::uint32_t room, std::int64_t elements) {
-  rooms_[room].elements = std::max(rooms_[room].elements, elements);
+  if (elements > rooms_[room].shape.elements()) rooms_[room].shape = {elements};
 }
 
 TensorView CallSteps::view(const LayerTensors& t, std::uint32_t room, Shape shape) {
@@ -47,12 +46,6 @@ void CallSteps::exchange(Half half, PhaseExchange exchange) {
   use(exchange.to, Access::update, exchange.received);
   phase.exchange = std::move(exchange);
   steps_.push_back({std::move(phase), {}});
-}
-
-std::vector<TensorSpec> CallSteps::work() const {
-  std::vector<TensorSpec> all;
-  for (const auto& room : rooms_) all.push_back({room.name, room.dtype, {room.elements}});
-  return all;
 }
 
 std::vector<Phase> CallSteps::phases() const {

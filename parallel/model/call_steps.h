@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <terrace/core/math/tensor.h>
@@ -25,7 +26,8 @@ class CallSteps {
   };
 
   // A working tensor for several phases, as large as the greatest reserve() for it.
-  std::uint32_t room(std::string name, DType dtype);
+  std::uint32_t room(TensorSpec tensor);
+  std::uint32_t room(std::string name, DType dtype) { return room({std::move(name), dtype, {0}}); }
   void reserve(std::uint32_t room, std::int64_t elements);
   // The first elements of a room, with a shape.
   static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape);
@@ -40,19 +42,14 @@ class CallSteps {
   // Runs before each phase, to check the views that it gets.
   void before(Run check) { check_ = std::move(check); }
 
-  [[nodiscard]] std::vector<TensorSpec> work() const;
+  [[nodiscard]] const std::vector<TensorSpec>& work() const { return rooms_; }
   [[nodiscard]] std::vector<Phase> phases() const;  // empty for a call that is not divided, or that the layer does not have
   [[nodiscard]] std::vector<Step>& steps() { return steps_; }
   // Runs the phase ctx.phase, or all of them with kAllPhases, if it computes one of ctx.half.
   void run(LayerContext& ctx, const LayerTensors& t) const;
 
  private:
-  struct Room {
-    std::string name;
-    DType dtype;
-    std::int64_t elements = 0;
-  };
-  std::vector<Room> rooms_;
+  std::vector<TensorSpec> rooms_;
   std::vector<Step> steps_;
   Run check_;
   bool divided_ = false;

@@ -105,54 +105,39 @@ std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
   return all;
 }
 
-void Attention::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
-                            CacheViews cache_views, std::int64_t position) const {
-  check_decode(ctx, weights, cache_views, position);
-  const bool in_phases = in_tiles() && ctx.phase != kAllPhases;  // a phase need not use both x and y
-  if (!in_phases || !x.empty()) check("x", x, config_.dtype, {1, config_.hidden});
-  if (!in_phases || !y.empty()) check("y", y, config_.dtype, {1, config_.hidden});
-  const std::int64_t capacity = cache_views[0].shape[1];
-  if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
-  if (in_tiles()) return decode_tiles(ctx, weights, x, y, cache_views, position);
-  ScratchArena arena(ctx.scratch);
-  const Decode scratch(*this, arena, 1);
-  run_in(ctx, weights, scratch.qkv, x, scratch.statistics, arena);
-  norm_position(ctx, weights, scratch.qkv, arena);
-  decode_attended(ctx, scratch.attended, scratch.qkv, cache_views, position);
-  add_position(ctx, weights, y, scratch.attended, x, arena);
-}
-
 // With tiles, the position's rows are in the cache between phases.
-void Attention::decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
-                             CacheViews cache_views, std::int64_t position) const {
-  const auto qkv = cache_views[2], attended = cache_views[3];
-  for (std::uint32_t i = 0; i < branch_tiles(); ++i)
-    if (ctx.runs(i)) decode_in(ctx, weights, qkv, x, i);
-  if (ctx.runs(branch_tiles() - 1)) {
-    norm_position(ctx, weights, qkv, ScratchArena(ctx.scratch));
-    decode_attended(ctx, attended, qkv, cache_views, position);
-  }
-  for (std::uint32_t i = 0; i < branch_tiles(); ++i)
-    if (ctx.runs(branch_tiles() + i)) decode_out(ctx, weights, y, attended, x, i);
+void Attention::describe_decode(CallSteps& steps) const {
+  constexpr std::size_t kQkv = 2, kAttendedRow = 3;
+  if (in_tiles())
+    return decode_in_tiles(steps, kQkv, kAttendedRow, [this](LayerContext& ctx, const LayerTensors& t) {
+      decode_attended(ctx, t.saved[kAttendedRow], t.saved[kQkv], t.saved);
+    });
+  steps.compute([this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    const Decode scratch(*this, arena, 1);
+    run_in(ctx, t.weights, scratch.qkv, t.x, scratch.statistics, arena);
+    norm_position(ctx, t.weights, scratch.qkv, arena);
+    decode_attended(ctx, scratch.attended, scratch.qkv, t.saved);
+    add_position(ctx, t.weights, t.y, scratch.attended, t.x, arena);
+  });
 }
 
-void Attention::decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache_views,
-                                std::int64_t position) const {
-  const std::int64_t capacity = cache_views[0].shape[1], dim = config_.head_dim();
+void Attention::decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv,
+                                std::span<const TensorView> cache) const {
+  const std::int64_t capacity = cache[0].shape[1], dim = config_.head_dim(), position = ctx.position;
+  if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
   rotate(ctx, qkv, position, false);
   for (std::int64_t kind = 0; kind < 2; ++kind) {  // keys, values
     for (std::int64_t group = 0; group < config_.kv_heads; ++group) {
       const std::int64_t head = config_.heads + kind * config_.kv_heads + group;
-      ctx.math.convert(ctx.stream,
-                       part(cache_views[static_cast<std::size_t>(kind)], (group * capacity + position) * dim, {dim}),
+      ctx.math.convert(ctx.stream, part(cache[static_cast<std::size_t>(kind)], (group * capacity + position) * dim, {dim}),
                        part(qkv, head * dim, {dim}));
     }
   }
   // The caches, from the first position on that this position sees.
   const std::int64_t seen = window_ == 0 ? position + 1 : std::min(window_, position + 1);
   const auto from_seen = [&](const TensorView& all) { return part(all, (position + 1 - seen) * dim, all.shape); };
-  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), attended, qkv, from_seen(cache_views[0]),
-                            from_seen(cache_views[1]), seen);
+  ctx.math.attention_decode(ctx.stream, attention_shape({1, 1}), attended, qkv, from_seen(cache[0]), from_seen(cache[1]), seen);
 }
 
 }  // namespace terrace::layers

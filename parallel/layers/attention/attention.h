@@ -18,8 +18,6 @@ class Attention : public ResidualBranch {
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
   // Keys and values, each [kv_heads, capacity, head_dim].
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
 
  protected:
   const std::int64_t block_, window_;  // the block's number and window
@@ -37,10 +35,9 @@ class Attention : public ResidualBranch {
 
  private:
   static Parts parts_of(const Transformer& config);
-  void decode_tiles(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                    std::int64_t position) const;
+  void describe_decode(CallSteps& steps) const override;
   // Rotates q and k of a position, puts k and v into the cache, and attends.
-  void decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, CacheViews cache, std::int64_t position) const;
+  void decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, std::span<const TensorView> cache) const;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
 
   struct Decode {

@@ -100,19 +100,20 @@ std::vector<TensorSpec> Ring::work(LayerCall call, BatchShape shape) const {
 }
 
 // A hop is issued before the attention that it overlaps with.
-std::vector<Ring::Step> Ring::steps(LayerCall call, BatchShape shape) const {
-  using What = Step::What;
-  std::vector<Step> all;
+void Ring::describe(CallSteps& steps, LayerCall call, BatchShape shape, const Find& find) const {
+  const bool forward = call == LayerCall::forward;
+  const auto half = forward ? Half::both : Half::input;
   const auto last = hops(shape);
+  const auto elements = shape.tokens() * keys_row(here_);
   for (std::uint32_t i = 0; i <= last; ++i) {
-    if (i < last) all.push_back({What::keys_hop, i + 1});
-    all.push_back({What::attend, i});
-    if (call == LayerCall::forward) continue;
-    if (i > 0) all.push_back({What::add, i});
-    if (i < last) all.push_back({What::gradients_hop, i + 1});
+    if (i < last) steps.exchange(half, hop(keys_of(i), keys_of(i + 1), 1, elements));
+    forward ? describe_attend(steps, shape, find, i) : describe_attend_grad(steps, shape, find, i);
+    if (forward) continue;
+    if (i > 0) describe_add(steps, shape, find, i);
+    if (i < last) steps.exchange(half, hop(gradient_of(i), gradient_of(i + 1), 1, elements));
   }
-  if (call == LayerCall::backward && last > 0) all.push_back({What::gradients_home, last + 1});
-  return all;
+  if (!forward && last > 0)  // the gradients go home
+    steps.exchange(half, hop(gradient_of(last), gradient_of(last + 1), context_.ring - last, elements));
 }
 
 PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const {
@@ -129,44 +130,36 @@ PhaseExchange Ring::hop(std::uint32_t from, std::uint32_t to, std::uint32_t plac
   return exchange;
 }
 
-Phase Ring::phase(LayerCall call, BatchShape shape, const Step& step) const {
-  using What = Step::What;
-  const bool forward = call == LayerCall::forward;
-  const auto i = step.hops;
-  const auto elements = shape.tokens() * keys_row(here_);
-  Phase phase{.half = forward ? Half::both : Half::input, .scratch_bytes = 0};
-  const auto use = [&](std::uint32_t tensor, Access access) { phase.work.push_back({first_ + tensor, access}); };
-  const auto sum = i == 0 ? Access::overwrite : Access::update;
-  switch (step.what) {
-    case What::keys_hop: phase.exchange = hop(keys_of(i - 1), keys_of(i), 1, elements); break;
-    case What::gradients_hop: phase.exchange = hop(gradient_of(i - 1), gradient_of(i), 1, elements); break;
-    case What::gradients_home:
-      phase.exchange = hop(gradient_of(i - 1), gradient_of(i), context_.ring - (i - 1), elements);
-      break;
-    case What::attend:
-      phase.flops = (forward ? 1 : 2) * products(shape, i);
-      phase.saved = forward ? Access::update : Access::read;
-      use(keys_of(i), Access::read);
-      if (forward) {
-        use(kSum, sum);
-      } else {
-        use(kDattended, Access::read);
-        use(kDqueries, sum);
-        use(i == 0 ? std::uint32_t{kGradient} : kPart, Access::overwrite);
-      }
-      break;
-    case What::add:
-      use(gradient_of(i), Access::update);
-      use(kPart, Access::read);
-      break;
-  }
-  return phase;
+void Ring::describe_attend(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
+  steps.compute({.saved = Access::update,
+                 .work = {{first_ + keys_of(i), Access::read}, {first_ + kSum, i == 0 ? Access::overwrite : Access::update}},
+                 .scratch_bytes = 0,
+                 .flops = products(shape, i)},
+                [=, this](LayerContext& ctx, const LayerTensors& t) { attend(ctx, shape, find(t), i); });
 }
 
-std::vector<Phase> Ring::phases(LayerCall call, BatchShape shape) const {
-  std::vector<Phase> all;
-  for (const auto& step : steps(call, shape)) all.push_back(phase(call, shape, step));
-  return all;
+void Ring::describe_attend_grad(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
+  steps.compute({.half = Half::input,
+                 .saved = Access::read,
+                 .work = {{first_ + keys_of(i), Access::read},
+                          {first_ + kDattended, Access::read},
+                          {first_ + kDqueries, i == 0 ? Access::overwrite : Access::update},
+                          {first_ + (i == 0 ? std::uint32_t{kGradient} : kPart), Access::overwrite}},
+                 .scratch_bytes = 0,
+                 .flops = 2 * products(shape, i)},
+                [=, this](LayerContext& ctx, const LayerTensors& t) { attend_grad(ctx, shape, find(t), i); });
+}
+
+void Ring::describe_add(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t i) const {
+  steps.compute({.half = Half::input,
+                 .work = {{first_ + gradient_of(i), Access::update}, {first_ + kPart, Access::read}},
+                 .scratch_bytes = 0},
+                [=, this](LayerContext& ctx, const LayerTensors& t) {
+                  const auto row = keys_row(here_);
+                  const auto of_ring = find(t);
+                  ctx.math.convert(ctx.stream, filled(shape, of_ring, gradient_of(i), row), filled(shape, of_ring, kPart, row),
+                                   Accumulate::yes);
+                });
 }
 
 std::vector<std::uint32_t> Ring::begins(LayerCall call) const {
@@ -180,16 +173,6 @@ void Ring::begin(LayerContext& ctx, const Tensors& t) const {
 }
 
 TensorView Ring::gradient(BatchShape shape, const Tensors& t) const { return filled(shape, t, kDattended, queries_row(here_)); }
-
-void Ring::run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall call, std::uint32_t number) const {
-  const auto step = steps(call, shape)[number];
-  if (step.what == Step::What::add) {
-    const auto row = keys_row(here_);
-    ctx.math.convert(ctx.stream, filled(shape, t, gradient_of(step.hops), row), filled(shape, t, kPart, row), Accumulate::yes);
-  }
-  if (step.what != Step::What::attend) return;  // the engine carries out exchanges
-  call == LayerCall::forward ? attend(ctx, shape, t, step.hops) : attend_grad(ctx, shape, t, step.hops);
-}
 
 TensorView Ring::rows_of(BatchShape shape, const TensorView& all, Block sequences) {
   return row_slice(all, sequences.begin * shape.seq, sequences.count * shape.seq);

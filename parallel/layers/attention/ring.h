@@ -15,6 +15,7 @@
 // Owner:   a layer; the ring uses the layer's working tensors from `first_work` on. Threads, errors: as the layer.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -36,10 +37,6 @@ class Ring {
 
   // A shape is that of the positions with which a rank attends: all positions of its place in the ring.
   [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const;
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const;
-  [[nodiscard]] std::uint32_t count(LayerCall call, BatchShape shape) const {  // number of phases
-    return static_cast<std::uint32_t>(steps(call, shape).size());
-  }
   [[nodiscard]] double forward_flops(BatchShape shape) const;
 
   // The tensors of a call. The rows of qkv begin with the queries and end with keys and values.
@@ -51,7 +48,9 @@ class Ring {
   [[nodiscard]] std::vector<std::uint32_t> begins(LayerCall call) const;
   void begin(LayerContext& ctx, const Tensors& t) const;
   [[nodiscard]] TensorView gradient(BatchShape shape, const Tensors& t) const;  // of the attention's result, in a backward
-  void run(LayerContext& ctx, BatchShape shape, const Tensors& t, LayerCall call, std::uint32_t number) const;
+  // The phases of the ring, with the tensors that `find` takes from those of a call.
+  using Find = std::function<Tensors(const LayerTensors&)>;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape, const Find& find) const;
   // end() writes the gradient of qkv after the phases of a backward; ends() names the working tensors that it reads.
   [[nodiscard]] std::vector<PhaseWork> ends(BatchShape shape) const;
   void end(LayerContext& ctx, BatchShape shape, const Tensors& t, TensorView dqkv, ScratchArena& arena) const;
@@ -66,13 +65,10 @@ class Ring {
   // Working tensors of both calls; then those of a forward, and of a backward.
   enum Work : std::uint32_t { kKeys, kOtherKeys, kSum };
   enum BackwardWork : std::uint32_t { kGradient = 2, kOtherGradient, kDattended, kDqueries, kPart };
-  struct Step {
-    enum class What : std::uint8_t { keys_hop, attend, add, gradients_hop, gradients_home } what;
-    std::uint32_t hops = 0;  // the hops that its keys and values have made, including this step if it is a hop
-  };
-
-  [[nodiscard]] std::vector<Step> steps(LayerCall call, BatchShape shape) const;
-  [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, const Step& step) const;
+  // `hops`: those that the keys and values of a phase have made, including the phase itself if it is a hop.
+  void describe_attend(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t hops) const;
+  void describe_attend_grad(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t hops) const;
+  void describe_add(CallSteps& steps, BatchShape shape, const Find& find, std::uint32_t hops) const;
   // Sends to the rank this many places ahead, and receives from the one as far behind.
   [[nodiscard]] PhaseExchange hop(std::uint32_t from, std::uint32_t to, std::uint32_t places, std::int64_t elements) const;
   // A run of a rank's positions, which begins at `begin` in the sequence, against a run of another rank's positions.

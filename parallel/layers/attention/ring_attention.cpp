@@ -8,10 +8,7 @@ RingAttention::RingAttention(const Transformer& config, std::int64_t block)
     : Attention(config, block),
       ring_(config, window_, {config.heads_here(), config.kv_heads_here()}, {config.heads_here(), config.kv_heads_here()}, 0) {}
 
-std::vector<TensorSpec> RingAttention::middle_work(LayerCall call, BatchShape shape) const {
-  if (call != LayerCall::forward && call != LayerCall::backward) return {};
-  return ring_.work(call, shape);
-}
+std::vector<TensorSpec> RingAttention::middle_work(LayerCall call, BatchShape shape) const { return ring_.work(call, shape); }
 
 std::uint64_t RingAttention::scratch_bytes(BatchShape shape) const {
   return std::max(Attention::scratch_bytes(shape), ring_.end_bytes(shape));
@@ -22,15 +19,17 @@ double RingAttention::forward_flops(BatchShape shape) const {
          ring_.forward_flops(shape);
 }
 
-std::vector<Phase> RingAttention::middle_phases(LayerCall call, BatchShape shape) const {
-  if (call != LayerCall::forward && call != LayerCall::backward) return {};
-  auto all = ring_.phases(call, shape);
-  if (call == LayerCall::backward)
-    all.push_back({.half = Half::input,
-                   .carried = Access::overwrite,
-                   .work = ring_.ends(shape),
-                   .scratch_bytes = ring_.end_bytes(shape)});
-  return all;
+void RingAttention::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  ring_.describe(steps, call, shape, tensors);
+  if (call == LayerCall::forward) return;
+  steps.compute(
+      {.half = Half::input, .carried = Access::overwrite, .work = ring_.ends(shape), .scratch_bytes = ring_.end_bytes(shape)},
+      [this](LayerContext& ctx, const LayerTensors& t) {
+        constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
+        ScratchArena arena(ctx.scratch);
+        ring_.end(ctx, ctx.shape, tensors(t), t.carried[kDqkv], arena);
+        rotate_slice(ctx, t.carried[kDqkv], true);
+      });
 }
 
 void RingAttention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
@@ -41,14 +40,6 @@ void RingAttention::save_middle(LayerContext& ctx, const LayerTensors& t, Tensor
 void RingAttention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
   ctx.math.convert(ctx.stream, ring_.gradient(ctx.shape, tensors(t)), dattended);
   ring_.begin(ctx, tensors(t));
-}
-
-void RingAttention::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
-  if (number < ring_.count(call, ctx.shape)) return ring_.run(ctx, ctx.shape, tensors(t), call, number);
-  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
-  ScratchArena arena(ctx.scratch);
-  ring_.end(ctx, ctx.shape, tensors(t), t.carried[kDqkv], arena);
-  rotate_slice(ctx, t.carried[kDqkv], true);
 }
 
 }  // namespace terrace::layers

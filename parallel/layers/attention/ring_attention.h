@@ -17,10 +17,9 @@ class RingAttention final : public Attention {
  private:
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
-  [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall call) const override { return ring_.begins(call); }
-  void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
+  void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] static Ring::Tensors tensors(const LayerTensors& t) {
     return {t.saved[kInResult], t.saved[kLogSumExp], t.saved[kAttended], t.work};
   }

@@ -34,7 +34,6 @@ std::vector<TensorSpec> TwoRings::saved_of_middle(BatchShape shape) const {
 }
 
 std::vector<TensorSpec> TwoRings::middle_work(LayerCall call, BatchShape shape) const {
-  if (call != LayerCall::forward && call != LayerCall::backward) return {};
   const auto dim = config_.head_dim();
   const auto dtype = config_.dtype, sums = accumulator_of(dtype);
   const Shape of_queries{queries(shape) * shape.seq, dim}, of_keys{keys(shape) * shape.seq, dim};
@@ -58,26 +57,6 @@ std::vector<TensorSpec> TwoRings::middle_work(LayerCall call, BatchShape shape) 
   return all;
 }
 
-std::vector<TwoRings::Step> TwoRings::steps(LayerCall call, BatchShape shape) const {
-  using What = Step::What;
-  const bool forward = call == LayerCall::forward;
-  std::vector<Step> all;
-  const auto last = hops(shape);
-  const auto ring = [&](What hop, What product) {
-    for (std::uint32_t i = 0; i <= last; ++i) {
-      if (i < last) all.push_back({hop, i + 1});
-      all.push_back({product, i});
-    }
-  };
-  ring(forward ? What::keys_hop : What::values_hop, What::scores);
-  if (!forward) all.push_back({What::values_home});
-  all.push_back({What::softmax});
-  ring(forward ? What::values_hop : What::keys_hop, What::sums);
-  if (!forward) all.push_back({What::keys_home});
-  all.push_back({What::end});
-  return all;
-}
-
 PhaseExchange TwoRings::hop(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
   PhaseExchange exchange{.members = kContextRanks,
                          .from = from,
@@ -90,70 +69,107 @@ PhaseExchange TwoRings::hop(BatchShape shape, std::uint32_t from, std::uint32_t 
   return exchange;
 }
 
-Phase TwoRings::phase(LayerCall call, BatchShape shape, const Step& step) const {
-  using What = Step::What;
-  const bool forward = call == LayerCall::forward;
-  const auto i = step.hops;
-  const auto sum = i == 0 ? Access::overwrite : Access::update;
-  const auto each = keys(shape) * shape.seq * config_.head_dim();
-  const auto home = [&](std::uint32_t from, std::uint32_t to) {
-    return PhaseExchange{.members = kContextRanks,
-                         .from = from,
-                         .to = to,
-                         .sent = {each * ranks()},
-                         .received = {each},
-                         .operation = Operation::reduce_scatter};
-  };
-  Phase phase{.half = forward ? Half::both : Half::input, .scratch_bytes = 0};
-  switch (step.what) {
-    case What::keys_hop: phase.exchange = hop(shape, keys_of(i - 1), keys_of(i)); break;
-    case What::values_hop: phase.exchange = hop(shape, values_of(i - 1), values_of(i)); break;
-    case What::keys_home: phase.exchange = home(kDkeys, kOwnDkeys); break;
-    case What::values_home: phase.exchange = home(kDvalues, kOwnDvalues); break;
-    case What::scores:
-      phase.saved = forward ? Access::update : Access::read;
-      phase.flops = (forward ? 1 : 2) * products(shape);
-      if (forward)
-        phase.work = {{kQueries, Access::read}, {keys_of(i), Access::read}};
-      else
-        phase.work = {{kDattended, Access::read}, {values_of(i), Access::read}, {kDscores, sum}, {kDvalues, sum}};
-      break;
-    case What::softmax:
-      phase.saved = forward ? Access::update : Access::read;
-      if (!forward) phase.work = {{kDscores, Access::update}};
-      break;
-    case What::sums:
-      phase.flops = (forward ? 1 : 2) * products(shape);
-      if (forward) {
-        phase.saved = Access::read;
-        phase.work = {{values_of(i), Access::read}, {kSum, sum}};
-      } else {
-        phase.work = {
-            {kQueries, Access::read}, {keys_of(i), Access::read}, {kDscores, Access::read}, {kDqueries, sum}, {kDkeys, sum}};
-      }
-      break;
-    case What::end:
-      if (forward) {
-        phase.saved = Access::update;
-        phase.work = {{kSum, Access::read}, {kQueries, Access::overwrite}};
-      } else {
-        phase.carried = Access::overwrite;
-        phase.work = {{kDqueries, Access::read},
-                      {kOwnDkeys, Access::read},
-                      {kOwnDvalues, Access::read},
-                      {kQueries, Access::overwrite},
-                      {kKeys, Access::overwrite}};
-      }
-      break;
-  }
-  return phase;
+template <class F>
+void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
+  const auto& shape = ctx.shape;
+  const auto first = config_.context.rank * shape.seq;
+  ScoreRows rows{.parts = ranks(),
+                 .matrices = queries(shape),
+                 .every = shape.seq,
+                 .keys = shape.seq,
+                 .count_of_matrices = queries(shape),
+                 .count = shape.seq,
+                 .position = first,
+                 .window = window_};
+  if (ctx.documents.whole_sequences()) return f(rows);
+  rows.count_of_matrices = config_.heads_here();
+  for (std::int64_t b = 0; b < shape.batch; ++b)
+    for (const auto& piece : ctx.documents.pieces(b, {first, shape.seq})) {
+      rows.first_matrix = b * config_.heads_here();
+      rows.first = piece.begin - first;
+      rows.count = piece.count;
+      rows.position = piece.begin;
+      rows.begin = piece.document;
+      f(rows);
+    }
 }
 
-std::vector<Phase> TwoRings::middle_phases(LayerCall call, BatchShape shape) const {
-  if (call != LayerCall::forward && call != LayerCall::backward) return {};
-  std::vector<Phase> all;
-  for (const auto& step : steps(call, shape)) all.push_back(phase(call, shape, step));
-  return all;
+PhaseExchange TwoRings::home(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
+  const auto each = keys(shape) * shape.seq * config_.head_dim();
+  return {.members = kContextRanks,
+          .from = from,
+          .to = to,
+          .sent = {each * ranks()},
+          .received = {each},
+          .operation = Operation::reduce_scatter};
+}
+
+// The first product overwrites the sums that the others update.
+void TwoRings::describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const {
+  const auto last = hops(shape);
+  for (std::uint32_t i = 0; i <= last; ++i) {
+    if (i < last) steps.exchange(what.half, hop(shape, buffer(i), buffer(i + 1)));
+    auto phase = what;
+    for (auto& used : phase.work)
+      if (i == 0 && used.access == Access::update) used.access = Access::overwrite;
+    phase.work.push_back({buffer(i), Access::read});
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) { (this->*product)(ctx, t, i); });
+  }
+}
+
+void TwoRings::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  call == LayerCall::forward ? describe_forward(steps, shape) : describe_backward(steps, shape);
+}
+
+void TwoRings::describe_forward(CallSteps& steps, BatchShape shape) const {
+  const double scale = config_.scores.factor(config_.head_dim());
+  describe_ring(steps, shape, keys_of,
+                {.saved = Access::update, .work = {{kQueries, Access::read}}, .scratch_bytes = 0, .flops = products(shape)},
+                &TwoRings::forward_scores);
+  steps.compute({.saved = Access::update, .scratch_bytes = 0}, [=, this](LayerContext& ctx, const LayerTensors& t) {
+    each_rows(ctx, [&](const ScoreRows& rows) { ctx.math.softmax_rows(ctx.stream, rows, t.saved[kProbabilities], scale); });
+  });
+  describe_ring(steps, shape, values_of,
+                {.saved = Access::read, .work = {{kSum, Access::update}}, .scratch_bytes = 0, .flops = products(shape)},
+                &TwoRings::forward_sums);
+  steps.compute({.saved = Access::update, .work = {{kSum, Access::read}, {kQueries, Access::overwrite}}, .scratch_bytes = 0},
+                [this](LayerContext& ctx, const LayerTensors& t) { end_forward(ctx, t); });
+}
+
+void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
+  constexpr auto half = Half::input;
+  const double scale = config_.scores.factor(config_.head_dim());
+  describe_ring(steps, shape, values_of,
+                {.half = half,
+                 .saved = Access::read,
+                 .work = {{kDattended, Access::read}, {kDscores, Access::update}, {kDvalues, Access::update}},
+                 .scratch_bytes = 0,
+                 .flops = 2 * products(shape)},
+                &TwoRings::backward_scores);
+  steps.exchange(half, home(shape, kDvalues, kOwnDvalues));
+  steps.compute({.half = half, .saved = Access::read, .work = {{kDscores, Access::update}}, .scratch_bytes = 0},
+                [=, this](LayerContext& ctx, const LayerTensors& t) {
+                  each_rows(ctx, [&](const ScoreRows& rows) {
+                    ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
+                  });
+                });
+  describe_ring(
+      steps, shape, keys_of,
+      {.half = half,
+       .work = {{kQueries, Access::read}, {kDscores, Access::read}, {kDqueries, Access::update}, {kDkeys, Access::update}},
+       .scratch_bytes = 0,
+       .flops = 2 * products(shape)},
+      &TwoRings::backward_sums);
+  steps.exchange(half, home(shape, kDkeys, kOwnDkeys));
+  steps.compute({.half = half,
+                 .carried = Access::overwrite,
+                 .work = {{kDqueries, Access::read},
+                          {kOwnDkeys, Access::read},
+                          {kOwnDvalues, Access::read},
+                          {kQueries, Access::overwrite},
+                          {kKeys, Access::overwrite}},
+                 .scratch_bytes = 0},
+                [this](LayerContext& ctx, const LayerTensors& t) { end_backward(ctx, t); });
 }
 
 std::vector<std::uint32_t> TwoRings::begins_middle(LayerCall call) const {
@@ -197,50 +213,6 @@ void TwoRings::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView,
   deal(ctx, qkv, heads * dim, kv, t.work[kKeys], Way::pack);
   deal(ctx, qkv, (heads + kv) * dim, kv, t.work[kValues], Way::pack);
   deal(ctx, dattended, 0, heads, t.work[kDattended], Way::pack);
-}
-
-void TwoRings::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
-  const bool forward = call == LayerCall::forward;
-  const auto [what, came] = steps(call, ctx.shape)[number];
-  const double scale = config_.scores.factor(config_.head_dim());
-  switch (what) {
-    case Step::What::scores: return forward ? forward_scores(ctx, t, came) : backward_scores(ctx, t, came);
-    case Step::What::sums: return forward ? forward_sums(ctx, t, came) : backward_sums(ctx, t, came);
-    case Step::What::end: return forward ? end_forward(ctx, t) : end_backward(ctx, t);
-    case Step::What::softmax:
-      return each_rows(ctx, [&](const ScoreRows& rows) {
-        if (forward)
-          ctx.math.softmax_rows(ctx.stream, rows, t.saved[kProbabilities], scale);
-        else
-          ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
-      });
-    default: return;  // the engine carries out exchanges
-  }
-}
-
-template <class F>
-void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
-  const auto& shape = ctx.shape;
-  const auto first = config_.context.rank * shape.seq;
-  ScoreRows rows{.parts = ranks(),
-                 .matrices = queries(shape),
-                 .every = shape.seq,
-                 .keys = shape.seq,
-                 .count_of_matrices = queries(shape),
-                 .count = shape.seq,
-                 .position = first,
-                 .window = window_};
-  if (ctx.documents.whole_sequences()) return f(rows);
-  rows.count_of_matrices = config_.heads_here();
-  for (std::int64_t b = 0; b < shape.batch; ++b)
-    for (const auto& piece : ctx.documents.pieces(b, {first, shape.seq})) {
-      rows.first_matrix = b * config_.heads_here();
-      rows.first = piece.begin - first;
-      rows.count = piece.count;
-      rows.position = piece.begin;
-      rows.begin = piece.document;
-      f(rows);
-    }
 }
 
 void TwoRings::forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {

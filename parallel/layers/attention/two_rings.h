@@ -37,28 +37,20 @@ class TwoRings final : public Attention {
   // backward.
   enum Work : std::uint32_t { kQueries, kKeys, kOtherKeys, kValues, kOtherValues, kSum };
   enum BackwardWork : std::uint32_t { kDattended = 5, kDscores, kDqueries, kDkeys, kDvalues, kOwnDkeys, kOwnDvalues };
-  struct Step {
-    enum class What : std::uint8_t {
-      keys_hop,
-      values_hop,
-      scores,       // with the keys that have made this many hops
-      softmax,      // or its gradient
-      sums,         // over values, or over keys for the gradient of queries
-      keys_home,    // sends the sums of the keys' gradients to the keys' ranks
-      values_home,  // the same for the values
-      end
-    } what;
-    std::uint32_t hops = 0;
-  };
-
-  [[nodiscard]] std::vector<Step> steps(LayerCall call, BatchShape shape) const;
-  [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, const Step& step) const;
+  // Each gives the working tensor with the keys, or the values, that have made this many hops.
+  using Buffer = std::uint32_t (*)(std::uint32_t hops);
+  // Hops of a buffer beside products with what it holds: `what` uses `used`, and computes by `product`.
+  using Product = void (TwoRings::*)(LayerContext&, const LayerTensors&, std::uint32_t hops) const;
+  void describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const;
+  void describe_forward(CallSteps& steps, BatchShape shape) const;
+  void describe_backward(CallSteps& steps, BatchShape shape) const;
+  // Sends the sums of the keys' (or values') gradients to the ranks of their slices.
+  [[nodiscard]] PhaseExchange home(BatchShape shape, std::uint32_t from, std::uint32_t to) const;
   [[nodiscard]] PhaseExchange hop(BatchShape shape, std::uint32_t from, std::uint32_t to) const;
-  [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall call) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
-  void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
+  void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
   void forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;

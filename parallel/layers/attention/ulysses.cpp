@@ -34,7 +34,6 @@ std::vector<TensorSpec> Ulysses::saved_of_middle(BatchShape shape) const {
 }
 
 std::vector<TensorSpec> Ulysses::middle_work(LayerCall call, BatchShape shape) const {
-  if (call != LayerCall::forward && call != LayerCall::backward) return {};
   const auto n = shape.tokens(), all = n * ranks_;
   std::int64_t dealt = 0;
   for (int r = 0; r < ranks_; ++r) dealt += qkv_row(r);
@@ -92,9 +91,9 @@ PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std:
           .neighbours = context.head_ranks()};
 }
 
-std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) const {
-  if (call != LayerCall::forward && call != LayerCall::backward) return {};
+void Ulysses::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
+  const auto half = forward ? Half::both : Half::input;
   const auto n = shape.tokens();
   std::vector<std::int64_t> to_heads, of_heads, to_positions, of_positions;
   for (int r = 0; r < ranks_; ++r) {
@@ -103,20 +102,32 @@ std::vector<Phase> Ulysses::middle_phases(LayerCall call, BatchShape shape) cons
     to_positions.push_back(n * (forward ? attended_row(rank_) : qkv_row(rank_)));
     of_positions.push_back(n * (forward ? attended_row(r) : qkv_row(r)));
   }
-  const double products = forward_flops(shape) - 2 * static_cast<double>(n * config_.hidden * (in_.outputs() + out_.inputs()));
-  const auto half = forward ? Half::both : Half::input;
-  return {{.half = half, .scratch_bytes = 0, .exchange = exchange(kToHeads, kOfHeads, to_heads, of_heads)},
-          {.half = half,
-           .saved = forward ? Access::update : Access::read,
-           .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
-           .scratch_bytes = forward ? 0 : scratch_bytes(shape),
-           .flops = forward ? products : 2 * products},
-          {.half = half, .scratch_bytes = 0, .exchange = exchange(kToPositions, kOfPositions, to_positions, of_positions)},
-          {.half = half,
-           .saved = forward ? std::optional(Access::update) : std::nullopt,
-           .carried = forward ? std::nullopt : std::optional(Access::overwrite),
-           .work = {{kOfPositions, Access::read}},
-           .scratch_bytes = 0}};
+  steps.exchange(half, exchange(kToHeads, kOfHeads, to_heads, of_heads));
+  describe_heads(steps, call, shape);
+  steps.exchange(half, exchange(kToPositions, kOfPositions, to_positions, of_positions));
+  Phase end{.half = half, .work = {{kOfPositions, Access::read}}, .scratch_bytes = 0};
+  forward ? end.saved = Access::update : end.carried = Access::overwrite;
+  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) { unpack(ctx, t, call); });
+}
+
+void Ulysses::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  const bool forward = call == LayerCall::forward;
+  const double products =
+      forward_flops(shape) - 2 * static_cast<double>(shape.tokens() * config_.hidden * (in_.outputs() + out_.inputs()));
+  steps.compute(
+      {.half = forward ? Half::both : Half::input,
+       .saved = forward ? Access::update : Access::read,
+       .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
+       .scratch_bytes = forward ? 0 : scratch_bytes(shape),
+       .flops = forward ? products : 2 * products},
+      [=, this](LayerContext& ctx, const LayerTensors& t) { forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t); });
+}
+
+void Ulysses::unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {
+  if (call == LayerCall::forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
+  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
+  deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
+  rotate_slice(ctx, t.carried[kDqkv], true);
 }
 
 void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
@@ -184,16 +195,6 @@ TensorView Ulysses::middle(LayerContext&, const LayerTensors& t, ScratchArena&) 
 
 void Ulysses::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
   deal_attended(ctx, dattended, t.work[kToHeads], Way::pack);
-}
-
-void Ulysses::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
-  const bool forward = call == LayerCall::forward;
-  if (number == kAttend) forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t);
-  if (number != kUnpack) return;
-  if (forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
-  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
-  deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
-  rotate_slice(ctx, t.carried[kDqkv], true);
 }
 
 void Ulysses::attend_heads(LayerContext& ctx, const LayerTensors& t) const {

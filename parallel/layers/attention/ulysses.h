@@ -27,7 +27,6 @@ class Ulysses : public Attention {
   // Working tensors of either call: what is sent to the ranks with other heads, what comes from them, and the same on the way
   // back.
   enum Work : std::uint32_t { kToHeads, kOfHeads, kToPositions, kOfPositions };
-  enum Middle : std::uint32_t { kThere, kAttend, kBack, kUnpack };
 
   [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
   TensorView in_result(const LayerTensors& t, std::int64_t rows, ScratchArena& arena) const override;
@@ -35,10 +34,11 @@ class Ulysses : public Attention {
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
-  [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }
-  void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
+  void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const final;
+  // Between the two exchanges: attends with this rank's heads.
+  virtual void describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const;
 
   // The elements of a row of q, k and v, and of a row of the attention's result, for the heads of a rank.
   [[nodiscard]] std::int64_t qkv_row(int rank) const;
@@ -56,6 +56,7 @@ class Ulysses : public Attention {
  private:
   void attend_heads(LayerContext& ctx, const LayerTensors& t) const;
   void attend_heads_grad(LayerContext& ctx, const LayerTensors& t) const;
+  void unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const;
   // Convert between columns of all heads and blocks of rows, one block for each rank.
   void deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;
   void deal_attended(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const;

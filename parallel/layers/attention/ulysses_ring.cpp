@@ -16,7 +16,6 @@ UlyssesRing::UlyssesRing(const Transformer& config, std::int64_t block)
 
 std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shape) const {
   auto all = Ulysses::middle_work(call, shape);
-  if (all.empty()) return all;
   const auto more = ring_.work(call, place(shape));
   all.insert(all.end(), more.begin(), more.end());
   return all;
@@ -34,39 +33,28 @@ double UlyssesRing::forward_flops(BatchShape shape) const {
          ring_.forward_flops(place(shape));
 }
 
-std::vector<Phase> UlyssesRing::middle_phases(LayerCall call, BatchShape shape) const {
-  auto around = Ulysses::middle_phases(call, shape);
-  if (around.empty()) return around;
+void UlyssesRing::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
   const auto half = forward ? Half::both : Half::input;
-  Phase order{
+  Phase first{
       .half = half, .saved = forward ? Access::update : Access::read, .work = {{kOfHeads, Access::read}}, .scratch_bytes = 0};
-  for (const auto tensor : ring_.begins(call)) order.work.push_back({tensor, Access::overwrite});
-  Phase pack{.half = half, .work = {{kToPositions, Access::overwrite}}, .scratch_bytes = forward ? 0 : scratch_bytes(shape)};
+  for (const auto tensor : ring_.begins(call)) first.work.push_back({tensor, Access::overwrite});
+  steps.compute(std::move(first), [=, this](LayerContext& ctx, const LayerTensors& t) { order(ctx, t, call); });
+
+  ring_.describe(steps, call, place(shape), [=, this](const LayerTensors& t) { return tensors(shape, t); });
+
+  Phase last{.half = half, .work = {{kToPositions, Access::overwrite}}, .scratch_bytes = forward ? 0 : scratch_bytes(shape)};
   if (forward) {
-    pack.saved = Access::read;
+    last.saved = Access::read;
   } else {
-    for (const auto& used : ring_.ends(place(shape))) pack.work.push_back(used);
+    for (const auto& used : ring_.ends(place(shape))) last.work.push_back(used);
   }
-  std::vector<Phase> all{around[kThere], order};
-  for (const auto& phase : ring_.phases(call, place(shape))) all.push_back(phase);
-  all.insert(all.end(), {pack, around[kBack], around[kUnpack]});
-  return all;
+  steps.compute(std::move(last), [=, this](LayerContext& ctx, const LayerTensors& t) { pack(ctx, t, call); });
 }
 
 Ring::Tensors UlyssesRing::tensors(BatchShape shape, const LayerTensors& t) const {
   return {of_heads(shape, t.saved[kInResult], qkv_row(rank_)), log_sum_exp(shape, t),
           of_heads(shape, t.saved[kAttended], attended_row(rank_)), t.work};
-}
-
-void UlyssesRing::run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const {
-  const auto ring = ring_.count(call, place(ctx.shape));
-  constexpr std::uint32_t kOrder = 1, kFirst = 2;
-  if (number == kOrder) return order(ctx, t, call);
-  if (number >= kFirst && number < kFirst + ring)
-    return ring_.run(ctx, place(ctx.shape), tensors(ctx.shape, t), call, number - kFirst);
-  if (number == kFirst + ring) return pack(ctx, t, call);
-  if (number == kFirst + ring + 2) Ulysses::run_middle(ctx, t, call, kUnpack);
 }
 
 void UlyssesRing::order(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {

@@ -20,9 +20,8 @@ class UlyssesRing final : public Ulysses {
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
  private:
-  [[nodiscard]] std::vector<Phase> middle_phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
-  void run_middle(LayerContext& ctx, const LayerTensors& t, LayerCall call, std::uint32_t number) const override;
+  void describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] Ring::Tensors tensors(BatchShape shape, const LayerTensors& t) const;
   [[nodiscard]] BatchShape place(BatchShape shape) const { return {shape.batch, shape.seq * ranks_}; }
   void order(LayerContext& ctx, const LayerTensors& t, LayerCall call) const;

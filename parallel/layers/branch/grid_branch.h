@@ -28,14 +28,9 @@ class GridBranch : public TransformerLayer {
   [[nodiscard]] bool on_shares() const final { return true; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const final;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const final;
   [[nodiscard]] double forward_flops(BatchShape shape) const final;
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const final;
-  void forward(LayerContext& ctx, const LayerTensors& t) const final;
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const final;
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const final;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const final;
 
  protected:
   // Positions in saved(); a layer's own tensors follow.
@@ -68,14 +63,13 @@ class GridBranch : public TransformerLayer {
   enum Carried : std::size_t { kDout, kDin, kDnormed };
   enum class Way : std::uint8_t { pack, unpack };
 
-  [[nodiscard]] CallSteps call_of(LayerCall call, BatchShape shape) const;
-  void write_forward(CallSteps& call, BatchShape shape) const;
-  void write_backward(CallSteps& call, BatchShape shape) const;
+  void write_forward(CallSteps& steps, BatchShape shape) const;
+  void write_backward(CallSteps& steps, BatchShape shape) const;
   // Converts between this rank's rows and blocks of their columns, one for each rank of the axis `col`.
   void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
-  void exchange_columns(CallSteps& call, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
+  void exchange_columns(CallSteps& steps, Half half, BatchShape shape, std::uint32_t from, std::uint32_t to) const;
   // Where a product reads or writes a tensor: in 3D a working tensor, because it is exchanged; else `lies`, its own place.
-  [[nodiscard]] GridTensor travels(CallSteps& call, const std::string& name, GridTensor lies) const;
+  [[nodiscard]] GridTensor travels(CallSteps& steps, const std::string& name, GridTensor lies) const;
   [[nodiscard]] std::vector<std::uint32_t> travelling(const GridTensor& tensor) const;  // its working tensor, if it has one
   [[nodiscard]] bool is_cube() const { return config_.tensor.grid.cube; }
   [[nodiscard]] std::int64_t side() const { return config_.tensor.grid.side; }

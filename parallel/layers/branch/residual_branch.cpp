@@ -80,23 +80,29 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
   return all;
 }
 
-std::vector<TensorSpec> ResidualBranch::work(LayerCall call, BatchShape shape) const {
-  if (is_described()) return described(call, shape).work();
-  auto all = middle_work(call, shape);
-  if (!norms_across() || (call != LayerCall::forward && call != LayerCall::backward)) return all;
-  all.insert(all.end(), 2, query_key_norm_.sums(shape.tokens()));
-  if (const auto bytes = in_result_bytes(shape.tokens()); call == LayerCall::forward && bytes != 0)
-    all.push_back({in_result_, config_.dtype, {static_cast<std::int64_t>(bytes / size_of(config_.dtype))}});
-  return all;
-}
-
 double ResidualBranch::middle_flops(BatchShape shape) const {
   return forward_flops(shape) - product_flops(shape.tokens(), in_.outputs() + out_.inputs());
 }
 
-std::vector<Phase> ResidualBranch::phases(LayerCall call, BatchShape shape) const {
-  if (in_tiles() && call == LayerCall::decode) return decode_in_tiles();
-  return is_described() ? described(call, shape).phases() : phases_at_once(call, shape);
+void ResidualBranch::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  begin(steps, call);
+  if (call == LayerCall::decode) return describe_decode(steps);
+  if (call == LayerCall::survey) return;
+  for (const auto& tensor : middle_work(call, shape)) static_cast<void>(steps.room(tensor));
+  if (call == LayerCall::forward)
+    on_shares() ? forward_in_pieces(steps, shape) : in_tiles() ? forward_in_tiles(steps, shape) : forward_whole(steps, shape);
+  else
+    on_shares()  ? backward_in_pieces(steps, shape)
+    : in_tiles() ? backward_in_tiles(steps, shape)
+                 : backward_whole(steps, shape);
+}
+
+void ResidualBranch::add_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  const auto first = static_cast<std::ptrdiff_t>(steps.steps().size());
+  describe_middle(steps, call, shape);
+  if (!on_shares() && !result_norm_) return;
+  for (auto& step : std::span(steps.steps()).subspan(static_cast<std::size_t>(first)))  // a gradient is carried already
+    if (step.phase.carried == Access::overwrite) step.phase.carried = Access::update;
 }
 
 TensorView ResidualBranch::take_middle(ScratchArena& arena, std::int64_t rows) const {
@@ -149,6 +155,23 @@ PhaseExchange ResidualBranch::sum_of(const NormSums& sums, BatchShape shape) con
           .sent = {elements},
           .received = {elements},
           .operation = Operation::all_reduce};
+}
+
+// Sums that norms across ranks need; else none.
+ResidualBranch::NormSums ResidualBranch::add_norm_sums(CallSteps& steps, BatchShape shape) const {
+  if (!norms_across()) return {};
+  const auto sums = query_key_norm_.sums(shape.tokens());
+  auto here = sums;
+  here.name += ", this rank's part";
+  const auto first = steps.room(here);
+  return {.here = first, .all = steps.room(sums)};
+}
+
+// Scratch that must last for several phases.
+std::uint32_t ResidualBranch::lasting(CallSteps& steps, const std::string& name, std::uint64_t bytes) const {
+  const auto room = steps.room(name, config_.dtype);
+  steps.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
+  return room;
 }
 
 // Runs take_in_result_grad().
@@ -210,118 +233,6 @@ std::uint64_t ResidualBranch::add_position_bytes() const {
   return arena.peak_bytes() + out_adapters_.bytes(1);
 }
 
-// The phases are the same on all tensor ranks, although only one of them adds the residual: all ranks must have the same
-// program.
-std::vector<Phase> ResidualBranch::phases_at_once(LayerCall call, BatchShape shape) const {
-  const auto n = shape.tokens();
-  const double in = product_flops(n, in_.outputs()), out = product_flops(n, out_.inputs()), between = middle_flops(shape);
-  const auto in_params = params_of(norm_, query_key_norm_, in_, in_adapters_),
-             out_params = params_of(out_, result_norm_, out_adapters_);
-  const std::uint64_t recomputed = saves_middle() ? 0 : middle_bytes(n);
-  const bool has_result_norm{result_norm_};
-  auto all = middle_phases(call, shape);
-  const bool at_once = all.empty();
-  if (call == LayerCall::forward) {
-    const auto first = in_at_once(shape, at_once);
-    all.insert(all.begin(), first.begin(), first.end());
-    all.push_back({.weights = adds_up() ? params_of(out_, out_adapters_) : out_params,
-                   .x = !adds_up(),
-                   .y = adds_up() ? std::nullopt : std::optional(Access::overwrite),
-                   .saved = has_result_norm ? Access::update : Access::read,
-                   .scratch_bytes = recomputed + out_adapters_.bytes(n),
-                   .flops = out});
-    if (!adds_up()) return all;
-    const PhaseTensor result(static_cast<std::uint32_t>(saved(shape).size()) - 2, PhaseTensor::Of::saved);
-    const std::vector elements{n * config_.hidden};
-    all.push_back({.saved = Access::update,
-                   .scratch_bytes = 0,
-                   .exchange = PhaseExchange{.members = kTensorRanks,
-                                             .from = result,
-                                             .to = result,
-                                             .sent = elements,
-                                             .received = elements,
-                                             .operation = Operation::all_reduce}});
-    all.push_back(
-        {.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0});
-    return all;
-  }
-  if (call != LayerCall::backward) return {};
-  if (has_result_norm)  // its input's gradient is carried already
-    for (auto& phase : all)
-      if (phase.carried == Access::overwrite) phase.carried = Access::update;
-  all.insert(all.begin(), {.half = Half::input,
-                           .weights = out_params,
-                           .dy = true,
-                           .saved = Access::read,
-                           .carried = at_once || has_result_norm ? std::optional(Access::overwrite) : std::nullopt,
-                           .work = CallSteps::uses({}, begins_middle(call)),
-                           .scratch_bytes = middle_bytes(n) + out_adapters_.bytes(n),
-                           .flops = at_once ? out + 2 * between : out});
-  const auto sums = norm_sums(call, shape);
-  if (norms_across()) {
-    all.push_back(in_result_grad_phase(sums));
-    all.push_back({.half = Half::input, .scratch_bytes = 0, .exchange = sum_of(sums, shape)});
-  }
-  all.push_back({.half = Half::input,
-                 .weights = in_params,
-                 .x = true,
-                 .dy = true,
-                 .dx = Access::overwrite,
-                 .saved = Access::read,
-                 .carried = Access::update,
-                 .work = CallSteps::uses(norms_across() ? std::vector{sums.all} : std::vector<std::uint32_t>{}, {}),
-                 .scratch_bytes = std::max(bytes_of<InInput>(*this, n), query_key_bytes(n)),
-                 .flops = in});
-  all.push_back({.half = Half::weight,
-                 .weights = params_of(out_adapters_),
-                 .gradients = out_params,
-                 .dy = true,
-                 .saved = Access::read,
-                 .carried = has_result_norm ? std::optional(Access::read) : std::nullopt,
-                 .scratch_bytes = recomputed + out_adapters_.gradient_bytes(n),
-                 .flops = out});
-  all.push_back({.half = Half::weight,
-                 .weights = params_of(norm_, in_adapters_),
-                 .gradients = in_params,
-                 .x = true,
-                 .saved = query_key_norm_ ? std::optional(Access::read) : std::nullopt,
-                 .carried = Access::read,
-                 .scratch_bytes = bytes_of<InWeight>(*this, n),
-                 .flops = in});
-  return all;
-}
-
-// The phases up to the middle. Norms across ranks wait for a sum.
-std::vector<Phase> ResidualBranch::in_at_once(BatchShape shape, bool at_once) const {
-  const auto n = shape.tokens();
-  const double in = product_flops(n, in_.outputs()), between = at_once ? middle_flops(shape) : 0;
-  const auto begun = begins_middle(LayerCall::forward);
-  if (!norms_across())
-    return {{.weights = params_of(norm_, query_key_norm_, in_, in_adapters_),
-             .x = true,
-             .saved = Access::overwrite,
-             .work = CallSteps::uses({}, begun),
-             .scratch_bytes = std::max(in_bytes(n), query_key_bytes(n)) + in_result_bytes(n),
-             .flops = in + between}};
-  const auto sums = norm_sums(LayerCall::forward, shape);
-  Phase product{.weights = params_of(norm_, in_, in_adapters_),
-                .x = true,
-                .saved = Access::overwrite,
-                .work = CallSteps::uses({}, {sums.here}),
-                .scratch_bytes = in_bytes(n),
-                .flops = in},
-      norms{.weights = params_of(query_key_norm_),
-            .saved = Access::update,
-            .work = CallSteps::uses({sums.all}, begun),
-            .scratch_bytes = query_key_bytes(n),
-            .flops = between};
-  if (in_result_bytes(n) != 0) {
-    product.work.push_back({sums.all + 1, Access::overwrite});
-    norms.work.push_back({sums.all + 1, Access::update});
-  }
-  return {product, {.scratch_bytes = 0, .exchange = sum_of(sums, shape)}, norms};
-}
-
 void ResidualBranch::run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
                             TensorView statistics, ScratchArena arena) const {
   const In scratch(*this, arena, ctx.shape.tokens());
@@ -369,107 +280,6 @@ void ResidualBranch::norm_result_weight_grad(LayerContext& ctx, const LayerTenso
   for (const auto& p : params_of(result_norm_))
     if (const auto& gradient = t.gradients[p.param]; t.accumulate == Accumulate::no && !gradient.empty())
       ctx.math.zero(ctx.stream, gradient);
-}
-
-void ResidualBranch::forward(LayerContext& ctx, const LayerTensors& t) const {
-  check_forward(ctx, t, {});
-  if (is_described()) return described(LayerCall::forward, ctx.shape).run(ctx, t, Half::both);
-  std::uint32_t number = 0;
-  const auto runs = [&] { return ctx.runs(number++); };
-  const auto norms = saved_of_norms(t);
-  const auto sums = norm_sums(LayerCall::forward, ctx.shape);
-  const auto result_in = [&](ScratchArena& arena) {
-    if (!norms_across() || in_result_bytes(1) == 0) return in_result(t, ctx.shape.tokens(), arena);
-    ScratchArena room(t.work[sums.all + 1]);
-    return in_result(t, ctx.shape.tokens(), room);
-  };
-  if (runs()) {
-    ScratchArena arena(ctx.scratch);
-    const TensorView result = result_in(arena);
-    run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], arena);
-    if (norms_across()) {
-      take_in_result(ctx, t, result, sums);
-    } else {
-      norm_in_result(ctx, t, result, arena);
-      save_middle(ctx, t, result);
-    }
-  }
-  if (norms_across()) {
-    ++number;  // the phase of the sum
-    ScratchArena arena(ctx.scratch);
-    if (runs()) {
-      const TensorView result = result_in(arena);
-      norm_in_result(ctx, t, result, arena, t.work[sums.all]);
-      save_middle(ctx, t, result);
-    }
-  }
-  for (std::uint32_t m = 0; m < middles(LayerCall::forward, ctx.shape); ++m)
-    if (runs()) run_middle(ctx, t, LayerCall::forward, m);
-  if (runs()) {
-    ScratchArena arena(ctx.scratch);
-    const auto middle_result = middle(ctx, t, arena);
-    run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
-  }
-  if (!adds_up()) return;
-  ++number;  // the phase of the sum
-  if (runs()) add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
-}
-
-void ResidualBranch::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
-  check_backward(ctx, t, half, {});
-  if (is_described()) return described(LayerCall::backward, ctx.shape).run(ctx, t, half);
-  std::uint32_t number = 0;
-  const auto runs = [&](Half of) { return ctx.runs(number++) && has(half, of); };
-  if (runs(Half::input)) out_input(ctx, t);
-  for (std::uint32_t m = 0; m < middles(LayerCall::backward, ctx.shape); ++m)
-    if (runs(Half::input)) run_middle(ctx, t, LayerCall::backward, m);
-  if (norms_across()) {
-    if (runs(Half::input)) take_in_result_grad(ctx, t, norm_sums(LayerCall::backward, ctx.shape));
-    ++number;  // the phase of the sum
-  }
-  if (runs(Half::input)) in_input(ctx, t);
-  if (runs(Half::weight)) out_weight(ctx, t);
-  if (runs(Half::weight)) in_weight(ctx, t);
-}
-
-void ResidualBranch::out_input(LayerContext& ctx, const LayerTensors& t) const {
-  ScratchArena arena(ctx.scratch);
-  const TensorView gradient = take_middle(arena, ctx.shape.tokens());
-  if (result_norm_) norm_result_grad(ctx, t, dresult(t), 0);
-  out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
-  out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, ctx.shape.tokens()), gradient, dresult(t));
-  middle_grad(ctx, t, t.carried[kDin], gradient);
-}
-
-void ResidualBranch::in_input(LayerContext& ctx, const LayerTensors& t) const {
-  const TensorView din = t.carried[kDin], dnormed = t.carried[kDnormed];
-  ScratchArena arena(ctx.scratch);
-  norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[norm_sums(LayerCall::backward, ctx.shape).all] : TensorView{});
-  const InInput scratch(*this, arena, ctx.shape.tokens());
-  in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, din);
-  in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
-  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
-  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
-}
-
-void ResidualBranch::out_weight(LayerContext& ctx, const LayerTensors& t) const {
-  ScratchArena arena(ctx.scratch);
-  const auto middle_result = middle(ctx, t, arena);
-  out_.weight_grad(ctx, t.gradients, {}, dresult(t), middle_result, t.accumulate);
-  out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, ctx.shape.tokens()), dresult(t),
-                            middle_result, t.accumulate);
-  norm_result_weight_grad(ctx, t);
-}
-
-void ResidualBranch::in_weight(LayerContext& ctx, const LayerTensors& t) const {
-  ScratchArena arena(ctx.scratch);
-  const InWeight scratch(*this, arena, ctx.shape.tokens());
-  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
-  in_.weight_grad(ctx, t.gradients, scratch.gradient, t.carried[kDin], scratch.normed, t.accumulate);
-  in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.adapters, t.carried[kDin], scratch.normed, t.accumulate);
-  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
-  if (query_key_norm_)
-    query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
 }
 
 }  // namespace terrace::layers

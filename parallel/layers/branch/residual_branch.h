@@ -5,8 +5,8 @@
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
 // pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. The branch itself exchanges rows
 // in two cases (residual_pieces.cpp): with pieces, while its products run, and with sequence parallelism if a norm needs whole
-// results. In tiles it needs one tile of one matrix at a time (residual_tiles.cpp). Either product may have adapters
-// (low_rank.h).
+// results. In tiles it needs one tile of one matrix at a time (residual_tiles.cpp). Otherwise each product is one phase
+// (residual_whole.cpp). Either product may have adapters (low_rank.h).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -30,11 +30,8 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] bool on_shares() const final { return config_.tensor.pieces > 1 || (config_.tensor.sequence && result_norm_); }
   [[nodiscard]] bool adds_up() const final { return config_.tensor.ranks > 1 && !on_shares() && result_norm_; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const final;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const final;
-  void forward(LayerContext& ctx, const LayerTensors& t) const final;
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const final;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const final;
 
  protected:
   // Positions in saved(); a layer's own tensors follow, then those of the further norms.
@@ -57,13 +54,14 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] virtual std::uint64_t in_result_bytes(std::int64_t) const { return 0; }
   // Computes what the middle saves, from the result of `in`.
   virtual void save_middle(LayerContext&, const LayerTensors&, TensorView) const {}
-  // For a middle of several phases: what these phases use, in a forward and in the input half of a backward, and what they do.
-  // The phase before them ends with save_middle() or middle_grad(), which write the working tensors that begins_middle() names.
-  // The middle's last phase writes the middle, or the gradient of the result of `in`, where the next phase reads it.
-  [[nodiscard]] virtual std::vector<Phase> middle_phases(LayerCall, BatchShape) const { return {}; }
+  // A middle of several phases has working tensors, the first ones of a call. describe_middle() describes its phases in a
+  // forward and in the input half of a backward. The phase before them ends with save_middle() or middle_grad(), which write
+  // the working tensors that begins_middle() names. The middle's last phase writes the middle, or the gradient of the result of
+  // `in`, where the next phase reads it.
   [[nodiscard]] virtual std::vector<TensorSpec> middle_work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<std::uint32_t> begins_middle(LayerCall) const { return {}; }
-  virtual void run_middle(LayerContext&, const LayerTensors&, LayerCall, std::uint32_t) const {}
+  virtual void describe_middle(CallSteps&, LayerCall, BatchShape) const {}
+  virtual void describe_decode(CallSteps& steps) const = 0;
   // The input of `out`: saved, or computed again in scratch.
   virtual TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const = 0;
   [[nodiscard]] virtual bool saves_middle() const = 0;
@@ -86,13 +84,9 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint64_t in_bytes(std::int64_t rows) const { return bytes_of<In>(*this, rows); }
 
   [[nodiscard]] bool in_tiles() const { return branch_tiles_ > 1; }
-  // Generation in tiles: its phases, and the product of one tile for one position.
-  [[nodiscard]] std::vector<Phase> decode_in_tiles() const;
-  [[nodiscard]] std::uint32_t branch_tiles() const { return branch_tiles_; }
-  void decode_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
-                 std::uint32_t tile) const;
-  void decode_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
-                  std::uint32_t tile) const;
+  // Generation in tiles. Between its phases, the result of `in` and the middle are in these tensors of the cache; `middle`
+  // makes one from the other.
+  void decode_in_tiles(CallSteps& steps, std::size_t in_cache, std::size_t middle_cache, const CallSteps::Run& middle) const;
 
  private:
   std::uint32_t branch_tiles_;
@@ -137,13 +131,6 @@ class ResidualBranch : public TransformerLayer {
     query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_query_key(t),
                               t.work[sums.here]);
   }
-  // For a call without a CallSteps: the sums follow the middle's working tensors. After them comes the result of `in`, if the
-  // product does not write it where it is saved.
-  [[nodiscard]] NormSums norm_sums(LayerCall call, BatchShape shape) const {
-    if (!norms_across()) return {};
-    const auto first = static_cast<std::uint32_t>(middle_work(call, shape).size());
-    return {first, first + 1};
-  }
   [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
   [[nodiscard]] std::vector<PhaseParam> norm_params() const { return params_of(norm_, query_key_norm_); }
   // Runs `out` and its adapters.
@@ -182,47 +169,49 @@ class ResidualBranch : public TransformerLayer {
 
   std::optional<std::uint32_t> declare_bias(const std::string& prefix, const ProjectionParts& parts,
                                             const std::vector<std::int64_t>& widths, std::uint32_t ways);
-  [[nodiscard]] std::uint32_t middles(LayerCall call, BatchShape shape) const {
-    return static_cast<std::uint32_t>(middle_phases(call, shape).size());
-  }
+  // Whether the phase before the middle computes it, too.
+  [[nodiscard]] bool middle_at_once() const { return begins_middle(LayerCall::forward).empty(); }
   [[nodiscard]] double product_flops(std::int64_t rows,
                                      std::int64_t width) const {  // `width`: outputs of `in`, or inputs of `out`
     return 2 * static_cast<double>(rows * config_.hidden) * static_cast<double>(width);
   }
   [[nodiscard]] double middle_flops(BatchShape shape) const;
-  [[nodiscard]] std::vector<Phase> phases_at_once(LayerCall call, BatchShape shape) const;
-  [[nodiscard]] std::vector<Phase> in_at_once(BatchShape shape, bool at_once) const;
+  // With each product in one phase (residual_whole.cpp).
+  void forward_whole(CallSteps& steps, BatchShape shape) const;
+  void in_whole(CallSteps& steps, BatchShape shape) const;
+  void out_whole(CallSteps& steps, BatchShape shape) const;
+  void backward_whole(CallSteps& steps, BatchShape shape) const;
+  void out_input_whole(CallSteps& steps, BatchShape shape) const;
+  void in_input_whole(CallSteps& steps, BatchShape shape) const;
+  void weights_whole(CallSteps& steps, BatchShape shape) const;
   void out_input(LayerContext& ctx, const LayerTensors& t) const;
-  void in_input(LayerContext& ctx, const LayerTensors& t) const;
+  void in_input(LayerContext& ctx, const LayerTensors& t, TensorView sums) const;
   void out_weight(LayerContext& ctx, const LayerTensors& t) const;
   void in_weight(LayerContext& ctx, const LayerTensors& t) const;
 
-  // In pieces or in tiles, a CallSteps describes the same calls.
-  [[nodiscard]] bool is_described() const { return on_shares() || in_tiles(); }
-  [[nodiscard]] CallSteps described(LayerCall which, BatchShape shape) const;
-  [[nodiscard]] RowPieces pieces(CallSteps& call, const std::string& name, BatchShape shape, bool in_turn) const;
-  [[nodiscard]] std::uint32_t lasting(CallSteps& call, const std::string& name, std::uint64_t bytes) const;
-  void add_middle(CallSteps& call, LayerCall which, BatchShape shape) const;
+  [[nodiscard]] RowPieces pieces(CallSteps& steps, const std::string& name, BatchShape shape, bool in_turn) const;
+  [[nodiscard]] std::uint32_t lasting(CallSteps& steps, const std::string& name, std::uint64_t bytes) const;
+  void add_middle(CallSteps& steps, LayerCall which, BatchShape shape) const;
   void cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows, const NormStatistics& statistics) const;
-  void forward_in_pieces(CallSteps& call, BatchShape shape) const;
-  void in_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
-  [[nodiscard]] NormSums add_norm_sums(CallSteps& call, BatchShape shape) const;
-  void out_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
-  void backward_in_pieces(CallSteps& call, BatchShape shape) const;
-  void out_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
-  void in_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const;
-  void cut_norm_again(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const;
-  void out_weight_beside(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const;
-  void residual_grad(CallSteps& call, const RowPieces& rows) const;
-  void in_weight_of_pieces(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const;
+  void forward_in_pieces(CallSteps& steps, BatchShape shape) const;
+  void in_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  [[nodiscard]] NormSums add_norm_sums(CallSteps& steps, BatchShape shape) const;
+  void out_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void backward_in_pieces(CallSteps& steps, BatchShape shape) const;
+  void out_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void in_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void cut_norm_again(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
+  void out_weight_beside(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
+  void residual_grad(CallSteps& steps, const RowPieces& rows) const;
+  void in_weight_of_pieces(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
 
-  void forward_in_tiles(CallSteps& call, BatchShape shape) const;
-  void backward_in_tiles(CallSteps& call, BatchShape shape) const;
-  void out_in_tiles(CallSteps& call, BatchShape shape) const;
-  void out_input_in_tiles(CallSteps& call, BatchShape shape) const;
-  void in_input_in_tiles(CallSteps& call, BatchShape shape) const;
-  void out_weight_in_tiles(CallSteps& call, BatchShape shape) const;
-  void in_weight_in_tiles(CallSteps& call, BatchShape shape) const;
+  void forward_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void backward_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void out_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void out_input_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void in_input_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void out_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void in_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
   [[nodiscard]] std::vector<PhaseParam> params_of_tile(const TiledProjection& product, std::uint32_t tile,
                                                        bool with_norm) const;
   [[nodiscard]] std::uint64_t tile_bytes(std::int64_t rows) const;  // 0 without tiles

@@ -32,54 +32,28 @@ Access of_piece(std::uint32_t piece) { return piece == 0 ? Access::overwrite : A
 
 }  // namespace
 
-CallSteps ResidualBranch::described(LayerCall which, BatchShape shape) const {
-  CallSteps call;
-  for (const auto& tensor : middle_work(which, shape))
-    call.reserve(call.room(tensor.name, tensor.dtype), tensor.shape.elements());
-  if (which == LayerCall::forward) on_shares() ? forward_in_pieces(call, shape) : forward_in_tiles(call, shape);
-  if (which == LayerCall::backward) on_shares() ? backward_in_pieces(call, shape) : backward_in_tiles(call, shape);
-  return call;
+RowPieces ResidualBranch::pieces(CallSteps& steps, const std::string& name, BatchShape shape, bool in_turn) const {
+  return {steps, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
 }
 
-RowPieces ResidualBranch::pieces(CallSteps& call, const std::string& name, BatchShape shape, bool in_turn) const {
-  return {call, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
-}
-
-// Scratch that must last for several phases; other layers of this kind take it for one phase.
-std::uint32_t ResidualBranch::lasting(CallSteps& call, const std::string& name, std::uint64_t bytes) const {
-  const auto room = call.room(name, config_.dtype);
-  call.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
-  return room;
-}
-
-void ResidualBranch::add_middle(CallSteps& call, LayerCall which, BatchShape shape) const {
-  auto phases = middle_phases(which, shape);
-  for (std::uint32_t m = 0; m < phases.size(); ++m) {
-    // In pieces the gathered gradient is carried already.
-    if (on_shares() && phases[m].carried == Access::overwrite) phases[m].carried = Access::update;
-    call.compute(std::move(phases[m]),
-                 [this, which, m](LayerContext& ctx, const LayerTensors& t) { run_middle(ctx, t, which, m); });
-  }
-}
-
-void ResidualBranch::forward_in_pieces(CallSteps& call, BatchShape shape) const {
-  const auto rows = pieces(call, "rows of norm's result, or of the branch's", shape, true);
-  call.compute({.weights = params_of(norm_),
-                .x = true,
-                .saved = Access::overwrite,
-                .work = CallSteps::uses({}, rows.own_rooms()),
-                .scratch_bytes = 0},
-               [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
-  in_in_pieces(call, shape, rows);
-  add_middle(call, LayerCall::forward, shape);
-  out_in_pieces(call, shape, rows);
+void ResidualBranch::forward_in_pieces(CallSteps& steps, BatchShape shape) const {
+  const auto rows = pieces(steps, "rows of norm's result, or of the branch's", shape, true);
+  steps.compute({.weights = params_of(norm_),
+                 .x = true,
+                 .saved = Access::overwrite,
+                 .work = CallSteps::uses({}, rows.own_rooms()),
+                 .scratch_bytes = 0},
+                [=, this](LayerContext& ctx, const LayerTensors& t) { cut_norm(ctx, t, rows, t.saved[kStatistics]); });
+  in_in_pieces(steps, shape, rows);
+  add_middle(steps, LayerCall::forward, shape);
+  out_in_pieces(steps, shape, rows);
   Phase end{.weights = params_of(result_norm_),
             .x = true,
             .y = Access::overwrite,
             .work = CallSteps::uses(rows.own_rooms(), {}),
             .scratch_bytes = 0};
   if (result_norm_) end.saved = Access::update;
-  call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
     const auto take = [&](const TensorView& to, Accumulate how) {
       rows.each_own(t, to, [&](const TensorView& sum, const TensorView& at) { ctx.math.convert(ctx.stream, at, sum, how); });
     };
@@ -92,23 +66,16 @@ void ResidualBranch::forward_in_pieces(CallSteps& call, BatchShape shape) const 
   });
 }
 
-ResidualBranch::NormSums ResidualBranch::add_norm_sums(CallSteps& call, BatchShape shape) const {
-  const auto [name, dtype, numbers] = query_key_norm_.sums(shape.tokens());
-  NormSums sums{.here = call.room(name + ", this rank's part", dtype), .all = call.room(name, dtype)};
-  for (const auto room : {sums.here, sums.all}) call.reserve(room, norms_across() ? numbers.elements() : 0);
-  return sums;
-}
-
-void ResidualBranch::in_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::in_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
-  const auto room = lasting(call, in_result_, in_result_bytes(n));
-  const auto sums = add_norm_sums(call, shape);
-  const double between = middles(LayerCall::forward, shape) == 0 ? middle_flops(shape) : 0;
-  rows.gather(call, Half::both, 0);
+  const auto room = lasting(steps, in_result_, in_result_bytes(n));
+  const auto sums = add_norm_sums(steps, shape);
+  const double between = middle_at_once() ? middle_flops(shape) : 0;
+  rows.gather(steps, Half::both, 0);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool last = i + 1 == rows.count(), ends = last && !norms_across(), takes = last && norms_across();
-    if (!last) rows.gather(call, Half::both, i + 1);
+    if (!last) rows.gather(steps, Half::both, i + 1);
     Phase phase{.weights = ends ? params_of(query_key_norm_, in_, in_adapters_) : params_of(in_, in_adapters_),
                 .saved = Access::update,
                 .work = CallSteps::uses({rows.all(i)}, ends ? begins_middle(LayerCall::forward) : kNone),
@@ -116,7 +83,7 @@ void ResidualBranch::in_in_pieces(CallSteps& call, BatchShape shape, const RowPi
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i) + (ends ? between : 0)};
     if (has_room) phase.work.push_back({room, of_piece(i)});
     if (takes) phase.work.push_back({sums.here, Access::overwrite});
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch), of_room(t.work[room]);
       const InInput scratch(*this, arena, n);
       const auto weights = in_.prepare(ctx, t.weights, scratch.weights);
@@ -133,14 +100,14 @@ void ResidualBranch::in_in_pieces(CallSteps& call, BatchShape shape, const RowPi
     });
   }
   if (!norms_across()) return;
-  call.exchange(Half::both, sum_of(sums, shape));
+  steps.exchange(Half::both, sum_of(sums, shape));
   Phase end{.weights = params_of(query_key_norm_),
             .saved = Access::update,
             .work = CallSteps::uses({sums.all}, begins_middle(LayerCall::forward)),
             .scratch_bytes = query_key_bytes(n),
             .flops = between};
   if (has_room) end.work.push_back({room, Access::update});
-  call.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
     ScratchArena of_room(t.work[room]);
     const auto result = in_result(t, n, of_room);
     norm_in_result(ctx, t, result, ScratchArena(ctx.scratch), t.work[sums.all]);
@@ -148,10 +115,10 @@ void ResidualBranch::in_in_pieces(CallSteps& call, BatchShape shape, const RowPi
   });
 }
 
-void ResidualBranch::out_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::out_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const bool again = !saves_middle();  // the first piece computes the middle
-  const auto room = lasting(call, "input of the second product", again ? middle_bytes(n) : 0);
+  const auto room = lasting(steps, "input of the second product", again ? middle_bytes(n) : 0);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     Phase phase{.weights = params_of(out_, out_adapters_),
                 .saved = Access::read,
@@ -160,7 +127,7 @@ void ResidualBranch::out_in_pieces(CallSteps& call, BatchShape shape, const RowP
                 .flops = product_flops(n, out_.inputs()) * rows.fraction(i)};
     if (again) phase.work.push_back({room, i == 0 ? Access::overwrite : Access::read});
     keep_last(phase, rows, i);
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch), of_room(t.work[room]);
       const auto whole = again && i > 0 ? take_middle(of_room, n) : middle(ctx, t, of_room);
       const auto weights = out_.prepare(ctx, t.weights, {});
@@ -171,7 +138,7 @@ void ResidualBranch::out_in_pieces(CallSteps& call, BatchShape shape, const RowP
         out_adapters_.forward(ctx, t.weights, adapters, y, x);
       });
     });
-    rows.scatter(call, Half::both, i);
+    rows.scatter(steps, Half::both, i);
   }
 }
 
@@ -185,14 +152,14 @@ void ResidualBranch::cut_norm(LayerContext& ctx, const LayerTensors& t, const Ro
 }
 
 // Exchanges dy, or the gradient of the result's norm; the weight half needs all rows of it.
-void ResidualBranch::out_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::out_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
-  const auto dmiddle = call.room("gradient of the second product's input", config_.dtype);
-  call.reserve(dmiddle, n * out_.inputs());
+  const auto dmiddle = steps.room("gradient of the second product's input", config_.dtype);
+  steps.reserve(dmiddle, n * out_.inputs());
   const auto last = rows.count() - 1;
   const double out = product_flops(n, out_.inputs());
-  const double between = middles(LayerCall::backward, shape) == 0 ? 2 * middle_flops(shape) : 0;
+  const double between = middle_at_once() ? 2 * middle_flops(shape) : 0;
 
   Phase cut{.half = half,
             .weights = params_of(result_norm_),
@@ -200,16 +167,16 @@ void ResidualBranch::out_input_in_pieces(CallSteps& call, BatchShape shape, cons
             .work = CallSteps::uses({}, rows.own_rooms()),
             .scratch_bytes = 0};
   if (result_norm_) cut.saved = Access::read;
-  call.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
+  steps.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
     std::int64_t first = 0;
     rows.each_own(t, t.dy, [&](const TensorView& own, const TensorView& dy) {
       result_norm_ ? norm_result_grad(ctx, t, own, first) : ctx.math.convert(ctx.stream, own, dy);
       first += own.shape[0];
     });
   });
-  rows.gather(call, half, 0);
+  rows.gather(steps, half, 0);
   for (std::uint32_t i = 0; i <= last; ++i) {
-    if (i < last) rows.gather(call, half, i + 1);
+    if (i < last) rows.gather(steps, half, i + 1);
     Phase phase{.half = half,
                 .weights = params_of(out_, out_adapters_),
                 .carried = of_piece(i),
@@ -218,7 +185,7 @@ void ResidualBranch::out_input_in_pieces(CallSteps& call, BatchShape shape, cons
                 .flops = out * rows.fraction(i) + (i == last ? between : 0)};
     if (i == last) phase.saved = Access::read;
     phase.work.push_back({dmiddle, of_piece(i)});
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto whole = CallSteps::view(t, dmiddle, {n, out_.inputs()});
       const auto weights = out_.prepare(ctx, t.weights, {});
       ScratchArena arena(ctx.scratch);
@@ -234,13 +201,13 @@ void ResidualBranch::out_input_in_pieces(CallSteps& call, BatchShape shape, cons
   }
 }
 
-void ResidualBranch::in_input_in_pieces(CallSteps& call, BatchShape shape, const RowPieces& rows) const {
+void ResidualBranch::in_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
-  const auto sums = add_norm_sums(call, shape);
+  const auto sums = add_norm_sums(steps, shape);
   if (norms_across()) {
-    call.compute(in_result_grad_phase(sums),
-                 [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
-    call.exchange(Half::input, sum_of(sums, shape));
+    steps.compute(in_result_grad_phase(sums),
+                  [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
+    steps.exchange(Half::input, sum_of(sums, shape));
   }
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool norms = i == 0 && query_key_norm_;
@@ -253,7 +220,7 @@ void ResidualBranch::in_input_in_pieces(CallSteps& call, BatchShape shape, const
                 .flops = product_flops(n, in_.outputs()) * rows.fraction(i)};
     keep_last(phase, rows, i);
     if (norms && norms_across()) phase.work.push_back({sums.all, Access::read});
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       if (norms) norm_in_result_grad(ctx, t, arena, norms_across() ? t.work[sums.all] : TensorView{});
       const InInput scratch(*this, arena, n);
@@ -264,36 +231,36 @@ void ResidualBranch::in_input_in_pieces(CallSteps& call, BatchShape shape, const
         in_adapters_.input_grad(ctx, t.weights, scratch.adapters, dnormed, din);
       });
     });
-    rows.scatter(call, Half::input, i);
+    rows.scatter(steps, Half::input, i);
   }
 }
 
-void ResidualBranch::backward_in_pieces(CallSteps& call, BatchShape shape) const {
-  const auto rows = pieces(call, "gradient of the result or of norm's", shape, true),
-             x_rows = pieces(call, "norm's result", shape, false);
-  out_input_in_pieces(call, shape, rows);
-  add_middle(call, LayerCall::backward, shape);
-  cut_norm_again(call, shape, x_rows);
-  in_input_in_pieces(call, shape, rows);
-  for (std::uint32_t i = 0; i < x_rows.count(); ++i) x_rows.gather(call, Half::weight, i);
-  out_weight_beside(call, shape, x_rows);
-  residual_grad(call, rows);
-  in_weight_of_pieces(call, shape, x_rows);
+void ResidualBranch::backward_in_pieces(CallSteps& steps, BatchShape shape) const {
+  const auto rows = pieces(steps, "gradient of the result or of norm's", shape, true),
+             x_rows = pieces(steps, "norm's result", shape, false);
+  out_input_in_pieces(steps, shape, rows);
+  add_middle(steps, LayerCall::backward, shape);
+  cut_norm_again(steps, shape, x_rows);
+  in_input_in_pieces(steps, shape, rows);
+  for (std::uint32_t i = 0; i < x_rows.count(); ++i) x_rows.gather(steps, Half::weight, i);
+  out_weight_beside(steps, shape, x_rows);
+  residual_grad(steps, rows);
+  in_weight_of_pieces(steps, shape, x_rows);
 }
 
-void ResidualBranch::cut_norm_again(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const {
+void ResidualBranch::cut_norm_again(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const {
   const auto own = norm_.statistics(rows_of(shape));
-  call.compute({.half = Half::weight,
-                .weights = params_of(norm_),
-                .x = true,
-                .work = CallSteps::uses({}, x_rows.own_rooms()),
-                .scratch_bytes = own.bytes()},
-               [=, this](LayerContext& ctx, const LayerTensors& t) {
-                 cut_norm(ctx, t, x_rows, part({ctx.scratch.data, own.dtype, own.shape}, 0, own.shape));
-               });
+  steps.compute({.half = Half::weight,
+                 .weights = params_of(norm_),
+                 .x = true,
+                 .work = CallSteps::uses({}, x_rows.own_rooms()),
+                 .scratch_bytes = own.bytes()},
+                [=, this](LayerContext& ctx, const LayerTensors& t) {
+                  cut_norm(ctx, t, x_rows, part({ctx.scratch.data, own.dtype, own.shape}, 0, own.shape));
+                });
 }
 
-void ResidualBranch::out_weight_beside(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const {
+void ResidualBranch::out_weight_beside(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
   Phase out_weight{.half = Half::weight,
                    .weights = params_of(out_adapters_),
@@ -304,7 +271,7 @@ void ResidualBranch::out_weight_beside(CallSteps& call, BatchShape shape, const 
                    .scratch_bytes = (saves_middle() ? 0 : middle_bytes(n)) + out_adapters_.gradient_bytes(n),
                    .flops = product_flops(n, out_.inputs())};
   keep(out_weight, x_rows.own_rooms());
-  call.compute(std::move(out_weight), [this, n](LayerContext& ctx, const LayerTensors& t) {
+  steps.compute(std::move(out_weight), [this, n](LayerContext& ctx, const LayerTensors& t) {
     ScratchArena arena(ctx.scratch);
     const auto x = middle(ctx, t, arena);
     out_.weight_grad(ctx, t.gradients, {}, t.carried[kDout], x, t.accumulate);
@@ -314,7 +281,7 @@ void ResidualBranch::out_weight_beside(CallSteps& call, BatchShape shape, const 
   });
 }
 
-void ResidualBranch::residual_grad(CallSteps& call, const RowPieces& rows) const {
+void ResidualBranch::residual_grad(CallSteps& steps, const RowPieces& rows) const {
   Phase residual{.half = Half::input,
                  .weights = params_of(norm_),
                  .x = true,
@@ -325,7 +292,7 @@ void ResidualBranch::residual_grad(CallSteps& call, const RowPieces& rows) const
                  .work = CallSteps::uses(rows.own_rooms(), {}),
                  .scratch_bytes = 0};
   keep_last(residual, rows, rows.count());  // the last sum may read this room until the product before this phase has begun
-  call.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
+  steps.compute(std::move(residual), [=, this](LayerContext& ctx, const LayerTensors& t) {
     const auto dnormed = t.carried[kDnormed];
     rows.each_own(t, dnormed, [&](const TensorView& sum, const TensorView& to) { ctx.math.convert(ctx.stream, to, sum); });
     ctx.math.convert(ctx.stream, t.dx, t.dy);
@@ -333,9 +300,9 @@ void ResidualBranch::residual_grad(CallSteps& call, const RowPieces& rows) const
   });
 }
 
-void ResidualBranch::in_weight_of_pieces(CallSteps& call, BatchShape shape, const RowPieces& x_rows) const {
+void ResidualBranch::in_weight_of_pieces(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const {
   const auto n = shape.tokens();
-  call.compute(
+  steps.compute(
       {.half = Half::weight,
        .weights = params_of(in_adapters_),
        .gradients = params_of(norm_, query_key_norm_, in_, in_adapters_),

@@ -28,12 +28,12 @@ std::uint64_t ResidualBranch::tile_bytes(std::int64_t rows) const {
   return branch_tiles_ == 1 ? 0 : std::max(in_tiles_->scratch_bytes(rows), out_tiles_->scratch_bytes(rows));
 }
 
-void ResidualBranch::forward_in_tiles(CallSteps& call, BatchShape shape) const {
+void ResidualBranch::forward_in_tiles(CallSteps& steps, BatchShape shape) const {
   const auto n = shape.tokens();
-  const auto normed = call.room("norm's result", config_.dtype);
-  call.reserve(normed, n * config_.hidden);
+  const auto normed = steps.room("norm's result", config_.dtype);
+  steps.reserve(normed, n * config_.hidden);
   const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
-  const auto room = lasting(call, in_result_, in_result_bytes(n));
+  const auto room = lasting(steps, in_result_, in_result_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_;
     Phase phase{.weights = params_of_tile(*in_tiles_, i, i == 0 || (last && query_key_norm_)),
@@ -44,8 +44,8 @@ void ResidualBranch::forward_in_tiles(CallSteps& call, BatchShape shape) const {
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     phase.work.push_back({normed, i == 0 ? Access::overwrite : Access::read});
     if (has_room) phase.work.push_back({room, of_tile(i)});
-    if (last && middles(LayerCall::forward, shape) == 0) phase.flops += middle_flops(shape);
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    if (last && middle_at_once()) phase.flops += middle_flops(shape);
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena of_room(t.work[room]);
       const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, t.saved[kStatistics]);
@@ -56,13 +56,13 @@ void ResidualBranch::forward_in_tiles(CallSteps& call, BatchShape shape) const {
       save_middle(ctx, t, result);
     });
   }
-  add_middle(call, LayerCall::forward, shape);
-  out_in_tiles(call, shape);
+  add_middle(steps, LayerCall::forward, shape);
+  out_in_tiles(steps, shape);
 }
 
-void ResidualBranch::out_in_tiles(CallSteps& call, BatchShape shape) const {
+void ResidualBranch::out_in_tiles(CallSteps& steps, BatchShape shape) const {
   const auto n = shape.tokens();
-  const auto middle_room = lasting(call, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
+  const auto middle_room = lasting(steps, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     Phase phase{.weights = params_of_tile(*out_tiles_, i, false),
                 .x = i == 0,
@@ -71,7 +71,7 @@ void ResidualBranch::out_in_tiles(CallSteps& call, BatchShape shape) const {
                 .scratch_bytes = out_tiles_->scratch_bytes(n),
                 .flops = product_flops(n, out_.inputs()) / branch_tiles_};
     if (!saves_middle()) phase.work.push_back({middle_room, i == 0 ? Access::overwrite : Access::read});
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto how = i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
       out_tiles_->forward(ctx, t.weights, i, t.y, lasting_middle(ctx, t, middle_room, i == 0), how, ScratchArena(ctx.scratch));
     });
@@ -84,20 +84,20 @@ TensorView ResidualBranch::lasting_middle(LayerContext& ctx, const LayerTensors&
   return saves_middle() || first ? middle(ctx, t, of_room) : take_middle(of_room, ctx.shape.tokens());
 }
 
-void ResidualBranch::backward_in_tiles(CallSteps& call, BatchShape shape) const {
-  out_input_in_tiles(call, shape);
-  add_middle(call, LayerCall::backward, shape);
-  in_input_in_tiles(call, shape);
-  out_weight_in_tiles(call, shape);
-  in_weight_in_tiles(call, shape);
+void ResidualBranch::backward_in_tiles(CallSteps& steps, BatchShape shape) const {
+  out_input_in_tiles(steps, shape);
+  add_middle(steps, LayerCall::backward, shape);
+  in_input_in_tiles(steps, shape);
+  out_weight_in_tiles(steps, shape);
+  in_weight_in_tiles(steps, shape);
 }
 
-void ResidualBranch::out_input_in_tiles(CallSteps& call, BatchShape shape) const {
+void ResidualBranch::out_input_in_tiles(CallSteps& steps, BatchShape shape) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
-  const auto dmiddle = call.room("gradient of the second product's input", config_.dtype);
-  call.reserve(dmiddle, n * out_.inputs());
-  const bool at_once = middles(LayerCall::backward, shape) == 0;
+  const auto dmiddle = steps.room("gradient of the second product's input", config_.dtype);
+  steps.reserve(dmiddle, n * out_.inputs());
+  const bool at_once = middle_at_once();
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_;
     Phase phase{.half = half,
@@ -109,7 +109,7 @@ void ResidualBranch::out_input_in_tiles(CallSteps& call, BatchShape shape) const
     phase.work.push_back({dmiddle, of_tile(i)});
     if (last) phase.saved = Access::read;
     if (last && at_once) phase.carried = Access::overwrite;
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto gradient = CallSteps::view(t, dmiddle, {n, out_.inputs()});
       out_tiles_->input_grad(ctx, t.weights, i, gradient, t.dy, ScratchArena(ctx.scratch));
       if (last) middle_grad(ctx, t, t.carried[kDin], gradient);
@@ -117,7 +117,7 @@ void ResidualBranch::out_input_in_tiles(CallSteps& call, BatchShape shape) const
   }
 }
 
-void ResidualBranch::in_input_in_tiles(CallSteps& call, BatchShape shape) const {
+void ResidualBranch::in_input_in_tiles(CallSteps& steps, BatchShape shape) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
@@ -131,7 +131,7 @@ void ResidualBranch::in_input_in_tiles(CallSteps& call, BatchShape shape) const 
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     if (last) phase.dx = Access::overwrite;
     if (last || (first && query_key_norm_)) phase.saved = Access::read;
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto dnormed = t.carried[kDnormed];
       if (first) norm_in_result_grad(ctx, t, ScratchArena(ctx.scratch));
       in_tiles_->input_grad(ctx, t.weights, i, dnormed, t.carried[kDin], ScratchArena(ctx.scratch));
@@ -142,10 +142,10 @@ void ResidualBranch::in_input_in_tiles(CallSteps& call, BatchShape shape) const 
   }
 }
 
-void ResidualBranch::out_weight_in_tiles(CallSteps& call, BatchShape shape) const {
+void ResidualBranch::out_weight_in_tiles(CallSteps& steps, BatchShape shape) const {
   constexpr auto half = Half::weight;
   const auto n = shape.tokens();
-  const auto middle_room = lasting(call, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
+  const auto middle_room = lasting(steps, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     Phase phase{.half = half,
                 .gradients = params_of_tile(*out_tiles_, i, false),
@@ -154,18 +154,18 @@ void ResidualBranch::out_weight_in_tiles(CallSteps& call, BatchShape shape) cons
                 .scratch_bytes = out_tiles_->scratch_bytes(n),
                 .flops = product_flops(n, out_.inputs()) / branch_tiles_};
     if (!saves_middle()) phase.work.push_back({middle_room, i == 0 ? Access::overwrite : Access::read});
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       out_tiles_->weight_grad(ctx, t.gradients, i, t.dy, lasting_middle(ctx, t, middle_room, i == 0), t.accumulate,
                               ScratchArena(ctx.scratch));
     });
   }
 }
 
-void ResidualBranch::in_weight_in_tiles(CallSteps& call, BatchShape shape) const {
+void ResidualBranch::in_weight_in_tiles(CallSteps& steps, BatchShape shape) const {
   constexpr auto half = Half::weight;
   const auto n = shape.tokens();
-  const auto normed = call.room("norm's result", config_.dtype);
-  call.reserve(normed, n * config_.hidden);
+  const auto normed = steps.room("norm's result", config_.dtype);
+  steps.reserve(normed, n * config_.hidden);
   const auto statistics = norm_.statistics(n);
   const auto own = round_up(statistics.bytes(), ScratchArena::kAlignBytes);
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
@@ -179,7 +179,7 @@ void ResidualBranch::in_weight_in_tiles(CallSteps& call, BatchShape shape) const
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     if (i == 0) phase.weights = params_of(norm_);
     if (last) phase.saved = Access::read;
-    call.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, arena.take(statistics.dtype, statistics.shape));
@@ -192,22 +192,37 @@ void ResidualBranch::in_weight_in_tiles(CallSteps& call, BatchShape shape) const
 }
 
 // Generation computes in the cache what a call in one phase computes in scratch.
-std::vector<Phase> ResidualBranch::decode_in_tiles() const {
-  std::vector<Phase> all;
-  for (std::uint32_t i = 0; i < branch_tiles_; ++i)
-    all.push_back({.weights = params_of_tile(*in_tiles_, i, true),
+void ResidualBranch::decode_in_tiles(CallSteps& steps, std::size_t in_cache, std::size_t middle_cache,
+                                     const CallSteps::Run& middle) const {
+  for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
+    const bool last = i + 1 == branch_tiles_;
+    steps.compute({.weights = params_of_tile(*in_tiles_, i, true),
                    .x = true,
                    .saved = Access::update,
                    .scratch_bytes = decode_tile_bytes(),
-                   .flops = product_flops(1, in_.outputs()) / branch_tiles_});
+                   .flops = product_flops(1, in_.outputs()) / branch_tiles_},
+                  [=, this](LayerContext& ctx, const LayerTensors& t) {
+                    const auto result = t.saved[in_cache];
+                    ScratchArena arena(ctx.scratch);
+                    const auto normed = arena.take(config_.dtype, {1, config_.hidden}), statistics = take_statistics(arena, 1);
+                    norm_.forward(ctx, t.weights, normed, t.x, statistics);
+                    in_tiles_->forward(ctx, t.weights, i, result, normed, Accumulate::no, arena);
+                    if (!last) return;
+                    norm_position(ctx, t.weights, result, ScratchArena(ctx.scratch));
+                    middle(ctx, t);
+                  });
+  }
   for (std::uint32_t i = 0; i < branch_tiles_; ++i)
-    all.push_back({.weights = params_of_tile(*out_tiles_, i, false),
+    steps.compute({.weights = params_of_tile(*out_tiles_, i, false),
                    .x = i == 0,
                    .y = of_tile(i),
                    .saved = Access::read,
                    .scratch_bytes = decode_tile_bytes(),
-                   .flops = product_flops(1, out_.inputs()) / branch_tiles_});
-  return all;
+                   .flops = product_flops(1, out_.inputs()) / branch_tiles_},
+                  [=, this](LayerContext& ctx, const LayerTensors& t) {
+                    const auto how = i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
+                    out_tiles_->forward(ctx, t.weights, i, t.y, t.saved[middle_cache], how, ScratchArena(ctx.scratch));
+                  });
 }
 
 std::uint64_t ResidualBranch::decode_tile_bytes() const {
@@ -215,20 +230,6 @@ std::uint64_t ResidualBranch::decode_tile_bytes() const {
   static_cast<void>(arena.take(config_.dtype, {1, config_.hidden}));
   static_cast<void>(take_statistics(arena, 1));
   return std::max(arena.peak_bytes() + tile_bytes(1), norm_position_bytes());
-}
-
-void ResidualBranch::decode_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x,
-                               std::uint32_t tile) const {
-  ScratchArena arena(ctx.scratch);
-  const auto normed = arena.take(config_.dtype, {1, config_.hidden}), statistics = take_statistics(arena, 1);
-  norm_.forward(ctx, weights, normed, x, statistics);
-  in_tiles_->forward(ctx, weights, tile, result, normed, Accumulate::no, arena);
-}
-
-void ResidualBranch::decode_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
-                                TensorView x, std::uint32_t tile) const {
-  const auto how = tile == 0 ? begin_residual(ctx, y, x) : residual_begun();
-  out_tiles_->forward(ctx, weights, tile, y, middle, how, ScratchArena(ctx.scratch));
 }
 
 }  // namespace terrace::layers

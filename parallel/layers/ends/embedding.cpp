@@ -41,20 +41,31 @@ std::uint64_t Embedding::scratch_of(BatchShape shape, bool rows) const {
   return arena.peak_bytes();
 }
 
-std::vector<Phase> Embedding::phases(LayerCall call, BatchShape shape) const {
-  if (tiles() == 1 || call == LayerCall::survey) return {};
-  std::vector<Phase> phases;
-  for (std::uint32_t t = 0; t < tiles(); ++t) {
-    std::vector<PhaseParam> used{{0, t}};
-    if (is_last(t) && learned_positions()) used.push_back(positions_param());
-    if (call == LayerCall::backward)
-      phases.push_back({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, is_scaled())});
+void Embedding::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  begin(steps, call, {.x = false});
+  if (call == LayerCall::survey) return;
+  const bool backward = call == LayerCall::backward;
+  for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
+    std::vector<PhaseParam> used{{0, tile}};
+    if (is_last(tile) && learned_positions()) used.push_back(positions_param());
+    auto run = [this, call, tile](LayerContext& ctx, const LayerTensors& t) {
+      check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
+      if (call == LayerCall::forward) embed(ctx, t, first_position(ctx), tile);
+      if (call == LayerCall::decode) embed(ctx, t, ctx.position, tile);
+      if (call == LayerCall::backward && has(ctx.half, Half::weight)) embed_grad(ctx, t, tile);
+    };
+    if (tiles() == 1)
+      steps.compute(std::move(run));
+    else if (backward)
+      steps.compute({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, is_scaled())},
+                    std::move(run));
     else
-      phases.push_back(
-          {.weights = used, .y = t == 0 ? Access::overwrite : Access::update, .scratch_bytes = scratch_of(shape, t != 0)});
+      steps.compute(
+          {.weights = used, .y = tile == 0 ? Access::overwrite : Access::update, .scratch_bytes = scratch_of(shape, tile != 0)},
+          std::move(run));
   }
-  if (call == LayerCall::backward) phases.push_back({.half = Half::input, .scratch_bytes = 0});  // tokens have no gradient
-  return phases;
+  if (tiles() > 1 && backward)  // tokens have no gradient
+    steps.compute({.half = Half::input, .scratch_bytes = 0}, [](LayerContext&, const LayerTensors&) {});
 }
 
 // Calls f for each run of positions within a document, with its rows in the micro-batch and its positions in the document.
@@ -69,74 +80,48 @@ void Embedding::each_run(const LayerContext& ctx, F&& f) const {
       }
 }
 
-void Embedding::embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
-                      std::int64_t first_position) const {
-  for (std::uint32_t t = 0; t < tiles(); ++t) {
-    if (!ctx.runs(t)) continue;
-    ScratchArena arena(ctx.scratch);
-    const TensorView tokens = tokens_in(ctx, arena, t);
-    const TensorView to = t == 0 ? y : arena.take(y.dtype, y.shape);
-    const bool adds_positions = is_last(t) && config_.tensor.leads();
-    const TensorView places = adds_positions ? positions(weights) : TensorView{};
-    if (places.empty() || is_one_run(ctx)) {
-      ctx.math.embed(ctx.stream, to, tokens, rows(ctx, weights, t), places, seq, first_position);
-    } else {
-      each_run(ctx, [&](Block of_rows, Block run) {
-        ctx.math.embed(ctx.stream, row_slice(to, of_rows.begin, of_rows.count), part(tokens, of_rows.begin, {of_rows.count}),
-                       rows(ctx, weights, t), places, run.count, run.begin);
-      });
-    }
-    if (is_scaled()) ctx.math.multiply(ctx.stream, to, to, config_.embedding_factor);
-    if (t != 0) ctx.math.convert(ctx.stream, y, to, Accumulate::yes);
+void Embedding::embed(LayerContext& ctx, const LayerTensors& t, std::int64_t first_position, std::uint32_t number) const {
+  ScratchArena arena(ctx.scratch);
+  const TensorView tokens = tokens_in(ctx, arena, number), table = rows(ctx, t.weights, number);
+  const TensorView to = number == 0 ? t.y : arena.take(t.y.dtype, t.y.shape);
+  const bool adds_positions = is_last(number) && config_.tensor.leads();
+  const TensorView places = adds_positions ? positions(t.weights) : TensorView{};
+  if (places.empty() || is_one_run(ctx)) {
+    ctx.math.embed(ctx.stream, to, tokens, table, places, ctx.shape.seq, first_position);
+  } else {
+    each_run(ctx, [&](Block of_rows, Block run) {
+      ctx.math.embed(ctx.stream, row_slice(to, of_rows.begin, of_rows.count), part(tokens, of_rows.begin, {of_rows.count}),
+                     table, places, run.count, run.begin);
+    });
   }
+  if (is_scaled()) ctx.math.multiply(ctx.stream, to, to, config_.embedding_factor);
+  if (number != 0) ctx.math.convert(ctx.stream, t.y, to, Accumulate::yes);
 }
 
-void Embedding::forward(LayerContext& ctx, const LayerTensors& t) const {
-  check_forward(ctx, t, {.x = false});
-  check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
-  embed(ctx, t.weights, t.y, ctx.shape.seq, first_position(ctx));
-}
-
-void Embedding::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
-  check_backward(ctx, t, half, {.x = false});
-  if (!has(half, Half::weight)) return;
-  check("tokens", ctx.tokens, DType::i32, {ctx.shape.tokens()});
-  for (std::uint32_t number = 0; number < tiles(); ++number) {
-    if (!ctx.runs(number)) continue;
-    ScratchArena arena(ctx.scratch);
-    const bool last = is_last(number), leads = config_.tensor.leads();
-    const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
-    // embed_grad() clears the rows of the positions that it gets. This clears the rows of other context ranks' positions or,
-    // if the positions are not one run, all rows.
-    const bool frozen_table = t.gradients[0].empty();
-    const bool in_runs = !all.empty() && (frozen_table || !is_one_run(ctx));
-    const bool sliced = !all.empty() && (in_runs || config_.context.ranks > 1);
-    if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
-    const TensorView here = !leads || in_runs ? TensorView{}
-                            : sliced          ? row_slice(all, first_position(ctx), ctx.shape.seq)
-                                              : all;
-    if (!frozen_table) {
-      const auto tokens = tokens_in(ctx, arena, number);
-      ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens, scaled(ctx, arena, t.dy), ctx.shape.seq,
-                          t.accumulate);
-    }
-    if (in_runs && leads)
-      each_run(ctx, [&](Block of_rows, Block run) {
-        ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),
-                         Accumulate::yes);
-      });
-    if (t.accumulate == Accumulate::yes) continue;
-    if (!frozen_table) zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
-    if (last && !leads && !all.empty()) ctx.math.zero(ctx.stream, positions(t.gradients));
+void Embedding::embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
+  ScratchArena arena(ctx.scratch);
+  const bool last = is_last(number), leads = config_.tensor.leads();
+  const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
+  // Math::embed_grad() clears the rows of the positions that it gets. This clears the rows of other context ranks' positions
+  // or, if the positions are not one run, all rows.
+  const bool frozen_table = t.gradients[0].empty();
+  const bool in_runs = !all.empty() && (frozen_table || !is_one_run(ctx));
+  const bool sliced = !all.empty() && (in_runs || config_.context.ranks > 1);
+  if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
+  const TensorView here = !leads || in_runs ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
+  if (!frozen_table) {
+    const auto tokens = tokens_in(ctx, arena, number);
+    ctx.math.embed_grad(ctx.stream, rows(ctx, t.gradients, number), here, tokens, scaled(ctx, arena, t.dy), ctx.shape.seq,
+                        t.accumulate);
   }
-}
-
-void Embedding::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView, TensorView y, CacheViews cache,
-                            std::int64_t position) const {
-  check_decode(ctx, weights, cache, position);
-  check("tokens", ctx.tokens, DType::i32, {1});
-  check("y", y, config_.dtype, {1, config_.hidden});
-  embed(ctx, weights, y, 1, position);
+  if (in_runs && leads)
+    each_run(ctx, [&](Block of_rows, Block run) {
+      ctx.math.convert(ctx.stream, row_slice(all, run.begin, run.count), row_slice(t.dy, of_rows.begin, of_rows.count),
+                       Accumulate::yes);
+    });
+  if (t.accumulate == Accumulate::yes) return;
+  if (!frozen_table) zero_rest(ctx, tile(ctx, t.gradients[0], number), number);
+  if (last && !leads && !all.empty()) ctx.math.zero(ctx.stream, positions(t.gradients));
 }
 
 }  // namespace terrace::layers

@@ -18,11 +18,7 @@ class Embedding final : public TransformerLayer {
     return scratch_of(shape, tiles() > 1 || is_scaled());
   }
   [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
-  void forward(LayerContext& ctx, const LayerTensors& t) const override;
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
  private:
   [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
@@ -44,8 +40,8 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] TensorView scaled(LayerContext& ctx, ScratchArena& arena, TensorView dy) const;
   template <class F>
   void each_run(const LayerContext& ctx, F&& f) const;
-  void embed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, std::int64_t seq,
-             std::int64_t first_position) const;
+  void embed(LayerContext& ctx, const LayerTensors& t, std::int64_t first_position, std::uint32_t tile) const;
+  void embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
 };
 
 }  // namespace terrace::layers

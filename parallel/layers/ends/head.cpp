@@ -65,24 +65,40 @@ void Head::check_loss(const LayerContext& ctx) const {
   check("loss", ctx.loss, DType::fp64, {1});
 }
 
-std::vector<Phase> Head::phases(LayerCall call, BatchShape shape) const {
-  if (tiles() == 1) return {};
+Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
   const double product = forward_flops(shape) / tiles();
   const auto norm = params_of(norm_);
-  std::vector<Phase> phases;
-  for (std::uint32_t t = 0; t < tiles(); ++t) {
-    const PhaseParam table{static_cast<std::uint32_t>(params_.size() - 1), t};
-    auto& phase = phases.emplace_back(Phase{.weights = norm, .x = true, .flops = product});
-    phase.weights.push_back(table);
-    if (call != LayerCall::backward) continue;
-    phase.gradients = {table};
-    phase.carried = t == 0 ? Access::overwrite : Access::update;
-    phase.flops = 3 * product;
-    if (!is_last(t)) continue;
-    phase.gradients.insert(phase.gradients.begin(), norm.begin(), norm.end());
-    phase.dx = Access::overwrite;
+  const PhaseParam table{static_cast<std::uint32_t>(params_.size() - 1), tile};
+  Phase phase{.weights = norm, .x = true, .flops = product};
+  phase.weights.push_back(table);
+  if (call != LayerCall::backward) return phase;
+  phase.gradients = {table};
+  phase.carried = tile == 0 ? Access::overwrite : Access::update;
+  phase.flops = 3 * product;
+  if (!is_last(tile)) return phase;
+  phase.gradients.insert(phase.gradients.begin(), norm.begin(), norm.end());
+  phase.dx = Access::overwrite;
+  return phase;
+}
+
+void Head::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  begin(steps, call, {.y = false});
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    auto run = [this, call, number](LayerContext& ctx, const LayerTensors& given) {
+      const auto weights = with_tile(ctx, given.weights, number), gradients = with_tile(ctx, given.gradients, number);
+      LayerTensors t = given;
+      t.weights = weights;
+      t.gradients = gradients;
+      if (call == LayerCall::survey) return survey_tile(ctx, t, number);
+      if (call == LayerCall::decode) return decode_tile(ctx, t, number);
+      check_loss(ctx);
+      if (call == LayerCall::forward || ctx.evaluate) return evaluate_tile(ctx, t, number);
+      backward_of_tile(ctx, t, number);
+      if (has(ctx.half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
+        zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
+    };
+    tiles() == 1 ? steps.compute(std::move(run)) : steps.compute(phase(call, shape, number), std::move(run));
   }
-  return phases;
 }
 
 Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
@@ -148,19 +164,13 @@ std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
   return TensorSpec{"log-sum-exp of logits", accumulator_of(config_.dtype), {tiles(), shape.tokens()}};
 }
 
-void Head::survey(LayerContext& ctx, const LayerTensors& given) const {
+void Head::survey_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
   const TensorView mine = row_slice(ctx.survey, config_.tensor.rank, 1);
-  for (std::uint32_t number = 0; number < tiles(); ++number) {
-    if (!ctx.runs(number)) continue;
-    const auto weights = with_tile(ctx, given.weights, number);
-    LayerTensors t = given;
-    t.weights = weights;
-    ScratchArena arena(ctx.scratch);
-    const Scratch scratch(*this, arena, ctx.shape.tokens());
-    each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
-      ctx.math.log_sum_exp(ctx.stream, part(mine, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
-    });
-  }
+  ScratchArena arena(ctx.scratch);
+  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
+    ctx.math.log_sum_exp(ctx.stream, part(mine, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
+  });
 }
 
 void Head::read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t number) const {
@@ -171,44 +181,20 @@ void Head::read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t 
   ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(ctx.survey, {parts, ctx.shape.tokens()}), ctx.targets);
 }
 
-void Head::forward(LayerContext& ctx, const LayerTensors& given) const {
-  check_forward(ctx, given, {.y = false});
-  check_loss(ctx);
-  for (std::uint32_t number = 0; number < tiles(); ++number) {
-    if (!ctx.runs(number)) continue;
-    const auto weights = with_tile(ctx, given.weights, number);
-    LayerTensors t = given;
-    t.weights = weights;
-    ScratchArena arena(ctx.scratch);
-    const Scratch scratch(*this, arena, ctx.shape.tokens());
-    read_survey(ctx, scratch, number);
-    each_slice(ctx, t, scratch, number, [&](const Slice& slice) { make_losses(ctx, slice, false); });
-    ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, number == 0 ? Accumulate::no : Accumulate::yes);
-  }
+void Head::evaluate_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
+  ScratchArena arena(ctx.scratch);
+  const Scratch scratch(*this, arena, ctx.shape.tokens());
+  read_survey(ctx, scratch, number);
+  each_slice(ctx, t, scratch, number, [&](const Slice& slice) { make_losses(ctx, slice, false); });
+  ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, number == 0 ? Accumulate::no : Accumulate::yes);
 }
 
-void Head::backward(LayerContext& ctx, const LayerTensors& given, Half half) const {
-  if (ctx.evaluate) return forward(ctx, given);
-  check_backward(ctx, given, half, {.y = false});
-  check_loss(ctx);
-  for (std::uint32_t number = 0; number < tiles(); ++number) {
-    if (!ctx.runs(number)) continue;
-    const auto weights = with_tile(ctx, given.weights, number), gradients = with_tile(ctx, given.gradients, number);
-    LayerTensors t = given;
-    t.weights = weights;
-    t.gradients = gradients;
-    backward_of_tile(ctx, t, half, number);
-    if (has(half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
-      zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
-  }
-}
-
-void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t number) const {
+void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
   const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
   const TensorView dnormed = t.carried[kDnormed];
-  const bool input_half = has(half, Half::input), weight_half = has(half, Half::weight);
+  const bool input_half = has(ctx.half, Half::input), weight_half = has(ctx.half, Half::weight);
   const auto add_tile = number == 0 ? Accumulate::no : Accumulate::yes;
 
   read_survey(ctx, scratch, number);
@@ -228,22 +214,15 @@ void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half,
   if (weight_half) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
 }
 
-void Head::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                       std::int64_t position) const {
-  check_decode(ctx, weights, cache, position);
-  check("x", x, config_.dtype, {1, config_.hidden});
-  check("y", y, config_.dtype, {1, config_.vocab});
-  for (std::uint32_t number = 0; number < tiles(); ++number) {
-    if (!ctx.runs(number)) continue;
-    const auto of_tile = with_tile(ctx, weights, number);
-    ScratchArena arena(ctx.scratch);
-    const Decode scratch(*this, arena);
-    norm_.forward(ctx, of_tile, scratch.normed, x, scratch.statistics);
-    const auto [begin, count] = has_token(number);
-    const auto logits = part(y, begin, {1, count});
-    logits_.forward(ctx, logits_.prepare(ctx, of_tile, {}), logits, scratch.normed);
-    cap(ctx, logits);
-  }
+void Head::decode_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
+  check("y", t.y, config_.dtype, {1, config_.vocab});
+  ScratchArena arena(ctx.scratch);
+  const Decode scratch(*this, arena);
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  const auto [begin, count] = has_token(number);
+  const auto logits = part(t.y, begin, {1, count});
+  logits_.forward(ctx, logits_.prepare(ctx, t.weights, {}), logits, scratch.normed);
+  cap(ctx, logits);
 }
 
 }  // namespace terrace::layers

@@ -23,22 +23,16 @@ namespace terrace::layers {
 class Head final : public TransformerLayer {
  public:
   explicit Head(const Transformer& config);
-  // Nothing is saved: a training program never calls forward().
+  // Nothing is saved: a training program never calls the forward.
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
-  void forward(LayerContext& ctx, const LayerTensors& t) const override;
-  // Half::input writes ctx.loss. With ctx.evaluate: as forward().
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
-  // y: the logits, [1, vocab].
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
+  // A backward's Half::input writes ctx.loss. A decode call writes y: the logits, [1, vocab].
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
   // If the vocabulary is in parts: the log-sum-exp of each row's logits, for each tile here.
   [[nodiscard]] std::optional<TensorSpec> survey_spec(BatchShape shape) const override;
-  void survey(LayerContext& ctx, const LayerTensors& t) const override;
 
   // The rows of a full slice.
   [[nodiscard]] std::int64_t slice_rows() const;
@@ -72,7 +66,12 @@ class Head final : public TransformerLayer {
   void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
   // Writes the targets as indices of the tile's rows, and the log-sum-exp over all parts.
   void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;
-  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
+  [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, std::uint32_t tile) const;
+  // What a phase does, with the tile's rows of the table (or of its gradient) that have a token.
+  void survey_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
+  void evaluate_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
+  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
+  void decode_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
   // All tensors, but of the table only the tile's rows that have a token.
   [[nodiscard]] std::vector<TensorView> with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
                                                   std::uint32_t tile) const;

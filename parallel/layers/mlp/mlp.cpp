@@ -47,16 +47,14 @@ void Mlp::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dup, 
   ctx.math.activation_grad(ctx.stream, config_.activation, dup, dactivated, t.saved[kInResult]);
 }
 
-void Mlp::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                      std::int64_t position) const {
-  check_decode(ctx, weights, cache, position);
-  check("x", x, config_.dtype, {1, config_.hidden});
-  check("y", y, config_.dtype, {1, config_.hidden});
-  ScratchArena arena(ctx.scratch);
-  const Decode scratch(*this, arena, 1);
-  run_in(ctx, weights, scratch.up, x, scratch.statistics, arena);
-  const auto middle_result = activated(ctx, scratch.up, arena);
-  add_position(ctx, weights, y, middle_result, x, arena);
+void Mlp::describe_decode(CallSteps& steps) const {
+  steps.compute([this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena arena(ctx.scratch);
+    const Decode scratch(*this, arena, 1);
+    run_in(ctx, t.weights, scratch.up, t.x, scratch.statistics, arena);
+    const auto middle_result = activated(ctx, scratch.up, arena);
+    add_position(ctx, t.weights, t.y, middle_result, t.x, arena);
+  });
 }
 
 }  // namespace terrace::layers

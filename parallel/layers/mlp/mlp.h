@@ -14,11 +14,10 @@ class Mlp final : public ResidualBranch {
   Mlp(const Transformer& config, std::int64_t block);
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
 
  private:
   static Parts parts_of(const Transformer& config);
+  void describe_decode(CallSteps& steps) const override;
   TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
   [[nodiscard]] bool saves_middle() const override { return false; }
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dup, TensorView dactivated) const override;

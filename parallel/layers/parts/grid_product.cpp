@@ -4,21 +4,21 @@
 
 namespace terrace::layers {
 
-GridRooms::GridRooms(CallSteps& call, DType dtype, bool cube)
-    : own(call.room("own block of weights", dtype)),
-      x(call.room("rows of another rank", dtype)),
-      w(call.room("weights of another rank", dtype)),
-      block(call.room("block of weights", dtype)),
-      part(cube ? call.room("part of a sum", dtype) : x),
-      bias(call.room("bias", dtype)),
-      sum(call.room("part of a gradient", accumulator_of(dtype))),
-      pieces(call.room("a gradient in pieces", accumulator_of(dtype))),
-      gradient(call.room("own block of a gradient", accumulator_of(dtype))),
-      bias_gradient(call.room("gradient of the bias", accumulator_of(dtype))) {}
+GridRooms::GridRooms(CallSteps& steps, DType dtype, bool cube)
+    : own(steps.room("own block of weights", dtype)),
+      x(steps.room("rows of another rank", dtype)),
+      w(steps.room("weights of another rank", dtype)),
+      block(steps.room("block of weights", dtype)),
+      part(cube ? steps.room("part of a sum", dtype) : x),
+      bias(steps.room("bias", dtype)),
+      sum(steps.room("part of a gradient", accumulator_of(dtype))),
+      pieces(steps.room("a gradient in pieces", accumulator_of(dtype))),
+      gradient(steps.room("own block of a gradient", accumulator_of(dtype))),
+      bias_gradient(steps.room("gradient of the bias", accumulator_of(dtype))) {}
 
-GridProduct::GridProduct(CallSteps& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor,
+GridProduct::GridProduct(CallSteps& steps, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor,
                          bool first, std::int64_t rows)
-    : call_(call),
+    : steps_(steps),
       rooms_(rooms),
       projection_(projection),
       cut_(tensor, first),
@@ -54,41 +54,41 @@ std::vector<std::uint32_t> GridProduct::bias_gradient() const {
 
 void GridProduct::stage(Half half) {
   const auto own = elements() / (cube_ ? side_ : 1);
-  call_.reserve(rooms_.own, own);
-  if (projection_.has_bias()) call_.reserve(rooms_.bias, outputs_);
-  call_.compute({.half = half, .weights = params_, .work = CallSteps::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
-                [this_ = *this, own](LayerContext& ctx, const LayerTensors& t) {
-                  this_.projection_.pack(ctx, t.weights, {CallSteps::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
-                });
+  steps_.reserve(rooms_.own, own);
+  if (projection_.has_bias()) steps_.reserve(rooms_.bias, outputs_);
+  steps_.compute({.half = half, .weights = params_, .work = CallSteps::uses({}, with_bias({rooms_.own})), .scratch_bytes = 0},
+                 [this_ = *this, own](LayerContext& ctx, const LayerTensors& t) {
+                   this_.projection_.pack(ctx, t.weights, {CallSteps::view(t, this_.rooms_.own, {own}), this_.bias(t, true)});
+                 });
 }
 
 void GridProduct::send(Half half, Way way, Axis axis, std::uint32_t root, std::uint32_t from, std::uint32_t to,
                        std::int64_t elements) {
-  call_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
-                        .from = from,
-                        .to = to,
-                        .sent = {elements},
-                        .received = {elements},
-                        .operation = way == Way::broadcast ? Operation::broadcast : Operation::reduce,
-                        .root = root});
+  steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
+                         .from = from,
+                         .to = to,
+                         .sent = {elements},
+                         .received = {elements},
+                         .operation = way == Way::broadcast ? Operation::broadcast : Operation::reduce,
+                         .root = root});
 }
 
 void GridProduct::gather(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  call_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
-                        .from = from,
-                        .to = to,
-                        .sent = {each},
-                        .received = {each * side_},
-                        .operation = Operation::all_gather});
+  steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
+                         .from = from,
+                         .to = to,
+                         .sent = {each},
+                         .received = {each * side_},
+                         .operation = Operation::all_gather});
 }
 
 void GridProduct::scatter(Half half, Axis axis, std::uint32_t from, std::uint32_t to, std::int64_t each) {
-  call_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
-                        .from = from,
-                        .to = to,
-                        .sent = {each * side_},
-                        .received = {each},
-                        .operation = Operation::reduce_scatter});
+  steps_.exchange(half, {.members = {.axes = axis, .lane = Lane::tensor},
+                         .from = from,
+                         .to = to,
+                         .sent = {each * side_},
+                         .received = {each},
+                         .operation = Operation::reduce_scatter});
 }
 
 // Each piece has some of the block's inputs: either rows, or columns, which must be put side by side.
@@ -108,21 +108,21 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
   if (cube_) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
-    if (projection_.out_in()) call_.reserve(rooms_.block, elements());
-    call_.compute({.work = CallSteps::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
-                   .scratch_bytes = 0,
-                   .flops = flops()},
-                  [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
-                    const auto all = this_.rows_ * this_.side_;
-                    this_.projection_.forward(ctx,
-                                              {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
-                                              CallSteps::view(t, this_.rooms_.part, {all, this_.outputs_}),
-                                              CallSteps::view(t, this_.rooms_.x, {all, this_.inputs_}));
-                  });
+    if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
+    steps_.compute({.work = CallSteps::uses(with_bias({rooms_.x, rooms_.w}), with_block({rooms_.part})),
+                    .scratch_bytes = 0,
+                    .flops = flops()},
+                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+                     const auto all = this_.rows_ * this_.side_;
+                     this_.projection_.forward(ctx,
+                                               {this_.together(ctx, t), this_.bias(t, this_.cut_.place(this_.cut_.in) == 0)},
+                                               CallSteps::view(t, this_.rooms_.part, {all, this_.outputs_}),
+                                               CallSteps::view(t, this_.rooms_.x, {all, this_.inputs_}));
+                   });
     scatter(half, cut_.in, rooms_.part, y.number, rows_ * outputs_);
     return;
   }
-  if (y.in == GridTensor::In::work) call_.reserve(y.number, rows_ * outputs_);
+  if (y.in == GridTensor::In::work) steps_.reserve(y.number, rows_ * outputs_);
   for (std::uint32_t l = 0; l < side_; ++l) {
     send(half, Way::broadcast, cut_.out, l, x, rooms_.x, rows_ * inputs_);
     send(half, Way::broadcast, cut_.in, l, rooms_.own, rooms_.w, elements());
@@ -131,12 +131,12 @@ void GridProduct::forward(std::uint32_t x, GridTensor y) {
                 .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     y.use(phase, l == 0 ? Access::overwrite : Access::update, Access::update);
-    call_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
+    steps_.compute(std::move(phase), [this_ = *this, x, y, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
       const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
-      this_.projection_.forward(ctx, {CallSteps::view(t, weights, this_.matrix()), this_.bias(t, l == 0)},
-                                y.view(t, {this_.rows_, this_.outputs_}), CallSteps::view(t, from, {this_.rows_, this_.inputs_}),
-                                l == 0 ? Accumulate::no : Accumulate::yes);
+      this_.projection_.forward(
+          ctx, {CallSteps::view(t, weights, this_.matrix()), this_.bias(t, l == 0)}, y.view(t, {this_.rows_, this_.outputs_}),
+          CallSteps::view(t, from, {this_.rows_, this_.inputs_}), l == 0 ? Accumulate::no : Accumulate::yes);
     });
   }
 }
@@ -147,17 +147,17 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
   if (cube_) {
     gather(half, cut_.in, dy.number, rooms_.x, rows_ * outputs_);
     gather(half, Axis::depth, rooms_.own, rooms_.w, elements() / side_);
-    if (projection_.out_in()) call_.reserve(rooms_.block, elements());
-    call_.compute({.half = half,
-                   .work = CallSteps::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
-                   .scratch_bytes = 0,
-                   .flops = flops()},
-                  [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
-                    const auto all = this_.rows_ * this_.side_;
-                    this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
-                                                 CallSteps::view(t, this_.rooms_.part, {all, this_.inputs_}),
-                                                 CallSteps::view(t, this_.rooms_.x, {all, this_.outputs_}));
-                  });
+    if (projection_.out_in()) steps_.reserve(rooms_.block, elements());
+    steps_.compute({.half = half,
+                    .work = CallSteps::uses({rooms_.x, rooms_.w}, with_block({rooms_.part})),
+                    .scratch_bytes = 0,
+                    .flops = flops()},
+                   [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
+                     const auto all = this_.rows_ * this_.side_;
+                     this_.projection_.input_grad(ctx, {this_.together(ctx, t), {}},
+                                                  CallSteps::view(t, this_.rooms_.part, {all, this_.inputs_}),
+                                                  CallSteps::view(t, this_.rooms_.x, {all, this_.outputs_}));
+                   });
     scatter(half, cut_.out, rooms_.part, dx, rows_ * inputs_);
     return;
   }
@@ -168,7 +168,7 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
                 .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
-    call_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
+    steps_.compute(std::move(phase), [this_ = *this, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto weights = this_.cut_.place(this_.cut_.in) == l ? this_.rooms_.own : this_.rooms_.w;
       this_.projection_.input_grad(ctx, {CallSteps::view(t, weights, this_.matrix()), {}},
                                    CallSteps::view(t, this_.rooms_.part, {this_.rows_, this_.inputs_}),
@@ -181,15 +181,15 @@ void GridProduct::input_grad(GridTensor dy, std::uint32_t dx) {
 
 void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
   constexpr auto half = Half::weight;
-  if (projection_.has_bias()) call_.reserve(rooms_.bias_gradient, outputs_);
+  if (projection_.has_bias()) steps_.reserve(rooms_.bias_gradient, outputs_);
   if (cube_) {
     gather(half, cut_.out, x, rooms_.x, rows_ * inputs_);
     gather(half, cut_.in, dy.number, rooms_.part, rows_ * outputs_);
-    call_.reserve(rooms_.pieces, elements());
-    if (projection_.out_in()) call_.reserve(rooms_.sum, elements());
+    steps_.reserve(rooms_.pieces, elements());
+    if (projection_.out_in()) steps_.reserve(rooms_.sum, elements());
     std::vector written{rooms_.pieces};
     if (projection_.out_in()) written.push_back(rooms_.sum);
-    call_.compute(
+    steps_.compute(
         {.half = half, .work = CallSteps::uses({rooms_.x, rooms_.part}, written), .scratch_bytes = 0, .flops = flops()},
         [this_ = *this](LayerContext& ctx, const LayerTensors& t) {
           const auto all = this_.rows_ * this_.side_;
@@ -209,7 +209,7 @@ void GridProduct::weight_grad(std::uint32_t x, GridTensor dy) {
                 .scratch_bytes = 0,
                 .flops = flops() / static_cast<double>(side_)};
     dy.use(phase, Access::read, Access::read);
-    call_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
+    steps_.compute(std::move(phase), [this_ = *this, x, dy, l](LayerContext& ctx, const LayerTensors& t) {
       const auto from = this_.cut_.place(this_.cut_.out) == l ? x : this_.rooms_.x;
       this_.projection_.gradient_product(ctx, CallSteps::view(t, this_.rooms_.sum, this_.matrix()),
                                          dy.view(t, {this_.rows_, this_.outputs_}),

@@ -24,15 +24,16 @@
 #include <cstdint>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/grid_tensor.h>
 #include <terrace/parallel/layers/parts/grid_cut.h>
+#include <terrace/parallel/layers/parts/grid_tensor.h>
 #include <terrace/parallel/layers/parts/projection.h>
+#include <terrace/parallel/model/call_steps.h>
 
 namespace terrace::layers {
 
 // Working tensors that the products of a call share.
 struct GridRooms {
-  GridRooms(CallSteps& call, DType dtype, bool cube);
+  GridRooms(CallSteps& steps, DType dtype, bool cube);
   std::uint32_t own;                                   // this rank's block of W
   std::uint32_t x, w;                                  // received from other ranks
   std::uint32_t block;                                 // a block of W that was joined from pieces
@@ -43,7 +44,7 @@ struct GridRooms {
 
 class GridProduct {
  public:
-  GridProduct(CallSteps& call, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor, bool first,
+  GridProduct(CallSteps& steps, const GridRooms& rooms, const Projection& projection, const TensorParallel& tensor, bool first,
               std::int64_t rows);
 
   void forward(std::uint32_t x, GridTensor y);
@@ -73,7 +74,7 @@ class GridProduct {
   [[nodiscard]] TensorView bias(const LayerTensors& t, bool here) const;
   [[nodiscard]] double flops() const;  // of a whole product on this rank
 
-  CallSteps& call_;  // used while the call is described
+  CallSteps& steps_;  // used while the call is described
   const GridRooms rooms_;
   const Projection& projection_;
   const GridCut cut_;

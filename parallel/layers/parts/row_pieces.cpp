@@ -4,35 +4,35 @@
 
 namespace terrace::layers {
 
-RowPieces::RowPieces(CallSteps& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
+RowPieces::RowPieces(CallSteps& steps, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
                      std::int64_t width, bool in_turn)
     : ranks_(tensor.ranks), rows_(rows), width_(width), count_(tensor.pieces) {
   for (std::uint32_t i = 0; i < count_; ++i) {
-    own_.push_back(call.room(name + ", a piece of this rank's rows", dtype));
-    call.reserve(own_.back(), elements(i));
+    own_.push_back(steps.room(name + ", a piece of this rank's rows", dtype));
+    steps.reserve(own_.back(), elements(i));
   }
   for (std::uint32_t i = 0; i < (in_turn ? std::min(count_, 2U) : count_); ++i) {
-    all_.push_back(call.room(name + ", a piece of all ranks' rows", dtype));
-    call.reserve(all_.back(), elements(i) * ranks_);
+    all_.push_back(steps.room(name + ", a piece of all ranks' rows", dtype));
+    steps.reserve(all_.back(), elements(i) * ranks_);
   }
 }
 
-void RowPieces::gather(CallSteps& call, Half half, std::uint32_t piece) const {
-  call.exchange(half, {.members = kTensorRanks,
-                       .from = own(piece),
-                       .to = all(piece),
-                       .sent = {elements(piece)},
-                       .received = {elements(piece) * ranks_},
-                       .operation = Operation::all_gather});
+void RowPieces::gather(CallSteps& steps, Half half, std::uint32_t piece) const {
+  steps.exchange(half, {.members = kTensorRanks,
+                        .from = own(piece),
+                        .to = all(piece),
+                        .sent = {elements(piece)},
+                        .received = {elements(piece) * ranks_},
+                        .operation = Operation::all_gather});
 }
 
-void RowPieces::scatter(CallSteps& call, Half half, std::uint32_t piece) const {
-  call.exchange(half, {.members = kTensorRanks,
-                       .from = all(piece),
-                       .to = own(piece),
-                       .sent = {elements(piece) * ranks_},
-                       .received = {elements(piece)},
-                       .operation = Operation::reduce_scatter});
+void RowPieces::scatter(CallSteps& steps, Half half, std::uint32_t piece) const {
+  steps.exchange(half, {.members = kTensorRanks,
+                        .from = all(piece),
+                        .to = own(piece),
+                        .sent = {elements(piece) * ranks_},
+                        .received = {elements(piece)},
+                        .operation = Operation::reduce_scatter});
 }
 
 }  // namespace terrace::layers

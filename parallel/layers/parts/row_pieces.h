@@ -4,14 +4,14 @@
 // Piece i is a run of rows of each rank's share. The rows of all ranks in a piece are together, rank by rank, in one room (two
 // rooms that alternate, or one per piece). In the whole activation they are one run per rank.
 //
-// Owner:   a value of one description of a call (grid_call.h), whose rooms it names. Threads: values.
+// Owner:   a value of one description of a call (call_steps.h), whose rooms it names. Threads: values.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/grid_tensor.h>
+#include <terrace/parallel/model/call_steps.h>
 
 namespace terrace::layers {
 
@@ -19,7 +19,7 @@ class RowPieces {
  public:
   // Adds the rooms of the pieces to the call. `rows`: those of a share. `in_turn`: two rooms alternate for the rows of all
   // ranks; else each piece has its own.
-  RowPieces(CallSteps& call, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
+  RowPieces(CallSteps& steps, const std::string& name, DType dtype, const TensorParallel& tensor, std::int64_t rows,
             std::int64_t width, bool in_turn);
 
   [[nodiscard]] std::uint32_t count() const { return count_; }
@@ -32,8 +32,8 @@ class RowPieces {
   [[nodiscard]] const std::vector<std::uint32_t>& all_rooms() const { return all_; }
 
   // Exchanges between own(piece) and all(piece).
-  void gather(CallSteps& call, Half half, std::uint32_t piece) const;
-  void scatter(CallSteps& call, Half half, std::uint32_t piece) const;
+  void gather(CallSteps& steps, Half half, std::uint32_t piece) const;
+  void scatter(CallSteps& steps, Half half, std::uint32_t piece) const;
 
   // Calls use(rows of the piece, the same rows of the share) for each piece.
   template <class Use>

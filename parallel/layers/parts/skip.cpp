@@ -43,28 +43,54 @@ std::uint64_t Skip::decode_bytes() const {
 
 std::uint64_t Skip::scratch_bytes(BatchShape shape) const { return std::max(inner_->scratch_bytes(shape), decode_bytes()); }
 
-std::vector<Phase> Skip::phases(LayerCall call, BatchShape shape) const {
-  if (!is_in_tiles()) return {};
-  auto all = inner_->phases(call, shape);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    auto& phase = all[i];
-    for (auto* const params : {&phase.weights, &phase.gradients})
-      for (auto& p : *params)
-        if (p.param >= weight_) ++p.param;
-    const bool adds = phase.x && (call == LayerCall::decode || (call == LayerCall::forward && i == 0));
-    if (adds || phase.dx) phase.weights.push_back({weight_});
-    if (phase.x && !adds) {  // reads the saved sum instead
-      phase.x = false;
-      phase.saved = phase.saved.value_or(Access::read);
+Phase Skip::around(Phase phase, LayerCall call, bool adds, bool last) const {
+  for (auto* const params : {&phase.weights, &phase.gradients})
+    for (auto& p : *params)
+      if (p.param >= weight_) ++p.param;
+  if (adds || phase.dx) phase.weights.push_back({weight_});
+  if (phase.x && !adds) {  // reads the saved sum instead
+    phase.x = false;
+    phase.saved = phase.saved.value_or(Access::read);
+  }
+  if (adds && call == LayerCall::decode) phase.scratch_bytes = decode_bytes();
+  if (phase.dx) phase.carried = phase.carried.value_or(Access::update);
+  if (call == LayerCall::backward && last) {  // the last phase is of the weight half
+    phase.gradients.push_back({weight_});
+    phase.carried = phase.carried.value_or(Access::read);
+  }
+  return phase;
+}
+
+void Skip::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  begin(steps, call, {.x = call != LayerCall::backward});
+  auto inner = inner_->described(call, shape);
+  for (const auto& room : inner.work()) static_cast<void>(steps.room(room));
+  if (is_in_tiles()) {
+    auto& all = inner.steps();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const bool first = adds(all[i].phase, call, i == 0), last = i + 1 == all.size(), writes_dx = all[i].phase.dx.has_value();
+      auto phase = around(all[i].phase, call, first, last);
+      steps.compute(std::move(phase), [=, this, run = all[i].run](LayerContext& ctx, const LayerTensors& t) {
+        if (call == LayerCall::decode) return decode(ctx, t, run, first);
+        if (first) add_skip(ctx, t.weights[weight_], t.saved.back(), t.x);
+        run(ctx, inner_tensors(t));
+        if (writes_dx) skip_grad(ctx, t);
+        if (call == LayerCall::backward && last) weight_grad(ctx, t);
+      });
     }
-    if (adds && call == LayerCall::decode) phase.scratch_bytes = decode_bytes();
-    if (phase.dx) phase.carried = phase.carried.value_or(Access::update);
+    return;
   }
-  if (call == LayerCall::backward && !all.empty()) {  // the last phase is of the weight half
-    all.back().gradients.push_back({weight_});
-    all.back().carried = all.back().carried.value_or(Access::read);
-  }
-  return all;
+  if (inner.steps().empty()) return;
+  steps.compute([this, call, inner = std::move(inner)](LayerContext& ctx, const LayerTensors& t) {
+    if (call == LayerCall::decode)
+      return decode(
+          ctx, t, [&](LayerContext& c, const LayerTensors& own) { inner.run(c, own); }, true);
+    if (call == LayerCall::forward) add_skip(ctx, t.weights[weight_], t.saved.back(), t.x);
+    inner.run(ctx, inner_tensors(t));
+    if (call != LayerCall::backward) return;
+    if (has(ctx.half, Half::input)) skip_grad(ctx, t);
+    if (has(ctx.half, Half::weight)) weight_grad(ctx, t);
+  });
 }
 
 std::span<const TensorView> Skip::of_inner(std::span<const TensorView> weights) const {
@@ -87,39 +113,31 @@ void Skip::add_skip(LayerContext& ctx, TensorView weight, TensorView sum, Tensor
   ctx.math.scale(ctx.stream, sum, ctx.skip, weight, Accumulate::yes);
 }
 
-void Skip::forward(LayerContext& ctx, const LayerTensors& t) const {
-  check_forward(ctx, t, {});
-  if (ctx.runs(0)) add_skip(ctx, t.weights[weight_], t.saved.back(), t.x);
-  inner_->forward(ctx, inner_tensors(t));
+// dx is the gradient of the sum.
+void Skip::skip_grad(LayerContext& ctx, const LayerTensors& t) const {
+  check("dx", t.dx, config_.dtype, t.saved.back().shape);
+  check("skip", ctx.skip, config_.dtype, t.dx.shape);
+  check("gradient of skip", t.dskip, config_.dtype, t.dx.shape);
+  ctx.math.scale(ctx.stream, t.dskip, t.dx, t.weights[weight_], Accumulate::no);
+  ctx.math.norm_weight_grad(ctx.stream, t.carried.back(), {}, t.dx, ctx.skip, {}, {}, Accumulate::no);
 }
 
-void Skip::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
-  check_backward(ctx, t, half, {.x = false});
-  inner_->backward(ctx, inner_tensors(t), half);
-  const bool at_once = ctx.phase == kAllPhases;
-  if (has(half, Half::input) && (at_once || !t.dx.empty())) {  // dx is the sum's gradient
-    check("dx", t.dx, config_.dtype, t.saved.back().shape);
-    check("skip", ctx.skip, config_.dtype, t.dx.shape);
-    check("gradient of skip", t.dskip, config_.dtype, t.dx.shape);
-    ctx.math.scale(ctx.stream, t.dskip, t.dx, t.weights[weight_], Accumulate::no);
-    ctx.math.norm_weight_grad(ctx.stream, t.carried.back(), {}, t.dx, ctx.skip, {}, {}, Accumulate::no);
-  }
-  if (has(half, Half::weight) && (at_once || !t.gradients[weight_].empty()))
-    ctx.math.convert(ctx.stream, t.gradients[weight_], t.carried.back(), t.accumulate);
+void Skip::weight_grad(LayerContext& ctx, const LayerTensors& t) const {
+  const auto& gradient = t.gradients[weight_];
+  if (!gradient.empty()) ctx.math.convert(ctx.stream, gradient, t.carried.back(), t.accumulate);
 }
 
-void Skip::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
-                       CacheViews cache_views, std::int64_t position) const {
-  check_decode(ctx, weights, cache_views, position);
-  if (ctx.phase != kAllPhases && x.empty()) return inner_->decode_step(ctx, of_inner(weights), x, y, cache_views, position);
-  check("x", x, config_.dtype, {1, config_.hidden});
+void Skip::decode(LayerContext& ctx, const LayerTensors& t, const CallSteps::Run& inner, bool adds) const {
+  auto own = t;
+  own.weights = of_inner(t.weights);
+  if (!adds) return inner(ctx, own);
   const auto inner_bytes = round_up(inner_->scratch_bytes(ctx.shape), ScratchArena::kAlignBytes);
   const auto words = static_cast<std::int64_t>(inner_bytes / 4);
   if (ctx.scratch.elements() < words) fail("scratch is too small");
   ScratchArena arena(part(ctx.scratch, words, {ctx.scratch.elements() - words}));
-  const auto sum = arena.take(config_.dtype, {1, config_.hidden});
-  add_skip(ctx, weights[weight_], sum, x);
-  inner_->decode_step(ctx, of_inner(weights), sum, y, cache_views, position);
+  own.x = arena.take(config_.dtype, {1, config_.hidden});
+  add_skip(ctx, t.weights[weight_], own.x, t.x);
+  inner(ctx, own);
 }
 
 }  // namespace terrace::layers

@@ -25,20 +25,22 @@ class Skip final : public TransformerLayer {
   [[nodiscard]] bool keeps_input() const override { return false; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override {
-    return inner_->work(call, shape);
-  }
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
-  void forward(LayerContext& ctx, const LayerTensors& t) const override;
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override { return inner_->cache(capacity); }
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
 
  private:
+  // Whether a phase of the inner layer begins with the sum.
+  [[nodiscard]] static bool adds(const Phase& inner, LayerCall call, bool first) {
+    return inner.x && (call == LayerCall::decode || (call == LayerCall::forward && first));
+  }
+  // What an inner phase uses, as a phase of this layer.
+  [[nodiscard]] Phase around(Phase phase, LayerCall call, bool adds, bool last) const;
   void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
+  void skip_grad(LayerContext& ctx, const LayerTensors& t) const;
+  void weight_grad(LayerContext& ctx, const LayerTensors& t) const;
+  void decode(LayerContext& ctx, const LayerTensors& t, const CallSteps::Run& inner, bool adds) const;
   // of_inner(): the inner layer's weights, or their gradients. inner_tensors(): the tensors of a call for the inner layer: all
   // saved and carried ones except the last, which is the skip's.
   [[nodiscard]] std::span<const TensorView> of_inner(std::span<const TensorView> weights) const;
