@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <terrace/parallel/layers/parts/views.h>
+#include <terrace/parallel/mesh/tensor_parallel.h>
 #include <terrace/parallel/model/call_steps.h>
 
 namespace terrace::layers {
