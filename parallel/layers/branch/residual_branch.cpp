@@ -19,11 +19,13 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
       out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
            parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
       result_norm_(params_, config.names.norm_in_block(block, parts.result_norm), config),
-      in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), parts.in.tensors), in_, 2, config),
-      out_adapters_(params_, LowRank::results_of(out_, config.names.in_block(block, ""), parts.out.tensors), out_, 3, config),
+      in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), parts.in.tensors), in_,
+                   in_tiles() ? 3 : 2, config),
+      out_adapters_(params_, LowRank::results_of(out_, config.names.in_block(block, ""), parts.out.tensors), out_,
+                    in_tiles() ? 4 : 3, config),
       in_result_(parts.in_result) {
   out_.set_unit(params_, 1);
-  for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 1;
+  for (const auto& p : params_of(result_norm_)) params_[p.param].unit = in_tiles() ? 2 : 1;
   if (!in_tiles()) return;
   in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_bias_}, config.dtype);
   out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_bias_, config.tensor.leads()}, config.dtype);
@@ -172,6 +174,51 @@ std::uint32_t ResidualBranch::lasting(CallSteps& steps, const std::string& name,
   const auto room = steps.room(name, config_.dtype);
   steps.reserve(room, static_cast<std::int64_t>(bytes / size_of(config_.dtype)));
   return room;
+}
+
+// Tensor ranks add up the result of `out`, and each of them norms it.
+void ResidualBranch::add_result(CallSteps& steps, BatchShape shape) const {
+  const PhaseTensor result(static_cast<std::uint32_t>(saved(shape).size()) - 2, PhaseTensor::Of::saved);
+  const std::vector elements{shape.tokens() * config_.hidden};
+  steps.exchange(Half::both, {.members = kTensorRanks,
+                              .from = result,
+                              .to = result,
+                              .sent = elements,
+                              .received = elements,
+                              .operation = Operation::all_reduce});
+  steps.compute(
+      {.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0},
+      [this](LayerContext& ctx, const LayerTensors& t) {
+        const auto norms = saved_of_norms(t);
+        add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
+      });
+}
+
+// Norms of q and k across ranks wait for a sum; then the middle is saved, or begins. `room`: the result of `in`, if the product
+// does not write it where it is saved.
+void ResidualBranch::norm_across(CallSteps& steps, BatchShape shape, const NormSums& sums, std::uint32_t room) const {
+  const auto n = shape.tokens();
+  steps.exchange(Half::both, sum_of(sums, shape));
+  Phase norms{.weights = params_of(query_key_norm_),
+              .saved = Access::update,
+              .work = CallSteps::uses({sums.all}, begins_middle(LayerCall::forward)),
+              .scratch_bytes = query_key_bytes(n),
+              .flops = middle_at_once() ? middle_flops(shape) : 0};
+  if (in_result_bytes(n) != 0) norms.work.push_back({room, Access::update});
+  steps.compute(std::move(norms), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    ScratchArena of_room(t.work[room]);
+    const auto result = in_result(t, n, of_room);
+    norm_in_result(ctx, t, result, ScratchArena(ctx.scratch), t.work[sums.all]);
+    save_middle(ctx, t, result);
+  });
+}
+
+// The first phases of the gradient of norms across ranks.
+void ResidualBranch::norm_grad_across(CallSteps& steps, BatchShape shape, const NormSums& sums) const {
+  if (!norms_across()) return;
+  steps.compute(in_result_grad_phase(sums),
+                [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
+  steps.exchange(Half::input, sum_of(sums, shape));
 }
 
 // Runs take_in_result_grad().

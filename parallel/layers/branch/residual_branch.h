@@ -124,6 +124,9 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] bool norms_across() const { return query_key_norm_.across(); }
   [[nodiscard]] PhaseExchange sum_of(const NormSums& sums, BatchShape shape) const;
   [[nodiscard]] Phase in_result_grad_phase(const NormSums& sums) const;
+  void norm_across(CallSteps& steps, BatchShape shape, const NormSums& sums, std::uint32_t room) const;
+  void norm_grad_across(CallSteps& steps, BatchShape shape, const NormSums& sums) const;
+  void add_result(CallSteps& steps, BatchShape shape) const;
   void take_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, const NormSums& sums) const {
     query_key_norm_.take(ctx, result, saved_of_norms(t).query_key, t.work[sums.here]);
   }

@@ -99,20 +99,7 @@ void ResidualBranch::in_in_pieces(CallSteps& steps, BatchShape shape, const RowP
       save_middle(ctx, t, result);
     });
   }
-  if (!norms_across()) return;
-  steps.exchange(Half::both, sum_of(sums, shape));
-  Phase end{.weights = params_of(query_key_norm_),
-            .saved = Access::update,
-            .work = CallSteps::uses({sums.all}, begins_middle(LayerCall::forward)),
-            .scratch_bytes = query_key_bytes(n),
-            .flops = between};
-  if (has_room) end.work.push_back({room, Access::update});
-  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
-    ScratchArena of_room(t.work[room]);
-    const auto result = in_result(t, n, of_room);
-    norm_in_result(ctx, t, result, ScratchArena(ctx.scratch), t.work[sums.all]);
-    save_middle(ctx, t, result);
-  });
+  if (norms_across()) norm_across(steps, shape, sums, room);
 }
 
 void ResidualBranch::out_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
@@ -204,11 +191,7 @@ void ResidualBranch::out_input_in_pieces(CallSteps& steps, BatchShape shape, con
 void ResidualBranch::in_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const {
   const auto n = shape.tokens();
   const auto sums = add_norm_sums(steps, shape);
-  if (norms_across()) {
-    steps.compute(in_result_grad_phase(sums),
-                  [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
-    steps.exchange(Half::input, sum_of(sums, shape));
-  }
+  norm_grad_across(steps, shape, sums);
   for (std::uint32_t i = 0; i < rows.count(); ++i) {
     const bool norms = i == 0 && query_key_norm_;
     Phase phase{.half = Half::input,

@@ -38,36 +38,21 @@ void ResidualBranch::in_whole(CallSteps& steps, BatchShape shape) const {
                            save_middle(ctx, t, result);
                          });
   const auto sums = add_norm_sums(steps, shape);
-  const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
   const auto room = lasting(steps, in_result_, in_result_bytes(n));
   Phase product{.weights = params_of(norm_, in_, in_adapters_),
                 .x = true,
                 .saved = Access::overwrite,
                 .work = CallSteps::uses({}, {sums.here}),
                 .scratch_bytes = in_bytes(n),
-                .flops = in},
-      norms{.weights = params_of(query_key_norm_),
-            .saved = Access::update,
-            .work = CallSteps::uses({sums.all}, begun),
-            .scratch_bytes = query_key_bytes(n),
-            .flops = between};
-  if (has_room) {
-    product.work.push_back({room, Access::overwrite});
-    norms.work.push_back({room, Access::update});
-  }
+                .flops = in};
+  if (in_result_bytes(n) != 0) product.work.push_back({room, Access::overwrite});
   steps.compute(std::move(product), [=, this](LayerContext& ctx, const LayerTensors& t) {
     ScratchArena of_room(t.work[room]);
     const auto result = in_result(t, n, of_room);
     run_in(ctx, t.weights, result, t.x, t.saved[kStatistics], ScratchArena(ctx.scratch));
     take_in_result(ctx, t, result, sums);
   });
-  steps.exchange(Half::both, sum_of(sums, shape));
-  steps.compute(std::move(norms), [=, this](LayerContext& ctx, const LayerTensors& t) {
-    ScratchArena of_room(t.work[room]);
-    const auto result = in_result(t, n, of_room);
-    norm_in_result(ctx, t, result, ScratchArena(ctx.scratch), t.work[sums.all]);
-    save_middle(ctx, t, result);
-  });
+  norm_across(steps, shape, sums, room);
 }
 
 void ResidualBranch::out_whole(CallSteps& steps, BatchShape shape) const {
@@ -88,21 +73,7 @@ void ResidualBranch::out_whole(CallSteps& steps, BatchShape shape) const {
     const auto middle_result = middle(ctx, t, arena);
     run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
   });
-  if (!adds_up()) return;
-  const PhaseTensor result(static_cast<std::uint32_t>(saved(shape).size()) - 2, PhaseTensor::Of::saved);
-  const std::vector elements{n * config_.hidden};
-  steps.exchange(Half::both, {.members = kTensorRanks,
-                              .from = result,
-                              .to = result,
-                              .sent = elements,
-                              .received = elements,
-                              .operation = Operation::all_reduce});
-  steps.compute(
-      {.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0},
-      [this](LayerContext& ctx, const LayerTensors& t) {
-        const auto norms = saved_of_norms(t);
-        add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
-      });
+  if (adds_up()) add_result(steps, shape);
 }
 
 void ResidualBranch::backward_whole(CallSteps& steps, BatchShape shape) const {
@@ -129,11 +100,7 @@ void ResidualBranch::out_input_whole(CallSteps& steps, BatchShape shape) const {
 void ResidualBranch::in_input_whole(CallSteps& steps, BatchShape shape) const {
   const auto n = shape.tokens();
   const auto sums = add_norm_sums(steps, shape);
-  if (norms_across()) {
-    steps.compute(in_result_grad_phase(sums),
-                  [=, this](LayerContext& ctx, const LayerTensors& t) { take_in_result_grad(ctx, t, sums); });
-    steps.exchange(Half::input, sum_of(sums, shape));
-  }
+  norm_grad_across(steps, shape, sums);
   Phase phase{.half = Half::input,
               .weights = params_of(norm_, query_key_norm_, in_, in_adapters_),
               .x = true,
