@@ -102,6 +102,7 @@ std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
   if (!in_tiles()) return all;
   all.push_back({"q, k and v of a position", config_.dtype, {1, in_.outputs()}});
   all.push_back({"attention's result of a position", config_.dtype, {1, out_.inputs()}});
+  if (norms_result()) all.push_back({"input of the norm of a position's result", config_.dtype, {1, config_.hidden}});
   return all;
 }
 

@@ -84,8 +84,9 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint64_t in_bytes(std::int64_t rows) const { return bytes_of<In>(*this, rows); }
 
   [[nodiscard]] bool in_tiles() const { return branch_tiles_ > 1; }
+  [[nodiscard]] bool norms_result() const { return bool{result_norm_}; }
   // Generation in tiles. Between its phases, the result of `in` and the middle are in these tensors of the cache; `middle`
-  // makes one from the other.
+  // makes one from the other. With a norm of the result, the cache's last tensor holds the result, too.
   void decode_in_tiles(CallSteps& steps, std::size_t in_cache, std::size_t middle_cache, const CallSteps::Run& middle) const;
 
  private:
@@ -215,6 +216,7 @@ class ResidualBranch : public TransformerLayer {
   void in_input_in_tiles(CallSteps& steps, BatchShape shape) const;
   void out_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
   void in_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
+  void run_adapters(LayerContext& ctx, const LayerTensors& t, const LowRank& adapters, TensorView y, TensorView x) const;
   [[nodiscard]] std::vector<PhaseParam> params_of_tile(const TiledProjection& product, std::uint32_t tile,
                                                        bool with_norm) const;
   [[nodiscard]] std::uint64_t tile_bytes(std::int64_t rows) const;  // 0 without tiles

@@ -5,7 +5,7 @@
 //   backward   out's dx 0 │ … │ middle's gradient │ in's dx 0 │ … │ out's dW 0 │ … │ norm, in's dW 0 │ … │ norm's gradient
 //
 // A result is the same product as without tiles, some columns at a time. The gradient of an input is a sum over tiles, rounded
-// to the dtype of activations after each tile.
+// to the dtype of activations after each tile. Adapters and a norm of the result, which are small, belong to the last tile.
 #include <algorithm>
 
 #include <terrace/parallel/layers/branch/residual_branch.h>
@@ -34,48 +34,71 @@ void ResidualBranch::forward_in_tiles(CallSteps& steps, BatchShape shape) const 
   steps.reserve(normed, n * config_.hidden);
   const bool has_room = in_result_bytes(n) != 0;  // the product does not write it where it is saved
   const auto room = lasting(steps, in_result_, in_result_bytes(n));
+  const auto sums = add_norm_sums(steps, shape);
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
-    const bool last = i + 1 == branch_tiles_;
+    const bool last = i + 1 == branch_tiles_, ends = last && !norms_across(), takes = last && norms_across();
     Phase phase{.weights = params_of_tile(*in_tiles_, i, i == 0 || (last && query_key_norm_)),
                 .x = i == 0,
                 .saved = of_tile(i),
-                .work = CallSteps::uses({}, last ? begins_middle(LayerCall::forward) : std::vector<std::uint32_t>{}),
-                .scratch_bytes = std::max(in_tiles_->scratch_bytes(n), last ? query_key_bytes(n) : 0),
+                .work = CallSteps::uses({}, ends ? begins_middle(LayerCall::forward) : std::vector<std::uint32_t>{}),
+                .scratch_bytes =
+                    std::max({in_tiles_->scratch_bytes(n), last ? in_adapters_.bytes(n) : 0, ends ? query_key_bytes(n) : 0}),
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     phase.work.push_back({normed, i == 0 ? Access::overwrite : Access::read});
     if (has_room) phase.work.push_back({room, of_tile(i)});
-    if (last && middle_at_once()) phase.flops += middle_flops(shape);
+    if (takes) phase.work.push_back({sums.here, Access::overwrite});
+    if (last) in_adapters_.name_params(phase.weights);
+    if (ends && middle_at_once()) phase.flops += middle_flops(shape);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena of_room(t.work[room]);
       const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, t.saved[kStatistics]);
       const auto result = in_result(t, n, of_room);
       in_tiles_->forward(ctx, t.weights, i, result, x, Accumulate::no, ScratchArena(ctx.scratch));
-      if (!last) return;
+      if (last) run_adapters(ctx, t, in_adapters_, result, x);
+      if (takes) take_in_result(ctx, t, result, sums);
+      if (!ends) return;
       norm_in_result(ctx, t, result, ScratchArena(ctx.scratch));
       save_middle(ctx, t, result);
     });
   }
+  if (norms_across()) norm_across(steps, shape, sums, room);
   add_middle(steps, LayerCall::forward, shape);
   out_in_tiles(steps, shape);
 }
 
+void ResidualBranch::run_adapters(LayerContext& ctx, const LayerTensors& t, const LowRank& adapters, TensorView y,
+                                  TensorView x) const {
+  ScratchArena arena(ctx.scratch);
+  adapters.forward(ctx, t.weights, adapters.place(arena, x.shape[0]), y, x);
+}
+
+// Tiles add to the residual or, if the result has a norm, write its input, which the last tile norms.
 void ResidualBranch::out_in_tiles(CallSteps& steps, BatchShape shape) const {
   const auto n = shape.tokens();
   const auto middle_room = lasting(steps, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
+    const bool last = i + 1 == branch_tiles_, norms = last && result_norm_ && !adds_up();
     Phase phase{.weights = params_of_tile(*out_tiles_, i, false),
-                .x = i == 0,
-                .y = of_tile(i),
-                .saved = Access::read,
-                .scratch_bytes = out_tiles_->scratch_bytes(n),
+                .saved = result_norm_ ? Access::update : Access::read,
+                .scratch_bytes = std::max(out_tiles_->scratch_bytes(n), last ? out_adapters_.bytes(n) : 0),
                 .flops = product_flops(n, out_.inputs()) / branch_tiles_};
+    if (last) out_adapters_.name_params(phase.weights);
+    if (norms) result_norm_.name_params(phase.weights);
+    phase.x = result_norm_ ? norms : i == 0;
+    if (!result_norm_ || norms) phase.y = result_norm_ ? Access::overwrite : of_tile(i);
     if (!saves_middle()) phase.work.push_back({middle_room, i == 0 ? Access::overwrite : Access::read});
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
-      const auto how = i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
-      out_tiles_->forward(ctx, t.weights, i, t.y, lasting_middle(ctx, t, middle_room, i == 0), how, ScratchArena(ctx.scratch));
+      const auto saved = saved_of_norms(t);
+      const auto result = result_norm_ ? saved.result : t.y;
+      const auto how = result_norm_ ? Accumulate::no : i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
+      const auto x = lasting_middle(ctx, t, middle_room, i == 0);
+      out_tiles_->forward(ctx, t.weights, i, result, x, how, ScratchArena(ctx.scratch));
+      if (last) run_adapters(ctx, t, out_adapters_, result, x);
+      if (norms) add_normed(ctx, t.weights, t.y, t.x, saved.result, saved.result_statistics);
     });
   }
+  if (adds_up()) add_result(steps, shape);
 }
 
 // The middle. If it is not saved, the first phase that uses it computes it.
@@ -102,17 +125,24 @@ void ResidualBranch::out_input_in_tiles(CallSteps& steps, BatchShape shape) cons
     const bool last = i + 1 == branch_tiles_;
     Phase phase{.half = half,
                 .weights = params_of_tile(*out_tiles_, i, false),
-                .dy = true,
+                .dy = i == 0 || !result_norm_,
                 .work = CallSteps::uses({}, last ? begins_middle(LayerCall::backward) : std::vector<std::uint32_t>{}),
-                .scratch_bytes = out_tiles_->scratch_bytes(n),
+                .scratch_bytes = std::max(out_tiles_->scratch_bytes(n), last ? out_adapters_.bytes(n) : 0),
                 .flops = product_flops(n, out_.inputs()) / branch_tiles_ + (last && at_once ? 2 * middle_flops(shape) : 0)};
     phase.work.push_back({dmiddle, of_tile(i)});
-    if (last) phase.saved = Access::read;
+    if (last || (i == 0 && result_norm_)) phase.saved = Access::read;
     if (last && at_once) phase.carried = Access::overwrite;
+    if (result_norm_) phase.carried = of_tile(i);
+    if (result_norm_ && i == 0) result_norm_.name_params(phase.weights);
+    if (last) out_adapters_.name_params(phase.weights);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto gradient = CallSteps::view(t, dmiddle, {n, out_.inputs()});
-      out_tiles_->input_grad(ctx, t.weights, i, gradient, t.dy, ScratchArena(ctx.scratch));
-      if (last) middle_grad(ctx, t, t.carried[kDin], gradient);
+      if (result_norm_ && i == 0) norm_result_grad(ctx, t, dresult(t), 0);
+      out_tiles_->input_grad(ctx, t.weights, i, gradient, dresult(t), ScratchArena(ctx.scratch));
+      if (!last) return;
+      ScratchArena arena(ctx.scratch);
+      out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, n), gradient, dresult(t));
+      middle_grad(ctx, t, t.carried[kDin], gradient);
     });
   }
 }
@@ -120,6 +150,8 @@ void ResidualBranch::out_input_in_tiles(CallSteps& steps, BatchShape shape) cons
 void ResidualBranch::in_input_in_tiles(CallSteps& steps, BatchShape shape) const {
   constexpr auto half = Half::input;
   const auto n = shape.tokens();
+  const auto sums = add_norm_sums(steps, shape);
+  norm_grad_across(steps, shape, sums);
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool first = i == 0, last = i + 1 == branch_tiles_;
     Phase phase{.half = half,
@@ -127,15 +159,20 @@ void ResidualBranch::in_input_in_tiles(CallSteps& steps, BatchShape shape) const
                 .x = last,
                 .dy = last,
                 .carried = Access::update,
-                .scratch_bytes = std::max(in_tiles_->scratch_bytes(n), first ? query_key_bytes(n) : 0),
+                .scratch_bytes =
+                    std::max({in_tiles_->scratch_bytes(n), first ? query_key_bytes(n) : 0, last ? in_adapters_.bytes(n) : 0}),
                 .flops = product_flops(n, in_.outputs()) / branch_tiles_};
+    if (first && norms_across()) phase.work.push_back({sums.all, Access::read});
+    if (last) in_adapters_.name_params(phase.weights);
     if (last) phase.dx = Access::overwrite;
     if (last || (first && query_key_norm_)) phase.saved = Access::read;
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto dnormed = t.carried[kDnormed];
-      if (first) norm_in_result_grad(ctx, t, ScratchArena(ctx.scratch));
+      if (first) norm_in_result_grad(ctx, t, ScratchArena(ctx.scratch), norms_across() ? t.work[sums.all] : TensorView{});
       in_tiles_->input_grad(ctx, t.weights, i, dnormed, t.carried[kDin], ScratchArena(ctx.scratch));
       if (!last) return;
+      ScratchArena arena(ctx.scratch);
+      in_adapters_.input_grad(ctx, t.weights, in_adapters_.place(arena, n), dnormed, t.carried[kDin]);
       const auto how = begin_residual(ctx, t.dx, t.dy);
       norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
     });
@@ -147,16 +184,28 @@ void ResidualBranch::out_weight_in_tiles(CallSteps& steps, BatchShape shape) con
   const auto n = shape.tokens();
   const auto middle_room = lasting(steps, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
+    const bool last = i + 1 == branch_tiles_;
     Phase phase{.half = half,
                 .gradients = params_of_tile(*out_tiles_, i, false),
-                .dy = true,
+                .dy = last || !result_norm_,
                 .saved = Access::read,
-                .scratch_bytes = out_tiles_->scratch_bytes(n),
+                .scratch_bytes = std::max(out_tiles_->scratch_bytes(n), last ? out_adapters_.gradient_bytes(n) : 0),
                 .flops = product_flops(n, out_.inputs()) / branch_tiles_};
+    if (result_norm_) phase.carried = Access::read;
+    if (last) {
+      out_adapters_.name_params(phase.weights);
+      out_adapters_.name_params(phase.gradients);
+      result_norm_.name_params(phase.gradients);
+    }
     if (!saves_middle()) phase.work.push_back({middle_room, i == 0 ? Access::overwrite : Access::read});
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
-      out_tiles_->weight_grad(ctx, t.gradients, i, t.dy, lasting_middle(ctx, t, middle_room, i == 0), t.accumulate,
-                              ScratchArena(ctx.scratch));
+      const auto x = lasting_middle(ctx, t, middle_room, i == 0);
+      out_tiles_->weight_grad(ctx, t.gradients, i, dresult(t), x, t.accumulate, ScratchArena(ctx.scratch));
+      if (!last) return;
+      ScratchArena arena(ctx.scratch);
+      out_adapters_.weight_grad(ctx, t.weights, t.gradients, out_adapters_.place_gradient(arena, n), dresult(t), x,
+                                t.accumulate);
+      norm_result_weight_grad(ctx, t);
     });
   }
 }
@@ -170,20 +219,27 @@ void ResidualBranch::in_weight_in_tiles(CallSteps& steps, BatchShape shape) cons
   const auto own = round_up(statistics.bytes(), ScratchArena::kAlignBytes);
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_;
-    Phase phase{.half = half,
-                .gradients = params_of_tile(*in_tiles_, i, last),
-                .x = i == 0 || last,
-                .carried = Access::read,
-                .work = {{normed, i == 0 ? Access::overwrite : Access::read}},
-                .scratch_bytes = in_tiles_->scratch_bytes(n) + (i == 0 ? own : 0),
-                .flops = product_flops(n, in_.outputs()) / branch_tiles_};
+    Phase phase{
+        .half = half,
+        .gradients = params_of_tile(*in_tiles_, i, last),
+        .x = i == 0 || last,
+        .carried = Access::read,
+        .work = {{normed, i == 0 ? Access::overwrite : Access::read}},
+        .scratch_bytes = std::max(in_tiles_->scratch_bytes(n) + (i == 0 ? own : 0), last ? in_adapters_.gradient_bytes(n) : 0),
+        .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     if (i == 0) phase.weights = params_of(norm_);
+    if (last) in_adapters_.name_params(phase.weights);
+    if (last) in_adapters_.name_params(phase.gradients);
     if (last) phase.saved = Access::read;
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, arena.take(statistics.dtype, statistics.shape));
       in_tiles_->weight_grad(ctx, t.gradients, i, t.carried[kDin], x, t.accumulate, arena);
+      ScratchArena rest(ctx.scratch);
+      if (last)
+        in_adapters_.weight_grad(ctx, t.weights, t.gradients, in_adapters_.place_gradient(rest, n), t.carried[kDin], x,
+                                 t.accumulate);
       if (last) norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
       if (last && query_key_norm_)
         query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
@@ -196,7 +252,9 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps, std::size_t in_cache, std
                                      const CallSteps::Run& middle) const {
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_;
-    steps.compute({.weights = params_of_tile(*in_tiles_, i, true),
+    auto weights = params_of_tile(*in_tiles_, i, true);
+    if (last) in_adapters_.name_params(weights);
+    steps.compute({.weights = std::move(weights),
                    .x = true,
                    .saved = Access::update,
                    .scratch_bytes = decode_tile_bytes(),
@@ -208,28 +266,38 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps, std::size_t in_cache, std
                     norm_.forward(ctx, t.weights, normed, t.x, statistics);
                     in_tiles_->forward(ctx, t.weights, i, result, normed, Accumulate::no, arena);
                     if (!last) return;
+                    in_adapters_.forward(ctx, t.weights, in_adapters_.place(arena, 1), result, normed);
                     norm_position(ctx, t.weights, result, ScratchArena(ctx.scratch));
                     middle(ctx, t);
                   });
   }
-  for (std::uint32_t i = 0; i < branch_tiles_; ++i)
-    steps.compute({.weights = params_of_tile(*out_tiles_, i, false),
-                   .x = i == 0,
-                   .y = of_tile(i),
-                   .saved = Access::read,
-                   .scratch_bytes = decode_tile_bytes(),
-                   .flops = product_flops(1, out_.inputs()) / branch_tiles_},
-                  [=, this](LayerContext& ctx, const LayerTensors& t) {
-                    const auto how = i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
-                    out_tiles_->forward(ctx, t.weights, i, t.y, t.saved[middle_cache], how, ScratchArena(ctx.scratch));
-                  });
+  for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
+    const bool last = i + 1 == branch_tiles_, norms = last && result_norm_;
+    Phase phase{.weights = params_of_tile(*out_tiles_, i, false),
+                .x = result_norm_ ? norms : i == 0,
+                .saved = result_norm_ ? Access::update : Access::read,
+                .scratch_bytes = decode_tile_bytes(),
+                .flops = product_flops(1, out_.inputs()) / branch_tiles_};
+    if (last) out_adapters_.name_params(phase.weights);
+    if (norms) result_norm_.name_params(phase.weights);
+    if (!result_norm_ || norms) phase.y = result_norm_ ? Access::overwrite : of_tile(i);
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      const auto result = result_norm_ ? t.saved.back() : t.y, x = t.saved[middle_cache];
+      const auto how = result_norm_ ? Accumulate::no : i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
+      out_tiles_->forward(ctx, t.weights, i, result, x, how, ScratchArena(ctx.scratch));
+      if (last) run_adapters(ctx, t, out_adapters_, result, x);
+      ScratchArena arena(ctx.scratch);
+      if (norms) add_normed(ctx, t.weights, t.y, t.x, result, take_statistics(arena, 1));
+    });
+  }
 }
 
 std::uint64_t ResidualBranch::decode_tile_bytes() const {
   ScratchArena arena;
   static_cast<void>(arena.take(config_.dtype, {1, config_.hidden}));
   static_cast<void>(take_statistics(arena, 1));
-  return std::max(arena.peak_bytes() + tile_bytes(1), norm_position_bytes());
+  const auto adapters = std::max(in_adapters_.bytes(1), out_adapters_.bytes(1));
+  return std::max(arena.peak_bytes() + tile_bytes(1) + adapters, norm_position_bytes());
 }
 
 }  // namespace terrace::layers

@@ -75,9 +75,10 @@ void TiledProjection::weight_grad(LayerContext& ctx, std::span<const TensorView>
   const Scratch scratch(*this, arena, x.shape[0], true);
   take(ctx, tile, scratch.columns, dy);
   tile_.weight_grad(ctx, gradients, scratch.weights, scratch.columns, x, accumulate);
-  if (bias_.param && bias_.added)
+  if (!bias_.param || gradients[*bias_.param].empty()) return;
+  if (bias_.added)
     ctx.math.bias_grad(ctx.stream, bias_of(gradients, tile), scratch.columns, accumulate);
-  else if (bias_.param && accumulate == Accumulate::no)
+  else if (accumulate == Accumulate::no)
     ctx.math.zero(ctx.stream, bias_of(gradients, tile));
 }
 

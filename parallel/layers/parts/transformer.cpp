@@ -112,11 +112,6 @@ void check_norms(const Transformer& config) {
     refuse("norms of q and k need a name each");
   if (names.attention_result_norm.empty() != names.mlp_result_norm.empty())
     refuse("both halves of a block have a norm of their result, or neither");
-  if (config.tensor.ranks > 1 && config.query_key_norms == QueryKeyNorms::whole && config.attention_tiles > 1)
-    refuse(fmt::format(
-        "{} has norms of all heads of q and k together, which tensor ranks do not have beside tiles of an attention "
-        "yet: attention_tiles must be 1",
-        config.name));
   if (!has_result_norms(config)) return;
   const auto demand_one = [&](const char* field, std::int64_t value) {
     if (value == 1) return;
@@ -125,7 +120,7 @@ void check_norms(const Transformer& config) {
   };
   demand_one("mlp_tiles", config.mlp_tiles);
   demand_one("mlp_row_tiles", config.mlp_row_tiles);
-  demand_one("attention_tiles", config.attention_tiles);
+  if (config.tensor.sequence) demand_one("with sequence parallelism, attention_tiles", config.attention_tiles);
   if (config.experts.count > 0)
     refuse(
         fmt::format("{} has norms of its blocks' results, which a mixture of experts does not have yet: leave out the experts",
@@ -143,7 +138,6 @@ void check_adapters(const Transformer& config) {
     if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
   };
   demand("tensor ranks in a grid", !config.tensor.is_grid(), "give tensor ranks in a line");
-  demand("tiles of an attention", config.attention_tiles == 1, "attention_tiles must be 1");
   demand("tiles of an MLP", config.mlp_tiles == 1 && config.mlp_row_tiles == 1, "mlp_tiles and mlp_row_tiles must be 1");
   demand("skip connections", config.skips == SkipShape::none, "leave out the skips");
 }

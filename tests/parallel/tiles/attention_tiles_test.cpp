@@ -1,6 +1,7 @@
 // Attention whose products run in tiles trains what untiled attention trains, in a device budget of a quarter of a matrix.
 #include <gmock/gmock.h>
 
+#include <terrace/examples/lm/models/adapters.h>
 #include <terrace/tests/parallel/tensor/tensor_run.h>
 
 namespace terrace::test {
@@ -64,6 +65,38 @@ TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
       expect_serial(o, kFp64);
       if (HasFailure()) return;
     }
+}
+
+// Norms of q and k of each head and of all heads together, and norms of the blocks' results.
+TEST_F(AttentionTiles, WithNormsEqualTheWholeLayer) {
+  for (const char* const family : {"qwen3", "gemma2", "gemma3", "olmo2"})
+    for (const std::uint32_t tensor : {1U, 2U})
+      for (const char* const schedule : {"", "zb-h1"}) {
+        TensorRun o{.config = with_norms(family), .tensor_ranks = tensor};
+        o.config.attention_tiles = 2;
+        o.schedule = schedule;
+        o.recompute = tensor == 2;
+        o.disk_tier = o.squeezed = tensor == 1;
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
+}
+
+// The matrices are frozen: a phase reads a tile of them, and only adapters have gradients.
+TEST_F(AttentionTiles, WithAdaptersEqualTheWholeLayer) {
+  for (const auto& config : {gpt2(), llama(), with_norms("gemma3"), with_norms("olmo2")})
+    for (const std::uint32_t tensor : {1U, 2U})
+      for (const char* const targets : {"all", "k,o"}) {
+        TensorRun o{.config = config, .tensor_ranks = tensor};
+        o.config.adapters = lm::adapters_of(config.family, false, 3, 5, targets);
+        if (o.config.adapters.tensors.empty()) continue;
+        o.config.attention_tiles = 2;
+        o.recompute = tensor == 2;
+        o.disk_tier = o.squeezed = tensor == 1;
+        o.schedule = tensor == 2 ? "" : "zb-h1";
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
 }
 
 // A model of one block whose attention matrices are much larger than all else.
@@ -160,6 +193,11 @@ TEST_F(AttentionTiles, WhatTheyCannotDoIsRefused) {
   EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 5; }), HasSubstr("do not divide"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 0; }), HasSubstr("do not divide"));
   EXPECT_THAT(why([](TensorRun& o) { o.pieces = 2; }), HasSubstr("attention_tiles must be 1"));
+  EXPECT_THAT(why([](TensorRun& o) {
+                o.config = with_norms("olmo2");
+                o.config.attention_tiles = 2;
+              }),
+              HasSubstr("with sequence parallelism, attention_tiles must be 1"));
   EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 4, o.grid = {.side = 2}; }), HasSubstr("attention_tiles must be 1"));
   for (const auto* const optimizer : {"muon", "lamb", "adafactor"})
     EXPECT_THAT(why([&](TensorRun& o) { o.tensor_ranks = 1, o.sequence = false, o.optimizer = optimizer; }),
