@@ -34,8 +34,6 @@ void demand_what_works_with_frozen(const Model& model, const PlanRequest& reques
     refuse("schedule", "a schedule in two directions yet\n  give another one, such as `schedule` 1f1b");
   if (model.tensor.is_grid()) refuse("tp-mode", "tensor ranks in a grid yet\n  give `tp-mode` 1d");
   if (request.data.local) refuse("sync-interval", "averages of weights yet\n  give `sync-interval` 1");
-  for (const auto& layer : model.layers)
-    if (layer->skips_from()) refuse("skips", "skip connections yet\n  leave out `skips`");
 }
 
 void demand_asynchronous(const Model& model, const PlanRequest& request) {

@@ -303,6 +303,28 @@ TEST_F(AdapterRanks, OptimizersOfWholeMatricesComposeWithDataExpertAndPipelineRa
     }
 }
 
+// A layer behind a skip has a weight of its own, which is frozen beside adapters, and trained or frozen without them.
+TEST_F(AdapterRanks, OfBlocksWithSkipsEqualOneRank) {
+  for (const char* const schedule : {"", "1f1b", "zb-h1"})
+    for (const bool tiles : {false, true}) {
+      TensorRun o{.config = adapted(tiles ? gpt2() : llama()), .data = {.ranks = 2, .zero = tiles ? 3U : 1U}};
+      o.config.layers = 4;
+      o.config.skips = lm::SkipShape::u;
+      o.config.attention_tiles = tiles ? 2 : 1;
+      o.schedule = schedule;
+      o.recompute = !tiles;
+      o.disk_tier = o.squeezed = tiles;
+      expect_serial(o, kFp64);
+      if (tiles) continue;
+      o.config.adapters = {};
+      for (const char* const freeze : {"embedding,layers.2.attention", "*skip.weight,layers.3.mlp"}) {
+        o.freeze = freeze;
+        expect_serial(o, kFp64);
+      }
+      if (HasFailure()) return;
+    }
+}
+
 TEST_F(AdapterRanks, RefuseWhatTheyCannotDo) {
   const auto why = [&](const auto& change) -> std::string {
     TensorRun o{.config = adapted(llama()), .tensor_ranks = 4, .sequence = true, .batch = {4, 16}};
