@@ -12,8 +12,8 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
       branch_tiles_(parts.tiles),
       norm_(params_, config.names.norm_in_block(block, parts.norm), config),
       query_key_norm_(parts.is_attention ? QueryKeyNorm(params_, config, block) : QueryKeyNorm()),
-      in_bias_(declare_bias(config.names.in_block(block, ""), parts.in, parts.in_outputs, parts.in_ways[0])),
-      out_bias_(declare_bias(config.names.in_block(block, ""), parts.out, {config.hidden}, 1)),
+      in_biases_(declare_biases(config.names.in_block(block, ""), parts.in, parts.in_outputs, parts.in_ways)),
+      out_biases_(declare_biases(config.names.in_block(block, ""), parts.out, {config.hidden}, {1})),
       in_(params_, config.names.in_block(block, ""), {parts.in.tensors, parts.in.bias && !in_tiles()}, parts.in_outputs,
           config.hidden, {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
       out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
@@ -27,21 +27,27 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
   out_.set_unit(params_, 1);
   for (const auto& p : params_of(result_norm_)) params_[p.param].unit = in_tiles() ? 2 : 1;
   if (!in_tiles()) return;
-  in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_bias_}, config.dtype);
-  out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_bias_, config.tensor.leads()}, config.dtype);
+  in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_biases_}, config.dtype);
+  out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_biases_, config.tensor.leads()}, config.dtype);
 }
 
-std::optional<std::uint32_t> ResidualBranch::declare_bias(const std::string& prefix, const ProjectionParts& parts,
-                                                          const std::vector<std::int64_t>& widths, std::uint32_t ways) {
-  if (!in_tiles() || !parts.bias) return std::nullopt;
-  const auto all = std::accumulate(widths.begin(), widths.end(), std::int64_t{0});
-  const auto split = ways == 1 ? TensorSplit{} : TensorSplit{.dim = 0, .parts = widths, .ways = ways};
-  params_.push_back({.name = bias_name(prefix + parts.tensors.at(0)),
-                     .shape = part_shape({all}, split),
-                     .init = {},
-                     .decay = false,
-                     .split = split});
-  return static_cast<std::uint32_t>(params_.size() - 1);
+std::vector<std::uint32_t> ResidualBranch::declare_biases(const std::string& prefix, const ProjectionParts& parts,
+                                                          const std::vector<std::int64_t>& widths,
+                                                          const std::vector<std::uint32_t>& ways) {
+  std::vector<std::uint32_t> declared;
+  if (!in_tiles() || !parts.bias) return declared;
+  for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
+    const auto its_widths = parts.tensors.size() == 1 ? widths : std::vector{widths[i]};  // one tensor has all results
+    const auto all = std::accumulate(its_widths.begin(), its_widths.end(), std::int64_t{0});
+    const auto split = ways[i] == 1 ? TensorSplit{} : TensorSplit{.dim = 0, .parts = its_widths, .ways = ways[i]};
+    declared.push_back(static_cast<std::uint32_t>(params_.size()));
+    params_.push_back({.name = bias_name(prefix + parts.tensors[i]),
+                       .shape = part_shape({all}, split),
+                       .init = {},
+                       .decay = false,
+                       .split = split});
+  }
+  return declared;
 }
 
 std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {

@@ -97,7 +97,7 @@ class ResidualBranch : public TransformerLayer {
 
  private:
   QueryKeyNorm query_key_norm_;
-  std::optional<std::uint32_t> in_bias_, out_bias_;  // only in tiles: positions of the biases in params()
+  std::vector<std::uint32_t> in_biases_, out_biases_;  // only in tiles: positions of the biases in params()
 
  protected:
   Projection in_, out_;  // without tiles
@@ -171,8 +171,8 @@ class ResidualBranch : public TransformerLayer {
     LowRank::GradientRoom adapters;
   };
 
-  std::optional<std::uint32_t> declare_bias(const std::string& prefix, const ProjectionParts& parts,
-                                            const std::vector<std::int64_t>& widths, std::uint32_t ways);
+  std::vector<std::uint32_t> declare_biases(const std::string& prefix, const ProjectionParts& parts,
+                                            const std::vector<std::int64_t>& widths, const std::vector<std::uint32_t>& ways);
   // Whether the phase before the middle computes it, too.
   [[nodiscard]] bool middle_at_once() const { return begins_middle(LayerCall::forward).empty(); }
   [[nodiscard]] double product_flops(std::int64_t rows,

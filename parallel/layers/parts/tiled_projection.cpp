@@ -12,10 +12,12 @@ TiledProjection::TiledProjection(std::vector<ParamSpec>& params, const Projectio
 
 TiledProjection::Scratch::Scratch(const TiledProjection& of, ScratchArena& arena, std::int64_t rows, bool of_gradient)
     : columns(arena.take(of.dtype_, {rows, of.tile_.outputs()})),
-      weights(of_gradient ? of.tile_.place_gradient(arena) : of.tile_.place_weights(arena)) {}
+      weights(of_gradient ? of.tile_.place_gradient(arena) : of.tile_.place_weights(arena)) {
+  if (of.bias_.params.size() > 1) bias = arena.take(of_gradient ? accumulator_of(of.dtype_) : of.dtype_, {of.tile_.outputs()});
+}
 
 void TiledProjection::name_tile(std::vector<PhaseParam>& of_phase, std::uint32_t tile) const {
-  if (bias_.param) of_phase.push_back({*bias_.param});
+  for (const auto param : bias_.params) of_phase.push_back({param});
   tile_.name_tile(of_phase, tile);
 }
 
@@ -46,16 +48,47 @@ void TiledProjection::take(LayerContext& ctx, std::uint32_t tile, const TensorVi
   });
 }
 
-TensorView TiledProjection::bias_of(std::span<const TensorView> tensors, std::uint32_t tile) const {
-  const auto width = tile_.outputs();
-  return bias_.param ? part(tensors[*bias_.param], tile * width, {width}) : TensorView{};
+template <class Use>
+void TiledProjection::each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const {
+  std::size_t number = 0;
+  if (bias_.params.empty()) return;
+  each_run(tile, [&](std::int64_t, std::int64_t in_tile, std::int64_t width) {
+    use(part(tensors[bias_.params[number++]], tile * width, {width}), in_tile);
+  });
+}
+
+TensorView TiledProjection::bias_of(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile,
+                                    const TensorView& place) const {
+  TensorView whole = place;
+  each_bias(weights, tile, [&](const TensorView& bias, std::int64_t in_tile) {
+    if (place.empty())
+      whole = bias;
+    else
+      ctx.math.convert(ctx.stream, part(place, in_tile, bias.shape), bias);
+  });
+  return whole;
+}
+
+void TiledProjection::bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::uint32_t tile,
+                                const Scratch& scratch, Accumulate accumulate) const {
+  if (bias_.added && !scratch.bias.empty()) ctx.math.bias_grad(ctx.stream, scratch.bias, scratch.columns, Accumulate::no);
+  each_bias(gradients, tile, [&](const TensorView& gradient, std::int64_t in_tile) {
+    if (gradient.empty()) return;  // frozen
+    if (!bias_.added) {
+      if (accumulate == Accumulate::no) ctx.math.zero(ctx.stream, gradient);
+    } else if (scratch.bias.empty()) {
+      ctx.math.bias_grad(ctx.stream, gradient, scratch.columns, accumulate);
+    } else {
+      ctx.math.convert(ctx.stream, gradient, part(scratch.bias, in_tile, gradient.shape), accumulate);
+    }
+  });
 }
 
 void TiledProjection::forward(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile, TensorView y,
                               TensorView x, Accumulate accumulate, ScratchArena arena) const {
   const Scratch scratch(*this, arena, x.shape[0], false);
   auto whole = tile_.prepare(ctx, weights, scratch.weights);
-  if (bias_.added) whole.bias = bias_of(weights, tile);
+  if (bias_.added) whole.bias = bias_of(ctx, weights, tile, scratch.bias);
   tile_.forward(ctx, whole, scratch.columns, x);
   each_run(tile, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
     ctx.math.columns(ctx.stream, y, to, scratch.columns, from, count, accumulate);
@@ -75,11 +108,7 @@ void TiledProjection::weight_grad(LayerContext& ctx, std::span<const TensorView>
   const Scratch scratch(*this, arena, x.shape[0], true);
   take(ctx, tile, scratch.columns, dy);
   tile_.weight_grad(ctx, gradients, scratch.weights, scratch.columns, x, accumulate);
-  if (!bias_.param || gradients[*bias_.param].empty()) return;
-  if (bias_.added)
-    ctx.math.bias_grad(ctx.stream, bias_of(gradients, tile), scratch.columns, accumulate);
-  else if (accumulate == Accumulate::no)
-    ctx.math.zero(ctx.stream, bias_of(gradients, tile));
+  bias_grad(ctx, gradients, tile, scratch, accumulate);
 }
 
 }  // namespace terrace::layers

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,10 +15,10 @@ namespace terrace::layers {
 
 class TiledProjection {
  public:
-  // The bias of all results is small and not cut: it is a parameter outside the tiles. If the product is a part of a sum, only
-  // one tensor rank adds the bias.
+  // The bias of all results is small and not cut: it is a parameter outside the tiles, or one for each tensor. If the product
+  // is a part of a sum, only one tensor rank adds the bias.
   struct Bias {
-    std::optional<std::uint32_t> param = {};
+    std::vector<std::uint32_t> params = {};
     bool added = true;
   };
   // `whole` is declared in `params`, without a bias.
@@ -41,13 +40,20 @@ class TiledProjection {
   struct Scratch {
     Scratch(const TiledProjection& of, ScratchArena& arena, std::int64_t rows, bool of_gradient);
     TensorView columns;  // the tile's columns, of the result or of its gradient
+    TensorView bias;     // of the tile or its gradient, if it comes from several tensors
     Projection::Whole weights;
   };
   // Calls move(first column in the whole, first column in the tile, count) for each run of the tile's columns.
   template <class Move>
   void each_run(std::uint32_t tile, Move&& move) const;
   void take(LayerContext& ctx, std::uint32_t tile, const TensorView& columns, const TensorView& whole) const;
-  [[nodiscard]] TensorView bias_of(std::span<const TensorView> tensors, std::uint32_t tile) const;
+  // Calls use(the tile's part of a bias, its first column in the tile) for each tensor.
+  template <class Use>
+  void each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const;
+  [[nodiscard]] TensorView bias_of(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile,
+                                   const TensorView& place) const;
+  void bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::uint32_t tile, const Scratch& scratch,
+                 Accumulate accumulate) const;
 
   Projection tile_;
   std::vector<std::int64_t> widths_;  // width of each tensor's results, over all tiles

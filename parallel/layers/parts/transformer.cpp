@@ -194,11 +194,6 @@ void check_attention_tiles(const Transformer& config) {
     refuse("tensor ranks in a grid have blocks of the matrices of attention: attention_tiles must be 1");
   if (config.tensor.pieces > 1)
     refuse("an attention whose rows are exchanged in pieces uses whole matrices: attention_tiles must be 1, or tp-overlap 1");
-  if (config.names.qkv.bias && config.names.qkv.tensors.size() > 1)
-    refuse(
-        fmt::format("{} has several biases in the first product of its attention, which tiles do not have yet: attention_tiles "
-                    "must be 1",
-                    config.name));
 }
 
 void check_parts(const Transformer& config) {

@@ -67,9 +67,9 @@ TEST_F(AttentionTiles, OfBlocksWithSkipsEqualTheWholeLayer) {
     }
 }
 
-// Norms of q and k of each head and of all heads together, and norms of the blocks' results.
-TEST_F(AttentionTiles, WithNormsEqualTheWholeLayer) {
-  for (const char* const family : {"qwen3", "gemma2", "gemma3", "olmo2"})
+// Separate biases of q, k and v; norms of q and k of each head and of all heads together; norms of the blocks' results.
+TEST_F(AttentionTiles, WithNormsOrSeveralBiasesEqualTheWholeLayer) {
+  for (const char* const family : {"qwen2", "qwen3", "gemma2", "gemma3", "olmo2"})
     for (const std::uint32_t tensor : {1U, 2U})
       for (const char* const schedule : {"", "zb-h1"}) {
         TensorRun o{.config = with_norms(family), .tensor_ranks = tensor};
@@ -84,7 +84,7 @@ TEST_F(AttentionTiles, WithNormsEqualTheWholeLayer) {
 
 // The matrices are frozen: a phase reads a tile of them, and only adapters have gradients.
 TEST_F(AttentionTiles, WithAdaptersEqualTheWholeLayer) {
-  for (const auto& config : {gpt2(), llama(), with_norms("gemma3"), with_norms("olmo2")})
+  for (const auto& config : {gpt2(), llama(), with_norms("qwen2"), with_norms("gemma3"), with_norms("olmo2")})
     for (const std::uint32_t tensor : {1U, 2U})
       for (const char* const targets : {"all", "k,o"}) {
         TensorRun o{.config = config, .tensor_ranks = tensor};
