@@ -40,8 +40,8 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
     layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
                        .carried = Pack(layer.carried(batch)),
-                       .forward_work = layer.work(LayerCall::forward, batch),
-                       .backward_work = layer.work(LayerCall::backward, batch),
+                       .forward_work = phases.steps(l, LayerCall::forward).work(),
+                       .backward_work = phases.steps(l, LayerCall::backward).work(),
                        .here = here,
                        .makes_whole = sequence_ && !layer.on_shares(),
                        .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,

@@ -63,6 +63,7 @@ Half halves_of(Op op) { return op == Op::backward_input ? Half::input : op == Op
 LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout) {
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
     calls_.emplace_back();
+    steps_.emplace_back();
     scratch_bytes_.emplace_back();
     for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey, LayerCall::decode})
       add_call(model, shape, layout, l, call);
@@ -80,7 +81,9 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
                            LayerCall call) {
   const auto& layer = *model.layers[l];
   const auto& params = layout.params(l);
-  auto phases = layer.phases(call, shape);
+  auto& steps = steps_[l][static_cast<std::size_t>(call)];
+  layer.describe(steps, call, shape);
+  auto phases = steps.phases();
   const bool has_frozen = std::ranges::any_of(params, &ParamSpec::frozen);
   if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
   std::vector<Runs> read, written;

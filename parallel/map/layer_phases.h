@@ -1,7 +1,7 @@
-// The phases of all layers' calls on one rank: which of them an action runs, and which runs of weights and gradients each phase
-// uses.
+// The calls of all layers on one rank, each described once: which phase of them an action runs, and which runs of weights and
+// gradients each phase uses.
 //
-// Owner:   a StepMap. Pure. Threads: const after construction.
+// Owner:   a StepMap. The model must outlive it. Pure. Threads: const after construction.
 // Errors:  std::logic_error for a phase that names a parameter or a tile that its layer does not have.
 #pragma once
 
@@ -20,7 +20,10 @@ class LayerPhases {
  public:
   LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout);
 
-  // The phase that a layer action runs.
+  // The description of a layer's call, and the phase of it that a layer action runs.
+  [[nodiscard]] const CallSteps& steps(std::uint32_t layer, LayerCall call) const {
+    return steps_[layer][static_cast<std::size_t>(call)];
+  }
   [[nodiscard]] const Phase& phase(const Action& action) const { return at(action).phase; }
   // The numbers of the phases that an action of this kind runs, in order; for a norm, the numbers of the layout's runs. A
   // recomputation ends with the last phase that saves a tensor.
@@ -71,6 +74,7 @@ class LayerPhases {
   [[nodiscard]] static std::vector<Runs> runs_of(const ParameterLayout& layout, std::uint32_t layer,
                                                  const std::vector<PhaseParam>& params, std::vector<Runs>& used);
 
+  std::vector<std::array<CallSteps, kLayerCalls>> steps_;              // [layer]
   std::vector<std::array<OfCall, kLayerCalls>> calls_;                 // [layer]
   bool any_exchange_ = false;                                          // exchanges() reads it for every action of a program
   std::vector<std::vector<std::uint64_t>> scratch_bytes_;              // [layer]

@@ -1,13 +1,29 @@
 #include <terrace/parallel/plan/flops.h>
 
+#include <vector>
+
 namespace terrace {
+namespace {
+
+// The FLOPs of each phase of a layer's forward.
+std::vector<double> forward_phases(const Layer& layer, const BatchShape& shape) {
+  const auto phases = layer.described(LayerCall::forward, shape).phases();
+  if (phases.empty()) return {layer.forward_flops(shape)};
+  std::vector<double> all;
+  for (const auto& phase : phases) all.push_back(phase.flops);
+  return all;
+}
+
+}  // namespace
 
 Flops flops_of(const Model& model, const BatchShape& shape, const Program& step) {
   Flops flops;
+  std::vector<std::vector<double>> recomputed(model.layers.size());
   for (const auto& a : step.actions) {
     if (a.op == Op::recompute) {
-      const auto phases = model.layers[a.layer]->phases(LayerCall::forward, shape);
-      flops.with_recomputation += phases.empty() ? model.layers[a.layer]->forward_flops(shape) : phases[a.phase].flops;
+      auto& phases = recomputed[a.layer];
+      if (phases.empty()) phases = forward_phases(*model.layers[a.layer], shape);
+      flops.with_recomputation += phases[a.phase];
     }
     if (a.op == Op::backward && a.phase == 0) flops.model += 3 * model.layers[a.layer]->forward_flops(shape);
   }

@@ -214,6 +214,8 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .scratch = {views.of(map.buffers().scratch(a)), DType::i32, {scratch_bytes / 4}},
       .evaluate = a.op == Op::evaluate,
       .phase = map.phases().number_for_layer(a),
+      .half = halves_of(a.op),
+      .position = input_->position,
       .report = report_of(a.layer, a.micro_batch),
       .documents = documents_of(a.micro_batch),
       .token_scale = input_->token_scales.empty() ? loss_scale : input_->token_scales[a.micro_batch / map.rounds().every]};
@@ -235,19 +237,13 @@ void Compute::layer(const Action& a, const Views& views) {
       .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
   const bool share = model_layer.on_shares();
   t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch), share);
-  if (a.op == Op::survey) {
-    model_layer.survey(ctx, t);
-  } else if (a.op == Op::decode) {
+  if (is_backward(a.op)) return backward(a, views, ctx, t);
+  if (a.op == Op::decode)
     t.y = last ? input_->logits : views.activation(map.buffers().x(a.layer + 1, 0));
-    dynamic_cast<const GenerativeLayer&>(model_layer).decode_step(ctx, weights, t.x, t.y, saved, input_->position);
-  } else if (is_forward(a.op)) {
-    if (!last)
-      t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch),
-                             share);
-    model_layer.forward(ctx, t);
-  } else {
-    backward(a, views, ctx, t);
-  }
+  else if (is_forward(a.op) && !last)
+    t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch),
+                           share);
+  map.phases().steps(a.layer, call_of(a.op)).run(ctx, t);
 }
 
 // `t` already has the tensors that a forward has.
@@ -273,7 +269,7 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
   const bool input_half = has(half, Half::input) && has(phase.half, Half::input);
   if (input_half && map.phases().is_first(a) && map.adds_skip_before(a.layer, a.micro_batch))
     add_part(t.dy, map.buffers().e(a.layer + 1, a.micro_batch));
-  map.model().layers[a.layer]->backward(ctx, t, half);
+  map.phases().steps(a.layer, LayerCall::backward).run(ctx, t);
   if (input_half && phase.dx && map.adds_skip_behind(a.layer, a.micro_batch))
     add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
 }

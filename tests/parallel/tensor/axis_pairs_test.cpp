@@ -60,7 +60,7 @@ std::pair<std::vector<std::uint64_t>, std::vector<double>> reckoned(const Tensor
   for (const auto& layer : model.layers) {
     all.second.push_back(layer->forward_flops(request.shape.batch));
     for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey})
-      for (const auto& phase : layer->phases(call, request.shape.batch)) all.second.push_back(phase.flops);
+      for (const auto& phase : layer->described(call, request.shape.batch).phases()) all.second.push_back(phase.flops);
   }
   return all;
 }
