@@ -22,24 +22,28 @@ class Paced final : public Layer {
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
   [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
-  void forward(LayerContext& ctx, const LayerTensors& t) const override {
+  void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
+    if (call == LayerCall::forward) steps.compute([this](LayerContext& ctx, const LayerTensors& t) { forward(ctx, t); });
+    if (call == LayerCall::backward) steps.compute([this](LayerContext& ctx, const LayerTensors& t) { backward(ctx, t); });
+  }
+
+ private:
+  void forward(LayerContext& ctx, const LayerTensors& t) const {
     clear(ctx.stream, t.y);
     clear(ctx.stream, t.y.data ? TensorView{} : ctx.loss);
     take(ctx.stream, forward_s_);
   }
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override {
-    if (has(half, Half::input)) {
+  void backward(LayerContext& ctx, const LayerTensors& t) const {
+    if (has(ctx.half, Half::input)) {
       clear(ctx.stream, t.dx);
       if (!t.dy.data) clear(ctx.stream, ctx.loss);
       take(ctx.stream, input_s_);
     }
-    if (has(half, Half::weight)) {
+    if (has(ctx.half, Half::weight)) {
       if (t.accumulate == Accumulate::no) clear(ctx.stream, t.gradients[0]);
       take(ctx.stream, weight_s_);
     }
   }
-
- private:
   static void clear(Stream& stream, const TensorView& view) {
     if (view.data) stream.submit([view] { std::memset(view.data, 0, view.bytes()); });
   }

@@ -34,30 +34,19 @@ class SlowProducts final : public Layer {
   [[nodiscard]] bool adds_up() const override { return inner_->adds_up(); }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override { return inner_->saved(shape); }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override { return inner_->carried(shape); }
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override {
-    return inner_->work(call, shape);
-  }
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override { return inner_->scratch_bytes(shape); }
   [[nodiscard]] double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override {
-    return inner_->phases(call, shape);
-  }
-  void forward(LayerContext& ctx, const LayerTensors& t) const override {
-    inner_->forward(ctx, t);
-    sleep(ctx, LayerCall::forward);
-  }
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override {
-    inner_->backward(ctx, t, half);
-    sleep(ctx, LayerCall::backward);
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override {
+    inner_->describe(steps, call, shape);
+    for (auto& [phase, run] : steps.steps())
+      if (run && phase.flops > 0)
+        run = [inner = run, seconds = phase.flops * seconds_per_flop_](LayerContext& ctx, const LayerTensors& t) {
+          inner(ctx, t);
+          ctx.stream.submit([seconds] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
+        };
   }
 
  private:
-  void sleep(LayerContext& ctx, LayerCall call) const {
-    const auto flops = phases(call, ctx.shape).at(ctx.phase).flops;
-    if (flops > 0)
-      ctx.stream.submit(
-          [seconds = flops * seconds_per_flop_] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });
-  }
   std::unique_ptr<Layer> inner_;
   double seconds_per_flop_;
 };

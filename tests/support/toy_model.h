@@ -31,11 +31,15 @@ class Embed : public Layer {
   std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
   std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
   double forward_flops(BatchShape) const override { return 0; }
-  void forward(LayerContext& c, const LayerTensors& t) const override {
-    c.math.embed(c.stream, t.y, c.tokens, t.weights[0], {}, c.shape.seq);
-  }
-  void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
-    if (has(half, Half::weight)) c.math.embed_grad(c.stream, t.gradients[0], {}, c.tokens, t.dy, c.shape.seq, t.accumulate);
+  void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
+    if (call == LayerCall::forward)
+      steps.compute(
+          [](LayerContext& c, const LayerTensors& t) { c.math.embed(c.stream, t.y, c.tokens, t.weights[0], {}, c.shape.seq); });
+    if (call == LayerCall::backward)
+      steps.compute([](LayerContext& c, const LayerTensors& t) {
+        if (has(c.half, Half::weight))
+          c.math.embed_grad(c.stream, t.gradients[0], {}, c.tokens, t.dy, c.shape.seq, t.accumulate);
+      });
   }
 
  private:
@@ -71,64 +75,70 @@ class Block : public Layer {
     return static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
   }
   double forward_flops(BatchShape b) const override { return 8.0 * static_cast<double>(b.tokens() * s_.width * s_.width); }
-  std::vector<Phase> phases(LayerCall call, BatchShape b) const override {
-    if (!s_.phases || (call != LayerCall::forward && call != LayerCall::backward)) return {};
-    const double product = forward_flops(b) / 2;
-    if (call == LayerCall::forward)
-      return {{.weights = {{0}}, .x = true, .saved = Access::overwrite, .flops = product},
-              {.weights = {{1}, {2}}, .x = true, .y = Access::overwrite, .saved = Access::read, .flops = product}};
-    return {
-        {.half = Half::input,
-         .weights = {{1}},
-         .dy = true,
-         .saved = Access::read,
-         .carried = Access::overwrite,
-         .flops = product},
-        {.half = Half::input, .weights = {{0}}, .dy = true, .dx = Access::overwrite, .carried = Access::read, .flops = product},
-        {.half = Half::weight,
-         .gradients = {{0}},
-         .x = keeps_input(),
-         .saved = Access::read,
-         .carried = Access::read,
-         .flops = product},
-        {.half = Half::weight, .gradients = {{1}, {2}}, .dy = true, .carried = Access::read, .flops = product}};
-  }
-  void forward(LayerContext& c, const LayerTensors& t) const override {
-    const auto h = skips_from() ? t.saved[1] : t.x;
-    if (c.runs(0)) {
-      if (skips_from()) c.math.add(c.stream, h, t.x, c.skip);
-      c.math.matmul(c.stream, t.saved[0], h, Transpose::no, t.weights[0], Transpose::yes);
-    }
-    if (c.runs(1)) {
-      auto g = scratch(c);
-      c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
-      c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
-      c.math.add(c.stream, t.y, t.y, h);
-    }
-  }
-  void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
-    if (has(half, Half::input) && c.runs(0)) {
-      auto dg = scratch(c);
-      c.math.matmul(c.stream, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
-      c.math.activation_grad(c.stream, Activation::gelu_tanh, t.carried[0], dg, t.saved[0]);
-      c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
-    }
-    if (has(half, Half::input) && c.runs(1)) {
-      c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
-      c.math.add(c.stream, t.dx, t.dx, t.dy);
-      if (skips_from()) c.math.convert(c.stream, t.dskip, t.dx);
-    }
-    if (has(half, Half::weight) && c.runs(2)) {
-      const auto h = skips_from() ? t.saved[1] : t.x;
-      c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, h, Transpose::no, {}, t.accumulate);
-    }
-    if (has(half, Half::weight) && c.runs(3)) {
-      c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {}, t.accumulate);
-      c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
-    }
+  void describe(CallSteps& steps, LayerCall call, BatchShape b) const override {
+    if (call != LayerCall::forward && call != LayerCall::backward) return;
+    CallSteps divided;
+    call == LayerCall::forward ? describe_forward(divided, forward_flops(b) / 2)
+                               : describe_backward(divided, forward_flops(b) / 2);
+    if (s_.phases)
+      steps = std::move(divided);
+    else
+      steps.compute([divided](LayerContext& c, const LayerTensors& t) { divided.run(c, t); });
   }
 
  private:
+  void describe_forward(CallSteps& steps, double product) const {
+    steps.compute({.weights = {{0}}, .x = true, .saved = Access::overwrite, .flops = product},
+                  [this](LayerContext& c, const LayerTensors& t) {
+                    if (skips_from()) c.math.add(c.stream, h(t), t.x, c.skip);
+                    c.math.matmul(c.stream, t.saved[0], h(t), Transpose::no, t.weights[0], Transpose::yes);
+                  });
+    steps.compute({.weights = {{1}, {2}}, .x = true, .y = Access::overwrite, .saved = Access::read, .flops = product},
+                  [this](LayerContext& c, const LayerTensors& t) {
+                    auto g = scratch(c);
+                    c.math.activation(c.stream, Activation::gelu_tanh, g, t.saved[0]);
+                    c.math.matmul(c.stream, t.y, g, Transpose::no, t.weights[1], Transpose::yes, t.weights[2]);
+                    c.math.add(c.stream, t.y, t.y, h(t));
+                  });
+  }
+  void describe_backward(CallSteps& steps, double product) const {
+    steps.compute({.half = Half::input,
+                   .weights = {{1}},
+                   .dy = true,
+                   .saved = Access::read,
+                   .carried = Access::overwrite,
+                   .flops = product},
+                  [this](LayerContext& c, const LayerTensors& t) {
+                    auto dg = scratch(c);
+                    c.math.matmul(c.stream, dg, t.dy, Transpose::no, t.weights[1], Transpose::no);
+                    c.math.activation_grad(c.stream, Activation::gelu_tanh, t.carried[0], dg, t.saved[0]);
+                    c.math.activation(c.stream, Activation::gelu_tanh, t.carried[1], t.saved[0]);
+                  });
+    steps.compute(
+        {.half = Half::input, .weights = {{0}}, .dy = true, .dx = Access::overwrite, .carried = Access::read, .flops = product},
+        [this](LayerContext& c, const LayerTensors& t) {
+          c.math.matmul(c.stream, t.dx, t.carried[0], Transpose::no, t.weights[0], Transpose::no);
+          c.math.add(c.stream, t.dx, t.dx, t.dy);
+          if (skips_from()) c.math.convert(c.stream, t.dskip, t.dx);
+        });
+    steps.compute({.half = Half::weight,
+                   .gradients = {{0}},
+                   .x = keeps_input(),
+                   .saved = Access::read,
+                   .carried = Access::read,
+                   .flops = product},
+                  [this](LayerContext& c, const LayerTensors& t) {
+                    c.math.matmul(c.stream, t.gradients[0], t.carried[0], Transpose::yes, h(t), Transpose::no, {},
+                                  t.accumulate);
+                  });
+    steps.compute({.half = Half::weight, .gradients = {{1}, {2}}, .dy = true, .carried = Access::read, .flops = product},
+                  [](LayerContext& c, const LayerTensors& t) {
+                    c.math.matmul(c.stream, t.gradients[1], t.dy, Transpose::yes, t.carried[1], Transpose::no, {},
+                                  t.accumulate);
+                    c.math.bias_grad(c.stream, t.gradients[2], t.dy, t.accumulate);
+                  });
+  }
+  TensorView h(const LayerTensors& t) const { return skips_from() ? t.saved[1] : t.x; }
   TensorView scratch(LayerContext& c) const { return {c.scratch.data, s_.dtype, {c.shape.tokens(), 2 * s_.width}}; }
   Sizes s_;
   std::int64_t i_;
@@ -149,8 +159,10 @@ class Head : public Layer {
     return n * static_cast<std::uint64_t>(s_.vocab + 2 * s_.width) * size_of(s_.dtype) + 2 * n * 8 + 256;
   }
   double forward_flops(BatchShape b) const override { return 2.0 * static_cast<double>(b.tokens() * s_.width * s_.vocab); }
-  void forward(LayerContext& c, const LayerTensors& t) const override { run(c, t, false); }
-  void backward(LayerContext& c, const LayerTensors& t, Half) const override { run(c, t, true); }
+  void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
+    if (call != LayerCall::forward && call != LayerCall::backward) return;
+    steps.compute([this, call](LayerContext& c, const LayerTensors& t) { run(c, t, call == LayerCall::backward); });
+  }
 
  private:
   void run(LayerContext& c, const LayerTensors& t, bool gradients) const {

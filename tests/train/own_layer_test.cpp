@@ -24,17 +24,21 @@ class Mix final : public Layer {
   std::vector<TensorSpec> carried(BatchShape) const override { return {}; }  // between the halves of the backward
   std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
   double forward_flops(BatchShape b) const override { return 2.0 * static_cast<double>(b.tokens() * width_ * width_); }
-  void forward(LayerContext& c, const LayerTensors& t) const override {
-    c.math.convert(c.stream, t.y, t.x);
-    c.math.matmul(c.stream, t.y, t.x, Transpose::no, t.weights[0], Transpose::no, {}, Accumulate::yes);
-  }
-  void backward(LayerContext& c, const LayerTensors& t, Half half) const override {
-    if (has(half, Half::input)) {
-      c.math.convert(c.stream, t.dx, t.dy);
-      c.math.matmul(c.stream, t.dx, t.dy, Transpose::no, t.weights[0], Transpose::yes, {}, Accumulate::yes);
-    }
-    if (has(half, Half::weight))
-      c.math.matmul(c.stream, t.gradients[0], t.x, Transpose::yes, t.dy, Transpose::no, {}, t.accumulate);
+  void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
+    if (call == LayerCall::forward)
+      steps.compute([](LayerContext& c, const LayerTensors& t) {
+        c.math.convert(c.stream, t.y, t.x);
+        c.math.matmul(c.stream, t.y, t.x, Transpose::no, t.weights[0], Transpose::no, {}, Accumulate::yes);
+      });
+    if (call == LayerCall::backward)
+      steps.compute([](LayerContext& c, const LayerTensors& t) {
+        if (has(c.half, Half::input)) {
+          c.math.convert(c.stream, t.dx, t.dy);
+          c.math.matmul(c.stream, t.dx, t.dy, Transpose::no, t.weights[0], Transpose::yes, {}, Accumulate::yes);
+        }
+        if (has(c.half, Half::weight))
+          c.math.matmul(c.stream, t.gradients[0], t.x, Transpose::yes, t.dy, Transpose::no, {}, t.accumulate);
+      });
   }
 
  private:

@@ -278,6 +278,14 @@ struct LayersTest : testing::TestWithParam<Case> {
   }
 };
 
+// Decodes one position.
+void decode(const Layer& layer, LayerContext ctx, std::span<const TensorView> weights, TensorView x, TensorView y,
+            std::span<const TensorView> cache, std::int64_t position) {
+  ctx.position = position;
+  layer.described(LayerCall::decode, ctx.shape)
+      .run(ctx, {.weights = weights, .gradients = {}, .x = x, .y = y, .saved = cache, .dy = {}, .dx = {}, .carried = {}});
+}
+
 TEST_P(LayersTest, GradientsMatchCentralDifferences) {
   each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
     run.backward(Half::both);
@@ -373,7 +381,7 @@ TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
       run.backward(Half::both);
       auto ctx = run.context();
       ctx.shape = {1, 1};
-      layer.decode_step(ctx, run.weights.views, row.views[0], row.views[1], cache.views, 0);
+      decode(layer, ctx, run.weights.views, row.views[0], row.views[1], cache.views, 0);
     };
     EXPECT_THROW(every_call(), std::logic_error);  // one of the calls needs all of it
     machine.stream->synchronize();
@@ -497,8 +505,8 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
         const bool last = l + 1 == chain.runs.size();
         set(run.tokens(), {static_cast<double>(token)});
         auto ctx = run.context();
-        lm::generative(run.layer).decode_step(ctx, run.weights.views, LayerRun::only(run.x),
-                                              last ? logits.views[0] : run.y.views[0], caches[l].views, position);
+        decode(run.layer, ctx, run.weights.views, LayerRun::only(run.x), last ? logits.views[0] : run.y.views[0],
+               caches[l].views, position);
         run.finish();
         EXPECT_TRUE(caches[l].buffer.canaries_live());
         if (!last) chain.hand_on(l);
@@ -513,9 +521,8 @@ TEST_P(LayersTest, GenerationGivesTheLogitsOfTheForward) {
     const double tolerance = config.dtype == DType::fp64 ? 1e-12 : config.dtype == DType::fp32 ? 1e-5 : 0.1;
     EXPECT_LE(error, tolerance * largest);
     auto ctx = chain.runs[1]->context();
-    EXPECT_THROW(lm::generative(*chain.model.layers[1])
-                     .decode_step(ctx, chain.runs[1]->weights.views, chain.runs[1]->x.views[0], chain.runs[1]->y.views[0],
-                                  caches[1].views, config.seq_len),
+    EXPECT_THROW(decode(*chain.model.layers[1], ctx, chain.runs[1]->weights.views, chain.runs[1]->x.views[0],
+                        chain.runs[1]->y.views[0], caches[1].views, config.seq_len),
                  std::logic_error);
   });
 }

@@ -127,15 +127,19 @@ class MeetingLayer final : public Layer {
   std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
   std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
   double forward_flops(BatchShape) const override { return 0; }
-  void forward(LayerContext& ctx, const LayerTensors& t) const override {
-    clear(ctx.stream, t.y);
-    meet(ctx.stream, Op::forward);
-  }
-  void backward(LayerContext& ctx, const LayerTensors& t, Half) const override {
-    clear(ctx.stream, t.dx);
-    clear(ctx.stream, t.gradients[0]);
-    if (!t.dy.data) clear(ctx.stream, ctx.loss);
-    meet(ctx.stream, Op::backward);
+  void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
+    if (call == LayerCall::forward)
+      steps.compute([this](LayerContext& ctx, const LayerTensors& t) {
+        clear(ctx.stream, t.y);
+        meet(ctx.stream, Op::forward);
+      });
+    if (call == LayerCall::backward)
+      steps.compute([this](LayerContext& ctx, const LayerTensors& t) {
+        clear(ctx.stream, t.dx);
+        clear(ctx.stream, t.gradients[0]);
+        if (!t.dy.data) clear(ctx.stream, ctx.loss);
+        meet(ctx.stream, Op::backward);
+      });
   }
 
  private:

@@ -75,17 +75,17 @@ class Watched final : public Layer {
   bool adds_up() const override { return inner_->adds_up(); }
   std::vector<TensorSpec> saved(BatchShape shape) const override { return inner_->saved(shape); }
   std::vector<TensorSpec> carried(BatchShape shape) const override { return inner_->carried(shape); }
-  std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override { return inner_->work(call, shape); }
   std::uint64_t scratch_bytes(BatchShape shape) const override { return inner_->scratch_bytes(shape); }
   double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
-  std::vector<Phase> phases(LayerCall call, BatchShape shape) const override { return inner_->phases(call, shape); }
-  void forward(LayerContext& ctx, const LayerTensors& t) const override {
-    say(ctx, false);
-    inner_->forward(ctx, t);
-  }
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override {
-    say(ctx, true);
-    inner_->backward(ctx, t, half);
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override {
+    inner_->describe(steps, call, shape);
+    if (call != LayerCall::forward && call != LayerCall::backward) return;
+    for (auto& step : steps.steps())
+      if (step.run)
+        step.run = [this, call, run = step.run](LayerContext& ctx, const LayerTensors& t) {
+          say(ctx, call == LayerCall::backward);
+          run(ctx, t);
+        };
   }
 
  private:
