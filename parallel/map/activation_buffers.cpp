@@ -28,8 +28,7 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
       sequence_(model.tensor.sequence),
       row_bytes_(static_cast<std::uint64_t>(shape.batch.tokens() * model.width) * size_of(model.dtype)),
       spare_bytes_(round_up(row_bytes_, kPageBytes)),
-      tensor_ranks_(model.tensor.ranks),
-      survey_spec_(model.layers.back()->survey_spec(shape.batch)) {
+      tensor_ranks_(model.tensor.ranks) {
   const auto& batch = shape.batch;
   const auto kept_bytes = sequence_ ? round_up(row_bytes_ / tensor_ranks_, kPageBytes) : spare_bytes_;
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
@@ -78,10 +77,6 @@ void ActivationBuffers::add_tensor_to(ChunkTable& chunks) {
   whole_ = chunks.size();
   for (const auto role : {Role::whole_input, Role::part_output, Role::whole_gradient, Role::part_gradient})
     if (sequence_) chunks.add(1, buffer(role, 0, 0, spare_bytes_));
-  const auto last = static_cast<std::uint32_t>(layers_.size() - 1);
-  const bool surveys = survey_spec_ && layers_[last].here;
-  survey_ =
-      chunks.add(1, buffer(Role::survey, last, 0, surveys ? round_up(survey_spec_->bytes() * tensor_ranks_, kPageBytes) : 0));
 }
 
 void ActivationBuffers::add_skips_to(ChunkTable& chunks) {

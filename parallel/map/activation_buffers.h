@@ -66,9 +66,6 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId written_dx(std::uint32_t layer, std::uint32_t m) const {
     return makes_whole(layer) && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
   }
-  // The loss layer's survey; only valid if survey_spec() is not empty.
-  [[nodiscard]] ChunkId survey() const { return ChunkId(survey_); }
-  [[nodiscard]] const std::optional<TensorSpec>& survey_spec() const { return survey_spec_; }
   [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of a whole activation
   [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
   // Each tensor of a call has its own buffer, so that one can be exchanged while the layer computes with others.
@@ -101,8 +98,7 @@ class ActivationBuffers {
   bool sequence_;
   std::uint64_t row_bytes_, spare_bytes_;
   std::uint32_t tensor_ranks_;
-  std::optional<TensorSpec> survey_spec_;
-  std::uint32_t whole_ = 0, survey_ = 0;
+  std::uint32_t whole_ = 0;
   std::vector<OfLayer> layers_;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, spare_ = 0;
   std::vector<std::uint32_t> scratch_;  // [layer]: its first chunk

@@ -29,7 +29,6 @@ enum class Role : std::uint8_t {
   part_output,
   whole_gradient,
   part_gradient,
-  survey,  // of the loss's classes on all tensor ranks (Layer::survey_spec())
   // Shared by ranks, and alive only for a short time:
   gathered,     // weights to compute with
   bucket,       // gradients to reduce

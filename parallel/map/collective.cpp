@@ -194,11 +194,6 @@ std::vector<Collective> combination_of(const StepMap& map, const Action& a) {
 std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
   const auto& buffers = map.buffers();
   const auto ranks = map.tensor().ranks;
-  if (a.payload == Payload::survey) {
-    const auto bytes = buffers.survey_spec()->bytes();
-    return {all_gather_of(kTensorRanks, {buffers.survey(), 1, map.tensor().rank * bytes, bytes},
-                          {buffers.survey(), 1, 0, bytes * ranks})};
-  }
   const bool activation = a.payload == Payload::activation;
   const auto kept = activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch);
   const auto whole = activation ? buffers.read_x(a.layer, a.micro_batch) : buffers.read_dy(a.layer - 1, a.micro_batch);

@@ -16,7 +16,7 @@ Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const
     phase.gradients = phase.weights;
     phase.dx = phase.carried = Access::overwrite;
     phase.saved = Access::read;
-  } else if (call != LayerCall::survey) {
+  } else {
     phase.y = Access::overwrite;
     phase.saved = call == LayerCall::decode ? Access::update : Access::overwrite;
   }
@@ -55,7 +55,7 @@ void demand(const Layer& layer, const std::vector<ParamSpec>& params, const std:
 
 LayerCall call_of(Op op) {
   if (is_forward(op)) return LayerCall::forward;
-  return is_backward(op) ? LayerCall::backward : op == Op::survey ? LayerCall::survey : LayerCall::decode;
+  return is_backward(op) ? LayerCall::backward : LayerCall::decode;
 }
 
 Half halves_of(Op op) { return op == Op::backward_input ? Half::input : op == Op::backward_weight ? Half::weight : Half::both; }
@@ -65,11 +65,11 @@ LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const Para
     calls_.emplace_back();
     steps_.emplace_back();
     scratch_bytes_.emplace_back();
-    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::survey, LayerCall::decode})
+    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::decode})
       add_call(model, shape, layout, l, call);
     auto& numbers = numbers_.emplace_back();
-    for (const auto op : {Op::forward, Op::recompute, Op::evaluate, Op::backward, Op::backward_input, Op::backward_weight,
-                          Op::survey, Op::decode})
+    for (const auto op :
+         {Op::forward, Op::recompute, Op::evaluate, Op::backward, Op::backward_input, Op::backward_weight, Op::decode})
       numbers[static_cast<std::size_t>(op)] = numbers_of(op, *model.layers[l], calls_[l]);
     const auto runs = layout.runs_of(l).empty() ? 1 : layout.trained_runs(l);
     for (std::uint32_t r = 0; r < runs; ++r) numbers[static_cast<std::size_t>(Op::norm)].push_back(r);

@@ -37,7 +37,6 @@ class StepMap::Dead {
       case Op::release: return release();
       case Op::visit: return visit();
       case Op::send: return send();
-      case Op::survey:
       case Op::fill:
       case Op::gather:
       case Op::exchange:
@@ -95,12 +94,11 @@ class StepMap::Dead {
     if (map_.adds_skip_before(a_.layer, a_.micro_batch)) add(buffers_.e(a_.layer + 1, a_.micro_batch));
   }
 
-  // Tensors that exist only around one action: whole tensors of sequence-parallel ranks, and the survey of the classes.
+  // Whole tensors of sequence-parallel ranks exist only around one action.
   void around_one_action() {
     const bool sequence = buffers_.makes_whole(a_.layer);
     if (sequence && a_.layer != 0) add(buffers_.read_x(a_.layer, a_.micro_batch));
     if (sequence && is_backward(a_.op) && !last_) add(buffers_.read_dy(a_.layer, a_.micro_batch));
-    if (last_ && buffers_.survey_spec()) add(buffers_.survey());
   }
 
   void norm() {

@@ -206,7 +206,6 @@ class StepMap {
   void use_phase(std::vector<Use>& uses, const Action& action) const;
   void use_weights(std::vector<Use>& uses, const Action& action) const;
   void use_gradients(std::vector<Use>& uses, const Action& backward) const;
-  void use_survey(std::vector<Use>& uses, Access access) const;
   void use_visited(std::vector<Use>& uses, const Action& visit) const;
   void use_updated(std::vector<Use>& uses, const Action& update) const;
   [[nodiscard]] ChunkId kept(std::uint32_t layer, std::uint32_t copy) const;  // the first of kept_chunks()

@@ -39,8 +39,6 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
       use_some(uses, a.op == Op::recompute ? buffers_.spare() : buffers_.written_y(a.layer, a.micro_batch), *phase.y);
   }
   if (phase.saved) use_some(uses, buffers_.saved(a.layer, a.micro_batch), backward ? Access::read : *phase.saved);
-  if (last && (backward || a.op == Op::evaluate)) use_survey(uses, Access::read);
-  if (a.op == Op::survey) use_survey(uses, phases_.is_first(a) ? Access::overwrite : Access::update);
   if (backward && phase.dy && !last) {
     const bool adds = has_input_half && phases_.is_first(a) && adds_skip_before(a.layer, a.micro_batch);
     use_some(uses, buffers_.read_dy(a.layer, a.micro_batch), adds ? Access::update : Access::read);
@@ -61,10 +59,6 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
 
 void StepMap::use_some(std::vector<Use>& uses, ChunkId chunk, Access access) const {
   if (chunks_[chunk].bytes != 0) uses.push_back({chunk, access});
-}
-
-void StepMap::use_survey(std::vector<Use>& uses, Access access) const {
-  if (buffers_.survey_spec()) use_some(uses, buffers_.survey(), access);
 }
 
 // The chunks that the visit exchanges, and the group's own weights if nothing is exchanged.
@@ -124,7 +118,6 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::backward:
     case Op::backward_input:
     case Op::backward_weight:
-    case Op::survey:
     case Op::decode: use_phase(uses, a); break;
     case Op::norm:
       for (const auto i : final_gradients(a))

@@ -15,6 +15,4 @@ void Layer::backward(LayerContext& ctx, const LayerTensors& t, Half half) const 
   described(LayerCall::backward, ctx.shape).run(ctx, t);
 }
 
-void Layer::survey(LayerContext& ctx, const LayerTensors& t) const { described(LayerCall::survey, ctx.shape).run(ctx, t); }
-
 }  // namespace terrace

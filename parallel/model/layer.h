@@ -4,8 +4,8 @@
 // layer reads token ids instead of activations, the last one ends in the loss. A skip connection is declared by the layer where
 // it ends: that layer also reads the result of an earlier one.
 //
-// A call of a layer (such as its forward) has one phase or several (phase.h), which describe() lists with what they compute. The
-// engine leases what one phase uses at once, so the smallest legal device budget is that of the largest phase, not of the
+// A call of a layer (such as its forward) has one phase or several (phase.h), which describe() lists with what they compute.
+// The engine leases what one phase uses at once, so the smallest legal device budget is that of the largest phase, not of the
 // largest layer.
 //
 // A model may be split over ranks (tensor_parallel.h). Then y (unless the layer adds_up()), dx, the loss and the gradients of
@@ -13,7 +13,8 @@
 // only this rank holds are whole.
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
-// Threads: describe() may be called from any thread. Steps run on the rank thread and only enqueue work on ctx.stream. A forward
+// Threads: describe() may be called from any thread. Steps run on the rank thread and only enqueue work on ctx.stream. A
+// forward
 //          of a layer with a report may wait for the stream, because what it enqueues depends on the report.
 // Errors:  std::logic_error for views that do not match the layer's own specification.
 #pragma once
@@ -95,16 +96,12 @@ class Layer {
   [[nodiscard]] virtual std::int64_t report_size() const { return 0; }
   // Not empty for a layer that routes tokens: its report begins with RoutingReport's numbers.
   [[nodiscard]] virtual std::optional<Routing> routing() const { return std::nullopt; }
-  // For a loss layer whose classes are split over tensor ranks or lie in tiles: the numbers about all classes that a forward or
-  // a backward needs before it can compute the loss. Its survey writes this rank's rows of ctx.survey.
-  [[nodiscard]] virtual std::optional<TensorSpec> survey_spec(BatchShape) const { return std::nullopt; }
 
   // Describes a call for micro-batches of this shape; a call that the layer does not have gets no steps. The last layer's
   // forward computes the loss only; its backward computes the loss and everything else at once, so a training program never
   // calls its forward.
   //   forward    x → y, saved
   //   backward   dy, x, saved → dx, carried (Half::input), gradients (Half::weight)
-  //   survey     x → ctx.survey
   //   decode     x [1, C] → y [1, C], for generative layers (below)
   virtual void describe(CallSteps& steps, LayerCall call, BatchShape shape) const = 0;
   [[nodiscard]] CallSteps described(LayerCall call, BatchShape shape) const;
@@ -112,7 +109,6 @@ class Layer {
   // Describe a call and run it, or its phase ctx.phase. The engine keeps descriptions instead.
   void forward(LayerContext& ctx, const LayerTensors& t) const;
   void backward(LayerContext& ctx, const LayerTensors& t, Half half) const;
-  void survey(LayerContext& ctx, const LayerTensors& t) const;
 };
 
 // A layer that can also generate: one position of one sequence at a time, with a cache of the earlier positions. In its

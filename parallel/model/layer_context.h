@@ -31,12 +31,11 @@ struct LayerContext {
   bool evaluate = false;  // last layer: loss only
   std::uint32_t phase = kAllPhases;
   [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
-  Half half = Half::both;    // of a backward: what the call computes. A phase of one half runs only in calls that compute it.
+  Half half = Half::both;     // of a backward: what the call computes. A phase of one half runs only in calls that compute it.
   std::int64_t position = 0;  // of a generation: the position in its sequence
-  TensorView report = {};    // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
-  TensorView survey = {};    // of a loss layer with survey_spec(): [tensor ranks, …], the survey of each rank
-  Documents documents = {};  // of this micro-batch's sequences, at all positions of all context ranks
-  double token_scale = 1;    // 1 ÷ tokens of the global batch without padding, times the scale of gradients
+  TensorView report = {};     // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
+  Documents documents = {};   // of this micro-batch's sequences, at all positions of all context ranks
+  double token_scale = 1;     // 1 ÷ tokens of the global batch without padding, times the scale of gradients
 };
 
 // The tensors of a call; all contiguous. A tensor that the phase does not use is empty. If a parameter is cut into tiles, its

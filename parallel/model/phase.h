@@ -23,8 +23,8 @@ constexpr bool has(Half halves, Half which) {
   return (static_cast<std::uint8_t>(halves) & static_cast<std::uint8_t>(which)) != 0;
 }
 
-enum class LayerCall : std::uint8_t { forward, backward, survey, decode };
-inline constexpr std::size_t kLayerCalls = 4;
+enum class LayerCall : std::uint8_t { forward, backward, decode };
+inline constexpr std::size_t kLayerCalls = 3;
 
 inline constexpr std::uint32_t kAllPhases = ~0U;  // the call is not divided
 

@@ -119,7 +119,6 @@ class StepChecker {
       case Op::norm: return norm(a, layer);
       case Op::reduce: return reduce(a);
       case Op::unify: return unify(a, layer);
-      case Op::survey: return survey(a);
       case Op::combine:
       case Op::assemble: return join(a);
       case Op::gather: return gather(a, layer);
@@ -173,10 +172,6 @@ class StepChecker {
     if (layer.backwards != backwards_until_update(layer) || !all_reduced(a.layer))
       fail(a, "the layer's gradient is not complete");
     if (layer.unified++ != layer.made) fail(a, "its gradient has been unified already");
-  }
-
-  void survey(const Action& a) const {
-    if (a.layer + 1 != program_.layers || !map_.buffers().survey_spec()) fail(a, "the layer needs no survey");
   }
 
   // Combines or assembles tensor ranks' parts of a tensor between two layers.
@@ -314,18 +309,16 @@ class StepChecker {
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
   }
 
-  // A rank's part of a sum or survey and the whole may share a chunk, so part_ says which of the two a chunk holds.
+  // A rank's part of a sum and the whole may share a chunk, so part_ says which of the two a chunk holds.
   void require_combined(const Action& a) {
     if (map_.tensor().ranks == 1) return;
     const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // it reads its own result
     for (const auto& use : map_.uses(a)) {
       const auto role = map_.chunks()[use.chunk].role;
-      if (role != Role::input && role != Role::input_gradient && role != Role::survey) continue;
+      if (role != Role::input && role != Role::input_gradient) continue;
       const auto i = index(use.chunk);
-      const bool makes_whole = a.op == Op::combine || (a.op == Op::assemble && a.payload == Payload::survey);
-      if (makes_whole) {
-        if (!part_[i] && a.op == Op::combine && !map_.tensor().sequence)
-          fail(a, map_.describe(use.chunk) + " has been combined already");
+      if (a.op == Op::combine) {
+        if (!part_[i] && !map_.tensor().sequence) fail(a, map_.describe(use.chunk) + " has been combined already");
         part_[i] = false;
       } else if (part_[i] && needs_content(use.access) && !(writes(use.access) && goes_on)) {
         fail(a, map_.describe(use.chunk) + " is only this rank's part");
@@ -364,7 +357,6 @@ class StepChecker {
         }
         (a.payload == Payload::activation ? from : to) = p.holder(a.layer - 1, a.micro_batch);
         break;
-      case Payload::survey: fail(a, "no message carries a survey");
       case Payload::weights:
       case Payload::tied_gradient: {
         const bool tied = map_.layout().has_tied() && a.layer == map_.layout().tied_home();

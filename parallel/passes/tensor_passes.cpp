@@ -26,10 +26,6 @@ class TensorExchanges {
     const bool reads_x = is_forward(a.op) || map_.keeps_input(a.layer);
     if (sequence && reads_x && a.layer != 0) exchange(Op::assemble, Payload::activation, a, a.layer);
     if (sequence && is_backward(a.op) && !last) exchange(Op::assemble, Payload::gradient, a, a.layer + 1);
-    if (last && map_.buffers().survey_spec()) {
-      out_.actions.push_back({.op = Op::survey, .layer = a.layer, .micro_batch = a.micro_batch, .copy = a.copy});
-      exchange(Op::assemble, Payload::survey, a, a.layer);
-    }
     out_.actions.push_back(a);
     if ((a.op == Op::forward || a.op == Op::evaluate) && !last && !layer.adds_up())
       exchange(Op::combine, Payload::activation, a, a.layer + 1);
@@ -37,7 +33,6 @@ class TensorExchanges {
     if (has_dx) exchange(Op::combine, Payload::gradient, a, a.layer);
   }
   void exchange(Op op, Payload payload, const Action& of, std::uint32_t layer) {
-    if (map_.tensor().ranks == 1) return;  // one rank: only a survey of tiles, without an exchange
     out_.actions.push_back({.op = op, .layer = layer, .micro_batch = of.micro_batch, .payload = payload});
   }
 
@@ -48,7 +43,7 @@ class TensorExchanges {
 }  // namespace
 
 Program with_tensor_exchanges(const Program& program, const StepMap& map) {
-  return map.tensor().ranks == 1 && !map.buffers().survey_spec() ? program : TensorExchanges(program, map).take();
+  return map.tensor().ranks == 1 ? program : TensorExchanges(program, map).take();
 }
 
 Program with_unions(const Program& program, const StepMap& map) {

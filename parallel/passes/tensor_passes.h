@@ -7,8 +7,7 @@
 namespace terrace {
 
 // Combines the ranks' parts after each layer action that computes them, and with sequence parallelism assembles an action's
-// input just before it. If the loss needs a survey, one is made before every action that computes the loss. Applied after
-// with_recompute().
+// input just before it. Applied after with_recompute().
 Program with_tensor_exchanges(const Program& program, const StepMap& map);
 // Unifies a layer's gradient just before its norm. Applied after the norms.
 Program with_unions(const Program& program, const StepMap& map);

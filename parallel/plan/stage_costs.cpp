@@ -23,7 +23,7 @@ void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
   if (map.tensor().ranks == 1) return;
   const auto step = with_tensor_exchanges(horizontal(map.layers(), 1), map);
   const auto task = [&](const terrace::Action& of) -> double& {
-    return (is_backward(of.op) || of.op == Op::survey ? s.backward : s.forward)[of.layer];
+    return (is_backward(of.op) ? s.backward : s.forward)[of.layer];
   };
   const terrace::Action* before = &step.actions.front();
   double awaited = 0;  // exchanges for which the next layer waits

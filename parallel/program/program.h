@@ -47,15 +47,14 @@ enum class Op : std::uint8_t {
   verdict,  // update
   // Between tensor ranks (tensor_parallel.h).
   combine,   // payload, layer, micro_batch: sums the ranks' parts of the layer's input, or of the gradient of that input
-  assemble,  // payload, layer, micro_batch: gathers one of these from the ranks' rows, or gathers a survey
-  survey,    // layer, micro_batch: computes what the loss needs from this rank's classes
+  assemble,  // payload, layer, micro_batch: gathers one of these from the ranks' rows
   unify,     // layer: sums the complete gradients of parameters that several ranks hold
 };
-inline constexpr std::size_t kOps = 26;
+inline constexpr std::size_t kOps = 25;
 constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
 constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
 // Actions that compute with a layer's weights for a micro-batch.
-constexpr bool is_layer_action(Op op) { return is_forward(op) || is_backward(op) || op == Op::survey; }
+constexpr bool is_layer_action(Op op) { return is_forward(op) || is_backward(op); }
 constexpr bool has_phases(Op op) { return is_layer_action(op) || op == Op::decode; }
 // Operations that are cut into numbered actions: one for each phase of a layer's call, or for each run of its gradient.
 constexpr bool is_cut(Op op) { return has_phases(op) || op == Op::norm; }
@@ -68,7 +67,6 @@ enum class Payload : std::uint8_t {
   gradient,       // the gradient of that input
   weights,        // a group of weights that a layer of the receiver is tied to
   tied_gradient,  // a group of the tied layer's part of the gradient of these weights
-  survey,         // only between tensor ranks
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }

@@ -221,7 +221,6 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
       .token_scale = input_->token_scales.empty() ? loss_scale : input_->token_scales[a.micro_batch / map.rounds().every]};
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     ctx.skip = views.activation(map.buffers().x(skip, a.micro_batch));
-  if (a.layer + 1 == map.layers() && map.buffers().survey_spec()) ctx.survey = views.survey();
   return ctx;
 }
 

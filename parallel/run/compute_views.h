@@ -61,10 +61,6 @@ class Compute::Views {
     }
     return views;
   }
-  [[nodiscard]] TensorView survey() const {
-    const auto& spec = *map_.buffers().survey_spec();
-    return {of(map_.buffers().survey()), spec.dtype, {map_.tensor().ranks, spec.shape.elements()}};
-  }
   // A range of a chunk, as a vector.
   [[nodiscard]] TensorView range(ChunkId chunk, DType dtype, std::uint64_t first, std::uint64_t elements) const {
     return {of(chunk) + first * size_of(dtype), dtype, {static_cast<std::int64_t>(elements)}};

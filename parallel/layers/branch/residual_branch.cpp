@@ -95,7 +95,6 @@ double ResidualBranch::middle_flops(BatchShape shape) const {
 void ResidualBranch::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
   begin(steps, call);
   if (call == LayerCall::decode) return describe_decode(steps);
-  if (call == LayerCall::survey) return;
   for (const auto& tensor : middle_work(call, shape)) static_cast<void>(steps.room(tensor));
   if (call == LayerCall::forward)
     on_shares() ? forward_in_pieces(steps, shape) : in_tiles() ? forward_in_tiles(steps, shape) : forward_whole(steps, shape);

@@ -43,7 +43,6 @@ std::uint64_t Embedding::scratch_of(BatchShape shape, bool rows) const {
 
 void Embedding::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
   begin(steps, call, {.x = false});
-  if (call == LayerCall::survey) return;
   const bool backward = call == LayerCall::backward;
   for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
     std::vector<PhaseParam> used{{0, tile}};

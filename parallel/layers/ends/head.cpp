@@ -81,24 +81,63 @@ Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
   return phase;
 }
 
+// A step that computes with all tensors, but of the table only with the tile's rows that have a token.
+template <class Compute>
+CallSteps::Run Head::with_tile(std::uint32_t number, Compute compute) const {
+  return [=, this](LayerContext& ctx, const LayerTensors& given) {
+    const auto weights = rows_with_token(ctx, given.weights, number), gradients = rows_with_token(ctx, given.gradients, number);
+    LayerTensors t = given;
+    t.weights = weights;
+    t.gradients = gradients;
+    compute(ctx, t);
+  };
+}
+
 void Head::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
   begin(steps, call, {.y = false});
+  const bool surveys = !is_whole() && call != LayerCall::decode;
+  const auto room = surveys ? describe_survey(steps, shape) : 0;
   for (std::uint32_t number = 0; number < tiles(); ++number) {
-    auto run = [this, call, number](LayerContext& ctx, const LayerTensors& given) {
-      const auto weights = with_tile(ctx, given.weights, number), gradients = with_tile(ctx, given.gradients, number);
-      LayerTensors t = given;
-      t.weights = weights;
-      t.gradients = gradients;
-      if (call == LayerCall::survey) return survey_tile(ctx, t, number);
+    auto run = with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t) {
       if (call == LayerCall::decode) return decode_tile(ctx, t, number);
       check_loss(ctx);
-      if (call == LayerCall::forward || ctx.evaluate) return evaluate_tile(ctx, t, number);
-      backward_of_tile(ctx, t, number);
-      if (has(ctx.half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
-        zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
-    };
-    tiles() == 1 ? steps.compute(std::move(run)) : steps.compute(phase(call, shape, number), std::move(run));
+      const auto survey = surveys ? t.work[room] : TensorView{};
+      const bool evaluates = call == LayerCall::forward || ctx.evaluate;
+      evaluates ? evaluate_tile(ctx, t, survey, number) : backward_of_tile(ctx, t, survey, number);
+    });
+    if (call == LayerCall::backward)
+      run = [=, this, inner = std::move(run)](LayerContext& ctx, const LayerTensors& t) {
+        inner(ctx, t);
+        if (has(ctx.half, Half::weight) && !ctx.evaluate && t.accumulate == Accumulate::no && !t.gradients.back().empty())
+          zero_rest(ctx, tile(ctx, t.gradients.back(), number), number);
+      };
+    if (tiles() == 1 && !surveys) return steps.compute(std::move(run));
+    auto used = phase(call, shape, number);
+    if (surveys) used.work.push_back({room, Access::read});
+    steps.compute(std::move(used), std::move(run));
   }
+}
+
+std::uint32_t Head::describe_survey(CallSteps& steps, BatchShape shape) const {
+  const auto sums = accumulator_of(config_.dtype);
+  const std::int64_t ranks = config_.tensor.ranks, each = tiles() * shape.tokens();
+  const auto here = steps.room({"log-sum-exp of logits by tile", sums, {tiles(), shape.tokens()}});
+  for (std::uint32_t number = 0; number < tiles(); ++number) {
+    auto used = phase(LayerCall::forward, shape, number);
+    used.work.push_back({here, number == 0 ? Access::overwrite : Access::update});
+    steps.compute(std::move(used), with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t) {
+                    survey_tile(ctx, t, t.work[here], number);
+                  }));
+  }
+  if (ranks == 1) return here;
+  const auto all = steps.room({"log-sum-exp of logits by rank and tile", sums, {ranks * tiles(), shape.tokens()}});
+  steps.exchange(Half::both, {.members = kTensorRanks,
+                              .from = here,
+                              .to = all,
+                              .sent = {each},
+                              .received = {ranks * each},
+                              .operation = Operation::all_gather});
+  return all;
 }
 
 Head::Slice Head::slice_at(const LayerContext& ctx, const LayerTensors& t, const Scratch& scratch, std::int64_t first,
@@ -129,8 +168,8 @@ void Head::each_slice(LayerContext& ctx, const LayerTensors& t, const Scratch& s
   }
 }
 
-std::vector<TensorView> Head::with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
-                                        std::uint32_t number) const {
+std::vector<TensorView> Head::rows_with_token(const LayerContext& ctx, std::span<const TensorView> tensors,
+                                              std::uint32_t number) const {
   std::vector<TensorView> some(tensors.begin(), tensors.end());
   if (!some.empty() && !some.back().empty())
     some.back() = row_slice(tile(ctx, some.back(), number), 0, has_token(number).count);
@@ -159,37 +198,31 @@ void Head::make_losses(LayerContext& ctx, const Slice& slice, bool gradient) con
   ctx.math.soft_cap_grad(ctx.stream, all, all, slice.logits.with_gaps(), config_.logit_cap);
 }
 
-std::optional<TensorSpec> Head::survey_spec(BatchShape shape) const {
-  if (is_whole()) return std::nullopt;
-  return TensorSpec{"log-sum-exp of logits", accumulator_of(config_.dtype), {tiles(), shape.tokens()}};
-}
-
-void Head::survey_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
-  const TensorView mine = row_slice(ctx.survey, config_.tensor.rank, 1);
+void Head::survey_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
   each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
-    ctx.math.log_sum_exp(ctx.stream, part(mine, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
+    ctx.math.log_sum_exp(ctx.stream, part(survey, number * ctx.shape.tokens() + slice.first, {slice.count}), slice.logits);
   });
 }
 
-void Head::read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t number) const {
+void Head::read_survey(LayerContext& ctx, const Scratch& scratch, TensorView survey, std::uint32_t number) const {
   if (is_whole()) return;
   const auto [begin, count] = has_token(number);
   ctx.math.ids_in_part(ctx.stream, scratch.targets, ctx.targets, begin, count);
   const std::int64_t parts = config_.tensor.ranks * tiles();
-  ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(ctx.survey, {parts, ctx.shape.tokens()}), ctx.targets);
+  ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(survey, {parts, ctx.shape.tokens()}), ctx.targets);
 }
 
-void Head::evaluate_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
+void Head::evaluate_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
-  read_survey(ctx, scratch, number);
+  read_survey(ctx, scratch, survey, number);
   each_slice(ctx, t, scratch, number, [&](const Slice& slice) { make_losses(ctx, slice, false); });
   ctx.math.sum(ctx.stream, ctx.loss, scratch.losses, number == 0 ? Accumulate::no : Accumulate::yes);
 }
 
-void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
+void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
   const Scratch scratch(*this, arena, ctx.shape.tokens());
   const Projection::Whole table = logits_.prepare(ctx, t.weights, {});
@@ -197,7 +230,7 @@ void Head::backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint3
   const bool input_half = has(ctx.half, Half::input), weight_half = has(ctx.half, Half::weight);
   const auto add_tile = number == 0 ? Accumulate::no : Accumulate::yes;
 
-  read_survey(ctx, scratch, number);
+  read_survey(ctx, scratch, survey, number);
   each_slice(ctx, t, scratch, number, [&](const Slice& slice) {
     make_losses(ctx, slice, true);
     const MatrixView dlogits = slice.dlogits;

@@ -10,8 +10,8 @@
 // the same.
 //
 // If the vocabulary is in parts (tiles, or those of tensor ranks), a first pass, the survey, computes the log-sum-exp of each
-// row's logits part by part, and a second pass computes the losses and gradients of each part. This costs one more product, but
-// needs only one tile of the table at a time.
+// row's logits part by part, which tensor ranks exchange, and a second pass computes the losses and gradients of each part.
+// This costs one more product, but needs only one tile of the table at a time.
 //
 // Owner, threads, errors: as transformer_layer.h. A target outside the vocabulary fails the stream.
 #pragma once
@@ -30,9 +30,6 @@ class Head final : public TransformerLayer {
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
   // A backward's Half::input writes ctx.loss. A decode call writes y: the logits, [1, vocab].
   void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
-
-  // If the vocabulary is in parts: the log-sum-exp of each row's logits, for each tile here.
-  [[nodiscard]] std::optional<TensorSpec> survey_spec(BatchShape shape) const override;
 
   // The rows of a full slice.
   [[nodiscard]] std::int64_t slice_rows() const;
@@ -64,17 +61,20 @@ class Head final : public TransformerLayer {
   void cap(LayerContext& ctx, const MatrixView& logits) const;
   // Computes the losses, and dlogits if `gradient`, from the slice's logits.
   void make_losses(LayerContext& ctx, const Slice& slice, bool gradient) const;
+  // The phases of the survey, and the working tensor in which they leave the log-sum-exps of all parts.
+  [[nodiscard]] std::uint32_t describe_survey(CallSteps& steps, BatchShape shape) const;
   // Writes the targets as indices of the tile's rows, and the log-sum-exp over all parts.
-  void read_survey(LayerContext& ctx, const Scratch& scratch, std::uint32_t tile) const;
+  void read_survey(LayerContext& ctx, const Scratch& scratch, TensorView survey, std::uint32_t tile) const;
   [[nodiscard]] Phase phase(LayerCall call, BatchShape shape, std::uint32_t tile) const;
-  // What a phase does, with the tile's rows of the table (or of its gradient) that have a token.
-  void survey_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
-  void evaluate_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
-  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
+  template <class Compute>
+  [[nodiscard]] CallSteps::Run with_tile(std::uint32_t tile, Compute compute) const;
+  // What the phases do. Of the table they get the tile's rows that have a token, or the gradient of these rows.
+  void survey_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
+  void evaluate_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
+  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, TensorView survey, std::uint32_t tile) const;
   void decode_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
-  // All tensors, but of the table only the tile's rows that have a token.
-  [[nodiscard]] std::vector<TensorView> with_tile(const LayerContext& ctx, std::span<const TensorView> tensors,
-                                                  std::uint32_t tile) const;
+  [[nodiscard]] std::vector<TensorView> rows_with_token(const LayerContext& ctx, std::span<const TensorView> tensors,
+                                                        std::uint32_t tile) const;
   void check_loss(const LayerContext& ctx) const;
 
   Norm norm_;
