@@ -38,7 +38,8 @@ void CallSteps::exchange(Half half, PhaseExchange exchange) {
   Phase phase{.half = half, .scratch_bytes = 0};
   const auto use = [&](const PhaseTensor& tensor, Access access, const std::vector<std::int64_t>& elements) {
     using Of = PhaseTensor::Of;
-    if (tensor.of == Of::work) reserve(tensor.number, std::accumulate(elements.begin(), elements.end(), std::int64_t{0}));
+    if (tensor.of == Of::work && !exchange.told)
+      reserve(tensor.number, std::accumulate(elements.begin(), elements.end(), std::int64_t{0}));
     if (tensor.of == Of::saved) phase.saved = access;
     if (tensor.of == Of::carried) phase.carried = access;
   };

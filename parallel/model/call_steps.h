@@ -35,7 +35,7 @@ class CallSteps {
   // A call that is not divided has one phase, which uses everything that the call may use.
   void compute(Run run);
   void compute(Phase phase, Run run);
-  // Reserves room for what is sent and received.
+  // Reserves room for what is sent and received, unless an earlier phase tells these sizes.
   void exchange(Half half, PhaseExchange exchange);
   // The working tensors that a phase reads, and those that it writes.
   static std::vector<PhaseWork> uses(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written);

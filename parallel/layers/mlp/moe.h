@@ -33,29 +33,14 @@ class Moe final : public TransformerLayer {
 
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
-  [[nodiscard]] std::vector<TensorSpec> work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::int64_t report_size() const override;
   [[nodiscard]] std::optional<Routing> routing() const override { return routing(1); }
-  void forward(LayerContext& ctx, const LayerTensors& t) const override;
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
  private:
-  // The numbers of a call's phases; kNone: an exchange that the call does not have. In a backward, the weight half follows.
-  static constexpr std::uint32_t kNone = kAllPhases - 1, kRoute = 0;
-  struct Steps {
-    std::uint32_t merge = kNone, count = kNone, told = kNone, go = kNone, experts = 1, back = kNone, shared = 1, end = 1;
-  };
-  // Positions in work(). In a forward: the tensors of context ranks that merge, and those of expert ranks.
-  struct ForwardWork {
-    std::uint32_t counted = 0, counted_by_rank = 1, rows = 0, rows_by_rank = 1, sent = 2, results = 3;
-  };
-  enum BackwardWork : std::uint32_t { kDinputs, kSentGradients, kReturned };  // the last two only with expert ranks
   // What a router writes for the experts and the backward: positions in saved(), and in the cache of a generation.
   enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults };
   enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed };
@@ -74,44 +59,62 @@ class Moe final : public TransformerLayer {
     TensorView normed, statistics;
   };
 
+  // The working tensors of a forward: those of context ranks that merge, and those of expert ranks.
+  struct ForwardRooms {
+    std::uint32_t counted = 0, counted_by_rank = 0, rows = 0, rows_by_rank = 0, sent = 0, results = 0;
+  };
+  // Rows of an expert: the first one among all rows computed here, and the place of the first output. Outputs for other ranks
+  // are ordered like the computed rows, all others like this rank's own rows.
+  struct Rows {
+    std::int64_t first = 0, count = 0, output = 0;
+  };
+
   // True if context ranks merge their counts of a micro-batch, in a phase of a forward before the experts.
   [[nodiscard]] bool merges() const { return config_.context.ranks > 1 && config_.experts.balance_loss > 0; }
   [[nodiscard]] bool are_dealt() const { return config_.expert.ranks > 1; }
   [[nodiscard]] std::uint32_t here() const { return static_cast<std::uint32_t>(experts_.size()); }
   [[nodiscard]] std::uint32_t chosen_here() const { return here() - static_cast<std::uint32_t>(config_.experts.shared); }
-  [[nodiscard]] Steps steps(LayerCall call) const;
-  [[nodiscard]] std::uint32_t step_of(const Steps& s, std::uint32_t expert) const {
-    return expert < chosen_here() ? s.experts + expert : s.shared + expert - chosen_here();
-  }
-  [[nodiscard]] ForwardWork forward_work() const;
+  // True if an expert also computes rows of other ranks.
+  [[nodiscard]] bool is_dealt(std::uint32_t expert) const { return are_dealt() && expert < chosen_here(); }
   [[nodiscard]] Routing routing(std::int64_t tokens) const { return config_.experts.routing(tokens); }
   [[nodiscard]] ExpertRows rows(std::int64_t tokens) const { return {routing(tokens), config_.expert, tokens, config_.hidden}; }
+  [[nodiscard]] std::vector<Rows> blocks(const LayerContext& ctx, std::uint32_t expert) const;  // none is empty
+  [[nodiscard]] double* report(const LayerContext& ctx) const;
   [[nodiscard]] TensorView routers_report(const LayerContext& ctx) const;  // without the numbers that expert ranks exchange
   [[nodiscard]] std::vector<TensorSpec> routed(std::int64_t tokens) const;
-
-  void route(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, std::span<const TensorView> saved,
-             TensorView dispatched, const Routing& routing, TensorView targets) const;
-  void count(LayerContext& ctx, const LayerTensors& t) const;
-  void learn(LayerContext& ctx, const LayerTensors& t) const;
-  // `results`: those of rows that go back to other ranks.
-  void run_experts(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> saved,
-                   TensorView results, const Steps& s) const;
-  void bring_back(LayerContext& ctx, TensorView y, TensorView x, std::span<const TensorView> saved) const;
-  void gates(LayerContext& ctx, const LayerTensors& t) const;
-  void input_half(LayerContext& ctx, const LayerTensors& t) const;
-  void weight_half(LayerContext& ctx, const LayerTensors& t) const;
-  // Copies the rows of shared experts, which stay on this rank, to where these experts compute.
-  void keep_shared(LayerContext& ctx, TensorView computed, TensorView own) const;
-  [[nodiscard]] std::vector<Phase> forward_phases(LayerCall call, std::int64_t tokens) const;
-  [[nodiscard]] std::vector<Phase> decode_phases() const;
-  [[nodiscard]] std::vector<Phase> backward_phases(std::int64_t tokens) const;
-  void add_weight_phases(std::vector<Phase>& all, std::int64_t tokens) const;
-  [[nodiscard]] Phase counting() const;  // expert ranks exchange how many rows they have for each expert
-  [[nodiscard]] Phase moving(std::int64_t tokens, PhaseTensor from, PhaseTensor to, bool returns) const;
-  [[nodiscard]] Phase of_expert(std::int64_t tokens, std::uint32_t expert) const;  // this expert's scratch and work
   [[nodiscard]] double router_flops(std::int64_t tokens) const {
     return 2 * static_cast<double>(tokens * config_.hidden * config_.experts.count);
   }
+  [[nodiscard]] Phase of_expert(std::int64_t tokens, std::uint32_t expert) const;  // its scratch and work
+
+  void describe_forward(CallSteps& steps, std::int64_t tokens) const;
+  void describe_decode(CallSteps& steps) const;
+  [[nodiscard]] Phase router_phase(std::int64_t tokens) const;
+  void route(LayerContext& ctx, const LayerTensors& t, const Routing& routing, TensorView targets, TensorView dispatched) const;
+  void add_expert(CallSteps& steps, std::int64_t tokens, std::uint32_t expert, const ForwardRooms& rooms) const;
+  [[nodiscard]] Phase expert_phase(std::int64_t tokens, std::uint32_t expert) const;
+  void run_expert(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert, TensorView results) const;
+  void add_result(CallSteps& steps) const;
+
+  void describe_input_half(CallSteps& steps, std::int64_t tokens) const;
+  void begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView dispatched) const;
+  void add_expert_input(CallSteps& steps, std::int64_t tokens, std::uint32_t expert, std::uint32_t dinputs) const;
+  void add_input_result(CallSteps& steps, std::int64_t tokens, std::uint32_t dinputs) const;
+  void describe_weight_half(CallSteps& steps, std::int64_t tokens) const;
+  void expert_weights(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert) const;
+  void router_weights(LayerContext& ctx, const LayerTensors& t) const;
+
+  // What ranks exchange (moe_ranks.cpp).
+  [[nodiscard]] ForwardRooms forward_rooms(CallSteps& steps, std::int64_t tokens) const;
+  [[nodiscard]] std::uint32_t room_of_rows(CallSteps& steps, std::string name, std::int64_t rows) const;
+  [[nodiscard]] TensorView rows_in(const LayerTensors& t, std::uint32_t room) const;
+  void count(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& rooms) const;
+  void learn(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& rooms) const;
+  void exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const;
+  void move_rows(CallSteps& steps, Half half, std::int64_t tokens, PhaseTensor from, PhaseTensor to,
+                 PhaseExchange::Told told) const;
+  // Copies the rows of shared experts, which stay on this rank, to where these experts compute.
+  void keep_shared(LayerContext& ctx, TensorView computed, TensorView own) const;
 
   Norm norm_;
   Projection router_;

@@ -91,30 +91,36 @@ std::vector<PhaseParam> TiledMlp::params_with(std::uint32_t tile) const {
   return params;
 }
 
-std::vector<Phase> TiledMlp::phases(LayerCall call, BatchShape shape) const {
+// A phase for each tile.
+void TiledMlp::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  begin(steps, call);
   const auto product = [&](std::int64_t width) {
     return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(width);
   };
   const double in = product(in_.outputs()), out = product(out_.inputs());
-  const bool backward = call == LayerCall::backward;
-  std::vector<Phase> phases;
   for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
     const auto how = tile == 0 ? Access::overwrite : Access::update;
-    auto& phase = phases.emplace_back(Phase{.weights = params_with(tile), .x = true, .flops = in + out});
-    if (!backward) phase.scratch_bytes = bytes_of<Scratch>(*this, shape.tokens());
-    if (call == LayerCall::forward) phase.saved = how;
-    if (!backward) {
-      phase.y = how;
+    Phase phase{.weights = params_with(tile), .x = true};
+    if (call == LayerCall::backward) {
+      phase.gradients = phase.weights;
+      phase.dy = true;
+      phase.saved = Access::read;
+      phase.carried = how;
+      phase.flops = 3 * in + 2 * out;
+      if (tile + 1 == tiles()) phase.dx = Access::overwrite;
+      steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) { backward_of_tile(ctx, t, tile); });
       continue;
     }
-    phase.gradients = params_with(tile);
-    phase.dy = true;
-    phase.saved = Access::read;
-    phase.carried = how;
-    phase.flops = 3 * in + 2 * out;
-    if (tile + 1 == tiles()) phase.dx = Access::overwrite;
+    phase.y = how;
+    if (call == LayerCall::forward) phase.saved = how;
+    phase.scratch_bytes = bytes_of<Scratch>(*this, shape.tokens());
+    phase.flops = in + out;
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+      ScratchArena arena(ctx.scratch);
+      const Scratch scratch(*this, arena, ctx.shape.tokens());
+      add_tile(ctx, t, call == LayerCall::forward ? t.saved[kStatistics] : scratch.statistics, scratch, tile);
+    });
   }
-  return phases;
 }
 
 void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
@@ -125,34 +131,18 @@ void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, T
   in_.forward(ctx, whole, scratch.up, scratch.normed);
 }
 
-void TiledMlp::add_tile(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
-                        TensorView statistics, const Scratch& scratch, std::uint32_t tile) const {
-  const Accumulate how = tile == 0 ? begin_residual(ctx, y, x) : Accumulate::yes;
-  auto whole = out_.prepare(ctx, weights, {});
-  if (tile == 0 && config_.tensor.leads()) whole.bias = down_bias_.of(weights, 0);
-  each_row_tile(x.shape[0], [&](Block rows) {
+void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView statistics, const Scratch& scratch,
+                        std::uint32_t tile) const {
+  const Accumulate how = tile == 0 ? begin_residual(ctx, t.y, t.x) : Accumulate::yes;
+  auto whole = out_.prepare(ctx, t.weights, {});
+  if (tile == 0 && config_.tensor.leads()) whole.bias = down_bias_.of(t.weights, 0);
+  each_row_tile(t.x.shape[0], [&](Block rows) {
     const auto some = first_rows(scratch, rows.count);
-    make_up(ctx, weights, row_slice(x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count), some,
-            tile);
+    make_up(ctx, t.weights, row_slice(t.x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count),
+            some, tile);
     ctx.math.activation(ctx.stream, config_.activation, some.activated, some.up);
-    out_.forward(ctx, whole, row_slice(y, rows.begin, rows.count), some.activated, how);
+    out_.forward(ctx, whole, row_slice(t.y, rows.begin, rows.count), some.activated, how);
   });
-}
-
-void TiledMlp::forward(LayerContext& ctx, const LayerTensors& t) const {
-  check_forward(ctx, t, {});
-  for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
-    if (!ctx.runs(tile)) continue;
-    ScratchArena arena(ctx.scratch);
-    const Scratch scratch(*this, arena, ctx.shape.tokens());
-    add_tile(ctx, t.weights, t.y, t.x, t.saved[kStatistics], scratch, tile);
-  }
-}
-
-void TiledMlp::backward(LayerContext& ctx, const LayerTensors& t, Half half) const {
-  check_backward(ctx, t, half, {});
-  for (std::uint32_t tile = 0; tile < tiles(); ++tile)
-    if (ctx.runs(tile)) backward_of_tile(ctx, t, half, tile);
 }
 
 // The bias belongs to the rank that adds it: only that rank computes its gradient.
@@ -165,53 +155,39 @@ void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
     ctx.math.zero(ctx.stream, down);
 }
 
-void TiledMlp::backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const {
+void TiledMlp::backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const {
   ScratchArena arena(ctx.scratch);
   const BackwardScratch scratch(*this, arena, ctx.shape.tokens());
-  each_row_tile(ctx.shape.tokens(),
-                [&](Block rows) { backward_of_rows(ctx, t, half, tile, first_rows(scratch, rows.count), rows); });
-  if (tile == 0 && has(half, Half::weight)) down_bias_grad(ctx, t);
+  each_row_tile(ctx.shape.tokens(), [&](Block rows) { backward_of_rows(ctx, t, tile, first_rows(scratch, rows.count), rows); });
+  if (tile == 0 && has(ctx.half, Half::weight)) down_bias_grad(ctx, t);
   if (tile + 1 != tiles()) return;
   const TensorView dnormed = t.carried[kDnormed];
-  if (has(half, Half::input)) {
+  if (has(ctx.half, Half::input)) {
     const Accumulate how = begin_residual(ctx, t.dx, t.dy);
     norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, how);
   }
-  if (has(half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+  if (has(ctx.half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
 }
 
-void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile,
-                                const BackwardScratch& scratch, Block rows) const {
+void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, const BackwardScratch& scratch,
+                                Block rows) const {
   const auto of = [&](const TensorView& all) { return row_slice(all, rows.begin, rows.count); };
   const auto accumulate = rows.begin == 0 ? t.accumulate : Accumulate::yes;
   const auto dy = of(t.dy);
   make_up(ctx, t.weights, of(t.x), NormStatistics(scratch.statistics).rows(rows.begin, rows.count), scratch, tile);
-  if (has(half, Half::weight)) {
+  if (has(ctx.half, Half::weight)) {
     ctx.math.activation(ctx.stream, config_.activation, scratch.activated, scratch.up);
     out_.weight_grad(ctx, t.gradients, {}, dy, scratch.activated, accumulate);
   }
   const TensorView dactivated = scratch.activated;  // no longer needed
   out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), dactivated, dy);
   ctx.math.activation_grad(ctx.stream, config_.activation, scratch.dup, dactivated, scratch.up);
-  if (has(half, Half::input))
+  if (has(ctx.half, Half::input))
     in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), of(t.carried[kDnormed]), scratch.dup,
                    tile == 0 ? Accumulate::no : Accumulate::yes);
-  if (!has(half, Half::weight)) return;
+  if (!has(ctx.half, Half::weight)) return;
   in_.weight_grad(ctx, t.gradients, scratch.gradient, scratch.dup, scratch.normed, accumulate);
   if (up_bias_.param) ctx.math.bias_grad(ctx.stream, up_bias_.of(t.gradients, tile), scratch.dup, accumulate);
-}
-
-void TiledMlp::decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                           std::int64_t position) const {
-  check_decode(ctx, weights, cache, position);
-  check("x", x, config_.dtype, {1, config_.hidden});
-  check("y", y, config_.dtype, {1, config_.hidden});
-  for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
-    if (!ctx.runs(tile)) continue;
-    ScratchArena arena(ctx.scratch);
-    const Scratch scratch(*this, arena, 1);
-    add_tile(ctx, weights, y, x, scratch.statistics, scratch, tile);
-  }
 }
 
 }  // namespace terrace::layers

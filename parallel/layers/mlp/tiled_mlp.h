@@ -26,11 +26,7 @@ class TiledMlp final : public TransformerLayer {
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  [[nodiscard]] std::vector<Phase> phases(LayerCall call, BatchShape shape) const override;
-  void forward(LayerContext& ctx, const LayerTensors& t) const override;
-  void backward(LayerContext& ctx, const LayerTensors& t, Half half) const override;
-  void decode_step(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, TensorView y, CacheViews cache,
-                   std::int64_t position) const override;
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
  private:
   // The scratch of a tile of rows; the statistics are those of all rows.
@@ -69,13 +65,14 @@ class TiledMlp final : public TransformerLayer {
   // The norm and the biases, which a phase uses beside a tile.
   [[nodiscard]] std::vector<PhaseParam> small_params() const;
   [[nodiscard]] std::vector<PhaseParam> params_with(std::uint32_t tile) const;
-  void add_tile(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, TensorView statistics,
-                const Scratch& scratch, std::uint32_t tile) const;
+  // Adds the products of one tile to y.
+  void add_tile(LayerContext& ctx, const LayerTensors& t, TensorView statistics, const Scratch& scratch,
+                std::uint32_t tile) const;
   void make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
                const Scratch& scratch, std::uint32_t tile) const;
   void down_bias_grad(LayerContext& ctx, const LayerTensors& t) const;
-  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile) const;
-  void backward_of_rows(LayerContext& ctx, const LayerTensors& t, Half half, std::uint32_t tile, const BackwardScratch& scratch,
+  void backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
+  void backward_of_rows(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, const BackwardScratch& scratch,
                         Block rows) const;
   [[nodiscard]] std::uint32_t tiles() const { return config_.mlp_tiles; }
 

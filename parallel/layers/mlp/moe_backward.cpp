@@ -1,0 +1,130 @@
+// The backward of a mixture of experts.
+//
+//   input      gates, router's logits │ rows to their experts' ranks │ chosen experts │ back │ shared experts │ router, norm
+//   weight     experts │ router, norm
+#include <terrace/parallel/layers/mlp/moe.h>
+
+namespace terrace::layers {
+
+// Without expert ranks, the experts write the gradients of their inputs where the router reads them.
+void Moe::describe_input_half(CallSteps& steps, std::int64_t tokens) const {
+  const auto at = rows(tokens);
+  const auto computed = room_of_rows(steps, "gradient of experts' inputs", at.most_computed());
+  auto sent = computed, own = computed;
+  if (are_dealt()) {
+    sent = room_of_rows(steps, "own rows of experts", at.most_own());
+    own = room_of_rows(steps, "own rows of experts", at.most_own());
+  }
+  steps.compute({.half = Half::input,
+                 .dy = true,
+                 .saved = Access::read,
+                 .carried = Access::overwrite,
+                 .work = CallSteps::uses({}, are_dealt() ? std::vector{sent} : std::vector<std::uint32_t>{}),
+                 .scratch_bytes = bytes_of<Gates>(*this, tokens)},
+                [=, this](LayerContext& ctx, const LayerTensors& t) {
+                  begin_input_half(ctx, t, are_dealt() ? rows_in(t, sent) : t.carried[kDresults]);
+                });
+  if (are_dealt()) move_rows(steps, Half::input, tokens, sent, {kDresults, PhaseTensor::Of::carried}, at.there());
+  for (std::uint32_t e = 0; e < chosen_here(); ++e) add_expert_input(steps, tokens, e, computed);
+  if (are_dealt()) move_rows(steps, Half::input, tokens, computed, own, at.back());
+  for (auto e = chosen_here(); e < here(); ++e) add_expert_input(steps, tokens, e, own);
+  add_input_result(steps, tokens, own);
+}
+
+// The gradients of gates and of the router's logits; `dispatched` gets those of the experts' results.
+void Moe::begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView dispatched) const {
+  const auto& saved = t.saved;
+  const auto n = ctx.shape.tokens();
+  ScratchArena arena(ctx.scratch);
+  const Gates scratch(*this, arena, n);
+  // A micro-batch's router losses are weighted by its share of the global batch's tokens, both without padding. The balance is
+  // that of all context ranks together.
+  const auto r = routing(n);
+  const auto* const numbers = report(ctx);
+  const double tokens = numbers[RoutingReport::kTokens],
+               of_ranks = RoutingReport{r}.choices(numbers) / static_cast<double>(r.chosen);
+  const double weight = config_.tensor.leads() ? ctx.token_scale * tokens : 0;
+  const double of_all = tokens == 0 ? 0 : weight * (of_ranks / tokens);
+  ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
+  ctx.math.route_grad(ctx.stream, r, t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen], saved[kLogSums],
+                      routers_report(ctx), of_all * config_.experts.balance_loss, weight * config_.experts.square_loss);
+  ctx.math.dispatch(ctx.stream, dispatched, t.dy, saved[kRows], saved[kGates]);
+  if (are_dealt()) keep_shared(ctx, t.carried[kDresults], dispatched);
+}
+
+// `dinputs`: the room with the gradient of its inputs.
+void Moe::add_expert_input(CallSteps& steps, std::int64_t tokens, std::uint32_t expert, std::uint32_t dinputs) const {
+  auto phase = of_expert(tokens, expert);
+  phase.half = Half::input;
+  phase.weights = params_of(experts_[expert]);
+  phase.saved = Access::read;
+  phase.carried = Access::update;
+  phase.work = {{dinputs, expert == 0 ? Access::overwrite : Access::update}};
+  steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    for (const auto& [first, count, output] : blocks(ctx, expert))
+      experts_[expert].input_grad(ctx, t.weights, row_slice(rows_in(t, dinputs), output, count),
+                                  row_slice(t.carried[kDup], first, count), row_slice(t.carried[kDresults], first, count),
+                                  row_slice(t.saved[kUp], first, count), ScratchArena(ctx.scratch));
+  });
+}
+
+void Moe::add_input_result(CallSteps& steps, std::int64_t tokens, std::uint32_t dinputs) const {
+  steps.compute({.half = Half::input,
+                 .weights = params_of(norm_, router_),
+                 .x = true,
+                 .dy = true,
+                 .dx = Access::overwrite,
+                 .saved = Access::read,
+                 .carried = Access::update,
+                 .work = CallSteps::uses({dinputs}, {}),
+                 .scratch_bytes = 0,
+                 .flops = router_flops(tokens)},
+                [=, this](LayerContext& ctx, const LayerTensors& t) {
+                  const TensorView dnormed = t.carried[kDnormed];
+                  ctx.math.combine(ctx.stream, dnormed, rows_in(t, dinputs), t.saved[kRows]);
+                  router_.input_grad(ctx, router_.prepare(ctx, t.weights, {}), dnormed, t.carried[kDlogits], Accumulate::yes);
+                  const Accumulate how = begin_residual(ctx, t.dx, t.dy);
+                  norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, t.saved[kStatistics], how);
+                });
+}
+
+void Moe::describe_weight_half(CallSteps& steps, std::int64_t tokens) const {
+  for (std::uint32_t e = 0; e < here(); ++e) {
+    auto phase = of_expert(tokens, e);
+    phase.half = Half::weight;
+    experts_[e].name_adapters(phase.weights);
+    phase.gradients = params_of(experts_[e]);
+    phase.saved = phase.carried = Access::read;
+    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) { expert_weights(ctx, t, e); });
+  }
+  steps.compute({.half = Half::weight,
+                 .weights = params_of(norm_),
+                 .gradients = params_of(norm_, router_),
+                 .x = true,
+                 .carried = Access::read,
+                 .scratch_bytes = bytes_of<RouterWeight>(*this, tokens),
+                 .flops = router_flops(tokens)},
+                [this](LayerContext& ctx, const LayerTensors& t) { router_weights(ctx, t); });
+}
+
+void Moe::expert_weights(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert) const {
+  const auto all = blocks(ctx, expert);
+  auto how = t.accumulate;
+  for (const auto& [first, count, output] : all) {
+    experts_[expert].weight_grad(ctx, t.weights, t.gradients, row_slice(t.carried[kDup], first, count),
+                                 row_slice(t.carried[kDresults], first, count), row_slice(t.saved[kUp], first, count),
+                                 row_slice(t.saved[kInputs], first, count), ScratchArena(ctx.scratch), how);
+    how = Accumulate::yes;
+  }
+  if (all.empty()) experts_[expert].no_weight_grad(ctx, t.gradients, t.accumulate);
+}
+
+void Moe::router_weights(LayerContext& ctx, const LayerTensors& t) const {
+  ScratchArena arena(ctx.scratch);
+  const RouterWeight scratch(*this, arena, ctx.shape.tokens());
+  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
+  router_.weight_grad(ctx, t.gradients, {}, t.carried[kDlogits], scratch.normed, t.accumulate);
+  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+}
+
+}  // namespace terrace::layers
