@@ -30,7 +30,6 @@ struct LayerContext {
   TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
   bool evaluate = false;  // last layer: loss only
   std::uint32_t phase = kAllPhases;
-  [[nodiscard]] bool runs(std::uint32_t number) const { return phase == kAllPhases || phase == number; }
   Half half = Half::both;     // of a backward: what the call computes. A phase of one half runs only in calls that compute it.
   std::int64_t position = 0;  // of a generation: the position in its sequence
   TensorView report = {};     // [report_size()] fp64, in memory that the host reaches: one for each micro-batch

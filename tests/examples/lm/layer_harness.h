@@ -139,7 +139,7 @@ class LayerRun {
     saved = Packed(layer.saved(shape), 64);
     carried = Packed(layer.carried(shape), 64);
     for (const auto call : {LayerCall::forward, LayerCall::backward})
-      work[static_cast<std::size_t>(call)] = Packed(layer.work(call, shape), 64);
+      work[static_cast<std::size_t>(call)] = Packed(layer.described(call, shape).work(), 64);
     report = Packed({{"report", DType::fp64, {layer.report_size()}}}, 64, machine.device->host_memory().get());
     const TensorSpec row{"x", dtype, {shape.tokens(), width}}, ids{"tokens", DType::i32, {shape.tokens()}};
     const std::vector<TensorSpec> none;
