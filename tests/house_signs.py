@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Counts the signs of a well-kept house, of the checkout or of a commit, so that a redesign can be compared before and after.
+
+  python3 tests/house_signs.py [COMMIT...]
+
+Functions are found by clang-format's layout: they begin and end at the margin. Refusals of pairs are texts of the library that
+refuse one setting because of another one.
+"""
+import collections
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+FOLDERS = ["core", "memory", "offload", "optimizers", "parallel", "examples", "bench", "tests"]
+LIBRARY = FOLDERS[:5]
+SOURCES = {".h", ".cpp", ".cu", ".cuh", ".inl"}
+PAIR = re.compile(r"do(es)? not (work with|have)\b|cannot have|have yet|does not go with|(must be|leave out either)[^\"]*\"")
+RULES = ["parallel/layers/parts/transformer.cpp", "parallel/mesh/degrees.cpp", "parallel/plan/check_request.cpp",
+         "parallel/plan/check_tensor.cpp"]
+
+
+def sources(root, folder):
+    return [f for f in sorted((root / folder).rglob("*")) if f.suffix in SOURCES and "build" not in f.parts]
+
+
+def lines_of(files):
+    return sum(len(f.read_text(errors="replace").splitlines()) for f in files)
+
+
+def long_functions(files, most):
+    count = 0
+    for file in files:
+        begin = None
+        for number, line in enumerate(file.read_text().splitlines()):
+            if re.match(r"[A-Za-z~].*[{]$", line) and not re.match(r"(namespace|class|struct|enum|extern)\b", line):
+                begin = number
+            elif line == "}" and begin is not None:
+                count += number - begin + 1 > most
+                begin = None
+    return count
+
+
+def virtuals(root, name):
+    for file in (root / "parallel").rglob("layer.h"):
+        body = re.search(r"^class %s[^;{]*\{(.*?)^\};" % name, file.read_text(), re.S | re.M)
+        if body:
+            return len(re.findall(r"^\s*(?:\[\[nodiscard\]\]\s*)?virtual (?!~)", body[1], re.M))
+    return 0
+
+
+def upward(root):
+    check = root / "tests/room_checks.py"
+    if not check.exists():
+        return "no check"
+    found = subprocess.run([sys.executable, "-B", check], cwd=root, capture_output=True, text=True)
+    return "0" if found.returncode == 0 else str(len(found.stdout.splitlines()))
+
+
+def largest_folder(root):
+    files = collections.Counter(f.parent for folder in FOLDERS for f in sources(root, folder))
+    folder, count = files.most_common(1)[0]
+    return f"{count} ({folder.relative_to(root)})"
+
+
+def ops(root):
+    for file in (root / "parallel").rglob("program.h"):
+        found = re.search(r"kOps = (\d+)", file.read_text())
+        if found:
+            return int(found[1])
+    return 0
+
+
+def refusals(root):
+    texts = [root / rule for rule in RULES if (root / rule).exists()]
+    texts = texts or [f for f in sources(root, "parallel") if f.name in {pathlib.Path(r).name for r in RULES}]
+    return sum(len(PAIR.findall(f.read_text())) for f in texts)
+
+
+def signs(root):
+    layers = sources(root, "parallel/layers")
+    yield "lines of each folder", ", ".join(f"{folder} {lines_of(sources(root, folder)):,}" for folder in FOLDERS)
+    yield "lines of parallel/layers", f"{lines_of(layers):,}"
+    yield "functions over 60 lines there", long_functions(layers, 60)
+    yield "virtual functions of Layer", virtuals(root, "Layer")
+    yield "operations of a program", ops(root)
+    yield "refusals of pairs of settings", refusals(root)
+    yield "most source files in a folder", largest_folder(root)
+    yield "includes that point upward", upward(root)
+    yield "headers of the library", sum(f.suffix == ".h" for folder in LIBRARY for f in sources(root, folder))
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent.parent
+    for commit in sys.argv[1:] or [None]:
+        print(f"== {commit or 'the checkout'}")
+        if commit is None:
+            for name, value in signs(here):
+                print(f"{name}: {value}")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            archive = subprocess.run(["git", "-C", here, "archive", commit], capture_output=True, check=True)
+            subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+            for name, value in signs(pathlib.Path(folder)):
+                print(f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
