@@ -18,7 +18,7 @@
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
-#include <terrace/examples/lm/models/adapters.h>
+#include <terrace/examples/lm/models/fine_tuning.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/weights/weight_files.h>
@@ -185,8 +185,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto& adapters = sizes.adapters;
   if (adapted == Adapted::merged && adapters.rank == 0)
     throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", Exit::usage);
-  auto without = sizes;
-  without.adapters = {};
+  const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
   const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.freeze));
