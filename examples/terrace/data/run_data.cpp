@@ -113,17 +113,17 @@ class RunData::Conversations final : public Source {
         seq_len_(config.seq_len),
         data_(files_of(config, source, vocabulary), config.seed, holds_out) {}
 
-  [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split == Split::held_out); }
+  [[nodiscard]] std::uint64_t sequences(Split split) const override { return data_.sequences(split); }
   void fill(Split split, std::uint64_t sequence, std::span<std::int32_t> tokens, std::span<std::int32_t> targets) override {
-    data_.fill(split == Split::held_out, {&sequence, 1}, tokens, targets);
+    data_.fill(split, {&sequence, 1}, tokens, targets);
   }
   void number(Split split, std::uint64_t sequence, std::span<const std::int32_t>,
               std::span<std::int32_t> numbers) const override {
-    data_.number(split == Split::held_out, {&sequence, 1}, numbers);
+    data_.number(split, {&sequence, 1}, numbers);
   }
   [[nodiscard]] std::string describe() const override {
     auto text = fmt::format("{} conversations: {} sequences to train on, {} held out", data_.conversations(),
-                            data_.sequences(false), data_.sequences(true));
+                            data_.sequences(Split::training), data_.sequences(Split::held_out));
     if (data_.documents() > data_.conversations())
       text +=
           fmt::format("; as the chat template writes earlier answers in another way, they are {} documents", data_.documents());
@@ -132,7 +132,7 @@ class RunData::Conversations final : public Source {
     if (data_.cut() > 0) text += fmt::format("; {} are longer than --seq-len and are cut", data_.cut());
     if (data_.untaught() > 0)
       text += fmt::format("; {} have no answer within --seq-len, so nothing is learned from them", data_.untaught());
-    if (data_.sequences(true) > 0 && !data_.learns_held_out())
+    if (data_.sequences(Split::held_out) > 0 && !data_.learns_held_out())
       text += "; none of the held-out ones has an answer there, so there is no held-out loss";
     return text;
   }

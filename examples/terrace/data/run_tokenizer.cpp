@@ -23,13 +23,6 @@ bool is_file(const fs::path& file) {
   return fs::is_regular_file(file, error);
 }
 
-// The tokenizer of a directory; empty: it has none. If both files exist, they are one tokenizer in two forms.
-fs::path tokenizer_in(const fs::path& folder) {
-  for (const auto* const name : {kTokenizerFile, kSentencePieceFile})
-    if (auto file = folder / name; is_file(file)) return file;
-  return {};
-}
-
 std::string read_whole(const fs::path& file) try { return read_text_file(file); } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be read: {}\n  restore the file, then repeat the command", file.string(), error.what()),
               error.exit());
@@ -44,7 +37,7 @@ std::string checksum_of_file(std::string_view bytes) {
 fs::path tokenizer_of(const RunConfig& config) {
   if (config.data_format == "bytes") return {};
   if (!config.tokenizer.empty()) return config.tokenizer;
-  const auto beside = config.init_from.empty() ? fs::path() : tokenizer_in(config.init_from);
+  const auto beside = config.init_from.empty() ? fs::path() : lm::tokenizer_in(config.init_from);
   // A run of ids needs no tokenizer, so one that this build cannot read is left out.
   const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
   const bool needs = config.data_format == kConversations || config.data_format == kText;
@@ -58,7 +51,7 @@ fs::path tokenizer_of(const RunConfig& config) {
       Exit::usage);
 }
 
-fs::path tokenizer_kept_by(const fs::path& run) { return tokenizer_in(tokenizer_folder(run)); }
+fs::path tokenizer_kept_by(const fs::path& run) { return lm::tokenizer_in(tokenizer_folder(run)); }
 
 fs::path tokenizer_of_run(const fs::path& run, const RunConfig& config) {
   if (auto kept = tokenizer_kept_by(run); !kept.empty()) return kept;
