@@ -127,7 +127,8 @@ void ConversationData::fill(Split split, std::span<const std::uint64_t> sequence
   }
 }
 
-void ConversationData::number(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const {
+void ConversationData::number(Split split, std::span<const std::uint64_t> sequences, std::span<const std::int32_t>,
+                              std::span<std::int32_t> numbers) const {
   for (std::size_t row = 0; row < sequences.size(); ++row) {
     const auto own = numbers.subspan(row * seq_len_, seq_len_);
     std::size_t at = 0;
@@ -139,17 +140,6 @@ void ConversationData::number(Split split, std::span<const std::uint64_t> sequen
     }
     std::ranges::fill(own.subspan(at), number);
   }
-}
-
-BatchReader::Read ConversationData::reader() {
-  return [this](Split split, auto sequences, auto tokens, auto targets) {
-    fill(split, sequences, tokens, targets);
-    return true;
-  };
-}
-
-BatchReader::Number ConversationData::numbers() const {
-  return [this](Split split, auto sequences, auto, auto numbers) { number(split, sequences, numbers); };
 }
 
 }  // namespace terrace::lm

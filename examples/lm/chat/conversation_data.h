@@ -19,16 +19,16 @@
 
 #include <terrace/examples/lm/chat/encoded_conversations.h>
 #include <terrace/examples/lm/chat/packing.h>
-#include <terrace/parallel/train/batch.h>
+#include <terrace/examples/lm/data/sequences.h>
 
 namespace terrace::lm {
 
-class ConversationData {
+class ConversationData final : public Sequences {
  public:
   // `files`: at least one, in order, all with the same room, which is the sequence length.
   ConversationData(std::vector<EncodedConversations> files, std::uint64_t seed, bool holds_out = true);
 
-  [[nodiscard]] std::uint64_t sequences(Split split) const { return packing(split).sequences(); }
+  [[nodiscard]] std::uint64_t sequences(Split split) const override { return packing(split).sequences(); }
   [[nodiscard]] std::uint64_t conversations() const { return first_.size(); }
   [[nodiscard]] std::uint64_t skipped() const;      // invalid lines
   [[nodiscard]] std::string first_skipped() const;  // its place, and the reason
@@ -44,12 +44,10 @@ class ConversationData {
   // Tokens and targets of sequences, row by row: conversation after conversation, then padding. The target is −1 where nothing
   // is learned. Sequences are numbered over all epochs.
   void fill(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets);
-  // Numbers documents as in parallel/train/documents.h; the padding is a document, too.
-  void number(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const;
-  // Both for a trainer (Trainer::Options). The functions use this object.
-  [[nodiscard]] BatchReader::Read reader();
-  [[nodiscard]] BatchReader::Number numbers() const;
+            std::span<std::int32_t> targets) override;
+  // The padding is a document, too. Does not read `tokens`.
+  void number(Split split, std::span<const std::uint64_t> sequences, std::span<const std::int32_t> tokens,
+              std::span<std::int32_t> numbers) const override;
 
  private:
   using Document = EncodedConversations::Document;

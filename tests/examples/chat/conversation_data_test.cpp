@@ -42,7 +42,7 @@ class Data : public testing::Test {
   static Row row(ConversationData& data, Split split, std::uint64_t sequence, std::size_t seq_len) {
     Row row{std::vector<std::int32_t>(seq_len), std::vector<std::int32_t>(seq_len), std::vector<std::int32_t>(seq_len)};
     data.fill(split, {&sequence, 1}, row.tokens, row.targets);
-    data.number(split, {&sequence, 1}, row.numbers);
+    data.number(split, {&sequence, 1}, row.tokens, row.numbers);
     return row;
   }
   // The documents of a row as texts, with special tokens written out.
