@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <terrace/core/base/folders.h>
+#include <terrace/core/base/json_text.h>
+#include <terrace/core/base/text_file.h>
 #include <terrace/examples/lm/models/weights.h>
+#include <terrace/examples/lm/weights/weight_files.h>
 #include <terrace/parallel/layers/parts/names.h>
 #include <terrace/parallel/train/initial_weights.h>
 
@@ -69,6 +75,18 @@ void save_adapters(Engine& engine, const std::filesystem::path& directory, const
                    std::copy_n(kept.at(param.name).data() + static_cast<std::size_t>(first) * size_of(dtype), range.bytes(),
                                range.data);
                  });
+}
+
+void save_model(Engine& engine, const std::filesystem::path& directory, const ModelConfig& config,
+                const std::filesystem::path& base, bool writes) {
+  if (config.adapters.rank != 0) throw std::logic_error("save_model: the model has adapters");
+  if (!writes) return engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
+  const auto dtype = engine.map().options().recipe.weight_dtype();
+  const auto others = base.empty() ? nlohmann::json() : parse_json(read_text_file(base / kModelConfigFile));
+  const auto json = model_config_json(complete(of_all_ranks(config)), dtype, others);
+  make_folders(directory);
+  save_weights(engine, directory / kWeightsFile);
+  replace_text_file(directory / kModelConfigFile, json.dump(2) + "\n", Durable::yes);
 }
 
 }  // namespace terrace::lm

@@ -35,5 +35,9 @@ WeightSource first_weights(const std::filesystem::path& base, const ModelConfig&
 // `base`: the name of the model that they belong to. `writes`: true on the rank that writes the files.
 void save_adapters(Engine& engine, const std::filesystem::path& directory, const ModelConfig& config, const std::string& base,
                    bool writes = true);
+// Writes a directory of Hugging Face's library of a model without adapters: config.json and model.safetensors. Other keys are
+// those of the config.json in `base`, if it is not empty. The tokenizer's files are the caller's (tokenizer_files.h).
+void save_model(Engine& engine, const std::filesystem::path& directory, const ModelConfig& config,
+                const std::filesystem::path& base = {}, bool writes = true);
 
 }  // namespace terrace::lm

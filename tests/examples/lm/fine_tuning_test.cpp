@@ -104,6 +104,37 @@ TEST_F(FineTuning, SavedAdaptersBeginTheNextRunOnAnyRanks) {
   }
 }
 
+TEST_F(FineTuning, ASavedModelIsReadAgainAsItWas) {
+  const auto config = without_adapters(tiny("llama", 0));
+  const auto base = base_of(config), saved = folder_ / "saved";
+  run_ranks(2, {}, [&](std::unique_ptr<Communicator> own) {
+    ThreadPool pool(1);
+    const auto device = make_cpu_device(pool);
+    Agreement agreement(*own, *device);
+    PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}, .commits = false};
+    request.data = {.ranks = 2, .zero = 3};
+    const auto model = make_model(config);
+    const auto optimizer = make_optimizer("adamw", {});
+    Engine engine(model, plan_together(agreement, model, request),
+                  {.device = device.get(), .optimizer = optimizer.get(), .communicator = own.get()});
+    engine.fill(first_weights(base, config, 3));
+    save_model(engine, saved, config, {}, own->rank() == 0);
+  });
+  const auto read = read_model_dir(saved);
+  EXPECT_EQ(config.hidden, read.hidden);
+  EXPECT_EQ(parameter_count(config), parameter_count(read));
+  const auto before = weights_from(base, config.family, make_model(config)),
+             after = weights_from(saved, read.family, make_model(read));
+  for (const auto& layer : make_model(read).layers)
+    for (const auto& param : layer->params()) {
+      if (param.tied) continue;
+      std::vector<float> one(static_cast<std::size_t>(param.shape.elements())), other(one.size());
+      before.read(param, 0, {reinterpret_cast<std::byte*>(one.data()), DType::fp32, param.shape});
+      after.read(param, 0, {reinterpret_cast<std::byte*>(other.data()), DType::fp32, param.shape});
+      EXPECT_EQ(one, other) << param.name;
+    }
+}
+
 // The files have the masters: a bf16 run that begins with them loses nothing.
 TEST_F(FineTuning, OfABf16ModelTheMastersAreSaved) {
   auto config = tiny("llama", 0);
