@@ -13,6 +13,11 @@ pkg_check_modules(NUMA QUIET numa)  # only for its version
 if(NOT NUMA_VERSION)
   set(NUMA_VERSION "of unknown version")
 endif()
+# Of the language-model kit.
+pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
+pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
+pkg_check_modules(ZLIB QUIET IMPORTED_TARGET zlib)         # for data that gzip has packed
+pkg_check_modules(ZSTD QUIET IMPORTED_TARGET libzstd)      # for data that zstd has packed
 if(TERRACE_PROGRAM)
   find_package(CLI11 REQUIRED)
   find_package(tomlplusplus QUIET)
@@ -20,10 +25,6 @@ if(TERRACE_PROGRAM)
     pkg_check_modules(TOMLPLUSPLUS REQUIRED IMPORTED_TARGET tomlplusplus)
     add_library(tomlplusplus::tomlplusplus ALIAS PkgConfig::TOMLPLUSPLUS)
   endif()
-  pkg_check_modules(PCRE2 QUIET IMPORTED_TARGET libpcre2-8)  # for tokenizers with patterns of their own
-  pkg_check_modules(SENTENCEPIECE QUIET sentencepiece)       # for tokenizers in its format
-  pkg_check_modules(ZLIB QUIET IMPORTED_TARGET zlib)         # for data that gzip has packed
-  pkg_check_modules(ZSTD QUIET IMPORTED_TARGET libzstd)      # for data that zstd has packed
 endif()
 if(TERRACE_POOL STREQUAL "tbb")
   find_package(TBB REQUIRED)

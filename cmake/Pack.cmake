@@ -33,7 +33,8 @@ set(CPACK_DEBIAN_LIBRARY_PACKAGE_NAME libterrace-dev)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libdevel)
 # What the static libraries link with, as in terraceConfig.cmake.in.
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_DEPENDS
-  "pkg-config, libfmt-dev, libdnnl-dev, nlohmann-json3-dev, liburing-dev, libxxhash-dev, libtbb-dev, libnuma-dev")
+  "pkg-config, libfmt-dev, libdnnl-dev, nlohmann-json3-dev, liburing-dev, libxxhash-dev, libtbb-dev, libnuma-dev, \
+libpcre2-dev, libsentencepiece-dev, zlib1g-dev, libzstd-dev")
 set(CPACK_COMPONENT_LIBRARY_DESCRIPTION "The static libraries, their headers and a package for CMake's find_package(terrace).")
 
 if(TARGET terrace_mpi)

@@ -42,13 +42,8 @@ void train(const std::string& text, std::unique_ptr<Communicator> own) {
                       .disk_tier = true,
                       .steps = 200,
                       .data = {.ranks = count, .zero = 2, .canonical = true}};
-  MachineProfile profile;
-  agree(ranks, request, profile);
-  const auto planned = plan(model, request, profile);
-  if (!planned.fits) throw Error(planned.refusal.why, Exit::does_not_fit);
-  demand_same_program(ranks, planned, mesh_of(model, request));
   const auto optimizer = make_optimizer("adamw", {});
-  Engine engine(model, for_rank(planned, model, request, profile),
+  Engine engine(model, plan_together(ranks, model, request),
                 {.device = device.get(),
                  .store = {.paths = {"."}, .name = fmt::format("hello-{}", own->rank()), .temporary = true},
                  .optimizer = optimizer.get(),

@@ -36,9 +36,9 @@ namespace terrace {
 class Engine {
  public:
   struct Options {
-    Device* device = nullptr;   // borrowed
-    ChunkStore::Options store;  // the constructor makes or opens it, with the plan's capacity
-    bool resume = false;        // continue from the store's last commit
+    Device* device = nullptr;        // borrowed
+    ChunkStore::Options store = {};  // the constructor makes or opens it, with the plan's capacity, if the plan has a disk
+    bool resume = false;             // continue from the store's last commit
     // Continue from the stores of a run that was laid out for other ranks: a new `store` is made and begins with their last
     // common commit (reshard.h). The old stores are not changed.
     std::vector<ChunkStore::Options> reshard_from = {};

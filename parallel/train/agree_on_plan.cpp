@@ -53,4 +53,12 @@ void demand_same_program(Agreement& ranks, const Plan& plan, const Mesh& mesh) {
                 Exit::usage);
 }
 
+Plan plan_together(Agreement& ranks, const Model& model, PlanRequest& request, MachineProfile profile) {
+  agree(ranks, request, profile);
+  const auto first = plan(model, request, profile);
+  if (!first.fits) throw Error(first.refusal.why, Exit::does_not_fit);
+  demand_same_program(ranks, first, mesh_of(model, request));
+  return for_rank(first, model, request, profile);
+}
+
 }  // namespace terrace

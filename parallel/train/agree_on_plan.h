@@ -1,12 +1,10 @@
 // What the ranks of a run agree on before and after they plan, so that their programs match.
 //
-//   agree(ranks, request, profile);
-//   const auto first = plan(model, request, profile);
-//   demand_same_program(ranks, first, mesh_of(model, request));
-//   Engine engine(model, for_rank(first, model, request, profile), …);
+//   Engine engine(model, plan_together(ranks, model, request), …);
 //
 // Owner:   the caller. Threads: the rank's; all ranks make the same calls.
-// Errors:  those of the communicator. demand_same_program() throws Error(Exit::usage), on all ranks.
+// Errors:  those of the communicator. demand_same_program() throws Error(Exit::usage), on all ranks; plan_together() also
+//          throws Error(Exit::does_not_fit).
 #pragma once
 
 #include <cstdint>
@@ -28,5 +26,8 @@ std::uint64_t steady_hash(const Plan& plan);
 std::optional<std::pair<std::uint32_t, std::uint32_t>> different_programs(Agreement& ranks, std::uint64_t steady_hash,
                                                                           const Mesh& mesh);
 void demand_same_program(Agreement& ranks, const Plan& plan, const Mesh& mesh);
+
+// All of it: agrees, plans, compares the programs, and returns this rank's plan. `request` receives what was agreed on.
+Plan plan_together(Agreement& ranks, const Model& model, PlanRequest& request, MachineProfile profile = {});
 
 }  // namespace terrace

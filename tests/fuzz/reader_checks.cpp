@@ -233,10 +233,10 @@ bool takes_adapter(std::string_view text) {
 void read_all(lm::ConversationData data, std::int32_t ids) {
   constexpr std::size_t kLength = 48;
   std::vector<std::int32_t> tokens(kLength), targets(kLength), numbers(kLength);
-  for (const bool held_out : {false, true})
-    for (std::uint64_t i = 0; i < data.sequences(held_out); ++i) {
-      data.fill(held_out, {&i, 1}, tokens, targets);
-      data.number(held_out, {&i, 1}, numbers);
+  for (const auto split : {Split::training, Split::held_out})
+    for (std::uint64_t i = 0; i < data.sequences(split); ++i) {
+      data.fill(split, {&i, 1}, tokens, targets);
+      data.number(split, {&i, 1}, tokens, numbers);
       for (std::size_t at = 0; at < kLength; ++at) {
         demand(tokens[at] >= 0 && tokens[at] < ids && targets[at] >= -1 && targets[at] < ids, "a token that is none");
         demand(targets[at] < 0 || at + 1 == kLength || targets[at] == tokens[at + 1], "a target that does not follow");

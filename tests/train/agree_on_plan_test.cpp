@@ -6,6 +6,7 @@
 #include <array>
 
 #include <terrace/core/base/error.h>
+#include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/profile/profile_rates.h>
 #include <terrace/parallel/comm/threads/run_ranks.h>
@@ -66,6 +67,24 @@ TEST(AgreeOnPlan, RanksWithOtherProgramsAreNamedOnAllRanks) {
     }
   });
   for (const auto& one : said) EXPECT_THAT(one, HasSubstr("ranks 0 and 2 have planned different steps"));
+}
+
+TEST(AgreeOnPlan, PlanTogetherGivesEachRankItsPlanOrRefusesAll) {
+  const auto model = toy::make_model({});
+  run_ranks(3, {}, [&](std::unique_ptr<Communicator> own) {
+    OnRank here(*own);
+    auto request = request_of(0);
+    const auto mine = plan_together(here.ranks, model, request);
+    EXPECT_TRUE(mine.fits);
+    EXPECT_EQ(static_cast<std::uint32_t>(own->rank()), mine.map.rank);
+    if (own->rank() == 1) request.budget.device = request.budget.host = kKiB;
+    try {
+      static_cast<void>(plan_together(here.ranks, model, request));
+      ADD_FAILURE() << "a kilobyte is enough";
+    } catch (const Error& error) {
+      EXPECT_EQ(Exit::does_not_fit, error.exit());
+    }
+  });
 }
 
 }  // namespace

@@ -103,21 +103,20 @@ double ConversationData::share_cut_off() const {
 }
 
 // Empty in an evaluation without held-out conversations.
-std::span<const std::uint32_t> ConversationData::items_of(bool held_out, std::uint64_t sequence) const {
-  const auto& packing = held_out ? held_out_ : training_;
-  const auto count = packing.sequences();
+std::span<const std::uint32_t> ConversationData::items_of(Split split, std::uint64_t sequence) const {
+  const auto count = sequences(split);
   if (count == 0) return {};
-  if (held_out) return packing.items_of(sequence % count);
-  return packing.items_of(permuted(seed_, sequence / count, sequence % count, count));
+  if (split == Split::held_out) return held_out_.items_of(sequence % count);
+  return training_.items_of(permuted(seed_, sequence / count, sequence % count, count));
 }
 
-void ConversationData::fill(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+void ConversationData::fill(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
                             std::span<std::int32_t> targets) {
   std::ranges::fill(tokens, 0);  // padding; its value does not matter
   std::ranges::fill(targets, -1);
   for (std::size_t row = 0; row < sequences.size(); ++row) {
     auto at = row * seq_len_;
-    for (const auto item : items_of(held_out, sequences[row])) {
+    for (const auto item : items_of(split, sequences[row])) {
       const auto words = files_[file_of(item)].read(document(item));
       const auto end = length(item);
       for (std::size_t i = 0; i < end; ++i, ++at) {
@@ -128,12 +127,13 @@ void ConversationData::fill(bool held_out, std::span<const std::uint64_t> sequen
   }
 }
 
-void ConversationData::number(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const {
+void ConversationData::number(Split split, std::span<const std::uint64_t> sequences, std::span<const std::int32_t>,
+                              std::span<std::int32_t> numbers) const {
   for (std::size_t row = 0; row < sequences.size(); ++row) {
     const auto own = numbers.subspan(row * seq_len_, seq_len_);
     std::size_t at = 0;
     std::int32_t number = 0;
-    for (const auto item : items_of(held_out, sequences[row])) {
+    for (const auto item : items_of(split, sequences[row])) {
       const auto tokens = length(item);
       std::ranges::fill(own.subspan(at, tokens), number++);
       at += tokens;

@@ -19,15 +19,16 @@
 
 #include <terrace/examples/lm/chat/encoded_conversations.h>
 #include <terrace/examples/lm/chat/packing.h>
+#include <terrace/examples/lm/data/sequences.h>
 
 namespace terrace::lm {
 
-class ConversationData {
+class ConversationData final : public Sequences {
  public:
   // `files`: at least one, in order, all with the same room, which is the sequence length.
   ConversationData(std::vector<EncodedConversations> files, std::uint64_t seed, bool holds_out = true);
 
-  [[nodiscard]] std::uint64_t sequences(bool held_out) const { return (held_out ? held_out_ : training_).sequences(); }
+  [[nodiscard]] std::uint64_t sequences(Split split) const override { return packing(split).sequences(); }
   [[nodiscard]] std::uint64_t conversations() const { return first_.size(); }
   [[nodiscard]] std::uint64_t skipped() const;      // invalid lines
   [[nodiscard]] std::string first_skipped() const;  // its place, and the reason
@@ -42,18 +43,20 @@ class ConversationData {
 
   // Tokens and targets of sequences, row by row: conversation after conversation, then padding. The target is −1 where nothing
   // is learned. Sequences are numbered over all epochs.
-  void fill(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
-            std::span<std::int32_t> targets);
-  // Numbers documents as in parallel/train/documents.h; the padding is a document, too.
-  void number(bool held_out, std::span<const std::uint64_t> sequences, std::span<std::int32_t> numbers) const;
+  void fill(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
+            std::span<std::int32_t> targets) override;
+  // The padding is a document, too. Does not read `tokens`.
+  void number(Split split, std::span<const std::uint64_t> sequences, std::span<const std::int32_t> tokens,
+              std::span<std::int32_t> numbers) const override;
 
  private:
   using Document = EncodedConversations::Document;
+  [[nodiscard]] const Packing& packing(Split split) const { return split == Split::held_out ? held_out_ : training_; }
   // Documents are numbered over all files.
   [[nodiscard]] std::size_t file_of(std::uint32_t item) const;
   [[nodiscard]] const Document& document(std::uint32_t item) const;
   [[nodiscard]] std::uint64_t length(std::uint32_t item) const;  // at most the sequence length
-  [[nodiscard]] std::span<const std::uint32_t> items_of(bool held_out, std::uint64_t sequence) const;
+  [[nodiscard]] std::span<const std::uint32_t> items_of(Split split, std::uint64_t sequence) const;
 
   std::vector<EncodedConversations> files_;
   std::vector<std::uint32_t> begins_{0};  // first document of each file, and the end

@@ -97,4 +97,10 @@ void encode_conversations(const std::filesystem::path& data, const std::filesyst
   out.finish(checksum, skipped, first_skipped);
 }
 
+EncodedConversations newly_encoded(const std::filesystem::path& data, const std::filesystem::path& to, const ChatFormat& format,
+                                   std::int64_t room) {
+  encode_conversations(data, to, format, BadLine::stop);
+  return {to, data, static_cast<std::uint64_t>(room)};
+}
+
 }  // namespace terrace::lm

@@ -71,6 +71,10 @@ class EncodedConversations {
   std::string first_skipped_;
 };
 
+// Encodes a data file into the new file `to`, and reads that. A line that is no conversation is an error.
+EncodedConversations newly_encoded(const std::filesystem::path& data, const std::filesystem::path& to, const ChatFormat& format,
+                                   std::int64_t room);
+
 inline constexpr std::uint32_t kLearnedBit = std::uint32_t{1} << 31U;  // of a token
 
 }  // namespace terrace::lm

@@ -25,6 +25,13 @@ std::unique_ptr<const TokenizerModel> model_of(const std::filesystem::path& file
 
 }  // namespace
 
+std::filesystem::path tokenizer_in(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto* const name : {"tokenizer.json", "tokenizer.model"})
+    if (auto file = folder / name; std::filesystem::is_regular_file(file, error)) return file;
+  return {};
+}
+
 Encoding::Encoding() = default;
 Encoding::~Encoding() = default;
 Encoding::Encoding(Encoding&&) noexcept = default;

@@ -24,6 +24,9 @@ namespace terrace::lm {
 
 class TokenizerModel;
 
+// The tokenizer.json or tokenizer.model of a folder; empty: it has none. If both exist, they are one tokenizer in two forms.
+std::filesystem::path tokenizer_in(const std::filesystem::path& folder);
+
 struct EncodeOptions {
   bool finds_added = true;     // special and other added tokens in the text become single tokens, and not their letters
   bool with_template = false;  // adds the file's tokens before and after each text, such as <|begin_of_text|>

@@ -18,9 +18,9 @@
 #include <terrace/core/base/trace.h>
 #include <terrace/core/device/device.h>
 #include <terrace/core/device/thread_pool.h>
+#include <terrace/examples/lm/models/fine_tuning.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
-#include <terrace/examples/lm/models/weights.h>
 #include <terrace/examples/lm/weights/weight_files.h>
 #include <terrace/examples/terrace/bench/bench_models.h>
 #include <terrace/examples/terrace/cli/refusal.h>
@@ -29,7 +29,6 @@
 #include <terrace/examples/terrace/plan/choose_tiles.h>
 #include <terrace/examples/terrace/plan/device.h>
 #include <terrace/examples/terrace/plan/setup.h>
-#include <terrace/examples/terrace/run/init_from.h>
 #include <terrace/parallel/run/engine.h>
 #include <terrace/parallel/state/committed_state.h>
 #include <terrace/parallel/train/initial_weights.h>
@@ -124,8 +123,7 @@ class WeightsBench final : public bench::Bench {
     config.assumed_costs = true;
     config = with_chosen_tiles(config);
     const auto model = lm::make_model(model_config(config));
-    auto without = model_config(config);
-    without.adapters = {};
+    const auto without = lm::without_adapters(model_config(config));
     const auto base = lm::make_model(without);
 
     session.progress("planning …");
@@ -164,7 +162,7 @@ class WeightsBench final : public bench::Bench {
       session.progress(fmt::format("run {} of {}: loading", run + 1, session.runs()));
       {
         Engine engine(model, plan, {.device = device.get(), .store = store, .optimizer = optimizer.get()});
-        const auto weights = weights_of(config, base);
+        const auto weights = lm::first_weights(config.init_from, model_config(config), config.seed);
         for (const auto& path : store.paths) bench::settle(path);
         load.time([&] {
           engine.fill(weights);
@@ -216,13 +214,6 @@ class WeightsBench final : public bench::Bench {
   }
 
  private:
-  // Adapters begin with random numbers.
-  static WeightSource weights_of(const RunConfig& config, const Model& base) {
-    auto files = lm::weights_from(config.init_from, lm::family_named(config.model), base);
-    if (model_config(config).adapters.rank == 0) return files;
-    return with_adapters(files, random_weights(config.seed));
-  }
-
   // Throws if the exported files differ from the loaded ones in a byte. Untimed.
   static void demand_same(const fs::path& one, const fs::path& other) {
     for (const auto& file : lm::weight_files(one)) {

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include <terrace/core/base/notice.h>
+#include <terrace/examples/lm/generate/generator.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/data/run_text.h>
-#include <terrace/examples/terrace/run/generator.h>
 #include <terrace/examples/terrace/run/weights_reader.h>
 
 namespace terrace::cli {
@@ -81,7 +81,8 @@ class Chat {
       : line_(line),
         text_(line.config, line.positional.at(0), line.generate.tokenizer, line.generate.stop_token),
         format_(text_.chat_format(std::time(nullptr))),
-        generator_(line.config, line.positional.at(0), positions_of(line)) {
+        weights_(line.config, line.positional.at(0), {.decode_positions = positions_of(line)}),
+        generator_(weights_.engine(), weights_.device(), line.config.vocab, weights_.model().dtype, positions_of(line)) {
     if (line.generate.stop_token != "none" && !format_.end().empty()) text_.end_at(format_.end());
     if (!line.chat.system.empty()) messages_.push_back({"system", line.chat.system});
     first_ = messages_.size();
@@ -138,7 +139,8 @@ class Chat {
   const CommandLine& line_;
   RunText text_;
   lm::ChatFormat format_;
-  Generator generator_;
+  WeightsReader weights_;
+  lm::Generator generator_;
   std::vector<lm::Message> messages_;
   std::size_t first_ = 0;  // the first message that may be dropped
 };

@@ -18,7 +18,7 @@
 #include <terrace/core/base/text_file.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
-#include <terrace/examples/lm/models/adapters.h>
+#include <terrace/examples/lm/models/fine_tuning.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/weights/weight_files.h>
@@ -59,7 +59,7 @@ bool is_exported(const fs::directory_entry& entry) {
   for (const auto* const made : {kUnfinished, lm::kModelConfigFile, lm::kWeightsFile, lm::kWeightsIndex,
                                  lm::kAdapterWeightsFile, lm::kAdapterConfigFile})
     if (name == made) return true;
-  return is_shard(name) || std::ranges::count(kTokenizerFiles, name) != 0;
+  return is_shard(name) || std::ranges::count(lm::kTokenizerFiles, name) != 0;
 }
 
 // Accepts a new or empty directory, or one with the mark of an unfinished export. Any other directory that has files is
@@ -123,7 +123,7 @@ void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to
   std::error_code error;
   const auto kept = tokenizer_folder(run);
   const auto from = fs::is_directory(kept, error) ? kept : fs::path(config.init_from);
-  if (fs::is_directory(from, error)) write_tokenizer_files(to, read_tokenizer_files(from));
+  if (fs::is_directory(from, error)) lm::write_tokenizer_files(to, lm::read_tokenizer_files(from));
 }
 
 std::set<std::string> frozen_names(const ParameterLayout& layout) {
@@ -185,8 +185,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto& adapters = sizes.adapters;
   if (adapted == Adapted::merged && adapters.rank == 0)
     throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", Exit::usage);
-  auto without = sizes;
-  without.adapters = {};
+  const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
   const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.freeze));

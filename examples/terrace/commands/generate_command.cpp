@@ -7,9 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include <terrace/examples/lm/generate/generator.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/data/run_text.h>
-#include <terrace/examples/terrace/run/generator.h>
+#include <terrace/examples/terrace/run/weights_reader.h>
 
 namespace terrace::cli {
 
@@ -26,7 +27,9 @@ Exit generate_command(const CommandLine& line) {
     throw Error(fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
                             prompt_tokens, texts.unit(), config.seq_len, config.seq_len - 1),
                 Exit::usage);
-  Generator generator(config, run, prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens));
+  const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
+  WeightsReader weights(config, run, {.decode_positions = positions});
+  lm::Generator generator(weights.engine(), weights.device(), config.vocab, weights.model().dtype, positions);
 
   std::string text = options.prompt;
   const auto say = [&](const std::string& bytes) {

@@ -91,7 +91,7 @@ void demand_outputs(const Words& words, const lm::TokenizeSettings& settings) {
   auto read = words.files;
   read.push_back(words.tokenizer);
   const auto beside = std::filesystem::path(words.tokenizer).parent_path();
-  for (const auto* const name : kTokenizerFiles) read.push_back((beside / name).string());
+  for (const auto* const name : lm::kTokenizerFiles) read.push_back((beside / name).string());
   const auto unfinished = lm::TokenizeJob::unfinished_files(settings);
   std::vector<std::string> outs{words.out};
   if (settings.kind == lm::TokenFile::megatron) outs = {words.out + ".bin", words.out + ".idx"};

@@ -1,6 +1,6 @@
 // The sequences of a run's data, for the library's trainer: from a corpus of tokens or from conversations, and from one source
-// or several, which are mixed by their weights (lm/mixture.h). Held-out sequences, or those of --eval-data, are never mixed:
-// the micro-batches of an evaluation take the sources in turn.
+// or several, which are mixed by their weights (lm/data/mixed_sequences.h). An evaluation takes held-out sequences, or those of
+// --eval-data.
 //
 // Owner:   the rank's training. Threads: the rank's.
 // Errors:  the constructor throws what the corpus or the conversations throw. If a file has changed or cannot be read later,
@@ -18,8 +18,9 @@
 #include <vector>
 
 #include <terrace/examples/lm/chat/chat_format.h>
-#include <terrace/examples/lm/data/mixture.h>
+#include <terrace/examples/lm/data/mixed_sequences.h>
 #include <terrace/examples/terrace/config/run_config.h>
+#include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/ranks/team.h>
 #include <terrace/parallel/train/trainer.h>
 
@@ -35,15 +36,16 @@ class RunData {
  public:
   explicit RunData(const RunConfig& config);
   RunData(RunData&&) = delete;
-  ~RunData();
 
-  [[nodiscard]] std::uint64_t sequences() const;              // to train on, if there is one source
-  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const;  // after which each source has been trained on at least once
+  [[nodiscard]] std::uint64_t sequences() const;               // to train on, if there is one source
+  [[nodiscard]] std::uint64_t sequences_of_an_epoch() const {  // after which each source has been trained on at least once
+    return mixed_.sequences(Split::training);
+  }
   // For Trainer::Options::read.
   bool read(Split split, std::span<const std::uint64_t> sequences, std::span<std::int32_t> tokens,
             std::span<std::int32_t> targets);
   // For Trainer::Options::documents; empty if each sequence is one document.
-  [[nodiscard]] BatchReader::Number documents();
+  [[nodiscard]] BatchReader::Number documents() const;
   // Lines for the user about the data, when the run begins.
   [[nodiscard]] std::vector<std::string> notes() const;
   [[nodiscard]] std::vector<std::string> warnings() const;
@@ -64,29 +66,31 @@ class RunData {
   [[nodiscard]] std::map<std::string, double> epochs(std::uint64_t sequences);
 
  private:
-  class Source;
-  class Tokens;
-  class Conversations;
   struct Vocabulary {
     explicit Vocabulary(const RunConfig& config);
     lm::Tokenizer tokenizer;
     lm::ChatFormat format;
   };
-  using Sources = std::vector<std::unique_ptr<Source>>;
-  [[nodiscard]] Sources sources_of(const RunConfig& config, bool holds_out) const;
-  [[nodiscard]] const Sources& evaluated_sources() const { return of_evaluation_.empty() ? sources_ : of_evaluation_; }
-  struct Place {
-    Source* source = nullptr;
-    Split split = Split::training;  // within the source
-    std::uint64_t sequence = 0;
+  struct Source {
+    std::string name;
+    double share = 1;  // of all sequences of the run
+    std::shared_ptr<lm::Sequences> data;
+    std::string description, warning = {};
+    std::vector<std::uint64_t> checksums = {};
   };
-  [[nodiscard]] Place place_of(lm::Mixture& mixture, Split split, std::uint64_t sequence) const;
+  using Sources = std::vector<Source>;
+  static std::unique_ptr<Vocabulary> vocabulary_of(const RunConfig& config);
+  static lm::MixedSequences::Sources data_of(const Sources& sources);
+  static Source tokens_of(const RunConfig& config, const DataSource& source, std::size_t sources, bool holds_out);
+  [[nodiscard]] Sources sources_of(const RunConfig& config, bool holds_out) const;
+  [[nodiscard]] Source conversations_of(const RunConfig& config, const DataSource& source, bool holds_out) const;
+  [[nodiscard]] const Sources& evaluated_sources() const { return of_evaluation_.empty() ? sources_ : of_evaluation_; }
 
+  lm::Mixture counted_;                     // for epochs()
   std::unique_ptr<Vocabulary> vocabulary_;  // for conversations only
   Sources sources_, of_evaluation_;         // of_evaluation_: of --eval-data, all of which is evaluated on
-  lm::Mixture mixture_, counted_;           // counted_: for epochs(), which counts separately
-  std::uint64_t rows_;                      // sequences of a micro-batch
-  std::uint64_t evaluated_;                 // sequences of each source that an evaluation takes
+  lm::MixedSequences mixed_;
+  std::uint64_t evaluated_;  // sequences of each source that an evaluation takes
   bool has_documents_;
   std::exception_ptr error_;
 };

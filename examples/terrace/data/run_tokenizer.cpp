@@ -18,23 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr const char *kTokenizerFile = "tokenizer.json", *kSentencePieceFile = "tokenizer.model";
 
-bool is_file(const fs::path& file) {
-  std::error_code error;
-  return fs::is_regular_file(file, error);
-}
-
-// The tokenizer of a directory; empty: it has none. If both files exist, they are one tokenizer in two forms.
-fs::path tokenizer_in(const fs::path& folder) {
-  for (const auto* const name : {kTokenizerFile, kSentencePieceFile})
-    if (auto file = folder / name; is_file(file)) return file;
-  return {};
-}
-
-std::string read_whole(const fs::path& file) try { return read_text_file(file); } catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be read: {}\n  restore the file, then repeat the command", file.string(), error.what()),
-              error.exit());
-}
-
 std::string checksum_of_file(std::string_view bytes) {
   return fmt::format("{:016x}", checksum_of(std::as_bytes(std::span(bytes))));
 }
@@ -44,7 +27,7 @@ std::string checksum_of_file(std::string_view bytes) {
 fs::path tokenizer_of(const RunConfig& config) {
   if (config.data_format == "bytes") return {};
   if (!config.tokenizer.empty()) return config.tokenizer;
-  const auto beside = config.init_from.empty() ? fs::path() : tokenizer_in(config.init_from);
+  const auto beside = config.init_from.empty() ? fs::path() : lm::tokenizer_in(config.init_from);
   // A run of ids needs no tokenizer, so one that this build cannot read is left out.
   const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
   const bool needs = config.data_format == kConversations || config.data_format == kText;
@@ -58,7 +41,7 @@ fs::path tokenizer_of(const RunConfig& config) {
       Exit::usage);
 }
 
-fs::path tokenizer_kept_by(const fs::path& run) { return tokenizer_in(tokenizer_folder(run)); }
+fs::path tokenizer_kept_by(const fs::path& run) { return lm::tokenizer_in(tokenizer_folder(run)); }
 
 fs::path tokenizer_of_run(const fs::path& run, const RunConfig& config) {
   if (auto kept = tokenizer_kept_by(run); !kept.empty()) return kept;
@@ -77,44 +60,19 @@ lm::Tokenizer read_tokenizer(const fs::path& file, const RunConfig& config) {
 
 fs::path tokenizer_folder(const fs::path& run) { return run / "tokenizer"; }
 
-TokenizerFiles given_tokenizer(const fs::path& run, const RunConfig& config) {
+lm::TokenizerFiles given_tokenizer(const fs::path& run, const RunConfig& config) {
   const auto from = tokenizer_of(config);
   std::error_code error;
   if (from.empty() || fs::equivalent(fs::absolute(from).parent_path(), tokenizer_folder(run), error)) return {};
-  auto files = read_tokenizer_files(from.parent_path());
+  auto files = lm::read_tokenizer_files(from.parent_path());
   // --tokenizer may have another name, and be beside a tokenizer.json that is not meant.
   const bool sentencepiece = lm::Tokenizer::is_sentencepiece(from);
   if (sentencepiece) files.erase(kTokenizerFile);
-  files[sentencepiece ? kSentencePieceFile : kTokenizerFile] = read_whole(from);
+  files[sentencepiece ? kSentencePieceFile : kTokenizerFile] = lm::read_tokenizer_file(from);
   return files;
 }
 
-TokenizerFiles read_tokenizer_files(const fs::path& folder) {
-  TokenizerFiles files;
-  for (const auto* const name : kTokenizerFiles)
-    if (is_file(folder / name)) files[name] = read_whole(folder / name);
-  return files;
-}
-
-void write_tokenizer_files(const fs::path& folder, const TokenizerFiles& files) {
-  fs::path at = folder;
-  try {
-    if (!files.empty()) make_folders(folder);
-    for (const auto* const name : kTokenizerFiles) {
-      at = folder / name;
-      if (const auto file = files.find(name); file != files.end())
-        replace_text_file(at, file->second, Durable::yes);
-      else
-        remove_path(at);
-    }
-  } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then repeat the command",
-                            at.string(), error.what()),
-                error.exit());
-  }
-}
-
-TokenizerChecksums checksums_of(const TokenizerFiles& files) {
+TokenizerChecksums checksums_of(const lm::TokenizerFiles& files) {
   TokenizerChecksums checksums;
   for (const auto& [name, bytes] : files) checksums[name] = checksum_of_file(bytes);
   return checksums;
@@ -125,7 +83,7 @@ std::string damage_of_tokenizer(const fs::path& folder, const TokenizerChecksums
   const auto note = [&](const fs::path& file, const std::string& what) {
     damage += fmt::format("{}{}: {}", damage.empty() ? "" : "\n  ", file.string(), what);
   };
-  for (const auto* const name : kTokenizerFiles) {
+  for (const auto* const name : lm::kTokenizerFiles) {
     const auto file = folder / name;
     const auto expected = written.find(name);
     std::error_code error;
@@ -152,7 +110,7 @@ std::string damage_of_tokenizer(const fs::path& folder, const TokenizerChecksums
 std::string foreign_to_tokenizer(const fs::path& folder) {
   for (const auto& entry : entries_of(folder)) {
     const auto name = entry.path().filename().string();
-    if (!fs::is_regular_file(entry.symlink_status()) || std::ranges::count(kTokenizerFiles, finished_name(name)) == 0)
+    if (!fs::is_regular_file(entry.symlink_status()) || std::ranges::count(lm::kTokenizerFiles, finished_name(name)) == 0)
       return name;
   }
   return "";

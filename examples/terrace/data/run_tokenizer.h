@@ -11,16 +11,12 @@
 #include <string_view>
 
 #include <terrace/examples/lm/tokenizer/tokenizer.h>
+#include <terrace/examples/lm/tokenizer/tokenizer_files.h>
 #include <terrace/examples/terrace/config/run_config.h>
 
 namespace terrace::cli {
 
 inline constexpr std::string_view kConversations = "jsonl";  // their --data-format
-
-// Files that belong to a tokenizer, or to a model beside its weights, and are copied with it.
-inline constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json", "tokenizer_config.json", "generation_config.json",  "tokenizer.model",    "vocab.json",
-    "merges.txt",     "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja"};
 
 // The tokenizer of new runs, a tokenizer.json or a tokenizer.model: --tokenizer, or the one beside the weights that they begin
 // with. Empty: none, as for all runs of bytes. Conversations need a tokenizer.
@@ -32,20 +28,14 @@ std::filesystem::path tokenizer_of_run(const std::filesystem::path& run, const R
 // Reads a tokenizer. All of its ids must be in the vocabulary.
 lm::Tokenizer read_tokenizer(const std::filesystem::path& file, const RunConfig& config);
 
-// The folder of the copy in a run's directory. It has files of kTokenizerFiles and nothing else.
+// The folder of the copy in a run's directory. It has files of lm::kTokenizerFiles and nothing else.
 std::filesystem::path tokenizer_folder(const std::filesystem::path& run);
 
-// By file name: the bytes of files of kTokenizerFiles, or their checksums.
-using TokenizerFiles = std::map<std::string, std::string>;
-using TokenizerChecksums = std::map<std::string, std::string>;
+using TokenizerChecksums = std::map<std::string, std::string>;  // by file name
 // The tokenizer that the flags name and the files beside it, under the names that they have in the copy. Empty: the flags name
 // no tokenizer, or the copy itself.
-TokenizerFiles given_tokenizer(const std::filesystem::path& run, const RunConfig& config);
-// The tokenizer files in a folder, which need not exist.
-TokenizerFiles read_tokenizer_files(const std::filesystem::path& folder);
-// Writes `files` to `folder`, and removes all others of kTokenizerFiles.
-void write_tokenizer_files(const std::filesystem::path& folder, const TokenizerFiles& files);
-TokenizerChecksums checksums_of(const TokenizerFiles& files);
+lm::TokenizerFiles given_tokenizer(const std::filesystem::path& run, const RunConfig& config);
+TokenizerChecksums checksums_of(const lm::TokenizerFiles& files);
 // A line for each file of the folder that is not as it was written; empty: none.
 std::string damage_of_tokenizer(const std::filesystem::path& folder, const TokenizerChecksums& written);
 

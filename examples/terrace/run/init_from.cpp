@@ -13,8 +13,8 @@
 #include <terrace/core/base/json_text.h>
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/text_file.h>
-#include <terrace/examples/lm/models/adapters.h>
 #include <terrace/examples/lm/models/family.h>
+#include <terrace/examples/lm/models/fine_tuning.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/models/rope_scaling.h>
@@ -236,26 +236,9 @@ WeightSource first_weights(const RunConfig& c, const Model& model) {
                   Exit::usage);
     return first_base_weights(c, model);
   }
-  auto without = model_config(c);
-  without.adapters = {};
-  const auto base_model = lm::make_model(without);
-  WeightSource adapters = random_weights(c.seed);
-  if (!c.init_adapter.empty()) {
-    auto whole = model_config(c);  // of all ranks
-    whole.tensor = {}, whole.context = {}, whole.expert = {};
-    adapters = lm::adapters_from(c.init_adapter, whole.adapters, lm::family_named(c.model), lm::make_model(whole));
-  }
-  return with_adapters(first_base_weights(c, base_model), adapters);
-}
-
-WeightSource with_adapters(const WeightSource& base, const WeightSource& adapters) {
-  WeightSource both([=](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    (layers::is_adapter(param.name) ? adapters : base).read(param, first, range);
-  });
-  both.announce = [=](const ParamSpec& param, std::uint64_t first, std::uint64_t elements) {
-    if (const auto& one = layers::is_adapter(param.name) ? adapters : base; one.announce) one.announce(param, first, elements);
-  };
-  return both;
+  const auto config = model_config(c);
+  const auto adapters = lm::first_adapters(config, c.seed, c.init_adapter);
+  return lm::with_adapters(first_base_weights(c, lm::make_model(lm::without_adapters(config))), adapters);
 }
 
 std::optional<std::string> warning_of_family(const RunConfig& c) {

@@ -22,8 +22,6 @@ namespace terrace::cli {
 
 // Makes all checks at once. Only the first rank of each machine makes those that read tensors.
 WeightSource first_weights(const RunConfig& config, const Model& model);
-// Reads adapters from `adapters`, and all other weights from `base`.
-WeightSource with_adapters(const WeightSource& base, const WeightSource& adapters);
 
 // Warnings about the file: values that it does not have, positions that are dropped, keys that terrace does not know, windows
 // that are left out, and a scaling of positions that differs from the run's.

@@ -358,14 +358,14 @@ TokenizerChecksums keep_tokenizer(const fs::path& path, const RunConfig& config)
   std::optional<TokenizerChecksums> known;
   if (fs::exists(path / kRunFile)) known = read_run_file(path).tokenizer;
   const auto files = given_tokenizer(path, config);
-  if (files.empty()) return known ? *known : checksums_of(read_tokenizer_files(tokenizer_folder(path)));
+  if (files.empty()) return known ? *known : checksums_of(lm::read_tokenizer_files(tokenizer_folder(path)));
   const auto checksums = checksums_of(files);
   if (known && *known != checksums) {
     auto run = read_run_json(path, [](const nlohmann::json& j) { return j; });
     run.erase(kTokenizer);
     write_run_json(path, run);
   }
-  write_tokenizer_files(tokenizer_folder(path), files);
+  lm::write_tokenizer_files(tokenizer_folder(path), files);
   return checksums;
 }
 
@@ -748,8 +748,8 @@ void copy_run_files(const fs::path& from, const fs::path& to, const std::string&
             fmt::format("{} cannot be copied to {}: {}", (from / name).string(), to.string(), describe_errno(error.value())));
       sync_to_disk(to / name);
     }
-  if (const auto files = read_tokenizer_files(tokenizer_folder(from)); !files.empty())
-    write_tokenizer_files(tokenizer_folder(to), files);
+  if (const auto files = lm::read_tokenizer_files(tokenizer_folder(from)); !files.empty())
+    lm::write_tokenizer_files(tokenizer_folder(to), files);
   auto run = read_run_json(from, [](const nlohmann::json& j) { return j; });
   run["store_paths"] = {"."};
   run["store_name"] = "store";

@@ -39,10 +39,10 @@ class Data : public testing::Test {
     std::vector<std::int32_t> tokens, targets, numbers;
     friend bool operator==(const Row&, const Row&) = default;
   };
-  static Row row(ConversationData& data, bool held_out, std::uint64_t sequence, std::size_t seq_len) {
+  static Row row(ConversationData& data, Split split, std::uint64_t sequence, std::size_t seq_len) {
     Row row{std::vector<std::int32_t>(seq_len), std::vector<std::int32_t>(seq_len), std::vector<std::int32_t>(seq_len)};
-    data.fill(held_out, {&sequence, 1}, row.tokens, row.targets);
-    data.number(held_out, {&sequence, 1}, row.numbers);
+    data.fill(split, {&sequence, 1}, row.tokens, row.targets);
+    data.number(split, {&sequence, 1}, row.tokens, row.numbers);
     return row;
   }
   // The documents of a row as texts, with special tokens written out.
@@ -106,16 +106,16 @@ TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
   ASSERT_EQ(72U, data.conversations());
   EXPECT_EQ(0U, data.cut());
   std::map<std::string, int> held_out;
-  for (std::uint64_t s = 0; s < data.sequences(true); ++s)
-    for (const auto& text : documents(row(data, true, s, kLength)))
+  for (std::uint64_t s = 0; s < data.sequences(Split::held_out); ++s)
+    for (const auto& text : documents(row(data, Split::held_out, s, kLength)))
       if (text[0] != '\0') ++held_out[text];
   EXPECT_EQ(3U, held_out.size());
-  const auto epoch = data.sequences(false);
+  const auto epoch = data.sequences(Split::training);
   EXPECT_LT(epoch, 40U) << "several share a sequence";
   std::vector<std::map<std::string, int>> epochs(2);
   std::vector<std::vector<Row>> rows(2);
   for (std::uint64_t s = 0; s < 2 * epoch; ++s) {
-    rows[s / epoch].push_back(row(data, false, s, kLength));
+    rows[s / epoch].push_back(row(data, Split::training, s, kLength));
     for (const auto& text : documents(rows[s / epoch].back()))
       if (text[0] != '\0') ++epochs[s / epoch][text];
   }
@@ -128,13 +128,13 @@ TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
   EXPECT_NE(rows[0], rows[1]) << "each epoch has its own order";
 
   auto again = encoded_data(files, format_, kLength, 5), other = encoded_data(files, format_, kLength, 6);
-  EXPECT_EQ(rows[1][3], row(again, false, epoch + 3, kLength));
+  EXPECT_EQ(rows[1][3], row(again, Split::training, epoch + 3, kLength));
   bool differs = false;
-  for (std::uint64_t s = 0; s < std::min(epoch, other.sequences(false)); ++s)
-    differs = differs || rows[0][s] != row(other, false, s, kLength);
+  for (std::uint64_t s = 0; s < std::min(epoch, other.sequences(Split::training)); ++s)
+    differs = differs || rows[0][s] != row(other, Split::training, s, kLength);
   EXPECT_TRUE(differs);
-  for (std::uint64_t s = 0; s < other.sequences(true); ++s) {
-    for (const auto& text : documents(row(other, true, s, kLength)))
+  for (std::uint64_t s = 0; s < other.sequences(Split::held_out); ++s) {
+    for (const auto& text : documents(row(other, Split::held_out, s, kLength)))
       if (text[0] != '\0') {
         EXPECT_TRUE(held_out.contains(text)) << "the same are held out for every seed";
       }
@@ -143,7 +143,7 @@ TEST_F(Data, EveryConversationIsInItsSplitOnceAnEpoch) {
 
 TEST_F(Data, TargetsAreTheAnswersAndPaddingHasNone) {
   auto data = encoded_data({folder_.write("a.jsonl", line(1, 5) + line(2, 6))}, format_, 100, 1);
-  const auto one = row(data, false, 0, 100);
+  const auto one = row(data, Split::training, 0, 100);
   const auto text = documents(one).at(0);
   const auto letters = static_cast<std::size_t>(std::ranges::count(text, 'x'));
   std::vector<std::int32_t> targets;
@@ -162,8 +162,8 @@ TEST_F(Data, TargetsAreTheAnswersAndPaddingHasNone) {
 TEST_F(Data, WhatIsLongerThanASequenceIsCut) {
   auto data = encoded_data({folder_.write("a.jsonl", line(1, 500) + line(2, 500))}, format_, 64, 1);
   EXPECT_EQ(2U, data.cut());
-  EXPECT_EQ(1U, data.sequences(false));
-  const auto one = row(data, false, 0, 64);
+  EXPECT_EQ(1U, data.sequences(Split::training));
+  const auto one = row(data, Split::training, 0, 64);
   EXPECT_EQ(1U, documents(one).size());
   EXPECT_EQ(-1, one.targets.back());
   EXPECT_EQ('x', one.targets[62]);
@@ -208,16 +208,16 @@ TEST_F(Data, SaysHowMuchOfTheAnswersIsCutOff) {
 
 TEST_F(Data, NothingIsHeldOutOfOneConversationOrWithoutEvaluations) {
   auto one = encoded_data({folder_.write("a.jsonl", line(1, 5))}, format_, 64, 1);
-  EXPECT_EQ(1U, one.sequences(false));
-  EXPECT_EQ(0U, one.sequences(true));
-  EXPECT_EQ(1, std::ranges::count(row(one, false, 0, 64).targets, static_cast<std::int32_t>(kEnd)));
-  EXPECT_EQ(64, std::ranges::count(row(one, true, 3, 64).targets, -1)) << "an evaluation finds no target";
+  EXPECT_EQ(1U, one.sequences(Split::training));
+  EXPECT_EQ(0U, one.sequences(Split::held_out));
+  EXPECT_EQ(1, std::ranges::count(row(one, Split::training, 0, 64).targets, static_cast<std::int32_t>(kEnd)));
+  EXPECT_EQ(64, std::ranges::count(row(one, Split::held_out, 3, 64).targets, -1)) << "an evaluation finds no target";
   const auto file = folder_.write("b.jsonl", lines(40));
   auto all = encoded_data({file}, format_, 128, 5, false);
-  EXPECT_EQ(0U, all.sequences(true));
+  EXPECT_EQ(0U, all.sequences(Split::held_out));
   std::set<std::string> seen;
-  for (std::uint64_t s = 0; s < all.sequences(false); ++s)
-    for (const auto& text : documents(row(all, false, s, 128)))
+  for (std::uint64_t s = 0; s < all.sequences(Split::training); ++s)
+    for (const auto& text : documents(row(all, Split::training, s, 128)))
       if (text[0] != '\0') seen.insert(text);
   EXPECT_EQ(40U, seen.size());
 }
@@ -240,9 +240,9 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
   auto of_array = encoded_data({folder_.write("a.json", array)}, format_, 128, 5);
   auto of_lines = encoded_data({folder_.write("b.jsonl", in_lines)}, format_, 128, 5);
   ASSERT_EQ(41U, of_array.conversations());
-  ASSERT_EQ(of_lines.sequences(false), of_array.sequences(false));
-  for (std::uint64_t s = 0; s < of_lines.sequences(false); ++s)
-    EXPECT_EQ(row(of_lines, false, s, 128), row(of_array, false, s, 128)) << s;
+  ASSERT_EQ(of_lines.sequences(Split::training), of_array.sequences(Split::training));
+  for (std::uint64_t s = 0; s < of_lines.sequences(Split::training); ++s)
+    EXPECT_EQ(row(of_lines, Split::training, s, 128), row(of_array, Split::training, s, 128)) << s;
   for (const auto& [broken, why] : {std::pair{array.substr(0, array.size() / 2), "does not end"},
                                     {array + array, "something stands behind its array"},
                                     {std::string("[1, 2]"), "element 1: it is no JSON object"},
@@ -282,7 +282,8 @@ TEST_F(Data, BadLinesMayBeSkipped) {
   EXPECT_EQ(2U, with.skipped());
   EXPECT_THAT(with.first_skipped(), HasSubstr("bad.jsonl, line 2: it is not JSON"));
   EXPECT_EQ(without.conversations(), with.conversations());
-  for (std::uint64_t s = 0; s < without.sequences(false); ++s) EXPECT_EQ(row(without, false, s, 128), row(with, false, s, 128));
+  for (std::uint64_t s = 0; s < without.sequences(Split::training); ++s)
+    EXPECT_EQ(row(without, Split::training, s, 128), row(with, Split::training, s, 128));
   EXPECT_THROW(encoded_data({file}, format_, 128, 5), Error);
   try {
     encoded_data({folder_.write("none.jsonl", bad)}, format_, 128, 5, true, BadLine::skip);
@@ -324,16 +325,16 @@ TEST_F(Data, TokensThatChangeAreNoticed) {
   const auto file = folder_.write("a.jsonl", line(1, 2) + line(2, 2));
   auto data = encoded_data({file}, format_, 64, 1);
   folder_.write("a.jsonl", "short");
-  EXPECT_NO_THROW(row(data, false, 0, 64));
+  EXPECT_NO_THROW(row(data, Split::training, 0, 64));
   const auto kept = folder_.read("a.jsonl.talk");
   for (auto text : {kept.substr(0, 20), std::string(kept.size(), 'x'), std::string()}) {
     folder_.write("a.jsonl.talk", text);
-    EXPECT_THROW(row(data, false, 0, 64), Error);
+    EXPECT_THROW(row(data, Split::training, 0, 64), Error);
   }
   folder_.write("a.jsonl.talk", kept);
-  EXPECT_NO_THROW(row(data, false, 0, 64));
+  EXPECT_NO_THROW(row(data, Split::training, 0, 64));
   std::filesystem::remove(folder_ / "a.jsonl.talk");
-  EXPECT_THROW(row(data, false, 0, 64), Error);
+  EXPECT_THROW(row(data, Split::training, 0, 64), Error);
 }
 
 TEST_F(Data, FilesHaveChecksumsOfAllTheirBytes) {

@@ -1,11 +1,9 @@
-#include <terrace/examples/terrace/run/generator.h>
+#include <terrace/examples/lm/generate/generator.h>
 
 #include <algorithm>
 #include <utility>
 
-#include <terrace/examples/terrace/run/weights_reader.h>
-
-namespace terrace::cli {
+namespace terrace::lm {
 namespace {
 
 std::vector<double> as_doubles(const TensorView& logits) {
@@ -20,40 +18,25 @@ std::vector<double> as_doubles(const TensorView& logits) {
 
 }  // namespace
 
-struct Generator::Parts {
-  Parts(const RunConfig& config, const std::string& directory, std::int64_t of_positions)
-      : positions(of_positions),
-        weights(config, directory, {.decode_positions = of_positions}),
-        memory(weights.device().host_memory()),
-        logits(memory->allocate(static_cast<std::size_t>(config.vocab) * size_of(weights.model().dtype))) {}
-  std::int64_t positions;
-  WeightsReader weights;
-  decltype(std::declval<Device&>().host_memory()) memory;
-  Slab logits;
-};
-
-Generator::Generator(const RunConfig& config, const std::string& directory, std::int64_t positions)
-    : parts_(std::make_unique<Parts>(config, directory, positions)) {}
-Generator::~Generator() = default;
-Generator::Generator(Generator&&) noexcept = default;
-Generator& Generator::operator=(Generator&&) noexcept = default;
-
-std::int64_t Generator::positions() const { return parts_->positions; }
+Generator::Generator(Engine& engine, Device& device, std::int64_t vocab, DType dtype, std::int64_t positions)
+    : engine_(&engine),
+      positions_(positions),
+      memory_(device.host_memory()),
+      room_(memory_->allocate(static_cast<std::size_t>(vocab) * size_of(dtype))),
+      logits_{room_.data(), dtype, {1, vocab}} {}
 
 std::vector<double> Generator::logits_behind(std::int32_t token) {
-  auto& weights = parts_->weights;
-  const TensorView view{parts_->logits.data(), weights.model().dtype, {1, weights.config().vocab}};
-  weights.engine().decode({.tokens = {&token, 1},
-                           .targets = {},
-                           .update = {},
-                           .weights = {},
-                           .logits = view,
-                           .position = static_cast<std::int64_t>(known_.size())});
+  engine_->decode({.tokens = {&token, 1},
+                   .targets = {},
+                   .update = {},
+                   .weights = {},
+                   .logits = logits_,
+                   .position = static_cast<std::int64_t>(known_.size())});
   known_.push_back(token);
-  return as_doubles(view);
+  return as_doubles(logits_);
 }
 
-Generator::End Generator::generate(std::vector<std::int32_t>& tokens, const RunText& text, const lm::Sampling& sampling,
+Generator::End Generator::generate(std::vector<std::int32_t>& tokens, const ModelText& text, const Sampling& sampling,
                                    const Limits& limits, const std::function<void()>& ready,
                                    const std::function<void(std::string_view)>& take) {
   // The beginning that this text shares with the known one is not computed again, except the prompt's last token, because its
@@ -74,11 +57,11 @@ Generator::End Generator::generate(std::vector<std::int32_t>& tokens, const RunT
   };
   for (std::int64_t made = 0;; ++made) {
     if (made == limits.most_tokens) return end(End::length);
-    if (std::cmp_equal(tokens.size(), parts_->positions)) return end(End::full);
+    if (std::cmp_equal(tokens.size(), positions_)) return end(End::full);
     if (interrupted()) return end(End::interrupted);
     if (made > 0) logits = logits_behind(tokens.back());
     logits.resize(std::min(logits.size(), text.tokens()));  // training on text never reaches the other rows of the vocabulary
-    tokens.push_back(lm::sample(std::move(logits), sampling, tokens, tokens.size() - 1));
+    tokens.push_back(sample(std::move(logits), sampling, tokens, tokens.size() - 1));
     if (text.ends(tokens.back())) return end(End::end_of_text);
     if (const auto more = decoded.add(tokens.back()); !more.empty()) take(more);
   }
@@ -94,4 +77,4 @@ const char* name_of(Generator::End end) {
   return "";
 }
 
-}  // namespace terrace::cli
+}  // namespace terrace::lm
