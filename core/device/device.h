@@ -1,4 +1,5 @@
-// A device makes streams and memory; a stream is a FIFO of work that never blocks the caller.
+// A device makes streams and memory; a stream is a FIFO of work that never blocks the caller. A device that also computes has
+// math (core/math/math.h); moving chunks needs none.
 //
 // Owner:   main owns devices; a stream belongs to its maker and must not outlive its device.
 // Threads: one thread submits to a stream at a time. A CPU stream is a real thread, so a missing wait between two
@@ -49,11 +50,13 @@ class Device {
   [[nodiscard]] virtual std::shared_ptr<MemoryResource> host_memory() = 0;
   // True if its kernels run on the host's cores: then host work slows them down, and both share one lane.
   [[nodiscard]] virtual bool computes_on_host() const = 0;
-  [[nodiscard]] virtual Math& math() = 0;
-  [[nodiscard]] virtual ThreadPool& pool() = 0;  // the one pool for host computing
+  // Of a device that computes: its operations, and the one pool for host computing. Asking another one is a std::logic_error.
+  [[nodiscard]] virtual Math& math();
+  [[nodiscard]] virtual ThreadPool& pool();
 };
 
-// The CPU device. The pool is borrowed and must outlive the device.
+// The CPU device, and the same without math. The pool is borrowed and must outlive the device.
 std::unique_ptr<Device> make_cpu_device(ThreadPool& pool);
+std::unique_ptr<Device> make_host_device(ThreadPool& pool);
 
 }  // namespace terrace

@@ -103,7 +103,7 @@ struct ChunkManager::Impl {
   struct OwnDevice {
     explicit OwnDevice(int threads) : pool(threads) {}
     ThreadPool pool;
-    const std::unique_ptr<Device> device = make_cpu_device(pool);
+    const std::unique_ptr<Device> device = make_host_device(pool);
   };
   const std::unique_ptr<OwnDevice> own;
   Device& device;

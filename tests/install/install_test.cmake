@@ -112,7 +112,17 @@ configure(optional 0 "goes on without terrace" ${without_libraries})
 configure(optional_again 0 "goes on with terrace")
 configure(offload 0 "goes on with terrace")
 configure(lm 0 "goes on with terrace")
-configure(offlaod 1 "terrace has no component offlaod; it has core, memory, offload")
+configure(offlaod 1 "terrace has no component offlaod; it has device, core, memory, offload")
+
+# Moving chunks needs neither oneDNN nor OpenMP: not to configure, not to link, not to run.
+run(${CMAKE_COMMAND} -S ${PROJECT}/offload -B ${SCRATCH}/offload_only -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}
+  -DCMAKE_CXX_FLAGS=${FLAGS} -DCMAKE_PREFIX_PATH=${SCRATCH}/prefix -DSOURCES=${SOURCES})
+run(${CMAKE_COMMAND} --build ${SCRATCH}/offload_only)
+run(${SCRATCH}/offload_only/hello_offload ${SCRATCH}/disk)
+run(ldd ${SCRATCH}/offload_only/hello_offload)
+if(output MATCHES "dnnl|gomp|mpi|nccl")
+  message(FATAL_ERROR "a program that only moves chunks is linked with more than that needs:\n${output}")
+endif()
 
 # No name is defined twice: all installed headers compile together.
 file(GLOB_RECURSE headers RELATIVE ${SCRATCH}/prefix/include ${SCRATCH}/prefix/include/*.h)
