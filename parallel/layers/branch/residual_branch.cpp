@@ -53,20 +53,15 @@ std::vector<std::uint32_t> ResidualBranch::declare_biases(const std::string& pre
 std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
   auto all = saved_of_middle(shape);
   std::ranges::copy(query_key_norm_.saved(shape.tokens()), std::back_inserter(all));
-  if (!result_norm_) return all;
-  all.push_back({"input of the norm of the result", config_.dtype, {rows_of(shape), config_.hidden}});
-  all.push_back(result_norm_.statistics(rows_of(shape)));
+  std::ranges::copy(result_norm_.saved(rows_of(shape)), std::back_inserter(all));
   return all;
 }
 
 ResidualBranch::SavedOfNorms ResidualBranch::saved_of_norms(const LayerTensors& t) const {
-  const std::size_t result = result_norm_ ? 2 : 0, query_key = query_key_norm_.saved(1).size();
+  const std::size_t result = result_norm_ ? ResultNorm::kSaved : 0, query_key = query_key_norm_.saved(1).size();
   const auto end = t.saved.size();
-  SavedOfNorms some{t.saved.subspan(end - result - query_key, query_key), {}, {}};
-  if (result_norm_) {
-    some.result = t.saved[end - 2];
-    some.result_statistics = t.saved[end - 1];
-  }
+  SavedOfNorms some{t.saved.subspan(end - result - query_key, query_key), {}};
+  if (result_norm_) some.result = {t.saved[end - 2], t.saved[end - 1]};
   return some;
 }
 
@@ -83,8 +78,7 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
                               {"gradient of norm's result", config_.dtype, {rows_of(shape), config_.hidden}}};
   if (on_shares()) all.push_back({"gradient of the result", config_.dtype, {shape.tokens(), config_.hidden}});
   std::ranges::copy(query_key_norm_.carried(shape.tokens()), std::back_inserter(all));
-  if (result_norm_ && !on_shares())
-    all.push_back({"gradient of the norm's input", config_.dtype, {shape.tokens(), config_.hidden}});
+  if (result_norm_ && !on_shares()) all.push_back(result_norm_.carried(shape.tokens()));
   return all;
 }
 
@@ -183,20 +177,9 @@ std::uint32_t ResidualBranch::lasting(CallSteps& steps, const std::string& name,
 
 // Tensor ranks add up the result of `out`, and each of them norms it.
 void ResidualBranch::add_result(CallSteps& steps, BatchShape shape) const {
-  const PhaseTensor result(static_cast<std::uint32_t>(saved(shape).size()) - 2, PhaseTensor::Of::saved);
-  const std::vector elements{shape.tokens() * config_.hidden};
-  steps.exchange(Half::both, {.members = kTensorRanks,
-                              .from = result,
-                              .to = result,
-                              .sent = elements,
-                              .received = elements,
-                              .operation = Operation::all_reduce});
-  steps.compute(
-      {.weights = params_of(result_norm_), .x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0},
-      [this](LayerContext& ctx, const LayerTensors& t) {
-        const auto norms = saved_of_norms(t);
-        add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
-      });
+  const auto position = static_cast<std::uint32_t>(saved(shape).size() - ResultNorm::kSaved);
+  result_norm_.describe_sum(steps, shape.tokens(), position,
+                            [this](const LayerTensors& t) { return saved_of_norms(t).result; });
 }
 
 // Norms of q and k across ranks wait for a sum; then the middle is saved, or begins. `room`: the result of `in`, if the product
@@ -271,9 +254,9 @@ std::uint64_t ResidualBranch::norm_position_bytes() const {
 
 void ResidualBranch::add_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
                                   TensorView x, ScratchArena arena) const {
-  if (!result_norm_) return run_out(ctx, weights, y, middle, x, {}, {}, arena);
-  const auto result = arena.take(config_.dtype, {1, config_.hidden}), statistics = take_statistics(arena, 1);
-  run_out(ctx, weights, y, middle, x, result, statistics, arena);
+  ResultNorm::Saved saved;
+  if (result_norm_) saved = {arena.take(config_.dtype, {1, config_.hidden}), take_statistics(arena, 1)};
+  run_out(ctx, weights, y, middle, x, saved, arena);
 }
 
 std::uint64_t ResidualBranch::add_position_bytes() const {
@@ -300,38 +283,19 @@ void ResidualBranch::run_out_product(LayerContext& ctx, std::span<const TensorVi
 }
 
 void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
-                             TensorView x, TensorView result, TensorView statistics, ScratchArena arena) const {
+                             TensorView x, const ResultNorm::Saved& saved, ScratchArena arena) const {
   if (!result_norm_) {
     const Accumulate how = begin_residual(ctx, y, x);
     return run_out_product(ctx, weights, y, middle, how, arena);
   }
-  run_out_product(ctx, weights, result, middle, Accumulate::no, arena);
-  if (!adds_up()) add_normed(ctx, weights, y, x, result, statistics);
+  run_out_product(ctx, weights, saved.result, middle, Accumulate::no, arena);
+  if (!adds_up()) result_norm_.forward(ctx, weights, y, x, saved);
 }
 
-void ResidualBranch::add_normed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x,
-                                TensorView result, TensorView statistics) const {
-  result_norm_.forward(ctx, weights, y, result, statistics);
-  ctx.math.add(ctx.stream, y, x, y);
-}
-
-void ResidualBranch::norm_result_grad(LayerContext& ctx, const LayerTensors& t, TensorView dresult,
-                                      std::int64_t first_row) const {
-  const auto norms = saved_of_norms(t);
-  const auto rows = dresult.shape[0];
-  result_norm_.input_grad(ctx, t.weights, dresult, row_slice(t.dy, first_row, rows), row_slice(norms.result, first_row, rows),
-                          NormStatistics(norms.result_statistics).rows(first_row, rows), Accumulate::no);
-}
-
-// If all tensor ranks have whole rows, only the leading rank computes this gradient; the parts of the others are zero.
+// If all tensor ranks have whole rows, only the leading rank computes this gradient.
 void ResidualBranch::norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const {
-  if (!result_norm_) return;
-  const auto norms = saved_of_norms(t);
-  if (on_shares() || config_.tensor.leads())
-    return result_norm_.weight_grad(ctx, t.gradients, t.dy, norms.result, norms.result_statistics, t.accumulate);
-  for (const auto& p : params_of(result_norm_))
-    if (const auto& gradient = t.gradients[p.param]; t.accumulate == Accumulate::no && !gradient.empty())
-      ctx.math.zero(ctx.stream, gradient);
+  result_norm_.weight_grad(ctx, t.gradients, t.dy, saved_of_norms(t).result, t.accumulate,
+                           on_shares() || config_.tensor.leads());
 }
 
 }  // namespace terrace::layers

@@ -18,6 +18,7 @@
 
 #include <terrace/parallel/layers/parts/low_rank.h>
 #include <terrace/parallel/layers/parts/query_key_norm.h>
+#include <terrace/parallel/layers/parts/result_norm.h>
 #include <terrace/parallel/layers/parts/row_pieces.h>
 #include <terrace/parallel/layers/parts/tiled_projection.h>
 #include <terrace/parallel/layers/parts/transformer_layer.h>
@@ -103,13 +104,13 @@ class ResidualBranch : public TransformerLayer {
   Projection in_, out_;  // without tiles
 
  private:
-  Norm result_norm_;
+  ResultNorm result_norm_;
   LowRank in_adapters_, out_adapters_;
   enum Carried : std::size_t { kDin, kDnormed, kDout };  // kDout only in pieces; the further norms' follow
   // What the further norms saved and carried, among the tensors of a call.
   struct SavedOfNorms {
     std::span<const TensorView> query_key;
-    TensorView result, result_statistics;
+    ResultNorm::Saved result;
   };
   [[nodiscard]] SavedOfNorms saved_of_norms(const LayerTensors& t) const;
   [[nodiscard]] std::span<const TensorView> carried_of_query_key(const LayerTensors& t) const;
@@ -140,17 +141,13 @@ class ResidualBranch : public TransformerLayer {
   // Runs `out` and its adapters.
   void run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
                        Accumulate accumulate, ScratchArena arena) const;
-  // `result` and `statistics`: where the input and the statistics of the result's norm are kept.
+  // `saved`: where the norm of the result keeps its tensors.
   void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
-               TensorView result, TensorView statistics, ScratchArena arena) const;
-  void add_normed(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView x, TensorView result,
-                  TensorView statistics) const;
+               const ResultNorm::Saved& saved, ScratchArena arena) const;
   // The gradient of all rows of the result of `out`: dy itself without a norm of the result.
   [[nodiscard]] TensorView dresult(const LayerTensors& t) const {
     return on_shares() ? t.carried[kDout] : result_norm_ ? t.carried.back() : t.dy;
   }
-  // The same for some rows of dy; and the gradient of the norm's weights.
-  void norm_result_grad(LayerContext& ctx, const LayerTensors& t, TensorView dresult, std::int64_t first_row) const;
   void norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const;
   // The scratch of a phase.
   struct In {

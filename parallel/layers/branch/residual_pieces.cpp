@@ -58,8 +58,8 @@ void ResidualBranch::forward_in_pieces(CallSteps& steps, BatchShape shape) const
       rows.each_own(t, to, [&](const TensorView& sum, const TensorView& at) { ctx.math.convert(ctx.stream, at, sum, how); });
     };
     if (const auto norms = saved_of_norms(t); result_norm_) {
-      take(norms.result, Accumulate::no);
-      return add_normed(ctx, t.weights, t.y, t.x, norms.result, norms.result_statistics);
+      take(norms.result.result, Accumulate::no);
+      return result_norm_.forward(ctx, t.weights, t.y, t.x, norms.result);
     }
     ctx.math.convert(ctx.stream, t.y, t.x);
     take(t.y, Accumulate::yes);
@@ -157,7 +157,8 @@ void ResidualBranch::out_input_in_pieces(CallSteps& steps, BatchShape shape, con
   steps.compute(std::move(cut), [=, this](LayerContext& ctx, const LayerTensors& t) {
     std::int64_t first = 0;
     rows.each_own(t, t.dy, [&](const TensorView& own, const TensorView& dy) {
-      result_norm_ ? norm_result_grad(ctx, t, own, first) : ctx.math.convert(ctx.stream, own, dy);
+      result_norm_ ? result_norm_.input_grad(ctx, t.weights, own, t.dy, saved_of_norms(t).result, first)
+                   : ctx.math.convert(ctx.stream, own, dy);
       first += own.shape[0];
     });
   });

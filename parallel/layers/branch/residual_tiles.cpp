@@ -90,12 +90,12 @@ void ResidualBranch::out_in_tiles(CallSteps& steps, BatchShape shape) const {
     if (!saves_middle()) phase.work.push_back({middle_room, i == 0 ? Access::overwrite : Access::read});
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto saved = saved_of_norms(t);
-      const auto result = result_norm_ ? saved.result : t.y;
+      const auto result = result_norm_ ? saved.result.result : t.y;
       const auto how = result_norm_ ? Accumulate::no : i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
       const auto x = lasting_middle(ctx, t, middle_room, i == 0);
       out_tiles_->forward(ctx, t.weights, i, result, x, how, ScratchArena(ctx.scratch));
       if (last) run_adapters(ctx, t, out_adapters_, result, x);
-      if (norms) add_normed(ctx, t.weights, t.y, t.x, saved.result, saved.result_statistics);
+      if (norms) result_norm_.forward(ctx, t.weights, t.y, t.x, saved.result);
     });
   }
   if (adds_up()) add_result(steps, shape);
@@ -137,7 +137,7 @@ void ResidualBranch::out_input_in_tiles(CallSteps& steps, BatchShape shape) cons
     if (last) out_adapters_.name_params(phase.weights);
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto gradient = CallSteps::view(t, dmiddle, {n, out_.inputs()});
-      if (result_norm_ && i == 0) norm_result_grad(ctx, t, dresult(t), 0);
+      if (result_norm_ && i == 0) result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, saved_of_norms(t).result, 0);
       out_tiles_->input_grad(ctx, t.weights, i, gradient, dresult(t), ScratchArena(ctx.scratch));
       if (!last) return;
       ScratchArena arena(ctx.scratch);
@@ -287,7 +287,7 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps, std::size_t in_cache, std
       out_tiles_->forward(ctx, t.weights, i, result, x, how, ScratchArena(ctx.scratch));
       if (last) run_adapters(ctx, t, out_adapters_, result, x);
       ScratchArena arena(ctx.scratch);
-      if (norms) add_normed(ctx, t.weights, t.y, t.x, result, take_statistics(arena, 1));
+      if (norms) result_norm_.forward(ctx, t.weights, t.y, t.x, {result, take_statistics(arena, 1)});
     });
   }
 }

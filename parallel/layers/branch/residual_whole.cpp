@@ -71,7 +71,7 @@ void ResidualBranch::out_whole(CallSteps& steps, BatchShape shape) const {
     ScratchArena arena(ctx.scratch);
     const auto norms = saved_of_norms(t);
     const auto middle_result = middle(ctx, t, arena);
-    run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, norms.result_statistics, arena);
+    run_out(ctx, t.weights, t.y, middle_result, t.x, norms.result, arena);
   });
   if (adds_up()) add_result(steps, shape);
 }
@@ -142,7 +142,7 @@ void ResidualBranch::weights_whole(CallSteps& steps, BatchShape shape) const {
 void ResidualBranch::out_input(LayerContext& ctx, const LayerTensors& t) const {
   ScratchArena arena(ctx.scratch);
   const TensorView gradient = take_middle(arena, ctx.shape.tokens());
-  if (result_norm_) norm_result_grad(ctx, t, dresult(t), 0);
+  if (result_norm_) result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, saved_of_norms(t).result, 0);
   out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), gradient, dresult(t));
   out_adapters_.input_grad(ctx, t.weights, out_adapters_.place(arena, ctx.shape.tokens()), gradient, dresult(t));
   middle_grad(ctx, t, t.carried[kDin], gradient);

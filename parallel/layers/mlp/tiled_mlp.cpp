@@ -3,8 +3,10 @@
 namespace terrace::layers {
 namespace {
 
-enum Saved : std::size_t { kStatistics };
-enum Carried : std::size_t { kDnormed };
+enum Saved : std::size_t { kStatistics, kResult, kResultStatistics };
+enum Carried : std::size_t { kDnormed, kDresult };
+
+ResultNorm::Saved of_result_norm(const LayerTensors& t) { return {t.saved[kResult], t.saved[kResultStatistics]}; }
 
 std::vector<std::int64_t> up_outputs(const Transformer& config) {
   return std::vector(up_results(config.activation), config.ffn);
@@ -22,7 +24,9 @@ TiledMlp::TiledMlp(const Transformer& config, std::int64_t block)
           {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor.ranks)}, config.init_std,
           config),
       out_(params_, config.names.in_block(block, ""), {config.names.down.tensors}, {config.hidden}, config.ffn,
-           {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config) {
+           {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+      result_norm_(params_, config.names.norm_in_block(block, config.names.mlp_result_norm), config) {
+  for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 2;
   in_.cut(params_, Projection::Split::Of::outputs, tiles(), 1);
   out_.cut(params_, Projection::Split::Of::inputs, tiles(), 2);
 }
@@ -38,10 +42,21 @@ TiledMlp::Bias TiledMlp::add_bias(const std::string& prefix, const ProjectionPar
   return {static_cast<std::uint32_t>(params_.size() - 1), of_tile};
 }
 
-std::vector<TensorSpec> TiledMlp::saved(BatchShape shape) const { return {norm_.statistics(shape.tokens())}; }
+std::vector<TensorSpec> TiledMlp::saved(BatchShape shape) const {
+  std::vector<TensorSpec> all{norm_.statistics(shape.tokens())};
+  for (const auto& tensor : result_norm_.saved(shape.tokens())) all.push_back(tensor);
+  return all;
+}
 
 std::vector<TensorSpec> TiledMlp::carried(BatchShape shape) const {
-  return {{"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+  std::vector<TensorSpec> all{{"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+  if (result_norm_) all.push_back(result_norm_.carried(shape.tokens()));
+  return all;
+}
+
+std::vector<TensorSpec> TiledMlp::cache(std::int64_t) const {
+  if (!result_norm_) return {};
+  return {{"input of the norm of a position's result", config_.dtype, {1, config_.hidden}}};
 }
 
 TiledMlp::Scratch::Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows) {
@@ -91,37 +106,64 @@ std::vector<PhaseParam> TiledMlp::params_with(std::uint32_t tile) const {
   return params;
 }
 
-// A phase for each tile.
-void TiledMlp::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
-  begin(steps, call);
+Phase TiledMlp::forward_phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
+  const auto how = tile == 0 ? Access::overwrite : Access::update;
+  Phase phase{.weights = params_with(tile), .x = true, .scratch_bytes = bytes_of<Scratch>(*this, shape.tokens())};
+  phase.flops = forward_flops(shape) / tiles();
+  if (call == LayerCall::forward) phase.saved = how;
+  if (!result_norm_) {
+    phase.y = how;
+    return phase;
+  }
+  phase.saved = how;  // in a generation, too
+  if (!is_last(tile) || adds_up()) return phase;
+  phase.y = Access::overwrite;
+  result_norm_.name_params(phase.weights);
+  return phase;
+}
+
+Phase TiledMlp::backward_phase(BatchShape shape, std::uint32_t tile) const {
   const auto product = [&](std::int64_t width) {
     return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(width);
   };
-  const double in = product(in_.outputs()), out = product(out_.inputs());
+  Phase phase{.weights = params_with(tile),
+              .gradients = params_with(tile),
+              .x = true,
+              .dy = true,
+              .saved = Access::read,
+              .carried = tile == 0 ? Access::overwrite : Access::update,
+              .flops = 3 * product(in_.outputs()) + 2 * product(out_.inputs())};
+  if (tile == 0) result_norm_.name_params(phase.weights);
+  if (!is_last(tile)) return phase;
+  phase.dx = Access::overwrite;
+  result_norm_.name_params(phase.gradients);
+  return phase;
+}
+
+// A phase for each tile.
+void TiledMlp::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  begin(steps, call);
   for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
-    const auto how = tile == 0 ? Access::overwrite : Access::update;
-    Phase phase{.weights = params_with(tile), .x = true};
     if (call == LayerCall::backward) {
-      phase.gradients = phase.weights;
-      phase.dy = true;
-      phase.saved = Access::read;
-      phase.carried = how;
-      phase.flops = 3 * in + 2 * out;
-      if (tile + 1 == tiles()) phase.dx = Access::overwrite;
-      steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) { backward_of_tile(ctx, t, tile); });
+      steps.compute(backward_phase(shape, tile),
+                    [=, this](LayerContext& ctx, const LayerTensors& t) { backward_of_tile(ctx, t, tile); });
       continue;
     }
-    phase.y = how;
-    if (call == LayerCall::forward) phase.saved = how;
-    phase.scratch_bytes = bytes_of<Scratch>(*this, shape.tokens());
-    phase.flops = in + out;
-    steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    const bool forward = call == LayerCall::forward;
+    steps.compute(forward_phase(call, shape, tile), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const Scratch scratch(*this, arena, ctx.shape.tokens());
-      add_tile(ctx, t, call == LayerCall::forward ? t.saved[kStatistics] : scratch.statistics, scratch, tile);
+      const auto result = !result_norm_ ? t.y : forward ? t.saved[kResult] : t.saved[0];
+      add_tile(ctx, t, result, forward ? t.saved[kStatistics] : scratch.statistics, scratch, tile);
+      if (!result_norm_ || !is_last(tile) || adds_up()) return;
+      result_norm_.forward(ctx, t.weights, t.y, t.x,
+                           forward ? of_result_norm(t) : ResultNorm::Saved{result, scratch.statistics});
     });
   }
+  if (call == LayerCall::forward && adds_up()) result_norm_.describe_sum(steps, shape.tokens(), kResult, of_result_norm);
 }
+
+TensorView TiledMlp::dresult(const LayerTensors& t) const { return result_norm_ ? t.carried[kDresult] : t.dy; }
 
 void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
                        const Scratch& scratch, std::uint32_t tile) const {
@@ -131,9 +173,9 @@ void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, T
   in_.forward(ctx, whole, scratch.up, scratch.normed);
 }
 
-void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView statistics, const Scratch& scratch,
-                        std::uint32_t tile) const {
-  const Accumulate how = tile == 0 ? begin_residual(ctx, t.y, t.x) : Accumulate::yes;
+void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView result, TensorView statistics,
+                        const Scratch& scratch, std::uint32_t tile) const {
+  const Accumulate how = tile != 0 ? Accumulate::yes : result_norm_ ? Accumulate::no : begin_residual(ctx, t.y, t.x);
   auto whole = out_.prepare(ctx, t.weights, {});
   if (tile == 0 && config_.tensor.leads()) whole.bias = down_bias_.of(t.weights, 0);
   each_row_tile(t.x.shape[0], [&](Block rows) {
@@ -141,7 +183,7 @@ void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView sta
     make_up(ctx, t.weights, row_slice(t.x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count),
             some, tile);
     ctx.math.activation(ctx.stream, config_.activation, some.activated, some.up);
-    out_.forward(ctx, whole, row_slice(t.y, rows.begin, rows.count), some.activated, how);
+    out_.forward(ctx, whole, row_slice(result, rows.begin, rows.count), some.activated, how);
   });
 }
 
@@ -150,7 +192,7 @@ void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
   if (!down_bias_.param) return;
   const TensorView down = down_bias_.of(t.gradients, 0);
   if (config_.tensor.leads())
-    ctx.math.bias_grad(ctx.stream, down, t.dy, t.accumulate);
+    ctx.math.bias_grad(ctx.stream, down, dresult(t), t.accumulate);
   else if (t.accumulate == Accumulate::no)
     ctx.math.zero(ctx.stream, down);
 }
@@ -158,22 +200,26 @@ void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
 void TiledMlp::backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const {
   ScratchArena arena(ctx.scratch);
   const BackwardScratch scratch(*this, arena, ctx.shape.tokens());
+  if (result_norm_ && tile == 0 && has(ctx.half, Half::input))
+    result_norm_.input_grad(ctx, t.weights, dresult(t), t.dy, of_result_norm(t), 0);
   each_row_tile(ctx.shape.tokens(), [&](Block rows) { backward_of_rows(ctx, t, tile, first_rows(scratch, rows.count), rows); });
   if (tile == 0 && has(ctx.half, Half::weight)) down_bias_grad(ctx, t);
-  if (tile + 1 != tiles()) return;
+  if (!is_last(tile)) return;
   const TensorView dnormed = t.carried[kDnormed];
   if (has(ctx.half, Half::input)) {
     const Accumulate how = begin_residual(ctx, t.dx, t.dy);
     norm_.input_grad(ctx, t.weights, t.dx, dnormed, t.x, scratch.statistics, how);
   }
-  if (has(ctx.half, Half::weight)) norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+  if (!has(ctx.half, Half::weight)) return;
+  norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
+  if (result_norm_) result_norm_.weight_grad(ctx, t.gradients, t.dy, of_result_norm(t), t.accumulate, config_.tensor.leads());
 }
 
 void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, const BackwardScratch& scratch,
                                 Block rows) const {
   const auto of = [&](const TensorView& all) { return row_slice(all, rows.begin, rows.count); };
   const auto accumulate = rows.begin == 0 ? t.accumulate : Accumulate::yes;
-  const auto dy = of(t.dy);
+  const auto dy = of(dresult(t));
   make_up(ctx, t.weights, of(t.x), NormStatistics(scratch.statistics).rows(rows.begin, rows.count), scratch, tile);
   if (has(ctx.half, Half::weight)) {
     ctx.math.activation(ctx.stream, config_.activation, scratch.activated, scratch.up);

@@ -15,6 +15,7 @@
 
 #include <optional>
 
+#include <terrace/parallel/layers/parts/result_norm.h>
 #include <terrace/parallel/layers/parts/transformer_layer.h>
 
 namespace terrace::layers {
@@ -22,10 +23,13 @@ namespace terrace::layers {
 class TiledMlp final : public TransformerLayer {
  public:
   TiledMlp(const Transformer& config, std::int64_t block);
+  [[nodiscard]] bool adds_up() const override { return config_.tensor.ranks > 1 && result_norm_; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  // With a norm of the result: the norm's input, to which each tile adds.
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
   void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
  private:
@@ -65,11 +69,16 @@ class TiledMlp final : public TransformerLayer {
   // The norm and the biases, which a phase uses beside a tile.
   [[nodiscard]] std::vector<PhaseParam> small_params() const;
   [[nodiscard]] std::vector<PhaseParam> params_with(std::uint32_t tile) const;
-  // Adds the products of one tile to y.
-  void add_tile(LayerContext& ctx, const LayerTensors& t, TensorView statistics, const Scratch& scratch,
+  [[nodiscard]] Phase forward_phase(LayerCall call, BatchShape shape, std::uint32_t tile) const;
+  [[nodiscard]] Phase backward_phase(BatchShape shape, std::uint32_t tile) const;
+  // Adds the products of one tile to `result`, which is y without a norm of the result.
+  void add_tile(LayerContext& ctx, const LayerTensors& t, TensorView result, TensorView statistics, const Scratch& scratch,
                 std::uint32_t tile) const;
+  [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
   void make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
                const Scratch& scratch, std::uint32_t tile) const;
+  // The gradient of the result: dy itself without a norm of the result.
+  [[nodiscard]] TensorView dresult(const LayerTensors& t) const;
   void down_bias_grad(LayerContext& ctx, const LayerTensors& t) const;
   void backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
   void backward_of_rows(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, const BackwardScratch& scratch,
@@ -79,6 +88,7 @@ class TiledMlp final : public TransformerLayer {
   Norm norm_;
   Bias up_bias_, down_bias_;
   Projection in_, out_;  // products of one tile
+  ResultNorm result_norm_;
 };
 
 }  // namespace terrace::layers

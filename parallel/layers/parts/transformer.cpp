@@ -118,9 +118,11 @@ void check_norms(const Transformer& config) {
     refuse(fmt::format("{} has norms of its blocks' results, which need the whole result: {} must be 1, not {}", config.name,
                        field, value));
   };
-  demand_one("mlp_tiles", config.mlp_tiles);
-  demand_one("mlp_row_tiles", config.mlp_row_tiles);
-  if (config.tensor.sequence) demand_one("with sequence parallelism, attention_tiles", config.attention_tiles);
+  if (config.tensor.sequence) {
+    demand_one("with sequence parallelism, mlp_tiles", config.mlp_tiles);
+    demand_one("with sequence parallelism, mlp_row_tiles", config.mlp_row_tiles);
+    demand_one("with sequence parallelism, attention_tiles", config.attention_tiles);
+  }
   if (config.experts.count > 0)
     refuse(
         fmt::format("{} has norms of its blocks' results, which a mixture of experts does not have yet: leave out the experts",

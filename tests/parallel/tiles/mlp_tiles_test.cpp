@@ -25,6 +25,26 @@ TEST_F(MlpTiles, EqualTheWholeLayer) {
       }
 }
 
+// Tiles add to the input of the norm, which tensor ranks add up, too.
+TEST_F(MlpTiles, WithNormsOfTheResultEqualTheWholeLayer) {
+  for (const char* const family : {"gemma2", "olmo2"})
+    for (const std::uint32_t tensor : {1U, 2U})
+      for (const auto& [features, rows] : {std::pair{3U, 1U}, {1U, 3U}, {2U, 2U}})
+        for (const char* const schedule : {"", "zb-h1"}) {
+          TensorRun o{.config = with_norms(family), .tensor_ranks = tensor};
+          o.config.ffn = 48;
+          o.config.mlp_tiles = features;
+          o.config.mlp_row_tiles = rows;
+          o.config.attention_tiles = rows;
+          o.schedule = schedule;
+          o.recompute = tensor == 2;
+          o.disk_tier = o.squeezed = tensor == 1;
+          if (o.config.attention_tiles == 3) o.config.attention_tiles = 1;
+          expect_serial(o, kFp64);
+          if (HasFailure()) return;
+        }
+}
+
 TEST_F(MlpTiles, ComposeWithTensorDataAndPipelineParallelism) {
   OneIn chosen(4);
   for (const char* const schedule : {"", "1f1b", "zb-h1"})
