@@ -25,10 +25,16 @@ TiledMlp::TiledMlp(const Transformer& config, std::int64_t block)
           config),
       out_(params_, config.names.in_block(block, ""), {config.names.down.tensors}, {config.hidden}, config.ffn,
            {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
-      result_norm_(params_, config.names.norm_in_block(block, config.names.mlp_result_norm), config) {
+      result_norm_(params_, config.names.norm_in_block(block, config.names.mlp_result_norm), config),
+      in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), config.names.up.tensors), in_, 3,
+                   config),
+      out_adapters_(params_, LowRank::results_of(out_, config.names.in_block(block, ""), config.names.down.tensors), out_, 4,
+                    config) {
   for (const auto& p : params_of(result_norm_)) params_[p.param].unit = 2;
   in_.cut(params_, Projection::Split::Of::outputs, tiles(), 1);
   out_.cut(params_, Projection::Split::Of::inputs, tiles(), 2);
+  in_adapters_.cut(Projection::Split::Of::outputs, tiles());
+  out_adapters_.cut(Projection::Split::Of::inputs, tiles());
 }
 
 TiledMlp::Bias TiledMlp::add_bias(const std::string& prefix, const ProjectionParts& parts, std::int64_t width,
@@ -68,6 +74,8 @@ TiledMlp::Scratch::Scratch(const TiledMlp& layer, ScratchArena& arena, std::int6
   up = arena.take(dtype, {each, layer.in_.outputs()});
   activated = arena.take(dtype, {each, layer.out_.inputs()});
   weights = layer.in_.place_weights(arena);
+  up_adapters = layer.in_adapters_.place(arena, each);
+  down_adapters = layer.out_adapters_.place(arena, each);
 }
 
 TiledMlp::Scratch TiledMlp::first_rows(Scratch scratch, std::int64_t count) {
@@ -83,7 +91,11 @@ TiledMlp::BackwardScratch TiledMlp::first_rows(const BackwardScratch& scratch, s
 }
 
 TiledMlp::BackwardScratch::BackwardScratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows)
-    : Scratch(layer, arena, rows), dup(arena.take(layer.config_.dtype, up.shape)), gradient(layer.in_.place_gradient(arena)) {}
+    : Scratch(layer, arena, rows),
+      dup(arena.take(layer.config_.dtype, up.shape)),
+      gradient(layer.in_.place_gradient(arena)),
+      up_gradients(layer.in_adapters_.place_gradient(arena, layer.rows_of_a_tile(rows))),
+      down_gradients(layer.out_adapters_.place_gradient(arena, layer.rows_of_a_tile(rows))) {}
 
 std::uint64_t TiledMlp::scratch_bytes(BatchShape shape) const { return bytes_of<BackwardScratch>(*this, shape.tokens()); }
 
@@ -96,6 +108,8 @@ std::vector<PhaseParam> TiledMlp::small_params() const {
   auto params = params_of(norm_);
   for (const auto& bias : {up_bias_, down_bias_})
     if (bias.param) params.push_back({*bias.param});
+  in_adapters_.name_params(params);
+  out_adapters_.name_params(params);
   return params;
 }
 
@@ -171,6 +185,7 @@ void TiledMlp::make_up(LayerContext& ctx, std::span<const TensorView> weights, T
   auto whole = in_.prepare(ctx, weights, scratch.weights);
   whole.bias = up_bias_.of(weights, tile);
   in_.forward(ctx, whole, scratch.up, scratch.normed);
+  in_adapters_.forward(ctx, weights, scratch.up_adapters, scratch.up, scratch.normed, tile);
 }
 
 void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView result, TensorView statistics,
@@ -183,14 +198,16 @@ void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView res
     make_up(ctx, t.weights, row_slice(t.x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count),
             some, tile);
     ctx.math.activation(ctx.stream, config_.activation, some.activated, some.up);
-    out_.forward(ctx, whole, row_slice(result, rows.begin, rows.count), some.activated, how);
+    const auto to = row_slice(result, rows.begin, rows.count);
+    out_.forward(ctx, whole, to, some.activated, how);
+    out_adapters_.forward(ctx, t.weights, scratch.down_adapters, to, some.activated, tile);
   });
 }
 
 // The bias belongs to the rank that adds it: only that rank computes its gradient.
 void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
-  if (!down_bias_.param) return;
   const TensorView down = down_bias_.of(t.gradients, 0);
+  if (down.empty()) return;
   if (config_.tensor.leads())
     ctx.math.bias_grad(ctx.stream, down, dresult(t), t.accumulate);
   else if (t.accumulate == Accumulate::no)
@@ -224,16 +241,23 @@ void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, std::u
   if (has(ctx.half, Half::weight)) {
     ctx.math.activation(ctx.stream, config_.activation, scratch.activated, scratch.up);
     out_.weight_grad(ctx, t.gradients, {}, dy, scratch.activated, accumulate);
+    out_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.down_gradients, dy, scratch.activated, accumulate, tile);
   }
   const TensorView dactivated = scratch.activated;  // no longer needed
   out_.input_grad(ctx, out_.prepare(ctx, t.weights, {}), dactivated, dy);
+  out_adapters_.input_grad(ctx, t.weights, scratch.down_adapters, dactivated, dy, tile);
   ctx.math.activation_grad(ctx.stream, config_.activation, scratch.dup, dactivated, scratch.up);
-  if (has(ctx.half, Half::input))
-    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), of(t.carried[kDnormed]), scratch.dup,
+  if (has(ctx.half, Half::input)) {
+    const auto dnormed = of(t.carried[kDnormed]);
+    in_.input_grad(ctx, in_.prepare(ctx, t.weights, scratch.weights), dnormed, scratch.dup,
                    tile == 0 ? Accumulate::no : Accumulate::yes);
+    in_adapters_.input_grad(ctx, t.weights, scratch.up_adapters, dnormed, scratch.dup, tile);
+  }
   if (!has(ctx.half, Half::weight)) return;
   in_.weight_grad(ctx, t.gradients, scratch.gradient, scratch.dup, scratch.normed, accumulate);
-  if (up_bias_.param) ctx.math.bias_grad(ctx.stream, up_bias_.of(t.gradients, tile), scratch.dup, accumulate);
+  in_adapters_.weight_grad(ctx, t.weights, t.gradients, scratch.up_gradients, scratch.dup, scratch.normed, accumulate, tile);
+  if (const auto bias = up_bias_.of(t.gradients, tile); !bias.empty())
+    ctx.math.bias_grad(ctx.stream, bias, scratch.dup, accumulate);
 }
 
 }  // namespace terrace::layers

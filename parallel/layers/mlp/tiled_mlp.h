@@ -15,6 +15,7 @@
 
 #include <optional>
 
+#include <terrace/parallel/layers/parts/low_rank.h>
 #include <terrace/parallel/layers/parts/result_norm.h>
 #include <terrace/parallel/layers/parts/transformer_layer.h>
 
@@ -38,11 +39,13 @@ class TiledMlp final : public TransformerLayer {
     Scratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows);
     TensorView statistics, normed, up, activated;
     Projection::Whole weights;
+    LowRank::Room up_adapters, down_adapters;
   };
   struct BackwardScratch : Scratch {
     BackwardScratch(const TiledMlp& layer, ScratchArena& arena, std::int64_t rows);
     TensorView dup;
     Projection::Whole gradient;
+    LowRank::GradientRoom up_gradients, down_gradients;
   };
   // The same scratch for fewer rows.
   [[nodiscard]] static BackwardScratch first_rows(const BackwardScratch& scratch, std::int64_t count);
@@ -66,7 +69,7 @@ class TiledMlp final : public TransformerLayer {
   };
   Bias add_bias(const std::string& prefix, const ProjectionParts& parts, std::int64_t width, std::int64_t of_tile,
                 const TensorSplit& split);
-  // The norm and the biases, which a phase uses beside a tile.
+  // The norm, the biases and the adapters, which a phase uses beside a tile.
   [[nodiscard]] std::vector<PhaseParam> small_params() const;
   [[nodiscard]] std::vector<PhaseParam> params_with(std::uint32_t tile) const;
   [[nodiscard]] Phase forward_phase(LayerCall call, BatchShape shape, std::uint32_t tile) const;
@@ -89,6 +92,7 @@ class TiledMlp final : public TransformerLayer {
   Bias up_bias_, down_bias_;
   Projection in_, out_;  // products of one tile
   ResultNorm result_norm_;
+  LowRank in_adapters_, out_adapters_;
 };
 
 }  // namespace terrace::layers

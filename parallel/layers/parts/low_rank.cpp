@@ -44,10 +44,25 @@ void LowRank::name_params(std::vector<PhaseParam>& of_phase) const {
     for (const auto p : {part.a, part.b}) of_phase.push_back({static_cast<std::uint32_t>(p)});
 }
 
+void LowRank::cut(Projection::Split::Of of, std::uint32_t tiles) {
+  if (parts_.empty()) return;
+  if (of == Projection::Split::Of::inputs) {
+    inputs_ /= tiles;
+    cuts_inputs_ = tiles > 1;
+    return;
+  }
+  cuts_outputs_ = tiles > 1;
+  outputs_ /= tiles;
+  for (auto& part_of : parts_) {
+    part_of.first_output /= tiles;
+    part_of.outputs /= tiles;
+  }
+}
+
 LowRank::Room LowRank::place(ScratchArena& arena, std::int64_t rows) const {
   if (parts_.empty()) return {};
   Room room{.a = {}, .b = {}, .u = arena.take(dtype_, {rows, columns()})};
-  if (parts_.size() > 1) room.a = arena.take(dtype_, {columns(), inputs_});
+  if (parts_.size() > 1 || cuts_inputs_) room.a = arena.take(dtype_, {columns(), inputs_});
   if (!is_whole()) room.b = arena.take(dtype_, {outputs_, columns()});
   return room;
 }
@@ -60,7 +75,7 @@ LowRank::GradientRoom LowRank::place_gradient(ScratchArena& arena, std::int64_t 
           .du = arena.take(dtype_, {rows, columns()}),
           .da = arena.take(sums, {columns(), inputs_}),
           .db = arena.take(sums, {outputs_, columns()}),
-          .one = arena.take(sums, {widest, rank_})};
+          .one = arena.take(sums, {cuts_inputs_ ? std::max(widest, inputs_) : widest, rank_})};
 }
 
 std::uint64_t LowRank::bytes(std::int64_t rows) const {
@@ -75,19 +90,24 @@ std::uint64_t LowRank::gradient_bytes(std::int64_t rows) const {
   return arena.peak_bytes();
 }
 
-TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const {
-  if (parts_.size() == 1) return weights[parts_[0].a];
-  for (std::size_t i = 0; i < parts_.size(); ++i)
-    ctx.math.convert(ctx.stream, row_slice(room.a, static_cast<std::int64_t>(i) * rank_, rank_), weights[parts_[i].a]);
+TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, std::uint32_t tile) const {
+  if (parts_.size() == 1 && !cuts_inputs_) return weights[parts_[0].a];
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto to = row_slice(room.a, static_cast<std::int64_t>(i) * rank_, rank_);
+    if (cuts_inputs_)
+      ctx.math.columns(ctx.stream, to, 0, weights[parts_[i].a], tile * inputs_, inputs_);
+    else
+      ctx.math.convert(ctx.stream, to, weights[parts_[i].a]);
+  }
   return room.a;
 }
 
-TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const {
-  if (is_whole()) return weights[parts_[0].b];
+TensorView LowRank::all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, std::uint32_t tile) const {
+  if (is_whole()) return b_of(weights, parts_[0], tile);
   ctx.math.zero(ctx.stream, room.b);
   for (std::size_t i = 0; i < parts_.size(); ++i)
     ctx.math.columns(ctx.stream, row_slice(room.b, parts_[i].first_output, parts_[i].outputs),
-                     static_cast<std::int64_t>(i) * rank_, weights[parts_[i].b], 0, rank_);
+                     static_cast<std::int64_t>(i) * rank_, b_of(weights, parts_[i], tile), 0, rank_);
   return room.b;
 }
 
@@ -98,36 +118,46 @@ TensorView LowRank::reduce(LayerContext& ctx, TensorView to, TensorView from, Te
   return to;
 }
 
-void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y,
-                      TensorView x) const {
+void LowRank::forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x,
+                      std::uint32_t tile) const {
   if (parts_.empty()) return;
-  const auto u = reduce(ctx, room.u, x, all_a(ctx, weights, room), Transpose::yes);
-  ctx.math.matmul(ctx.stream, y, u, Transpose::no, all_b(ctx, weights, room), Transpose::yes, {}, Accumulate::yes);
+  const auto u = reduce(ctx, room.u, x, all_a(ctx, weights, room, tile), Transpose::yes);
+  ctx.math.matmul(ctx.stream, y, u, Transpose::no, all_b(ctx, weights, room, tile), Transpose::yes, {}, Accumulate::yes);
 }
 
-void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx,
-                         TensorView dy) const {
+void LowRank::input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy,
+                         std::uint32_t tile) const {
   if (parts_.empty()) return;
-  const auto u = reduce(ctx, room.u, dy, all_b(ctx, weights, room), Transpose::no);
-  ctx.math.matmul(ctx.stream, dx, u, Transpose::no, all_a(ctx, weights, room), Transpose::no, {}, Accumulate::yes);
+  const auto u = reduce(ctx, room.u, dy, all_b(ctx, weights, room, tile), Transpose::no);
+  ctx.math.matmul(ctx.stream, dx, u, Transpose::no, all_a(ctx, weights, room, tile), Transpose::no, {}, Accumulate::yes);
 }
 
 void LowRank::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                          const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const {
+                          const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate,
+                          std::uint32_t tile) const {
   if (parts_.empty()) return;
-  const auto u = reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward), Transpose::yes);
-  const auto du = reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward), Transpose::no);
+  const auto u = reduce(ctx, room.forward.u, x, all_a(ctx, weights, room.forward, tile), Transpose::yes);
+  const auto du = reduce(ctx, room.du, dy, all_b(ctx, weights, room.forward, tile), Transpose::no);
+  // What all tiles have in common is a sum over them.
+  const auto of_a = cuts_outputs_ && tile > 0 ? Accumulate::yes : accumulate,
+             of_b = cuts_inputs_ && tile > 0 ? Accumulate::yes : accumulate;
   ctx.math.matmul(ctx.stream, room.da, du, Transpose::yes, x, Transpose::no);
   ctx.math.matmul(ctx.stream, room.db, dy, Transpose::yes, u, Transpose::no);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto& part_of = parts_[i];
     const auto first = static_cast<std::int64_t>(i) * rank_;
-    if (const auto& da = gradients[part_of.a]; !da.empty())
-      ctx.math.convert(ctx.stream, da, row_slice(room.da, first, rank_), accumulate);
-    if (const auto& db = gradients[part_of.b]; !db.empty()) {
+    const auto of_rank = row_slice(room.da, first, rank_);
+    if (const auto& da = gradients[part_of.a]; !da.empty() && cuts_inputs_) {
+      const TensorView columns_of_a{room.one.data, da.dtype, {rank_, inputs_}};
+      ctx.math.convert(ctx.stream, columns_of_a, of_rank);
+      ctx.math.columns(ctx.stream, da, tile * inputs_, columns_of_a, 0, inputs_, of_a);
+    } else if (!da.empty()) {
+      ctx.math.convert(ctx.stream, da, of_rank, of_a);
+    }
+    if (const auto db = b_of(gradients, part_of, tile); !db.empty()) {
       const auto one = part(room.one, 0, {part_of.outputs, rank_});
       ctx.math.columns(ctx.stream, one, 0, row_slice(room.db, part_of.first_output, part_of.outputs), first, rank_);
-      ctx.math.convert(ctx.stream, db, one, accumulate);
+      ctx.math.convert(ctx.stream, db, one, of_b);
     }
   }
 }

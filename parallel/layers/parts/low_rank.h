@@ -41,6 +41,10 @@ class LowRank {
   static std::vector<Result> results_of(const Projection& product, const std::string& prefix,
                                         const std::vector<std::string>& tensors);
 
+  // From here on, a call computes for a tile of the product's outputs, or of its inputs: it uses the tile's rows of B, or
+  // columns of A. Tiles of outputs add to one gradient of A, tiles of inputs to one gradient of B.
+  void cut(Projection::Split::Of of, std::uint32_t tiles);
+
   explicit operator bool() const { return !parts_.empty(); }
   void name_params(std::vector<PhaseParam>& of_phase) const;  // appends its parameters
 
@@ -50,7 +54,7 @@ class LowRank {
   };
   struct GradientRoom {
     Room forward;
-    TensorView du, da, db, one;  // one: the gradient of one B
+    TensorView du, da, db, one;  // one: the gradient of one B, or of a tile of A
   };
   [[nodiscard]] Room place(ScratchArena& arena, std::int64_t rows) const;
   [[nodiscard]] GradientRoom place_gradient(ScratchArena& arena, std::int64_t rows) const;
@@ -58,10 +62,12 @@ class LowRank {
   [[nodiscard]] std::uint64_t gradient_bytes(std::int64_t rows) const;
 
   // Each call adds to what the product has written. The room may be for more rows.
-  void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x) const;
-  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy) const;
+  void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x,
+               std::uint32_t tile = 0) const;
+  void input_grad(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView dx, TensorView dy,
+                  std::uint32_t tile = 0) const;
   void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
-                   const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate) const;
+                   const GradientRoom& room, TensorView dy, TensorView x, Accumulate accumulate, std::uint32_t tile = 0) const;
 
  private:
   struct Part {
@@ -70,13 +76,21 @@ class LowRank {
   };
   [[nodiscard]] std::int64_t columns() const { return rank_ * std::ssize(parts_); }  // of x · Aᵀ
   [[nodiscard]] bool is_whole() const { return parts_.size() == 1 && parts_[0].outputs == outputs_; }
-  [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
-  [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room) const;
+  [[nodiscard]] TensorView all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
+                                 std::uint32_t tile) const;
+  [[nodiscard]] TensorView all_b(LayerContext& ctx, std::span<const TensorView> weights, const Room& room,
+                                 std::uint32_t tile) const;
+  // The tile's rows of a B, or of its gradient.
+  [[nodiscard]] TensorView b_of(std::span<const TensorView> tensors, const Part& part_of, std::uint32_t tile) const {
+    const auto& all = tensors[part_of.b];
+    return cuts_outputs_ && !all.empty() ? row_slice(all, tile * part_of.outputs, part_of.outputs) : all;
+  }
   // Computes s · x · Aᵀ, or s · dy · B, in the first rows of `to`, as many as `from` has.
   TensorView reduce(LayerContext& ctx, TensorView to, TensorView from, TensorView matrix, Transpose transpose) const;
 
   std::vector<Part> parts_;
-  std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;
+  std::int64_t rank_ = 0, inputs_ = 0, outputs_ = 0;  // of a tile
+  bool cuts_outputs_ = false, cuts_inputs_ = false;
   DType dtype_ = DType::fp32;
   double scale_ = 1;  // s
 };

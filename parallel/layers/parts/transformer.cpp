@@ -140,7 +140,6 @@ void check_adapters(const Transformer& config) {
     if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
   };
   demand("tensor ranks in a grid", !config.tensor.is_grid(), "give tensor ranks in a line");
-  demand("tiles of an MLP", config.mlp_tiles == 1 && config.mlp_row_tiles == 1, "mlp_tiles and mlp_row_tiles must be 1");
 }
 
 void check_rotation(const Transformer& config) {

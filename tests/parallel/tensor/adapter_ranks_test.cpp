@@ -345,7 +345,6 @@ TEST_F(AdapterRanks, RefuseWhatTheyCannotDo) {
                 o.freeze = "layers.0.*";
               }),
               HasSubstr("do not work with tensor ranks in a grid"));
-  EXPECT_THAT(why([](TensorRun& o) { o.config.mlp_tiles = 2; }), HasSubstr("adapters do not work with tiles of an MLP"));
 }
 
 }  // namespace

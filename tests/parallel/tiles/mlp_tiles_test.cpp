@@ -1,8 +1,8 @@
 // An MLP in tiles of its features trains what the untiled one trains, in a device budget that holds one tile.
 #include <gmock/gmock.h>
 
+#include <terrace/examples/lm/models/adapters.h>
 #include <terrace/parallel/model/param_tiles.h>
-
 #include <terrace/tests/parallel/tensor/tensor_run.h>
 
 namespace terrace::test {
@@ -43,6 +43,25 @@ TEST_F(MlpTiles, WithNormsOfTheResultEqualTheWholeLayer) {
           expect_serial(o, kFp64);
           if (HasFailure()) return;
         }
+}
+
+// A tile of the first product uses rows of B, a tile of the second one columns of A.
+TEST_F(MlpTiles, WithAdaptersEqualTheWholeLayer) {
+  for (const auto& config : {gpt2(), llama(), with_norms("gemma3")})
+    for (const std::uint32_t tensor : {1U, 2U})
+      for (const auto& [features, rows] : {std::pair{3U, 1U}, {1U, 3U}, {2U, 2U}}) {
+        TensorRun o{.config = config, .tensor_ranks = tensor};
+        o.config.ffn = 48;
+        o.config.adapters = lm::adapters_of(config.family, false, 3, 5, "all");
+        o.config.mlp_tiles = features;
+        o.config.mlp_row_tiles = rows;
+        o.micro_batches = 2;
+        o.recompute = tensor == 2;
+        o.disk_tier = o.squeezed = tensor == 1;
+        o.schedule = tensor == 2 ? "" : "zb-h1";
+        expect_serial(o, kFp64);
+        if (HasFailure()) return;
+      }
 }
 
 TEST_F(MlpTiles, ComposeWithTensorDataAndPipelineParallelism) {
