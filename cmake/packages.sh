@@ -23,6 +23,12 @@ timed() {
   [ -z "${TERRACE_TIMES:-}" ] || printf '%6d s  %s\n' $((SECONDS - begin)) "$name" >>"$TERRACE_TIMES"
 }
 
+# too_late WHAT HOW: says that WHAT is left out if the time TERRACE_LAST_BEGIN (seconds since 1970) has passed, and how to run it later.
+too_late() {
+  [ -n "${TERRACE_LAST_BEGIN:-}" ] && [ "$(date +%s)" -gt "$TERRACE_LAST_BEGIN" ] || return
+  say "$1: skipped, because the parts before it took too long on this machine ($2 runs it)"
+}
+
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 
 # install_packages PACKAGE…: installs the missing packages in one apt call, and nothing if none is missing.

@@ -64,6 +64,7 @@ if_changed() {
 
 [ "$install" = 0 ] || timed 'packages of the checks' install_packages "${terrace_packages[@]}" ccache clang clang-format clang-tidy debootstrap qemu-user
 for part in "${parts[@]}"; do
+  ! too_late "$part" "tests/checks.sh $part" || continue
   case $part in
     source) timed 'source checks' tests/source_checks.sh ;;
     bare) if_changed bare 'a bare system' tests/bare_system.sh ;;

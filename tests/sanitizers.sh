@@ -44,6 +44,7 @@ declare -A left_out_names=([asan-ubsan]='^$' [tsan]='communicator_contract_mpi|R
 [ "$short" = 0 ] || left_out_names+=([asan-ubsan]='communicator_contract_mpi' [tsan]="${left_out_names[tsan]}|/threads(8|13)|(PackedBlocks|LargeReductions|BytesArrive).*/threads7")
 
 for preset in "${presets[@]}"; do
+  ! too_late "sanitizers ($preset)" "tests/sanitizers.sh $preset" || continue
   selection=()
   if [ "$short" = 1 ]; then
     read -ra targets <<<"${short_targets[$preset]}"
