@@ -206,10 +206,10 @@ TEST_F(Answers, DocumentsOfALineAreHeldOutTogether) {
   EXPECT_EQ(40U, data.documents());
   std::vector<std::int32_t> tokens(64), targets(64), numbers(64);
   std::string held_out, training;
-  for (const bool held : {true, false})
-    for (std::uint64_t s = 0; s < data.sequences(held); ++s) {
-      data.fill(held, {&s, 1}, tokens, targets);
-      std::string& text = held ? held_out : training;
+  for (const auto split : {Split::held_out, Split::training})
+    for (std::uint64_t s = 0; s < data.sequences(split); ++s) {
+      data.fill(split, {&s, 1}, tokens, targets);
+      std::string& text = split == Split::held_out ? held_out : training;
       for (const auto token : tokens) text += tokenizer_.piece(static_cast<TokenId>(token));
     }
   int both = 0;
