@@ -57,6 +57,8 @@ class StepMap {
     std::vector<std::string> freeze = {};       // parameters that training only reads (freeze.h)
   };
   StepMap(const Model& model, const Options& options);
+  StepMap(const StepMap&) = delete;  // its parts refer to each other
+  StepMap& operator=(const StepMap&) = delete;
 
   [[nodiscard]] std::vector<Use> uses(const Action& action) const;
   [[nodiscard]] std::vector<ChunkId> dead_after(const Action& action) const;

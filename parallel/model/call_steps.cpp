@@ -11,7 +11,8 @@ std::uint32_t CallSteps::room(TensorSpec tensor) {
 }
 
 void CallSteps::reserve(std::uint32_t room, std::int64_t elements) {
-  if (elements > rooms_[room].shape.elements()) rooms_[room].shape = {elements};
+  auto& shape = rooms_.at(room).shape;
+  if (elements > shape.elements()) shape = {elements};
 }
 
 TensorView CallSteps::view(const LayerTensors& t, std::uint32_t room, Shape shape) {

@@ -39,7 +39,7 @@ class CallSteps {
   void exchange(Half half, PhaseExchange exchange);
   // The working tensors that a phase reads, and those that it writes.
   static std::vector<PhaseWork> uses(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written);
-  // Runs before each phase, to check the views that it gets.
+  // Runs before the phase, or the phases, of each run().
   void before(Run check) { check_ = std::move(check); }
 
   [[nodiscard]] const std::vector<TensorSpec>& work() const { return rooms_; }

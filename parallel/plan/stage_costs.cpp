@@ -1,6 +1,7 @@
 #include <terrace/parallel/plan/stage_costs.h>
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <utility>
 
@@ -120,7 +121,7 @@ class Reductions {
   const Pipeline& p_;
   const std::uint32_t replicas_;
   const MachineProfile& profile_;
-  std::vector<StepMap> maps_;  // one, or one for each rank
+  std::deque<StepMap> maps_;  // one, or one for each rank
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <deque>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -205,7 +206,7 @@ std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, cons
     plans.push_back(plan(model, request, profile, &pool));
   }
   if (!std::ranges::all_of(plans, &Plan::fits)) throw refusal_error(config, plans);
-  std::vector<StepMap> maps;
+  std::deque<StepMap> maps;
   for (const auto& rank : plans) maps.emplace_back(model, rank.map);
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
                            &Programs::gather, &Programs::visit}) {

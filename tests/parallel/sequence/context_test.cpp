@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <deque>
+
 #include <terrace/parallel/layers/attention/head_deal.h>
 #include <terrace/parallel/map/exchange.h>
 #include <terrace/parallel/passes/check_collectives.h>
@@ -160,7 +162,7 @@ TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
     EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
     EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
   }
-  std::vector<StepMap> maps;
+  std::deque<StepMap> maps;
   for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
   const auto check = [&](const StepMap& last) {
     std::vector<RankProgram> ranks;

@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <deque>
+
 #include <terrace/parallel/layers/attention/ring.h>
 #include <terrace/parallel/map/exchange.h>
 #include <terrace/parallel/passes/check_collectives.h>
@@ -319,7 +321,7 @@ TEST_F(Ring, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
       EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
       EXPECT_EQ(plans.front().capacity.device, plans.back().capacity.device);
     }
-    std::vector<StepMap> maps;
+    std::deque<StepMap> maps;
     for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
     std::vector<RankProgram> ranks;
     for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});

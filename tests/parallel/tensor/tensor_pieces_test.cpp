@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <deque>
+
 #include <terrace/parallel/map/exchange.h>
 #include <terrace/parallel/passes/check_collectives.h>
 #include <terrace/parallel/walk/overlap.h>
@@ -197,7 +199,7 @@ TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
     ASSERT_TRUE(plans.back().fits) << plans.back().refusal.why;
     EXPECT_EQ(to_text(plans.front().programs.steady), to_text(plans.back().programs.steady));
   }
-  std::vector<StepMap> maps;
+  std::deque<StepMap> maps;
   for (std::size_t r = 0; r < 4; ++r) maps.emplace_back(models[r], plans[r].map);
   std::vector<RankProgram> ranks;
   for (std::size_t r = 0; r < 4; ++r) ranks.push_back({maps[r], plans[r].programs.steady});
