@@ -21,7 +21,7 @@ class CallStepsTest : public testing::Test {
   CallSteps::Run note(std::string name) {
     return [this, name = std::move(name)](LayerContext&, const LayerTensors&) { ran.push_back(name); };
   }
-  std::vector<std::string> run(const CallSteps& steps, std::uint32_t phase, Half half = Half::both) {
+  std::vector<std::string> run(const CallSteps& described, std::uint32_t phase, Half half = Half::both) {
     ran.clear();
     LayerContext ctx{.stream = stream,
                      .math = device->math(),
@@ -32,7 +32,7 @@ class CallStepsTest : public testing::Test {
                      .scratch = {},
                      .phase = phase,
                      .half = half};
-    steps.run(ctx, {.weights = {}, .gradients = {}, .x = {}, .y = {}, .saved = {}, .dy = {}, .dx = {}, .carried = {}});
+    described.run(ctx, {.weights = {}, .gradients = {}, .x = {}, .y = {}, .saved = {}, .dy = {}, .dx = {}, .carried = {}});
     return ran;
   }
 
