@@ -60,7 +60,7 @@ class FineTuning : public testing::Test {
       if (ranks.tensor > 1) config.tensor = {.ranks = ranks.tensor, .rank = rank};
       if (ranks.expert > 1) config.expert = {.ranks = ranks.expert, .rank = rank};
       const auto model = make_model(config);
-      PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}, .recipe = ranks.recipe, .commits = false};
+      PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited, 0}, .recipe = ranks.recipe};
       request.data = {.ranks = ranks.data * ranks.expert, .zero = ranks.data > 1 ? 3U : 0U};
       const auto optimizer = make_optimizer("adamw", {});
       Engine engine(model, plan_together(agreement, model, request),
@@ -111,7 +111,7 @@ TEST_F(FineTuning, ASavedModelIsReadAgainAsItWas) {
     ThreadPool pool(1);
     const auto device = make_cpu_device(pool);
     Agreement agreement(*own, *device);
-    PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}, .commits = false};
+    PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited, 0}};
     request.data = {.ranks = 2, .zero = 3};
     const auto model = make_model(config);
     const auto optimizer = make_optimizer("adamw", {});

@@ -346,7 +346,6 @@ TEST_F(Freeze, RefusesWhatItCannotDoAndNamesTheNearest) {
   EXPECT_NE(std::string::npos, refusal("block.1", as_it_is).find("blocks.1")) << refusal("block.1", as_it_is);
   EXPECT_NE(std::string::npos, refusal("*", as_it_is).find("no parameter to train"));
   EXPECT_NE(std::string::npos, refusal("a,,b", as_it_is).find("empty pattern"));
-  EXPECT_NE(std::string::npos, refusal("blocks.1", [](toy::RunOptions& o) { o.sizes.skips = true; }).find("skip connections"));
 }
 
 }  // namespace

@@ -78,8 +78,9 @@ std::vector<Pair> pairs_of(const StepMap& map, const Program& program) {
       computed = true;
       if (a.op != Op::forward || a.layer == gathered) gather.reset();
     }
-    if (!communicates(a.op)) continue;
-    auto& last = is_between_tensor_ranks(a.op) ? tensor : data;
+    const bool exchanges = has_phases(a.op) && map.phases().exchanges(a);  // the head does, for its loss
+    if (!communicates(a.op) && !exchanges) continue;
+    auto& last = is_between_tensor_ranks(a.op) || exchanges ? tensor : data;
     const auto calls = collectives_of(map, a).size();
     const Numbered here{last.action, last.call + calls - 1};
     last = {last.action + 1, last.call + calls};

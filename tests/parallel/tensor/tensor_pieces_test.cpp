@@ -206,13 +206,13 @@ TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
   EXPECT_NO_THROW(check_collectives(ranks));
 }
 
-// An exchange takes one unit, a product a hundred, all else nothing.
+// An exchange of a branch takes one unit, a product a hundred, all else nothing.
 class LongProducts final : public CostModel {
  public:
   explicit LongProducts(const StepMap& map) : map_(map) {}
   double seconds(const Action& a) const override {
     if (!is_layer_action(a.op)) return 0;
-    if (map_.phases().exchanges(a)) return 1;
+    if (map_.phases().exchanges(a)) return a.layer + 1 == map_.layers() ? 0 : 1;
     return map_.phases().flops(a) > 0 ? 100 : 0;
   }
 
