@@ -18,21 +18,22 @@ void train(const std::string& directory, const std::string& file, const std::str
   config.seq_len = std::min<std::int64_t>(config.seq_len, 64);
   config.adapters = lm::adapters_of(config.family, config.experts.count > 0, 8, 16, "all");
   const Model model = lm::make_model(config);
-
   const auto tokenizer = lm::Tokenizer::read(lm::tokenizer_in(directory));
   const lm::ChatFormat format(tokenizer, lm::read_tokenizer_config(directory));
   const auto tokens = fmt::format("{}.tokens-{}", to, own->rank());
   lm::ConversationData data({lm::newly_encoded(file, tokens, format, config.seq_len)}, 1);
-
   ThreadPool pool(2);
   const auto device = make_cpu_device(pool);
   Agreement ranks(*own, *device);
   const auto count = static_cast<std::uint32_t>(own->size());
-  PlanRequest request{.shape = {{2, config.seq_len}, 4 / count}, .budget = {64 * kMiB, 256 * kMiB, 0}};
+  PlanRequest request{.shape = {{2, config.seq_len}, 4 / count}, .budget = {64 * kMiB, 256 * kMiB}};
   request.data = {.ranks = count, .zero = 2, .canonical = true};
   const auto optimizer = make_optimizer("adamw", {});
   Engine engine(model, plan_together(ranks, model, request),
-                {.device = device.get(), .optimizer = optimizer.get(), .communicator = own.get()});
+                {.device = device.get(),
+                 .store = {.paths = {"."}, .name = fmt::format("lora-{}", own->rank()), .temporary = true},
+                 .optimizer = optimizer.get(),
+                 .communicator = own.get()});
   engine.fill(lm::first_weights(directory, config, 1));
   Trainer trainer(engine, {.read = data.reader(),
                            .rate = [](auto) { return 0.004; },

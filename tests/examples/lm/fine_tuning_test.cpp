@@ -60,11 +60,12 @@ class FineTuning : public testing::Test {
       if (ranks.tensor > 1) config.tensor = {.ranks = ranks.tensor, .rank = rank};
       if (ranks.expert > 1) config.expert = {.ranks = ranks.expert, .rank = rank};
       const auto model = make_model(config);
-      PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited, 0}, .recipe = ranks.recipe};
+      PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}, .recipe = ranks.recipe};
       request.data = {.ranks = ranks.data * ranks.expert, .zero = ranks.data > 1 ? 3U : 0U};
       const auto optimizer = make_optimizer("adamw", {});
-      Engine engine(model, plan_together(agreement, model, request),
-                    {.device = device.get(), .optimizer = optimizer.get(), .communicator = own.get()});
+      Engine engine(
+          model, plan_together(agreement, model, request),
+          {.device = device.get(), .store = store_of(own->rank()), .optimizer = optimizer.get(), .communicator = own.get()});
       engine.fill(first_weights(base, config, 3, adapters));
       save_adapters(engine, to, config, "base", rank == 0);
       engine.visit([&](const ParamSpec& param, std::uint64_t, TensorView range) {
@@ -73,6 +74,9 @@ class FineTuning : public testing::Test {
       });
     });
     return frozen;
+  }
+  [[nodiscard]] ChunkStore::Options store_of(int rank) const {
+    return {.paths = {(folder_ / "disk").string()}, .name = "rank" + std::to_string(rank), .temporary = true};
   }
   static std::string text(const fs::path& directory, const char* name) { return read_text_file(directory / name); }
 
@@ -111,12 +115,13 @@ TEST_F(FineTuning, ASavedModelIsReadAgainAsItWas) {
     ThreadPool pool(1);
     const auto device = make_cpu_device(pool);
     Agreement agreement(*own, *device);
-    PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited, 0}};
+    PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}};
     request.data = {.ranks = 2, .zero = 3};
     const auto model = make_model(config);
     const auto optimizer = make_optimizer("adamw", {});
-    Engine engine(model, plan_together(agreement, model, request),
-                  {.device = device.get(), .optimizer = optimizer.get(), .communicator = own.get()});
+    Engine engine(
+        model, plan_together(agreement, model, request),
+        {.device = device.get(), .store = store_of(own->rank()), .optimizer = optimizer.get(), .communicator = own.get()});
     engine.fill(first_weights(base, config, 3));
     save_model(engine, saved, config, {}, own->rank() == 0);
   });
