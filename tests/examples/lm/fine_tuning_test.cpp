@@ -61,7 +61,7 @@ class FineTuning : public testing::Test {
       if (ranks.expert > 1) config.expert = {.ranks = ranks.expert, .rank = rank};
       const auto model = make_model(config);
       PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}, .recipe = ranks.recipe};
-      request.data = {.ranks = ranks.data * ranks.expert, .zero = ranks.data > 1 ? 3U : 0U};
+      request.data = {.ranks = ranks.data, .experts = ranks.expert, .zero = ranks.data > 1 ? 3U : 0U};
       const auto optimizer = make_optimizer("adamw", {});
       Engine engine(
           model, plan_together(agreement, model, request),
