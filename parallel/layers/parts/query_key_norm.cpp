@@ -1,6 +1,7 @@
 #include <terrace/parallel/layers/parts/query_key_norm.h>
 
 #include <algorithm>
+#include <utility>
 
 #include <terrace/parallel/layers/parts/norm.h>
 
@@ -20,7 +21,7 @@ QueryKeyNorm::QueryKeyNorm(std::vector<ParamSpec>& params, const Transformer& co
                       .shape = {each},
                       .init = gain_init(config),
                       .decay = false,
-                      .split = split});
+                      .split = std::move(split)});
   };
   add(config.names.q_norm, 0, config.heads_here(), config.tensor.ranks);
   add(config.names.k_norm, config.attended_here(), config.kv_heads_here(), config.kv_ways());
