@@ -131,7 +131,7 @@ Conversation of_share_gpt(const Json& object) {
   if (!list.is_array() || list.empty()) refuse("\"conversations\" is no list with messages", kMend);
   Conversation out;
   if (object.contains("system") && !object["system"].is_null())
-    if (const auto& system = text_of(object, "system", "the object"); !system.empty()) add_message(out, "system", system);
+    if (const std::string system = text_of(object, "system", "the object"); !system.empty()) add_message(out, "system", system);
   for (const auto& turn : list) {
     const auto of = fmt::format("message {} of \"conversations\"", out.messages.size() + 1);
     if (!turn.is_object()) refuse(fmt::format("{} is no object", of), kMend);
