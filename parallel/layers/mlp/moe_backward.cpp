@@ -2,6 +2,8 @@
 //
 //   input      gates, router's logits │ rows to their experts' ranks │ chosen experts │ back │ shared experts │ router, norm
 //   weight     experts │ router, norm
+#include <utility>
+
 #include <terrace/parallel/layers/mlp/moe.h>
 
 namespace terrace::layers {

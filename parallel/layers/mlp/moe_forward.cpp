@@ -2,6 +2,8 @@
 //
 //   forward    router │ counts, rows to their experts' ranks │ chosen experts │ results back │ shared experts │ result
 //   decode     router │ experts │ result
+#include <utility>
+
 #include <terrace/parallel/layers/mlp/moe.h>
 
 namespace terrace::layers {

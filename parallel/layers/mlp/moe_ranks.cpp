@@ -1,5 +1,7 @@
 // What the ranks of a mixture of experts exchange. Context ranks merge what their routers counted. Expert ranks tell each other
 // how many rows they have for each expert, then move the rows.
+#include <utility>
+
 #include <terrace/parallel/layers/mlp/moe.h>
 
 namespace terrace::layers {
