@@ -45,7 +45,7 @@ void train(const std::string& directory, const std::string& file, const std::str
   const auto after = trainer.evaluate(4).value();
   lm::save_adapters(engine, to, config, directory, own->rank() == 0);
   std::filesystem::remove(tokens);
-  if (own->rank() == 0) fmt::print("held-out loss {:.6g}, after {} steps {:.6g}\n", before, trainer.done(), after);
+  if (own->rank() == 0) fmt::print("held-out loss {:.5f}, after {} steps {:.5f}\n", before, trainer.done(), after);
 }
 
 int main(int count, char** words) try {

@@ -29,7 +29,7 @@ std::vector<std::string> words_one_by_one(Pattern pattern, const std::string& te
   with_pattern(pattern, [&]<Pattern kPattern>() {
     const char* const end = text.data() + text.size();
     for (const char *at = text.data(), *stop; at < end; at = stop) {
-      stop = Words(end).next<kPattern>(at);
+      stop = KnownWords(end).next<kPattern>(at);
       words.emplace_back(at, stop);
     }
   });

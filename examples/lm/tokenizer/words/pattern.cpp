@@ -79,7 +79,7 @@ std::optional<std::size_t> cut_between_words(std::string_view text, std::size_t 
 void each_word(Pattern pattern, std::string_view text, const std::function<void(std::string_view)>& take) {
   with_pattern(pattern, [&]<Pattern kPattern>() {
     const char* const end = text.data() + text.size();
-    const Words words(end);
+    const KnownWords words(end);
     for (const char* at = text.data(); at < end;)
       at = words.some<kPattern>(at, [&](const char* begin, const char* stop) {
         take({begin, static_cast<std::size_t>(stop - begin)});

@@ -28,7 +28,7 @@ class WordEncoder {
   template <Pattern kPattern>
   [[gnu::noinline]] void encode(const Bpe& bpe, std::string_view text, TokenBuffer& out) {
     const char* const end = text.data() + text.size();
-    const Words words(end);
+    const KnownWords words(end);
     for (const char* at = text.data(); at < end;) {
       std::size_t count = 0;
       while (at < end && count < kBlock)
@@ -73,7 +73,7 @@ class WordEncoder {
 
   WordCache cache_;
   MergeScratch scratch_;
-  std::array<Word, kBlock + Words::kMostAtOnce> block_;
+  std::array<Word, kBlock + KnownWords::kMostAtOnce> block_;
   std::array<ShortWord, Bpe::kMostWords> unknown_;
   TokenBuffer merged_;  // the tokens of a block's words
 };

@@ -19,9 +19,9 @@ inline bool is_letter(CharClass c) { return c >= CharClass::upper && c <= CharCl
 inline bool is_white(CharClass c) { return c >= CharClass::space; }
 inline bool is_mark_or_other(CharClass c) { return c == CharClass::other || c == CharClass::mark; }  // [^\s\p{L}\p{N}]
 
-class Words {
+class KnownWords {
  public:
-  Words(const char* end) : end_(end), table_(UnicodeTable::get()) {}
+  KnownWords(const char* end) : end_(end), table_(UnicodeTable::get()) {}
 
   // The end of the word that begins at `at`, which must be before the end of the text.
   template <Pattern kPattern>
