@@ -1,12 +1,13 @@
 #include <terrace/parallel/layers/parts/tiled_projection.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace terrace::layers {
 
 TiledProjection::TiledProjection(std::vector<ParamSpec>& params, const Projection& whole, std::uint32_t tiles,
                                  std::uint32_t unit, Bias bias, DType dtype)
-    : tile_(whole), widths_(whole.widths()), bias_(bias), dtype_(dtype) {
+    : tile_(whole), widths_(whole.widths()), bias_(std::move(bias)), dtype_(dtype) {
   tile_.cut(params, Projection::Split::Of::outputs, tiles, unit);
 }
 
