@@ -1,5 +1,4 @@
 // Trains LoRA adapters of a published model on conversations, and writes them as Hugging Face's PEFT does.
-//
 //   hello_lora MODEL-DIRECTORY CONVERSATIONS.jsonl NEW-DIRECTORY [2 | mpi]      2: threads; mpi: the processes of mpirun
 #include <fmt/format.h>
 
@@ -26,6 +25,7 @@ void train(const std::string& directory, const std::string& file, const std::str
   const auto device = make_cpu_device(pool);
   Agreement ranks(*own, *device);
   const auto count = static_cast<std::uint32_t>(own->size());
+  if (4 % count != 0) throw Error("four micro-batches need one, two or four ranks", Exit::usage);
   PlanRequest request{.shape = {{2, config.seq_len}, 4 / count}, .budget = {64 * kMiB, 256 * kMiB}};
   request.data = {.ranks = count, .zero = 2, .canonical = true};
   const auto optimizer = make_optimizer("adamw", {});

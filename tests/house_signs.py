@@ -91,19 +91,21 @@ def signs(root):
     yield "headers of the library", sum(f.suffix == ".h" for folder in LIBRARY for f in sources(root, folder))
 
 
+def show(title, root):
+    print(f"== {title}")
+    for name, value in signs(root):
+        print(f"{name}: {value}")
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent.parent
-    for commit in sys.argv[1:] or [None]:
-        print(f"== {commit or 'the checkout'}")
-        if commit is None:
-            for name, value in signs(here):
-                print(f"{name}: {value}")
-            continue
+    for commit in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
             archive = subprocess.run(["git", "-C", here, "archive", commit], capture_output=True, check=True)
             subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
-            for name, value in signs(pathlib.Path(folder)):
-                print(f"{name}: {value}")
+            show(commit, pathlib.Path(folder))
+    if len(sys.argv) == 1:
+        show("the checkout", here)
 
 
 if __name__ == "__main__":

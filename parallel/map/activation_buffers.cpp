@@ -39,8 +39,6 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
     layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
                        .carried = Pack(layer.carried(batch)),
-                       .forward_work = phases.steps(l, LayerCall::forward).work(),
-                       .backward_work = phases.steps(l, LayerCall::backward).work(),
                        .here = here,
                        .makes_whole = sequence_ && !layer.on_shares(),
                        .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
@@ -66,8 +64,8 @@ void ActivationBuffers::add_to(ChunkTable& chunks) {
   }
   for (std::uint32_t l = 0; l < layers_.size(); ++l) {
     work_.push_back(chunks.size());
-    for (const auto* const tensors : {&layers_[l].forward_work, &layers_[l].backward_work})
-      for (const auto& tensor : *tensors)
+    for (const auto call : {LayerCall::forward, LayerCall::backward})
+      for (const auto& tensor : work_tensors(l, call))
         chunks.add(1, buffer(Role::work, l, 0, layers_[l].here ? round_up(tensor.bytes(), kPageBytes) : 0));
   }
   spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));

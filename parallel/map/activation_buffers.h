@@ -70,10 +70,10 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
   // Each tensor of a call has its own buffer, so that one can be exchanged while the layer computes with others.
   [[nodiscard]] ChunkId work(std::uint32_t layer, LayerCall call, std::uint32_t tensor) const {
-    return ChunkId(work_[layer] + tensor + (is_backward(call) ? layers_[layer].forward_work.size() : 0));
+    return ChunkId(work_[layer] + tensor + (is_backward(call) ? work_tensors(layer, LayerCall::forward).size() : 0));
   }
   [[nodiscard]] const std::vector<TensorSpec>& work_tensors(std::uint32_t layer, LayerCall call) const {
-    return is_backward(call) ? layers_[layer].backward_work : layers_[layer].forward_work;
+    return phases_.steps(layer, is_backward(call) ? call : LayerCall::forward).work();
   }
   [[nodiscard]] ChunkId spare() const { return ChunkId(spare_); }
   [[nodiscard]] const Pack& saved_pack(std::uint32_t layer) const { return layers_[layer].saved; }
@@ -82,7 +82,6 @@ class ActivationBuffers {
  private:
   struct OfLayer {
     Pack saved, carried;
-    std::vector<TensorSpec> forward_work, backward_work;
     bool here = false;  // this rank computes the layer
     bool makes_whole = false;
     std::uint64_t input_bytes = 0, skip_bytes = 0;

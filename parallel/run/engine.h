@@ -37,7 +37,7 @@ class Engine {
  public:
   struct Options {
     Device* device = nullptr;        // borrowed
-    ChunkStore::Options store = {};  // the constructor makes or opens it, with the plan's capacity, if the plan has a disk
+    ChunkStore::Options store = {};  // needs a path; the constructor makes or opens it, with the plan's capacity
     bool resume = false;             // continue from the store's last commit
     // Continue from the stores of a run that was laid out for other ranks: a new `store` is made and begins with their last
     // common commit (reshard.h). The old stores are not changed.

@@ -39,7 +39,7 @@ class TwoRings final : public Attention {
   enum BackwardWork : std::uint32_t { kDattended = 5, kDscores, kDqueries, kDkeys, kDvalues, kOwnDkeys, kOwnDvalues };
   // Each gives the working tensor with the keys, or the values, that have made this many hops.
   using Buffer = std::uint32_t (*)(std::uint32_t hops);
-  // Hops of a buffer beside products with what it holds: `what` uses `used`, and computes by `product`.
+  // Hops of a buffer beside products with what it holds. `what`: what a product uses besides.
   using Product = void (TwoRings::*)(LayerContext&, const LayerTensors&, std::uint32_t hops) const;
   void describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const;
   void describe_forward(CallSteps& steps, BatchShape shape) const;

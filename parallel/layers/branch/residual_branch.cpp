@@ -99,10 +99,10 @@ void ResidualBranch::describe(CallSteps& steps, LayerCall call, BatchShape shape
 }
 
 void ResidualBranch::add_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
-  const auto first = static_cast<std::ptrdiff_t>(steps.steps().size());
+  const auto first = steps.steps().size();
   describe_middle(steps, call, shape);
   if (!on_shares() && !result_norm_) return;
-  for (auto& step : std::span(steps.steps()).subspan(static_cast<std::size_t>(first)))  // a gradient is carried already
+  for (auto& step : std::span(steps.steps()).subspan(first))  // a gradient is carried already
     if (step.phase.carried == Access::overwrite) step.phase.carried = Access::update;
 }
 

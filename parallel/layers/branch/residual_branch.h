@@ -213,6 +213,8 @@ class ResidualBranch : public TransformerLayer {
   void in_input_in_tiles(CallSteps& steps, BatchShape shape) const;
   void out_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
   void in_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
+  [[nodiscard]] Phase out_tile_phase(std::int64_t rows, std::uint32_t tile, bool norms) const;
+  void run_out_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result, TensorView x) const;
   void run_adapters(LayerContext& ctx, const LayerTensors& t, const LowRank& adapters, TensorView y, TensorView x) const;
   [[nodiscard]] std::vector<PhaseParam> params_of_tile(const TiledProjection& product, std::uint32_t tile,
                                                        bool with_norm) const;

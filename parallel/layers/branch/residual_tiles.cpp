@@ -73,28 +73,37 @@ void ResidualBranch::run_adapters(LayerContext& ctx, const LayerTensors& t, cons
   adapters.forward(ctx, t.weights, adapters.place(arena, x.shape[0]), y, x);
 }
 
-// Tiles add to the residual or, if the result has a norm, write its input, which the last tile norms.
+// A tile of `out` adds to the residual or, if the result has a norm, writes the norm's input. `norms`: and norms it.
+Phase ResidualBranch::out_tile_phase(std::int64_t rows, std::uint32_t tile, bool norms) const {
+  Phase phase{.weights = params_of_tile(*out_tiles_, tile, false),
+              .x = result_norm_ ? norms : tile == 0,
+              .saved = result_norm_ ? Access::update : Access::read,
+              .flops = product_flops(rows, out_.inputs()) / branch_tiles_};
+  if (tile + 1 == branch_tiles_) out_adapters_.name_params(phase.weights);
+  if (norms) result_norm_.name_params(phase.weights);
+  if (!result_norm_ || norms) phase.y = result_norm_ ? Access::overwrite : of_tile(tile);
+  return phase;
+}
+
+void ResidualBranch::run_out_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result,
+                                  TensorView x) const {
+  const auto how = result_norm_ ? Accumulate::no : tile == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
+  out_tiles_->forward(ctx, t.weights, tile, result, x, how, ScratchArena(ctx.scratch));
+  if (tile + 1 == branch_tiles_) run_adapters(ctx, t, out_adapters_, result, x);
+}
+
 void ResidualBranch::out_in_tiles(CallSteps& steps, BatchShape shape) const {
   const auto n = shape.tokens();
   const auto middle_room = lasting(steps, "input of the second product", saves_middle() ? 0 : middle_bytes(n));
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
     const bool last = i + 1 == branch_tiles_, norms = last && result_norm_ && !adds_up();
-    Phase phase{.weights = params_of_tile(*out_tiles_, i, false),
-                .saved = result_norm_ ? Access::update : Access::read,
-                .scratch_bytes = std::max(out_tiles_->scratch_bytes(n), last ? out_adapters_.bytes(n) : 0),
-                .flops = product_flops(n, out_.inputs()) / branch_tiles_};
-    if (last) out_adapters_.name_params(phase.weights);
-    if (norms) result_norm_.name_params(phase.weights);
-    phase.x = result_norm_ ? norms : i == 0;
-    if (!result_norm_ || norms) phase.y = result_norm_ ? Access::overwrite : of_tile(i);
+    auto phase = out_tile_phase(n, i, norms);
+    phase.scratch_bytes = std::max(out_tiles_->scratch_bytes(n), last ? out_adapters_.bytes(n) : 0);
     if (!saves_middle()) phase.work.push_back({middle_room, i == 0 ? Access::overwrite : Access::read});
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       const auto saved = saved_of_norms(t);
-      const auto result = result_norm_ ? saved.result.result : t.y;
-      const auto how = result_norm_ ? Accumulate::no : i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
       const auto x = lasting_middle(ctx, t, middle_room, i == 0);
-      out_tiles_->forward(ctx, t.weights, i, result, x, how, ScratchArena(ctx.scratch));
-      if (last) run_adapters(ctx, t, out_adapters_, result, x);
+      run_out_tile(ctx, t, i, result_norm_ ? saved.result.result : t.y, x);
       if (norms) result_norm_.forward(ctx, t.weights, t.y, t.x, saved.result);
     });
   }
@@ -228,20 +237,22 @@ void ResidualBranch::in_weight_in_tiles(CallSteps& steps, BatchShape shape) cons
         .scratch_bytes = std::max(in_tiles_->scratch_bytes(n) + (i == 0 ? own : 0), last ? in_adapters_.gradient_bytes(n) : 0),
         .flops = product_flops(n, in_.outputs()) / branch_tiles_};
     if (i == 0) phase.weights = params_of(norm_);
-    if (last) in_adapters_.name_params(phase.weights);
-    if (last) in_adapters_.name_params(phase.gradients);
-    if (last) phase.saved = Access::read;
+    if (last) {
+      in_adapters_.name_params(phase.weights);
+      in_adapters_.name_params(phase.gradients);
+      phase.saved = Access::read;
+    }
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
       ScratchArena arena(ctx.scratch);
       const auto x = CallSteps::view(t, normed, {n, config_.hidden});
       if (i == 0) norm_.forward(ctx, t.weights, x, t.x, arena.take(statistics.dtype, statistics.shape));
       in_tiles_->weight_grad(ctx, t.gradients, i, t.carried[kDin], x, t.accumulate, arena);
+      if (!last) return;
       ScratchArena rest(ctx.scratch);
-      if (last)
-        in_adapters_.weight_grad(ctx, t.weights, t.gradients, in_adapters_.place_gradient(rest, n), t.carried[kDin], x,
-                                 t.accumulate);
-      if (last) norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
-      if (last && query_key_norm_)
+      in_adapters_.weight_grad(ctx, t.weights, t.gradients, in_adapters_.place_gradient(rest, n), t.carried[kDin], x,
+                               t.accumulate);
+      norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, t.saved[kStatistics], t.accumulate);
+      if (query_key_norm_)
         query_key_norm_.weight_grad(ctx, t.gradients, saved_of_norms(t).query_key, carried_of_query_key(t), t.accumulate);
     });
   }
@@ -272,20 +283,12 @@ void ResidualBranch::decode_in_tiles(CallSteps& steps, std::size_t in_cache, std
                   });
   }
   for (std::uint32_t i = 0; i < branch_tiles_; ++i) {
-    const bool last = i + 1 == branch_tiles_, norms = last && result_norm_;
-    Phase phase{.weights = params_of_tile(*out_tiles_, i, false),
-                .x = result_norm_ ? norms : i == 0,
-                .saved = result_norm_ ? Access::update : Access::read,
-                .scratch_bytes = decode_tile_bytes(),
-                .flops = product_flops(1, out_.inputs()) / branch_tiles_};
-    if (last) out_adapters_.name_params(phase.weights);
-    if (norms) result_norm_.name_params(phase.weights);
-    if (!result_norm_ || norms) phase.y = result_norm_ ? Access::overwrite : of_tile(i);
+    const bool norms = i + 1 == branch_tiles_ && result_norm_;
+    auto phase = out_tile_phase(1, i, norms);
+    phase.scratch_bytes = decode_tile_bytes();
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) {
-      const auto result = result_norm_ ? t.saved.back() : t.y, x = t.saved[middle_cache];
-      const auto how = result_norm_ ? Accumulate::no : i == 0 ? begin_residual(ctx, t.y, t.x) : residual_begun();
-      out_tiles_->forward(ctx, t.weights, i, result, x, how, ScratchArena(ctx.scratch));
-      if (last) run_adapters(ctx, t, out_adapters_, result, x);
+      const auto result = result_norm_ ? t.saved.back() : t.y;
+      run_out_tile(ctx, t, i, result, t.saved[middle_cache]);
       ScratchArena arena(ctx.scratch);
       if (norms) result_norm_.forward(ctx, t.weights, t.y, t.x, {result, take_statistics(arena, 1)});
     });

@@ -81,7 +81,8 @@ Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
   return phase;
 }
 
-// A step that computes with all tensors, but of the table only with the tile's rows that have a token.
+// A step that computes with all tensors, but of the table only with the tile's rows that have a token. `compute` also gets the
+// tensors as they were given.
 template <class Compute>
 CallSteps::Run Head::with_tile(std::uint32_t number, Compute compute) const {
   return [=, this](LayerContext& ctx, const LayerTensors& given) {
@@ -89,7 +90,7 @@ CallSteps::Run Head::with_tile(std::uint32_t number, Compute compute) const {
     LayerTensors t = given;
     t.weights = weights;
     t.gradients = gradients;
-    compute(ctx, t);
+    compute(ctx, t, given);
   };
 }
 
@@ -98,19 +99,15 @@ void Head::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool surveys = !is_whole() && call != LayerCall::decode;
   const auto room = surveys ? describe_survey(steps, shape) : 0;
   for (std::uint32_t number = 0; number < tiles(); ++number) {
-    auto run = with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t) {
+    auto run = with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t, const LayerTensors& given) {
       if (call == LayerCall::decode) return decode_tile(ctx, t, number);
       check_loss(ctx);
       const auto survey = surveys ? t.work[room] : TensorView{};
-      const bool evaluates = call == LayerCall::forward || ctx.evaluate;
-      evaluates ? evaluate_tile(ctx, t, survey, number) : backward_of_tile(ctx, t, survey, number);
+      if (call == LayerCall::forward || ctx.evaluate) return evaluate_tile(ctx, t, survey, number);
+      backward_of_tile(ctx, t, survey, number);
+      if (has(ctx.half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
+        zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
     });
-    if (call == LayerCall::backward)
-      run = [=, this, inner = std::move(run)](LayerContext& ctx, const LayerTensors& t) {
-        inner(ctx, t);
-        if (has(ctx.half, Half::weight) && !ctx.evaluate && t.accumulate == Accumulate::no && !t.gradients.back().empty())
-          zero_rest(ctx, tile(ctx, t.gradients.back(), number), number);
-      };
     if (tiles() == 1 && !surveys) return steps.compute(std::move(run));
     auto used = phase(call, shape, number);
     if (surveys) used.work.push_back({room, Access::read});
@@ -125,7 +122,7 @@ std::uint32_t Head::describe_survey(CallSteps& steps, BatchShape shape) const {
   for (std::uint32_t number = 0; number < tiles(); ++number) {
     auto used = phase(LayerCall::forward, shape, number);
     used.work.push_back({here, number == 0 ? Access::overwrite : Access::update});
-    steps.compute(std::move(used), with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t) {
+    steps.compute(std::move(used), with_tile(number, [=, this](LayerContext& ctx, const LayerTensors& t, const LayerTensors&) {
                     survey_tile(ctx, t, t.work[here], number);
                   }));
   }

@@ -122,15 +122,13 @@ std::vector<PhaseParam> TiledMlp::params_with(std::uint32_t tile) const {
 
 Phase TiledMlp::forward_phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
   const auto how = tile == 0 ? Access::overwrite : Access::update;
-  Phase phase{.weights = params_with(tile), .x = true, .scratch_bytes = bytes_of<Scratch>(*this, shape.tokens())};
-  phase.flops = forward_flops(shape) / tiles();
-  if (call == LayerCall::forward) phase.saved = how;
-  if (!result_norm_) {
-    phase.y = how;
-    return phase;
-  }
-  phase.saved = how;  // in a generation, too
-  if (!is_last(tile) || adds_up()) return phase;
+  Phase phase{.weights = params_with(tile),
+              .x = true,
+              .scratch_bytes = bytes_of<Scratch>(*this, shape.tokens()),
+              .flops = forward_flops(shape) / tiles()};
+  if (call == LayerCall::forward || result_norm_) phase.saved = how;
+  if (!result_norm_) phase.y = how;
+  if (!norms_with(tile)) return phase;
   phase.y = Access::overwrite;
   result_norm_.name_params(phase.weights);
   return phase;
@@ -169,7 +167,7 @@ void TiledMlp::describe(CallSteps& steps, LayerCall call, BatchShape shape) cons
       const Scratch scratch(*this, arena, ctx.shape.tokens());
       const auto result = !result_norm_ ? t.y : forward ? t.saved[kResult] : t.saved[0];
       add_tile(ctx, t, result, forward ? t.saved[kStatistics] : scratch.statistics, scratch, tile);
-      if (!result_norm_ || !is_last(tile) || adds_up()) return;
+      if (!norms_with(tile)) return;
       result_norm_.forward(ctx, t.weights, t.y, t.x,
                            forward ? of_result_norm(t) : ResultNorm::Saved{result, scratch.statistics});
     });

@@ -78,6 +78,8 @@ class TiledMlp final : public TransformerLayer {
   void add_tile(LayerContext& ctx, const LayerTensors& t, TensorView result, TensorView statistics, const Scratch& scratch,
                 std::uint32_t tile) const;
   [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
+  // Whether the tile's phase of a forward also norms the result. Tensor ranks add it up first.
+  [[nodiscard]] bool norms_with(std::uint32_t tile) const { return result_norm_ && is_last(tile) && !adds_up(); }
   void make_up(LayerContext& ctx, std::span<const TensorView> weights, TensorView x, const NormStatistics& statistics,
                const Scratch& scratch, std::uint32_t tile) const;
   // The gradient of the result: dy itself without a norm of the result.

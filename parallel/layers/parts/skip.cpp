@@ -43,18 +43,18 @@ std::uint64_t Skip::decode_bytes() const {
 
 std::uint64_t Skip::scratch_bytes(BatchShape shape) const { return std::max(inner_->scratch_bytes(shape), decode_bytes()); }
 
-Phase Skip::around(Phase phase, LayerCall call, bool adds, bool last) const {
+Phase Skip::phase_around(Phase phase, LayerCall call, const Around& around) const {
   for (auto* const params : {&phase.weights, &phase.gradients})
     for (auto& p : *params)
       if (p.param >= weight_) ++p.param;
-  if (adds || phase.dx) phase.weights.push_back({weight_});
-  if (phase.x && !adds) {  // reads the saved sum instead
+  if (around.adds || phase.dx) phase.weights.push_back({weight_});
+  if (phase.x && !around.adds) {  // reads the saved sum instead
     phase.x = false;
     phase.saved = phase.saved.value_or(Access::read);
   }
-  if (adds && call == LayerCall::decode) phase.scratch_bytes = decode_bytes();
+  if (around.adds && call == LayerCall::decode) phase.scratch_bytes = decode_bytes();
   if (phase.dx) phase.carried = phase.carried.value_or(Access::update);
-  if (call == LayerCall::backward && last) {  // the last phase is of the weight half
+  if (around.ends) {  // the last phase is of the weight half
     phase.gradients.push_back({weight_});
     phase.carried = phase.carried.value_or(Access::read);
   }
@@ -63,34 +63,33 @@ Phase Skip::around(Phase phase, LayerCall call, bool adds, bool last) const {
 
 void Skip::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
   begin(steps, call, {.x = call != LayerCall::backward});
+  const bool backward = call == LayerCall::backward;
   auto inner = inner_->described(call, shape);
   for (const auto& room : inner.work()) static_cast<void>(steps.room(room));
-  if (is_in_tiles()) {
-    auto& all = inner.steps();
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const bool first = adds(all[i].phase, call, i == 0), last = i + 1 == all.size(), writes_dx = all[i].phase.dx.has_value();
-      auto phase = around(all[i].phase, call, first, last);
-      steps.compute(std::move(phase), [=, this, run = all[i].run](LayerContext& ctx, const LayerTensors& t) {
-        if (call == LayerCall::decode) return decode(ctx, t, run, first);
-        if (first) add_skip(ctx, t.weights[weight_], t.saved.back(), t.x);
-        run(ctx, inner_tensors(t));
-        if (writes_dx) skip_grad(ctx, t);
-        if (call == LayerCall::backward && last) weight_grad(ctx, t);
-      });
-    }
-    return;
+  auto& all = inner.steps();
+  for (std::size_t i = 0; is_in_tiles() && i < all.size(); ++i) {
+    const bool last = i + 1 == all.size();
+    const Around around{adds(all[i].phase, call, i == 0), all[i].phase.dx.has_value(), backward && last};
+    auto phase = phase_around(all[i].phase, call, around);
+    steps.compute(std::move(phase), [=, this, run = std::move(all[i].run)](LayerContext& ctx, const LayerTensors& t) {
+      this->run(ctx, t, call, run, around);
+    });
   }
-  if (inner.steps().empty()) return;
-  steps.compute([this, call, inner = std::move(inner)](LayerContext& ctx, const LayerTensors& t) {
-    if (call == LayerCall::decode)
-      return decode(
-          ctx, t, [&](LayerContext& c, const LayerTensors& own) { inner.run(c, own); }, true);
-    if (call == LayerCall::forward) add_skip(ctx, t.weights[weight_], t.saved.back(), t.x);
-    inner.run(ctx, inner_tensors(t));
-    if (call != LayerCall::backward) return;
-    if (has(ctx.half, Half::input)) skip_grad(ctx, t);
-    if (has(ctx.half, Half::weight)) weight_grad(ctx, t);
+  if (is_in_tiles() || all.empty()) return;
+  const Around whole{.adds = !backward, .writes_dx = backward, .ends = backward};
+  steps.compute([=, this, inner = std::move(inner)](LayerContext& ctx, const LayerTensors& t) {
+    run(
+        ctx, t, call, [&](LayerContext& c, const LayerTensors& own) { inner.run(c, own); }, whole);
   });
+}
+
+void Skip::run(LayerContext& ctx, const LayerTensors& t, LayerCall call, const CallSteps::Run& inner,
+               const Around& around) const {
+  if (call == LayerCall::decode) return decode(ctx, t, inner, around.adds);
+  if (around.adds) add_skip(ctx, t.weights[weight_], t.saved.back(), t.x);
+  inner(ctx, inner_tensors(t));
+  if (around.writes_dx && has(ctx.half, Half::input)) skip_grad(ctx, t);
+  if (around.ends && has(ctx.half, Half::weight)) weight_grad(ctx, t);
 }
 
 std::span<const TensorView> Skip::of_inner(std::span<const TensorView> weights) const {

@@ -35,8 +35,13 @@ class Skip final : public TransformerLayer {
   [[nodiscard]] static bool adds(const Phase& inner, LayerCall call, bool first) {
     return inner.x && (call == LayerCall::decode || (call == LayerCall::forward && first));
   }
+  // What a step of the inner layer has around it: the sum before it, the gradient of the skip, and that of the weight.
+  struct Around {
+    bool adds = false, writes_dx = false, ends = false;
+  };
   // What an inner phase uses, as a phase of this layer.
-  [[nodiscard]] Phase around(Phase phase, LayerCall call, bool adds, bool last) const;
+  [[nodiscard]] Phase phase_around(Phase phase, LayerCall call, const Around& around) const;
+  void run(LayerContext& ctx, const LayerTensors& t, LayerCall call, const CallSteps::Run& inner, const Around& around) const;
   void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
   void skip_grad(LayerContext& ctx, const LayerTensors& t) const;
   void weight_grad(LayerContext& ctx, const LayerTensors& t) const;
