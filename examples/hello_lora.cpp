@@ -27,7 +27,8 @@ void train(const std::string& directory, const std::string& file, const std::str
   const auto count = static_cast<std::uint32_t>(own->size());
   if (4 % count != 0) throw Error("four micro-batches need one, two or four ranks", Exit::usage);
   PlanRequest request{.shape = {{2, config.seq_len}, 4 / count}, .budget = {64 * kMiB, 256 * kMiB}};
-  request.data = {.ranks = count, .zero = 2, .canonical = true};
+  request.mesh.shard = count;
+  request.data = {.zero = 2, .canonical = true};
   const auto optimizer = make_optimizer("adamw", {});
   Engine engine(model, plan_together(ranks, model, request),
                 {.device = device.get(),

@@ -41,7 +41,8 @@ void train(const std::string& text, std::unique_ptr<Communicator> own) {
                       .budget = {1536 * kKiB, 1536 * kKiB, 4 * kMiB},
                       .disk_tier = true,
                       .steps = 200,
-                      .data = {.ranks = count, .zero = 2, .canonical = true}};
+                      .mesh = {.shard = count},
+                      .data = {.zero = 2, .canonical = true}};
   const auto optimizer = make_optimizer("adamw", {});
   Engine engine(model, plan_together(ranks, model, request),
                 {.device = device.get(),

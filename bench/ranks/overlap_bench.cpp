@@ -55,7 +55,8 @@ class OverlapBench final : public Bench {
     run.request = {.shape = {{1, 1}, static_cast<std::uint32_t>(micro_batches_)},
                    .generations = 1,
                    .commits = false,
-                   .data = {.ranks = static_cast<std::uint32_t>(ranks_), .zero = zero},
+                   .mesh = {.shard = static_cast<std::uint32_t>(ranks_)},
+                   .data = {.zero = zero},
                    .gather_ahead = static_cast<std::uint32_t>(ahead_)};
     const auto all = run_ranks(model, run);
 

@@ -110,7 +110,7 @@ class PiecesBench final : public Bench {
             .ffn = 2 * kHidden,
             .seq_len = kPositions,
             .vocab = 256,
-            .tensor = {.ranks = static_cast<std::uint32_t>(ranks_), .rank = rank, .sequence = true, .pieces = pieces}};
+            .place = {.mesh = {.part = static_cast<std::uint32_t>(ranks_)}, .rank = rank, .sequence = true, .pieces = pieces}};
   }
 
   void measure(Session& session, std::uint32_t pieces) const {

@@ -52,7 +52,7 @@ std::vector<RankSteps> run_ranks(const Model& model, const RanksRun& run) {
 }
 
 std::vector<RankSteps> run_ranks(const ModelOfRank& model, const RanksRun& run) {
-  const auto ranks = mesh_of(model(0), run.request).size();
+  const auto ranks = run.request.mesh.size();
   std::vector<RankSteps> out(ranks);
   auto communicators = make_thread_communicators(static_cast<int>(ranks));
   if (run.faults.longest_delay.count() > 0)

@@ -445,9 +445,7 @@ class Training {
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
-  config.tensor_rank = team.rank() % config.tp;  // tensor, context and expert are the innermost axes of the mesh
-  config.context_rank = team.rank() / config.tp % config.cp;
-  config.expert_rank = team.rank() / config.tp / config.cp % config.ep;
+  config.rank = team.rank();
   std::optional<RunData> data;
   std::optional<AgreedPlan> agreed;
   std::optional<DataContent> content;

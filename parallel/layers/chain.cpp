@@ -1,3 +1,6 @@
+#include <fmt/format.h>
+
+#include <terrace/core/base/error.h>
 #include <terrace/parallel/layers/attention/attention.h>
 #include <terrace/parallel/layers/attention/grid_attention.h>
 #include <terrace/parallel/layers/attention/ring_attention.h>
@@ -19,15 +22,15 @@ namespace {
 // Layer 0 is the embedding, block i the layers 2i + 1 and 2i + 2.
 std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std::int64_t block) {
   std::unique_ptr<TransformerLayer> layer;
-  if (transformer.tensor.is_grid())
+  if (transformer.tensor().is_grid())
     layer = std::make_unique<GridAttention>(transformer, block);
-  else if (transformer.context.ranks == 1)
+  else if (transformer.context().ranks == 1)
     layer = std::make_unique<Attention>(transformer, block);
-  else if (transformer.context.two_rings)
+  else if (transformer.context().two_rings)
     layer = std::make_unique<TwoRings>(transformer, block);
-  else if (transformer.context.ring == 1)
+  else if (transformer.context().ring == 1)
     layer = std::make_unique<Ulysses>(transformer, block);
-  else if (transformer.context.ring == transformer.context.ranks)
+  else if (transformer.context().ring == transformer.context().ranks)
     layer = std::make_unique<RingAttention>(transformer, block);
   else
     layer = std::make_unique<UlyssesRing>(transformer, block);
@@ -38,24 +41,32 @@ std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std:
 
 std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64_t block) {
   if (transformer.experts.count > 0) return std::make_unique<Moe>(transformer, block);
-  if (transformer.tensor.is_grid()) return std::make_unique<GridMlp>(transformer, block);
+  if (transformer.tensor().is_grid()) return std::make_unique<GridMlp>(transformer, block);
   if (transformer.mlp_tiles > 1 || transformer.mlp_row_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
   return std::make_unique<Mlp>(transformer, block);
+}
+
+// Tensor ranks that hold the same key-value heads are twins: the engine adds their gradients.
+void demand_twins(const Transformer& transformer) {
+  const auto tensor = transformer.tensor();
+  const auto twins = tensor.is_grid() ? 1 : tensor.ranks / transformer.kv_ways();
+  if (tensor.twins != twins)
+    throw Error(
+        fmt::format("model: {} tensor ranks have {} key-value heads: their mesh needs part {} and twin {}, not part {} "
+                    "and twin {} (mesh_of() of degrees.h makes it)",
+                    tensor.ranks, transformer.kv_heads, tensor.ranks / twins, twins, transformer.place.mesh.part, tensor.twins),
+        Exit::usage);
 }
 
 }  // namespace
 
 Model make_transformer(Transformer transformer) {
   checked(transformer);
-  transformer.context.zigzag = transformer.context.ring > 1 && !transformer.context.two_rings && transformer.window.none();
-  transformer.tensor.twins = transformer.tensor.is_grid() ? 1 : transformer.tensor.ranks / transformer.kv_ways();
-  Model model{.family = transformer.name,
-              .dtype = transformer.dtype,
-              .width = transformer.hidden,
-              .layers = {},
-              .tensor = transformer.tensor,
-              .context = transformer.context,
-              .expert = transformer.expert};
+  demand_twins(transformer);
+  auto& place = transformer.place;
+  place.zigzag = place.ring > 1 && !place.two_rings && transformer.window.none();
+  Model model{
+      .family = transformer.name, .dtype = transformer.dtype, .width = transformer.hidden, .layers = {}, .place = place};
   model.layers.push_back(std::make_unique<Embedding>(transformer));
   for (std::int64_t block = 0; block < transformer.layers; ++block) {
     model.layers.push_back(attention(transformer, block));

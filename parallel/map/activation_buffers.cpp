@@ -25,10 +25,10 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     : phases_(phases),
       micro_batches_(shape.micro_batches),
       halves_(pipeline.halves),
-      sequence_(model.tensor.sequence),
+      sequence_(model.place.sequence),
       row_bytes_(static_cast<std::uint64_t>(shape.batch.tokens() * model.width) * size_of(model.dtype)),
       spare_bytes_(round_up(row_bytes_, kPageBytes)),
-      tensor_ranks_(model.tensor.ranks) {
+      tensor_ranks_(model.place.tensor().ranks) {
   const auto& batch = shape.batch;
   const auto kept_bytes = sequence_ ? round_up(row_bytes_ / tensor_ranks_, kPageBytes) : spare_bytes_;
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {

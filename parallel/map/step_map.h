@@ -24,7 +24,6 @@
 #include <terrace/parallel/map/parameter_layout.h>
 #include <terrace/parallel/mesh/mesh.h>
 #include <terrace/parallel/mesh/pipeline_parallel.h>
-#include <terrace/parallel/mesh/run_mesh.h>
 #include <terrace/parallel/mesh/state_sharding.h>
 #include <terrace/parallel/model/activations.h>
 #include <terrace/parallel/model/layer.h>
@@ -49,9 +48,10 @@ class StepMap {
     bool commits = true;                // false: a chunk gets a place on disk only when it is moved there
     std::uint64_t chunk_elements = 0;   // 0: the best size is searched
     std::int64_t decode_positions = 0;  // generation: positions in layer l's cache, saved(l, 0)
+    Mesh mesh = {};
     DataParallel data = {};
     PipelineParallel pipeline = {};
-    std::uint32_t rank = 0;                     // in the run
+    std::uint32_t rank = 0;                     // of the mesh
     std::optional<LayerUnit> layer_unit = {};   // Optimizer::layer_unit(): one update action a layer
     std::vector<ParamGroup> param_groups = {};  // rates and decays of parameters by name
     std::vector<std::string> freeze = {};       // parameters that training only reads (freeze.h)
@@ -116,11 +116,11 @@ class StepMap {
   // True if this rank commits the chunk: it is state, and this rank owns it.
   [[nodiscard]] bool committed(ChunkId chunk) const;
   // This rank's place in the mesh, and its share of the state and of the layers.
-  [[nodiscard]] const Mesh& mesh() const { return mesh_; }
+  [[nodiscard]] const Mesh& mesh() const { return options_.mesh; }
   [[nodiscard]] std::uint32_t rank() const { return options_.rank; }
   [[nodiscard]] const StateSharding& data() const { return data_; }
-  [[nodiscard]] const TensorParallel& tensor() const { return model_.tensor; }
-  [[nodiscard]] ModelParts parts() const { return {model_.tensor, model_.expert}; }
+  [[nodiscard]] const TensorParallel& tensor() const { return parts_.tensor; }
+  [[nodiscard]] const ModelParts& parts() const { return parts_; }
   // True if ranks with other parts of the model also hold some of the layer's parameters, so that its gradient needs a unify
   // action.
   [[nodiscard]] bool unifies(std::uint32_t layer) const;
@@ -229,7 +229,7 @@ class StepMap {
 
   const Model& model_;
   Options options_;
-  Mesh mesh_;
+  ModelParts parts_;
   HeldLayers pipeline_;
   StateSharding data_;
   Skips skips_;

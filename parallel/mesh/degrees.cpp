@@ -7,8 +7,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <terrace/core/base/usage_errors.h>
-
 namespace terrace {
 namespace {
 
@@ -41,41 +39,6 @@ class Problems {
   }
   std::vector<SettingRefusal> found;
 };
-
-struct Misfit {
-  bool is;
-  const char *setting, *what, *instead;
-};
-
-// Settings that exclude several tensor ranks, several context ranks, and several expert ranks.
-std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
-  return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
-          {g.skips, "skips", "skip connections", "leave out `skips`"},
-          {g.tensor_mode != TensorMode::line && g.cp > 1, "cp",
-           "`cp` in `tp-mode` 2d, 2.5d or 3d, where ranks attend to whole sequences", "leave out `cp`"},
-          {g.whole_matrices, "optimizer", "an optimizer that needs whole matrices", "give `optimizer` adamw"},
-          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
-          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
-}
-std::vector<Misfit> misfits_of_context(const Degrees& g) {
-  return {{g.canonical_reduction, "canonical-reduction",
-           "`canonical-reduction`, which adds the gradients of whole micro-batches in their order",
-           "leave out `canonical-reduction`"},
-          {g.skips, "skips", "skip connections, because a skip and the attention behind it are one layer", "leave out `skips`"},
-          {g.expert_capacity, "expert-capacity", "`expert-capacity`, which counts the tokens of whole micro-batches",
-           "leave out `expert-capacity`"},
-          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
-          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
-}
-
-std::vector<Misfit> misfits_of_experts(const Degrees& g) {
-  return {{g.canonical_reduction, "canonical-reduction",
-           "`canonical-reduction`, because what expert ranks have in common is added once a step",
-           "leave out `canonical-reduction`"},
-          {g.tensor_mode != TensorMode::line, "tp-mode", "`tp-mode` 2d, 2.5d or 3d", "leave out `tp-mode`"},
-          {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
-          {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};
-}
 
 SettingRefusal depth_without_grids(int depth) {
   return {"tp-depth", fmt::format("`tp-depth` {}: only `tp-mode` 2.5d has a depth", depth),
@@ -115,23 +78,17 @@ void check_grid(Problems& problems, const Degrees& g, const ModelShape& model, b
   }
 }
 
-bool go_together(const std::vector<Misfit>& with) { return std::ranges::none_of(with, &Misfit::is); }
-
 }  // namespace
 
-std::vector<SettingRefusal> misfits(const Degrees& g) {
-  std::vector<SettingRefusal> found;
-  const auto add = [&](const char* axis, int degree, const std::vector<Misfit>& all) {
-    if (degree <= 1) return;
-    for (const auto& [is, setting, what, instead] : all)
-      if (is)
-        found.push_back({setting, fmt::format("`{}` {} does not work with {}", axis, degree, what),
-                         fmt::format("{}, or leave out `{}`", instead, axis)});
-  };
-  add("tp", g.tp, misfits_of_tensor(g));
-  add("cp", g.cp, misfits_of_context(g));
-  add("ep", g.ep, misfits_of_experts(g));
-  return found;
+Features features_of(const Degrees& g) {
+  auto all = g.with;
+  all.add_several(Feature::tensor_ranks, g.tp);
+  all.add_if(g.tensor_mode != TensorMode::line && g.tp > 1, Feature::tensor_grid);
+  all.add_several(Feature::context_ranks, g.cp);
+  all.add_several(Feature::expert_ranks, g.ep);
+  all.add_several(Feature::pipeline, g.pp);
+  all.add_if(g.canonical_reduction, Feature::canonical);
+  return all;
 }
 
 std::optional<TensorGrid> grid_of(TensorMode mode, std::uint32_t ranks, std::uint32_t depth) {
@@ -168,10 +125,35 @@ TensorGrid demand_grid(TensorMode mode, int ranks, int depth) {
   return *grid_of(mode, static_cast<std::uint32_t>(ranks), static_cast<std::uint32_t>(depth));
 }
 
+Mesh mesh_of(const Degrees& g, std::int64_t kv_heads) {
+  const auto u32 = [](std::int64_t degree) { return static_cast<std::uint32_t>(degree); };
+  const auto shard = g.shard_group == 0 ? g.dp : g.shard_group;
+  if (shard < 1 || g.dp % shard != 0)
+    throw RefusedSetting("shard-group",
+                         fmt::format("`shard-group` {} does not divide the {} data ranks\n  give a `shard-group` that divides "
+                                     "`dp` {}",
+                                     shard, g.dp, g.dp));
+  const auto grid = demand_grid(g.tensor_mode, g.tp, g.tensor_depth);
+  const bool in_line = grid.side == 1;
+  const auto twins = in_line && kv_heads != 0 && g.tp % kv_heads == 0 ? u32(g.tp / kv_heads) : 1;
+  return {.pp = u32(g.pp),
+          .copy = u32(g.dp / shard),
+          .shard = u32(shard),
+          .expert = u32(g.ep),
+          .context = u32(g.cp),
+          .depth = grid.depth,
+          .row = grid.side,
+          .col = grid.side,
+          .part = in_line ? u32(g.tp) / twins : 1,
+          .twin = twins};
+}
+
 std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, int ranks) {
-  Problems problems{misfits(g)};
+  const auto features = features_of(g);
+  Problems problems{refusals(features)};
   const auto divides = [](std::int64_t d, std::int64_t n) { return n % d == 0; };
-  const bool tensor = go_together(misfits_of_tensor(g)), context = go_together(misfits_of_context(g));
+  const auto may_have = [&](Feature feature) { return !is_excluded(feature, features); };
+  const bool tensor = may_have(Feature::tensor_ranks);
   const auto kv = model.kv_heads == 0 ? model.heads : model.kv_heads;
 
   const std::int64_t s = model.seq_len;
@@ -203,13 +185,14 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
                                  rings ? "ranks of a ring" : "ranks")
                    : "",
           rings ? fmt::format(", and be a multiple of the {} ranks of a ring with at most a rank for a head", g.ring) : ""),
-      [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); }, context);
+      [&](auto c) { return divides(c, s) && in_rings(c) && (!g.zigzag || c == 1 || divides(2 * ring_of(c), s)); },
+      may_have(Feature::context_ranks));
   problems.check("pp", g.pp, model.layers, fmt::format("a stage needs a layer, and there are {}", model.layers),
                  [&](auto p) { return p <= model.layers; });
   problems.check(
       "ep", g.ep, std::max<std::int64_t>(model.experts, 1),
       model.experts > 0 ? fmt::format("it must divide {} experts", model.experts) : "the model has no experts",
-      [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; }, go_together(misfits_of_experts(g)));
+      [&](auto e) { return model.experts > 0 ? divides(e, model.experts) : e == 1; }, may_have(Feature::expert_ranks));
   if (g.dp < 1) problems.found.push_back({"dp", fmt::format("`dp` {}: it must be at least 1", g.dp), ""});
   if (g.shard_group != 0 && g.dp >= 1) {
     problems.check("shard-group", g.shard_group, g.dp, fmt::format("it must divide {} data ranks", g.dp),
@@ -235,12 +218,6 @@ std::vector<SettingRefusal> problems(const Degrees& g, const ModelShape& model, 
                                                 (std::max<std::int64_t>(dp, 1) + 1) * others)});
   }
   return problems.found;
-}
-
-void check(const std::vector<SettingRefusal>& problems) {
-  UsageErrors errors;
-  for (const auto& problem : problems) errors.gather([&] { throw RefusedSetting(problem); });
-  errors.throw_if_any();
 }
 
 void check(const Degrees& degrees, const ModelShape& model, int ranks) { check(problems(degrees, model, ranks)); }

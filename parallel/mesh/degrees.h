@@ -3,14 +3,15 @@
 //
 // Owner:   values.
 // Threads: any; pure.
-// Errors:  problems() and misfits() return the problems; check() throws them as UsageErrors does.
+// Errors:  problems() returns the problems; check() throws them as UsageErrors does.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include <terrace/core/base/refused_setting.h>
+#include <terrace/parallel/mesh/features.h>
+#include <terrace/parallel/mesh/mesh.h>
 #include <terrace/parallel/mesh/tensor_parallel.h>
 
 namespace terrace {
@@ -25,13 +26,7 @@ struct Degrees {
   bool sequence_parallel = false;  // with tp
   int ring = 0;                    // with cp: ranks of a ring (context_parallel.h); 0: all
   bool zigzag = false;             // with cp: each place in a ring has two parts of a sequence
-  // Settings that some degrees exclude.
-  bool fp16 = false;            // activations
-  bool skips = false;           // connections between layers that are not neighbours
-  bool whole_matrices = false;  // an optimizer that needs them
-  bool local_sgd = false;
-  bool two_directions = false;   // in the pipeline's schedule
-  bool expert_capacity = false;  // a mixture of experts counts the tokens of a whole micro-batch
+  Features with = {};              // the run's other features
 };
 
 struct ModelShape {
@@ -41,14 +36,17 @@ struct ModelShape {
   std::int64_t hidden = 1;    // used with tensor ranks in a grid
 };
 
+// The mesh of these degrees. `kv_heads`: tensor ranks in a line that are a multiple of these share heads, as twins; 0: they do
+// not. Throws RefusedSetting if the degrees form no mesh.
+Mesh mesh_of(const Degrees& degrees, std::int64_t kv_heads = 0);
+
 // The grid of `ranks` tensor ranks, for any model; throws as check() does if they form none.
 TensorGrid demand_grid(TensorMode mode, int ranks, int depth);
 
-// Settings that exclude each other for any model.
-std::vector<SettingRefusal> misfits(const Degrees& degrees);
-// misfits(), and degrees that do not divide what they split or whose product is not the number of ranks.
+// The features of the degrees, and `with`.
+Features features_of(const Degrees& degrees);
+// Features that exclude each other, and degrees that do not divide what they split or whose product is not the number of ranks.
 std::vector<SettingRefusal> problems(const Degrees& degrees, const ModelShape& model, int ranks);
-void check(const std::vector<SettingRefusal>& problems);
 void check(const Degrees& degrees, const ModelShape& model, int ranks);
 
 }  // namespace terrace

@@ -27,16 +27,39 @@ struct StateSharding : DataParallel {
   // holds the whole sum.
   StateSharding(const DataParallel& settings, const Mesh& mesh, std::uint32_t rank, bool both_directions)
       : DataParallel(settings),
+        ranks(mesh.size(Axis::copy | Axis::shard)),
+        context(mesh.context),
+        experts(mesh.expert),
+        shares_with(mesh.shard * mesh.context),
+        copied_over(stage() >= 1 ? AxisSet(Axis::copy) : AxisSet()),
+        shared_by(kDataAxes - copied_over),
         copy(mesh.index(rank, copied_over)),
         shard(mesh.index(rank, shared_by)),
         turn(mesh.turn(rank)),
         whole_gradients(both_directions) {}
 
-  AxisSet copied_over = Axis::copy;                 // ranks with the same shard of the other replicas
-  AxisSet shared_by = Axis::shard | Axis::context;  // ranks that share a replica
+  std::uint32_t ranks = 1;        // with different sequences and the same parameters
+  std::uint32_t context = 1;      // ranks that share the positions of a sequence
+  std::uint32_t experts = 1;      // expert ranks in each of `ranks`, with different sequences and experts
+  std::uint32_t shares_with = 1;  // ranks on the mesh's axes shard and context
+  AxisSet copied_over = {};       // ranks with the same shard of the other replicas
+  AxisSet shared_by = kDataAxes;  // ranks that share a replica
   std::uint32_t copy = 0, shard = 0, turn = 0;
   bool whole_gradients = false;
 
+  [[nodiscard]] std::uint32_t with_sequences() const { return ranks * experts; }  // ranks with different sequences
+  // Ranks with different tokens and the same parameters, whose gradients are summed.
+  [[nodiscard]] std::uint32_t all() const { return ranks * context; }
+  // A rank that shares with no other rank has stage 0.
+  [[nodiscard]] std::uint32_t stage() const { return shares_with > 1 ? zero : 0; }
+  [[nodiscard]] std::uint32_t sharers() const { return stage() >= 1 ? shares_with : all(); }
+  [[nodiscard]] std::uint32_t copies() const { return all() / sharers(); }
+  // Gradients are computed into a separate buffer and folded after every micro-batch.
+  [[nodiscard]] bool folds_each() const { return canonical || stage() >= 2; }
+  [[nodiscard]] bool reduces() const { return canonical || (all() > 1 && !local); }
+  [[nodiscard]] bool gathers_updates() const { return stage() == 1 || stage() == 2; }
+  [[nodiscard]] bool gathers_before_use() const { return stage() == 3; }
+  [[nodiscard]] std::uint32_t group() const { return stage() >= 1 || canonical ? sharers() : 1; }  // chunks in a group
   [[nodiscard]] AxisSet axes() const { return copied_over | shared_by; }
   [[nodiscard]] std::uint32_t rank() const { return copy * sharers() + shard; }
   [[nodiscard]] std::uint32_t place() const { return shard % group(); }  // among the chunks of a group

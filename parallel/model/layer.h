@@ -31,9 +31,7 @@
 #include <terrace/core/math/routing.h>
 #include <terrace/core/math/tensor.h>
 #include <terrace/parallel/comm/call.h>
-#include <terrace/parallel/mesh/context_parallel.h>
-#include <terrace/parallel/mesh/expert_parallel.h>
-#include <terrace/parallel/mesh/tensor_parallel.h>
+#include <terrace/parallel/mesh/model_rank.h>
 #include <terrace/parallel/model/call_steps.h>
 #include <terrace/parallel/model/layer_context.h>
 #include <terrace/parallel/model/phase.h>
@@ -126,9 +124,7 @@ struct Model {
   DType dtype = DType::fp32;  // of weights and activations
   std::int64_t width = 0;     // C
   std::vector<std::unique_ptr<Layer>> layers;
-  TensorParallel tensor = {};  // `layers` are this rank's
-  ContextParallel context = {};
-  ExpertParallel expert = {};
+  ModelRank place = {};  // the rank whose part the layers are
 };
 // The number of layers that route tokens, and how many numbers of their reports (all of RoutingReport) the ranks sum in a step.
 inline std::size_t routers_in(const Model& model) {

@@ -13,8 +13,6 @@ void check_pieces(const TensorParallel& tensor, const BatchShape& batch) {
     throw RefusedSetting("tp-overlap", fmt::format("`tp-overlap` {}{}", tensor.pieces, why));
   };
   if (tensor.ranks == 1) refuse(" cuts what tensor ranks exchange\n  give `tp` 2 or more and `sp`, or leave out `tp-overlap`");
-  if (tensor.is_grid())
-    refuse(" cuts what tensor ranks in a row exchange\n  give `tp-mode` 1d and `sp`, or leave out `tp-overlap`");
   if (!tensor.sequence)
     refuse(" cuts the gathers and sums of sequence parallelism\n  give `sp`, too, or leave out `tp-overlap`");
   if (const auto rows = batch.tokens() / tensor.ranks; tensor.pieces > rows)
@@ -24,7 +22,7 @@ void check_pieces(const TensorParallel& tensor, const BatchShape& batch) {
 }  // namespace
 
 void check_tensor(const Model& model, const PlanRequest& request) {
-  const auto& tensor = model.tensor;
+  const auto tensor = model.place.tensor();
   check_pieces(tensor, request.shape.batch);
   if (tensor.ranks == 1) {
     if (tensor.sequence)

@@ -142,7 +142,9 @@ class Search {
     budget.commit_only = !request.disk_tier;
     const StepMap map(model_, options(request, update));
     const ProfileCosts costs(map, profile_);
-    const auto ahead = request.gather_ahead != kAutoDepth ? request.gather_ahead : request.data.gathers_before_use() ? 1 : 0;
+    const auto ahead = request.gather_ahead != kAutoDepth        ? request.gather_ahead
+                       : request.sharding().gathers_before_use() ? 1
+                                                                 : 0;
     try {
       const auto programs = write_programs(map, request, depth, ahead);
       const auto run = dry_run(map, request, programs, with_room_for_commits(budget), request.generations, costs, profile,

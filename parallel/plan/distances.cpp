@@ -11,12 +11,13 @@ MachineProfile with_slower_disk(MachineProfile profile) {
 }
 
 std::vector<Distances> distances_of(const PlanRequest& request) {
+  const auto sharding = request.sharding();
   std::vector<std::uint32_t> prefetches{request.prefetch_depth}, gathers{request.gather_ahead};
   if (request.prefetch_depth == kAutoDepth) prefetches = {1, 2, 4, 8};
   if (request.gather_ahead == kAutoDepth)
-    gathers = request.data.gathers_before_use()                     ? std::vector{0U, 1U, 2U}
-              : request.data.folds_each() && request.data.all() > 1 ? std::vector{0U, 1U}
-                                                                    : std::vector{0U};
+    gathers = sharding.gathers_before_use()                 ? std::vector{0U, 1U, 2U}
+              : sharding.folds_each() && sharding.all() > 1 ? std::vector{0U, 1U}
+                                                            : std::vector{0U};
   std::vector<Distances> all;
   for (const auto prefetch : prefetches)
     for (const auto gather : gathers) all.push_back({prefetch, gather});

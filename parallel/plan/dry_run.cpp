@@ -156,7 +156,7 @@ class LifeWalk {
   void evaluate() {
     if (request_.evaluate_batches == 0) return;
     drain();
-    const auto at_once = std::uint64_t{request_.data.with_sequences()} * programs_.evaluate.micro_batches;
+    const auto at_once = std::uint64_t{request_.mesh.size(kBatchAxes)} * programs_.evaluate.micro_batches;
     const auto rounds = ceil_div(request_.evaluate_batches, at_once);
     // Evaluation rounds repeat like steps, but places may still change after many of them. So a whole life walks some more
     // rounds, shared by all of its evaluations.

@@ -125,7 +125,7 @@ class Planner {
 
   // The rank of data rank `number`, among the ranks with the same layers and the same part of them.
   [[nodiscard]] std::uint32_t data_rank(std::uint32_t number) const {
-    return mesh_of(model_, request_).at(request_.rank, kDataAxes, number);
+    return request_.mesh.at(request_.rank, kDataAxes, number);
   }
 
   [[nodiscard]] Budget budget() const {
@@ -286,7 +286,7 @@ class Planner {
 
   // The data ranks' walks differ only in which chunk of a group they hold; this checks that the other ranks fit too.
   void try_other_ranks(const Plan& p, const CostModel& costs, std::uint32_t depth, std::uint32_t gather_ahead) const {
-    for (std::uint32_t r = 1; r < std::min(request_.data.all(), kTriedRanks); ++r) {
+    for (std::uint32_t r = 1; r < std::min(request_.mesh.size(kDataAxes), kTriedRanks); ++r) {
       auto options = p.map;
       options.rank = data_rank(r);
       const StepMap map(model_, options);
@@ -476,12 +476,11 @@ Plan for_rank(const Plan& p, const Model& model, const PlanRequest& request, con
 
 PerTier<std::uint64_t> peak_of_data_ranks(const Plan& p, const Model& model, const PlanRequest& request,
                                           const MachineProfile& profile, ThreadPool& pool) {
-  if (request.data.stage() == 0) return p.peak_bytes;  // all ranks hold the same
-  const auto mesh = mesh_of(model, request);
-  std::vector<PerTier<std::uint64_t>> peaks(std::min(request.data.all(), kTriedRanks), p.peak_bytes);
+  if (request.sharding().stage() == 0) return p.peak_bytes;  // all ranks hold the same
+  std::vector<PerTier<std::uint64_t>> peaks(std::min(request.mesh.size(kDataAxes), kTriedRanks), p.peak_bytes);
   pool.parallel_for(static_cast<std::int64_t>(peaks.size()), [&](std::int64_t i) {
     auto other = request;
-    other.rank = mesh.at(p.map.rank, kDataAxes, static_cast<std::uint32_t>(i));
+    other.rank = request.mesh.at(p.map.rank, kDataAxes, static_cast<std::uint32_t>(i));
     peaks[static_cast<std::size_t>(i)] = for_rank(p, model, other, profile).peak_bytes;
   });
   auto most = p.peak_bytes;

@@ -14,6 +14,7 @@
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/parallel/mesh/data_parallel.h>
 #include <terrace/parallel/mesh/mesh.h>
+#include <terrace/parallel/mesh/state_sharding.h>
 #include <terrace/parallel/model/activations.h>
 #include <terrace/parallel/model/layer.h>
 #include <terrace/parallel/model/param_group.h>
@@ -64,11 +65,13 @@ struct PlanRequest {
   bool commits = true;              // false: no commits, not even at the end; the disk holds no more than its tier
   // Each rank of a pipeline has its own plan: of its layers, in the order of the pipeline's schedule instead of `order`.
   std::optional<pipeline::Pipeline> pipeline = {};
-  DataParallel data = {};  // the budgets, shape and traffic are each rank's
+  // The ranks of the run; `budget` and `shape` are each rank's. With a pipeline, mesh.pp is the number of its ranks.
+  Mesh mesh = {};
+  DataParallel data = {};  // how the data ranks share the state
   // With sharded weights: layer actions between a gather and its use. With sharded gradients: if not 0, a layer's gradients are
   // reduced while the next layer's backward runs, which then has a separate place.
   std::uint32_t gather_ahead = kAutoDepth;
-  // A rank of the run's mesh (mesh_of()); it selects the layers, and the part of them, to plan for. plan() plans for the first
+  // A rank of the mesh; it selects the layers, and the part of them, to plan for. plan() plans for the first
   // data rank that has these; for_rank() plans for this rank itself.
   std::uint32_t rank = 0;
   // true: a plan that does not fit searches, with several walks, for a budget that would fit. false: it only says what is
@@ -79,6 +82,8 @@ struct PlanRequest {
   std::function<bool()> abandons = {};
 
   [[nodiscard]] bool trains() const { return decode_positions == 0 && !evaluates_only; }
+  [[nodiscard]] bool two_directions() const { return pipeline && pipeline->schedule.placement.rank_of.size() > 1; }
+  [[nodiscard]] StateSharding sharding() const { return {data, mesh, rank, two_directions()}; }
 };
 
 // Thrown by plan() if PlanRequest::abandons returns true. There is then no plan.
@@ -86,8 +91,7 @@ struct Abandoned : std::exception {
   [[nodiscard]] const char* what() const noexcept override { return "the plan was abandoned"; }
 };
 
-Mesh mesh_of(const Model& model, const PlanRequest& request);
-// The first rank of the stage whose part of the layers is the model's.
+// The first rank of the stage that has the model's part of the layers.
 std::uint32_t first_rank(const Model& model, const PlanRequest& request, std::uint32_t stage = 0);
 
 // If the disk is not a tier, it has unlimited room for commits.

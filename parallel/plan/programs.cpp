@@ -26,9 +26,10 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
           .commits = r.commits,
           .chunk_elements = r.chunk_elements,
           .decode_positions = r.decode_positions,
+          .mesh = r.mesh,
           .data = r.data,
           .pipeline = r.pipeline ? placement_of(*r.pipeline) : PipelineParallel{},
-          .rank = mesh_of(model, r).at(r.rank, kDataAxes, 0),
+          .rank = r.mesh.at(r.rank, kDataAxes, 0),
           .layer_unit = r.layer_unit,
           .param_groups = r.param_groups,
           .freeze = r.freeze};
@@ -36,7 +37,7 @@ StepMap::Options map_options(const Model& model, const PlanRequest& r, const Mac
 
 std::uint32_t evaluated_at_once(const PlanRequest& r) {
   if (!r.pipeline || r.evaluate_batches == 0) return 1;
-  const auto each = ceil_div(r.evaluate_batches, std::uint64_t{r.data.with_sequences()});
+  const auto each = ceil_div(r.evaluate_batches, std::uint64_t{r.mesh.size(kBatchAxes)});
   return static_cast<std::uint32_t>(ceil_div(each, ceil_div(each, std::uint64_t{r.shape.micro_batches})));
 }
 

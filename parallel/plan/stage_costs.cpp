@@ -43,7 +43,8 @@ void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
 // `exchanges`: include the exchanges between tensor ranks.
 Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile, bool exchanges) {
   options.pipeline = {};  // all layers
-  options.rank = model.tensor.rank;
+  options.mesh.pp = 1;
+  options.rank = model.place.tensor().rank;
   options.shape.micro_batches = 1;
   const StepMap map(model, options);
   const ProfileCosts costs(map, profile);
@@ -112,7 +113,8 @@ class Reductions {
   static StepMap::Options of_rounds(StepMap::Options options, const PipelineParallel& pipeline, std::uint32_t rank,
                                     const Model& model) {
     options.pipeline = pipeline;
-    options.rank = mesh_of(options.data, pipeline.ranks, model.tensor).at(model.tensor.rank, Axis::pp, rank);
+    options.mesh.pp = pipeline.ranks;
+    options.rank = options.mesh.at(model.place.tensor().rank, Axis::pp, rank);
     options.pipeline.update_every = 0;
     options.pipeline.halves = false;
     options.shape.micro_batches = kRounds * options.pipeline.replicas();
@@ -134,7 +136,9 @@ std::vector<double> layer_costs(const Model& model, const StepMap::Options& opti
 
 StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
   const auto [forward, backward, input_bytes] = seconds_of(model, options, profile, true);
-  const auto neighbours = mesh_of(options.data, p.schedule.placement.ranks, model.tensor).stride(Axis::pp);
+  auto mesh = options.mesh;
+  mesh.pp = p.schedule.placement.ranks;
+  const auto neighbours = mesh.stride(Axis::pp);
   StageCosts costs{.forward = {}, .input = {}, .weight = {}, .message = message_of(p, input_bytes, neighbours, profile.links)};
   const bool halves = placement_of(p).halves;
   std::vector<double> gradients;  // of each layer, within the task that computes it

@@ -22,8 +22,8 @@
 namespace terrace {
 namespace {
 
-const StepMap::Options& demand_rank(const Model& model, const Plan& plan, const Communicator* communicator) {
-  const auto ranks = mesh_of(plan.map.data, plan.map.pipeline.ranks, model.tensor).size(), rank = plan.map.rank;
+const StepMap::Options& demand_rank(const Plan& plan, const Communicator* communicator) {
+  const auto ranks = plan.map.mesh.size(), rank = plan.map.rank;
   const int are = communicator ? communicator->size() : 1, is = communicator ? communicator->rank() : 0;
   if (are != static_cast<int>(ranks) || is != static_cast<int>(rank))
     throw std::logic_error(fmt::format("Engine: planned for rank {} of {}, but this is rank {} of {}", rank, ranks, is, are));
@@ -121,7 +121,7 @@ struct Engine::Impl {
   Impl(const Model& model, const Plan& p, const Options& o)
       : plan(p),
         options(o),
-        map(model, demand_rank(model, p, o.communicator)),
+        map(model, demand_rank(p, o.communicator)),
         residency(p.capacity, policy, p.generations),
         walk(map, residency, policy) {
     const auto& states = map.options().recipe.states;

@@ -57,7 +57,7 @@ Plan plan_together(Agreement& ranks, const Model& model, PlanRequest& request, M
   agree(ranks, request, profile);
   const auto first = plan(model, request, profile);
   if (!first.fits) throw Error(first.refusal.why, Exit::does_not_fit);
-  demand_same_program(ranks, first, mesh_of(model, request));
+  demand_same_program(ranks, first, request.mesh);
   return for_rank(first, model, request, profile);
 }
 

@@ -56,7 +56,7 @@ Trainer::Trainer(Engine& engine, Options options)
     : engine_(engine),
       options_(std::move(options)),
       deal_(Deal::of(engine.map())),
-      reader_(options_.read, options_.documents, engine.map().model().context,
+      reader_(options_.read, options_.documents, engine.map().model().place.context(),
               static_cast<std::size_t>(engine.map().options().shape.batch.seq), deal_.rows) {
   const auto& map = engine.map();
   if (needs_norm(options_.greatest_norm, options_.non_finite, options_.loss_scale, map.options().param_groups) &&

@@ -56,7 +56,11 @@ TEST_P(PipelineRanks, ComputeTheirTasksInOrderAndAsSimulated) {
   const auto model = paced_model(stages, costs, 1024);
   std::vector<Trace> real(ranks_), simulated(ranks_);
   RanksRun run{.directory = folder_, .steps = 3, .traces = &real};
-  run.request = {.shape = {{1, 1}, kMicroBatches}, .generations = 1, .commits = false, .pipeline = p};
+  run.request = {.shape = {{1, 1}, kMicroBatches},
+                 .generations = 1,
+                 .commits = false,
+                 .pipeline = p,
+                 .mesh = {.pp = p.schedule.placement.ranks}};
   const auto all = run_ranks(model, run);
   std::vector<Plan> plans;
   for (const auto& rank : all) plans.push_back(rank.plan);

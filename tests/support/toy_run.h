@@ -16,6 +16,7 @@
 
 #include <terrace/parallel/model/freeze.h>
 #include <terrace/parallel/train/trainer.h>
+#include <terrace/tests/support/data_ranks.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace::toy {
@@ -61,7 +62,7 @@ struct RunOptions {
   std::uint64_t average_every = 0;  // requires data.local
   Trace* trace = nullptr;
   std::uint32_t gather_ahead = kAutoDepth;
-  DataParallel data = {};  // shape.micro_batches are per data rank
+  test::DataRanks data = {};  // shape.micro_batches are per data rank
   std::optional<pipeline::Pipeline> pipeline = {};
   std::uint64_t chunk_elements = 0;          // 0: chosen by the planner
   std::uint64_t evaluate_in_all = 0;         // micro-batches of all data ranks together; 0: evaluate_batches per rank
@@ -104,7 +105,8 @@ inline PlanRequest request_of(const RunOptions& o) {
                       .average_every = o.average_every,
                       .generations = o.generations,
                       .pipeline = o.pipeline,
-                      .data = o.data,
+                      .mesh = o.data.mesh(o.pipeline_ranks()),
+                      .data = o.data.settings(),
                       .gather_ahead = o.gather_ahead};
   const auto optimizer = o.make_optimizer();
   request.states = optimizer->states();

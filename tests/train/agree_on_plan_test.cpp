@@ -20,7 +20,8 @@ using testing::HasSubstr;
 
 PlanRequest request_of(int rank) {
   PlanRequest request{.shape = {{2, 16}, 2}, .budget = {kUnlimited, kUnlimited, kUnlimited}, .steps = 3};
-  request.data = {.ranks = 3, .zero = 2};
+  request.mesh.shard = 3;
+  request.data.zero = 2;
   request.rank = static_cast<std::uint32_t>(rank);
   return request;
 }
@@ -57,10 +58,10 @@ TEST(AgreeOnPlan, RanksWithOtherProgramsAreNamedOnAllRanks) {
     auto request = request_of(own->rank());
     const auto same = plan(model, request, {});
     ASSERT_TRUE(same.fits);
-    demand_same_program(here.ranks, same, mesh_of(model, request));
+    demand_same_program(here.ranks, same, request.mesh);
     if (own->rank() == 2) request.order = Order::vertical;
     try {
-      demand_same_program(here.ranks, plan(model, request, {}), mesh_of(model, request));
+      demand_same_program(here.ranks, plan(model, request, {}), request.mesh);
     } catch (const Error& error) {
       EXPECT_EQ(Exit::usage, error.exit());
       said.at(static_cast<std::size_t>(own->rank())) = error.what();

@@ -21,7 +21,7 @@ namespace terrace::lm {
 namespace {
 
 ModelConfig of_all_ranks(ModelConfig config) {
-  config.tensor = {}, config.context = {}, config.expert = {};
+  config.place = {};
   return config;
 }
 

@@ -142,9 +142,7 @@ layers::Transformer transformer_of(const ModelConfig& config) {
           .matrices = *family.matrices,
           .names = names_of(config),
           .dtype = config.dtype,
-          .tensor = config.tensor,
-          .context = config.context,
-          .expert = config.expert};
+          .place = config.place};
 }
 
 // Checks first what the family does not have, then what no transformer has.

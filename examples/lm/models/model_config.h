@@ -15,8 +15,7 @@
 #include <terrace/examples/lm/models/family.h>
 #include <terrace/parallel/layers/parts/rotated_blocks.h>
 #include <terrace/parallel/layers/parts/transformer.h>
-#include <terrace/parallel/mesh/context_parallel.h>
-#include <terrace/parallel/mesh/tensor_parallel.h>
+#include <terrace/parallel/mesh/model_rank.h>
 
 namespace terrace::lm {
 
@@ -52,10 +51,7 @@ struct ModelConfig {
   // Whether the four products of attention, and the products of the MLP, have biases; nothing: as in the family's tensors.
   std::optional<bool> attention_bias = {}, mlp_bias = {};
   DType dtype = DType::fp32;  // of weights and activations
-  // The ranks that the model is split over, and the part of this rank. The sizes above are those of the whole model.
-  TensorParallel tensor = {};
-  ContextParallel context = {};
-  ExpertParallel expert = {};
+  ModelRank place = {};       // the sizes above are those of the whole model
 
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
 };

@@ -7,8 +7,10 @@
 
 #include <terrace/examples/terrace/cli/help_text.h>
 #include <terrace/examples/terrace/config/exit_codes.h>
+#include <terrace/examples/terrace/config/setting_flags.h>
 #include <terrace/examples/terrace/metrics/metric_table.h>
 #include <terrace/examples/terrace/metrics/prometheus_sink.h>
+#include <terrace/parallel/mesh/features.h>
 
 namespace terrace::cli {
 namespace {
@@ -36,6 +38,15 @@ Every command ends with one of these codes. [Errors and warnings](errors.md) say
 `Error::exit()` (`core/base/error.h`) has the same number.
 
 | code | meaning | what to do next |
+|---|---|---|
+)";
+
+constexpr std::string_view kAboutExclusions = R"(
+The library has one table of the features that exclude each other (`parallel/mesh/features.h`). The layers, the plan,
+`terrace plan --search` and the command line read it. Any two features that are not in it can be combined; their numbers must
+also fit each other, which an error says with the nearest numbers that do.
+
+| this | does not work with | because |
 |---|---|---|
 )";
 
@@ -143,7 +154,21 @@ std::string exit_codes_page(const CommandText&) {
   return out;
 }
 
-constexpr ReferencePage kPages[] = {{"flags", flags_page}, {"metrics", metrics_page}, {"exit-codes", exit_codes_page}};
+std::string exclusions_page(const CommandText&) {
+  auto out = beginning("exclusions", "What does not go together");
+  out += kAboutExclusions;
+  const auto words = [](Feature feature) {
+    auto text = std::string(words_of(feature).words);
+    if (const auto at = text.find("{}"); at != std::string::npos) text.replace(at, 2, "N");
+    return in_cell(with_flags(text));
+  };
+  for (const auto& [one, other, because] : exclusions())
+    out += fmt::format("| {} | {} | {} |\n", words(one), words(other), in_cell(with_flags(because)));
+  return out;
+}
+
+constexpr ReferencePage kPages[] = {
+    {"flags", flags_page}, {"metrics", metrics_page}, {"exit-codes", exit_codes_page}, {"exclusions", exclusions_page}};
 
 }  // namespace
 

@@ -91,7 +91,7 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
   const auto positions = static_cast<std::size_t>(data_config.seq_len);
   const BatchReader read(
       [&](Split split, auto sequences, auto tokens, auto targets) { return data.read(split, sequences, tokens, targets); },
-      data.documents(), weights.model().context, positions, rows);
+      data.documents(), weights.model().place.context(), positions, rows);
   Evaluated found{.model = {}, .source = data_sources(data_config).front().name};
   const auto all = most == 0 ? data.sequences() : std::min(most, data.sequences());
   Batch batch;

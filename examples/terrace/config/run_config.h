@@ -103,8 +103,7 @@ struct RunConfig {
   std::string cp_mode = "ulysses";  // ulysses | ring | both | two-rings
   std::int64_t cp_ring = 2;         // for both: ranks of a ring
   std::int64_t ep = 1;              // ranks with other sequences and other experts
-  // Not options: the indices of this rank, set in each rank.
-  std::int64_t tensor_rank = 0, context_rank = 0, expert_rank = 0;
+  std::int64_t rank = 0;            // not an option: set in each rank
 
   [[nodiscard]] std::int64_t ranks() const { return (dp > 1 ? dp : 1) * pp * tp * cp * ep; }
   [[nodiscard]] std::int64_t ring() const { return cp == 1 || cp_mode == "ulysses" ? 1 : cp_mode != "both" ? cp : cp_ring; }

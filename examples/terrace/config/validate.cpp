@@ -160,16 +160,6 @@ void demand_experts(const RunConfig& c) {
                                                                                                        : "router-z-loss"),
                 "give --experts 2 or more, or leave it out");
   }
-  if (c.experts > 0 && c.tp_mode != "1d")
-    refuse_pair(fmt::format("--experts {} with --tp-mode {}: ranks in a grid have blocks of one MLP", c.experts, c.tp_mode),
-                "leave one of them out");
-  if (c.experts > 0 && c.mlp_tiles > 1)
-    refuse_pair(fmt::format("--experts {} with --mlp-tiles {}: experts are used one at a time already", c.experts, c.mlp_tiles),
-                "leave --mlp-tiles out");
-  if (c.experts > 0 && c.mlp_row_tiles > 1)
-    refuse_pair(fmt::format("--experts {} with --mlp-row-tiles {}: experts have the rows that their router gives them",
-                            c.experts, c.mlp_row_tiles),
-                "leave --mlp-row-tiles out");
 }
 
 void demand_skips(const RunConfig& c) {
@@ -248,12 +238,6 @@ void demand_copies(const RunConfig& c) {
       refuse_pair(fmt::format("--sync-interval {} cannot be combined with {}: {}", c.sync_interval, what, why),
                   "leave one of them out");
   };
-  without(c.zero != 0, fmt::format("--zero {}", c.zero), "each rank updates its own whole copy, so nothing is sharded");
-  without(c.shard_group != 0, "--shard-group", "each rank updates its own whole copy, so nothing is sharded");
-  without(c.canonical_reduction, "--canonical-reduction", "gradients are not exchanged");
-  without(c.compress_gradients != "none", "--compress-gradients", "gradients are not exchanged");
-  without(c.compress_weights != "none", "--compress-weights", "weights are averaged uncompressed");
-  without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
   without(c.on_non_finite == "skip", "--on-non-finite skip", "the ranks would skip different steps");
   without(c.loss_scale == "dynamic", "--loss-scale dynamic", "the ranks would skip different steps");
   if (loss_scale(c).dynamic())

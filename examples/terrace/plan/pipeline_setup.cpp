@@ -155,7 +155,8 @@ void take_together(PlanRequest& request, const RunConfig& c) {
   const auto updates = static_cast<std::uint64_t>(c.drain_interval);
   request.shape.micro_batches = request.pipeline->schedule.micro_batches;
   request.updates_before_use = c.grad_clip > 0;
-  if (request.data.ranks == 1) request.data.canonical = false;  // the sums of one rank are canonical anyway
+  if (request.mesh.size(Axis::copy | Axis::shard) == 1)
+    request.data.canonical = false;  // the sums of one rank are canonical anyway
   for (auto* const steps : {&request.steps, &request.evaluate_every, &request.commit_every}) *steps /= updates;
 }
 
@@ -200,8 +201,7 @@ bool searches_schedule(const RunConfig& c) { return c.pp > 1 && c.schedule == "a
 std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                              ThreadPool& pool) {
   std::vector<Plan> plans;
-  const auto mesh = mesh_of(model, request);
-  for (std::uint32_t stage = 0; stage < mesh.pp; ++stage) {
+  for (std::uint32_t stage = 0; stage < request.mesh.pp; ++stage) {
     request.rank = first_rank(model, request, stage);
     plans.push_back(plan(model, request, profile, &pool));
   }
@@ -227,8 +227,10 @@ FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Mo
   demand_no_order(c);
   if (!c.stage_layers.empty() || c.virtual_stages != 0)
     throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages", Exit::usage);
-  const StepMap::Options options{
-      .recipe = Recipe::of(model.dtype, request.recipe, request.states), .shape = request.shape, .data = request.data};
+  const StepMap::Options options{.recipe = Recipe::of(model.dtype, request.recipe, request.states),
+                                 .shape = request.shape,
+                                 .mesh = request.mesh,
+                                 .data = request.data};
   const auto found = pipeline::search(static_cast<std::uint32_t>(c.pp), request.shape.micro_batches,
                                       pipeline::layer_costs(model, options, profile), [&](const pipeline::Pipeline& p) {
                                         request.pipeline = p;

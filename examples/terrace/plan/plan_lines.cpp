@@ -60,7 +60,7 @@ std::string sum_line(const RunConfig& config, SumOrder order) {
 
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
   const auto tokens =
-      static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * request.data.with_sequences();
+      static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * request.mesh.size(kBatchAxes);
   const auto flops = flops_of(model, request.shape.batch, p.programs.steady);
   const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
   const auto& communicated = p.times.communicated;

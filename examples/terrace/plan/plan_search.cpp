@@ -48,8 +48,7 @@ FoundPlan planned(const RunConfig& config, const MachineProfile& profile, Thread
     plans = search_schedule(request, config, model, profile, pool).plans;
   } else {
     set_pipeline(request, config, model, profile);
-    const auto mesh = mesh_of(model, request);
-    for (std::uint32_t stage = 0; stage < mesh.pp; ++stage) {
+    for (std::uint32_t stage = 0; stage < request.mesh.pp; ++stage) {
       request.rank = first_rank(model, request, stage);
       plans.push_back(plan(model, request, profile, &pool));
       if (plans.back().fits) continue;

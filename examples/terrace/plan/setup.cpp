@@ -26,13 +26,15 @@
 namespace terrace::cli {
 namespace {
 
-TensorParallel tensor_of(const RunConfig& c) {
-  const auto grid = demand_grid(parse_tensor_mode(c.tp_mode), static_cast<int>(c.tp), static_cast<int>(c.tp_depth));
-  return {.ranks = static_cast<std::uint32_t>(c.tp),
-          .rank = static_cast<std::uint32_t>(c.tensor_rank),
-          .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
-          .grid = grid,
-          .pieces = static_cast<std::uint32_t>(c.tp_overlap)};
+ModelRank place_of(const RunConfig& c) {
+  const auto mesh = mesh_of(c);
+  return {.mesh = mesh,
+          .rank = static_cast<std::uint32_t>(c.rank),
+          .sequence = c.sp || mesh.row > 1,  // the ranks of a grid share the rows
+          .pieces = static_cast<std::uint32_t>(c.tp_overlap),
+          .cube = parse_tensor_mode(c.tp_mode) == TensorMode::cube,
+          .ring = static_cast<std::uint32_t>(c.ring()),
+          .two_rings = c.cp > 1 && c.cp_mode == "two-rings"};
 }
 
 Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c.rope_scaling); } catch (const Error& error) {
@@ -74,6 +76,19 @@ TensorMode parse_tensor_mode(const std::string& name) {
                           : TensorMode::line;
 }
 
+Degrees degrees_of(const RunConfig& c) {
+  return {.dp = static_cast<int>(std::max<std::int64_t>(1, c.dp)),
+          .pp = static_cast<int>(c.pp),
+          .tp = static_cast<int>(c.tp),
+          .cp = static_cast<int>(c.cp),
+          .ep = static_cast<int>(c.ep),
+          .tensor_mode = parse_tensor_mode(c.tp_mode),
+          .tensor_depth = static_cast<int>(c.tp_depth),
+          .shard_group = static_cast<int>(c.dp == 0 ? 0 : c.shard_group)};  // it divides a number that is not known yet
+}
+
+Mesh mesh_of(const RunConfig& c) { return mesh_of(degrees_of(c), c.kv_heads); }
+
 lm::ModelConfig model_config(const RunConfig& c) {
   return lm::complete(
       {.family = lm::family_named(c.model),
@@ -114,12 +129,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .attention_bias = c.attention_bias ? std::optional(true) : std::nullopt,
        .mlp_bias = c.mlp_bias ? std::optional(true) : std::nullopt,
        .dtype = parse_dtype(c.dtype),
-       .tensor = tensor_of(c),
-       .context = {.ranks = static_cast<std::uint32_t>(c.cp),
-                   .rank = static_cast<std::uint32_t>(c.context_rank),
-                   .ring = static_cast<std::uint32_t>(c.ring()),
-                   .two_rings = c.cp > 1 && c.cp_mode == "two-rings"},
-       .expert = {.ranks = static_cast<std::uint32_t>(c.ep), .rank = static_cast<std::uint32_t>(c.expert_rank)}});
+       .place = place_of(c)});
 }
 
 bool units_apart(const RunConfig& c) {
@@ -206,18 +216,14 @@ PlanRequest plan_request(const RunConfig& c) {
   r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
   r.generations = generations(c);
   r.commits = c.durability != "none";
-  r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
-            .context = static_cast<std::uint32_t>(c.cp),
-            .experts = static_cast<std::uint32_t>(c.ep),
-            .zero = static_cast<std::uint32_t>(c.zero),
+  r.mesh = mesh_of(c);
+  r.data = {.zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
             .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
             .gradients = travel_of(c.compress_gradients),
             .weights = travel_of(c.compress_weights),
-            .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
-  r.rank =
-      static_cast<std::uint32_t>((c.expert_rank * c.cp + c.context_rank) * c.tp + c.tensor_rank);  // first with these parts
+  r.rank = r.mesh.index(static_cast<std::uint32_t>(c.rank), kPartAxes | Axis::context);  // the first with these parts
   return r;
 }
 

@@ -18,6 +18,7 @@
 #include <terrace/optimizers/loss_scale.h>
 #include <terrace/optimizers/optimizer.h>
 #include <terrace/optimizers/schedule.h>
+#include <terrace/parallel/mesh/degrees.h>
 #include <terrace/parallel/mesh/tensor_parallel.h>
 #include <terrace/parallel/plan/plan.h>
 #include <terrace/parallel/run/compute.h>
@@ -26,6 +27,9 @@
 namespace terrace::cli {
 
 TensorMode parse_tensor_mode(const std::string& name);  // of --tp-mode
+// dp 0 counts as 1: it is not known yet.
+Degrees degrees_of(const RunConfig& config);
+Mesh mesh_of(const RunConfig& config);
 lm::ModelConfig model_config(const RunConfig& config);
 // Whether the store keeps large parts of a layer apart (memory/layout.h).
 bool units_apart(const RunConfig& config);

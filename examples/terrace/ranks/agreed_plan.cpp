@@ -79,24 +79,21 @@ void AgreedPlan::demand_same_steps(Team& team) const {
 }
 
 std::string AgreedPlan::describe() const {
-  const auto& data = plan_.map.data;
-  const auto data_rank = mesh().index(plan_.map.rank, kBatchAxes - Axis::expert),
-             stage = mesh().coordinate(plan_.map.rank, Axis::pp);
-  auto rank =
-      data.ranks == 1 ? "" : fmt::format("rank {} of {}, process {}, ZeRO-{}: ", data_rank, data.ranks, getpid(), data.zero);
+  const auto rank_of = plan_.map.rank;
+  const auto index = [&](AxisSet axes) { return mesh().index(rank_of, axes); };
+  const auto process = [](const std::string& rank) { return rank.empty() ? fmt::format("process {}: ", getpid()) : rank; };
+  constexpr auto kCopies = Axis::copy | Axis::shard;
+  std::string rank;
+  if (const auto ranks = mesh().size(kCopies); ranks > 1)
+    rank = fmt::format("rank {} of {}, process {}, ZeRO-{}: ", index(kCopies), ranks, getpid(), plan_.map.data.zero);
   if (mesh().pp > 1)
-    rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", stage, mesh().pp, schedule_name_,
-                       stage_layers(*request_.pipeline), rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
-  if (model_.tensor.ranks > 1)
-    rank = fmt::format("tensor rank {} of {}{}, {}", model_.tensor.rank, model_.tensor.ranks,
-                       model_.tensor.sequence ? " with sequence parallelism" : "",
-                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
-  if (model_.context.ranks > 1)
-    rank = fmt::format("context rank {} of {}, {}", model_.context.rank, model_.context.ranks,
-                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
-  if (model_.expert.ranks > 1)
-    rank = fmt::format("expert rank {} of {}, {}", model_.expert.rank, model_.expert.ranks,
-                       rank.empty() ? fmt::format("process {}: ", getpid()) : rank);
+    rank = fmt::format("pipeline rank {} of {}, {}, stages of {} layers: {}", index(Axis::pp), mesh().pp, schedule_name_,
+                       stage_layers(*request_.pipeline), process(rank));
+  if (const auto ranks = mesh().size(kTensorAxes); ranks > 1)
+    rank = fmt::format("tensor rank {} of {}{}, {}", index(kTensorAxes), ranks,
+                       model_.place.sequence ? " with sequence parallelism" : "", process(rank));
+  if (mesh().context > 1) rank = fmt::format("context rank {} of {}, {}", index(Axis::context), mesh().context, process(rank));
+  if (mesh().expert > 1) rank = fmt::format("expert rank {} of {}, {}", index(Axis::expert), mesh().expert, process(rank));
   return fmt::format(
       "{}{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
       config_.model, tiles_in_words(config_), static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes),

@@ -41,7 +41,7 @@ class AgreedPlan {
   [[nodiscard]] const std::string& found_schedule() const { return found_schedule_; }
   [[nodiscard]] bool schedule_was_recorded() const { return schedule_was_recorded_; }
   [[nodiscard]] const std::string& schedule_name() const { return schedule_name_; }
-  [[nodiscard]] Mesh mesh() const { return mesh_of(model_, request_); }
+  [[nodiscard]] Mesh mesh() const { return request_.mesh; }
 
   // "gpt2 with 124.4M parameters, …": this rank, its model and budgets, and what bounds its steps.
   [[nodiscard]] std::string describe() const;

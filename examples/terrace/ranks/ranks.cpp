@@ -81,31 +81,41 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 
 namespace {
 
+// The features of a run, without those of its degrees. `model`: as it is on one rank.
+Features features_of(const RunConfig& c, const layers::Transformer& model) {
+  auto all = layers::features_of(model);
+  all.add_if(c.sp && all.has(Feature::result_norms), Feature::result_norms_of_shares);
+  all.add_several(Feature::row_pieces, c.tp_overlap);
+  all.add_if(c.cp > 1 && c.cp_mode == "two-rings", Feature::two_rings);
+  all.add_if(c.zero != 0, Feature::sharded_state, c.zero);
+  all.add_if(c.compress_gradients != "none", Feature::narrow_gradients);
+  all.add_if(c.compress_weights != "none", Feature::narrow_weights);
+  all.add_if(c.sync_interval > 1, Feature::local_sgd);
+  all.add_if(c.lora_rank != 0 || !c.freeze.empty(), Feature::frozen);
+  all.add_several(Feature::vocab_tiles, c.vocab_tiles);
+  all.add_several(Feature::mlp_tiles, c.mlp_tiles);
+  all.add_several(Feature::mlp_row_tiles, c.mlp_row_tiles);
+  all.add_several(Feature::attention_tiles, c.attention_tiles);
+  all.add_if(optimizer_of(c)->layer_unit().has_value(), Feature::whole_matrices);
+  return all;
+}
+
 void demand_degrees_of(const RunConfig& c, int ranks) {
   auto whole = c;
   whole.tp = whole.cp = whole.ep = 1;
+  whole.rank = whole.shard_group = 0;
   whole.sp = false;
   whole.vocab_tiles = whole.mlp_tiles = whole.mlp_row_tiles = whole.attention_tiles = 1;
   whole.tp_mode = "1d";
   whole.tp_depth = whole.tp_overlap = 1;
-  const auto model = model_config(whole);  // with the usual sizes of its family
-  check({.dp = static_cast<int>(c.dp),
-         .pp = static_cast<int>(c.pp),
-         .tp = static_cast<int>(c.tp),
-         .cp = static_cast<int>(c.cp),
-         .ep = static_cast<int>(c.ep),
-         .tensor_mode = parse_tensor_mode(c.tp_mode),
-         .tensor_depth = static_cast<int>(c.tp_depth),
-         .shard_group = static_cast<int>(c.shard_group),
-         .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
-         .canonical_reduction = c.canonical_reduction,
-         .ring = c.cp_mode == "both" && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0,
-         .zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && lm::transformer_of(model).window.none(),
-         .fp16 = c.dtype == "fp16",
-         .skips = c.skips != "none",
-         .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
-         .local_sgd = c.sync_interval > 1,
-         .expert_capacity = c.experts > 0 && c.expert_capacity > 0},
+  const auto model = lm::transformer_of(model_config(whole));  // with the usual sizes of its family
+  auto degrees = degrees_of(c);
+  degrees.micro_batches = static_cast<int>(c.dp * c.grad_accumulation);
+  degrees.canonical_reduction = c.canonical_reduction;
+  degrees.ring = c.cp_mode == "both" && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0;
+  degrees.zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && model.window.none();
+  degrees.with = features_of(c, model);
+  check(degrees,
         {.layers = 2 * c.layers + 2,
          .heads = model.heads,
          .ffn = model.ffn,

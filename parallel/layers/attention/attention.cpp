@@ -27,7 +27,7 @@ ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
           .in = config.names.qkv,
           .out = config.names.attention_output,
           .in_outputs = qkv_outputs(config),
-          .in_ways = {config.tensor.ranks, config.kv_ways(), config.kv_ways()},
+          .in_ways = {config.tensor().ranks, config.kv_ways(), config.kv_ways()},
           .out_inputs = config.attended(),
           .in_result = "q, k and v",
           .tiles = config.attention_tiles,
@@ -72,7 +72,7 @@ void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_pos
 }
 
 void Attention::rotate_slice(LayerContext& ctx, TensorView qkv, bool inverse) const {
-  const auto runs = config_.context.runs(ctx.shape.seq);
+  const auto runs = config_.context().runs(ctx.shape.seq);
   if (runs.size() == 1 && ctx.documents.whole_sequences()) return rotate(ctx, qkv, runs.front().begin, inverse);
   std::int64_t row = 0;
   for (std::int64_t b = 0; b < ctx.shape.batch; ++b)

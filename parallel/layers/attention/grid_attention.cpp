@@ -24,8 +24,8 @@ GridBranch::Parts GridAttention::parts_of(const Transformer& config) {
 // ranks of a column, so the place on axis `col` decides.
 SequenceAttention GridAttention::attention(BatchShape shape) const {
   const auto sequences = here(shape).batch;
-  const GridCut cut(config_.tensor, true);
-  const auto row = cut.place(Axis::depth) * cut.side() + cut.place(config_.tensor.grid.cube ? Axis::col : Axis::row);
+  const GridCut cut(config_.tensor(), true);
+  const auto row = cut.place(Axis::depth) * cut.side() + cut.place(config_.tensor().grid.cube ? Axis::col : Axis::row);
   return {.shape = {sequences, shape.seq, config_.heads_here(), config_.kv_heads_here(), config_.head_dim()},
           .window = window_,
           .first_sequence = row * sequences};

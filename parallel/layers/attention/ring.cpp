@@ -5,7 +5,7 @@
 namespace terrace::layers {
 
 Ring::Ring(const Transformer& config, std::int64_t window, Heads here, Heads room, std::uint32_t first_work)
-    : context_(config.context),
+    : context_(config.context()),
       window_(window),
       head_dim_(config.head_dim()),
       scores_(config.scores),

@@ -12,7 +12,7 @@ std::uint32_t TwoRings::hops(BatchShape shape) const {
 }
 
 bool TwoRings::sees(BatchShape shape, std::uint32_t slice) const {
-  const auto rank = config_.context.rank;
+  const auto rank = config_.context().rank;
   if (slice > rank) return false;
   return window_ == 0 || (rank - slice) * shape.seq - (shape.seq - 1) < window_;
 }
@@ -64,7 +64,7 @@ PhaseExchange TwoRings::hop(BatchShape shape, std::uint32_t from, std::uint32_t 
                          .sent = std::vector<std::int64_t>(ranks(), 0),
                          .received = std::vector<std::int64_t>(ranks(), 0)};
   const auto elements = keys(shape) * shape.seq * config_.head_dim();
-  exchange.sent[(config_.context.rank + 1) % ranks()] = elements;
+  exchange.sent[(config_.context().rank + 1) % ranks()] = elements;
   exchange.received[slice(1)] = elements;
   return exchange;
 }
@@ -72,7 +72,7 @@ PhaseExchange TwoRings::hop(BatchShape shape, std::uint32_t from, std::uint32_t 
 template <class F>
 void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
   const auto& shape = ctx.shape;
-  const auto first = config_.context.rank * shape.seq;
+  const auto first = config_.context().rank * shape.seq;
   ScoreRows rows{.parts = ranks(),
                  .matrices = queries(shape),
                  .every = shape.seq,

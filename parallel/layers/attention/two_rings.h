@@ -69,9 +69,9 @@ class TwoRings final : public Attention {
   template <class F>
   void each_head(BatchShape shape, F&& f) const;
 
-  [[nodiscard]] std::uint32_t ranks() const { return config_.context.ranks; }
+  [[nodiscard]] std::uint32_t ranks() const { return config_.context().ranks; }
   // slice(): the slice that has made this many hops. sees(): true if this rank's queries see any of its keys.
-  [[nodiscard]] std::uint32_t slice(std::uint32_t hops) const { return (config_.context.rank + ranks() - hops) % ranks(); }
+  [[nodiscard]] std::uint32_t slice(std::uint32_t hops) const { return (config_.context().rank + ranks() - hops) % ranks(); }
   [[nodiscard]] bool sees(BatchShape shape, std::uint32_t slice) const;
   [[nodiscard]] std::int64_t queries(BatchShape shape) const { return shape.batch * config_.heads_here(); }  // matrices
   [[nodiscard]] std::int64_t keys(BatchShape shape) const { return shape.batch * config_.kv_heads_here(); }

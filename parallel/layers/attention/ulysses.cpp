@@ -6,9 +6,9 @@ namespace terrace::layers {
 
 Ulysses::Ulysses(const Transformer& config, std::int64_t block)
     : Attention(config, block),
-      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context.head_ranks())},
-      ranks_(static_cast<int>(config.context.head_ranks())),
-      rank_(static_cast<int>(config.context.head_rank())) {}
+      deal_{config.heads_here(), config.kv_heads_here(), static_cast<int>(config.context().head_ranks())},
+      ranks_(static_cast<int>(config.context().head_ranks())),
+      rank_(static_cast<int>(config.context().head_rank())) {}
 
 std::int64_t Ulysses::qkv_row(int rank) const {
   return (deal_.queries(rank).count + 2 * static_cast<std::int64_t>(deal_.keys(rank).size())) * config_.head_dim();
@@ -76,7 +76,7 @@ double Ulysses::forward_flops(BatchShape shape) const {
 // Exchanges with all context ranks or, in a ring, with those of this rank's place in it.
 PhaseExchange Ulysses::exchange(std::uint32_t from, std::uint32_t to, const std::vector<std::int64_t>& sent,
                                 const std::vector<std::int64_t>& received) const {
-  const auto& context = config_.context;
+  const auto& context = config_.context();
   if (context.ring == 1) return {.members = kContextRanks, .from = from, .to = to, .sent = sent, .received = received};
   const auto among_all = [&](const std::vector<std::int64_t>& elements) {
     std::vector<std::int64_t> all(context.ranks, 0);

@@ -86,7 +86,7 @@ void GridBranch::write_forward(CallSteps& steps, BatchShape shape) const {
              middles = steps.room("input of the second product", config_.dtype);
   const GridRooms rooms(steps, config_.dtype, is_cube());
   const auto in_result = travels(steps, in_result_, {GridTensor::In::saved, kInResult});
-  GridProduct in(steps, rooms, in_, config_.tensor, true, n), out(steps, rooms, out_, config_.tensor, false, n);
+  GridProduct in(steps, rooms, in_, config_.tensor(), true, n), out(steps, rooms, out_, config_.tensor(), false, n);
 
   steps.compute({.weights = params_of(norm_),
                  .x = true,
@@ -135,7 +135,7 @@ void GridBranch::write_backward(CallSteps& steps, BatchShape shape) const {
   const auto copy = [=, this](LayerContext& ctx, const GridTensor& to, const LayerTensors& t, const TensorView& from) {
     if (is_cube()) ctx.math.convert(ctx.stream, to.view(t, from.shape), from);
   };
-  GridProduct in(steps, rooms, in_, config_.tensor, true, n), out(steps, rooms, out_, config_.tensor, false, n);
+  GridProduct in(steps, rooms, in_, config_.tensor(), true, n), out(steps, rooms, out_, config_.tensor(), false, n);
 
   constexpr auto input = Half::input, weight = Half::weight;
   steps.compute(

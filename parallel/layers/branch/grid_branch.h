@@ -53,7 +53,7 @@ class GridBranch : public TransformerLayer {
 
   // The shape of the sequences that this rank's row of ranks has.
   [[nodiscard]] BatchShape here(BatchShape shape) const {
-    return {shape.batch / (config_.tensor.grid.depth * config_.tensor.grid.side), shape.seq};
+    return {shape.batch / (config_.tensor().grid.depth * config_.tensor().grid.side), shape.seq};
   }
 
   Norm norm_;
@@ -71,8 +71,8 @@ class GridBranch : public TransformerLayer {
   // Where a product reads or writes a tensor: in 3D a working tensor, because it is exchanged; else `lies`, its own place.
   [[nodiscard]] GridTensor travels(CallSteps& steps, const std::string& name, GridTensor lies) const;
   [[nodiscard]] std::vector<std::uint32_t> travelling(const GridTensor& tensor) const;  // its working tensor, if it has one
-  [[nodiscard]] bool is_cube() const { return config_.tensor.grid.cube; }
-  [[nodiscard]] std::int64_t side() const { return config_.tensor.grid.side; }
+  [[nodiscard]] bool is_cube() const { return config_.tensor().grid.cube; }
+  [[nodiscard]] std::int64_t side() const { return config_.tensor().grid.side; }
   [[nodiscard]] std::int64_t columns() const { return config_.hidden / side(); }
   [[nodiscard]] std::int64_t middle_columns() const { return middle_width_ / side(); }
   [[nodiscard]] Shape block(BatchShape shape) const { return {here(shape).tokens(), columns()}; }  // of x in a product

@@ -17,7 +17,7 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
       in_(params_, config.names.in_block(block, ""), {parts.in.tensors, parts.in.bias && !in_tiles()}, parts.in_outputs,
           config.hidden, {Projection::Split::Of::outputs, parts.in_ways}, config.init_std, config),
       out_(params_, config.names.in_block(block, ""), {parts.out.tensors, parts.out.bias && !in_tiles()}, {config.hidden},
-           parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+           parts.out_inputs, {Projection::Split::Of::inputs, {config.tensor().ranks}}, config.residual_init_std(), config),
       result_norm_(params_, config.names.norm_in_block(block, parts.result_norm), config),
       in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), parts.in.tensors), in_,
                    in_tiles() ? 3 : 2, config),
@@ -28,7 +28,8 @@ ResidualBranch::ResidualBranch(std::string name, const Transformer& config, std:
   for (const auto& p : params_of(result_norm_)) params_[p.param].unit = in_tiles() ? 2 : 1;
   if (!in_tiles()) return;
   in_tiles_.emplace(params_, in_, branch_tiles_, 1, TiledProjection::Bias{in_biases_}, config.dtype);
-  out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_biases_, config.tensor.leads()}, config.dtype);
+  out_tiles_.emplace(params_, out_, branch_tiles_, 2, TiledProjection::Bias{out_biases_, config.tensor().leads()},
+                     config.dtype);
 }
 
 std::vector<std::uint32_t> ResidualBranch::declare_biases(const std::string& prefix, const ProjectionParts& parts,
@@ -295,7 +296,7 @@ void ResidualBranch::run_out(LayerContext& ctx, std::span<const TensorView> weig
 // If all tensor ranks have whole rows, only the leading rank computes this gradient.
 void ResidualBranch::norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const {
   result_norm_.weight_grad(ctx, t.gradients, t.dy, saved_of_norms(t).result, t.accumulate,
-                           on_shares() || config_.tensor.leads());
+                           on_shares() || config_.tensor().leads());
 }
 
 }  // namespace terrace::layers

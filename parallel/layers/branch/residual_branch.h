@@ -28,8 +28,10 @@ namespace terrace::layers {
 class ResidualBranch : public TransformerLayer {
  public:
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const final;
-  [[nodiscard]] bool on_shares() const final { return config_.tensor.pieces > 1 || (config_.tensor.sequence && result_norm_); }
-  [[nodiscard]] bool adds_up() const final { return config_.tensor.ranks > 1 && !on_shares() && result_norm_; }
+  [[nodiscard]] bool on_shares() const final {
+    return config_.tensor().pieces > 1 || (config_.tensor().sequence && result_norm_);
+  }
+  [[nodiscard]] bool adds_up() const final { return config_.tensor().ranks > 1 && !on_shares() && result_norm_; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
   void describe(CallSteps& steps, LayerCall call, BatchShape shape) const final;
@@ -221,7 +223,7 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] std::uint64_t tile_bytes(std::int64_t rows) const;  // 0 without tiles
   [[nodiscard]] std::uint64_t decode_tile_bytes() const;
   [[nodiscard]] TensorView lasting_middle(LayerContext& ctx, const LayerTensors& t, std::uint32_t room, bool first) const;
-  [[nodiscard]] Accumulate residual_begun() const { return config_.tensor.leads() ? Accumulate::yes : Accumulate::no; }
+  [[nodiscard]] Accumulate residual_begun() const { return config_.tensor().leads() ? Accumulate::yes : Accumulate::no; }
 
   std::optional<TiledProjection> in_tiles_, out_tiles_;
   std::string in_result_;

@@ -33,7 +33,7 @@ Access of_piece(std::uint32_t piece) { return piece == 0 ? Access::overwrite : A
 }  // namespace
 
 RowPieces ResidualBranch::pieces(CallSteps& steps, const std::string& name, BatchShape shape, bool in_turn) const {
-  return {steps, name, config_.dtype, config_.tensor, rows_of(shape), config_.hidden, in_turn};
+  return {steps, name, config_.dtype, config_.tensor(), rows_of(shape), config_.hidden, in_turn};
 }
 
 void ResidualBranch::forward_in_pieces(CallSteps& steps, BatchShape shape) const {

@@ -72,7 +72,7 @@ template <class F>
 void Embedding::each_run(const LayerContext& ctx, F&& f) const {
   std::int64_t row = 0;
   for (std::int64_t b = 0; b < ctx.shape.batch; ++b)
-    for (const auto& run : config_.context.runs(ctx.shape.seq))
+    for (const auto& run : config_.context().runs(ctx.shape.seq))
       for (const auto& piece : ctx.documents.pieces(b, run)) {
         f(Block{row, piece.count}, Block{piece.begin - piece.document, piece.count});
         row += piece.count;
@@ -83,7 +83,7 @@ void Embedding::embed(LayerContext& ctx, const LayerTensors& t, std::int64_t fir
   ScratchArena arena(ctx.scratch);
   const TensorView tokens = tokens_in(ctx, arena, number), table = rows(ctx, t.weights, number);
   const TensorView to = number == 0 ? t.y : arena.take(t.y.dtype, t.y.shape);
-  const bool adds_positions = is_last(number) && config_.tensor.leads();
+  const bool adds_positions = is_last(number) && config_.tensor().leads();
   const TensorView places = adds_positions ? positions(t.weights) : TensorView{};
   if (places.empty() || is_one_run(ctx)) {
     ctx.math.embed(ctx.stream, to, tokens, table, places, ctx.shape.seq, first_position);
@@ -99,13 +99,13 @@ void Embedding::embed(LayerContext& ctx, const LayerTensors& t, std::int64_t fir
 
 void Embedding::embed_grad(LayerContext& ctx, const LayerTensors& t, std::uint32_t number) const {
   ScratchArena arena(ctx.scratch);
-  const bool last = is_last(number), leads = config_.tensor.leads();
+  const bool last = is_last(number), leads = config_.tensor().leads();
   const TensorView all = last && learned_positions() ? positions(t.gradients) : TensorView{};
   // Math::embed_grad() clears the rows of the positions that it gets. This clears the rows of other context ranks' positions
   // or, if the positions are not one run, all rows.
   const bool frozen_table = t.gradients[0].empty();
   const bool in_runs = !all.empty() && (frozen_table || !is_one_run(ctx));
-  const bool sliced = !all.empty() && (in_runs || config_.context.ranks > 1);
+  const bool sliced = !all.empty() && (in_runs || config_.context().ranks > 1);
   if (sliced && t.accumulate == Accumulate::no) ctx.math.zero(ctx.stream, all);
   const TensorView here = !leads || in_runs ? TensorView{} : sliced ? row_slice(all, first_position(ctx), ctx.shape.seq) : all;
   if (!frozen_table) {

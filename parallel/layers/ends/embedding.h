@@ -30,10 +30,10 @@ class Embedding final : public TransformerLayer {
   [[nodiscard]] std::uint64_t scratch_of(BatchShape shape, bool rows) const;  // rows: also a matrix of rows, beside x or dy
   [[nodiscard]] bool learned_positions() const { return config_.positions == Positions::learned; }
   [[nodiscard]] std::int64_t first_position(const LayerContext& ctx) const {
-    return config_.context.runs(ctx.shape.seq).front().begin;
+    return config_.context().runs(ctx.shape.seq).front().begin;
   }
   [[nodiscard]] bool is_one_run(const LayerContext& ctx) const {
-    return ctx.documents.whole_sequences() && config_.context.runs(ctx.shape.seq).size() == 1;
+    return ctx.documents.whole_sequences() && config_.context().runs(ctx.shape.seq).size() == 1;
   }
   [[nodiscard]] bool is_scaled() const { return config_.embedding_factor != 1; }
   // The gradient of the table's rows, in scratch if it is not dy.

@@ -117,7 +117,7 @@ void Head::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
 
 std::uint32_t Head::describe_survey(CallSteps& steps, BatchShape shape) const {
   const auto sums = accumulator_of(config_.dtype);
-  const std::int64_t ranks = config_.tensor.ranks, each = tiles() * shape.tokens();
+  const std::int64_t ranks = config_.tensor().ranks, each = tiles() * shape.tokens();
   const auto here = steps.room({"log-sum-exp of logits by tile", sums, {tiles(), shape.tokens()}});
   for (std::uint32_t number = 0; number < tiles(); ++number) {
     auto used = phase(LayerCall::forward, shape, number);
@@ -207,7 +207,7 @@ void Head::read_survey(LayerContext& ctx, const Scratch& scratch, TensorView sur
   if (is_whole()) return;
   const auto [begin, count] = has_token(number);
   ctx.math.ids_in_part(ctx.stream, scratch.targets, ctx.targets, begin, count);
-  const std::int64_t parts = config_.tensor.ranks * tiles();
+  const std::int64_t parts = config_.tensor().ranks * tiles();
   ctx.math.merge_log_sums(ctx.stream, scratch.log_sums, reshaped(survey, {parts, ctx.shape.tokens()}), ctx.targets);
 }
 

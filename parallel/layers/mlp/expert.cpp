@@ -21,10 +21,10 @@ Expert::Expert(std::vector<ParamSpec>& params, const std::string& prefix, const 
     : activation_(config.activation),
       dtype_(config.dtype),
       up_(params, prefix, config.names.expert_up, std::vector(up_results(config.activation), config.ffn), config.hidden,
-          {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor.ranks)}, config.init_std,
+          {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor().ranks)}, config.init_std,
           config),
       down_(params, prefix, config.names.expert_down, {config.hidden}, config.ffn,
-            {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+            {Projection::Split::Of::inputs, {config.tensor().ranks}}, config.residual_init_std(), config),
       up_adapter_(params, {adapted(prefix, kExpertUp, kExpertsUp, up_)}, up_, unit, config),
       down_adapter_(params, {adapted(prefix, kExpertDown, kExpertsDown, down_)}, down_, unit, config) {
   up_.set_unit(params, unit);

@@ -14,7 +14,7 @@ ResidualBranch::Parts Mlp::parts_of(const Transformer& config) {
           .in = config.names.up,
           .out = config.names.down,
           .in_outputs = std::vector(results, config.ffn),
-          .in_ways = std::vector(results, config.tensor.ranks),
+          .in_ways = std::vector(results, config.tensor().ranks),
           .out_inputs = config.ffn,
           .in_result = "activation's input"};
 }

@@ -7,7 +7,7 @@ namespace terrace::layers {
 namespace {
 
 Transformer without_ranks(Transformer config) {
-  config.tensor = {};
+  config.place = {};
   return config;
 }
 
@@ -23,10 +23,10 @@ Moe::Moe(const Transformer& config, std::int64_t block)
                           static_cast<std::uint32_t>(experts_.size() + 1));
   };
   const auto prefix_of = [&](std::int64_t expert) { return config.names.experts + std::to_string(expert) + "."; };
-  const std::int64_t ranks = config.expert.ranks, each = config.experts.count / ranks;
+  const std::int64_t ranks = config.expert().ranks, each = config.experts.count / ranks;
   for (std::int64_t e = 0; e < each; ++e) {
     const auto first = params_.size();
-    const auto own = prefix_of(config.expert.rank * each + e);
+    const auto own = prefix_of(config.expert().rank * each + e);
     add(own);
     for (auto p = first; ranks > 1 && p < params_.size(); ++p)
       for (std::int64_t rank = 0; rank < ranks; ++rank)

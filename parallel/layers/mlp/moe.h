@@ -71,14 +71,16 @@ class Moe final : public TransformerLayer {
   };
 
   // True if context ranks merge their counts of a micro-batch, in a phase of a forward before the experts.
-  [[nodiscard]] bool merges() const { return config_.context.ranks > 1 && config_.experts.balance_loss > 0; }
-  [[nodiscard]] bool are_dealt() const { return config_.expert.ranks > 1; }
+  [[nodiscard]] bool merges() const { return config_.context().ranks > 1 && config_.experts.balance_loss > 0; }
+  [[nodiscard]] bool are_dealt() const { return config_.expert().ranks > 1; }
   [[nodiscard]] std::uint32_t here() const { return static_cast<std::uint32_t>(experts_.size()); }
   [[nodiscard]] std::uint32_t chosen_here() const { return here() - static_cast<std::uint32_t>(config_.experts.shared); }
   // True if an expert also computes rows of other ranks.
   [[nodiscard]] bool is_dealt(std::uint32_t expert) const { return are_dealt() && expert < chosen_here(); }
   [[nodiscard]] Routing routing(std::int64_t tokens) const { return config_.experts.routing(tokens); }
-  [[nodiscard]] ExpertRows rows(std::int64_t tokens) const { return {routing(tokens), config_.expert, tokens, config_.hidden}; }
+  [[nodiscard]] ExpertRows rows(std::int64_t tokens) const {
+    return {routing(tokens), config_.expert(), tokens, config_.hidden};
+  }
   [[nodiscard]] std::vector<Rows> blocks(const LayerContext& ctx, std::uint32_t expert) const;  // none is empty
   [[nodiscard]] double* report(const LayerContext& ctx) const;
   [[nodiscard]] TensorView routers_report(const LayerContext& ctx) const;  // without the numbers that expert ranks exchange

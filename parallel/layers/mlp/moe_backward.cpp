@@ -45,7 +45,7 @@ void Moe::begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView 
   const auto* const numbers = report(ctx);
   const double tokens = numbers[RoutingReport::kTokens],
                of_ranks = RoutingReport{r}.choices(numbers) / static_cast<double>(r.chosen);
-  const double weight = config_.tensor.leads() ? ctx.token_scale * tokens : 0;
+  const double weight = config_.tensor().leads() ? ctx.token_scale * tokens : 0;
   const double of_all = tokens == 0 ? 0 : weight * (of_ranks / tokens);
   ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
   ctx.math.route_grad(ctx.stream, r, t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen], saved[kLogSums],

@@ -36,7 +36,7 @@ Moe::ForwardRooms Moe::forward_rooms(CallSteps& steps, std::int64_t tokens) cons
 void Moe::count(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& rooms) const {
   const auto r = routing(ctx.shape.tokens());
   const std::int64_t each = 2 * r.experts;
-  for (std::int64_t rank = 0; merges() && rank < config_.context.ranks; ++rank)
+  for (std::int64_t rank = 0; merges() && rank < config_.context().ranks; ++rank)
     ctx.math.convert(ctx.stream, part(t.work[rooms.counted], rank * each, {each}),
                      part(ctx.report, RoutingReport{r}.asked(), {each}));
   if (are_dealt()) ctx.math.convert(ctx.stream, t.work[rooms.rows], part(ctx.report, RoutingReport::kRows, {r.experts}));
@@ -45,7 +45,7 @@ void Moe::count(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& ro
 void Moe::exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const {
   const auto experts = config_.experts.count;
   if (merges()) {
-    const std::vector<std::int64_t> counts(config_.context.ranks, 2 * experts);
+    const std::vector<std::int64_t> counts(config_.context().ranks, 2 * experts);
     steps.exchange(Half::both, {kContextRanks, rooms.counted, rooms.counted_by_rank, counts, counts});
   }
   if (!are_dealt()) return;
@@ -53,7 +53,7 @@ void Moe::exchange_counts(CallSteps& steps, const ForwardRooms& rooms) const {
                               .from = rooms.rows,
                               .to = rooms.rows_by_rank,
                               .sent = {experts},
-                              .received = {config_.expert.ranks * experts},
+                              .received = {config_.expert().ranks * experts},
                               .operation = Operation::all_gather});
   auto read = std::vector{rooms.rows_by_rank, rooms.sent};
   if (merges()) read.push_back(rooms.counted_by_rank);
@@ -66,7 +66,7 @@ void Moe::learn(LayerContext& ctx, const LayerTensors& t, const ForwardRooms& ro
   const auto at = rows(ctx.shape.tokens());
   if (merges())
     ctx.math.merge_reports(ctx.stream, routing(ctx.shape.tokens()), routers_report(ctx),
-                           CallSteps::view(t, rooms.counted_by_rank, {config_.context.ranks, 2 * config_.experts.count}));
+                           CallSteps::view(t, rooms.counted_by_rank, {config_.context().ranks, 2 * config_.experts.count}));
   if (are_dealt()) {
     const auto& counts = t.work[rooms.rows_by_rank];
     ctx.math.convert(ctx.stream, part(ctx.report, at.counts(), counts.shape), counts);
@@ -85,7 +85,7 @@ void Moe::keep_shared(LayerContext& ctx, TensorView computed, TensorView own) co
 
 void Moe::move_rows(CallSteps& steps, Half half, std::int64_t tokens, PhaseTensor from, PhaseTensor to,
                     PhaseExchange::Told told) const {
-  const std::vector usual(config_.expert.ranks, rows(tokens).usual_between() * config_.hidden);
+  const std::vector usual(config_.expert().ranks, rows(tokens).usual_between() * config_.hidden);
   steps.exchange(half, {.members = kExpertRanks, .from = from, .to = to, .sent = usual, .received = usual, .told = told});
 }
 

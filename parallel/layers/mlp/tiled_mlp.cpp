@@ -18,13 +18,13 @@ TiledMlp::TiledMlp(const Transformer& config, std::int64_t block)
     : TransformerLayer("layers." + std::to_string(block) + ".mlp", config),
       norm_(params_, config.names.norm_in_block(block, config.names.mlp_norm), config),
       up_bias_(add_bias(config.names.in_block(block, ""), config.names.up, config.ffn, config.ffn_here() / tiles(),
-                        config.tensor.ranks == 1 ? TensorSplit{} : TensorSplit{0, {config.ffn}, config.tensor.ranks})),
+                        config.tensor().ranks == 1 ? TensorSplit{} : TensorSplit{0, {config.ffn}, config.tensor().ranks})),
       down_bias_(add_bias(config.names.in_block(block, ""), config.names.down, config.hidden, config.hidden, {})),
       in_(params_, config.names.in_block(block, ""), {config.names.up.tensors}, up_outputs(config), config.hidden,
-          {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor.ranks)}, config.init_std,
+          {Projection::Split::Of::outputs, std::vector(up_results(config.activation), config.tensor().ranks)}, config.init_std,
           config),
       out_(params_, config.names.in_block(block, ""), {config.names.down.tensors}, {config.hidden}, config.ffn,
-           {Projection::Split::Of::inputs, {config.tensor.ranks}}, config.residual_init_std(), config),
+           {Projection::Split::Of::inputs, {config.tensor().ranks}}, config.residual_init_std(), config),
       result_norm_(params_, config.names.norm_in_block(block, config.names.mlp_result_norm), config),
       in_adapters_(params_, LowRank::results_of(in_, config.names.in_block(block, ""), config.names.up.tensors), in_, 3,
                    config),
@@ -190,7 +190,7 @@ void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView res
                         const Scratch& scratch, std::uint32_t tile) const {
   const Accumulate how = tile != 0 ? Accumulate::yes : result_norm_ ? Accumulate::no : begin_residual(ctx, t.y, t.x);
   auto whole = out_.prepare(ctx, t.weights, {});
-  if (tile == 0 && config_.tensor.leads()) whole.bias = down_bias_.of(t.weights, 0);
+  if (tile == 0 && config_.tensor().leads()) whole.bias = down_bias_.of(t.weights, 0);
   each_row_tile(t.x.shape[0], [&](Block rows) {
     const auto some = first_rows(scratch, rows.count);
     make_up(ctx, t.weights, row_slice(t.x, rows.begin, rows.count), NormStatistics(statistics).rows(rows.begin, rows.count),
@@ -206,7 +206,7 @@ void TiledMlp::add_tile(LayerContext& ctx, const LayerTensors& t, TensorView res
 void TiledMlp::down_bias_grad(LayerContext& ctx, const LayerTensors& t) const {
   const TensorView down = down_bias_.of(t.gradients, 0);
   if (down.empty()) return;
-  if (config_.tensor.leads())
+  if (config_.tensor().leads())
     ctx.math.bias_grad(ctx.stream, down, dresult(t), t.accumulate);
   else if (t.accumulate == Accumulate::no)
     ctx.math.zero(ctx.stream, down);
@@ -227,7 +227,7 @@ void TiledMlp::backward_of_tile(LayerContext& ctx, const LayerTensors& t, std::u
   }
   if (!has(ctx.half, Half::weight)) return;
   norm_.weight_grad(ctx, t.gradients, dnormed, t.x, scratch.statistics, t.accumulate);
-  if (result_norm_) result_norm_.weight_grad(ctx, t.gradients, t.dy, of_result_norm(t), t.accumulate, config_.tensor.leads());
+  if (result_norm_) result_norm_.weight_grad(ctx, t.gradients, t.dy, of_result_norm(t), t.accumulate, config_.tensor().leads());
 }
 
 void TiledMlp::backward_of_rows(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, const BackwardScratch& scratch,

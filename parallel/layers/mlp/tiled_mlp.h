@@ -24,7 +24,7 @@ namespace terrace::layers {
 class TiledMlp final : public TransformerLayer {
  public:
   TiledMlp(const Transformer& config, std::int64_t block);
-  [[nodiscard]] bool adds_up() const override { return config_.tensor.ranks > 1 && result_norm_; }
+  [[nodiscard]] bool adds_up() const override { return config_.tensor().ranks > 1 && result_norm_; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;

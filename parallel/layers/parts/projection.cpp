@@ -49,7 +49,7 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
     : first_(params.size()),
       out_in_(config.matrices == MatrixOrder::out_in),
       bias_(parts.bias),
-      adds_bias_(config.tensor.is_grid() || split.of == Split::Of::outputs || config.tensor.leads()),
+      adds_bias_(config.tensor().is_grid() || split.of == Split::Of::outputs || config.tensor().leads()),
       dtype_(config.dtype) {
   const auto& tensors = parts.tensors;
   if ((tensors.size() != 1 && tensors.size() != outputs.size()) || (tensors.size() != 1 && !out_in_)) {
@@ -62,14 +62,14 @@ Projection::Projection(std::vector<ParamSpec>& params, const std::string& prefix
     const auto its_outputs = all ? outputs : std::vector{outputs[i]};
     const auto whole = std::accumulate(its_outputs.begin(), its_outputs.end(), std::int64_t{0});
     TensorSplit matrix, bias{.dim = 0};
-    if (config.tensor.is_grid()) {
-      const GridCut cut(config.tensor, by_outputs);
+    if (config.tensor().is_grid()) {
+      const GridCut cut(config.tensor(), by_outputs);
       matrix = cut.of_matrix(output_dim, its_outputs);
       bias = cut.of_bias(its_outputs);
-    } else if (config.tensor.ranks > 1 && by_outputs) {
+    } else if (config.tensor().ranks > 1 && by_outputs) {
       matrix = {.dim = output_dim, .parts = its_outputs, .ways = split.ways[i]};
       bias = {.dim = 0, .parts = its_outputs, .ways = split.ways[i]};
-    } else if (config.tensor.ranks > 1) {
+    } else if (config.tensor().ranks > 1) {
       matrix = {.dim = input_dim, .parts = {inputs}, .ways = split.ways[0]};
       input_split_ = {.dim = 1, .parts = {inputs}, .ways = split.ways[0]};
     }

@@ -79,9 +79,10 @@ void check_experts(const Experts& e) {
 
 // Ranks in a grid have whole heads of either kind, and blocks of equal sizes.
 void check_grid(const Transformer& config) {
-  const auto& [ranks, rank, sequence, grid, twins, pieces] = config.tensor;
+  const auto [ranks, rank, sequence, grid, twins, pieces] = config.tensor();
   const std::int64_t side = grid.side;
-  if (ranks != grid.depth * grid.side * grid.side || (grid.cube && grid.depth != grid.side))
+  if (ranks != grid.depth * grid.side * grid.side || config.place.mesh.row != config.place.mesh.col ||
+      (grid.cube && grid.depth != grid.side))
     refuse(fmt::format("{} tensor ranks are not a grid of {} × {} × {}", ranks, grid.depth, side, side));
   if (!sequence) refuse("tensor ranks in a grid share the rows of activations: give sequence parallelism, too");
   const auto demand = [&](const char* name, std::int64_t value, std::int64_t ways) {
@@ -90,56 +91,28 @@ void check_grid(const Transformer& config) {
                        value, nearest_multiples(value, ways)));
   };
   demand("kv_heads", config.kv_heads, side);
-  if (config.query_key_norms != QueryKeyNorms::none || has_result_norms(config))
-    refuse(
-        fmt::format("{} has norms of q and k or of its blocks' results, which tensor ranks in a grid do not have yet: give "
-                    "tensor ranks in a line, or fewer of them",
-                    config.name));
-  if (config.context.ranks > 1)
-    refuse(fmt::format("tensor ranks in a grid attend to whole sequences, not with {} context ranks: leave out either",
-                       config.context.ranks));
-  if (config.skips != SkipShape::none) refuse("a model with skips cannot have tensor ranks in a grid: leave out either");
   if (!grid.cube) return;
   demand("hidden", config.hidden, side * side);
   demand("heads × head_dim", config.attended(), side * side);
   demand("ffn", config.ffn, side * side);
 }
 
-// Norms need names, and whole rows, of which tiles have only a part.
+// Both norms of q and k have names, and both norms of results.
 void check_norms(const Transformer& config) {
   const auto& names = config.names;
   if ((config.query_key_norms != QueryKeyNorms::none) != !names.q_norm.empty() || names.q_norm.empty() != names.k_norm.empty())
     refuse("norms of q and k need a name each");
   if (names.attention_result_norm.empty() != names.mlp_result_norm.empty())
     refuse("both halves of a block have a norm of their result, or neither");
-  if (!has_result_norms(config)) return;
-  const auto demand_one = [&](const char* field, std::int64_t value) {
-    if (value == 1) return;
-    refuse(fmt::format("{} has norms of its blocks' results, which need the whole result: {} must be 1, not {}", config.name,
-                       field, value));
-  };
-  if (config.tensor.sequence) {
-    demand_one("with sequence parallelism, mlp_tiles", config.mlp_tiles);
-    demand_one("with sequence parallelism, mlp_row_tiles", config.mlp_row_tiles);
-    demand_one("with sequence parallelism, attention_tiles", config.attention_tiles);
-  }
-  if (config.experts.count > 0)
-    refuse(
-        fmt::format("{} has norms of its blocks' results, which a mixture of experts does not have yet: leave out the experts",
-                    config.name));
 }
 
-// The sizes of an adapter; refuses settings that do not support adapters.
+// The sizes of an adapter.
 void check_adapters(const Transformer& config) {
   const auto& [rank, alpha, tensors] = config.adapters;
   if (rank == 0) return;
   require_size("lora_rank", rank, std::min(config.hidden, config.ffn));
   if (!(alpha > 0) || !std::isfinite(alpha)) refuse(fmt::format("lora_alpha must be more than 0, not {}", alpha));
   if (tensors.empty()) refuse("adapters need a tensor that they adapt");
-  const auto demand = [&](const char* what, bool is_so, const char* instead) {
-    if (!is_so) refuse(fmt::format("adapters do not work with {} yet\n  {}", what, instead));
-  };
-  demand("tensor ranks in a grid", !config.tensor.is_grid(), "give tensor ranks in a line");
 }
 
 void check_rotation(const Transformer& config) {
@@ -176,9 +149,6 @@ void check_scales(const Transformer& config) {
     refuse("an embedding_factor would multiply learned positions, too: it must be 1");
   if (config.window_rope_theta != 0 && config.positions != Positions::rotary)
     refuse("only rotary positions have a base for blocks with a window");
-  if (config.scores.cap != 0 && config.context.two_rings)
-    refuse(fmt::format("{} caps the scores of its attention, which two rings do not have yet: use one ring, or none",
-                       config.name));
 }
 
 void check_attention_tiles(const Transformer& config) {
@@ -190,28 +160,21 @@ void check_attention_tiles(const Transformer& config) {
         fmt::format("{} attention_tiles do not divide the {} results of q, {} of k and {} of the output of a rank: the nearest "
                     "is {}",
                     tiles, q, kv, config.hidden, nearest_divisor(common, tiles)));
-  if (tiles == 1) return;
-  if (config.tensor.is_grid())
-    refuse("tensor ranks in a grid have blocks of the matrices of attention: attention_tiles must be 1");
-  if (config.tensor.pieces > 1)
-    refuse("an attention whose rows are exchanged in pieces uses whole matrices: attention_tiles must be 1, or tp-overlap 1");
 }
 
 void check_parts(const Transformer& config) {
-  const std::int64_t ranks = config.tensor.ranks, ways = config.tensor.ways();
+  const std::int64_t ranks = config.tensor().ranks, ways = config.tensor().ways();
   const auto demand_whole = [&](const char* name, std::int64_t value) {
     if (value % ways == 0) return;
     refuse(fmt::format("{}{} tensor ranks do not divide {} ({}): the nearest are {} tensor ranks, or {} {}",
-                       config.tensor.is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
+                       config.tensor().is_grid() ? "on a side, " : "", ways, name, value, nearest_divisor(value, ways), name,
                        nearest_multiples(value, ways)));
   };
-  if (ranks < 1) refuse("a model is on at least one tensor rank");
-  if (config.tensor.pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
-  if (config.tensor.rank >= ranks) refuse(fmt::format("there is no tensor rank {} of {}", config.tensor.rank, ranks));
+  if (config.tensor().pieces < 1) refuse("tensor ranks exchange rows in at least one piece");
   demand_whole("heads", config.heads);
   demand_whole("ffn", config.ffn);
   const std::int64_t kv = config.kv_heads;
-  if (config.tensor.is_grid())
+  if (config.tensor().is_grid())
     check_grid(config);
   else if (kv % ranks != 0 && ranks % kv != 0) {
     refuse(fmt::format("{} tensor ranks cannot share {} key-value heads evenly: the nearest is {} tensor ranks", ranks, kv,
@@ -233,47 +196,23 @@ void check_parts(const Transformer& config) {
     refuse(fmt::format("{} mlp_tiles do not divide the {} inner features of a rank's MLP: the nearest is {}", config.mlp_tiles,
                        config.ffn / ranks, nearest_divisor(config.ffn / ranks, config.mlp_tiles)));
   }
-  if (config.mlp_tiles > 1 && config.tensor.is_grid())
-    refuse("tensor ranks in a grid cut the inner features of an MLP in their own way: mlp_tiles must be 1");
-  if ((config.mlp_tiles > 1 || config.mlp_row_tiles > 1) && config.names.up.bias && config.names.up.tensors.size() > 1)
-    refuse(
-        fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles and "
-                    "mlp_row_tiles must be 1",
-                    config.name));
-  if (config.mlp_tiles > 1 && config.names.up.tensors.size() < up_results(config.activation))
-    refuse(fmt::format("{} keeps the gate and its values in one tensor, of which a tile is no block: mlp_tiles must be 1",
-                       config.name));
   check_attention_tiles(config);
   if (config.mlp_row_tiles < 1) refuse("mlp_row_tiles must be at least 1");
-  if (config.mlp_row_tiles > 1 && config.tensor.is_grid())
-    refuse("tensor ranks in a grid share the rows of an MLP: mlp_row_tiles must be 1");
-  if (config.context.ranks < 1 || config.context.rank >= config.context.ranks)
-    refuse(fmt::format("there is no context rank {} of {}", config.context.rank, config.context.ranks));
-  if (config.context.ring < 1 || config.context.ranks % config.context.ring != 0)
-    refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context.ring,
-                       config.context.ranks, nearest_divisor(config.context.ranks, config.context.ring)));
-  if (config.context.ring > 1 && config.context.head_ranks() > config.heads / config.tensor.ranks)
+  if (config.context().ring < 1 || config.context().ranks % config.context().ring != 0)
+    refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context().ring,
+                       config.context().ranks, nearest_divisor(config.context().ranks, config.context().ring)));
+  if (config.context().ring > 1 && config.context().head_ranks() > config.heads / config.tensor().ranks)
     refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
-                       config.context.head_ranks(), config.heads / config.tensor.ranks, config.context.ranks));
-  if (config.context.two_rings && config.context.ring != config.context.ranks)
+                       config.context().head_ranks(), config.heads / config.tensor().ranks, config.context().ranks));
+  if (config.context().two_rings && config.context().ring != config.context().ranks)
     refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
-                       config.context.ranks, config.context.ring, config.context.ranks));
-  if (config.context.ranks > 1 && config.skips != SkipShape::none)
-    refuse(fmt::format("a model with skips cannot have {} context ranks: leave out skips, or the context ranks",
-                       config.context.ranks));
-  if (config.experts.count > 0 && config.context.ranks > 1 && config.experts.capacity_factor > 0)
-    refuse(
-        fmt::format("expert_capacity counts the tokens of a micro-batch in their order, and {} context ranks share them: leave "
-                    "it out, or the context ranks",
-                    config.context.ranks));
-  if (config.expert.ranks < 1 || config.expert.rank >= config.expert.ranks)
-    refuse(fmt::format("there is no expert rank {} of {}", config.expert.rank, config.expert.ranks));
-  if (config.expert.ranks > 1 && config.experts.count == 0)
+                       config.context().ranks, config.context().ring, config.context().ranks));
+  if (config.expert().ranks > 1 && config.experts.count == 0)
     refuse(fmt::format("{} expert ranks need a mixture of experts: give experts, or leave out the expert ranks",
-                       config.expert.ranks));
-  if (config.experts.count % config.expert.ranks != 0)
+                       config.expert().ranks));
+  if (config.experts.count % config.expert().ranks != 0)
     refuse(fmt::format("{} experts cannot be dealt out to {} ranks: the nearest are {} ranks", config.experts.count,
-                       config.expert.ranks, nearest_divisor(config.experts.count, config.expert.ranks)));
+                       config.expert().ranks, nearest_divisor(config.experts.count, config.expert().ranks)));
   if (config.vocab < ranks) refuse(fmt::format("{} tensor ranks are more than the vocabulary of {}", ranks, config.vocab));
 }
 
@@ -311,13 +250,40 @@ Routing Experts::routing(std::int64_t tokens) const {
 }
 
 std::uint32_t Transformer::kv_ways() const {
-  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor.ways()}));
+  return static_cast<std::uint32_t>(std::min(kv_heads, std::int64_t{tensor().ways()}));
 }
 
-Block Transformer::vocab_here() const { return block_of(vocab, static_cast<int>(tensor.rank), static_cast<int>(tensor.ranks)); }
+Block Transformer::vocab_here() const {
+  return block_of(vocab, static_cast<int>(tensor().rank), static_cast<int>(tensor().ranks));
+}
+
+Features features_of(const Transformer& config) {
+  Features all;
+  const auto& up = config.names.up;
+  all.add_if(config.dtype == DType::fp16, Feature::fp16);
+  all.add_if(config.tied, Feature::tied);
+  all.add_if(config.skips != SkipShape::none, Feature::skips);
+  all.add_if(config.experts.count > 0, Feature::experts);
+  all.add_if(config.experts.count > 0 && config.experts.capacity_factor > 0, Feature::expert_capacity);
+  all.add_if(config.query_key_norms != QueryKeyNorms::none, Feature::query_key_norms);
+  all.add_if(has_result_norms(config), Feature::result_norms);
+  all.add_if(has_result_norms(config) && config.place.sequence, Feature::result_norms_of_shares);
+  all.add_if(config.scores.cap != 0, Feature::capped_scores);
+  all.add_if(up.bias && up.tensors.size() > 1, Feature::several_mlp_biases);
+  all.add_if(up.tensors.size() < up_results(config.activation), Feature::fused_gate);
+  all.add_if(config.adapters.rank != 0, Feature::adapters);
+  all.add_several(Feature::vocab_tiles, config.vocab_tiles);
+  all.add_several(Feature::mlp_tiles, config.mlp_tiles);
+  all.add_several(Feature::mlp_row_tiles, config.mlp_row_tiles);
+  all.add_several(Feature::attention_tiles, config.attention_tiles);
+  return all;
+}
 
 const Transformer& checked(const Transformer& config) {
   const bool rotary = config.positions == Positions::rotary;
+  check(config.place.mesh);
+  if (config.place.rank >= config.place.mesh.size())
+    refuse(fmt::format("there is no rank {} in a mesh of {}", config.place.rank, to_string(config.place.mesh)));
   require_size("layers", config.layers, kMostLayers);
   require_size("hidden", config.hidden, kLargestWidth);
   require_size("heads", config.heads, kLargestWidth);
@@ -369,6 +335,9 @@ const Transformer& checked(const Transformer& config) {
   check_scales(config);
   check_experts(config.experts);
   check_parts(config);
+  auto features = features_of(config);
+  features.add(terrace::features_of(config.place));
+  check(refusals(features));
   if (config.dtype == DType::i32) refuse("dtype must be fp32, bf16, fp16 or fp64, not i32");
   return config;
 }

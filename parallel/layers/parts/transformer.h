@@ -21,9 +21,8 @@
 #include <terrace/parallel/layers/parts/names.h>
 #include <terrace/parallel/layers/parts/rotated_blocks.h>
 #include <terrace/parallel/layers/parts/windows.h>
-#include <terrace/parallel/mesh/context_parallel.h>
-#include <terrace/parallel/mesh/expert_parallel.h>
-#include <terrace/parallel/mesh/tensor_parallel.h>
+#include <terrace/parallel/mesh/features.h>
+#include <terrace/parallel/mesh/model_rank.h>
 
 namespace terrace::layers {
 
@@ -114,19 +113,19 @@ struct Transformer {
   TransformerNames names = {};
   double init_std = 0.02;     // standard deviation of the initial weights
   DType dtype = DType::fp32;  // of weights and activations
-  // The ranks that the model is split over, and which part of it this one has. The sizes above are those of the whole model.
-  TensorParallel tensor = {};
-  // The ranks that share the positions of a sequence; a batch's shape is that of this rank's slice.
-  ContextParallel context = {};
-  // The ranks that the experts are dealt out to.
-  ExpertParallel expert = {};
+  // The ranks that the model is split over, and this one among them. The sizes above are those of the whole model; a batch's
+  // shape is that of this rank's slice of the positions.
+  ModelRank place = {};
 
-  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor.ways(); }
+  [[nodiscard]] TensorParallel tensor() const { return place.tensor(); }
+  [[nodiscard]] ContextParallel context() const { return place.context(); }
+  [[nodiscard]] ExpertParallel expert() const { return place.expert(); }
+  [[nodiscard]] std::int64_t heads_here() const { return heads / tensor().ways(); }
   [[nodiscard]] std::uint32_t kv_ways() const;  // parts into which the key-value heads are split
   [[nodiscard]] std::int64_t kv_heads_here() const { return kv_heads / kv_ways(); }
   [[nodiscard]] std::int64_t attended() const { return heads * head_dim(); }
   [[nodiscard]] std::int64_t attended_here() const { return heads_here() * head_dim(); }
-  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor.ways(); }
+  [[nodiscard]] std::int64_t ffn_here() const { return ffn / tensor().ways(); }
   // This rank's part of the vocabulary; the parts of ranks need not be equal.
   [[nodiscard]] Block vocab_here() const;
   [[nodiscard]] std::int64_t head_dim() const { return head_size != 0 ? head_size : hidden / heads; }
@@ -148,6 +147,8 @@ inline constexpr std::int64_t kLargestWidth = 1 << 20;  // products of three suc
 
 std::int64_t most_vocab_tiles(std::int64_t vocab, std::int64_t tensor_ranks);
 
+// The features of the model, without those of its place.
+Features features_of(const Transformer& transformer);
 // Returns the transformer itself if it is valid.
 const Transformer& checked(const Transformer& transformer);
 

@@ -54,7 +54,7 @@ void TransformerLayer::check_weights(const LayerContext& ctx, std::span<const Te
 
 ParamSpec TransformerLayer::table_of(const Transformer& config, std::string_view name) {
   TensorSplit split;
-  if (config.tensor.ranks > 1) split = {.dim = 0, .parts = {config.vocab}, .ways = config.tensor.ranks};
+  if (config.tensor().ranks > 1) split = {.dim = 0, .parts = {config.vocab}, .ways = config.tensor().ranks};
   return {.name = weight_name(name),
           .shape = part_shape({config.vocab, config.hidden}, split),
           .init = {InitKind::normal, config.init_std},
@@ -80,7 +80,7 @@ void TransformerLayer::zero_rest(LayerContext& ctx, const TensorView& tile_gradi
 }
 
 Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, TensorView from) const {
-  if (!config_.tensor.leads()) return Accumulate::no;
+  if (!config_.tensor().leads()) return Accumulate::no;
   ctx.math.convert(ctx.stream, to, from);
   return Accumulate::yes;
 }

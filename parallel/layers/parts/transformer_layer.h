@@ -52,7 +52,7 @@ class TransformerLayer : public GenerativeLayer {
   }
 
   [[nodiscard]] std::int64_t rows_of(BatchShape shape) const {  // of x and y
-    return on_shares() ? shape.tokens() / config_.tensor.ranks : shape.tokens();
+    return on_shares() ? shape.tokens() / config_.tensor().ranks : shape.tokens();
   }
   // The first layer has no x, the last one no y.
   struct Ends {
@@ -67,12 +67,12 @@ class TransformerLayer : public GenerativeLayer {
   // has_token(): the rows of a tile that have a token, counted in the whole vocabulary.
   [[nodiscard]] std::uint32_t tiles() const { return config_.vocab_tiles; }
   [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
-  [[nodiscard]] bool is_whole() const { return config_.tensor.ranks == 1 && tiles() == 1; }  // the table is in one part
+  [[nodiscard]] bool is_whole() const { return config_.tensor().ranks == 1 && tiles() == 1; }  // the table is in one part
   [[nodiscard]] TensorView tile(const LayerContext& ctx, const TensorView& table, std::uint32_t number) const;
   [[nodiscard]] Block has_token(std::uint32_t number) const;
   // Rows of the table on a rank, and of its longest tile. On ranks other than the first one, the last row may have no token;
   // all ranks reserve room for it and count its products, so that their plans are equal.
-  [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor.ranks}); }
+  [[nodiscard]] std::int64_t table_rows() const { return ceil_div(config_.vocab, std::int64_t{config_.tensor().ranks}); }
   [[nodiscard]] std::int64_t tile_rows() const { return block_of(table_rows(), 0, static_cast<int>(tiles())).count; }
   // Declares the table of the vocabulary, or this rank's rows of it; the last of these may have no token.
   [[nodiscard]] static ParamSpec table_of(const Transformer& config, std::string_view name);

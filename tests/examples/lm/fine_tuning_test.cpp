@@ -57,11 +57,11 @@ class FineTuning : public testing::Test {
       Agreement agreement(*own, *device);
       auto config = of_all;
       const auto rank = static_cast<std::uint32_t>(own->rank());
-      if (ranks.tensor > 1) config.tensor = {.ranks = ranks.tensor, .rank = rank};
-      if (ranks.expert > 1) config.expert = {.ranks = ranks.expert, .rank = rank};
+      config.place = {.mesh = {.shard = ranks.data, .expert = ranks.expert, .part = ranks.tensor}, .rank = rank};
       const auto model = make_model(config);
       PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}, .recipe = ranks.recipe};
-      request.data = {.ranks = ranks.data, .experts = ranks.expert, .zero = ranks.data > 1 ? 3U : 0U};
+      request.mesh = config.place.mesh;
+      request.data.zero = ranks.data > 1 ? 3 : 0;
       const auto optimizer = make_optimizer("adamw", {});
       Engine engine(
           model, plan_together(agreement, model, request),
@@ -116,7 +116,8 @@ TEST_F(FineTuning, ASavedModelIsReadAgainAsItWas) {
     const auto device = make_cpu_device(pool);
     Agreement agreement(*own, *device);
     PlanRequest request{.shape = {{1, 8}, 1}, .budget = {kUnlimited, kUnlimited}};
-    request.data = {.ranks = 2, .zero = 3};
+    request.mesh.shard = 2;
+    request.data.zero = 3;
     const auto model = make_model(config);
     const auto optimizer = make_optimizer("adamw", {});
     Engine engine(

@@ -5,6 +5,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/layers/attention/attention.h>
 #include <terrace/parallel/layers/chain.h>
+#include <terrace/parallel/mesh/degrees.h>
 
 #include <terrace/tests/examples/lm/layer_harness.h>
 
@@ -103,24 +104,32 @@ TEST(Transformer, RefusesWhatCannotBeOneModel) {
               HasSubstr("it needs one, or one for each of its 3 results"));
   EXPECT_THAT(refusal([](auto& t) { t.matrices = layers::MatrixOrder::in_out; }),
               HasSubstr("names.qkv has 3 tensors, and matrices [inputs, outputs] of several tensors cannot be one product"));
-  EXPECT_THAT(refusal([](auto& t) { t.tensor = {.ranks = 2, .rank = 2}; }), HasSubstr("there is no tensor rank 2 of 2"));
+  EXPECT_THAT(refusal([](auto& t) { t.place = {.mesh = {.part = 2}, .rank = 2}; }),
+              HasSubstr("there is no rank 2 in a mesh of part 2"));
   EXPECT_THAT(refusal([](auto& t) { t.init_std = -1; }), HasSubstr("init_std must be at least 0, not -1"));
   // A layer that is built alone checks these values, too, because it divides by them.
   EXPECT_THAT(refusal([](auto& t) { t.heads = 0; }, false), HasSubstr("heads must be at least 1, not 0"));
   EXPECT_THAT(refusal([](auto& t) { t.kv_heads = 0; }, false), HasSubstr("kv_heads must be at least 1, not 0"));
-  EXPECT_THAT(refusal([](auto& t) { t.tensor.ranks = 0; }, false), HasSubstr("at least one tensor rank"));
+  EXPECT_THAT(refusal([](auto& t) { t.place.mesh.part = 0; }, false), HasSubstr("part has degree 0"));
 }
 
-// If two ranks share a key-value head, each adds the other's gradient to its own; the model says how many ranks share it.
-TEST(Transformer, SaysHowManyRanksShareKeyValueHeads) {
+// If two ranks share a key-value head, each adds the other's gradient to its own, so the mesh must say how many ranks share it.
+TEST(Transformer, TheMeshSaysHowManyRanksShareKeyValueHeads) {
   auto split = small;
-  for (const auto& [ranks, twins] : {std::pair{1U, 1U}, {2U, 1U}}) {
-    split.tensor = {.ranks = ranks, .twins = 7};
-    EXPECT_EQ(layers::make_transformer(split).tensor.twins, twins);
+  for (const std::uint32_t ranks : {1, 2}) {
+    split.place = {.mesh = {.part = ranks}};
+    EXPECT_EQ(layers::make_transformer(split).place.tensor().twins, 1U);
   }
   split.kv_heads = 1;
-  split.tensor = {.ranks = 2, .rank = 1};
-  EXPECT_EQ(layers::make_transformer(split).tensor.twins, 2U);
+  split.place = {.mesh = mesh_of({.tp = 2}, 1), .rank = 1};
+  EXPECT_EQ(layers::make_transformer(split).place.tensor().twins, 2U);
+  split.place.mesh = {.part = 2};
+  try {
+    layers::make_transformer(split);
+    ADD_FAILURE() << "it was accepted";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("their mesh needs part 1 and twin 2, not part 2 and twin 1"));
+  }
 }
 
 }  // namespace

@@ -37,14 +37,14 @@ RunConfig small() {
 }
 
 // dp, pp, tp, sp, context ranks and their mode, zero
-using Degrees = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, std::string, std::int64_t>;
-Degrees degrees_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.cp, c.cp == 1 ? "" : c.cp_mode, c.zero}; }
+using Numbers = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, std::string, std::int64_t>;
+Numbers numbers_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.cp, c.cp == 1 ? "" : c.cp_mode, c.zero}; }
 
 // The expected values are counted by hand: six heads, twelve ranks on nodes of six, 2 · 2 + 2 layers, 24 sequences in
 // micro-batches of two, and 32 positions, which 3 context ranks do not divide.
 TEST(PlanSearch, TriesEveryLegalProductOnce) {
   const SearchSpace space{.ranks = 12, .ranks_per_node = 6, .sequences = 24};
-  std::set<Degrees> expected;
+  std::set<Numbers> expected;
   using Modes = std::vector<std::string>;
   for (const auto& [cp, modes] : {std::pair{1, Modes{""}}, {2, Modes{"ulysses", "ring"}}})
     for (const auto& [tp, sp] : {std::pair{1, false}, {2, true}, {3, false}, {6, false}})  // 64 tokens are not divided by 3
@@ -57,9 +57,9 @@ TEST(PlanSearch, TriesEveryLegalProductOnce) {
           for (int zero = 0; divides && zero <= (dp * cp > 1 ? 3 : 0); ++zero) expected.emplace(dp, pp, tp, sp, cp, mode, zero);
         }
       }
-  std::set<Degrees> tried;
+  std::set<Numbers> tried;
   for (const auto& c : candidates(small(), space)) {
-    EXPECT_TRUE(tried.insert(degrees_of(c)).second) << flags_of(c) << " twice";
+    EXPECT_TRUE(tried.insert(numbers_of(c)).second) << flags_of(c) << " twice";
     EXPECT_EQ(12, c.dp * c.pp * c.tp * c.cp);
     EXPECT_EQ(24, c.dp * c.batch_size * c.grad_accumulation) << flags_of(c);
     EXPECT_NO_THROW(demand_degrees(c, 12)) << flags_of(c);
@@ -163,7 +163,7 @@ TEST(PlanSearch, FindsWhatPlanningEachCandidateFinds) {
   const auto together = search_plans(given, space, profile);
   ASSERT_EQ(found.size(), together.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_EQ(degrees_of(found[i].config), degrees_of(together[i].config));
+    EXPECT_EQ(numbers_of(found[i].config), numbers_of(together[i].config));
     EXPECT_EQ(found[i].step_s, together[i].step_s);
     EXPECT_EQ(found[i].peak, together[i].peak);
   }

@@ -67,7 +67,7 @@ TEST_F(ExpertRanks, ComposeWithAllOtherRanks) {
       o.tensor_ranks = with.tensor;
       o.sequence = with.sequence;
       o.context = with.context;
-      o.config.context.ring = with.ring;
+      o.config.place.ring = with.ring;
       o.schedule = with.schedule;
       o.micro_batches = 2;
       o.squeezed = o.disk_tier = (zero + with.data + with.tensor) % 2 == 0;
@@ -128,7 +128,7 @@ TEST_F(ExpertRanks, GroupsOfParametersAreClippedAsOnOneRank) {
   o.param_groups = "experts\\.7\\.:clip=0.1";
   o.store = new_store();
   auto config = o.config;
-  config.expert = {.ranks = 4, .rank = 1};
+  config.place = {.mesh = {.expert = 4}, .rank = 1};
   const auto model = lm::make_model(config);
   const auto optimizer = make_optimizer("adamw", {});
   try {
@@ -184,7 +184,7 @@ TEST_F(ExpertRanks, ARankHoldsWhatTheFormulaSays) {
   for (const std::int64_t ranks : {1, 2, 4, 8}) {
     auto o = of(gpt2(), {.count = experts, .chosen = chosen, .shared = shared}, static_cast<std::uint32_t>(ranks));
     const auto tokens = o.batch.tokens();
-    o.config.expert = {.ranks = o.experts, .rank = o.experts - 1};
+    o.config.place = {.mesh = {.expert = o.experts}, .rank = o.experts - 1};
     const auto model = lm::make_model(o.config);
     const auto elements = [](const auto& specs) {
       std::int64_t all = 0;
@@ -304,7 +304,7 @@ TEST_F(ExpertRanks, RefusesWhatDoesNotGoWithThem) {
     change(o);
     try {
       auto config = o.config;
-      config.expert.ranks = ranks;
+      config.place.mesh.expert = ranks;
       const auto model = lm::make_model(config);
       const auto optimizer = make_optimizer("adamw", {});
       static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));

@@ -115,13 +115,13 @@ TEST_F(ExpertRuns, ContextRanksBalanceTheWholeMicroBatch) {
 TEST_F(ExpertRuns, ContextRanksRefuseACapacity) {
   auto config = llama();
   config.experts = {.count = 2, .capacity_factor = 1};
-  config.context = {.ranks = 2};
+  config.place = {.mesh = {.context = 2}};
   try {
     static_cast<void>(lm::make_model(config));
     ADD_FAILURE() << "it was accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.exit(), Exit::usage);
-    EXPECT_THAT(error.what(), testing::HasSubstr("expert_capacity"));
+    EXPECT_THAT(error.what(), testing::HasSubstr("`expert-capacity`"));
   }
 }
 

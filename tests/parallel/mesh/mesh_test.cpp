@@ -209,7 +209,8 @@ TEST(Degrees, ExpertRanksDivideTheExperts) {
   EXPECT_THAT(of({.ep = 3}, 8),
               testing::ElementsAre(refuses("ep", "`ep` 3: it must divide 8 experts", "nearest legal: 2 and 4")));
   EXPECT_THAT(of({.ep = 2}, 0), testing::ElementsAre(refuses("ep", "`ep` 2: the model has no experts", "nearest legal: 1")));
-  EXPECT_THAT(of({.ep = 2, .two_directions = true}, 8), testing::ElementsAre(refuses("schedule", "two directions", "1f1b")));
+  EXPECT_THAT(of({.ep = 2, .with = {Feature::two_directions}}, 8),
+              testing::ElementsAre(refuses("schedule", "two directions", "1f1b")));
 }
 
 TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
@@ -232,14 +233,18 @@ TEST(Degrees, AllProblemsAtOnceWithTheNearestLegalDegrees) {
 
 // The nearest legal degree must also work with the other settings; it is not enough that it divides.
 TEST(Degrees, WhatDoesNotGoTogetherIsToldWithTheNearestThatDoes) {
-  const auto found = problems({.tp = 5, .cp = 2, .canonical_reduction = true, .whole_matrices = true}, kModel, 10);
+  const auto found = problems({.tp = 5, .cp = 2, .canonical_reduction = true, .with = {Feature::whole_matrices}}, kModel, 10);
   EXPECT_THAT(found, ElementsAre(refuses("optimizer", "`tp` 5 does not work with an optimizer that needs whole matrices",
                                          "give `optimizer` adamw, or leave out `tp`"),
                                  refuses("canonical-reduction", "`cp` 2 does not work with", "or leave out `cp`"),
                                  refuses("tp", "`tp` 5: it must divide 12 heads", "nearest legal: 1")));
-  EXPECT_THAT(misfits({.dp = 4, .pp = 3, .canonical_reduction = true, .fp16 = true, .skips = true, .local_sgd = true}),
-              IsEmpty());
-  EXPECT_EQ(4U, misfits({.tp = 2, .fp16 = true, .skips = true, .local_sgd = true, .two_directions = true}).size());
+  EXPECT_THAT(
+      problems({.dp = 4, .pp = 3, .micro_batches = 4, .canonical_reduction = true, .with = {Feature::fp16, Feature::skips}},
+               kModel, 12),
+      IsEmpty());
+  EXPECT_EQ(4U,
+            problems({.tp = 2, .with = {Feature::fp16, Feature::skips, Feature::local_sgd, Feature::two_directions}}, kModel, 2)
+                .size());
 }
 
 TEST(Degrees, KeyValueHeadsAreSharedEvenly) {

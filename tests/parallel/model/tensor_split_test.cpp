@@ -161,10 +161,10 @@ struct SplitStep {
                               .heads = 4,
                               .seq_len = 16,
                               .vocab = 257,
-                              .tensor = {.ranks = 2, .rank = 1, .sequence = sequence}})),
+                              .place = {.mesh = {.part = 2}, .rank = 1, .sequence = sequence}})),
         map(model, map_options(model, request, {}, Tier::host)),
         programs(write_programs(map, request, 0)) {}
-  PlanRequest request{.shape = {{2, 16}, 2}, .update = Tier::host, .updates_before_use = false, .rank = 1};
+  PlanRequest request{.shape = {{2, 16}, 2}, .update = Tier::host, .updates_before_use = false, .mesh = {.part = 2}, .rank = 1};
   Model model;
   StepMap map;
   Programs programs;

@@ -15,6 +15,7 @@
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/plan/plan.h>
+#include <terrace/tests/support/data_ranks.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {
@@ -31,7 +32,7 @@ struct Ranks {
                                     {.ranks = ranks, .micro_batches = micro_batches, .chunks = chunks, .updates = updates}),
               tied, clipped, {.canonical = canonical}) {}
   // `blocks` blocks for each stage; the first stage also has the embedding, and the last one the head.
-  Ranks(pipeline::Schedule given, bool tied, bool clipped, const DataParallel& data, u32 blocks = 1)
+  Ranks(pipeline::Schedule given, bool tied, bool clipped, const test::DataRanks& data, u32 blocks = 1)
       : schedule(std::move(given)),
         model(toy::make_model({.width = 16, .vocab = 33, .blocks = blocks * schedule.placement.stages, .tied = tied})) {
     std::vector<u32> begins{0};
@@ -40,10 +41,12 @@ struct Ranks {
     request.shape = {{1, 4}, schedule.micro_batches};
     request.evaluate_batches = std::uint64_t{schedule.micro_batches} * data.ranks;
     request.updates_before_use = clipped;
-    request.data = data;
+    request.mesh = data.mesh(schedule.placement.ranks);
+    request.data = data.settings();
     request.pipeline = {schedule, begins};
     for (u32 r = 0; r < schedule.placement.ranks; ++r) {
       maps.push_back(std::make_unique<StepMap>(model, StepMap::Options{.shape = request.shape,
+                                                                       .mesh = request.mesh,
                                                                        .data = request.data,
                                                                        .pipeline = placement_of(*request.pipeline),
                                                                        .rank = r * data.ranks}));
@@ -159,7 +162,7 @@ TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
 TEST(PipelinePrograms, TwoDirectionsOfTiedLayersShareTheirRanks) {
   const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 1});
   const pipeline::Pipeline p{pipeline::write_order("chimera", {.ranks = 4, .micro_batches = 4}), {0, 1, 2, 3, 3}};
-  EXPECT_THROW(StepMap(model, {.shape = {{1, 4}, 4}, .pipeline = placement_of(p)}), Error);
+  EXPECT_THROW(StepMap(model, {.shape = {{1, 4}, 4}, .mesh = {.pp = 4}, .pipeline = placement_of(p)}), Error);
 }
 
 TEST(PipelinePrograms, MessagesAreThoseOfTheFormula) {

@@ -15,6 +15,7 @@
 #include <terrace/parallel/pipeline/search.h>
 #include <terrace/parallel/plan/ranks_simulator.h>
 #include <terrace/parallel/plan/stage_costs.h>
+#include <terrace/tests/support/data_ranks.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace::pipeline {
@@ -49,7 +50,8 @@ TEST(PipelineReductions, EveryStageHasItsCostWhateverRankHoldsIt) {
       for (const bool canonical : {false, true}) {
         SCOPED_TRACE(fmt::format("{}, ZeRO-{}{}", order, zero, canonical ? ", canonical" : ""));
         Setting setting(2, 1e9);
-        setting.options.data = {.ranks = 2, .zero = zero, .canonical = canonical};
+        setting.options.mesh.shard = 2;
+        setting.options.data = {.zero = zero, .canonical = canonical};
         const auto p = setting.pipeline(order, 2, 8);
         const auto costs = setting.costs(p);
         ASSERT_EQ(p.schedule.placement.stages, costs.last_reduction.size());
@@ -107,7 +109,8 @@ TEST(PipelineReductions, CostTheirBytes) {
       }
     }
   }
-  of.options.data = {.ranks = 2};
+  of.options.mesh.shard = 2;
+  of.options.data = {};
   const auto data = of.costs(of.pipeline("1f1b", kRanks, 8));
   EXPECT_LT(data.last_reduction[1].behind, data.last_reduction[1].seconds) << "layers are reduced beside the ones before them";
   EXPECT_TRUE(of.costs(of.pipeline("1f1b", kRanks, 8)).reduction.empty());
@@ -118,7 +121,7 @@ TEST(PipelineReductions, CostTheirBytes) {
 TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
   struct Case {
     const char* order;
-    DataParallel data;
+    test::DataRanks data;
     double rate;
   };
   for (const auto& c : {Case{"chimera", {}, 1e9},
@@ -130,7 +133,8 @@ TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
                         {"1f1b", {.ranks = 2}, 3e6},
                         {"interleaved", {.ranks = 2}, 3e6}}) {
     Setting of(4, c.rate);
-    of.options.data = c.data;
+    of.options.mesh = c.data.mesh();
+    of.options.data = c.data.settings();
     // The data ranks of a stage are one node, so that messages between stages do not take the slow link.
     if (c.data.ranks > 1) of.profile.links.ranks_per_node = c.data.ranks, of.profile.links.between = 1e15;
     const auto p = of.pipeline(c.order, 4, 8);
@@ -140,6 +144,7 @@ TEST(PipelineReductions, AreThoseOfTheProgramsTimedTogether) {
                         .prefetch_depth = 1,
                         .steps = 4,
                         .pipeline = p,
+                        .mesh = c.data.mesh(4),
                         .data = of.options.data,
                         .gather_ahead = 0};
     std::vector<Plan> plans;

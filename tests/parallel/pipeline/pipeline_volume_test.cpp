@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <terrace/tests/parallel/pipeline/pipeline_run.h>
+#include <terrace/tests/support/data_ranks.h>
 
 namespace terrace {
 namespace {
@@ -38,7 +39,7 @@ TEST_F(PipelineVolume, TheLedgerIsTheFormulaOfEveryOrder) {
       const auto [sent, received] = test::messages_of(o, p);
       const std::uint64_t messages = 2 * m * (p * v - 1 - within);
       const auto model = toy::make_model(o.sizes);
-      const StepMap map(model, {.shape = o.shape, .pipeline = placement_of(*o.pipeline)});
+      const StepMap map(model, {.shape = o.shape, .mesh = {.pp = o.pipeline_ranks()}, .pipeline = placement_of(*o.pipeline)});
       EXPECT_EQ(sent.calls, messages) << what;
       EXPECT_EQ(received.calls, messages) << what;
       EXPECT_EQ(sent.payload_bytes, messages * map.chunks()[map.buffers().x(1, 0)].bytes) << what;
@@ -64,7 +65,11 @@ TEST_F(PipelineVolume, TwoDirectionsAddTheirGradientsUpOnceOrInEveryRound) {
       const auto ledgers = test::ledgers_of(o, p);
       std::uint64_t sent = 0;
       for (std::uint32_t r = 0; r < p; ++r) {
-        const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = placement_of(*o.pipeline), .rank = r});
+        const StepMap map(model, {.shape = o.shape,
+                                  .mesh = o.data.mesh(o.pipeline_ranks()),
+                                  .data = o.data.settings(),
+                                  .pipeline = placement_of(*o.pipeline),
+                                  .rank = r});
         std::uint64_t groups = 0;
         for (std::uint32_t l = 0; l < map.layers(); ++l)
           if (map.pipeline().holds(l)) groups += map.reduced_groups(l);
@@ -101,7 +106,11 @@ TEST_F(PipelineVolume, AsynchronousUpdatesReduceAndGatherTheirStage) {
     const auto model = toy::make_model(o.sizes);
     const auto ledgers = test::ledgers_of(o, kRanks * kData);
     for (std::uint32_t r = 0; r < kRanks * kData; ++r) {
-      const StepMap map(model, {.shape = o.shape, .data = o.data, .pipeline = placement_of(*o.pipeline), .rank = r});
+      const StepMap map(model, {.shape = o.shape,
+                                .mesh = o.data.mesh(o.pipeline_ranks()),
+                                .data = o.data.settings(),
+                                .pipeline = placement_of(*o.pipeline),
+                                .rank = r});
       std::uint64_t groups = 0;
       for (std::uint32_t l = 0; l < map.layers(); ++l)
         if (map.pipeline().holds(l)) groups += map.layout().groups_of(l);
@@ -124,7 +133,7 @@ TEST_F(PipelineVolume, APlanSaysEveryByteThatItsRanksSend) {
   struct Row {
     const char* order;
     std::uint32_t ranks, micro_batches, updates;  // 0 updates: synchronous
-    DataParallel data = {};
+    test::DataRanks data = {};
     bool clipped = false, tied = false, skips = false;
   };
   for (const auto& row :

@@ -34,9 +34,10 @@ void expect_proved(const Model& model, PlanRequest request, std::uint32_t gather
   std::vector<Programs> all;
   for (std::uint32_t r = 0; r < request.pipeline->schedule.placement.ranks; ++r) {
     maps.push_back(std::make_unique<StepMap>(model, StepMap::Options{.shape = request.shape,
+                                                                     .mesh = request.mesh,
                                                                      .data = request.data,
                                                                      .pipeline = placement_of(*request.pipeline),
-                                                                     .rank = r * request.data.ranks}));
+                                                                     .rank = r * request.mesh.shard}));
     all.push_back(write_programs(*maps.back(), request, 0, gather_ahead));
   }
   for (const auto which : {&Programs::first, &Programs::steady, &Programs::evaluate}) {
@@ -58,7 +59,7 @@ TEST(SkipPrograms, EveryOrderAndEveryCutIsProvedOnAllRanksTogether) {
         const auto cut = cut_at_random(schedule, blocks, random);
         SCOPED_TRACE(fmt::format("{} on {} ranks, {} micro-batches, stages from {}", order, p, m, fmt::join(cut.begins, " ")));
         expect_proved(toy::make_model({.width = 16, .vocab = 33, .blocks = blocks, .tied = order != "chimera", .skips = true}),
-                      {.shape = {{1, 4}, m}, .evaluate_batches = 1 + m * p % (2 * m - 1), .pipeline = cut});
+                      {.shape = {{1, 4}, m}, .evaluate_batches = 1 + m * p % (2 * m - 1), .pipeline = cut, .mesh = {.pp = p}});
         ++programs;
       }
   EXPECT_GE(programs, 80);
@@ -86,7 +87,8 @@ TEST(SkipPrograms, AsynchronousOrdersAreProvedWithVerdictsAndShards) {
                           {.shape = {{1, 4}, schedule.micro_batches},
                            .updates_before_use = clipped,
                            .pipeline = cut,
-                           .data = {.ranks = zero == 0 ? 1U : 2U, .zero = zero}},
+                           .mesh = {.pp = cut.schedule.placement.ranks, .shard = zero == 0 ? 1U : 2U},
+                           .data = {.zero = zero}},
                           ahead);
           }
 }
@@ -103,10 +105,13 @@ TEST(SkipPrograms, EvenStagesInTwoDirectionsHaveLanesForAllMessages) {
       const pipeline::Pipeline cut{schedule, pipeline::balance(even, p)};
       for (std::uint32_t r = 0; r < p; ++r) {
         SCOPED_TRACE(fmt::format("{} blocks on {} ranks, rank {}", blocks, p, r));
-        ASSERT_NO_THROW(
-            most = std::max(
-                most,
-                StepMap(model, {.shape = {{1, 4}, p}, .pipeline = placement_of(cut), .rank = r}).places().messages().count()));
+        ASSERT_NO_THROW(most = std::max(most, StepMap(model, {.shape = {{1, 4}, p},
+                                                              .mesh = {.pp = cut.schedule.placement.ranks},
+                                                              .pipeline = placement_of(cut),
+                                                              .rank = r})
+                                                  .places()
+                                                  .messages()
+                                                  .count()));
       }
     }
   EXPECT_EQ(most, 16U);
@@ -118,10 +123,12 @@ TEST(SkipPrograms, ACircleThroughASkipIsRefused) {
   const auto model = toy::make_model({.width = 16, .vocab = 33, .blocks = 6, .skips = true});
   PlanRequest request{
       .shape = {{1, 4}, m},
-      .pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = ranks, .micro_batches = m}), {0, 3, 5, 8}}};
+      .pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = ranks, .micro_batches = m}), {0, 3, 5, 8}},
+      .mesh = {.pp = ranks}};
   std::vector<Program> programs;
   for (std::uint32_t r = 0; r < ranks; ++r) {
-    const StepMap map(model, {.shape = request.shape, .pipeline = placement_of(*request.pipeline), .rank = r});
+    const StepMap map(model,
+                      {.shape = request.shape, .mesh = request.mesh, .pipeline = placement_of(*request.pipeline), .rank = r});
     programs.push_back(write_programs(map, request, 0).first);
   }
   const Skips skips(model);
@@ -148,13 +155,15 @@ TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
   const auto schedule = pipeline::write_order("pipedream-2bw", {.ranks = ranks, .micro_batches = m, .updates = 2});
   PlanRequest request{.shape = {{1, 4}, schedule.micro_batches},
                       .pipeline = pipeline::Pipeline{schedule, {0, 3, 5, 8}},
-                      .data = {.ranks = 2, .zero = 3}};
+                      .mesh = {.pp = ranks, .shard = 2},
+                      .data = {.zero = 3}};
   std::vector<Program> programs;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     const StepMap map(model, {.shape = request.shape,
+                              .mesh = request.mesh,
                               .data = request.data,
                               .pipeline = placement_of(*request.pipeline),
-                              .rank = r * request.data.ranks});
+                              .rank = r * request.mesh.shard});
     programs.push_back(write_programs(map, request, 0).steady);
   }
   const Skips skips(model);

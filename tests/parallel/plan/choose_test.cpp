@@ -178,7 +178,8 @@ TEST_F(Choosing, ThreadsChangeNoPlan) {
 TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
   ThreadPool pool(4);
   const auto layers = static_cast<std::uint32_t>(model.layers.size());
-  request.data = {.ranks = 2, .zero = 3};
+  request.mesh = {.pp = 3, .shard = 2};
+  request.data.zero = 3;
   request.recompute = request.offload = 0;
   request.pipeline = pipeline::Pipeline{pipeline::write_order("1f1b", {.ranks = 3, .micro_batches = 4}), {0, 4, 8, layers}};
   for (std::uint32_t rank = 0; rank < 6; rank += 2)
@@ -199,7 +200,8 @@ TEST_F(Choosing, ThreadsChangeNoPlanOfALaterRank) {
 
 // All ranks follow the first rank's choice, in the same order, or their collectives would not match.
 TEST_F(Choosing, EveryRankDoesWhatTheFirstChose) {
-  request.data = {.ranks = 2, .zero = 3};
+  request.mesh.shard = 2;
+  request.data.zero = 3;
   tighten();
   const auto first = plan(model, request, gpu());
   ASSERT_TRUE(first.fits);

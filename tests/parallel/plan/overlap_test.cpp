@@ -241,7 +241,8 @@ TEST_P(Overlap, IsInTheTraceAndInTheSimulation) {
   const PlanRequest request{.shape = {{1, 1}, 1},
                             .generations = 1,
                             .commits = false,
-                            .data = {.ranks = kRanks, .zero = GetParam()},
+                            .mesh = {.shard = kRanks},
+                            .data = {.zero = GetParam()},
                             .gather_ahead = 1};
   std::vector<Meetings> meetings(kRanks);
   std::vector<Trace> traces(kRanks);

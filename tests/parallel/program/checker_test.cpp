@@ -73,7 +73,8 @@ TEST_F(Checker, RefusesEachMissingOrRepeatedActionBetweenRanks) {
           const auto optimizer = make_optimizer(whole_layers ? "lamb" : "adamw", {});
           const StepMap shared(model, {.recipe = Recipe::of(DType::fp32, "fp32", optimizer->states()),
                                        .shape = {{2, 16}, 2},
-                                       .data = {.ranks = 2, .zero = zero, .canonical = canonical},
+                                       .mesh = {.shard = 2},
+                                       .data = {.zero = zero, .canonical = canonical},
                                        .layer_unit = optimizer->layer_unit()});
           const auto order = with_gathers(with_norms(with_reductions(horizontal(5, 2), shared), shared), shared, 1);
           const auto p = with_updates(order, shared, updates);

@@ -15,6 +15,7 @@
 #include <terrace/parallel/passes/check_collectives.h>
 #include <terrace/parallel/pipeline/orders.h>
 #include <terrace/parallel/plan/plan.h>
+#include <terrace/tests/support/data_ranks.h>
 #include <terrace/tests/support/toy_model.h>
 
 namespace terrace {
@@ -25,8 +26,8 @@ using u32 = std::uint32_t;
 
 // All ranks of a run of a toy model, with the programs of a plan without limits.
 struct Ranks {
-  Ranks(const std::string& order, const DataParallel& data, const std::string& optimizer_name = "adamw", bool tied = true) {
-    request.data = data;
+  Ranks(const std::string& order, const test::DataRanks& data, const std::string& optimizer_name = "adamw", bool tied = true) {
+    request.data = data.settings();
     u32 stages = 1;
     if (!order.empty()) {
       request.pipeline.emplace();
@@ -38,13 +39,15 @@ struct Ranks {
     }
     model = toy::make_model({.width = 16, .vocab = 33, .blocks = stages, .tied = tied});
     request.shape = {{1, 4}, request.pipeline ? request.pipeline->schedule.micro_batches : 4};
+    request.mesh = data.mesh(request.pipeline ? 2 : 1);
     request.evaluate_batches = std::uint64_t{request.shape.micro_batches} * data.ranks;
     const auto optimizer = make_optimizer(optimizer_name, {});
-    for (u32 rank = 0; rank < mesh_of(model, request).size(); ++rank) {
+    for (u32 rank = 0; rank < request.mesh.size(); ++rank) {
       StepMap::Options options{.recipe = Recipe::of(model.dtype, "fp32", optimizer->states()),
                                .shape = request.shape,
                                .chunk_elements = Layout::kBlockElements,
-                               .data = data,
+                               .mesh = request.mesh,
+                               .data = request.data,
                                .rank = rank,
                                .layer_unit = optimizer->layer_unit()};
       if (request.pipeline) options.pipeline = placement_of(*request.pipeline);
@@ -75,7 +78,7 @@ TEST(Collectives, AllRanksIssueTheSameInOneOrder) {
               if (shard_group != 0 && (zero == 0 || ranks == 1)) continue;
               SCOPED_TRACE(fmt::format("{} {} on {} data ranks, ZeRO-{} in groups of {}{}", order, optimizer, ranks, zero,
                                        shard_group, canonical ? ", canonical" : ""));
-              const DataParallel data{.ranks = ranks, .zero = zero, .canonical = canonical, .shard_group = shard_group};
+              const test::DataRanks data{.ranks = ranks, .zero = zero, .canonical = canonical, .shard_group = shard_group};
               const Ranks all(order, data, optimizer, order != "pipedream-2bw");
               for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate,
                                        &Programs::fill, &Programs::gather, &Programs::visit})

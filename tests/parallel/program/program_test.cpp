@@ -69,7 +69,7 @@ TEST(Prefetches, WantAPlaceForWhatIsOverwrittenAFewActionsAheadOnOneRankAlone) {
     EXPECT_EQ(distances.empty(), depth == 0);
     for (const auto distance : distances) EXPECT_LE(distance, std::min(depth, 4U));
     EXPECT_EQ(std::ranges::count(distances, std::min(depth, 4U)) > 0, depth > 0) << depth;
-    EXPECT_TRUE(places_ahead(StepMap(model, {.shape = {{2, 16}, 3}, .data = {.ranks = 2}}), depth).empty());
+    EXPECT_TRUE(places_ahead(StepMap(model, {.shape = {{2, 16}, 3}, .mesh = {.shard = 2}}), depth).empty());
   }
 }
 

@@ -52,8 +52,8 @@ TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
       auto o = of(llama(), ranks);
       o.config.family = lm::family_named(family);
       o.config.head_size = 12;
-      o.config.context.ring = ring;
-      o.config.context.two_rings = two;
+      o.config.place.ring = ring;
+      o.config.place.two_rings = two;
       if (std::string_view(family) == "gemma3") {  // one of the two blocks has a window and a rotation of its own
         o.config.window = layers::Windows({5, 0});
         o.config.query_scalar = 7;
@@ -121,7 +121,7 @@ TEST_F(Context, TheLedgerIsTheFormula) {
     o.store = new_store();
     const std::uint64_t tokens = 2 * 24 / ranks, width = 64, number = sizeof(double);
     auto config = o.config;
-    config.context = {.ranks = ranks};
+    config.place = {.mesh = {.context = ranks}};
     const auto optimizer = make_optimizer(o.optimizer, {});
     const auto model = lm::make_model(config);
     const auto planned = plan(model, request_of(o, *optimizer, 0), {});
@@ -151,7 +151,7 @@ TEST_F(Context, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
   std::vector<Plan> plans;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     auto config = o.config;
-    config.context = {.ranks = 4, .rank = rank};
+    config.place = {.mesh = {.context = 4}, .rank = rank};
     models.push_back(lm::make_model(config));
     auto request = request_of(o, *optimizer, rank);
     request.budget = {700 * kKiB, 3 * kMiB, 0};
@@ -180,7 +180,7 @@ TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
     auto o = of(gpt2(), 2);
     change(o);
     auto config = o.config;
-    config.context = {.ranks = 2};
+    config.place = {.mesh = {.context = 2}};
     const auto optimizer = make_optimizer(o.optimizer, {});
     try {
       const auto model = lm::make_model(config);

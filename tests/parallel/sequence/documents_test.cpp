@@ -206,7 +206,7 @@ TEST_F(DocumentsRun, ContextRanksTrainWhatOneRankTrains) {
         if (!chosen()) continue;
         auto o = packed(config);
         o.context = ranks;
-        o.config.context.ring = ring;
+        o.config.place.ring = ring;
         o.config.window = window;
         expect_serial(o, kFp64);
       }
@@ -223,7 +223,7 @@ TEST_F(DocumentsRun, ComposesWithDataTensorAndPipelineParallelismInEveryStageOnD
         o.data = {.ranks = data, .zero = zero};
         o.tensor_ranks = tensor;
         o.context = context;
-        o.config.context.ring = zero % 2 == 0 ? context : 1;
+        o.config.place.ring = zero % 2 == 0 ? context : 1;
         o.schedule = schedule;
         o.squeezed = o.disk_tier = (zero + data) % 2 == 0;
         o.recompute = zero == 3;
@@ -236,7 +236,7 @@ TEST_F(DocumentsRun, BudgetsAndOrdersChangeNoBit) {
     auto o = packed(config);
     o.micro_batches = 3;
     o.context = context;
-    o.config.context.ring = ring;
+    o.config.place.ring = ring;
     expect_no_bit_changes_in_little_memory(o);
   }
 }
@@ -250,7 +250,7 @@ TEST_F(DocumentsRun, CountsTheTargetsOfAllRanks) {
     auto o = packed(gpt2());
     o.data.ranks = data;
     o.context = context;
-    o.config.context.ring = ring;
+    o.config.place.ring = ring;
     EXPECT_EQ(expected, run(o).counted);
   }
 }

@@ -22,7 +22,7 @@ constexpr std::int64_t kSeq = 48;  // divisible by twice 2, 3, 4 and 8
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
   config.seq_len = kSeq;
   config.window = window;
-  config.context.ring = ranks;
+  config.place.ring = ranks;
   TensorRun o{.config = std::move(config), .context = ranks};
   o.batch = {2, kSeq};
   return o;
@@ -75,7 +75,7 @@ TEST_F(Ring, WithHeadsTrainsWhatOneRankTrains) {
       for (const std::int64_t window : {0, 20}) {
         if (!chosen()) continue;
         auto o = of(config, ranks, window);
-        o.config.context.ring = ring;
+        o.config.place.ring = ring;
         if (window != 0 && ring == 2 && ranks != 6) continue;
         expect_serial(o, kFp64);
         if (window != 0 || ranks == 8) continue;
@@ -88,7 +88,7 @@ TEST_F(Ring, WithHeadsTrainsWhatOneRankTrains) {
 TEST_F(Ring, WithHeadsNeedsNoEqualNumbersAndGoesWithTheOtherAxes) {
   for (const auto& [heads, kv_heads] : {std::pair{3, 3}, {7, 1}, {6, 2}}) {
     auto o = of(grouped(heads, kv_heads), 4);
-    o.config.context.ring = 2;
+    o.config.place.ring = 2;
     SCOPED_TRACE(fmt::format("{} heads, {} of keys and values", heads, kv_heads));
     expect_serial(o, kFp64);
   }
@@ -98,7 +98,7 @@ TEST_F(Ring, WithHeadsNeedsNoEqualNumbersAndGoesWithTheOtherAxes) {
                                                              {llama(), 1U, 2U, "", 3U},
                                                              {llama(), 1U, 1U, "zb-h1", 2U}}) {
     auto o = of(config, 4);
-    o.config.context.ring = 2;
+    o.config.place.ring = 2;
     o.data = {.ranks = data, .zero = zero};
     o.tensor_ranks = tensor;
     o.sequence = tensor > 1 && zero == 3;
@@ -113,12 +113,12 @@ TEST_F(Ring, WithHeadsNeedsNoEqualNumbersAndGoesWithTheOtherAxes) {
 TEST_F(Ring, WithHeadsTheLedgerIsTheFormula) {
   const std::uint64_t blocks = 2, m = 2, ranks = 4, ring = 2, heads = ranks / ring, number = sizeof(double);
   auto o = of(gpt2(), ranks);
-  o.config.context.ring = ring;
+  o.config.place.ring = ring;
   o.micro_batches = m;
   o.before_use = false;
   o.store = new_store();
   auto config = o.config;
-  config.context.ranks = ranks;
+  config.place.mesh.context = ranks;
   const auto optimizer = make_optimizer(o.optimizer, {});
   const auto model = lm::make_model(config);
   const auto planned = plan(model, request_of(o, *optimizer, 0), {});
@@ -140,7 +140,7 @@ TEST_F(Ring, WithHeadsTheLedgerIsTheFormula) {
 TEST_F(Ring, UlyssesHasTheSameWindows) {
   for (const auto& config : {gpt2(), llama()}) {
     auto o = of(config, 4, 13);
-    o.config.context.ring = 1;
+    o.config.place.ring = 1;
     expect_serial(o, kFp64);
   }
 }
@@ -181,7 +181,7 @@ TEST_F(Ring, StagesOfZeroChangeNoBit) {
 TEST_F(Ring, BudgetsOrdersAndRepeatsChangeNoBit) {
   for (const auto& [config, ring] : {std::pair{gpt2(), 4U}, {llama(), 2U}}) {
     auto o = of(config, 4);
-    o.config.context.ring = ring;
+    o.config.place.ring = ring;
     o.micro_batches = 3;
     o.data.zero = 3;
     expect_no_bit_changes_in_little_memory(o);
@@ -206,7 +206,7 @@ TEST_F(Ring, TheLedgerIsTheFormula) {
         o.before_use = false;
         o.store = new_store();
         auto config = o.config;
-        config.context.ranks = ranks;
+        config.place.mesh.context = ranks;
         const auto transformer = lm::transformer_of(lm::complete(config));
         const std::uint64_t elements = static_cast<std::uint64_t>(2 * kSeq / ranks * 2 * transformer.kv_heads_here() *
                                                                   transformer.head_dim()),
@@ -248,7 +248,7 @@ TEST_F(Ring, HopsRunBesideTheAttendingInTheSimulation) {
   for (const std::uint32_t ranks : {2U, 4U, 8U}) {
     auto o = of(llama(), ranks);
     auto config = o.config;
-    config.context.ranks = ranks;
+    config.place.mesh.context = ranks;
     const auto optimizer = make_optimizer(o.optimizer, {});
     const auto model = lm::make_model(config);
     const auto request = request_of(o, *optimizer, 0);
@@ -273,7 +273,7 @@ TEST(RingAttention, EveryRankOfAZigzagHasEquallyMuchToDoAtEveryHop) {
     auto config = llama();
     config.seq_len = 2 * ranks * 6;
     auto transformer = lm::transformer_of(lm::complete(config));
-    transformer.context = {.ranks = ranks, .ring = ranks, .zigzag = true};
+    transformer.place = {.mesh = {.context = ranks}, .ring = ranks, .zigzag = true};
     const layers::Ring ring(transformer, 0, {}, {}, 0);
     const std::int64_t chunk = 6, whole = chunk * chunk, own = chunk * (chunk + 1) / 2;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
@@ -290,7 +290,7 @@ TEST(RingAttention, EveryPairIsComputedOnceWithEveryWindow) {
       auto config = llama();
       config.seq_len = 24;
       auto transformer = lm::transformer_of(lm::complete(config));
-      transformer.context = {.ranks = ranks, .ring = ranks, .zigzag = window == 0};
+      transformer.place = {.mesh = {.context = ranks}, .ring = ranks, .zigzag = window == 0};
       const layers::Ring ring(transformer, window, {}, {}, 0);
       std::int64_t found = 0, expected = 0;
       for (std::uint32_t rank = 0; rank < ranks; ++rank)
@@ -304,13 +304,13 @@ TEST(RingAttention, EveryPairIsComputedOnceWithEveryWindow) {
 TEST_F(Ring, RanksAgreeOnTheirStepsAndOnTheBytesBetweenEachPair) {
   for (const auto& [window, ring] : {std::pair{0, 4U}, {14, 4U}, {0, 2U}}) {
     auto o = of(grouped(7, 7), 4, window);
-    o.config.context.ring = ring;
+    o.config.place.ring = ring;
     const auto optimizer = make_optimizer(o.optimizer, {});
     std::vector<Model> models;
     std::vector<Plan> plans;
     for (std::uint32_t rank = 0; rank < 4; ++rank) {
       auto config = o.config;
-      config.context = {.ranks = 4, .rank = rank, .ring = ring};
+      config.place = {.mesh = {.context = 4}, .rank = rank, .ring = ring};
       models.push_back(lm::make_model(config));
       auto request = request_of(o, *optimizer, rank);
       request.budget = {900 * kKiB, 3 * kMiB, 0};

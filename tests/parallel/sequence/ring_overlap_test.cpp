@@ -32,7 +32,7 @@ RingOverlap::Hops RingOverlap::hops_of(std::uint32_t ranks, bool two_rings) {
   const auto outcome = on_threads(static_cast<int>(ranks), {90s}, [&](Rank& rank) {
     const auto r = static_cast<std::uint32_t>(rank.comm->rank());
     auto here = config;
-    here.context = {.ranks = ranks, .rank = r, .ring = ranks, .two_rings = two_rings};
+    here.place = {.mesh = {.context = ranks}, .rank = r, .ring = ranks, .two_rings = two_rings};
     auto model = lm::make_model(here);
     for (auto& layer : model.layers)
       if (layer->name().ends_with("attention")) layer = std::make_unique<Watched>(std::move(layer), beside[r]);

@@ -24,8 +24,8 @@ constexpr std::int64_t kSeq = 24;
 TensorRun of(lm::ModelConfig config, std::uint32_t ranks, std::int64_t window = 0) {
   config.seq_len = kSeq;
   config.window = window;
-  config.context.ring = ranks;
-  config.context.two_rings = true;
+  config.place.ring = ranks;
+  config.place.two_rings = true;
   TensorRun o{.config = std::move(config), .context = ranks};
   o.batch = {2, kSeq};
   return o;
@@ -117,7 +117,7 @@ TEST_F(TwoRings, TheLedgerIsTheFormula) {
         o.before_use = false;
         o.store = new_store();
         auto config = o.config;
-        config.context.ranks = ranks;
+        config.place.mesh.context = ranks;
         const auto transformer = lm::transformer_of(lm::complete(config));
         const auto keys = static_cast<std::uint64_t>(2 * kSeq / ranks * transformer.kv_heads_here() * transformer.head_dim());
         const std::uint64_t number = size_of(dtype), sum = dtype == DType::fp64 ? 8 : 4;
@@ -145,7 +145,7 @@ TEST_F(TwoRings, TheLedgerIsTheFormula) {
 TEST_F(TwoRings, ARankHasTheScoresOfItsQueries) {
   for (const std::uint32_t ranks : {2U, 3U, 4U, 8U}) {
     auto config = of(llama(), ranks).config;
-    config.context.ranks = ranks;
+    config.place.mesh.context = ranks;
     const auto model = lm::make_model(config);
     const auto saved = model.layers[1]->saved({2, kSeq / ranks});
     const auto scores = std::ranges::find(saved, "probabilities", &TensorSpec::name);
@@ -172,7 +172,7 @@ TEST_F(TwoRings, HopsRunBesideTheProductsInTheSimulation) {
   for (const std::uint32_t ranks : {2U, 4U, 8U}) {
     auto o = of(llama(), ranks);
     auto config = o.config;
-    config.context.ranks = ranks;
+    config.place.mesh.context = ranks;
     const auto optimizer = make_optimizer(o.optimizer, {});
     const auto model = lm::make_model(config);
     const auto request = request_of(o, *optimizer, 0);
@@ -197,7 +197,7 @@ TEST_F(TwoRings, RanksAgreeOnTheirSteps) {
   std::vector<Plan> plans;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     auto config = o.config;
-    config.context = {.ranks = 4, .rank = rank, .ring = 4, .two_rings = true};
+    config.place = {.mesh = {.context = 4}, .rank = rank, .ring = 4, .two_rings = true};
     models.push_back(lm::make_model(config));
     auto request = request_of(o, *optimizer, rank);
     request.budget = {900 * kKiB, 3 * kMiB, 0};
@@ -217,8 +217,8 @@ TEST_F(TwoRings, RanksAgreeOnTheirSteps) {
 
 TEST_F(TwoRings, OfSomeRanksAreRefused) {
   auto config = of(llama(), 4).config;
-  config.context.ranks = 4;
-  config.context.ring = 2;
+  config.place.mesh.context = 4;
+  config.place.ring = 2;
   try {
     static_cast<void>(lm::make_model(config));
     FAIL() << "the ring is of two ranks";

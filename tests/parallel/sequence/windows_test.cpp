@@ -47,7 +47,7 @@ TEST_F(WindowsOfBlocks, EveryMeshTrainsWhatOneRankTrains) {
       for (const auto& [ranks, ring] : {std::pair{2U, 1U}, {4U, 1U}, {3U, 3U}, {4U, 4U}, {4U, 2U}}) {
         auto o = of(config, windows);
         o.context = ranks;
-        o.config.context.ring = ring;
+        o.config.place.ring = ring;
         expect_serial(o, kFp64);
       }
       for (const auto& [data, tensor, schedule] : {std::tuple{2U, 1U, ""}, {1U, 2U, ""}, {1U, 1U, "1f1b"}}) {
@@ -73,7 +73,7 @@ TEST_F(WindowsOfBlocks, EveryMeshTrainsWhatOneRankTrains) {
 TEST_F(WindowsOfBlocks, BudgetsAndOrdersChangeNoBit) {
   auto o = of(llama(), Windows({5, 0}));
   o.context = 4;
-  o.config.context.ring = 4;
+  o.config.place.ring = 4;
   o.micro_batches = 3;
   expect_no_bit_changes_in_little_memory(o);
 }

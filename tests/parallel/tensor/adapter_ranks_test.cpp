@@ -80,8 +80,8 @@ TEST_F(AdapterRanks, OfContextParallelismEqualOneRank) {
     for (const auto& [ranks, ring, two_rings] :
          {std::tuple{2U, 1U, false}, {4U, 1U, false}, {2U, 2U, false}, {4U, 2U, false}, {4U, 4U, true}}) {
       TensorRun o{.config = config, .context = ranks};
-      o.config.context.ring = ring;
-      o.config.context.two_rings = two_rings;
+      o.config.place.ring = ring;
+      o.config.place.two_rings = two_rings;
       expect_serial(o, kFp64);
     }
 }
@@ -131,8 +131,8 @@ TEST_F(AdapterRanks, OfLayoutsDrawnAtRandomEqualOneRank) {
     if (config.kv_heads == 3 && o.tensor_ranks % 2 == 0) continue;
     if (config.kv_heads == 6 && o.tensor_ranks == 4) continue;
     o.context = degree(3);
-    if (o.context > 1 && one_in(2)) o.config.context.ring = o.context;
-    if (o.config.context.ring > 1) o.config.context.two_rings = one_in(4);
+    if (o.context > 1 && one_in(2)) o.config.place.ring = o.context;
+    if (o.config.place.ring > 1) o.config.place.two_rings = one_in(4);
     if (config.experts.count > 0) o.experts = degree(3);
     if (one_in(3)) o.schedule = one_in(2) ? "1f1b" : "zb-h1";
     if (o.ranks() == 1 || o.ranks() > 12) continue;
@@ -338,7 +338,7 @@ TEST_F(AdapterRanks, RefuseWhatTheyCannotDo) {
     return "nothing was refused";
   };
   const auto grid = [](TensorRun& o) { o.grid = {.side = 2}; };
-  EXPECT_THAT(why(grid), HasSubstr("adapters do not work with tensor ranks in a grid"));
+  EXPECT_THAT(why(grid), HasSubstr("adapters (`lora-rank`) do not work with tensor ranks in a grid"));
   EXPECT_THAT(why([&](TensorRun& o) {
                 grid(o);
                 o.config.adapters = {};

@@ -31,7 +31,7 @@ std::vector<Setting> settings() {
       {"tensor", "tp 2 sp in pieces", [](auto& o) { o.tensor_ranks = 2, o.sequence = true, o.pieces = 3; }},
       {"tensor", "2D", [](auto& o) { o.tensor_ranks = 4, o.sequence = true, o.grid = square(); }},
       {"context", "heads", [](auto& o) { o.context = 2; }},
-      {"context", "ring", [](auto& o) { o.context = o.config.context.ring = 2; }},
+      {"context", "ring", [](auto& o) { o.context = o.config.place.ring = 2; }},
       {"experts", "experts", [](auto& o) { o.config.experts = {.count = 4, .chosen = 2, .balance_loss = 0.05}; }},
       {"tiles", "tiles", [](auto& o) { o.config.vocab_tiles = 3, o.config.mlp_tiles = 2; }},
       {"activations", "recomputation", [](auto& o) { o.recompute = true; }},

@@ -208,7 +208,7 @@ TEST_F(TensorGridTest, APlanKnowsTheBytes) {
     o.before_use = false;
     o.store = new_store();
     auto config = o.config;
-    config.tensor = {.ranks = o.tensor_ranks, .sequence = true, .grid = grid};
+    config.place = {.mesh = mesh_of(o), .sequence = true, .cube = grid.cube};
     const auto optimizer = make_optimizer(o.optimizer, {});
     const auto model = lm::make_model(config);
     const auto planned = plan(model, request_of(o, *optimizer, 0), {});
@@ -231,7 +231,7 @@ TEST_F(TensorGridTest, ARankHoldsWhatTheFormulaSays) {
     const std::int64_t c = 64, f = 256, heads = 8, q = grid.side, ranks = o.tensor_ranks, tokens = o.batch.tokens();
     for (std::uint32_t rank = 0; rank < o.tensor_ranks; ++rank) {
       auto config = o.config;
-      config.tensor = {.ranks = o.tensor_ranks, .rank = rank, .sequence = true, .grid = grid};
+      config.place = {.mesh = mesh_of(o), .rank = rank, .sequence = true, .cube = grid.cube};
       const auto model = lm::make_model(config);
       const auto elements = [](const auto& specs) {
         std::int64_t all = 0;
@@ -329,8 +329,7 @@ TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
     change(o);
     try {
       auto config = o.config;
-      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence, .grid = o.grid};
-      config.context = {.ranks = o.context};
+      config.place = {.mesh = mesh_of(o), .sequence = o.sequence, .cube = o.grid.cube};
       const auto model = lm::make_model(config);
       const auto optimizer = make_optimizer(o.optimizer, {});
       plan(model, request_of(o, *optimizer, 0), {});
@@ -341,12 +340,13 @@ TEST_F(TensorGridTest, WhatItCannotDoIsRefusedWithTheNearest) {
     }
   };
   EXPECT_EQ("", why([](TensorRun&) {}));
-  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 6; }), HasSubstr("6 tensor ranks are not a grid of 1 × 2 × 2"));
+  EXPECT_THAT(why([](TensorRun& o) { o.grid.depth = 3, o.grid.cube = true; }),
+              HasSubstr("12 tensor ranks are not a grid of 3 × 2 × 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = false; }), HasSubstr("sequence parallelism"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.kv_heads = 1; }),
               HasSubstr("kv_heads in 2 parts, and 1 are not: the nearest are 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.batch = {3, 16}; }), HasSubstr("3 sequences of a micro-batch out to 2 rows of ranks"));
-  EXPECT_THAT(why([](TensorRun& o) { o.context = 2; }), HasSubstr("2 context ranks"));
+  EXPECT_THAT(why([](TensorRun& o) { o.context = 2; }), HasSubstr("`cp` 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skips"));
   EXPECT_THAT(why([](TensorRun& o) {
                 o.grid = k3d, o.tensor_ranks = 8, o.batch.batch = 4;

@@ -50,7 +50,7 @@ struct Planned {
 
 Planned planned(const TensorRun& o, std::uint32_t rank = 0) {
   auto config = o.config;
-  config.tensor = {.ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
+  config.place = {.mesh = {.part = o.tensor_ranks}, .rank = rank % o.tensor_ranks, .sequence = o.sequence};
   Planned p{.config = config, .model = lm::make_model(config), .request = {}, .plan = {}};
   const auto optimizer = make_optimizer(o.optimizer, {});
   p.request = request_of(o, *optimizer, rank);

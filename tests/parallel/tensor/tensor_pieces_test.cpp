@@ -76,7 +76,7 @@ TEST_F(TensorPieces, ComposeWithContextParallelism) {
     for (const auto& [context, ring] : {std::pair{2U, 1U}, {2U, 2U}, {4U, 2U}}) {
       auto o = of(config, 2, 2);
       o.config.seq_len = 32;
-      o.config.context.ring = ring;
+      o.config.place.ring = ring;
       o.context = context;
       o.batch = {2, 32};
       o.recompute = ring == 2;
@@ -157,7 +157,7 @@ TEST_F(TensorPieces, TheLedgerIsTheFormulaAndThePlan) {
       o.before_use = false;
       o.store = new_store();
       auto config = o.config;
-      config.tensor = {.ranks = ranks, .sequence = true, .pieces = o.pieces};
+      config.place = {.mesh = {.part = ranks}, .sequence = true, .pieces = o.pieces};
       const auto optimizer = make_optimizer(o.optimizer, {});
       const auto model = lm::make_model(config);
       const auto planned = plan(model, request_of(o, *optimizer, 0), {});
@@ -189,7 +189,7 @@ TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
   std::vector<Plan> plans;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     auto config = o.config;
-    config.tensor = {.ranks = 4, .rank = rank, .sequence = true, .pieces = 3};
+    config.place = {.mesh = {.part = 4}, .rank = rank, .sequence = true, .pieces = 3};
     models.push_back(lm::make_model(config));
     auto request = request_of(o, *optimizer, rank);
     request.budget.device = 2 * plan(models.back(), request, {}).smallest_bytes[Tier::device];
@@ -225,7 +225,7 @@ TEST_F(TensorPieces, ASimulationHidesAllButThreeCallsOfALayer) {
   for (const std::uint32_t pieces : {2U, 3U, 4U, 8U}) {
     const auto o = of(gpt2(), 2, pieces);
     auto config = o.config;
-    config.tensor = {.ranks = 2, .sequence = true, .pieces = pieces};
+    config.place = {.mesh = {.part = 2}, .sequence = true, .pieces = pieces};
     const auto optimizer = make_optimizer(o.optimizer, {});
     const auto model = lm::make_model(config);
     const auto request = request_of(o, *optimizer, 0);
@@ -250,7 +250,7 @@ TEST_F(TensorPieces, ExchangesRunBesideProductsInARun) {
   const auto outcome = on_threads(kRanks, {90s}, [&](Rank& rank) {
     const auto r = static_cast<std::uint32_t>(rank.comm->rank());
     auto here = o.config;
-    here.tensor = {.ranks = kRanks, .rank = r, .sequence = true, .pieces = kPieces};
+    here.place = {.mesh = {.part = kRanks}, .rank = r, .sequence = true, .pieces = kPieces};
     auto model = lm::make_model(here);
     for (auto& layer : model.layers)
       if (layer->on_shares()) layer = std::make_unique<Watched>(std::move(layer), beside[r]);
@@ -282,7 +282,7 @@ TEST_F(TensorPieces, WhatItCannotDoIsRefused) {
     change(o);
     try {
       auto config = o.config;
-      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
+      config.place = {.mesh = mesh_of(o), .sequence = o.sequence, .pieces = o.pieces, .cube = o.grid.cube};
       const auto model = lm::make_model(config);
       const auto optimizer = make_optimizer(o.optimizer, {});
       plan(model, request_of(o, *optimizer, 0), {});

@@ -24,6 +24,7 @@
 #include <terrace/parallel/train/initial_weights.h>
 #include <terrace/parallel/train/trainer.h>
 #include <terrace/tests/doubles/ledger.h>
+#include <terrace/tests/support/data_ranks.h>
 #include <terrace/tests/support/folder_test.h>
 #include <terrace/tests/support/one_in.h>
 
@@ -41,7 +42,7 @@ struct TensorRun {
   std::uint32_t experts = 1;  // expert ranks of each data rank, each with its own sequences
   BatchShape batch{2, 16};
   std::uint32_t micro_batches = 2;  // of each data rank
-  DataParallel data = {};
+  test::DataRanks data = {};
   std::string schedule = "";   // of a pipeline of two ranks; empty: none
   std::uint32_t together = 1;  // updates of an asynchronous schedule between drains
   std::string optimizer = "adamw", recipe = "fp32", param_groups = "", freeze = "";
@@ -63,6 +64,23 @@ struct TensorRun {
   [[nodiscard]] std::uint32_t stages() const { return schedule.empty() ? 1 : 2; }
   [[nodiscard]] std::uint32_t ranks() const { return stages() * data.ranks * experts * context * tensor_ranks; }
 };
+
+inline Mesh tensor_mesh(std::uint32_t ranks, const TensorGrid& grid) {
+  return grid.side > 1 ? Mesh{.depth = grid.depth, .row = grid.side, .col = grid.side} : Mesh{.part = ranks};
+}
+
+inline Mesh mesh_of(const TensorRun& o) {
+  const auto kv_heads = static_cast<std::uint32_t>(o.config.kv_heads == 0 ? o.config.heads : o.config.kv_heads);
+  auto mesh = tensor_mesh(o.tensor_ranks, o.grid);
+  if (mesh.part % kv_heads == 0) mesh.twin = std::exchange(mesh.part, kv_heads) / kv_heads;
+  const auto data = o.data.mesh();
+  mesh.copy = data.copy;
+  mesh.shard = data.shard;
+  mesh.pp = o.stages();
+  mesh.expert = o.experts;
+  mesh.context = o.context;
+  return mesh;
+}
 
 using NamedWeights = std::map<std::string, std::vector<double>>;
 
@@ -101,7 +119,8 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
                       .chunk_elements = o.chunk_elements,
                       .steps = o.steps,
                       .evaluate_batches = o.evaluated,
-                      .data = o.data};
+                      .mesh = mesh_of(o),
+                      .data = o.data.settings()};
   if (!o.schedule.empty()) {
     const auto schedule = pipeline::write_order(
         o.schedule, {.ranks = o.stages(), .micro_batches = o.micro_batches, .chunks = 1, .updates = o.together});
@@ -110,8 +129,6 @@ inline PlanRequest request_of(const TensorRun& o, const Optimizer& optimizer, st
   }
   request.shape.micro_batches *= o.together;
   request.rank = rank;
-  request.data.context = o.context;
-  request.data.experts = o.experts;
   return request;
 }
 
@@ -122,13 +139,13 @@ inline Model model_of(const lm::ModelConfig& config) {
 // The model configuration of one rank.
 inline lm::ModelConfig config_of(const TensorRun& o, std::uint32_t rank) {
   auto config = o.config;
-  config.tensor = {
-      .ranks = o.tensor_ranks, .rank = rank % o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
-  config.context = {.ranks = o.context,
-                    .rank = rank / o.tensor_ranks % o.context,
-                    .ring = o.config.context.ring,
-                    .two_rings = o.config.context.two_rings};
-  config.expert = {.ranks = o.experts, .rank = rank / o.tensor_ranks / o.context % o.experts};
+  config.place = {.mesh = mesh_of(o),
+                  .rank = rank,
+                  .sequence = o.sequence,
+                  .pieces = o.pieces,
+                  .cube = o.grid.cube,
+                  .ring = o.config.place.ring,
+                  .two_rings = o.config.place.two_rings};
   return config;
 }
 
@@ -147,7 +164,7 @@ inline CommonPlan plan_of(const TensorRun& o) {
     std::vector<Plan> stages;
     for (std::uint32_t s = 0; s < o.stages(); ++s) {
       auto its = request;
-      its.rank = mesh_of(model, request).at(0, Axis::pp, s);
+      its.rank = request.mesh.at(0, Axis::pp, s);
       stages.push_back(plan(model, its, {}));
     }
     return stages;
@@ -178,7 +195,7 @@ inline TensorResult run_rank(const TensorRun& o, const CommonPlan& common, Commu
   request.budget = common.budget;
   TensorResult out;
   out.smallest = common.smallest;
-  const auto& its = common.stages.at(mesh_of(model, request).coordinate(rank, Axis::pp));
+  const auto& its = common.stages.at(request.mesh.coordinate(rank, Axis::pp));
   if (!its.fits) {
     out.refusal = its.refusal.why;
     return out;
@@ -344,9 +361,9 @@ inline std::string name_of(const TensorRun& o) {
                      *o.config.family.get().name, o.config.vocab_tiles, o.config.mlp_tiles, o.config.mlp_row_tiles,
                      o.config.attention_tiles, o.tensor_ranks, o.sequence ? fmt::format(" sp in {}", o.pieces) : "",
                      o.grid.depth, o.grid.side, o.grid.cube ? " cube" : "", o.context,
-                     o.config.context.two_rings  ? " two rings"
-                     : o.config.context.ring > 1 ? fmt::format(" ring {}", o.config.context.ring)
-                                                 : "",
+                     o.config.place.two_rings  ? " two rings"
+                     : o.config.place.ring > 1 ? fmt::format(" ring {}", o.config.place.ring)
+                                               : "",
                      to_string(o.config.window), o.experts, o.data.ranks, o.data.zero, o.schedule,
                      terrace::name_of(o.config.dtype), o.recompute ? " recompute" : "", o.disk_tier ? " disk" : "");
 }
@@ -390,8 +407,8 @@ class TensorRuns : public FolderTest {
 inline TensorResult TensorRuns::serial(TensorRun o) {
   o.store = new_store();
   o.micro_batches *= o.data.ranks * o.experts;
-  o.tensor_ranks = o.pieces = o.context = o.experts = o.config.context.ring = 1;
-  o.config.context.two_rings = o.sequence = false;
+  o.tensor_ranks = o.pieces = o.context = o.experts = o.config.place.ring = 1;
+  o.config.place.two_rings = o.sequence = false;
   o.grid = {};
   o.config.vocab_tiles = o.config.mlp_tiles = o.config.mlp_row_tiles = o.config.attention_tiles = 1;
   o.data = {};

@@ -100,7 +100,7 @@ TEST_F(TensorTest, NormsOfSumsComposeWithContextRanks) {
       for (const std::uint32_t pieces : {0U, 1U, 2U}) {
         TensorRun o{.config = with_norms(family), .tensor_ranks = 2, .sequence = pieces > 0, .context = 2};
         o.pieces = std::max(1U, pieces);
-        o.config.context.ring = ring;
+        o.config.place.ring = ring;
         o.recompute = pieces == 1;
         expect_serial(o, kFp64);
       }
@@ -347,7 +347,7 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
     change(o);
     try {
       auto config = o.config;
-      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence};
+      config.place = {.mesh = {.part = o.tensor_ranks}, .sequence = o.sequence};
       const auto model = lm::make_model(config);
       const auto optimizer = make_optimizer(o.optimizer, {});
       plan(model, request_of(o, *optimizer, 0), {});
@@ -369,7 +369,7 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
   EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"), o.sequence = true, o.config.mlp_tiles = 2; }),
-              HasSubstr("which need the whole result: with sequence parallelism, mlp_tiles must be 1, not 2"));
+              HasSubstr("norms of the blocks' results with `sp` do not work with `mlp-tiles` 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
   EXPECT_THAT(why([](TensorRun& o) { o.optimizer = "muon"; }), HasSubstr("whole matrices"));

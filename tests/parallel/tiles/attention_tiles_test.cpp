@@ -39,7 +39,7 @@ TEST_F(AttentionTiles, ComposeWithTensorDataContextAndPipelineParallelism) {
         TensorRun o{.config = zero % 2 == 0 ? gpt2() : llama(), .tensor_ranks = tensor, .sequence = zero > 1 && tensor > 1};
         o.config.attention_tiles = 2;
         o.config.mlp_tiles = 2;
-        o.config.context.ring = ring;
+        o.config.place.ring = ring;
         o.context = context;
         o.data = {.ranks = tensor * context == 4 ? 1U : 2U, .zero = zero};
         o.schedule = schedule;
@@ -184,7 +184,7 @@ TEST_F(AttentionTiles, WhatTheyCannotDoIsRefused) {
     change(o);
     return refusal_of([&] {
       auto config = o.config;
-      config.tensor = {.ranks = o.tensor_ranks, .sequence = o.sequence, .grid = o.grid, .pieces = o.pieces};
+      config.place = {.mesh = mesh_of(o), .sequence = o.sequence, .pieces = o.pieces, .cube = o.grid.cube};
       const auto optimizer = make_optimizer(o.optimizer, {});
       static_cast<void>(plan(lm::make_model(config), request_of(o, *optimizer, 0), {}));
     });
@@ -192,13 +192,14 @@ TEST_F(AttentionTiles, WhatTheyCannotDoIsRefused) {
   EXPECT_EQ("", why([](TensorRun&) {}));
   EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 5; }), HasSubstr("do not divide"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.attention_tiles = 0; }), HasSubstr("do not divide"));
-  EXPECT_THAT(why([](TensorRun& o) { o.pieces = 2; }), HasSubstr("attention_tiles must be 1"));
+  EXPECT_THAT(why([](TensorRun& o) { o.pieces = 2; }), HasSubstr("does not work with `attention-tiles` 2"));
   EXPECT_THAT(why([](TensorRun& o) {
                 o.config = with_norms("olmo2");
                 o.config.attention_tiles = 2;
               }),
-              HasSubstr("with sequence parallelism, attention_tiles must be 1"));
-  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 4, o.grid = {.side = 2}; }), HasSubstr("attention_tiles must be 1"));
+              HasSubstr("norms of the blocks' results with `sp` do not work with `attention-tiles` 2"));
+  EXPECT_THAT(why([](TensorRun& o) { o.tensor_ranks = 4, o.grid = {.side = 2}; }),
+              HasSubstr("do not work with `attention-tiles` 2"));
   for (const auto* const optimizer : {"muon", "lamb", "adafactor"})
     EXPECT_THAT(why([&](TensorRun& o) { o.tensor_ranks = 1, o.sequence = false, o.optimizer = optimizer; }),
                 HasSubstr("`attention-tiles`"));

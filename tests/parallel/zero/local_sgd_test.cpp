@@ -11,6 +11,7 @@
 #include <terrace/tests/doubles/ledger.h>
 
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
+#include <terrace/tests/support/data_ranks.h>
 
 namespace terrace {
 namespace {
@@ -232,7 +233,7 @@ TEST_F(LocalSgd, ThePlannedStepHasItsPartOfAnAverage) {
 }
 
 TEST_F(LocalSgd, WhatSharesStateIsRefused) {
-  const auto refused = [&](const DataParallel& data) {
+  const auto refused = [&](const test::DataRanks& data) {
     auto o = options(2, 2, "refused");
     o.data = data;
     EXPECT_THROW(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile), Error);

@@ -7,6 +7,7 @@
 #include <terrace/tests/doubles/ledger.h>
 
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
+#include <terrace/tests/support/data_ranks.h>
 
 namespace terrace {
 namespace {
@@ -15,7 +16,7 @@ constexpr const char* kOptimizers[] = {"lamb", "adafactor", "muon"};
 
 class ZeroLayers : public test::FolderTest {
  protected:
-  static toy::RunOptions options(const std::string& optimizer, const DataParallel& data, std::uint32_t micro_batches = 12) {
+  static toy::RunOptions options(const std::string& optimizer, const test::DataRanks& data, std::uint32_t micro_batches = 12) {
     toy::RunOptions o;
     o.steps = 2;
     o.sizes.blocks = 1;
@@ -28,7 +29,7 @@ class ZeroLayers : public test::FolderTest {
   }
 };
 
-std::string name(const std::string& optimizer, const DataParallel& data) {
+std::string name(const std::string& optimizer, const test::DataRanks& data) {
   return optimizer + ", " + std::to_string(data.ranks) + " ranks, ZeRO-" + std::to_string(data.zero) +
          (data.shard_group == 0 ? "" : " in groups of " + std::to_string(data.shard_group));
 }
@@ -117,15 +118,16 @@ TEST_F(ZeroLayers, ScratchIsTheFormula) {
 TEST_F(ZeroLayers, OtherRanksGoOnWithPackedState) {
   for (const std::string optimizer : {"adafactor", "muon"}) {
     int runs = 0;
-    const auto with = [&](const DataParallel& data) {
+    const auto with = [&](const test::DataRanks& data) {
       auto o = options(optimizer, data);
       o.store = folder_ / (optimizer + std::to_string(runs++));
       o.steps = 4;
       return o;
     };
     const auto expected = toy::hash_of_ranks(with({}));
-    for (const auto& [before, after] : {std::pair{DataParallel{.ranks = 2, .zero = 1}, DataParallel{.ranks = 4, .zero = 3}},
-                                        {DataParallel{.ranks = 3, .zero = 3}, DataParallel{}}}) {
+    for (const auto& [before, after] :
+         {std::pair{test::DataRanks{.ranks = 2, .zero = 1}, test::DataRanks{.ranks = 4, .zero = 3}},
+          {test::DataRanks{.ranks = 3, .zero = 3}, test::DataRanks{}}}) {
       auto first = with(before), second = with(after);
       first.commit_after = 2;
       toy::hash_of_ranks(first);

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include <terrace/tests/parallel/zero/data_parallel_run.h>
+#include <terrace/tests/support/data_ranks.h>
 
 namespace terrace {
 namespace {
@@ -134,7 +135,7 @@ TEST_F(Zero, WeightsOfEightBitsAreTheSameBitsOnEveryDegree) {
 
 TEST_F(Zero, NarrowGradientsThatCannotBeAreRefused) {
   toy::RunOptions o;
-  const auto refused = [&](const DataParallel& data) {
+  const auto refused = [&](const test::DataRanks& data) {
     o.data = data;
     EXPECT_THROW(static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile)), Error) << name(o);
   };
@@ -156,7 +157,7 @@ TEST_F(Zero, NarrowGradientsThatCannotBeAreRefused) {
 TEST_F(Zero, HybridShardsThatCannotBeAreRefused) {
   toy::RunOptions o;
   const auto model = toy::make_model(o.sizes);
-  const auto refused = [&](const DataParallel& data) {
+  const auto refused = [&](const test::DataRanks& data) {
     o.data = data;
     EXPECT_THROW(static_cast<void>(plan(model, toy::request_of(o), o.profile)), Error) << name(o);
   };
