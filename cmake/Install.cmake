@@ -12,7 +12,8 @@ if(TERRACE_PROGRAM)
   install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 endif()
 foreach(folder core memory offload optimizers parallel examples/lm tests/doubles)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION include/terrace/${folder} COMPONENT library FILES_MATCHING PATTERN "*.h"
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION include/terrace/${folder} COMPONENT library
+    FILES_MATCHING PATTERN "*.h" PATTERN "*_list.inl"
     REGEX "/cuda$|/(mpi_[a-z]+|machine_window|nccl_[a-z]+|real_nccl)\\.h$" EXCLUDE)  # internals of the modules
 endforeach()
 foreach(targets terraceTargets terraceLmTargets)

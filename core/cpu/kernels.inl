@@ -17,34 +17,10 @@ namespace {
 
 template <class T>
 constexpr KernelsOf<T, Acc<T>> kernels_of() {
-  return {norm_row<T>,
-          norm_input_grad_row<T>,
-          row_product<T>,
-          norm_weight_grad<T>,
-          column_sums<T>,
-          rotate<T>,
-          gelu<T>,
-          gelu_grad<T>,
-          swiglu<T>,
-          swiglu_grad<T>,
-          geglu<T>,
-          geglu_grad<T>,
-          gelu_erf<T>,
-          gelu_erf_grad<T>,
-          geglu_erf<T>,
-          geglu_erf_grad<T>,
-          multiply<T>,
-          soft_cap<T>,
-          soft_cap_grad<T>,
-          add<T>,
-          scale<T>,
-          dot<T>,
-          axpy<T>,
-          cross_entropy_row<T>,
-          log_sum_exp_row<T>,
-          cross_entropy_part_row<T>,
-          sum_fp64<false, T>,
-          sum_fp64<true, T>};
+  return {
+#define TERRACE_KERNEL(result, name, ...) .name = name<T>,
+#include <terrace/core/cpu/kernels/kernel_list.inl>
+  };
 }
 
 constexpr Kernels make_kernels(const char* name) {

@@ -75,12 +75,18 @@ void axpy(A* y, A a, const T* x, i64 n) {
 
 // ---- fp64 sums ------------------------------------------------------------------------------------------------------
 
-template <bool square, class T>
-double sum_fp64(const T* x, i64 n) {
+template <class T>
+double sum(const T* x, i64 n) {
+  return sum_over<double>(
+      n, [&](i64 i, auto w) __attribute__((always_inline)) { return load_fp64(x + i, w); });
+}
+
+template <class T>
+double sum_of_squares(const T* x, i64 n) {
   return sum_over<double>(
       n, [&](i64 i, auto w) __attribute__((always_inline)) {
         const VecD v = load_fp64(x + i, w);
-        return square ? v * v : v;
+        return v * v;
       });
 }
 
