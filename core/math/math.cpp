@@ -1,4 +1,5 @@
-#include <terrace/core/math/math_arguments.h>
+// Every operation checks its operands here, once for all devices, and is then enqueued as one MathCall.
+#include <terrace/core/math/math_call.h>
 
 #include <algorithm>
 #include <stdexcept>
@@ -6,7 +7,7 @@
 
 #include <terrace/core/math/block8.h>
 
-namespace terrace::math_arguments {
+namespace terrace {
 namespace {
 
 void require(bool met, const char* operation, const char* rule) {
@@ -63,6 +64,15 @@ void require_block(const char* operation, const AttentionBlock& s, const TensorV
               lse.dtype == accumulator_of(q.dtype) && lse.elements() == rows_of(q) * s.heads,
           operation, "out and lse do not match the block");
 }
+void require_score_rows(const char* operation, const ScoreRows& r, const TensorView& scores) {
+  require_compute(scores.dtype, operation);
+  require(r.parts > 0 && r.matrices > 0 && r.keys > 0 && r.count > 0 && r.count_of_matrices > 0 && r.first_matrix >= 0 &&
+              r.first_matrix + r.count_of_matrices <= r.matrices && r.first >= 0 && r.first + r.count <= r.every &&
+              scores.elements() == r.parts * r.matrices * r.every * r.keys,
+          operation, "the rows must lie within the scores");
+  require(r.begin >= 0 && r.begin <= r.position && r.window >= 0 && r.position + r.count <= r.parts * r.keys, operation,
+          "a query must see its own key");
+}
 void require_activation(const char* operation, Activation kind, const TensorView& y, const TensorView& x) {
   require_compute(y.dtype, operation);
   require(y.dtype == x.dtype && rows_of(y) == rows_of(x) && columns_of(x) == columns_of(y) * inputs_of(kind), operation,
@@ -80,6 +90,35 @@ bool apart_or_meet(const TensorView& packed, const TensorView& numbers, const st
                    const std::byte* numbers_edge) {
   return packed_edge == numbers_edge || packed.data + packed.bytes() <= numbers.data ||
          numbers.data + numbers.bytes() <= packed.data;
+}
+
+void require_routing(const Routing& r, const TensorView& gates, const TensorView& experts, const TensorView& rows,
+                     const TensorView& lse, const TensorView& report, const TensorView& logits, const TensorView& targets) {
+  require_compute(logits.dtype, "route");
+  require(r.chosen >= 1 && r.chosen <= r.experts && r.shared >= 0 && r.capacity >= 0, "route",
+          "a token chooses 1 to all experts, and no number is negative");
+  const std::int64_t n = rows_of(logits);
+  require(columns_of(logits) == r.experts && experts.dtype == DType::i32 && experts.elements() == n * r.chosen &&
+              rows.dtype == DType::i32 && rows.elements() == n * r.slots(),
+          "route", "logits must have a column for each expert; experts and rows must be i32, one for each slot");
+  require(gates.dtype == accumulator_of(logits.dtype) && gates.elements() == n * r.slots() && lse.dtype == gates.dtype &&
+              lse.elements() == n,
+          "route", "gates and lse must be fp32 or (for fp64) fp64, one for each slot and one for each token");
+  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "route",
+          "report must be RoutingReport's");
+  require(targets.empty() || (targets.dtype == DType::i32 && targets.elements() == n), "route",
+          "targets must be i32, one for each token");
+}
+// The operands of dispatch(), combine() and gate_grad(): the tokens, the rows of the experts, and the row of each slot.
+void require_slots(const char* operation, const TensorView& tokens, const TensorView& of_experts, const TensorView& rows,
+                   const TensorView& gates) {
+  require_compute(tokens.dtype, operation);
+  require(of_experts.dtype == tokens.dtype && columns_of(of_experts) == columns_of(tokens), operation,
+          "the rows of tokens and of experts must have one width and one dtype");
+  require(rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == rows_of(tokens), operation,
+          "rows must be i32, some slots for each token");
+  require(vector_or_empty(gates, rows.elements(), accumulator_of(tokens.dtype)), operation,
+          "gates must be fp32 or (for fp64) fp64, one for each slot");
 }
 
 void require_stride(const char* operation, const MatrixView& m) {
@@ -101,8 +140,8 @@ void require_log_sums(const char* operation, const TensorView& lse, const Matrix
 
 }  // namespace
 
-void check_matmul(const MatrixView& c, const MatrixView& a, Transpose ta, const MatrixView& b, Transpose tb,
-                  const TensorView& bias) {
+void Math::matmul(Stream& stream, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias,
+                  Accumulate accumulate) {
   const auto op_rows = [](const MatrixView& v, Transpose t) { return t == Transpose::yes ? columns_of(v) : rows_of(v); };
   const auto op_columns = [](const MatrixView& v, Transpose t) { return t == Transpose::yes ? rows_of(v) : columns_of(v); };
   const DType dtype = a.view.dtype;
@@ -114,43 +153,49 @@ void check_matmul(const MatrixView& c, const MatrixView& a, Transpose ta, const 
   require(bias.empty() || (bias.elements() == columns_of(c) && bias.dtype == dtype), "matmul",
           "bias must have c's columns and the compute dtype");
   require(bias.empty() || c.stride == columns_of(c), "matmul", "with a bias, c's rows must lie side by side");
+  enqueue(stream, CallOf<&Math::matmul>(c, a, ta, b, tb, bias, accumulate));
 }
 
-void check_bias_grad(const TensorView& db, const TensorView& dy) {
+void Math::bias_grad(Stream& stream, TensorView db, TensorView dy, Accumulate accumulate) {
   require_compute(dy.dtype, "bias_grad");
   require(db.elements() == columns_of(dy) && gradient_dtype(db.dtype, dy.dtype), "bias_grad",
           "db must have dy's columns, and its dtype or fp32");
+  enqueue(stream, CallOf<&Math::bias_grad>(db, dy, accumulate));
 }
 
-void check_norm(const TensorView& y, const TensorView& mean, const TensorView& rstd, const TensorView& x,
-                const TensorView& gain, const TensorView& bias, const TensorView& squares) {
+void Math::norm(Stream& stream, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
+                double eps, double offset, TensorView squares) {
   require_compute(y.dtype, "norm");
   require(same(x, y) && columns_of(x) == columns_of(y), "norm", "x and y differ");
   require(gain.dtype == y.dtype && gain.elements() == columns_of(y) && vector_or_empty(bias, columns_of(y), y.dtype), "norm",
           "gain and bias must have y's columns and dtype");
   require_statistics("norm", mean, rstd, y);
   require_row_means("norm", squares, mean, y);
+  enqueue(stream, CallOf<&Math::norm>(y, mean, rstd, x, gain, bias, eps, offset, squares));
 }
 
-void check_norm_input_grad(const TensorView& dx, const TensorView& dy, const TensorView& x, const TensorView& gain,
-                           const TensorView& mean, const TensorView& rstd, const TensorView& products) {
+void Math::norm_input_grad(Stream& stream, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
+                           TensorView rstd, Accumulate accumulate, double offset, TensorView products) {
   require_compute(dx.dtype, "norm_input_grad");
   require(same(dx, dy) && same(dx, x) && gain.dtype == dx.dtype && gain.elements() == columns_of(dx), "norm_input_grad",
           "dx, dy, x and gain do not match");
   require_statistics("norm_input_grad", mean, rstd, dx);
   require_row_means("norm_input_grad", products, mean, dx);
+  enqueue(stream, CallOf<&Math::norm_input_grad>(dx, dy, x, gain, mean, rstd, accumulate, offset, products));
 }
 
-void check_row_products(const TensorView& sums, const TensorView& a, const TensorView& b, const TensorView& gain) {
+void Math::row_products(Stream& stream, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                        double offset) {
   require_compute(a.dtype, "row_products");
   require(same(a, b) && columns_of(a) == columns_of(b) && vector_or_empty(gain, columns_of(a), a.dtype), "row_products",
           "a, b and gain do not match");
   require(sums.dtype == accumulator_of(a.dtype) && sums.elements() == rows_of(a), "row_products",
           "sums must have one entry a row, fp32 or (for fp64) fp64");
+  enqueue(stream, CallOf<&Math::row_products>(sums, a, b, gain, factor, offset));
 }
 
-void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, const TensorView& dy, const TensorView& x,
-                            const TensorView& mean, const TensorView& rstd) {
+void Math::norm_weight_grad(Stream& stream, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                            TensorView rstd, Accumulate accumulate) {
   require_compute(dy.dtype, "norm_weight_grad");
   require(same(dy, x), "norm_weight_grad", "dy and x differ");
   const std::int64_t c = columns_of(dy);
@@ -158,32 +203,38 @@ void check_norm_weight_grad(const TensorView& dgain, const TensorView& dbias, co
               (dbias.empty() || (dbias.elements() == c && gradient_dtype(dbias.dtype, dy.dtype))),
           "norm_weight_grad", "dgain and dbias must have dy's columns, and its dtype or fp32");
   if (!mean.empty() || !rstd.empty()) require_statistics("norm_weight_grad", mean, rstd, dy);
+  enqueue(stream, CallOf<&Math::norm_weight_grad>(dgain, dbias, dy, x, mean, rstd, accumulate));
 }
 
-void check_rotary(const TensorView& x, std::int64_t row_elements, std::int64_t seq) {
+void Math::rotary(Stream& stream, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+                  const Rotary& angles, bool inverse) {
   require_compute(x.dtype, "rotary");
   require(x.shape.rank() == 3 && x.shape[2] % 2 == 0 && x.shape[1] * x.shape[2] <= row_elements && seq > 0, "rotary",
           "x must be [N, heads, D] with D even, within its row");
+  enqueue(stream, CallOf<&Math::rotary>(x, row_elements, seq, first_position, angles, inverse));
 }
 
-void check_attention(const AttentionShape& shape, const TensorView& out, const TensorView& lse, const TensorView& qkv) {
+void Math::attention(Stream& stream, AttentionShape shape, TensorView out, TensorView lse, TensorView qkv) {
   require_attention("attention", shape, out, lse, qkv);
+  enqueue(stream, CallOf<&Math::attention>(shape, out, lse, qkv));
 }
 
-void check_attention_grad(const AttentionShape& shape, const TensorView& dqkv, const TensorView& dout, const TensorView& out,
-                          const TensorView& lse, const TensorView& qkv) {
+void Math::attention_grad(Stream& stream, AttentionShape shape, TensorView dqkv, TensorView dout, TensorView out,
+                          TensorView lse, TensorView qkv) {
   require_attention("attention_grad", shape, out, lse, qkv);
   require(same(dqkv, qkv) && same(dout, out), "attention_grad", "a gradient differs from its tensor");
+  enqueue(stream, CallOf<&Math::attention_grad>(shape, dqkv, dout, out, lse, qkv));
 }
 
-void check_attention_block(const AttentionBlock& block, const TensorView& out, const TensorView& lse, const TensorView& q,
-                           const TensorView& kv) {
+void Math::attention_block(Stream& stream, const AttentionBlock& block, TensorView out, TensorView lse, TensorView q,
+                           TensorView kv, Accumulate accumulate) {
   require_block("attention_block", block, out, lse, q, kv);
+  enqueue(stream, CallOf<&Math::attention_block>(block, out, lse, q, kv, accumulate));
 }
 
-void check_attention_block_grad(const AttentionBlock& block, const TensorView& dq, const TensorView& dkv,
-                                const TensorView& dout, const TensorView& out, const TensorView& lse, const TensorView& q,
-                                const TensorView& kv) {
+void Math::attention_block_grad(Stream& stream, const AttentionBlock& block, TensorView dq, TensorView dkv, TensorView dout,
+                                TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
+                                Accumulate to_dkv) {
   const auto* const operation = "attention_block_grad";
   require_block(operation, block, out, lse, q, kv);
   require(same(dout, out) && out.dtype == q.dtype, operation, "dout differs from out, or out from q's dtype");
@@ -192,20 +243,22 @@ void check_attention_block_grad(const AttentionBlock& block, const TensorView& d
   require(gradient_dtype(dkv.dtype, q.dtype) && rows_of(dkv) == rows_of(kv) &&
               columns_of(dkv) >= 2 * block.kv_heads * block.head_dim,
           operation, "dkv does not match kv");
+  enqueue(stream, CallOf<&Math::attention_block_grad>(block, dq, dkv, dout, out, lse, q, kv, to_dq, to_dkv));
 }
 
-void check_softmax_rows(const char* operation, const ScoreRows& r, const TensorView& scores) {
-  require_compute(scores.dtype, operation);
-  require(r.parts > 0 && r.matrices > 0 && r.keys > 0 && r.count > 0 && r.count_of_matrices > 0 && r.first_matrix >= 0 &&
-              r.first_matrix + r.count_of_matrices <= r.matrices && r.first >= 0 && r.first + r.count <= r.every &&
-              scores.elements() == r.parts * r.matrices * r.every * r.keys,
-          operation, "the rows must lie within the scores");
-  require(r.begin >= 0 && r.begin <= r.position && r.window >= 0 && r.position + r.count <= r.parts * r.keys, operation,
-          "a query must see its own key");
+void Math::softmax_rows(Stream& stream, const ScoreRows& rows, TensorView scores, double scale) {
+  require_score_rows("softmax_rows", rows, scores);
+  enqueue(stream, CallOf<&Math::softmax_rows>(rows, scores, scale));
 }
 
-void check_attention_decode(const AttentionShape& shape, const TensorView& out, const TensorView& q, const TensorView& k_cache,
-                            const TensorView& v_cache, std::int64_t length) {
+void Math::softmax_rows_grad(Stream& stream, const ScoreRows& rows, TensorView gradient, TensorView probabilities,
+                             double scale) {
+  for (const auto& view : {gradient, probabilities}) require_score_rows("softmax_rows_grad", rows, view);
+  enqueue(stream, CallOf<&Math::softmax_rows_grad>(rows, gradient, probabilities, scale));
+}
+
+void Math::attention_decode(Stream& stream, AttentionShape shape, TensorView out, TensorView q, TensorView k_cache,
+                            TensorView v_cache, std::int64_t length) {
   require_compute(out.dtype, "attention_decode");
   require_heads("attention_decode", shape);
   require(shape.batch == 1 && q.dtype == out.dtype && columns_of(q) >= shape.heads * shape.head_dim &&
@@ -215,100 +268,71 @@ void check_attention_decode(const AttentionShape& shape, const TensorView& out, 
               k_cache.shape[0] == shape.kv_heads && k_cache.shape[2] == shape.head_dim && length > 0 &&
               length <= k_cache.shape[1],
           "attention_decode", "the caches must be [G, capacity, D] with 0 < length <= capacity");
+  enqueue(stream, CallOf<&Math::attention_decode>(shape, out, q, k_cache, v_cache, length));
 }
 
-void check_activation(Activation kind, const TensorView& y, const TensorView& x) {
+void Math::activation(Stream& stream, Activation kind, TensorView y, TensorView x) {
   require_activation("activation", kind, y, x);
+  enqueue(stream, CallOf<&Math::activation>(kind, y, x));
 }
 
-void check_activation_grad(Activation kind, const TensorView& dx, const TensorView& dy, const TensorView& x) {
+void Math::activation_grad(Stream& stream, Activation kind, TensorView dx, TensorView dy, TensorView x) {
   require_activation("activation_grad", kind, dy, x);
   require(same(dx, x), "activation_grad", "dx and x differ");
+  enqueue(stream, CallOf<&Math::activation_grad>(kind, dx, dy, x));
 }
 
-void check_add(const TensorView& y, const TensorView& x, const TensorView& r) {
+void Math::add(Stream& stream, TensorView y, TensorView x, TensorView r) {
   require_compute(y.dtype, "add");
   require(same(y, x) && same(y, r), "add", "y, x and r differ");
+  enqueue(stream, CallOf<&Math::add>(y, x, r));
 }
 
-void check_scale(const TensorView& y, const TensorView& x, const TensorView& gain) {
+void Math::scale(Stream& stream, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) {
   require_compute(y.dtype, "scale");
   require(same(y, x) && gain.dtype == y.dtype && gain.elements() == columns_of(y), "scale", "y, x and gain do not match");
+  enqueue(stream, CallOf<&Math::scale>(y, x, gain, accumulate));
 }
 
-void check_multiply(const TensorView& y, const TensorView& x) {
+void Math::multiply(Stream& stream, TensorView y, TensorView x, double factor) {
   require_compute(y.dtype, "multiply");
   require(same(x, y), "multiply", "x and y differ");
+  enqueue(stream, CallOf<&Math::multiply>(y, x, factor));
 }
 
-void check_soft_cap(const TensorView& y, const TensorView& x, double cap) {
+void Math::soft_cap(Stream& stream, TensorView y, TensorView x, double cap) {
   require_compute(y.dtype, "soft_cap");
   require(same(x, y) && cap > 0, "soft_cap", "x and y differ, or the cap is not positive");
+  enqueue(stream, CallOf<&Math::soft_cap>(y, x, cap));
 }
 
-void check_soft_cap_grad(const TensorView& dx, const TensorView& dy, const TensorView& y, double cap) {
+void Math::soft_cap_grad(Stream& stream, TensorView dx, TensorView dy, TensorView y, double cap) {
   require_compute(y.dtype, "soft_cap_grad");
   require(same(dx, y) && same(dy, y) && cap > 0, "soft_cap_grad", "dx, dy and y differ, or the cap is not positive");
+  enqueue(stream, CallOf<&Math::soft_cap_grad>(dx, dy, y, cap));
 }
 
-void check_convert(const TensorView& y, const TensorView& x) {
+void Math::convert(Stream& stream, TensorView y, TensorView x, Accumulate accumulate) {
   require_compute(y.dtype, "convert");
   require_compute(x.dtype, "convert");
   require(y.elements() == x.elements(), "convert", "y and x differ in size");
+  enqueue(stream, CallOf<&Math::convert>(y, x, accumulate));
 }
 
-void check_columns(const TensorView& y, std::int64_t first_y, const TensorView& x, std::int64_t first_x, std::int64_t count) {
+void Math::columns(Stream& stream, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+                   Accumulate accumulate) {
   require_compute(y.dtype, "columns");
   require(y.dtype == x.dtype && y.shape.rank() == 2 && x.shape.rank() == 2 && y.shape[0] == x.shape[0], "columns",
           "y and x must be matrices of one dtype with equally many rows");
   require(count >= 0 && first_y >= 0 && first_y + count <= y.shape[1] && first_x >= 0 && first_x + count <= x.shape[1],
           "columns", "the columns must lie within y and x");
+  enqueue(stream, CallOf<&Math::columns>(y, first_y, x, first_x, count, accumulate));
 }
 
-void check_route(const Routing& r, const TensorView& gates, const TensorView& experts, const TensorView& rows,
-                 const TensorView& lse, const TensorView& report, const TensorView& logits, const TensorView& targets) {
-  require_compute(logits.dtype, "route");
-  require(r.chosen >= 1 && r.chosen <= r.experts && r.shared >= 0 && r.capacity >= 0, "route",
-          "a token chooses 1 to all experts, and no number is negative");
-  const std::int64_t n = rows_of(logits);
-  require(columns_of(logits) == r.experts && experts.dtype == DType::i32 && experts.elements() == n * r.chosen &&
-              rows.dtype == DType::i32 && rows.elements() == n * r.slots(),
-          "route", "logits must have a column for each expert; experts and rows must be i32, one for each slot");
-  require(gates.dtype == accumulator_of(logits.dtype) && gates.elements() == n * r.slots() && lse.dtype == gates.dtype &&
-              lse.elements() == n,
-          "route", "gates and lse must be fp32 or (for fp64) fp64, one for each slot and one for each token");
-  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "route",
-          "report must be RoutingReport's");
-  require(targets.empty() || (targets.dtype == DType::i32 && targets.elements() == n), "route",
-          "targets must be i32, one for each token");
-}
+void Math::zero(Stream& stream, TensorView y) { enqueue(stream, CallOf<&Math::zero>(y)); }
 
-void check_route_grad(const Routing& r, const TensorView& dlogits, const TensorView& dgates, const TensorView& logits,
-                      const TensorView& experts, const TensorView& lse, const TensorView& report) {
-  require(same(dlogits, logits), "route_grad", "dlogits and logits must have one size and one dtype");
-  const TensorView rows{nullptr, DType::i32, {rows_of(logits), r.slots()}};
-  check_route(r, dgates, experts, rows, lse, report, logits, {});
-}
-
-void check_merge_reports(const Routing& r, const TensorView& report, const TensorView& parts) {
-  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "merge_reports",
-          "report must be RoutingReport's");
-  require(parts.dtype == DType::fp64 && columns_of(parts) == 2 * r.experts, "merge_reports", "parts must be fp64, [K, 2 E]");
-}
-
-void check_slots(const char* operation, const TensorView& tokens, const TensorView& of_experts, const TensorView& rows,
-                 const TensorView& gates) {
-  require_compute(tokens.dtype, operation);
-  require(of_experts.dtype == tokens.dtype && columns_of(of_experts) == columns_of(tokens), operation,
-          "the rows of tokens and of experts must have one width and one dtype");
-  require(rows.dtype == DType::i32 && rows.shape.rank() == 2 && rows.shape[0] == rows_of(tokens), operation,
-          "rows must be i32, some slots for each token");
-  require(vector_or_empty(gates, rows.elements(), accumulator_of(tokens.dtype)), operation,
-          "gates must be fp32 or (for fp64) fp64, one for each slot");
-}
-
-void check_embed(const TensorView& y, const TensorView& tokens, const TensorView& table, const TensorView& positions,
-                 std::int64_t seq, std::int64_t first_position) {
+void Math::embed(Stream& stream, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+                 std::int64_t first_position) {
   require_compute(y.dtype, "embed");
   require(tokens.dtype == DType::i32 && rows_of(y) == tokens.elements() && table.dtype == y.dtype && table.shape.rank() == 2 &&
               columns_of(table) == columns_of(y) && seq > 0,
@@ -316,10 +340,11 @@ void check_embed(const TensorView& y, const TensorView& tokens, const TensorView
   require(positions.empty() || (positions.dtype == y.dtype && columns_of(positions) == columns_of(y) && first_position >= 0 &&
                                 rows_of(positions) >= first_position + std::min(seq, tokens.elements())),
           "embed", "positions must cover every position and have y's columns and dtype");
+  enqueue(stream, CallOf<&Math::embed>(y, tokens, table, positions, seq, first_position));
 }
 
-void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, const TensorView& tokens, const TensorView& dy,
-                      std::int64_t seq) {
+void Math::embed_grad(Stream& stream, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
+                      std::int64_t seq, Accumulate accumulate) {
   require_compute(dy.dtype, "embed_grad");
   require(tokens.dtype == DType::i32 && rows_of(dy) == tokens.elements() && gradient_dtype(dtable.dtype, dy.dtype) &&
               dtable.shape.rank() == 2 && columns_of(dtable) == columns_of(dy) && seq > 0,
@@ -327,58 +352,109 @@ void check_embed_grad(const TensorView& dtable, const TensorView& dpositions, co
   require(dpositions.empty() || (gradient_dtype(dpositions.dtype, dy.dtype) && columns_of(dpositions) == columns_of(dy) &&
                                  rows_of(dpositions) >= std::min(seq, tokens.elements())),
           "embed_grad", "dpositions must cover every position and have dy's columns");
+  enqueue(stream, CallOf<&Math::embed_grad>(dtable, dpositions, tokens, dy, seq, accumulate));
 }
 
-void check_ids_in_part(const TensorView& out, const TensorView& ids, std::int64_t first, std::int64_t count) {
+void Math::ids_in_part(Stream& stream, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) {
   require(ids.dtype == DType::i32 && same(out, ids), "ids_in_part", "out and ids must be i32, of one size");
   require(first >= 0 && count >= 0, "ids_in_part", "a part's first id and its count cannot be negative");
+  enqueue(stream, CallOf<&Math::ids_in_part>(out, ids, first, count));
 }
 
-void check_cross_entropy(const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
-                         const TensorView& targets) {
+void Math::route(Stream& stream, const Routing& r, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+                 TensorView report, TensorView logits, TensorView targets) {
+  require_routing(r, gates, experts, rows, lse, report, logits, targets);
+  enqueue(stream, CallOf<&Math::route>(r, gates, experts, rows, lse, report, logits, targets));
+}
+
+void Math::route_grad(Stream& stream, const Routing& r, TensorView dlogits, TensorView dgates, TensorView logits,
+                      TensorView experts, TensorView lse, TensorView report, double balance, double squares) {
+  require(same(dlogits, logits), "route_grad", "dlogits and logits must have one size and one dtype");
+  const TensorView rows{nullptr, DType::i32, {rows_of(logits), r.slots()}};
+  require_routing(r, dgates, experts, rows, lse, report, logits, {});
+  enqueue(stream, CallOf<&Math::route_grad>(r, dlogits, dgates, logits, experts, lse, report, balance, squares));
+}
+
+void Math::merge_reports(Stream& stream, const Routing& r, TensorView report, TensorView parts) {
+  require(report.dtype == DType::fp64 && report.elements() == RoutingReport{r}.size(), "merge_reports",
+          "report must be RoutingReport's");
+  require(parts.dtype == DType::fp64 && columns_of(parts) == 2 * r.experts, "merge_reports", "parts must be fp64, [K, 2 E]");
+  enqueue(stream, CallOf<&Math::merge_reports>(r, report, parts));
+}
+
+void Math::dispatch(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates) {
+  require_slots("dispatch", from, to, rows, gates);
+  enqueue(stream, CallOf<&Math::dispatch>(to, from, rows, gates));
+}
+
+void Math::combine(Stream& stream, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate accumulate) {
+  require_slots("combine", to, from, rows, gates);
+  enqueue(stream, CallOf<&Math::combine>(to, from, rows, gates, accumulate));
+}
+
+void Math::gate_grad(Stream& stream, TensorView dgates, TensorView dy, TensorView from, TensorView rows) {
+  require_slots("gate_grad", dy, from, rows, dgates);
+  enqueue(stream, CallOf<&Math::gate_grad>(dgates, dy, from, rows));
+}
+
+void Math::cross_entropy(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
+                         double scale) {
   require_loss("cross_entropy", loss, dlogits, logits, targets);
+  enqueue(stream, CallOf<&Math::cross_entropy>(loss, dlogits, logits, targets, scale));
 }
 
-void check_log_sum_exp(const TensorView& lse, const MatrixView& logits) {
+void Math::log_sum_exp(Stream& stream, TensorView lse, MatrixView logits) {
   require_compute(logits.view.dtype, "log_sum_exp");
   require_stride("log_sum_exp", logits);
   require_log_sums("log_sum_exp", lse, logits);
+  enqueue(stream, CallOf<&Math::log_sum_exp>(lse, logits));
 }
 
-void check_merge_log_sums(const TensorView& whole, const TensorView& parts, const TensorView& targets) {
+void Math::merge_log_sums(Stream& stream, TensorView whole, TensorView parts, TensorView targets) {
   require((whole.dtype == DType::fp32 || whole.dtype == DType::fp64) && parts.dtype == whole.dtype, "merge_log_sums",
           "whole and parts must both be fp32 or fp64");
   require(targets.dtype == DType::i32 && targets.elements() == whole.elements() && columns_of(parts) == whole.elements(),
           "merge_log_sums", "parts must be [K, N] for N entries of whole and i32 targets");
+  enqueue(stream, CallOf<&Math::merge_log_sums>(whole, parts, targets));
 }
 
-void check_cross_entropy_part(const TensorView& loss, const MatrixView& dlogits, const MatrixView& logits,
-                              const TensorView& targets, const TensorView& lse) {
+void Math::cross_entropy_part(Stream& stream, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
+                              TensorView lse, double scale) {
   require_loss("cross_entropy_part", loss, dlogits, logits, targets);
   require_log_sums("cross_entropy_part", lse, logits);
+  enqueue(stream, CallOf<&Math::cross_entropy_part>(loss, dlogits, logits, targets, lse, scale));
 }
 
-void check_sum(const TensorView& out, const TensorView& x) {
+void Math::sum(Stream& stream, TensorView out, TensorView x, Accumulate accumulate) {
   require_compute(x.dtype, "sum");
   require(out.dtype == DType::fp64 && out.elements() >= 1, "sum", "out must be fp64");
+  enqueue(stream, CallOf<&Math::sum>(out, x, accumulate));
 }
 
-void check_sum_of_squares(const TensorView& out, const TensorView& x, std::int64_t first) {
+void Math::sum_of_squares(Stream& stream, TensorView out, TensorView x, std::int64_t first) {
   require_compute(x.dtype, "sum_of_squares");
   require(first > 0 && first <= kSumBlock, "sum_of_squares", "the first block has 1 to 4,096 elements");
   require(out.dtype == DType::fp64 && out.elements() == square_blocks(x.elements(), first), "sum_of_squares",
           "out must be fp64, one a block");
+  enqueue(stream, CallOf<&Math::sum_of_squares>(out, x, first));
 }
 
-void check_pack_block8(const TensorView& packed, const TensorView& x) {
+void Math::pack_block8(Stream& stream, TensorView packed, TensorView x) {
   require_blocks("pack_block8", packed, x);
   require(apart_or_meet(packed, x, packed.data, x.data), "pack_block8", "packed overlaps x but does not begin where x begins");
+  enqueue(stream, CallOf<&Math::pack_block8>(packed, x));
 }
-void check_unpack_block8(const TensorView& y, const TensorView& packed) {
+
+void Math::unpack_block8(Stream& stream, TensorView y, TensorView packed) {
   require_blocks("unpack_block8", packed, y);
   require(apart_or_meet(packed, y, packed.data + packed.bytes(), y.data + y.bytes()), "unpack_block8",
           "packed overlaps y but does not end where y ends");
+  enqueue(stream, CallOf<&Math::unpack_block8>(y, packed));
 }
-void check_narrow_in_place(const TensorView& x) { require(x.dtype == DType::fp32, "narrow_in_place", "x must be fp32"); }
 
-}  // namespace terrace::math_arguments
+void Math::narrow_in_place(Stream& stream, TensorView x) {
+  require(x.dtype == DType::fp32, "narrow_in_place", "x must be fp32");
+  enqueue(stream, CallOf<&Math::narrow_in_place>(x));
+}
+
+}  // namespace terrace
