@@ -2,7 +2,7 @@
 # find_package(terrace). Components: `program`, `library`, `mpi` and `cuda` (the modules).
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-install(TARGETS terrace terrace_device terrace_core terrace_memory terrace_offload terrace_optimizers ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
+install(TARGETS terrace terrace_device terrace_math terrace_core terrace_memory terrace_offload terrace_optimizers ${TERRACE_PARALLEL_LIBRARIES} terrace_parallel
   terrace_testing_disk terrace_testing_ranks terrace_testing
   EXPORT terraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 # Its own file of targets, because it links with libraries that a program without a language model does not need.
@@ -12,7 +12,8 @@ if(TERRACE_PROGRAM)
   install(TARGETS terrace_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 endif()
 foreach(folder core memory offload optimizers parallel examples/lm tests/doubles)
-  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION include/terrace/${folder} COMPONENT library FILES_MATCHING PATTERN "*.h"
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION include/terrace/${folder} COMPONENT library
+    FILES_MATCHING PATTERN "*.h" PATTERN "*_list.inl"
     REGEX "/cuda$|/(mpi_[a-z]+|machine_window|nccl_[a-z]+|real_nccl)\\.h$" EXCLUDE)  # internals of the modules
 endforeach()
 foreach(targets terraceTargets terraceLmTargets)

@@ -86,7 +86,7 @@ function(terrace_library name)
     $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include> $<INSTALL_INTERFACE:include>)
   target_link_libraries(terrace_${name} PUBLIC ${ARG_LINK} PRIVATE $<BUILD_INTERFACE:terrace_flags> ${ARG_PRIVATE})
   target_compile_features(terrace_${name} PUBLIC cxx_std_20)
-  # Headers are precompiled once for all libraries with the same flags. core has OpenMP's flags, and cold libraries optimise less.
+  # Headers are precompiled once for all libraries with the same flags. math has OpenMP's flags, and cold libraries optimise less.
   set(like terrace_memory)
   if(ARG_COLD)
     target_compile_options(terrace_${name} PRIVATE ${TERRACE_COLD})

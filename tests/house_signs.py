@@ -72,6 +72,11 @@ def ops(root):
     return 0
 
 
+def files_of_operation(root, name):
+    words = re.compile(name.replace("_", "_?"), re.I)
+    return sum(bool(words.search(f.read_text(errors="replace"))) for f in sources(root, "core"))
+
+
 def refusals(root):
     texts = [root / rule for rule in RULES if (root / rule).exists()]
     texts = texts or [f for f in sources(root, "parallel") if f.name in {pathlib.Path(r).name for r in RULES}]
@@ -85,6 +90,8 @@ def signs(root):
     yield "functions over 60 lines there", long_functions(layers, 60)
     yield "virtual functions of Layer", virtuals(root, "Layer")
     yield "operations of a program", ops(root)
+    yield "files of core that name a math operation", f"{files_of_operation(root, 'softmax_rows_grad')}, with a " \
+        f"vector loop of the CPU {files_of_operation(root, 'norm_weight_grad')}"
     yield "refusals of pairs of settings", refusals(root)
     yield "most source files in a folder", largest_folder(root)
     yield "includes that point upward", upward(root)

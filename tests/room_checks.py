@@ -16,7 +16,7 @@ import tempfile
 
 ROOMS = {
     "": "core memory offload optimizers parallel tests bench examples",
-    "core": "base machine device math cpu cuda profile",
+    "core": "base machine device math cuda profile",
     "offload": "io store move manager",
     "optimizers": "formats . loops rules layerwise cuda",
     "parallel": "comm mesh model layers program pipeline map passes state walk plan run train",

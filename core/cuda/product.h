@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include <terrace/core/math/math_arguments.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

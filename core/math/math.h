@@ -1,5 +1,6 @@
 // The math that a layer needs, as operations enqueued on a stream. Each device has one implementation. (The CUDA implementation
-// is a module loaded at run time; therefore this is an interface and not a set of free functions.)
+// is a module loaded at run time; therefore this is an interface and not a set of free functions.) Each operation checks its
+// operands (math.cpp) and passes the call as one value (math_call.h) to the device's enqueue(). operation_list.inl lists all.
 //
 // Owner:   the device. Buffers belong to the caller and must live until the stream has finished the call.
 // Threads: as Stream. Operands of one call must not overlap unless the operation allows it.
@@ -10,6 +11,7 @@
 // Dtypes:  "compute dtype" is fp32, bf16, fp16 or fp64, the same for all activations and weights of a call. Statistics, sums
 //          and 16-bit arithmetic are fp32 inside (fp64 for fp64). Gradients of weights may be wider than the compute dtype:
 //          fp32 for bf16 and fp16. `accumulate`: false overwrites; true adds the whole, finished result to the old content.
+// Order:   the tensors that an operation writes come before those that it only reads.
 // Shapes:  N tokens = B sequences × S positions, row-major; H heads of D, G key-value heads (G divides H).
 #pragma once
 
@@ -107,6 +109,8 @@ struct ScoreRows {
   }
 };
 
+struct MathCall;
+
 class Math {
  public:
   virtual ~Math() = default;
@@ -116,98 +120,96 @@ class Math {
   // fp16. `a`, `b` and `c` may have rank > 2: leading dimensions are flattened. The result is (c + product) + bias, computed in
   // the dtype of sums and rounded once to the dtype of c. Where a library multiplies (algorithms()), c + product may be rounded
   // to the dtype of c before the bias is added, as some cuBLASLt algorithms do. With a bias, c must have no gaps.
-  virtual void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
-                      Accumulate accumulate = Accumulate::no) = 0;
+  void matmul(Stream&, MatrixView c, MatrixView a, Transpose ta, MatrixView b, Transpose tb, TensorView bias = {},
+              Accumulate accumulate = Accumulate::no);
   // db[C] (+)= sum over rows of dy[N,C].
-  virtual void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate) = 0;
+  void bias_grad(Stream&, TensorView db, TensorView dy, Accumulate accumulate);
 
   // y[N,C] = (x − mean) · rstd · (offset + gain) + bias, statistics per row. `bias` and `mean` empty: RMSNorm (no mean
   // removed). mean, rstd: [N] fp32 (fp64 for fp64). offset: 0, or 1 if the stored weights are gain − 1 (Gemma).
   //
   // For an RMSNorm, each rank may have only some columns of the rows. `squares` and `products` [N], in the dtype of rstd, then
   // give the means over whole rows: that of x², and that of dy · (offset + gain) · x. Empty: the rows are whole.
-  virtual void norm(Stream&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias,
-                    double eps, double offset = 0, TensorView squares = {}) = 0;
+  void norm(Stream&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain, TensorView bias, double eps,
+            double offset = 0, TensorView squares = {});
   // dx[N,C] (+)= input gradient.
-  virtual void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                               TensorView rstd, Accumulate accumulate, double offset = 0, TensorView products = {}) = 0;
+  void norm_input_grad(Stream&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean, TensorView rstd,
+                       Accumulate accumulate, double offset = 0, TensorView products = {});
   // sums[N] = factor · Σ a · b over each row; with a gain, factor · Σ a · (offset + gain) · b: a rank's part of `squares` or
   // `products`.
-  virtual void row_products(Stream&, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
-                            double offset = 0) = 0;
+  void row_products(Stream&, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor, double offset = 0);
   // dgain[C], dbias[C] (empty for RMSNorm) (+)= weight gradients. If mean and rstd are empty, dgain is that of scale().
-  virtual void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
-                                TensorView rstd, Accumulate accumulate) = 0;
+  void norm_weight_grad(Stream&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x, TensorView mean,
+                        TensorView rstd, Accumulate accumulate);
 
   // Rotary positions in place on `x` [N, heads, D] with row stride `row_elements` (so that q and k can be rotated inside a
   // fused qkv buffer). Pairs are (i, i + D/2), as in Hugging Face's Llama. inverse: rotates back (the gradient); it scales
   // vectors by the same factor as the forward rotation. `first_position` is the position of the first row of every sequence.
-  virtual void rotary(Stream&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-                      const Rotary& angles, bool inverse) = 0;
+  void rotary(Stream&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+              const Rotary& angles, bool inverse);
 
   // Causal attention. qkv [N, (H + 2G)·D]: q heads, then k heads, then v heads. out [N, H·D]. lse [B, H, S] in fp32 (fp64 for
   // fp64): log-sum-exp of the scores (ScoreRule), kept for the backward. The probabilities are never stored whole.
-  virtual void attention(Stream&, AttentionShape, TensorView out, TensorView lse, TensorView qkv) = 0;
+  void attention(Stream&, AttentionShape, TensorView out, TensorView lse, TensorView qkv);
   // Overwrites dqkv with the gradient from dout; recomputes the probabilities by blocks. The implementation owns its scratch.
-  virtual void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
-                              TensorView qkv) = 0;
+  void attention_grad(Stream&, AttentionShape, TensorView dqkv, TensorView dout, TensorView out, TensorView lse,
+                      TensorView qkv);
   // One block of attention. q: rows that begin with the H query heads. kv: rows that end with the G key heads and then the G
   // value heads; rows of both may be longer, so that a qkv tensor can serve as either. out [·, H·D], in the compute dtype or
   // that of sums; lse [B, H, queries.every]. Rows outside the block keep their content. Queries that see no key get zeros and
   // -∞. accumulate: out and lse hold the result over other keys, and become the result over both sets, merged in the dtype of
   // sums.
-  virtual void attention_block(Stream&, const AttentionBlock&, TensorView out, TensorView lse, TensorView q, TensorView kv,
-                               Accumulate accumulate) = 0;
+  void attention_block(Stream&, const AttentionBlock&, TensorView out, TensorView lse, TensorView q, TensorView kv,
+                       Accumulate accumulate);
   // Takes out and lse of all keys; computes the part of the gradients that belongs to these keys. The parts of all blocks add
   // up to the whole gradient. The heads of dq begin its rows and those of dkv end its rows, as in q and kv; both have the
   // compute dtype or that of sums. dq and dkv accumulate separately.
-  virtual void attention_block_grad(Stream&, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout,
-                                    TensorView out, TensorView lse, TensorView q, TensorView kv, Accumulate to_dq,
-                                    Accumulate to_dkv) = 0;
+  void attention_block_grad(Stream&, const AttentionBlock&, TensorView dq, TensorView dkv, TensorView dout, TensorView out,
+                            TensorView lse, TensorView q, TensorView kv, Accumulate to_dq, Accumulate to_dkv);
   // For attention whose scores are stored: each row becomes the softmax of its scores times `scale`, and 0 where its query does
   // not see the key. Scores of such keys are not read.
-  virtual void softmax_rows(Stream&, const ScoreRows&, TensorView scores, double scale) = 0;
+  void softmax_rows(Stream&, const ScoreRows&, TensorView scores, double scale);
   // The gradient of softmax_rows(): `gradient` holds that of the probabilities and becomes that of the scores; 0 where the
   // query does not see the key.
-  virtual void softmax_rows_grad(Stream&, const ScoreRows&, TensorView gradient, TensorView probabilities, double scale) = 0;
+  void softmax_rows_grad(Stream&, const ScoreRows&, TensorView gradient, TensorView probabilities, double scale);
   // One new position for generation: q is the last row's first H·D elements (a row of qkv is allowed); k_cache, v_cache [G,
   // capacity, D]; `length` positions are valid.
-  virtual void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
-                                std::int64_t length) = 0;
+  void attention_decode(Stream&, AttentionShape, TensorView out, TensorView q, TensorView k_cache, TensorView v_cache,
+                        std::int64_t length);
 
   // gelu_tanh: y[N,F] from x[N,F]. swiglu: y[N,F] = silu(x[:, :F]) · x[:, F:] from x[N,2F]. geglu_tanh: as swiglu, with
   // gelu_tanh in place of silu. gelu_erf, geglu_erf: the same with x · Φ(x), which gelu_tanh approximates.
-  virtual void activation(Stream&, Activation, TensorView y, TensorView x) = 0;
-  virtual void activation_grad(Stream&, Activation, TensorView dx, TensorView dy, TensorView x) = 0;
+  void activation(Stream&, Activation, TensorView y, TensorView x);
+  void activation_grad(Stream&, Activation, TensorView dx, TensorView dy, TensorView x);
 
   // y[N,C] = x + r. y may be x or r.
-  virtual void add(Stream&, TensorView y, TensorView x, TensorView r) = 0;
+  void add(Stream&, TensorView y, TensorView x, TensorView r);
   // y[N,C] (+)= x · gain[C], one gain per column.
-  virtual void scale(Stream&, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) = 0;
+  void scale(Stream&, TensorView y, TensorView x, TensorView gain, Accumulate accumulate);
   // y[·] = x · factor. y may be x.
-  virtual void multiply(Stream&, TensorView y, TensorView x, double factor) = 0;
+  void multiply(Stream&, TensorView y, TensorView x, double factor);
   // y[·] = cap · tanh(x / cap). y may be x.
-  virtual void soft_cap(Stream&, TensorView y, TensorView x, double cap) = 0;
+  void soft_cap(Stream&, TensorView y, TensorView x, double cap);
   // dx[·] = dy · (1 − (y / cap)²), where y is the result of soft_cap(). dx may be dy.
-  virtual void soft_cap_grad(Stream&, TensorView dx, TensorView dy, TensorView y, double cap) = 0;
+  void soft_cap_grad(Stream&, TensorView dx, TensorView dy, TensorView y, double cap);
   // y (+)= x elementwise with conversion between dtypes.
-  virtual void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no) = 0;
+  void convert(Stream&, TensorView y, TensorView x, Accumulate accumulate = Accumulate::no);
   // The columns [first_y, first_y + count) of y[R,·] (+)= the columns [first_x, first_x + count) of x[R,·]. One dtype.
-  virtual void columns(Stream&, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
-                       Accumulate accumulate = Accumulate::no) = 0;
-  virtual void zero(Stream&, TensorView y) = 0;
+  void columns(Stream&, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x, std::int64_t count,
+               Accumulate accumulate = Accumulate::no);
+  void zero(Stream&, TensorView y);
 
   // y[N,C] = table[token] (+ positions[n mod seq + first_position], when not empty). tokens [N] i32; −1: the token is not in
   // this part of the table, and its row of the table is zeros.
-  virtual void embed(Stream&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
-                     std::int64_t first_position = 0) = 0;
+  void embed(Stream&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+             std::int64_t first_position = 0);
   // dtable[V,C] (+)=, dpositions[P,C] (+)= (may be empty): rows are summed in ascending n, for any number of threads. The row
   // of a token −1 is added only to dpositions.
-  virtual void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
-                          Accumulate accumulate) = 0;
+  void embed_grad(Stream&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy, std::int64_t seq,
+                  Accumulate accumulate);
   // Converts ids of the whole vocabulary to positions in a part of it, `count` ids from `first`; −1: not in this part. ids,
   // out: i32. out may be ids.
-  virtual void ids_in_part(Stream&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) = 0;
+  void ids_in_part(Stream&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
 
   // Experts (routing.h), for N tokens of K slots. logits [N,E]; gates [N,K] and lse [N] fp32 (fp64 for fp64); experts
   // [N,chosen] and rows [N,K] i32. Probabilities are the softmax of the logits. A token chooses its most probable experts; of
@@ -215,55 +217,58 @@ class Math {
   // the chosen ones if Routing::renormalise. The gate of a shared expert is 1. rows[n,j] is the slot's row among the rows of
   // all experts; −1: its expert was full. lse: the log-sum-exp of the logits. report: RoutingReport's numbers, fp64. targets
   // [N] i32, may be empty: a token whose target is kPadding has experts −1 and gates 0.
-  virtual void route(Stream&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
-                     TensorView report, TensorView logits, TensorView targets = {}) = 0;
+  void route(Stream&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse, TensorView report,
+             TensorView logits, TensorView targets = {});
   // dlogits[N,E] (0 for rows of padding) is the sum of three gradients: through the gates, from dgates [N,K]; of balance · B,
   // where B is the report's balance; and of squares · the mean of lse² over the report's tokens.
-  virtual void route_grad(Stream&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
-                          TensorView lse, TensorView report, double balance, double squares) = 0;
+  void route_grad(Stream&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits, TensorView experts,
+                  TensorView lse, TensorView report, double balance, double squares);
   // For tokens in K parts of equal size, each routed separately: parts [K, 2E] fp64 has the numbers of each part's report from
   // asked() on. The report's own numbers become their sums, in ascending k, so that its balance is that of all tokens.
-  virtual void merge_reports(Stream&, const Routing&, TensorView report, TensorView parts) = 0;
+  void merge_reports(Stream&, const Routing&, TensorView report, TensorView parts);
   // to[rows[n,j],C] = from[n,C] (· gates[n,j], when not empty), for each slot that has a row.
-  virtual void dispatch(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {}) = 0;
+  void dispatch(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {});
   // to[n,C] (+)= Σ from[rows[n,j],C] (· gates[n,j]) over the token's slots that have a row, in their order.
-  virtual void combine(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {},
-                       Accumulate accumulate = Accumulate::no) = 0;
+  void combine(Stream&, TensorView to, TensorView from, TensorView rows, TensorView gates = {},
+               Accumulate accumulate = Accumulate::no);
   // dgates[n,j] = dy[n,C] · from[rows[n,j],C]; 0 for a slot without a row.
-  virtual void gate_grad(Stream&, TensorView dgates, TensorView dy, TensorView from, TensorView rows) = 0;
+  void gate_grad(Stream&, TensorView dgates, TensorView dy, TensorView from, TensorView rows);
 
   // Softmax cross-entropy of a slice of rows. logits [R,V]; targets [R] i32; kNoTarget and kPadding mean no target. loss [R]
   // fp64: each row's loss (0 without a target). When dlogits is not empty (it may be logits itself, and has its stride):
   // dlogits = (softmax − onehot) · scale.
-  virtual void cross_entropy(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
-                             double scale) = 0;
+  void cross_entropy(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, double scale);
   // The same for logits whose columns are split over K ranks: each rank computes log_sum_exp() of its part, the ranks gather
   // these, and each rank merges them and computes the loss and the gradient of its part. Rounding a log-sum-exp L to fp32 is an
   // error of up to |L|·2⁻²⁴; it becomes a relative error of that size in every probability computed from L.
   //
   // lse[R] = log Σ exp of each row of logits[R,V], fp32 (fp64 for fp64). A row of −∞ gives −∞; a NaN or +∞ in it gives NaN.
-  virtual void log_sum_exp(Stream&, TensorView lse, MatrixView logits) = 0;
+  void log_sum_exp(Stream&, TensorView lse, MatrixView logits);
   // whole[N] = log Σₖ exp(parts[k,n]) of parts[K,N], summed in ascending k, so that every rank gets the same bits. +∞ where
   // targets[n] (i32, ids of the whole vocabulary) is negative: cross_entropy_part() makes the row's gradient zero.
-  virtual void merge_log_sums(Stream&, TensorView whole, TensorView parts, TensorView targets) = 0;
+  void merge_log_sums(Stream&, TensorView whole, TensorView parts, TensorView targets);
   // lse[R]: the whole row's log-sum-exp; +∞: the row has no target in any part. targets[R] i32: a position in this part, or −1,
   // not in this part. loss[R] fp64 = lse − logits[target], 0 for −1: the parts' losses add up to cross_entropy()'s. When
   // dlogits is not empty (it may be logits itself): dlogits = (exp(logits − lse) − onehot) · scale.
-  virtual void cross_entropy_part(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
-                                  TensorView lse, double scale) = 0;
+  void cross_entropy_part(Stream&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets, TensorView lse,
+                          double scale);
   // out[0] (fp64) = the sum of loss[R] in fixed blocks of logical indices, added to out[0] when accumulating.
-  virtual void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate) = 0;
+  void sum(Stream&, TensorView out, TensorView x, Accumulate accumulate);
   // out[i] (fp64) = the sum of squares of block i of x: the first block has `first` elements, every other kSumBlock, the last
   // one the rest. If blocks begin at fixed places of a tensor, their sums do not depend on how the tensor is split between
   // calls or ranks.
-  virtual void sum_of_squares(Stream&, TensorView out, TensorView x, std::int64_t first = kSumBlock) = 0;
+  void sum_of_squares(Stream&, TensorView out, TensorView x, std::int64_t first = kSumBlock);
 
   // Compression for data sent between ranks. packed [blocks, 65] i32: the blocks of x[blocks · 256], fp32 or bf16, as specified
   // in block8.h. Packed blocks may begin where x begins, and may be the last bytes of y.
-  virtual void pack_block8(Stream&, TensorView packed, TensorView x) = 0;
-  virtual void unpack_block8(Stream&, TensorView y, TensorView packed) = 0;
+  void pack_block8(Stream&, TensorView packed, TensorView x);
+  void unpack_block8(Stream&, TensorView y, TensorView packed);
   // Each fp32 of x[n] becomes a bf16; the results fill the first half of x's bytes (narrow.h).
-  virtual void narrow_in_place(Stream&, TensorView x) = 0;
+  void narrow_in_place(Stream&, TensorView x);
+
+  // Enqueues a call whose operands are already checked. All operations end here; a wrapper of another Math forwards calls to
+  // it.
+  virtual void enqueue(Stream&, const MathCall&) = 0;
 
   // The algorithms chosen so far that affect the bits, one per line in a fixed order, to be recorded with a run. Empty if they
   // depend only on shapes.

@@ -1,5 +1,5 @@
 // Tells which processors give the same bits. Only for matrix products does a library choose its code by the processor; all
-// other operations have one source for every instruction set (core/cpu/kernels.h).
+// other operations have one source for every instruction set (core/math/cpu/kernels.h).
 //
 // Threads: any. Errors: none.
 #pragma once

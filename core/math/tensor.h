@@ -55,6 +55,14 @@ struct TensorView {
   }
 };
 
+// The last dimension, and the product of all others.
+inline std::int64_t columns_of(const TensorView& v) { return v.shape.rank() == 0 ? 1 : v.shape[v.shape.rank() - 1]; }
+inline std::int64_t rows_of(const TensorView& v) {
+  std::int64_t n = 1;
+  for (std::size_t i = 0; i + 1 < v.shape.rank(); ++i) n *= v.shape[i];
+  return n;
+}
+
 // A matrix whose rows may lie further apart than they are long, so that each begins at an aligned address (the logits of a
 // vocabulary of 50,257). The gap after each row belongs to the matrix; its content is undefined. A tensor is a matrix without
 // gaps.
@@ -64,16 +72,19 @@ struct MatrixView {
 
   MatrixView() = default;
   template <std::convertible_to<TensorView> Tensor>
-  MatrixView(const Tensor& tensor) : view(tensor), stride(view.shape.rank() == 0 ? 1 : view.shape[view.shape.rank() - 1]) {}
+  MatrixView(const Tensor& tensor) : view(tensor), stride(columns_of(view)) {}
   MatrixView(const TensorView& rows, std::int64_t row_stride) : view(rows), stride(row_stride) {}
 
   [[nodiscard]] bool empty() const { return view.empty(); }
   // The rows together with their gaps.
   [[nodiscard]] TensorView with_gaps() const {
-    const auto columns = view.shape.rank() == 0 ? 1 : view.shape[view.shape.rank() - 1];
+    const auto columns = columns_of(view);
     return columns == 0 || empty() ? view : TensorView{view.data, view.dtype, {view.elements() / columns, stride}};
   }
 };
+
+inline std::int64_t columns_of(const MatrixView& m) { return columns_of(m.view); }
+inline std::int64_t rows_of(const MatrixView& m) { return rows_of(m.view); }
 
 struct TensorSpec {
   std::string name;

@@ -15,20 +15,7 @@
 #include <terrace/core/cuda/math/cublas_products.h>
 #include <terrace/tests/support/gpu/fake_cublaslt.h>
 #endif
-#include <terrace/core/cuda/math/activation.h>
-#include <terrace/core/cuda/math/attention/attention.h>
-#include <terrace/core/cuda/math/attention/attention_block.h>
-#include <terrace/core/cuda/math/column_sums.h>
-#include <terrace/core/cuda/math/cross_entropy.h>
-#include <terrace/core/cuda/math/elementwise.h>
-#include <terrace/core/cuda/math/embed.h>
 #include <terrace/core/cuda/math/kernel_math.h>
-#include <terrace/core/cuda/math/norm.h>
-#include <terrace/core/cuda/math/packing.h>
-#include <terrace/core/cuda/math/rotary.h>
-#include <terrace/core/cuda/math/routing.h>
-#include <terrace/core/cuda/math/score_rows.h>
-#include <terrace/core/cuda/math/sums.h>
 #include <terrace/tests/support/gpu/emulated_lane.h>
 #include <terrace/tests/support/gpu/fake_cuda.h>
 
@@ -73,6 +60,8 @@ struct Launcher {
   cuda::Workspace workspace;
   const std::function<void(const char*)>* launched = nullptr;
 };
+
+using Ops = cuda::ops::AllOps<Launcher>;
 
 #ifdef TERRACE_CUBLASLT
 // The GPU's products, with the fake cuBLASLt.
@@ -148,8 +137,8 @@ class Backend {
     return {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace};
   }
   static cuda::AttentionIssuers by_warps(const Launcher& launcher) {
-    return {[&](const auto&... of) { cuda::ops::attention(launcher, of...); },
-            [&](const auto&... of) { cuda::ops::attention_grad(launcher, of...); }};
+    return {[&](const auto&... of) { Ops::attention(launcher, of...); },
+            [&](const auto&... of) { Ops::attention_grad(launcher, of...); }};
   }
   // Runs issue() as the warpgroups' kernel, then applies the planted fault to the first 64 elements of `results`.
   template <class Issue>
@@ -159,8 +148,8 @@ class Backend {
     if (warpgroups_ == Warpgroups::unwritten) return;
     issue();
     const TensorView some{reinterpret_cast<std::byte*>(results), DType::bf16, {64}};
-    if (warpgroups_ == Warpgroups::wrong) cuda::ops::zero(launcher, some);
-    if (warpgroups_ == Warpgroups::unsteady && ++calls_ % 2 == 0) cuda::ops::multiply(launcher, some, some, 1 + 0x1p-7);
+    if (warpgroups_ == Warpgroups::wrong) Ops::zero(launcher, some);
+    if (warpgroups_ == Warpgroups::unsteady && ++calls_ % 2 == 0) Ops::multiply(launcher, some, some, 1 + 0x1p-7);
   }
   cuda::AttentionIssuers by_warpgroups(const Launcher& launcher) {
     return {[this, &launcher](const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
@@ -229,11 +218,7 @@ void CudaLauncher::run(const LaunchShape& shape, const Args& args) const {
   test::launch_of_thread<Kernel>(operation_, stream_, shape, args);
 }
 
-namespace ops {
-template void add_bias(const CudaLauncher&, TensorView, TensorView, Accumulate);
-template void convert(const CudaLauncher&, TensorView, TensorView, Accumulate);
-template void zero(const CudaLauncher&, TensorView);
-}  // namespace ops
+template struct ops::Elementwise<CudaLauncher>;
 
 }  // namespace terrace::cuda
 #endif

@@ -7,20 +7,7 @@
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/device.h>
 #include <terrace/core/cuda/kernels/attention_warpgroup_launch.h>
-#include <terrace/core/cuda/math/activation.h>
-#include <terrace/core/cuda/math/attention/attention.h>
-#include <terrace/core/cuda/math/attention/attention_block.h>
-#include <terrace/core/cuda/math/column_sums.h>
-#include <terrace/core/cuda/math/cross_entropy.h>
-#include <terrace/core/cuda/math/elementwise.h>
-#include <terrace/core/cuda/math/embed.h>
 #include <terrace/core/cuda/math/kernel_math.h>
-#include <terrace/core/cuda/math/norm.h>
-#include <terrace/core/cuda/math/packing.h>
-#include <terrace/core/cuda/math/rotary.h>
-#include <terrace/core/cuda/math/routing.h>
-#include <terrace/core/cuda/math/score_rows.h>
-#include <terrace/core/cuda/math/sums.h>
 #include <terrace/memory/eviction.h>
 #include <terrace/optimizers/cuda/cuda_optimizer.h>
 #include <terrace/optimizers/cuda/update_launch.h>
@@ -61,13 +48,13 @@ class CountingBackend {
   }
   void attention(const CountingLauncher& launcher, const AttentionShape& s, TensorView out, TensorView lse, TensorView qkv) {
     if (warpgroups_ && cuda::warpgroups_serve(qkv.dtype, s)) return cuda::attention_of_warpgroups(launcher, s, out, lse, qkv);
-    cuda::ops::attention(launcher, s, out, lse, qkv);
+    cuda::ops::AllOps<CountingLauncher>::attention(launcher, s, out, lse, qkv);
   }
   void attention_grad(const CountingLauncher& launcher, const AttentionShape& s, TensorView dqkv, TensorView dout,
                       TensorView out, TensorView lse, TensorView qkv) {
     if (warpgroups_ && cuda::warpgroups_serve(qkv.dtype, s))
       return cuda::attention_grad_of_warpgroups(launcher, s, dqkv, dout, out, lse, qkv);
-    cuda::ops::attention_grad(launcher, s, dqkv, dout, out, lse, qkv);
+    cuda::ops::AllOps<CountingLauncher>::attention_grad(launcher, s, dqkv, dout, out, lse, qkv);
   }
   [[nodiscard]] static std::string algorithms() { return {}; }
 

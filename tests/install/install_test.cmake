@@ -112,7 +112,7 @@ configure(optional 0 "goes on without terrace" ${without_libraries})
 configure(optional_again 0 "goes on with terrace")
 configure(offload 0 "goes on with terrace")
 configure(lm 0 "goes on with terrace")
-configure(offlaod 1 "terrace has no component offlaod; it has device, core, memory, offload")
+configure(offlaod 1 "terrace has no component offlaod; it has device, math, core, memory, offload")
 
 # Moving chunks needs neither oneDNN nor OpenMP: not to configure, not to link, not to run.
 run(${CMAKE_COMMAND} -S ${PROJECT}/offload -B ${SCRATCH}/offload_only -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${COMPILER}

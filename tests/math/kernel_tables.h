@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include <terrace/core/cpu/kernels.h>
+#include <terrace/core/math/cpu/kernels.h>
 
 namespace terrace::test {
 

@@ -1,5 +1,5 @@
 // The kernel tables of all instruction sets of this processor give the same bits for fp32, bf16 and fp16.
-#include <terrace/core/cpu/kernels.h>
+#include <terrace/core/math/cpu/kernels.h>
 
 #include <terrace/tests/math/kernel_tables.h>
 #include <terrace/tests/math/math_fixture.h>

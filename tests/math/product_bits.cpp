@@ -1,6 +1,6 @@
 // Prints a checksum of matrix products for each dtype. If two processors print equal lines, training gives the same bits on
 // both: products are the only operation computed by a library; all others have one source for every instruction set
-// (core/cpu/kernels.h).
+// (core/math/cpu/kernels.h).
 //
 // product_bits               one line per dtype: "fp32 0123456789abcdef"
 #include <cstdio>

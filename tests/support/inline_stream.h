@@ -1,5 +1,4 @@
-// A stream that runs its work immediately, for host code inside an operation of a fake GPU; and one that runs nothing, to test
-// that invalid calls are refused at once.
+// A stream that runs its work immediately, for host code inside an operation of a fake GPU.
 //
 // Owner: the operation; `device` is the device of the math, may be null, and must outlive it. Threads: one. Errors: those of
 //        the work.
@@ -12,7 +11,7 @@
 
 namespace terrace::test {
 
-class InlineStream : public Stream {
+class InlineStream final : public Stream {
  public:
   explicit InlineStream(Device* device = nullptr) : device_(device) {}
   void submit(std::function<void()> work) override { work(); }
@@ -29,11 +28,6 @@ class InlineStream : public Stream {
   [[noreturn]] static void fail() { throw std::logic_error("InlineStream: only submits"); }
 
   Device* const device_;
-};
-
-class IdleStream final : public InlineStream {
- public:
-  void submit(std::function<void()> /*work*/) override {}
 };
 
 }  // namespace terrace::test

@@ -17,7 +17,6 @@
 #include <terrace/core/cuda/kernels/attention_plain.h>
 #include <terrace/core/cuda/with_type.h>
 #include <terrace/core/math/math.h>
-#include <terrace/core/math/math_arguments.h>
 
 namespace terrace::cuda {
 

@@ -18,7 +18,7 @@ struct ChooseArgs {
   const std::int32_t* targets;  // may be null: no token is padding
   std::int64_t tokens;
 };
-// The same as choose() of core/cpu/routing.cpp.
+// The same as choose() of core/math/cpu/routing.cpp.
 template <class T>
 struct ChooseExperts {
   static constexpr int kThreads = 128;

@@ -1,5 +1,5 @@
-// fp64 sums with the same bits as on the CPU (core/cpu/kernels/elementwise.inl, sum_fp64): partial sums of 4,096 elements,
-// which sum() folds in ascending order.
+// fp64 sums with the same bits as on the CPU (sum and sum_of_squares in core/math/cpu/kernels/elementwise.inl): partial sums of
+// 4,096 elements, which sum() folds in ascending order.
 //
 // A partial sum has 32 accumulators, in the order of the CPU's four vectors of eight. So one warp computes it, with one
 // accumulator per lane, and the loads of the lanes are adjacent. The fold must be a chain of additions; one block loads ahead

@@ -3,7 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void activation(const CudaLauncher&, Activation, TensorView, TensorView);
-template void activation_grad(const CudaLauncher&, Activation, TensorView, TensorView, TensorView);
+template struct Activations<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

@@ -1,11 +1,16 @@
-// Activations and their gradients (ops.h).
+// Activations and their gradients.
 #pragma once
 
 #include <terrace/core/cuda/kernels/activation.h>
 #include <terrace/core/cuda/math/geometry.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
+
+template <class Launcher>
+struct Activations {
+  static void activation(const Launcher&, Activation, TensorView y, TensorView x);
+  static void activation_grad(const Launcher&, Activation, TensorView dx, TensorView dy, TensorView x);
+};
 
 // dy empty: the forward. y has the shape of the activation.
 template <class Launcher>
@@ -35,11 +40,12 @@ void activate(const Launcher& launcher, Activation kind, TensorView out, TensorV
 }
 
 template <class Launcher>
-void activation(const Launcher& launcher, Activation kind, TensorView y, TensorView x) {
+void Activations<Launcher>::activation(const Launcher& launcher, Activation kind, TensorView y, TensorView x) {
   activate(launcher, kind, y, {}, x, y);
 }
 template <class Launcher>
-void activation_grad(const Launcher& launcher, Activation kind, TensorView dx, TensorView dy, TensorView x) {
+void Activations<Launcher>::activation_grad(const Launcher& launcher, Activation kind, TensorView dx, TensorView dy,
+                                            TensorView x) {
   activate(launcher, kind, dx, dy, x, dy);
 }
 

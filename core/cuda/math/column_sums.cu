@@ -3,8 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void bias_grad(const CudaLauncher&, TensorView, TensorView, Accumulate);
-template void norm_weight_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
-                               Accumulate);
+template struct ColumnSums<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

@@ -1,4 +1,4 @@
-// Gradients that are sums over rows (ops.h).
+// Gradients that are sums over rows.
 #pragma once
 
 #include <string>
@@ -6,9 +6,15 @@
 #include <terrace/core/cuda/kernels/column_sums.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
+
+template <class Launcher>
+struct ColumnSums {
+  static void bias_grad(const Launcher&, TensorView db, TensorView dy, Accumulate);
+  static void norm_weight_grad(const Launcher&, TensorView dgain, TensorView dbias, TensorView dy, TensorView x,
+                               TensorView mean, TensorView rstd, Accumulate);
+};
 
 // The parts into which rows are divided: enough to fill a GPU, few enough for the workspace, and whole rounds of a block's
 // warps.
@@ -49,7 +55,7 @@ void sum_columns(const Launcher& launcher, const Args& args, TensorView out, Ten
 }
 
 template <class Launcher>
-void bias_grad(const Launcher& launcher, TensorView db, TensorView dy, Accumulate accumulate) {
+void ColumnSums<Launcher>::bias_grad(const Launcher& launcher, TensorView db, TensorView dy, Accumulate accumulate) {
   with_type(dy.dtype, [&]<class T>() {
     using Kernel = BiasGradParts<T>;
     const std::int64_t c = columns_of(dy);
@@ -60,8 +66,8 @@ void bias_grad(const Launcher& launcher, TensorView db, TensorView dy, Accumulat
 }
 
 template <class Launcher>
-void norm_weight_grad(const Launcher& launcher, TensorView dgain, TensorView dbias, TensorView dy, TensorView x,
-                      TensorView mean, TensorView rstd, Accumulate accumulate) {
+void ColumnSums<Launcher>::norm_weight_grad(const Launcher& launcher, TensorView dgain, TensorView dbias, TensorView dy,
+                                            TensorView x, TensorView mean, TensorView rstd, Accumulate accumulate) {
   with_type(dy.dtype, [&]<class T>() {
     using Kernel = NormWeightGradParts<T>;
     const std::int64_t c = columns_of(dy);

@@ -1,16 +1,25 @@
-// The loss (ops.h).
+// The loss.
 #pragma once
 
 #include <terrace/core/cuda/kernels/cross_entropy.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void cross_entropy(const Launcher& launcher, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
-                   double scale) {
+struct Losses {
+  static void cross_entropy(const Launcher&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
+                            double scale);
+  static void log_sum_exp(const Launcher&, TensorView lse, MatrixView logits);
+  static void merge_log_sums(const Launcher&, TensorView whole, TensorView parts, TensorView targets);
+  static void cross_entropy_part(const Launcher&, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
+                                 TensorView lse, double scale);
+};
+
+template <class Launcher>
+void Losses<Launcher>::cross_entropy(const Launcher& launcher, TensorView loss, MatrixView dlogits, MatrixView logits,
+                                     TensorView targets, double scale) {
   with_type(logits.view.dtype, [&]<class T>() {
     using Kernel = CrossEntropyRows<T>;
     const std::int64_t v = columns_of(logits);
@@ -28,7 +37,7 @@ void cross_entropy(const Launcher& launcher, TensorView loss, MatrixView dlogits
 }
 
 template <class Launcher>
-void log_sum_exp(const Launcher& launcher, TensorView lse, MatrixView logits) {
+void Losses<Launcher>::log_sum_exp(const Launcher& launcher, TensorView lse, MatrixView logits) {
   with_type(logits.view.dtype, [&]<class T>() {
     using Kernel = LogSumExpRows<T>;
     const std::int64_t v = columns_of(logits);
@@ -39,7 +48,7 @@ void log_sum_exp(const Launcher& launcher, TensorView lse, MatrixView logits) {
 }
 
 template <class Launcher>
-void merge_log_sums(const Launcher& launcher, TensorView whole, TensorView parts, TensorView targets) {
+void Losses<Launcher>::merge_log_sums(const Launcher& launcher, TensorView whole, TensorView parts, TensorView targets) {
   const auto merge = [&]<class A>(A) {
     launcher.template run<MergeLogSums<A>>(
         flat_shape<MergeLogSums<A>>(whole.elements(), 1),
@@ -50,8 +59,8 @@ void merge_log_sums(const Launcher& launcher, TensorView whole, TensorView parts
 }
 
 template <class Launcher>
-void cross_entropy_part(const Launcher& launcher, TensorView loss, MatrixView dlogits, MatrixView logits, TensorView targets,
-                        TensorView lse, double scale) {
+void Losses<Launcher>::cross_entropy_part(const Launcher& launcher, TensorView loss, MatrixView dlogits, MatrixView logits,
+                                          TensorView targets, TensorView lse, double scale) {
   with_type(logits.view.dtype, [&]<class T>() {
     using Kernel = CrossEntropyPartRows<T>;
     const std::int64_t v = columns_of(logits);

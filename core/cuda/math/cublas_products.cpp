@@ -8,10 +8,12 @@
 #include <utility>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/cuda/math/ops.h>
+#include <terrace/core/cuda/math/compiled_ops.h>
 
 namespace terrace::cuda {
 namespace {
+
+using Elementwise = ops::Elementwise<CudaLauncher>;
 
 void check(const ProductKey& key, const char* call, cublasStatus_t status) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -88,7 +90,7 @@ TensorView for_epilogue(const CudaLauncher& launcher, const TensorView& bias, DT
   if (copy.bytes() > kBiasBytes)
     throw Error(fmt::format("matmul: a bias of {} elements in {} is larger than the {} bytes that the workspace has for it",
                             bias.elements(), name_of(dtype), kBiasBytes));
-  ops::convert(launcher, copy, bias, Accumulate::no);
+  Elementwise::convert(launcher, copy, bias, Accumulate::no);
   return copy;
 }
 
@@ -219,8 +221,8 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Ma
   if (c.view.elements() == 0) return;
   const CudaLauncher launcher("matmul", stream, workspace);
   if ((ta == Transpose::yes ? rows_of(a) : columns_of(a)) == 0) {
-    if (!bias.empty()) return ops::add_bias(launcher, c.view, bias, accumulate);
-    if (accumulate == Accumulate::no) ops::zero(launcher, c.with_gaps());
+    if (!bias.empty()) return Elementwise::add_bias(launcher, c.view, bias, accumulate);
+    if (accumulate == Accumulate::no) Elementwise::zero(launcher, c.with_gaps());
     return;
   }
   // The library has no bias epilogue for fp64, so a kernel adds the bias.
@@ -228,7 +230,7 @@ void CublasProducts::run(CudaStreamHandle stream, const Workspace& workspace, Ma
   const TensorView epilogue = adds_bias_behind ? TensorView{} : for_epilogue(launcher, bias, c.view.dtype);
   const auto key = key_of(c, a, ta, b, tb, !epilogue.empty(), accumulate == Accumulate::yes);
   multiply(stream, workspace, key, c, a, b, epilogue);
-  if (adds_bias_behind) ops::add_bias(launcher, c.view, bias, Accumulate::yes);
+  if (adds_bias_behind) Elementwise::add_bias(launcher, c.view, bias, Accumulate::yes);
 }
 
 void CublasProducts::multiply(CudaStreamHandle stream, const Workspace& workspace, const ProductKey& key, const MatrixView& c,

@@ -10,6 +10,7 @@
 #include <terrace/core/cuda/attention_choice.h>
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/math/attention/warpgroup_attention.h>
+#include <terrace/core/cuda/math/compiled_ops.h>
 #include <terrace/core/cuda/math/cublas_products.h>
 #include <terrace/core/cuda/math/gpu_time.h>
 #include <terrace/core/cuda/math/kernel_math.h>
@@ -84,8 +85,8 @@ class CudaBackend {
     return {runtime_, *device_.host_memory(), launcher.stream(), launcher.workspace};
   }
   static cuda::AttentionIssuers by_warps(const cuda::CudaLauncher& launcher) {
-    return {[&](const auto&... of) { cuda::ops::attention(launcher, of...); },
-            [&](const auto&... of) { cuda::ops::attention_grad(launcher, of...); }};
+    return {[&](const auto&... of) { cuda::ops::AttentionForward<cuda::CudaLauncher>::attention(launcher, of...); },
+            [&](const auto&... of) { cuda::ops::AttentionGradient<cuda::CudaLauncher>::attention_grad(launcher, of...); }};
   }
   static cuda::AttentionIssuers by_warpgroups(const cuda::CudaLauncher& launcher) {
     return {[&](const auto&... of) { cuda::ops::warpgroup_attention(launcher, of...); },

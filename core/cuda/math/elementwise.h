@@ -1,14 +1,28 @@
-// Addition, scaling, biases, conversion, zeros (ops.h).
+// Addition, scaling, biases, conversion, zeros.
 #pragma once
 
 #include <terrace/core/cuda/kernels/elementwise.h>
 #include <terrace/core/cuda/math/geometry.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void add(const Launcher& launcher, TensorView y, TensorView x, TensorView r) {
+struct Elementwise {
+  static void add(const Launcher&, TensorView y, TensorView x, TensorView r);
+  static void scale(const Launcher&, TensorView y, TensorView x, TensorView gain, Accumulate);
+  // c[N,C] (+)= bias[C]; a matrix product then adds to it.
+  static void add_bias(const Launcher&, TensorView c, TensorView bias, Accumulate);
+  static void multiply(const Launcher&, TensorView y, TensorView x, double factor);
+  static void soft_cap(const Launcher&, TensorView y, TensorView x, double cap);
+  static void soft_cap_grad(const Launcher&, TensorView dx, TensorView dy, TensorView y, double cap);
+  static void convert(const Launcher&, TensorView y, TensorView x, Accumulate);
+  static void columns(const Launcher&, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x,
+                      std::int64_t count, Accumulate);
+  static void zero(const Launcher&, TensorView y);
+};
+
+template <class Launcher>
+void Elementwise<Launcher>::add(const Launcher& launcher, TensorView y, TensorView x, TensorView r) {
   with_type(y.dtype, [&]<class T>() {
     launcher.template run<Add<T>>(
         flat_shape<Add<T>>(y.elements(), kWidth<T>),
@@ -17,7 +31,8 @@ void add(const Launcher& launcher, TensorView y, TensorView x, TensorView r) {
 }
 
 template <class Launcher>
-void scale(const Launcher& launcher, TensorView y, TensorView x, TensorView gain, Accumulate accumulate) {
+void Elementwise<Launcher>::scale(const Launcher& launcher, TensorView y, TensorView x, TensorView gain,
+                                  Accumulate accumulate) {
   with_type(y.dtype, [&]<class T>() {
     using Kernel = ScaleRows<T>;
     const std::int64_t columns = columns_of(y);
@@ -28,7 +43,7 @@ void scale(const Launcher& launcher, TensorView y, TensorView x, TensorView gain
 }
 
 template <class Launcher>
-void add_bias(const Launcher& launcher, TensorView c, TensorView bias, Accumulate accumulate) {
+void Elementwise<Launcher>::add_bias(const Launcher& launcher, TensorView c, TensorView bias, Accumulate accumulate) {
   with_type(c.dtype, [&]<class T>() {
     with_type(bias.dtype, [&]<class Bias>() {
       if constexpr ((sizeof(T) == 8) == (sizeof(Bias) == 8)) {
@@ -43,7 +58,7 @@ void add_bias(const Launcher& launcher, TensorView c, TensorView bias, Accumulat
 }
 
 template <class Launcher>
-void multiply(const Launcher& launcher, TensorView y, TensorView x, double factor) {
+void Elementwise<Launcher>::multiply(const Launcher& launcher, TensorView y, TensorView x, double factor) {
   with_type(y.dtype, [&]<class T>() {
     launcher.template run<Multiply<T>>(
         flat_shape<Multiply<T>>(y.elements(), kWidth<T>),
@@ -61,16 +76,16 @@ void cap_softly(const Launcher& launcher, TensorView out, TensorView dy, TensorV
   });
 }
 template <class Launcher>
-void soft_cap(const Launcher& launcher, TensorView y, TensorView x, double cap) {
+void Elementwise<Launcher>::soft_cap(const Launcher& launcher, TensorView y, TensorView x, double cap) {
   cap_softly(launcher, y, {}, x, cap);
 }
 template <class Launcher>
-void soft_cap_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView y, double cap) {
+void Elementwise<Launcher>::soft_cap_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView y, double cap) {
   cap_softly(launcher, dx, dy, y, cap);
 }
 
 template <class Launcher>
-void convert(const Launcher& launcher, TensorView y, TensorView x, Accumulate accumulate) {
+void Elementwise<Launcher>::convert(const Launcher& launcher, TensorView y, TensorView x, Accumulate accumulate) {
   with_type(y.dtype, [&]<class To>() {
     with_type(x.dtype, [&]<class From>() {
       using Kernel = Convert<To, From>;
@@ -83,8 +98,8 @@ void convert(const Launcher& launcher, TensorView y, TensorView x, Accumulate ac
 }
 
 template <class Launcher>
-void columns(const Launcher& launcher, TensorView y, std::int64_t first_y, TensorView x, std::int64_t first_x,
-             std::int64_t count, Accumulate accumulate) {
+void Elementwise<Launcher>::columns(const Launcher& launcher, TensorView y, std::int64_t first_y, TensorView x,
+                                    std::int64_t first_x, std::int64_t count, Accumulate accumulate) {
   if (count == 0 || y.shape[0] == 0) return;
   with_type(y.dtype, [&]<class T>() {
     using Kernel = CopyColumns<T>;
@@ -98,7 +113,7 @@ void columns(const Launcher& launcher, TensorView y, std::int64_t first_y, Tenso
 }
 
 template <class Launcher>
-void zero(const Launcher& launcher, TensorView y) {
+void Elementwise<Launcher>::zero(const Launcher& launcher, TensorView y) {
   const auto bytes = static_cast<std::int64_t>(y.bytes());
   const bool whole = reinterpret_cast<std::uintptr_t>(y.data) % kWordBytes == 0;
   launcher.template run<Zero>(flat_shape<Zero>(bytes, kWordBytes), ZeroArgs{data<unsigned char>(y), bytes, whole});

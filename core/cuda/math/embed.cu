@@ -3,8 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void embed(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, std::int64_t, std::int64_t);
-template void embed_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, std::int64_t, Accumulate);
-template void ids_in_part(const CudaLauncher&, TensorView, TensorView, std::int64_t, std::int64_t);
+template struct Embeddings<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

@@ -1,4 +1,4 @@
-// Embeddings and their gradient (ops.h).
+// Embeddings and their gradient.
 #pragma once
 
 #include <string>
@@ -8,13 +8,21 @@
 #include <terrace/core/cuda/kernels/embed_grad.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void embed(const Launcher& launcher, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
-           std::int64_t first_position) {
+struct Embeddings {
+  static void embed(const Launcher&, TensorView y, TensorView tokens, TensorView table, TensorView positions, std::int64_t seq,
+                    std::int64_t first_position);
+  static void embed_grad(const Launcher&, TensorView dtable, TensorView dpositions, TensorView tokens, TensorView dy,
+                         std::int64_t seq, Accumulate);
+  static void ids_in_part(const Launcher&, TensorView out, TensorView ids, std::int64_t first, std::int64_t count);
+};
+
+template <class Launcher>
+void Embeddings<Launcher>::embed(const Launcher& launcher, TensorView y, TensorView tokens, TensorView table,
+                                 TensorView positions, std::int64_t seq, std::int64_t first_position) {
   with_type(y.dtype, [&]<class T>() {
     const std::int64_t c = columns_of(y);
     launcher.template run<EmbedRows<T>>(row_shape<EmbedRows<T>, T>(tokens.elements(), c),
@@ -32,8 +40,8 @@ void embed(const Launcher& launcher, TensorView y, TensorView tokens, TensorView
 }
 
 template <class Launcher>
-void embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositions, TensorView given_tokens, TensorView dy,
-                std::int64_t seq, Accumulate accumulate) {
+void Embeddings<Launcher>::embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositions,
+                                      TensorView given_tokens, TensorView dy, std::int64_t seq, Accumulate accumulate) {
   const std::int64_t n = given_tokens.elements(), vocabulary = dtable.shape[0], c = columns_of(dy);
   const std::int64_t ranges = ceil_div(vocabulary, kVocabularyRange);
   if (static_cast<std::size_t>(2 * n + ranges + 1) * sizeof(std::int32_t) > kWorkspaceBytes) {
@@ -67,7 +75,8 @@ void embed_grad(const Launcher& launcher, TensorView dtable, TensorView dpositio
 }
 
 template <class Launcher>
-void ids_in_part(const Launcher& launcher, TensorView out, TensorView ids, std::int64_t first, std::int64_t count) {
+void Embeddings<Launcher>::ids_in_part(const Launcher& launcher, TensorView out, TensorView ids, std::int64_t first,
+                                       std::int64_t count) {
   launcher.template run<IdsInPart>(
       flat_shape<IdsInPart>(ids.elements(), 1),
       IdsInPartArgs{data<std::int32_t>(out), data<std::int32_t>(ids), ids.elements(), first, count});

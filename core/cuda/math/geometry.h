@@ -7,7 +7,7 @@
 
 #include <terrace/core/cuda/kernels/vectors.h>
 #include <terrace/core/cuda/with_type.h>
-#include <terrace/core/math/math_arguments.h>
+#include <terrace/core/math/math.h>
 
 namespace terrace::cuda {
 

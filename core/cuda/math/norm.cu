@@ -3,9 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void norm(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, double, double,
-                   TensorView);
-template void norm_input_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
-                              Accumulate, double, TensorView);
+template struct Norms<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

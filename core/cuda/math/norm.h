@@ -1,15 +1,22 @@
-// Normalisation and its input gradient (ops.h).
+// Normalisation and its input gradient.
 #pragma once
 
 #include <terrace/core/cuda/kernels/norm.h>
 #include <terrace/core/cuda/math/geometry.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain,
-          TensorView bias, double eps, double offset, TensorView squares) {
+struct Norms {
+  static void norm(const Launcher&, TensorView y, TensorView mean, TensorView rstd, TensorView x, TensorView gain,
+                   TensorView bias, double eps, double offset, TensorView squares);
+  static void norm_input_grad(const Launcher&, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
+                              TensorView rstd, Accumulate, double offset, TensorView products);
+};
+
+template <class Launcher>
+void Norms<Launcher>::norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rstd, TensorView x,
+                           TensorView gain, TensorView bias, double eps, double offset, TensorView squares) {
   with_type(y.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(y);
@@ -29,8 +36,9 @@ void norm(const Launcher& launcher, TensorView y, TensorView mean, TensorView rs
 }
 
 template <class Launcher>
-void norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView x, TensorView gain, TensorView mean,
-                     TensorView rstd, Accumulate accumulate, double offset, TensorView products) {
+void Norms<Launcher>::norm_input_grad(const Launcher& launcher, TensorView dx, TensorView dy, TensorView x, TensorView gain,
+                                      TensorView mean, TensorView rstd, Accumulate accumulate, double offset,
+                                      TensorView products) {
   with_type(dx.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(dx);

@@ -3,8 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void pack_block8(const CudaLauncher&, TensorView, TensorView);
-template void unpack_block8(const CudaLauncher&, TensorView, TensorView);
-template void narrow_in_place(const CudaLauncher&, TensorView);
+template struct Packing<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

@@ -1,4 +1,4 @@
-// Conversions to and from blocks of 8 bits, and to bf16, which may be in place (ops.h).
+// Conversions to and from blocks of 8 bits, and to bf16, which may be in place.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,6 @@
 
 #include <terrace/core/cuda/kernels/packing.h>
 #include <terrace/core/cuda/math/geometry.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda {
 
@@ -40,6 +39,13 @@ void with_block_type(DType dtype, F&& f) {
 
 namespace ops {
 
+template <class Launcher>
+struct Packing {
+  static void pack_block8(const Launcher&, TensorView packed, TensorView x);
+  static void unpack_block8(const Launcher&, TensorView y, TensorView packed);
+  static void narrow_in_place(const Launcher&, TensorView x);
+};
+
 template <template <class> class Kernel, class Launcher>
 void run_blocks(const Launcher& launcher, const std::vector<Wave>& waves, TensorView numbers, TensorView packed) {
   with_block_type(numbers.dtype, [&]<class T>() {
@@ -51,7 +57,7 @@ void run_blocks(const Launcher& launcher, const std::vector<Wave>& waves, Tensor
 }
 
 template <class Launcher>
-void pack_block8(const Launcher& launcher, TensorView packed, TensorView x) {
+void Packing<Launcher>::pack_block8(const Launcher& launcher, TensorView packed, TensorView x) {
   const std::int64_t blocks = x.elements() / kBlock8Elements;
   if (blocks == 0) return;
   const auto wide = static_cast<std::int64_t>(size_of(x.dtype)) * kBlock8Elements;
@@ -61,7 +67,7 @@ void pack_block8(const Launcher& launcher, TensorView packed, TensorView x) {
 }
 
 template <class Launcher>
-void unpack_block8(const Launcher& launcher, TensorView y, TensorView packed) {
+void Packing<Launcher>::unpack_block8(const Launcher& launcher, TensorView y, TensorView packed) {
   const std::int64_t blocks = y.elements() / kBlock8Elements;
   if (blocks == 0) return;
   const auto wide = static_cast<std::int64_t>(size_of(y.dtype)) * kBlock8Elements;
@@ -71,7 +77,7 @@ void unpack_block8(const Launcher& launcher, TensorView y, TensorView packed) {
 }
 
 template <class Launcher>
-void narrow_in_place(const Launcher& launcher, TensorView x) {
+void Packing<Launcher>::narrow_in_place(const Launcher& launcher, TensorView x) {
   using Kernel = NarrowInPlace;
   for (const auto& wave :
        narrowing_waves(ceil_div(x.elements(), std::int64_t{Kernel::kTile}), Kernel::kTile * std::int64_t{sizeof(float)},

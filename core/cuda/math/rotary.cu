@@ -3,6 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void rotary(const CudaLauncher&, TensorView, std::int64_t, std::int64_t, std::int64_t, const Rotary&, bool);
+template struct RotaryPositions<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

@@ -1,4 +1,4 @@
-// Rotary positions (ops.h).
+// Rotary positions.
 #pragma once
 
 #include <numbers>
@@ -7,13 +7,18 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/kernels/rotary.h>
 #include <terrace/core/cuda/math/geometry.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void rotary(const Launcher& launcher, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
-            const Rotary& angles, bool inverse) {
+struct RotaryPositions {
+  static void rotary(const Launcher&, TensorView x, std::int64_t row_elements, std::int64_t seq, std::int64_t first_position,
+                     const Rotary& angles, bool inverse);
+};
+
+template <class Launcher>
+void RotaryPositions<Launcher>::rotary(const Launcher& launcher, TensorView x, std::int64_t row_elements, std::int64_t seq,
+                                       std::int64_t first_position, const Rotary& angles, bool inverse) {
   const std::int64_t rows = x.shape[0], heads = x.shape[1], dim = x.shape[2], half = dim / 2;
   if (half > kRotaryPairs) {
     throw Error("rotary: heads of " + std::to_string(dim) + " elements; the CUDA device has at most " +

@@ -3,13 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void route(const CudaLauncher&, const Routing&, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView,
-                    TensorView);
-template void route_grad(const CudaLauncher&, const Routing&, TensorView, TensorView, TensorView, TensorView, TensorView,
-                         TensorView, double, double);
-template void merge_reports(const CudaLauncher&, const Routing&, TensorView, TensorView);
-template void dispatch(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView);
-template void combine(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView, Accumulate);
-template void gate_grad(const CudaLauncher&, TensorView, TensorView, TensorView, TensorView);
+template struct Experts<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

@@ -1,16 +1,27 @@
-// Experts (ops.h).
+// Experts.
 #pragma once
 
 #include <terrace/core/cuda/kernels/routing.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
 
 template <class Launcher>
-void route(const Launcher& launcher, const Routing& routing, TensorView gates, TensorView experts, TensorView rows,
-           TensorView lse, TensorView report, TensorView logits, TensorView targets) {
+struct Experts {
+  static void route(const Launcher&, const Routing&, TensorView gates, TensorView experts, TensorView rows, TensorView lse,
+                    TensorView report, TensorView logits, TensorView targets);
+  static void route_grad(const Launcher&, const Routing&, TensorView dlogits, TensorView dgates, TensorView logits,
+                         TensorView experts, TensorView lse, TensorView report, double balance, double squares);
+  static void merge_reports(const Launcher&, const Routing&, TensorView report, TensorView parts);
+  static void dispatch(const Launcher&, TensorView to, TensorView from, TensorView rows, TensorView gates);
+  static void combine(const Launcher&, TensorView to, TensorView from, TensorView rows, TensorView gates, Accumulate);
+  static void gate_grad(const Launcher&, TensorView dgates, TensorView dy, TensorView from, TensorView rows);
+};
+
+template <class Launcher>
+void Experts<Launcher>::route(const Launcher& launcher, const Routing& routing, TensorView gates, TensorView experts,
+                              TensorView rows, TensorView lse, TensorView report, TensorView logits, TensorView targets) {
   with_type(logits.dtype, [&]<class T>() {
     using Choose = ChooseExperts<T>;
     using Place = PlaceRows<T>;
@@ -26,8 +37,9 @@ void route(const Launcher& launcher, const Routing& routing, TensorView gates, T
 }
 
 template <class Launcher>
-void route_grad(const Launcher& launcher, const Routing& routing, TensorView dlogits, TensorView dgates, TensorView logits,
-                TensorView experts, TensorView lse, TensorView report, double balance, double squares) {
+void Experts<Launcher>::route_grad(const Launcher& launcher, const Routing& routing, TensorView dlogits, TensorView dgates,
+                                   TensorView logits, TensorView experts, TensorView lse, TensorView report, double balance,
+                                   double squares) {
   with_type(logits.dtype, [&]<class T>() {
     using Kernel = RouteGrad<T>;
     const std::int64_t tokens = rows_of(logits);
@@ -39,7 +51,7 @@ void route_grad(const Launcher& launcher, const Routing& routing, TensorView dlo
 }
 
 template <class Launcher>
-void merge_reports(const Launcher& launcher, const Routing& routing, TensorView report, TensorView parts) {
+void Experts<Launcher>::merge_reports(const Launcher& launcher, const Routing& routing, TensorView report, TensorView parts) {
   launcher.template run<MergeReports>({.threads = MergeReports::kThreads},
                                       MergeReportsArgs{routing, data<double>(report), data<double>(parts), rows_of(parts)});
 }
@@ -58,17 +70,18 @@ void move_rows(const Launcher& launcher, TensorView to, TensorView from, TensorV
 }
 
 template <class Launcher>
-void dispatch(const Launcher& launcher, TensorView to, TensorView from, TensorView rows, TensorView gates) {
+void Experts<Launcher>::dispatch(const Launcher& launcher, TensorView to, TensorView from, TensorView rows, TensorView gates) {
   move_rows<DispatchRows>(launcher, to, from, from, rows, gates, false);
 }
 template <class Launcher>
-void combine(const Launcher& launcher, TensorView to, TensorView from, TensorView rows, TensorView gates,
-             Accumulate accumulate) {
+void Experts<Launcher>::combine(const Launcher& launcher, TensorView to, TensorView from, TensorView rows, TensorView gates,
+                                Accumulate accumulate) {
   move_rows<CombineRows>(launcher, to, from, to, rows, gates, accumulate == Accumulate::yes);
 }
 
 template <class Launcher>
-void gate_grad(const Launcher& launcher, TensorView dgates, TensorView dy, TensorView from, TensorView rows) {
+void Experts<Launcher>::gate_grad(const Launcher& launcher, TensorView dgates, TensorView dy, TensorView from,
+                                  TensorView rows) {
   with_type(dy.dtype, [&]<class T>() {
     using Kernel = GateGrad<T>;
     const std::int64_t columns = columns_of(dy);

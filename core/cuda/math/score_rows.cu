@@ -3,7 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void softmax_rows(const CudaLauncher&, const ScoreRows&, TensorView, double);
-template void softmax_rows_grad(const CudaLauncher&, const ScoreRows&, TensorView, TensorView, double);
+template struct RowSoftmax<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

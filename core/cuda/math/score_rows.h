@@ -1,11 +1,16 @@
-// Softmaxes of rows in parts (ops.h).
+// Softmaxes of rows in parts.
 #pragma once
 
 #include <terrace/core/cuda/kernels/score_rows.h>
 #include <terrace/core/cuda/math/geometry.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
+
+template <class Launcher>
+struct RowSoftmax {
+  static void softmax_rows(const Launcher&, const ScoreRows&, TensorView scores, double scale);
+  static void softmax_rows_grad(const Launcher&, const ScoreRows&, TensorView gradient, TensorView probabilities, double scale);
+};
 
 template <template <class> class Kernel, class Launcher>
 void launch_score_rows(const Launcher& launcher, const ScoreRows& rows, TensorView scores, TensorView probabilities,
@@ -19,12 +24,12 @@ void launch_score_rows(const Launcher& launcher, const ScoreRows& rows, TensorVi
 }
 
 template <class Launcher>
-void softmax_rows(const Launcher& launcher, const ScoreRows& rows, TensorView scores, double scale) {
+void RowSoftmax<Launcher>::softmax_rows(const Launcher& launcher, const ScoreRows& rows, TensorView scores, double scale) {
   launch_score_rows<SoftmaxRows>(launcher, rows, scores, {}, scale);
 }
 template <class Launcher>
-void softmax_rows_grad(const Launcher& launcher, const ScoreRows& rows, TensorView gradient, TensorView probabilities,
-                       double scale) {
+void RowSoftmax<Launcher>::softmax_rows_grad(const Launcher& launcher, const ScoreRows& rows, TensorView gradient,
+                                             TensorView probabilities, double scale) {
   launch_score_rows<SoftmaxRowsGrad>(launcher, rows, gradient, probabilities, scale);
 }
 

@@ -1,13 +1,20 @@
-// Sums in fp64, and over rows (ops.h).
+// Sums in fp64, and over rows.
 #pragma once
 
 #include <terrace/core/cuda/kernels/row_products.h>
 #include <terrace/core/cuda/kernels/sums.h>
 #include <terrace/core/cuda/math/geometry.h>
 #include <terrace/core/cuda/math/launcher.h>
-#include <terrace/core/cuda/math/ops.h>
 
 namespace terrace::cuda::ops {
+
+template <class Launcher>
+struct Sums {
+  static void sum(const Launcher&, TensorView out, TensorView x, Accumulate);
+  static void sum_of_squares(const Launcher&, TensorView out, TensorView x, std::int64_t first);
+  static void row_products(const Launcher&, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
+                           double offset);
+};
 
 template <bool square, class T, class Launcher>
 void sum_parts(const Launcher& launcher, double* parts, const T* x, std::int64_t elements, std::int64_t first) {
@@ -18,7 +25,7 @@ void sum_parts(const Launcher& launcher, double* parts, const T* x, std::int64_t
 
 // Computes as many partial sums at a time as the workspace holds; the fold then continues where it stopped.
 template <class Launcher>
-void sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accumulate) {
+void Sums<Launcher>::sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accumulate) {
   constexpr std::int64_t kMostParts = kWorkspaceBytes / sizeof(double);
   with_type(x.dtype, [&]<class T>() {
     const std::int64_t n = x.elements();
@@ -37,13 +44,13 @@ void sum(const Launcher& launcher, TensorView out, TensorView x, Accumulate accu
 }
 
 template <class Launcher>
-void sum_of_squares(const Launcher& launcher, TensorView out, TensorView x, std::int64_t first) {
+void Sums<Launcher>::sum_of_squares(const Launcher& launcher, TensorView out, TensorView x, std::int64_t first) {
   with_type(x.dtype, [&]<class T>() { sum_parts<true>(launcher, data<double>(out), data<T>(x), x.elements(), first); });
 }
 
 template <class Launcher>
-void row_products(const Launcher& launcher, TensorView sums, TensorView a, TensorView b, TensorView gain, double factor,
-                  double offset) {
+void Sums<Launcher>::row_products(const Launcher& launcher, TensorView sums, TensorView a, TensorView b, TensorView gain,
+                                  double factor, double offset) {
   with_type(a.dtype, [&]<class T>() {
     using A = Acc<T>;
     const std::int64_t c = columns_of(a);

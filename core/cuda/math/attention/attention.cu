@@ -3,8 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void attention(const CudaLauncher&, AttentionShape, TensorView, TensorView, TensorView);
-template void attention_decode(const CudaLauncher&, AttentionShape, TensorView, TensorView, TensorView, TensorView,
-                               std::int64_t);
+template struct AttentionForward<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

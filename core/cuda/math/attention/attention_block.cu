@@ -3,9 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void attention_block(const CudaLauncher&, const AttentionBlock&, TensorView, TensorView, TensorView, TensorView,
-                              Accumulate);
-template void attention_block_grad(const CudaLauncher&, const AttentionBlock&, TensorView, TensorView, TensorView, TensorView,
-                                   TensorView, TensorView, TensorView, Accumulate, Accumulate);
+template struct AttentionBlocks<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

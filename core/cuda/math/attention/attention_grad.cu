@@ -3,6 +3,6 @@
 
 namespace terrace::cuda::ops {
 
-template void attention_grad(const CudaLauncher&, AttentionShape, TensorView, TensorView, TensorView, TensorView, TensorView);
+template struct AttentionGradient<CudaLauncher>;
 
 }  // namespace terrace::cuda::ops

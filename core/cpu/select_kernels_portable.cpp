@@ -1,7 +1,0 @@
-#include <terrace/core/cpu/kernels.h>
-
-namespace terrace::cpu {
-
-const Kernels& select_kernels() { return kKernelsBaseline; }
-
-}  // namespace terrace::cpu

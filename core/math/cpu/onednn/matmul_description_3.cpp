@@ -1,0 +1,10 @@
+#include <terrace/core/math/cpu/onednn/matmul_description.h>
+
+namespace terrace::cpu {
+
+dnnl::matmul::primitive_desc describe_matmul(const dnnl::engine& engine, const dnnl::memory::desc& a,
+                                             const dnnl::memory::desc& b, const dnnl::memory::desc& c) {
+  return {engine, a, b, c};
+}
+
+}  // namespace terrace::cpu

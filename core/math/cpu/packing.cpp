@@ -1,0 +1,17 @@
+#include <terrace/core/math/block8.h>
+#include <terrace/core/math/cpu/ops.h>
+#include <terrace/core/math/narrow.h>
+
+namespace terrace::cpu {
+
+void pack_block8(Compute, TensorView packed, TensorView x) {
+  terrace::pack_block8(packed.data, x.dtype, x.data, x.elements() / kBlock8Elements);
+}
+
+void unpack_block8(Compute, TensorView y, TensorView packed) {
+  terrace::unpack_block8(y.dtype, y.data, packed.data, y.elements() / kBlock8Elements);
+}
+
+void narrow_in_place(Compute, TensorView x) { terrace::narrow_in_place(x.data, x.elements()); }
+
+}  // namespace terrace::cpu
