@@ -66,7 +66,7 @@ std::unique_ptr<IoEngine> make_named_engine(const DiskShape& shape, const IoOpti
   if (!engine)
     throw Error(
         fmt::format("io_uring is not permitted here: {}\n  allow it (terrace doctor says how), or --engine threads", why),
-        Exit::hardware_missing);
+        ErrorKind::missing);
   return engine;
 }
 

@@ -65,7 +65,7 @@ class DiskUpload {
       throw Error(
           "the data that came from the disk into the device differ from the data written\n  the disk, the link or a memory "
           "loses data",
-          Exit::corrupt);
+          ErrorKind::corrupt);
     }
   }
 

@@ -20,7 +20,7 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
   auto request = run.request;
   request.rank = static_cast<std::uint32_t>(ranks.rank());
   out.plan = plan(model, request, run.profile);
-  if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), Exit::does_not_fit);
+  if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), ErrorKind::does_not_fit);
   out.plan = for_rank(out.plan, model, request, run.profile);
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);

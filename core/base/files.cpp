@@ -24,7 +24,7 @@ constexpr long kPipeFileSystem = 0x50495045;  // magic number of pipe(2)'s file 
                            : S_ISSOCK(mode)                 ? "a socket"
                            : S_ISBLK(mode) || S_ISCHR(mode) ? "a device"
                                                             : "something else";
-  throw Error(fmt::format("it is not a regular file but {}", kind), Exit::corrupt);
+  throw Error(fmt::format("it is not a regular file but {}", kind), ErrorKind::corrupt);
 }
 
 bool is_unnamed_pipe(int descriptor, mode_t mode) {

@@ -34,8 +34,8 @@ class FileHandle {
   int descriptor_ = -1;
 };
 
-// Opens a file without ever waiting for the other end of a pipe. Anything but a regular file is Error(Exit::corrupt). If the
-// system refuses, the handle is empty and errno gives the reason. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin,
+// Opens a file without ever waiting for the other end of a pipe. Anything but a regular file is Error(ErrorKind::corrupt). If
+// the system refuses, the handle is empty and errno gives the reason. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin,
 // <(…)), which has a writer.
 enum class UnnamedPipe : bool { refused, accepted };
 FileHandle open_regular(const std::filesystem::path& file, int flags, int directory = AT_FDCWD, unsigned mode = 0,

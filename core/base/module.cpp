@@ -48,7 +48,7 @@ void* load_module(const std::string& name, const char* entry, const std::string&
   }
   throw Error(fmt::format("the module {0} cannot be loaded{2}\n  {1}, or set TERRACE_MODULE_PATH to the folder of {0}.so", name,
                           mend, tried),
-              Exit::hardware_missing);
+              ErrorKind::missing);
 }
 
 }  // namespace terrace

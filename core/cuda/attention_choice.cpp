@@ -20,11 +20,11 @@ AttentionChoice::AttentionChoice(Given given, KnownAlgorithms known) : given_(st
   if (!given_.forced.empty() && given_.forced != kWarps && given_.forced != kWarpgroups)
     throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}: there is no such kernel; use {}, {}, or unset it", given_.forced,
                             kWarps, kWarpgroups),
-                Exit::usage);
+                ErrorKind::refused);
   if (given_.forced == kWarpgroups && !given_.no_warpgroups.empty())
     throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}, but that is not possible here: {}\n  unset it", kWarpgroups,
                             given_.no_warpgroups),
-                Exit::hardware_missing);
+                ErrorKind::missing);
 }
 
 AttentionKernel AttentionChoice::of(const AttentionSubject& subject, const std::function<std::string()>& check) {
@@ -44,7 +44,7 @@ AttentionKernel AttentionChoice::choose(const AttentionSubject& subject, const s
     throw Error(fmt::format("{}: this run began with the warpgroup kernel, which cannot be used here: {}\n  resume on the "
                             "machine where it began, or set TERRACE_ATTENTION_KERNEL={}: that kernel gives other bits",
                             to_string(subject), trouble, kWarps),
-                Exit::hardware_missing);
+                ErrorKind::missing);
   if (given_.no_warpgroups.empty())
     warn(
         fmt::format("{}: the warpgroup kernel is not used, because it failed its check on this GPU: "

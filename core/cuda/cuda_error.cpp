@@ -30,16 +30,16 @@ std::string_view mend(int code) {
   }
 }
 
-Exit exit_of(int code) {
+ErrorKind kind_of(int code) {
   const bool no_gpu_for_us = code == 35 || code == 36 || code == 46 || code == 100 || code == 209;
-  return no_gpu_for_us ? Exit::hardware_missing : Exit::runtime;
+  return no_gpu_for_us ? ErrorKind::missing : ErrorKind::failed;
 }
 
 }  // namespace
 
 CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice)
     : Error(describe(runtime, code, on, call) + (advice.empty() ? std::string(mend(code)) : fmt::format("\n  {}", advice)),
-            exit_of(code)),
+            kind_of(code)),
       code_(code) {}
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {

@@ -49,7 +49,7 @@ class CudaDevice final : public Device {
           fmt::format("{} does not exist: this process sees {} GPU{}, numbered from cuda:0\n  give one of them, or change "
                       "CUDA_VISIBLE_DEVICES",
                       name_, count, count == 1 ? "" : "s"),
-          Exit::hardware_missing);
+          ErrorKind::missing);
     }
     CudaProperties properties;
     if (const int code = runtime_->properties(index_, &properties)) {

@@ -3,7 +3,7 @@
 //
 // Owner:   the caller; the pool is borrowed and must outlive the device.
 // Threads: any.
-// Errors:  Error(Exit::hardware_missing) that says what is missing and how to get it.
+// Errors:  Error(ErrorKind::missing) that says what is missing and how to get it.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 //
 // Owner:   the caller owns a Slab; it returns its bytes when destroyed. The resource must outlive its slabs.
 // Threads: allocate() from any thread.
-// Errors:  Error(Exit::runtime) that names the size, the limit and errno.
+// Errors:  Error(ErrorKind::failed) that names the size, the limit and errno.
 #pragma once
 
 #include <cstddef>

@@ -42,7 +42,8 @@ class PinnedMemory final : public MemoryResource {
  public:
   PinnedMemory(ThreadPool& pool, int numa_node) : pool_(pool), numa_node_(numa_node) {
     if (numa_node >= 0 && numa_available() >= 0 && numa_node > numa_max_node()) {
-      throw Error(fmt::format("NUMA node {} does not exist; the last one is {}", numa_node, numa_max_node()), Exit::usage);
+      throw Error(fmt::format("NUMA node {} does not exist; the last one is {}", numa_node, numa_max_node()),
+                  ErrorKind::refused);
     }
   }
 

@@ -1,6 +1,6 @@
 // The topology of this machine, and its profile: measured bandwidths and rates.
 //
-// Threads: any. Errors: Error(Exit::usage) for a malformed profile file.
+// Threads: any. Errors: Error(ErrorKind::refused) for a malformed profile file.
 #pragma once
 
 #include <cstdint>

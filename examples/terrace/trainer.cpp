@@ -84,7 +84,7 @@ void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& con
       throw Error(fmt::format("the data of the run in {} has changed since it began: {} has other bytes, as many as before\n  "
                               "restore the data, or give another --out-dir; --force resumes it with the new data",
                               dir.path.string(), changed),
-                  Exit::usage);
+                  ErrorKind::refused);
     if (!content.doubt().empty())
       warn(fmt::format(
           "{} looks written to since the run in {} began; a sample of its bytes is the same, and the others are not "
@@ -496,7 +496,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
 
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
-  if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
+  if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", ErrorKind::refused);
   demand_folder_of_prometheus(config.prometheus);
   demand_disk_folders(config);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;

@@ -23,7 +23,7 @@ std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
   if (!forced.empty() && forced != "threads" && std::ranges::find(kUringNames, forced) == std::end(kUringNames)) {
     throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use {} or threads", forced,
                             fmt::join(kUringNames, ", ")),
-                Exit::usage);
+                ErrorKind::refused);
   }
   if (forced == "threads") return make_thread_engine(options);
   auto asked = options;

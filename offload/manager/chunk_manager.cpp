@@ -24,15 +24,15 @@ std::uint64_t whole_pages(std::uint64_t bytes) { return bytes / kPageBytes * kPa
 Budget budget_of(const OffloadOptions& options) {
   const bool disk = !options.nvme_paths.empty();
   if (disk && options.nvme_bytes < kPageBytes)
-    throw Error("nvme_paths are given, but nvme_bytes is 0\n  set nvme_bytes to the size of the disk tier", Exit::usage);
+    throw Error("nvme_paths are given, but nvme_bytes is 0\n  set nvme_bytes to the size of the disk tier", ErrorKind::refused);
   if (!disk && options.nvme_bytes != 0)
     throw Error("nvme_bytes is given, but nvme_paths is empty\n  give a folder on a disk, or leave nvme_bytes at 0",
-                Exit::usage);
+                ErrorKind::refused);
   if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
     throw Error(
         "a chunk manager allocates its tiers at once, so they cannot be unlimited\n  give a size for device_bytes, host_bytes "
         "and nvme_bytes",
-        Exit::usage);
+        ErrorKind::refused);
   }
   return {whole_pages(options.device_bytes), whole_pages(options.host_bytes), disk ? whole_pages(options.nvme_bytes) : 0};
 }
@@ -294,7 +294,7 @@ void ChunkManager::drop(ChunkId chunk) {
 }
 
 void ChunkManager::flush() {
-  if (!impl_->tiers.store()) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", Exit::usage);
+  if (!impl_->tiers.store()) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", ErrorKind::refused);
   Clock written;
   {
     std::unique_lock lock(impl_->mutex);

@@ -12,7 +12,7 @@
 //          all or nothing: while it waits it holds nothing. A thread that holds a lease must not acquire the same chunk for
 //          writing, nor more bytes than fit beside its leases: it would wait for itself.
 // Errors:  DoesNotFit if no release could ever make room; Error from the mover (chunk, tier, file, offset, errno); Error with
-//          Exit::usage for invalid options; std::logic_error for unknown chunks, uses and sizes.
+//          ErrorKind::refused for invalid options; std::logic_error for unknown chunks, uses and sizes.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ bool is_of(const Commit& commit, const std::vector<std::string>& run_ids) {
                           "  give this run a store of its own, or go back to an exported checkpoint",
                           (options.paths.front() / options.name).string(), commit.number, commit.step, named(commit.run_id),
                           named(options.run_ids.front())),
-              Exit::corrupt);
+              ErrorKind::corrupt);
 }
 
 class ExtentStore final : public ChunkStore {
@@ -250,7 +250,7 @@ class ExtentStore final : public ChunkStore {
   };
 
   ExtentStore(const Options& options, ExtentFiles::Mode mode) : options_(options), files_(options, mode) {
-    if (options_.generations == 0) throw Error("a chunk store needs at least one generation", Exit::usage);
+    if (options_.generations == 0) throw Error("a chunk store needs at least one generation", ErrorKind::refused);
   }
 
   Entry& entry_of(ChunkId chunk) {
@@ -315,7 +315,7 @@ class ExtentStore final : public ChunkStore {
   [[noreturn]] void fail_commit(std::uint64_t number, std::uint64_t step, const std::exception_ptr& failure) try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
-    commit_error_.emplace(fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what()), error.exit());
+    commit_error_.emplace(fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what()), error);
     throw Error(*commit_error_);
   }
 
@@ -360,7 +360,7 @@ class ExtentStore final : public ChunkStore {
     if (index.stripe_weights.size() != options_.paths.size()) {
       throw Error(fmt::format("{}: the store was written with {} paths, but {} are given\n  give the same paths",
                               options_.paths.front().string(), index.stripe_weights.size(), options_.paths.size()),
-                  Exit::usage);
+                  ErrorKind::refused);
     }
     options_.generations = std::max(options_.generations, index.generations);
     files_.reserve(options_.read_only ? kUnlimited : options_.capacity_bytes,
@@ -387,7 +387,7 @@ class ExtentStore final : public ChunkStore {
                             "  go back to an exported checkpoint, and check the disk",
                             index(chunk), chunk_label.empty() ? "" : " (" + chunk_label + ")",
                             describe_place(chunk, expected.offset), bytes, found, expected.checksum),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   }
 
   Options options_;

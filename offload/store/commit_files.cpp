@@ -166,7 +166,7 @@ void CommitFiles::demand_version(const std::string& name, std::optional<std::uin
       fmt::format("{}: the store has version {}, and this program reads version {}\n  continue the run with the version "
                   "of terrace that wrote it; nothing was changed",
                   files_.small_path(name).string(), *other, kStoreVersionOfRows),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 CommitFiles::Found CommitFiles::newest(std::uint64_t not_after_step) const {
@@ -211,7 +211,7 @@ void CommitFiles::refuse(const Found& nothing, std::uint64_t not_after_step) con
   } else if (!nothing.damage.empty()) {
     why = fmt::format("there is no valid commit{}{}, and check the disk", nothing.damage, kGoBack);
   }
-  throw Error(fmt::format("{}: {}", files_.small_path("").parent_path().string(), why), Exit::corrupt);
+  throw Error(fmt::format("{}: {}", files_.small_path("").parent_path().string(), why), ErrorKind::corrupt);
 }
 
 void CommitFiles::repair(const std::vector<Repair>& repairs, bool durable) const try {

@@ -53,7 +53,8 @@ const char* advice(int error_number) {
 
 // A file of a commit is missing: no retry helps.
 [[noreturn]] void fail_as_lost(const std::filesystem::path& path, const std::string& what) {
-  throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what), Exit::corrupt);
+  throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what),
+              ErrorKind::corrupt);
 }
 
 // Opens a file of the store, without following a link; empty, with errno, if the system refuses.
@@ -92,11 +93,11 @@ void warn_when_no_disk(const std::filesystem::path& path) {
 
 ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
     : options_(options), ops_(file_ops_of(options)), stripes_(options.stripe_bytes, {1}) {
-  if (options_.paths.empty()) throw Error("a chunk store needs at least one path", Exit::usage);
+  if (options_.paths.empty()) throw Error("a chunk store needs at least one path", ErrorKind::refused);
   if (options_.name.empty() || options_.name.find('/') != std::string::npos || options_.name.front() == '.') {
     throw Error(fmt::format("'{}' is not a valid name of a chunk store: it must not be empty, begin with '.' or contain '/'",
                             options_.name),
-                Exit::usage);
+                ErrorKind::refused);
   }
   for (const auto& path : options_.paths) {
     if (mode == Mode::fresh) remove_dead_temporaries(path);
@@ -157,7 +158,7 @@ void ExtentFiles::demand_another(const Place& place) const {
               "the path {} is given more than once{}\n  give each path once; every path must be on a separate disk",
               place.directory.parent_path().string(),
               other.directory == place.directory ? "" : fmt::format(", as {} too", other.directory.parent_path().string())),
-          Exit::usage);
+          ErrorKind::refused);
 }
 
 // A temporary store that ends between this open and this lock may remove the lock file: then a new one is made.
@@ -242,7 +243,7 @@ Stripes ExtentFiles::fresh_stripes() const {
   const auto stripe_bytes = options_.stripe_bytes;
   if (stripe_bytes == 0 || stripe_bytes % kPageBytes != 0) {
     throw Error(fmt::format("a stripe has {} bytes; it must be a positive multiple of {}", stripe_bytes, kPageBytes),
-                Exit::usage);
+                ErrorKind::refused);
   }
   auto weights = options_.stripe_weights;
   if (weights.empty() && places_.size() > 1 && options_.capacity_bytes >= kWorthMeasuring) {
@@ -253,7 +254,7 @@ Stripes ExtentFiles::fresh_stripes() const {
   if (weights.empty()) weights.assign(places_.size(), 1);
   const auto possible = [](std::uint32_t weight) { return weight >= 1 && weight <= Stripes::kMostWeight; };
   if (weights.size() != places_.size() || !std::ranges::all_of(weights, possible)) {
-    throw Error(fmt::format("stripe weights: each path needs one from 1 to {}", Stripes::kMostWeight), Exit::usage);
+    throw Error(fmt::format("stripe weights: each path needs one from 1 to {}", Stripes::kMostWeight), ErrorKind::refused);
   }
   return {stripe_bytes, std::move(weights)};
 }
@@ -294,7 +295,7 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
                     "on a larger disk",
                     path.string(), needed, format_bytes(needed), free, format_bytes(free),
                     format_bytes(needed - std::min(needed, free))),
-        Exit::does_not_fit);
+        ErrorKind::does_not_fit);
   };
   if (needed > free) refuse();
   int result = -ops_->allocate(place.data.get(), bytes);

@@ -25,13 +25,13 @@ std::optional<RecordedCommit> recorded_commit(const std::filesystem::path& folde
       throw Error(fmt::format("{}: the store has version {}, and this program reads version {}\n  use the version of terrace "
                               "that wrote it",
                               file.string(), *version, kStoreVersionOfRows),
-                  Exit::usage);
+                  ErrorKind::refused);
     if (!record) damage = fmt::format("{}: the record is damaged", file.string());
     if (record && (!newest || record->commit.number > newest->number))
       newest = RecordedCommit{record->commit.number, record->commit.step, file};
   }
   if (!newest && !damage.empty())
-    throw Error(damage + "\n  go back to an exported checkpoint, and check the disk", Exit::corrupt);
+    throw Error(damage + "\n  go back to an exported checkpoint, and check the disk", ErrorKind::corrupt);
   return newest;
 }
 

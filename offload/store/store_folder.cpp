@@ -57,7 +57,7 @@ void remove_store(const std::filesystem::path& folder) {
           fmt::format("{} is not only a store of a run: it also has {}, so nothing is removed\n  move that away, or, if "
                       "the folder is not the store of this run, correct run.json",
                       folder.string(), names.back()),
-          Exit::corrupt);
+          ErrorKind::corrupt);
   }
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!lock && errno != ENOENT) fail(folder / kLockName, "the lock file could not be opened");

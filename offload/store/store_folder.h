@@ -1,7 +1,8 @@
 // The folder of a store as `terrace ckpt rm` sees it: it may be damaged, so only the names of its files prove that it is one.
 //
 // Threads: any.
-// Errors:  Error with the folder: Exit::corrupt if it has anything that is not a file of a store; a store in use is refused.
+// Errors:  Error with the folder: ErrorKind::corrupt if it has anything that is not a file of a store; a store in use is
+//          refused.
 #pragma once
 
 #include <filesystem>

@@ -97,16 +97,17 @@ void demand_rank(const Model& model, const PlanRequest& request) {
   const auto mesh = mesh_of(model, request);
   check(mesh);
   if (request.rank >= mesh.size())
-    throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(mesh)), Exit::usage);
+    throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(mesh)), ErrorKind::refused);
   const auto demand_ranks = [](const char* kind, std::uint32_t of_run, std::uint32_t of_model) {
     if (of_run != of_model)
-      throw Error(fmt::format("the run has {} {} ranks, and the model was made for {}", of_run, kind, of_model), Exit::usage);
+      throw Error(fmt::format("the run has {} {} ranks, and the model was made for {}", of_run, kind, of_model),
+                  ErrorKind::refused);
   };
   const auto demand_place = [&](const char* kind, std::uint32_t of_run, std::uint32_t of_model) {
     if (of_run != of_model)
       throw Error(fmt::format("rank {} of a mesh of {} is {} rank {}, and the model was made for {} rank {}", request.rank,
                               to_string(mesh), kind, of_run, kind, of_model),
-                  Exit::usage);
+                  ErrorKind::refused);
   };
   demand_ranks("context", request.data.context, model.context.ranks);
   demand_place("context", mesh.coordinate(request.rank, Axis::context), model.context.rank);
@@ -214,11 +215,11 @@ void demand_whole_tensors(const Model& model, const PlanRequest& request) {
 }
 
 void demand_layers(const Model& model, const PlanRequest& request) {
-  if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
+  if (model.layers.size() < 2) throw Error("a model needs at least two layers", ErrorKind::refused);
   if (!request.activations.empty() && request.activations.size() != model.layers.size())
     throw Error(fmt::format("there are activation settings for {} layers, but the model has {}", request.activations.size(),
                             model.layers.size()),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 bool two_directions(const PlanRequest& request) {
@@ -261,9 +262,9 @@ void check_request(const Model& model, const PlanRequest& request) {
   if (data.context == 0) throw RefusedSetting("cp", "`cp` must be at least 1");
   if (data.experts == 0) throw RefusedSetting("ep", "`ep` must be at least 1");
   if (request.decode_positions != 0 && request.evaluates_only)
-    throw Error("a plan is for generation or for evaluation, and not for both", Exit::usage);
-  if (data.context > 1 && !request.trains()) throw Error("generation has no context ranks", Exit::usage);
-  if (data.experts > 1 && !request.trains()) throw Error("generation has no expert ranks", Exit::usage);
+    throw Error("a plan is for generation or for evaluation, and not for both", ErrorKind::refused);
+  if (data.context > 1 && !request.trains()) throw Error("generation has no context ranks", ErrorKind::refused);
+  if (data.experts > 1 && !request.trains()) throw Error("generation has no expert ranks", ErrorKind::refused);
 
   UsageErrors errors;
   errors.gather([&] { demand_commits(request); });

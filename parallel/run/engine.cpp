@@ -220,11 +220,11 @@ struct Engine::Impl {
         throw Error(fmt::format("the stored state does not belong to this model: {} has another layout than in this run\n"
                                 "  resume with the model, dtype, optimizer and recipe it was trained with",
                                 stored.description.label),
-                    Exit::usage);
+                    ErrorKind::refused);
       residency.adopt_on_disk(at->second.chunk);
       ++adopted;
     }
-    if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", Exit::corrupt);
+    if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", ErrorKind::corrupt);
   }
 
   // Announces the ranges of a fill, in the order in which Compute reads them.

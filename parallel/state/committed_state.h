@@ -7,8 +7,8 @@
 // Owner:   the caller; the stores stay open and locked until it is destroyed. Holds at most eight chunks at a time, or one more
 //          than there are stores if that is fewer.
 // Threads: one at a time.
-// Errors:  Error(Exit::corrupt) if a part is in no store, with the names of the missing stores; Error(Exit::usage) if the
-//          stores keep it in another form than requested; the errors of the stores.
+// Errors:  Error(ErrorKind::corrupt) if a part is in no store, with the names of the missing stores; Error(ErrorKind::refused)
+//          if the stores keep it in another form than requested; the errors of the stores.
 #pragma once
 
 #include <cstdint>

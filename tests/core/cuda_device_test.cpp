@@ -292,7 +292,7 @@ TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
       make({.index = index});
       FAIL();
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::hardware_missing);
+      EXPECT_EQ(error.kind(), ErrorKind::missing);
       EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(index) + " does not exist: this process sees 1 GPU"));
     }
   }
@@ -301,7 +301,7 @@ TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
     make();
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::hardware_missing);
+    EXPECT_EQ(error.kind(), ErrorKind::missing);
     EXPECT_THAT(error.what(), HasSubstr("cudaGetDeviceCount"));
     EXPECT_THAT(error.what(), HasSubstr("newer driver"));
   }

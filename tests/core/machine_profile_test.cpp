@@ -35,7 +35,7 @@ class MachineProfiles : public testing::Test {
       load_profile(file_);
       ADD_FAILURE() << "accepted: " << reason;
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
       EXPECT_NE(std::string(error.what()).find(reason), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find(file_.string()), std::string::npos) << error.what();
     }

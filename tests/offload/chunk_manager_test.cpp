@@ -159,7 +159,7 @@ TEST(ChunkManager, ARequestLargerThanItsTierIsRefusedAtOnce) {
   } catch (const DoesNotFit& refusal) {
     EXPECT_EQ(Tier::device, refusal.tier);
     EXPECT_EQ(kChunkBytes, refusal.missing_bytes);
-    EXPECT_EQ(Exit::does_not_fit, refusal.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, refusal.kind());
   }
 }
 
@@ -274,7 +274,7 @@ TEST(ChunkManager, ADiskBudgetWithoutADiskIsRefused) {
     const ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB, .nvme_bytes = kMiB});
     FAIL() << "it was made";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
   }
 }
 

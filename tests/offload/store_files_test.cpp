@@ -59,7 +59,7 @@ TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
         ChunkStore::create(o);
         ADD_FAILURE() << "two stores in one folder";
       } catch (const Error& error) {
-        EXPECT_EQ(Exit::usage, error.exit());
+        EXPECT_EQ(ErrorKind::refused, error.kind());
         EXPECT_THAT(error.what(), testing::HasSubstr("the path " + again.string()));
         EXPECT_THAT(error.what(), testing::HasSubstr("is given more than once"));
       }
@@ -73,7 +73,7 @@ TEST_F(StoreFiles, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
     ChunkStore::create(o);
     FAIL() << "a PiB was found";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
     EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
     EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
     EXPECT_THAT(error.what(), HasSubstr("are free"));
@@ -114,7 +114,7 @@ TEST_F(StoreFiles, AnotherNumberOfPathsIsRefused) {
     store->commit(1, "");
   }
   std::string what;
-  EXPECT_EQ(Exit::usage, exit_of_open(options(1), what));
+  EXPECT_EQ(ErrorKind::refused, kind_of_open(options(1), what));
   EXPECT_THAT(what, HasSubstr("2 paths"));
 }
 

@@ -29,7 +29,7 @@ FileState CorpusFile::state() const {
     } catch (const Error& error) {
       why = error.what();
     }
-  throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), why), Exit::usage);
+  throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), why), ErrorKind::refused);
 }
 
 void CorpusFile::demand_unchanged(const FileState& since) const {

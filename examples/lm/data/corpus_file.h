@@ -1,8 +1,9 @@
 // One file of corpus tokens, open for random reads.
 //
 // Internal to examples/lm. Owner: the caller. Threads: read() from any thread.
-// Errors:  Error(Exit::usage) from state() for a file that is missing, unreadable or not a regular file;
-//          Error(Exit::runtime) from read() if reading fails, or if the file has become shorter, and from demand_unchanged().
+// Errors:  Error(ErrorKind::refused) from state() for a file that is missing, unreadable or not a regular file;
+//          Error(ErrorKind::failed) from read() if reading fails, or if the file has become shorter, and from
+//          demand_unchanged().
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,7 @@ std::string library_parameter(std::string_view target) {
 bool is_of_experts(std::string_view target) { return target == layers::kExpertsUp || target == layers::kExpertsDown; }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(fmt::format("{}: {}", file.string(), why), Exit::usage);
+  throw Error(fmt::format("{}: {}", file.string(), why), ErrorKind::refused);
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
     for (const auto& target : known) have.push_back(target.word);
     throw Error(fmt::format("--lora-targets: {} has no product \"{}\"\n  it has {}; all is each of them", *family.name,
                             printable(word), fmt::join(have, ", ")),
-                Exit::usage);
+                ErrorKind::refused);
   }
   for (const auto& target : known) {
     if (!is_target(target.word)) continue;
@@ -136,7 +136,7 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
         throw Error(fmt::format("--lora-targets: {} has {} and {} in one tensor, {}, which has one adapter\n  give both, or "
                                 "neither",
                                 *family.name, target.word, other.word, target.tensor),
-                    Exit::usage);
+                    ErrorKind::refused);
     if (std::ranges::find(adapters.tensors, target.tensor) == adapters.tensors.end())
       adapters.tensors.emplace_back(target.tensor);
   }

@@ -3,8 +3,8 @@
 //
 // Owner:   values; a WeightSource keeps its file open.
 // Threads: any.
-// Errors:  Error(Exit::usage) for a target that the family does not have, and for an adapter that differs from the run's
-//          settings or needs a computation that terrace does not have; Error(Exit::corrupt) for damaged files.
+// Errors:  Error(ErrorKind::refused) for a target that the family does not have, and for an adapter that differs from the run's
+//          settings or needs a computation that terrace does not have; Error(ErrorKind::corrupt) for damaged files.
 #pragma once
 
 #include <cstdint>

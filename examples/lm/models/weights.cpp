@@ -54,7 +54,7 @@ bool is_of_positions(const Family& family, const std::string& name) {
     throw Error(fmt::format("{} has no tensor {}: AutoModel writes a model without its output head\n  write it with "
                             "AutoModelForCausalLM",
                             path.string(), name),
-                Exit::usage);
+                ErrorKind::refused);
   throw AnotherModel(fmt::format("{} has no tensor {}", path.string(), name));
 }
 
@@ -70,7 +70,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       if (!can_be_read(entry->type))
         throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
                                 name_of(entry->type)),
-                    Exit::usage);
+                    ErrorKind::refused);
       const auto whole = whole_shape(param.shape, param.split);
       const auto rows = entry->shape.empty() ? 0 : entry->shape.front();
       const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(whole[0]) : 0;
@@ -80,7 +80,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       if (rows < positions)
         throw Error(fmt::format("{} has {} positions, and --seq-len is {}\n  give --seq-len {} or less", path.string(), rows,
                                 positions, rows),
-                    Exit::usage);
+                    ErrorKind::refused);
       if (!same)
         throw AnotherModel(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
                                        printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)));

@@ -18,7 +18,7 @@
 namespace terrace::lm {
 
 struct AnotherModel : Error {
-  explicit AnotherModel(const std::string& what) : Error(what, Exit::usage) {}
+  explicit AnotherModel(const std::string& what) : Error(what, ErrorKind::refused) {}
 };
 
 // Weights from a safetensors file with Hugging Face's names for a model of that family; names may lack the family's optional

@@ -47,7 +47,7 @@ FileHandle open_own(const std::filesystem::path& path) {
   const auto refuse = [&](const char* what) {
     throw Error(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
                             path.string(), what),
-                Exit::usage);
+                ErrorKind::refused);
   };
   FileHandle file;
   try {
@@ -71,7 +71,7 @@ FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
   if (static_cast<std::uint64_t>(size) < bytes)
     throw Error(fmt::format("{} has become shorter than what was written\n  remove it and its .progress file, and begin again",
                             path.string()),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 || ::lseek(file.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
     throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
   return file;
@@ -113,7 +113,7 @@ TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t 
       place_(from) {
   if (width_ == 2 && ids > std::size_t{1} << 16U)
     throw Error(fmt::format("the tokenizer has {} ids, which do not fit into two bytes\n  give --format u32 or megatron", ids),
-                Exit::usage);
+                ErrorKind::refused);
   const std::uint64_t header = kind == TokenFile::llm_c ? kHeaderBytes : 0;
   const bool begins = from.tokens == 0;
   ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_);
@@ -150,7 +150,7 @@ void TokenWriter::write_ends(std::size_t ids, std::span<const std::size_t> ends)
   for (const auto end : ends) {
     const auto size = place_.open_tokens + end - done;
     if (kind_ == TokenFile::megatron && size > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
-      throw Error("a document has more tokens than an index of Megatron can count", Exit::usage);
+      throw Error("a document has more tokens than an index of Megatron can count", ErrorKind::refused);
     append(sizes_text, static_cast<std::int32_t>(size));
     place_.open_tokens = 0;
     done = end;
@@ -214,7 +214,7 @@ void TokenWriter::finish() {
   if (kind_ == TokenFile::llm_c) {
     if (place_.tokens > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
       throw Error(fmt::format("{} tokens are more than a file of llm.c can count\n  divide the input", place_.tokens),
-                  Exit::usage);
+                  ErrorKind::refused);
     std::string header;
     for (const auto number : {kMagic, kVersion, static_cast<std::int32_t>(place_.tokens)}) append(header, number);
     if (::lseek(ids_file_.get(), 0, SEEK_SET) != 0)

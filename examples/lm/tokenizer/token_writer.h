@@ -8,8 +8,8 @@
 // far they are written; a later writer can continue from there.
 //
 // Owner:   the job. Threads: one at a time.
-// Errors:  Error(Exit::runtime) if writing fails or another process writes; Error(Exit::usage) for more ids than the format can
-//          count, and if another kind of file has one of the names.
+// Errors:  Error(ErrorKind::failed) if writing fails or another process writes; Error(ErrorKind::refused) for more ids than the
+//          format can count, and if another kind of file has one of the names.
 #pragma once
 
 #include <cstdint>

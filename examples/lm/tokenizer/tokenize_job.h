@@ -3,8 +3,9 @@
 // interruptions.
 //
 // Owner:   the caller. Threads: one; the threads of the pool encode.
-// Errors:  Error(Exit::usage) for invalid input (a line that is not a JSON object with the field), an invalid setting, or a
-//          record of another job; Error(Exit::runtime) if reading or writing fails; Error(Exit::corrupt) for a damaged record.
+// Errors:  Error(ErrorKind::refused) for invalid input (a line that is not a JSON object with the field), an invalid setting,
+//          or a record of another job; Error(ErrorKind::failed) if reading or writing fails; Error(ErrorKind::corrupt) for a
+//          damaged record.
 #pragma once
 
 #include <cstdint>

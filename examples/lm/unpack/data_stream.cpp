@@ -23,7 +23,8 @@ FileHandle open_data(const std::filesystem::path& path) {
   } catch (const Error& error) {
     why = error.what();
   }
-  throw Error(fmt::format("{} cannot be read: {}\n  give a regular file that you may read", path.string(), why), Exit::usage);
+  throw Error(fmt::format("{} cannot be read: {}\n  give a regular file that you may read", path.string(), why),
+              ErrorKind::refused);
 }
 
 }  // namespace
@@ -61,11 +62,11 @@ DataStream::DataStream(std::filesystem::path path) : path_(std::move(path)), fil
 }
 
 FileState DataStream::state() const try { return state_of(file_.get()); } catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be read: {}\n  check the disk", path_.string(), error.what()), Exit::usage);
+  throw Error(fmt::format("{} cannot be read: {}\n  check the disk", path_.string(), error.what()), ErrorKind::refused);
 }
 
 void DataStream::fail(const std::string& what, const std::string& mend) const {
-  throw Error(fmt::format("{}: {}\n  {}", path_.string(), what, mend), Exit::usage);
+  throw Error(fmt::format("{}: {}\n  {}", path_.string(), what, mend), ErrorKind::refused);
 }
 
 std::string DataStream::read(std::uint64_t bytes) try {
@@ -122,7 +123,7 @@ void DataStream::unpack(std::size_t wanted) {
       const std::string why = error.what();
       const auto what = fmt::format("what {} has packed cannot be read on at byte {}: {}", packing_->by, file_place(), why);
       if (why.find('\n') != std::string::npos)  // a second line is a command to which the file's name is added
-        throw Error(fmt::format("{}: {} {}", path_.string(), what, path_.string()), Exit::usage);
+        throw Error(fmt::format("{}: {} {}", path_.string(), what, path_.string()), ErrorKind::refused);
       fail(what, fmt::format("restore the file; {} {} says when it is whole", packing_->test, path_.string()));
     }
     const bool stands = within_ && packed_before == block_.size() && room_before == out.size();

@@ -56,7 +56,7 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
     if (got == 0) {
       throw Error(fmt::format("{}: {} is cut short: the file ends at offset {}, {} bytes are missing", file.string(), what,
                               offset, out.size()),
-                  Exit::corrupt);
+                  ErrorKind::corrupt);
     }
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
@@ -66,7 +66,7 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
 void require_range(const std::filesystem::path& file, const SafetensorsEntry& entry, std::uint64_t first, std::uint64_t count) {
   if (first > entry.elements || count > entry.elements - first) {
     throw Error(fmt::format("{}: elements {}..{} are not in {}", file.string(), first, first + count, describe(entry)),
-                Exit::usage);
+                ErrorKind::refused);
   }
 }
 
@@ -76,9 +76,9 @@ FileHandle open_weights(const std::filesystem::path& file) {
   try {
     opened = open_regular(file, O_RDONLY);
   } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), Exit::usage);
+    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), ErrorKind::refused);
   }
-  if (!opened) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)), Exit::usage);
+  if (!opened) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)), ErrorKind::refused);
   return opened;
 }
 
@@ -92,7 +92,7 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::mo
   if (::fstat(fd, &status) != 0) io_failed(file_, "the size could not be read", 0, 0);
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   const auto corrupt = [&](const std::string& what) {
-    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), Exit::corrupt);
+    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), ErrorKind::corrupt);
   };
   if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
   std::uint64_t length = 0;
@@ -138,7 +138,8 @@ bool can_be_read(FileType type) {
 template <class T>
 void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
   const SafetensorsEntry* entry = find(name);
-  if (entry == nullptr) throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), printable(name)), Exit::usage);
+  if (entry == nullptr)
+    throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), printable(name)), ErrorKind::refused);
   require_range(file_, *entry, first, out.size());
   const std::uint64_t width = size_of(entry->type);
   std::uint64_t offset = entry->offset + first * width;
@@ -153,7 +154,7 @@ void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std:
     case FileType::F64: convert = lm::convert<T, double>; break;
     default:
       throw Error(fmt::format("{}: {} cannot be read as numbers; F32, BF16, F16 and F64 can", file_.string(), describe(*entry)),
-                  Exit::usage);
+                  ErrorKind::refused);
   }
   std::array<std::byte, kBufferBytes> buffer;
   while (!out.empty()) {
@@ -229,7 +230,8 @@ namespace {
 SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   const auto refuse = [&](const std::string& name, const char* why) {
-    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), printable(name), why), Exit::usage);
+    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), printable(name), why),
+                ErrorKind::refused);
   };
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   for (const auto& t : tensors) {
@@ -273,13 +275,13 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     end = entry.offset + entry.elements * size_of(entry.type);
     const std::string name = entry.name;
     if (!places_.emplace(name, Place{.entry = std::move(entry), .written = {}}).second) {
-      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), printable(name)), Exit::usage);
+      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), printable(name)), ErrorKind::refused);
     }
   }
   try {
     unfinished_ = std::make_unique<NewFile>(file_, 0644);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), Exit::usage);
+    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), ErrorKind::refused);
   }
   const int fd = unfinished_->get();
   // Reports a full disk now, not after hours. A file system that cannot reserve space only sets the size.
@@ -312,7 +314,7 @@ const SafetensorsEntry& SafetensorsWriter::take(std::string_view name, std::uint
   if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   const auto found = places_.find(name);
   if (found == places_.end())
-    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), Exit::usage);
+    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), ErrorKind::refused);
   Place& place = found->second;
   require_range(file_, place.entry, first, count);
   if (count != 0 && !place.add(first, first + count)) {

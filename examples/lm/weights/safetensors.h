@@ -7,8 +7,8 @@
 //
 // Owner:   the caller.
 // Threads: SafetensorsReader::read from any thread; a writer from one thread at a time.
-// Errors:  Error with the file, tensor and byte offset: Exit::corrupt for a file that breaks the format, Exit::usage for a
-//          missing file, tensor or range or a type without conversion, Exit::runtime if I/O fails.
+// Errors:  Error with the file, tensor and byte offset: ErrorKind::corrupt for a file that breaks the format,
+//          ErrorKind::refused for a missing file, tensor or range or a type without conversion, ErrorKind::failed if I/O fails.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ bool is_there(const fs::path& file) {
 // tensor → file, as in the index. A file name must not point outside the directory.
 std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
-    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), Exit::corrupt);
+    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), ErrorKind::corrupt);
   };
   demand_fetched(index);
   nlohmann::json parsed;
@@ -65,10 +65,10 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
     throw Error(fmt::format("{} has {} of {} files of weights, but not {}, which says which tensors are in which file\n  fetch "
                             "that file, too",
                             directory.string(), printable(*shards.begin()), shards.size(), kWeightsIndex),
-                Exit::usage);
+                ErrorKind::refused);
   throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", directory.string(), kWeightsFile,
                           kWeightsIndex),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ void WeightFiles::add(const fs::path& file) {
   for (const auto& entry : files_.back().entries()) {
     if (file_of_.emplace(entry.name, files_.size() - 1).second) continue;
     throw Error(fmt::format("{}: tensor \"{}\" is in another file of the model, too", file.string(), printable(entry.name)),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   }
 }
 
@@ -122,7 +122,7 @@ void WeightFiles::open_index(const fs::path& directory) {
     if (at != file_of_.end() && order[at->second] == file) continue;
     throw Error(
         fmt::format("{}: tensor \"{}\" is not in {}", (directory / kWeightsIndex).string(), printable(tensor), printable(file)),
-        Exit::corrupt);
+        ErrorKind::corrupt);
   }
 }
 

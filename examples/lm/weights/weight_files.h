@@ -3,9 +3,9 @@
 //
 // Owner:   the caller.
 // Threads: as SafetensorsReader.
-// Errors:  those of SafetensorsReader; Error(Exit::corrupt) for an index that is invalid, or names a file outside the directory
-//          or a tensor that its file does not have; Error(Exit::usage) for a directory without weights, or with files that were
-//          not fetched (core/base/fetched_file.h).
+// Errors:  those of SafetensorsReader; Error(ErrorKind::corrupt) for an index that is invalid, or names a file outside the
+//          directory or a tensor that its file does not have; Error(ErrorKind::refused) for a directory without weights, or
+//          with files that were not fetched (core/base/fetched_file.h).
 #pragma once
 
 #include <cstdint>

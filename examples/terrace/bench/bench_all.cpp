@@ -40,7 +40,7 @@ class AllBench final : public bench::Bench {
         one->check();
         one->run(session);
       } catch (const Error& error) {
-        if (error.exit() != Exit::hardware_missing)
+        if (error.kind() != ErrorKind::missing)
           session.fail(error);
         else
           session.note(fmt::format("skipped: {}", error.what()));

@@ -111,7 +111,7 @@ class WeightsBench final : public bench::Bench {
     validate(given_);
     demand_device(given_);
     if (given_.dtype == "fp16")
-      throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", Exit::usage);
+      throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", ErrorKind::refused);
   }
 
   void run(bench::Session& session) override {
@@ -224,10 +224,10 @@ class WeightsBench final : public bench::Bench {
         b.read(of_b.data(), std::ssize(of_b));
         if (a.gcount() != b.gcount() || !std::equal(of_a.begin(), of_a.begin() + a.gcount(), of_b.begin()))
           throw Error(fmt::format("{} was exported with other bytes than it was loaded from", file.filename().string()),
-                      Exit::corrupt);
+                      ErrorKind::corrupt);
       }
       if (static_cast<bool>(a) != static_cast<bool>(b))
-        throw Error(fmt::format("{} was exported with another length", file.filename().string()), Exit::corrupt);
+        throw Error(fmt::format("{} was exported with another length", file.filename().string()), ErrorKind::corrupt);
     }
   }
 

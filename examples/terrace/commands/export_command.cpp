@@ -67,7 +67,7 @@ bool is_exported(const fs::directory_entry& entry) {
 FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
   if (fs::exists(to, error) && !fs::is_directory(to, error))
-    throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), Exit::usage);
+    throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), ErrorKind::refused);
   try {
     make_folders(to);
   } catch (const Error& why) {
@@ -81,14 +81,14 @@ FileHandle begin_directory(const fs::path& to) {
   if (!entries.empty() && !marked) {
     auto name = entries.front().path().filename().string();
     if (fs::exists(to / lm::kModelConfigFile, error)) name = lm::kModelConfigFile;
-    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), Exit::usage);
+    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), ErrorKind::refused);
   }
   if (const auto foreign = std::ranges::find_if_not(entries, is_exported); foreign != entries.end())
     throw Error(
         fmt::format("{} has an unfinished export, but also \"{}\", which no export makes\n  move that away, or give a new "
                     "directory",
                     to.string(), printable(foreign->path().filename().string())),
-        Exit::usage);
+        ErrorKind::refused);
   mark_folder(to, kUnfinished, "terrace ckpt export has not finished here: repeat the command\n");
   // The unfinished export may have put weights into other files than this one will.
   for (const auto& entry : entries)
@@ -102,7 +102,8 @@ void demand_other_directory(const fs::path& to, const RunConfig& config) {
   for (const auto& read : {config.init_from, config.init_adapter}) {
     const auto directory = fs::is_regular_file(read, error) ? fs::absolute(read).parent_path() : fs::path(read);
     if (!read.empty() && fs::equivalent(to, directory, error))
-      throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()), Exit::usage);
+      throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()),
+                  ErrorKind::refused);
   }
 }
 
@@ -114,7 +115,7 @@ nlohmann::json base_of(const RunConfig& config) {
     return parse_json(read_text_file(file));
   } catch (const Error& why) {
     throw Error(fmt::format("{}: {}\n  bring the file back as it was when the run began", file.string(), why.what()),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   }
 }
 
@@ -184,7 +185,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto dtype = from_master ? DType::fp32 : sizes.dtype;
   const auto& adapters = sizes.adapters;
   if (adapted == Adapted::merged && adapters.rank == 0)
-    throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", Exit::usage);
+    throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", ErrorKind::refused);
   const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
@@ -238,7 +239,7 @@ void export_model(const fs::path& run, std::span<const fs::path> given, const fs
   export_into(run, given, to, adapted);
 } catch (const Error& error) {
   const bool advises = std::string_view(error.what()).find('\n') != std::string_view::npos;
-  if (advises || error.exit() != Exit::runtime) throw;
+  if (advises || error.kind() != ErrorKind::failed) throw;
   throw Error(fmt::format("{}\n  the run is as it was: remove the cause, then repeat the command", error.what()));
 }
 
