@@ -40,7 +40,7 @@ ErrorKind kind_of(int code) {
 CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice)
     : Error(describe(runtime, code, on, call) + (advice.empty() ? std::string(mend(code)) : fmt::format("\n  {}", advice)),
             kind_of(code)),
-      code_(code) {}
+      cuda_code_(code) {}
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
   if (is_of_a_kernel(code)) return;

@@ -16,10 +16,10 @@ class CudaError : public Error {
   // `on`: "cuda:0, stream \"upload\""; `call`: "cudaMemcpyAsync of 4096 bytes".
   // `advice`: replaces the usual advice for the code.
   CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice = {});
-  [[nodiscard]] int code() const noexcept { return code_; }
+  [[nodiscard]] int cuda_code() const noexcept { return cuda_code_; }
 
  private:
-  int code_;
+  int cuda_code_;
 };
 
 // For places that cannot throw: prints one line on standard error. Prints nothing for the error of a kernel: its stream reports

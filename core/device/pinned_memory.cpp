@@ -24,6 +24,7 @@ namespace {
 
 constexpr std::size_t kFaultTaskBytes = 32 * kMiB;  // one pool task's share of the first touch
 constexpr std::size_t kRefusalBytes = 64 * kMiB;    // larger slabs are checked against the available memory first
+constexpr const char* kMend = "request less, or free memory";
 
 // Reserves 2 MiB more than requested and trims both ends, so that the slab begins on a huge page and keeps its exact size.
 std::byte* map_aligned(std::size_t bytes) {
@@ -54,8 +55,7 @@ class PinnedMemory final : public MemoryResource {
     refuse_what_is_not_there(bytes);
     std::byte* const data = map_aligned(bytes);
     if (!data)
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}\n  request less, or free memory", format_bytes(bytes),
-                              bytes, describe_errno(errno)));
+      throw errno_error(errno, {}, fmt::format("{} ({} bytes) cannot be allocated", format_bytes(bytes), bytes), kMend);
     Slab slab(this, data, bytes);
     madvise(data, bytes, MADV_HUGEPAGE);  // a hint: a kernel without huge pages gives small ones
     bind(data, bytes);
@@ -72,8 +72,10 @@ class PinnedMemory final : public MemoryResource {
     if (bytes < kRefusalBytes) return;
     const auto available = read_topology().available_memory_bytes;
     if (available && bytes > available) {
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: only {} are available: {}\n  request less, or free memory",
-                              format_bytes(bytes), bytes, format_bytes(available), describe_errno(ENOMEM)));
+      throw errno_error(ENOMEM, {},
+                        fmt::format("{} ({} bytes) cannot be allocated: only {} are available", format_bytes(bytes), bytes,
+                                    format_bytes(available)),
+                        kMend);
     }
   }
 

@@ -69,10 +69,10 @@ void write(const nlohmann::ordered_json& json, const fs::path& file) {
   try {
     write_text_file(file, json.dump(2) + '\n');
   } catch (const Error& error) {
-    throw Error(
-        fmt::format("machine profile {} cannot be written: {}\n  free space or fix the permissions there, or set "
-                    "XDG_CACHE_HOME to a folder for it",
-                    file.string(), error.what()));
+    throw Error(fmt::format("machine profile {} cannot be written: {}\n  free space or fix the permissions there, or set "
+                            "XDG_CACHE_HOME to a folder for it",
+                            file.string(), error.what()),
+                error, file.string());
   }
 }
 

@@ -167,7 +167,7 @@ class UringEngine final : public IoEngine {
     if (flags_ & IORING_SETUP_R_DISABLED) {
       // liburing 2.3 declares io_uring_enable_rings(), but its shared library does not export it.
       if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) < 0) {
-        throw Error(fmt::format("io_uring could not be enabled: {}", describe_errno(errno)));
+        throw errno_error(errno, {}, "io_uring could not be enabled");
       }
     }
     enabled_ = true;
@@ -265,7 +265,7 @@ class UringEngine final : public IoEngine {
   // Harmless results of a system call: the time has passed, a signal arrived, or the kernel lacks resources for a moment.
   static void check(int result) {
     if (result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY) return;
-    throw Error(fmt::format("io_uring_enter: {}", describe_errno(-result)));
+    throw errno_error(-result, {}, "io_uring_enter");
   }
 
   std::size_t reap() {

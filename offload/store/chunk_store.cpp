@@ -40,7 +40,7 @@ bool is_of(const Commit& commit, const std::vector<std::string>& run_ids) {
                           "  give this run a store of its own, or go back to an exported checkpoint",
                           (options.paths.front() / options.name).string(), commit.number, commit.step, named(commit.run_id),
                           named(options.run_ids.front())),
-              ErrorKind::corrupt);
+              ErrorKind::corrupt, {.path = (options.paths.front() / options.name).string()});
 }
 
 class ExtentStore final : public ChunkStore {
@@ -162,11 +162,14 @@ class ExtentStore final : public ChunkStore {
   }
 
   std::string describe_place(ChunkId, std::uint64_t offset) const override {
-    if (offset >= kScratch)
-      return fmt::format("disk tier, a file without a name in {}, offset {}", options_.paths.front().string(),
-                         offset - kScratch);
+    const auto path = path_of(offset).string();
+    if (offset >= kScratch) return fmt::format("disk tier, a file without a name in {}, offset {}", path, offset - kScratch);
     const auto piece = files_.stripes().pieces(offset, kPageBytes).front();
-    return fmt::format("disk tier, file {}, offset {}", files_.data_path(piece.file).string(), piece.offset);
+    return fmt::format("disk tier, file {}, offset {}", path, piece.offset);
+  }
+  std::filesystem::path path_of(std::uint64_t offset) const override {
+    if (offset >= kScratch) return options_.paths.front();
+    return files_.data_path(files_.stripes().pieces(offset, kPageBytes).front().file);
   }
 
   void commit(std::uint64_t step, const std::string& payload) override {
@@ -304,7 +307,8 @@ class ExtentStore final : public ChunkStore {
       throw Error(
           fmt::format("{} was opened for reading{}\n  make {} writable, or raise the budgets so that nothing has to be written",
                       (options_.paths.front() / options_.name).string(),
-                      options_.scratch ? ", and no file can be made beside it" : "", options_.paths.front().string()));
+                      options_.scratch ? ", and no file can be made beside it" : "", options_.paths.front().string()),
+          ErrorKind::failed, {.code = code_of_errno(EROFS), .path = (options_.paths.front() / options_.name).string()});
     if (commit_error_) throw Error(*commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);
@@ -387,7 +391,8 @@ class ExtentStore final : public ChunkStore {
                             "  go back to an exported checkpoint, and check the disk",
                             index(chunk), chunk_label.empty() ? "" : " (" + chunk_label + ")",
                             describe_place(chunk, expected.offset), bytes, found, expected.checksum),
-                ErrorKind::corrupt);
+                ErrorKind::corrupt,
+                {.path = path_of(expected.offset).string(), .object = fmt::format("chunk {}", index(chunk))});
   }
 
   Options options_;

@@ -130,6 +130,8 @@ class ChunkStore {
   [[nodiscard]] virtual std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const = 0;
   [[nodiscard]] virtual std::vector<int> descriptors() const = 0;
   [[nodiscard]] virtual std::string describe_place(ChunkId chunk, std::uint64_t offset) const = 0;  // for errors
+  // The file there, or the folder of a file without a name.
+  [[nodiscard]] virtual std::filesystem::path path_of(std::uint64_t offset) const = 0;
 
   virtual void commit(std::uint64_t step, const std::string& payload) = 0;
   [[nodiscard]] virtual std::optional<Commit> last_commit() const = 0;

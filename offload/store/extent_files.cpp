@@ -48,13 +48,13 @@ const char* advice(int error_number) {
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& operation, int error_number) {
-  throw Error(fmt::format("{}: {}: {}\n  {}", path.string(), operation, describe_errno(error_number), advice(error_number)));
+  throw errno_error(error_number, path.string(), fmt::format("{}: {}", path.string(), operation), advice(error_number));
 }
 
 // A file of a commit is missing: no retry helps.
 [[noreturn]] void fail_as_lost(const std::filesystem::path& path, const std::string& what) {
   throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what),
-              ErrorKind::corrupt);
+              ErrorKind::corrupt, {.path = path.string()});
 }
 
 // Opens a file of the store, without following a link; empty, with errno, if the system refuses.
@@ -182,7 +182,8 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
         continue;
       }
       throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it{}", place.directory.string(),
-                              mode == Mode::fresh ? ", or give another `nvme-path`" : ""));
+                              mode == Mode::fresh ? ", or give another `nvme-path`" : ""),
+                  ErrorKind::failed, {.code = code_of_errno(EWOULDBLOCK), .path = place.directory.string()});
     }
     struct stat held {
     }, named{};
@@ -295,7 +296,7 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
                     "on a larger disk",
                     path.string(), needed, format_bytes(needed), free, format_bytes(free),
                     format_bytes(needed - std::min(needed, free))),
-        ErrorKind::does_not_fit);
+        ErrorKind::does_not_fit, {.code = code_of_errno(ENOSPC), .path = path.string()});
   };
   if (needed > free) refuse();
   int result = -ops_->allocate(place.data.get(), bytes);

@@ -188,6 +188,9 @@ TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
       EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
       EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("offset {}", offset)));
+      EXPECT_EQ(file("data").string(), error.path());
+      EXPECT_EQ("chunk 1", error.object());
+      EXPECT_FALSE(error.code());
     }
     store->describe(description_of(1));
     EXPECT_THROW(store->verify_read(ChunkId{1}, offset, bytes), Error);
@@ -521,7 +524,13 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
     store->commit(1, "");
     write(*store, 0, 2);
     files->left = 6;  // a commit syncs seven times
-    EXPECT_THROW(store->commit(2, ""), Error);
+    try {
+      store->commit(2, "");
+      ADD_FAILURE() << "a failed sync was not seen";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::errc::io_error, error.code());
+      EXPECT_EQ(file("data").parent_path().string(), std::filesystem::path(error.path()).parent_path().string());
+    }
     // Commit 2 is on disk. Its bytes must not be overwritten as if the commit did not exist.
     EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);
     EXPECT_THROW(store->commit(2, ""), Error);

@@ -45,6 +45,36 @@ TEST_F(StoreFiles, AStoreInUseIsRefusedToAnotherProcess) {
   expect_committed(*store, {1});
 }
 
+TEST_F(StoreFiles, AnEmbedderReadsWhyAStoreCannotBeOpened) {
+  const auto below_a_file = directory_.path() / "file" / "below";
+  std::ofstream(directory_.path() / "file") << "x";
+  auto o = options();
+  o.paths = {below_a_file};
+  try {
+    ChunkStore::create(o);
+    FAIL() << "a file became a folder";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::failed, error.kind());
+    EXPECT_EQ(std::errc::not_a_directory, error.code());
+    EXPECT_EQ(below_a_file.string(), error.path());
+  }
+  try {
+    ChunkStore::open(options());
+    FAIL() << "there is no store";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::corrupt, error.kind());
+    EXPECT_EQ(file("data").parent_path().string(), error.path());
+  }
+  const auto store = ChunkStore::create(options());
+  try {
+    ChunkStore::open(options());
+    FAIL() << "two owners";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::errc::operation_would_block, error.code());
+    EXPECT_EQ(file("data").parent_path().string(), error.path());
+  }
+}
+
 // Otherwise the store would find its own lock and report "another run".
 TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
   const auto folder = directory_.path() / "twice";
@@ -77,6 +107,8 @@ TEST_F(StoreFiles, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
     EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
     EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
     EXPECT_THAT(error.what(), HasSubstr("are free"));
+    EXPECT_EQ(std::errc::no_space_on_device, error.code());
+    EXPECT_EQ(file("data").string(), error.path());
   }
   struct stat info {};
   ASSERT_EQ(0, ::stat(file("data").c_str(), &info));

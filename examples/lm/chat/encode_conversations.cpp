@@ -62,7 +62,8 @@ class EncodedWriter {
   void written(const Write& write) const try {
     write();
   } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be written: {}\n  make room there, or set XDG_CACHE_HOME", to_.string(), error.what()));
+    throw Error(fmt::format("{} cannot be written: {}\n  make room there, or set XDG_CACHE_HOME", to_.string(), error.what()),
+                error);
   }
 
   std::filesystem::path to_;

@@ -109,7 +109,8 @@ std::vector<std::uint32_t> EncodedConversations::read(const Document& document) 
     throw Error(
         fmt::format("the tokens of {}, which are kept in {}, cannot be read at byte {}: {}\n  the file has changed since it "
                     "was checked at the start of the run; it is made anew at the next start",
-                    data_.string(), file_.string(), document.offset, why));
+                    data_.string(), file_.string(), document.offset, why),
+        ErrorKind::failed, {.path = file_.string()});
   };
   std::vector<std::uint32_t> words(1 + document.tokens);
   const auto bytes = std::as_writable_bytes(std::span(words));

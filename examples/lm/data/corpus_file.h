@@ -8,9 +8,11 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/base/file_state.h>
 #include <terrace/core/base/files.h>
 
@@ -30,11 +32,12 @@ class CorpusFile {
   void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel may drop these pages
 
  private:
-  [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const;
+  [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const Error& why) const;
+  [[noreturn]] void fail_changed(const std::string& how) const;
 
   std::filesystem::path path_;
   FileHandle file_;
-  std::string why_;  // why opening failed; empty: it did not
+  std::optional<Error> why_;  // why opening failed
 };
 
 }  // namespace terrace::lm

@@ -55,7 +55,7 @@ json language_model_in(json config) {
 }
 
 void ConfigReader::refuse(const std::string& what, const std::string& mend) const {
-  throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), ErrorKind::refused);
+  throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), ErrorKind::refused, {.path = name_});
 }
 
 void ConfigReader::complete_for(const Family& family) {

@@ -22,7 +22,7 @@ std::optional<std::string> text_beside(const fs::path& file) {
     return read_text_file(file);
   } catch (const Error& why) {
     throw Error(fmt::format("{} cannot be read: {}\n  make it readable, or remove it", file.string(), why.what()),
-                ErrorKind::refused);
+                ErrorKind::refused, why.facts());
   }
 }
 
@@ -34,8 +34,8 @@ nlohmann::json object_beside(const fs::path& file) {
     if (!object.is_object()) throw Error("it is no object");
     return object;
   } catch (const Error& why) {
-    throw Error(fmt::format("{} cannot be used: {}\n  correct it, or remove it", file.string(), why.what()),
-                ErrorKind::corrupt);
+    throw Error(fmt::format("{} cannot be used: {}\n  correct it, or remove it", file.string(), why.what()), ErrorKind::corrupt,
+                why.facts_at(file.string()));
   }
 }
 

@@ -56,7 +56,7 @@ FileHandle open_own(const std::filesystem::path& path) {
     refuse("not a regular file");
   }
   if (!file && errno == ELOOP) refuse("a link");
-  if (!file) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  if (!file) throw errno_error(errno, path.string(), path.string() + " cannot be written");
   struct stat info {};
   if (::fstat(file.get(), &info) == 0 && info.st_nlink > 1) refuse("a link");
   return file;
@@ -67,21 +67,22 @@ FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
   auto file = open_own(path);
   lock(file, path);
   const auto size = ::lseek(file.get(), 0, SEEK_END);
-  if (size < 0) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  if (size < 0) throw errno_error(errno, path.string(), path.string() + " cannot be written");
   if (static_cast<std::uint64_t>(size) < bytes)
     throw Error(fmt::format("{} has become shorter than what was written\n  remove it and its .progress file, and begin again",
                             path.string()),
-                ErrorKind::corrupt);
+                ErrorKind::corrupt, {.path = path.string()});
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 || ::lseek(file.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
-    throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+    throw errno_error(errno, path.string(), path.string() + " cannot be written");
   return file;
 }
 
 void write_to(const FileHandle& file, const std::filesystem::path& path, std::string_view bytes) try {
-  write_all(file.get(), bytes);
+  write_all(file.get(), bytes, path);
 } catch (const Error& error) {
   throw Error(fmt::format("{} could not be written: {}\n  what was written before is intact; repeat the command to go on",
-                          path.string(), error.what()));
+                          path.string(), error.what()),
+              error);
 }
 
 // Syncs the directory, so that a power loss does not undo the file's new name.
@@ -89,7 +90,8 @@ void sync_name(const std::filesystem::path& path) try {
   sync_to_disk(std::filesystem::absolute(path).parent_path());
 } catch (const Error& error) {
   throw Error(fmt::format("the name of {} could not be written: {}\n  check the disk, and repeat the command", path.string(),
-                          error.what()));
+                          error.what()),
+              error);
 }
 
 std::filesystem::path with(const std::filesystem::path& path, const char* ending) { return path.string() + ending; }
@@ -163,7 +165,7 @@ void TokenWriter::write_ends(std::size_t ids, std::span<const std::size_t> ends)
 void TokenWriter::sync() {
   for (const auto* const file : {&ids_file_, &sizes_file_})
     if (*file && ::fdatasync(file->get()) != 0)
-      throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+      throw errno_error(errno, partial().string(), partial().string() + " could not be written");
 }
 
 // Writes the sizes of documents, the byte offsets of their beginnings, and the sequence numbers from the first to the end; each
@@ -184,7 +186,7 @@ void TokenWriter::write_index() const {
       try {
         read_all(sizes_file_.get(), first * sizeof some[0], std::as_writable_bytes(std::span(some).first(count)));
       } catch (const Error& error) {
-        throw Error(fmt::format("{} could not be read: {}", sizes().string(), error.what()));
+        throw Error(fmt::format("{} could not be read: {}", sizes().string(), error.what()), error, sizes().string());
       }
       bytes.clear();
       take(std::span<const std::int32_t>(some).first(count), first);
@@ -218,15 +220,15 @@ void TokenWriter::finish() {
     std::string header;
     for (const auto number : {kMagic, kVersion, static_cast<std::int32_t>(place_.tokens)}) append(header, number);
     if (::lseek(ids_file_.get(), 0, SEEK_SET) != 0)
-      throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+      throw errno_error(errno, partial().string(), partial().string() + " could not be written");
     write_to(ids_file_, partial(), header);
   }
   sync();
   if (kind_ == TokenFile::megatron) write_index();
   const auto name = kind_ == TokenFile::megatron ? with(out_, ".bin") : out_;
   if (::rename(partial().c_str(), name.c_str()) != 0)
-    throw Error(fmt::format("{} could not get the name {}: {}\n  remove the cause, and repeat the command", partial().string(),
-                            name.string(), describe_errno(errno)));
+    throw errno_error(errno, name.string(), fmt::format("{} could not get the name {}", partial().string(), name.string()),
+                      "remove the cause, and repeat the command");
   if (kind_ == TokenFile::megatron) remove_path(sizes());
   sync_name(out_);
 }

@@ -128,11 +128,12 @@ WriterPlace TokenizeJob::State::read_record() {
     if (done.open_tokens > done.tokens) throw Error("a document has more tokens than all of them");
     return done;
   } catch (const nlohmann::json::exception&) {
-    throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), ErrorKind::corrupt);
+    throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), ErrorKind::corrupt,
+                {.path = record_file().string()});
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::refused) throw;
     throw Error(fmt::format("{} cannot be used: {}\n  remove it to begin again", record_file().string(), error.what()),
-                ErrorKind::corrupt);
+                ErrorKind::corrupt, error.facts_at(record_file().string()));
   }
 }
 

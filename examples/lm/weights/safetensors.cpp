@@ -44,7 +44,7 @@ constexpr FileType file_type_of() {
 
 [[noreturn]] void io_failed(const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
                             std::uint64_t bytes) {
-  throw Error(fmt::format("{}: {} at offset {}, {} bytes: {}", file.string(), what, offset, bytes, describe_errno(errno)));
+  throw errno_error(errno, file.string(), fmt::format("{}: {} at offset {}, {} bytes", file.string(), what, offset, bytes));
 }
 
 void read_bytes(int fd, const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
@@ -56,7 +56,7 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
     if (got == 0) {
       throw Error(fmt::format("{}: {} is cut short: the file ends at offset {}, {} bytes are missing", file.string(), what,
                               offset, out.size()),
-                  ErrorKind::corrupt);
+                  ErrorKind::corrupt, {.path = file.string()});
     }
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
@@ -72,14 +72,12 @@ void require_range(const std::filesystem::path& file, const SafetensorsEntry& en
 
 FileHandle open_weights(const std::filesystem::path& file) {
   demand_fetched(file);
-  FileHandle opened;
   try {
-    opened = open_regular(file, O_RDONLY);
+    if (auto opened = open_regular(file, O_RDONLY)) return opened;
+    throw errno_error(errno, file.string());
   } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), ErrorKind::refused);
+    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), ErrorKind::refused, error.facts());
   }
-  if (!opened) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)), ErrorKind::refused);
-  return opened;
 }
 
 }  // namespace
@@ -92,7 +90,8 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::mo
   if (::fstat(fd, &status) != 0) io_failed(file_, "the size could not be read", 0, 0);
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   const auto corrupt = [&](const std::string& what) {
-    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), ErrorKind::corrupt);
+    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), ErrorKind::corrupt,
+                {.path = file_.string()});
   };
   if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
   std::uint64_t length = 0;
@@ -281,7 +280,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
   try {
     unfinished_ = std::make_unique<NewFile>(file_, 0644);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), ErrorKind::refused);
+    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), ErrorKind::refused, error.facts());
   }
   const int fd = unfinished_->get();
   // Reports a full disk now, not after hours. A file system that cannot reserve space only sets the size.
@@ -384,7 +383,7 @@ void SafetensorsWriter::finish() {
   try {
     writing->finish(Durable::yes);
   } catch (const Error& error) {
-    throw Error(fmt::format("{} could not be finished: {}", file_.string(), error.what()));
+    throw Error(fmt::format("{} could not be finished: {}", file_.string(), error.what()), error, file_.string());
   }
 }
 

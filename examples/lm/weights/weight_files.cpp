@@ -27,7 +27,8 @@ bool is_there(const fs::path& file) {
 // tensor → file, as in the index. A file name must not point outside the directory.
 std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
-    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), ErrorKind::corrupt);
+    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), ErrorKind::corrupt,
+                {.path = index.string()});
   };
   demand_fetched(index);
   nlohmann::json parsed;
@@ -107,7 +108,7 @@ void WeightFiles::add(const fs::path& file) {
   for (const auto& entry : files_.back().entries()) {
     if (file_of_.emplace(entry.name, files_.size() - 1).second) continue;
     throw Error(fmt::format("{}: tensor \"{}\" is in another file of the model, too", file.string(), printable(entry.name)),
-                ErrorKind::corrupt);
+                ErrorKind::corrupt, {.path = file.string()});
   }
 }
 
@@ -122,7 +123,7 @@ void WeightFiles::open_index(const fs::path& directory) {
     if (at != file_of_.end() && order[at->second] == file) continue;
     throw Error(
         fmt::format("{}: tensor \"{}\" is not in {}", (directory / kWeightsIndex).string(), printable(tensor), printable(file)),
-        ErrorKind::corrupt);
+        ErrorKind::corrupt, {.path = (directory / kWeightsIndex).string()});
   }
 }
 

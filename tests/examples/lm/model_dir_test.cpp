@@ -73,6 +73,17 @@ std::string refusal_of_dir(const std::filesystem::path& directory) {
   return "it was accepted";
 }
 
+TEST(ModelDir, AProgramReadsErrnoAndPath) {
+  try {
+    static_cast<void>(lm::read_model_dir("/proc/self"));
+    FAIL() << "a process is no model";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::refused, error.kind());
+    EXPECT_EQ(std::errc::no_such_file_or_directory, error.code());
+    EXPECT_EQ("/proc/self/config.json", error.path());
+  }
+}
+
 TEST(ModelDir, TellsFamilySizesAndNumbers) {
   const auto c = lm::parse_model_config(llama().dump(), "config.json");
   EXPECT_EQ("llama", *c.family.get().name);

@@ -85,6 +85,22 @@ TEST(SafetensorsReader, ReadsAFileWrittenByHand) {
   expect_error([&] { reader.read("w", ~std::uint64_t{0}, std::span(middle)); }, ErrorKind::refused, "are not in");
 }
 
+TEST(SafetensorsReader, AProgramReadsErrnoAndPath) {
+  const ScratchFolder folder;
+  const auto damaged = folder.write("damaged", file_of("{", ""));
+  for (const auto& [file, kind, code] : {std::tuple{damaged, ErrorKind::corrupt, std::error_code()},
+                                         {damaged.parent_path() / "absent", ErrorKind::refused, code_of_errno(ENOENT)}}) {
+    try {
+      const SafetensorsReader reader(file);
+      ADD_FAILURE() << "accepted: " << file;
+    } catch (const Error& error) {
+      EXPECT_EQ(kind, error.kind());
+      EXPECT_EQ(code, error.code());
+      EXPECT_EQ(file.string(), error.path());
+    }
+  }
+}
+
 TEST(SafetensorsReader, WidensEveryF16Exactly) {
   const ScratchFolder folder;
   std::vector<std::uint16_t> all(65536);

@@ -66,6 +66,7 @@ struct Ended {
   std::string error;  // empty: none
   std::optional<ErrorKind> kind;
   std::uint64_t hash = 0;
+  ErrorFacts facts = {};
 };
 
 class FaultMatrix : public testing::TestWithParam<Cell> {
@@ -95,7 +96,7 @@ class FaultMatrix : public testing::TestWithParam<Cell> {
       if (after_steps) after_steps(*t.engine);
       return {"", std::nullopt, t.hash()};
     } catch (const Error& error) {
-      return {error.what(), error.kind(), 0};
+      return {error.what(), error.kind(), 0, error.facts()};
     }
   }
 
@@ -230,6 +231,13 @@ void FaultMatrix::in_the_engine() {
       EXPECT_THAT(ended.error, HasSubstr(fmt::format("disk tier, file {}, offset ", data().string())));
       EXPECT_THAT(ended.error, HasSubstr(" bytes: " + fault->says));
       EXPECT_EQ(fault->silent ? ErrorKind::corrupt : ErrorKind::failed, ended.kind);
+      EXPECT_EQ(data().string(), ended.facts.path);
+      EXPECT_THAT(ended.facts.object, StartsWith("chunk "));
+      EXPECT_THAT(ended.error, StartsWith(ended.facts.object));
+      EXPECT_EQ(fault->silent, !ended.facts.code);
+      if (!fault->silent) {
+        EXPECT_THAT(ended.error, HasSubstr(describe_errno(ended.facts.code.value())));
+      }
     }
     if (cell.fault == "delayed") {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, kDelay);
@@ -324,6 +332,11 @@ void FaultMatrix::in_the_files() {
       EXPECT_THAT(ended.error, HasSubstr((folder_ / "store").string()));
       EXPECT_THAT(ended.error, HasSubstr(fault.says));
       EXPECT_EQ(cell.fault == "ENOSPC" && !committing ? ErrorKind::does_not_fit : ErrorKind::failed, ended.kind);
+      EXPECT_THAT(ended.facts.path, StartsWith((folder_ / "store").string()));
+      EXPECT_TRUE(ended.facts.code);
+      if (ended.kind == ErrorKind::failed) {
+        EXPECT_THAT(ended.error, HasSubstr(describe_errno(ended.facts.code.value())));
+      }
       EXPECT_EQ(committing, ChunkStore::has_commit(store()));
     }
     files->let_stuck_calls_end();
