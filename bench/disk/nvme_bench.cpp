@@ -10,6 +10,7 @@
 #include <terrace/bench/disk/disk_config.h>
 #include <terrace/bench/disk/disk_job.h>
 #include <terrace/bench/disk/sweep.h>
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/memory_resource.h>
@@ -83,7 +84,9 @@ class NvmeBench final : public Bench {
           ErrorKind::refused);
 
     // Asked only once, so that a machine without io_uring prints one warning, not one per run.
-    const auto engine = shape_.engine == "auto" ? make_io_engine({})->name() : shape_.engine;
+    const auto engine = shape_.engine == "auto"
+                            ? make_io_engine({.files = {}, .buffers = {}, .choice = io_of_environment()})->name()
+                            : shape_.engine;
     if (engine == "threads") shape_.engine = engine;
     session.machine("engine", engine);
     const auto shapes = sweep_ ? sweep_shapes(shape_, file.bytes(), read_topology().cores) : std::vector{shape_};

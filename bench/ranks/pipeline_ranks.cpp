@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/optimizers/optimizer.h>
@@ -28,7 +29,7 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
   const auto name = fmt::format("terrace-bench-rank-{}", ranks.rank());
   Engine engine(model, out.plan,
                 {.device = device.get(),
-                 .store = {.paths = {run.directory}, .name = name, .temporary = true},
+                 .store = {.paths = {run.directory}, .name = name, .temporary = true, .io = io_of_environment()},
                  .optimizer = optimizer.get(),
                  .communicator = &ranks,
                  .trace = run.traces ? &run.traces->at(static_cast<std::size_t>(ranks.rank())) : nullptr,

@@ -15,6 +15,8 @@
 namespace terrace {
 namespace {
 
+// Read here and not by the program, as the dynamic linker reads LD_LIBRARY_PATH: where the modules of an installation lie is
+// known to those who installed it, in every process that loads one.
 std::vector<std::string> places() {
   if (const char* const folder = std::getenv("TERRACE_MODULE_PATH"); folder && *folder) return {folder};
   std::vector<std::string> folders;

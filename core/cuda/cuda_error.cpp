@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/notice.h>
-
 namespace terrace {
 namespace {
 
@@ -44,9 +42,9 @@ CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::s
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
   if (is_of_a_kernel(code)) return;
-  warn(describe(runtime, code, on, call));
+  runtime.log.warn(describe(runtime, code, on, call));
 } catch (const std::exception&) {
-  warn("a CUDA call failed; there was no memory for a message that names it");
+  runtime.log.warn("a CUDA call failed; there was no memory for a message that names it");
 }
 
 }  // namespace terrace

@@ -22,8 +22,8 @@ class CudaError : public Error {
   int cuda_code_;
 };
 
-// For places that cannot throw: prints one line on standard error. Prints nothing for the error of a kernel: its stream reports
-// it, and every later call repeats it.
+// For places that cannot throw: one warning in the runtime's log. Nothing for the error of a kernel: its stream reports it, and
+// every later call repeats it.
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept;
 
 }  // namespace terrace

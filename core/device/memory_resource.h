@@ -10,6 +10,8 @@
 #include <memory>
 #include <span>
 
+#include <terrace/core/base/log.h>
+
 namespace terrace {
 
 class MemoryResource;
@@ -52,9 +54,9 @@ class MemoryResource {
 // mmap on huge pages (madvise), NUMA-local to `numa_node` (-1: where the caller runs), faulted in by all pool threads, locked
 // in memory if the limit permits it (otherwise one warning).
 class ThreadPool;
-std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1);
-// Warns that memory cannot be locked, and how to fix it: once per process, because all callers share one limit.
-void warn_of_memlock(std::uint64_t bytes, int error_number);
+std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1, const Log& log = {});
+// Warns that memory cannot be locked, and how to fix it: once, because all callers share one limit.
+void warn_of_memlock(const Log& log, std::uint64_t bytes, int error_number);
 
 // Adaptors that wrap another resource: a hard limit, statistics, and a fault at the n-th allocation (tests).
 std::unique_ptr<MemoryResource> make_limited_memory(MemoryResource& inner, std::uint64_t limit_bytes);

@@ -1,6 +1,5 @@
 // The file of a machine profile.
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 #include <type_traits>
 
@@ -178,21 +177,6 @@ void add_algorithms_to_profile(const fs::path& file, const std::string& chosen) 
   if (kept == before) return;
   json[kAlgorithms] = kept;
   write(json, file);
-}
-
-fs::path default_profile_path(const std::string& device) {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return fs::path(value ? value : "");
-  };
-  fs::path cache = variable("XDG_CACHE_HOME");
-  if (!cache.is_absolute()) {  // the XDG specification says to ignore a relative path
-    const auto home = variable("HOME");
-    cache = home.empty() ? fs::temp_directory_path() : home / ".cache";
-  }
-  auto file = device == "cpu" ? std::string("machine") : "machine-" + device;
-  std::ranges::replace(file, ':', '-');
-  return cache / "terrace" / (file + ".json");
 }
 
 }  // namespace terrace

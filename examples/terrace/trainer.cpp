@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/plan/choose_batch.h>
 #include <terrace/examples/terrace/plan/choose_tiles.h>
 #include <terrace/examples/terrace/trainer.h>
@@ -394,7 +395,7 @@ class Training {
   }
   // Every rank hands over its weights; the first one writes the file.
   void save() try {
-    if (team_.first()) return lm::save_weights(engine_, config_.save, metadata_of_saved(config_));
+    if (team_.first()) return lm::save_weights(engine_, config_.save, metadata_of_saved(config_), io_of_environment());
     engine_.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   } catch (const Error& error) {
     throw Error(fmt::format("--save: {}\n  {}", error.what(),

@@ -43,7 +43,7 @@ Budget budget_of(const OffloadOptions& options) {
 struct ChunkManager::Impl {
   explicit Impl(const OffloadOptions& options)
       : budget(budget_of(options)),
-        own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads)),
+        own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads, options.io.log)),
         device(options.device ? *options.device : *own->device),
         tiers(device, budget.device, budget.host) {
     std::unique_ptr<ChunkStore> store;
@@ -55,9 +55,10 @@ struct ChunkManager::Impl {
       store_options.durable = false;
       store_options.generations = 1;
       store_options.temporary = true;
+      store_options.io = options.io;
       store = ChunkStore::create(store_options);
     }
-    tiers.start(std::move(store), {});
+    tiers.start(std::move(store), {.io = options.io});
   }
 
   // The leases of a chunk: many readers, or one writer.
@@ -101,9 +102,9 @@ struct ChunkManager::Impl {
 
   const Budget budget;
   struct OwnDevice {
-    explicit OwnDevice(int threads) : pool(threads) {}
+    OwnDevice(int threads, const Log& log) : pool(threads), device(make_host_device(pool, log)) {}
     ThreadPool pool;
-    const std::unique_ptr<Device> device = make_host_device(pool);
+    const std::unique_ptr<Device> device;
   };
   const std::unique_ptr<OwnDevice> own;
   Device& device;

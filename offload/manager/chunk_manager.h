@@ -24,6 +24,7 @@
 #include <terrace/core/device/device.h>
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/residency.h>
+#include <terrace/offload/io/io_choice.h>
 
 namespace terrace {
 
@@ -56,6 +57,8 @@ struct OffloadOptions {
   // end before the lease does. Null: the manager makes a CPU device with `threads` threads (0: all cores).
   Device* device = nullptr;
   int threads = 0;
+  // Which engine reads and writes the disk tier. Its log gets all warnings, also those of the manager's own device.
+  IoChoice io = {};
 };
 
 class ChunkManager {

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/units.h>
 #include <terrace/offload/store/commit_files.h>
 #include <terrace/offload/store/extent_files.h>
@@ -342,12 +341,12 @@ class ExtentStore final : public ChunkStore {
     adopt(found.record, found.index);
     damage_ = found.damage.substr(std::min<std::size_t>(found.damage.size(), 3));  // without the first line's indent
     if (found.newer_damaged) {
-      warn(fmt::format("the newest commit is damaged, going back to commit {} (step {}):{}", last_->number, last_->step,
-                       found.damage));
+      options_.io.log.warn(fmt::format("the newest commit is damaged, going back to commit {} (step {}):{}", last_->number,
+                                       last_->step, found.damage));
     }
     if (!found.newer_damaged && !found.damage.empty()) {
-      warn(fmt::format("commit {} (step {}) is intact, but files beside it are damaged: check the disk{}", last_->number,
-                       last_->step, found.damage));
+      options_.io.log.warn(fmt::format("commit {} (step {}) is intact, but files beside it are damaged: check the disk{}",
+                                       last_->number, last_->step, found.damage));
     }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
     if (options_.read_only) return;

@@ -34,6 +34,7 @@
 
 #include <terrace/memory/chunk.h>
 #include <terrace/offload/io/file_ops.h>
+#include <terrace/offload/io/io_choice.h>
 
 namespace terrace {
 
@@ -93,7 +94,8 @@ class ChunkStore {
     bool scratch = false;
     bool temporary = false;  // leaves no data behind, even after a crash; it cannot be committed or opened again
     std::chrono::nanoseconds deadline = kIoDeadline;  // for every call on its files; 0: none
-    std::shared_ptr<FileOps> file_ops = {};           // null: the kernel's; tests inject faults here
+    IoChoice io = {};                        // for those that move or read ahead its chunks; the log is that of the store, too
+    std::shared_ptr<FileOps> file_ops = {};  // null: the kernel's; tests inject faults here
   };
   // Makes a fresh store: removes a store of that name if no process uses it and its commits are of `run_ids`.
   static std::unique_ptr<ChunkStore> create(const Options& options);

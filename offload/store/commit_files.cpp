@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/text_file.h>
 
 namespace terrace {
@@ -218,7 +217,7 @@ void CommitFiles::refuse(const Found& nothing, std::uint64_t not_after_step) con
 void CommitFiles::repair(const std::vector<Repair>& repairs, bool durable) const try {
   for (const auto& [name, text] : repairs) files_.write_small({&name, 1}, text, durable);
 } catch (const Error& error) {
-  warn(fmt::format("the copy of a file of a commit could not be written: {}", error.what()));
+  files_.log().warn(fmt::format("the copy of a file of a commit could not be written: {}", error.what()));
 }
 
 void CommitFiles::remove_others(const std::vector<std::uint64_t>& numbers) const {

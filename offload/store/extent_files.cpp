@@ -17,7 +17,6 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/file_lock.h>
 #include <terrace/core/base/folders.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/units.h>
 #include <terrace/offload/io/direct_io.h>
 #include <terrace/offload/io/file_system.h>
@@ -81,12 +80,12 @@ std::shared_ptr<FileOps> file_ops_of(const ChunkStore::Options& options) {
   return options.deadline.count() > 0 ? with_deadline(std::move(ops), options.deadline) : std::move(ops);
 }
 
-void warn_when_no_disk(const std::filesystem::path& path) {
+void warn_when_no_disk(const Log& log, const std::filesystem::path& path) {
   const auto name = file_system_of(path).name;
   const bool overlay = name == "overlay";
   if (!overlay && name != "tmpfs" && name != "ramfs") return;
-  warn(fmt::format("{} is not on a disk but in {}; give a directory on the disk itself", path.string(),
-                   overlay ? "a container's overlay" : "memory"));
+  log.warn(fmt::format("{} is not on a disk but in {}; give a directory on the disk itself", path.string(),
+                       overlay ? "a container's overlay" : "memory"));
 }
 
 }  // namespace
@@ -175,7 +174,7 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     const auto locked = try_lock(place.lock.get(), options_.read_only ? LOCK_SH : LOCK_EX);
-    if (locked == Locked::impossible) warn_without_locks(place.directory / kLockName);
+    if (locked == Locked::impossible) warn_without_locks(options_.io.log, place.directory / kLockName);
     if (locked == Locked::by_another) {
       if (options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -199,7 +198,7 @@ void ExtentFiles::make_data() {
     const int directory = place.directory_handle.get();
     if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
     open_data(place, O_RDWR | O_CREAT | O_EXCL);
-    warn_when_no_disk(place.directory);
+    warn_when_no_disk(options_.io.log, place.directory);
     // Without a name its space is freed even if this process is killed.
     if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
   }
@@ -218,15 +217,15 @@ void ExtentFiles::open_data(Place& place, int flags) const {
   place.data = open_file(directory, place.directory / kDataName, flags | O_DIRECT);
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
-    warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
-                     place.directory.string()));
+    options_.io.log.warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
+                                     place.directory.string()));
     place.data = open_file(directory, place.directory / kDataName, flags & ~O_EXCL);
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "the file is missing");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
   if (options_.read_only) return;
   if (const int result = ops_->switch_off_copy_on_write(place.data.get()); result < 0)
-    warn(
+    options_.io.log.warn(
         fmt::format("{} has copy-on-write, which cannot be switched off there: {}; btrfs then writes through the page cache, "
                     "which uses host memory and costs time",
                     (place.directory / kDataName).string(), describe_errno(-result)));
@@ -302,7 +301,8 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
   int result = -ops_->allocate(place.data.get(), bytes);
   if (result == ENOSPC) refuse();
   if (result == EOPNOTSUPP) {
-    warn(fmt::format("{} cannot reserve space; a later write may fail because the disk is full", path.string()));
+    options_.io.log.warn(
+        fmt::format("{} cannot reserve space; a later write may fail because the disk is full", path.string()));
     result = ::ftruncate(place.data.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
   if (result != 0) fail(path, fmt::format("{} bytes could not be reserved", bytes), result);

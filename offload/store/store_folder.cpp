@@ -43,7 +43,7 @@ bool is_store_file(const std::string& name) {
   return base == "data" || base == "lock" || base == "commit.0" || base == "commit.1" || is_index(base);
 }
 
-void remove_store(const std::filesystem::path& folder) {
+void remove_store(const std::filesystem::path& folder, const Log& log) {
   const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!directory) fail(folder, "the directory could not be opened");
   std::vector<std::string> names;
@@ -61,7 +61,7 @@ void remove_store(const std::filesystem::path& folder) {
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!lock && errno != ENOENT) fail(folder / kLockName, "the lock file could not be opened");
   const auto locked = lock ? try_lock(lock.get(), LOCK_EX) : Locked::yes;
-  if (locked == Locked::impossible) warn_without_locks(folder / kLockName);
+  if (locked == Locked::impossible) warn_without_locks(log, folder / kLockName);
   if (locked == Locked::by_another)
     throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()), ErrorKind::failed,
                 {.code = code_of_errno(EWOULDBLOCK), .path = folder.string()});

@@ -8,12 +8,14 @@
 #include <filesystem>
 #include <string>
 
+#include <terrace/core/base/log.h>
+
 namespace terrace {
 
 // data, lock, commit.0, index.12.json, …, their copies, and the temporary files that a killed run leaves.
 bool is_store_file(const std::string& name);
 
 // Removes the files of the store and then its folder, and nothing else.
-void remove_store(const std::filesystem::path& folder);
+void remove_store(const std::filesystem::path& folder, const Log& log = {});
 
 }  // namespace terrace

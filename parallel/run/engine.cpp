@@ -161,7 +161,9 @@ struct Engine::Impl {
       if (!map.committed(chunk)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
     }
 
-    tiers->start(std::move(store), {.trace = options.trace, .deadline = options.store.deadline, .make_io = options.make_io});
+    tiers->start(
+        std::move(store),
+        {.trace = options.trace, .deadline = options.store.deadline, .io = options.store.io, .make_io = options.make_io});
     executor.emplace(Executor::Parts{.device = &device,
                                      .device_base = tiers->device_base(),
                                      .host_base = tiers->host_base(),

@@ -58,7 +58,8 @@ std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
   return {};
 }
 
-CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_those_there(ranks, missing_)) {
+CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks)
+    : stores_(open_those_there(ranks, missing_)), io_(ranks.front().io) {
   // One more than there are stores: an adapter may lie between two pieces of its matrix.
   most_held_ = std::min(kMostHeld, stores_.size() + 1);
   for (std::size_t s = 0; s < stores_.size(); ++s) {
@@ -136,7 +137,7 @@ void CommittedState::announce(std::span<const Tensor> tensors) {
       const auto& [store, stored] = chunks_[place.chunk];
       order.push_back({stores_[store].get(), &stored});
     }
-  ahead_ = std::make_unique<ChunkReadAhead>(std::move(order));
+  ahead_ = std::make_unique<ChunkReadAhead>(std::move(order), io_);
 }
 
 void CommittedState::refuse_absent(const std::string& what) const {

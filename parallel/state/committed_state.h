@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/offload/io/page_buffer.h>
 #include <terrace/offload/store/chunk_read_ahead.h>
 #include <terrace/offload/store/chunk_store.h>
@@ -78,6 +79,7 @@ class CommittedState {
 
   std::vector<std::string> missing_;
   std::vector<std::unique_ptr<ChunkStore>> stores_;
+  const IoChoice io_;                    // that of the first store
   std::vector<std::uint64_t> elements_;  // [store]: elements of a chunk
   std::vector<Chunk> chunks_;
   struct Parts {

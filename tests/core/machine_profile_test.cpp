@@ -123,17 +123,6 @@ TEST_F(MachineProfiles, RefuseWhatIsMalformed) {
   expect_refusal("errno 2");
 }
 
-TEST_F(MachineProfiles, DefaultPathFollowsTheEnvironment) {
-  setenv("HOME", "/home/x", 1);
-  setenv("XDG_CACHE_HOME", "/cache", 1);
-  EXPECT_EQ(default_profile_path(), "/cache/terrace/machine.json");
-  setenv("XDG_CACHE_HOME", "relative", 1);
-  EXPECT_EQ(default_profile_path(), "/home/x/.cache/terrace/machine.json");
-  EXPECT_EQ(default_profile_path("cuda:1"), "/home/x/.cache/terrace/machine-cuda-1.json");
-  unsetenv("XDG_CACHE_HOME");
-  EXPECT_EQ(default_profile_path(), "/home/x/.cache/terrace/machine.json");
-}
-
 TEST_F(MachineProfiles, MeasurementIsComplete) {
   ThreadPool pool(2);
   const auto profile = measure_machine(*make_cpu_device(pool), {directory_}, 0.5);

@@ -91,7 +91,7 @@ TEST(AttentionChoice, IsForced) {
   EXPECT_EQ(warps.checks + groups.checks, 0);
 
   const auto [unknown, kind] = failure([] { AttentionChoice({.forced = "threads"}, KnownAlgorithms()); });
-  EXPECT_THAT(unknown, HasSubstr("TERRACE_ATTENTION_KERNEL=threads: there is no such kernel"));
+  EXPECT_THAT(unknown, HasSubstr("`attention-kernel`=threads: there is no such kernel"));
   EXPECT_EQ(kind, ErrorKind::refused);
   const auto [absent, absent_kind] =
       failure([] { AttentionChoice({.no_warpgroups = "an older GPU", .forced = "warpgroups"}, KnownAlgorithms()); });

@@ -286,6 +286,16 @@ TEST_F(StoreFiles, CopyOnWriteIsSwitchedOffBeforeAnythingIsWritten) {
   expect_committed(*ChunkStore::open(o), {1});
   const auto told = testing::internal::GetCapturedStderr();
   EXPECT_THAT(told, HasSubstr("nvme1/store/data has copy-on-write, which cannot be switched off there: Invalid argument"));
+  // A program that gives a log gets the warning, and standard error nothing.
+  std::string warned;
+  o.io.log = Log([&](Log::Level level, std::string_view text) {
+    EXPECT_EQ(Log::Level::warning, level);
+    warned += text;
+  });
+  testing::internal::CaptureStderr();
+  expect_committed(*ChunkStore::open(o), {1});
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
+  EXPECT_THAT(warned, HasSubstr("nvme1/store/data has copy-on-write, which cannot be switched off there: Invalid argument"));
   o.read_only = true;
   files->sizes.clear();
   expect_committed(*ChunkStore::open(o), {1});

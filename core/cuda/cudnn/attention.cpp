@@ -87,7 +87,7 @@ Use parse_use(const std::string& text) {
   if (text.empty() || text == "own") return Use::never;
   if (text == "cudnn") return Use::always;
   if (text == "faster") return Use::where_faster;
-  throw Error(fmt::format("TERRACE_ATTENTION={}: unknown value; use own, cudnn or faster", text), ErrorKind::refused);
+  throw Error(fmt::format("`attention`={}: unknown value; use own, cudnn or faster", text), ErrorKind::refused);
 }
 
 Attention::Attention(AttentionOptions options)
@@ -101,8 +101,8 @@ Attention::Attention(AttentionOptions options)
   if (library_ || (options_.use == Use::where_faster && !recorded)) return;
   throw Error(
       fmt::format("cuDNN, which {}, cannot be loaded: {}\n  install cuDNN 9, or {}",
-                  recorded ? "this run's attention uses" : "TERRACE_ATTENTION=cudnn requires", why,
-                  recorded ? "remove the run's algorithms.txt to choose again, which changes bits" : "unset TERRACE_ATTENTION"),
+                  recorded ? "this run's attention uses" : "`attention`=cudnn requires", why,
+                  recorded ? "remove the run's algorithms.txt to choose again, which changes bits" : "unset `attention`"),
       ErrorKind::missing);
 }
 
@@ -167,7 +167,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
   if (options_.use == Use::where_faster) return {.text = "by our kernels; cuDNN has no engine for it"};
   throw Error(
       fmt::format("cuDNN {} has no engine for this attention that sums in one order within {} bytes:{}\n  unset "
-                  "TERRACE_ATTENTION",
+                  "`attention`",
                   library_->version(), options_.room_bytes, why));
 }
 

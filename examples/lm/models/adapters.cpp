@@ -163,12 +163,12 @@ AdapterSettings adapter_settings(const fs::path& directory, const Family& family
 }
 
 WeightSource adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
-                           const Model& model) {
+                           const Model& model, const IoChoice& io) {
   std::set<std::string> of_experts;
   for (const auto& target : adapters.tensors)
     if (is_of_experts(target)) of_experts.insert(library_parameter(target));
   demand_adapter_config(directory / kAdapterConfigFile, adapters.rank, adapters.alpha, of_experts);
-  auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile);
+  auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile, io);
   std::set<std::string> used;
   const auto tensors = std::make_shared<const std::vector<AdapterTensor>>(tensors_of(model, adapters, family));
   for (const auto& tensor : *tensors) {
@@ -215,7 +215,7 @@ WeightSource adapters_from(const fs::path& directory, const layers::Adapters& ad
 }
 
 void write_adapters(const fs::path& directory, const layers::Adapters& adapters, const Family& family, const Model& model,
-                    const std::string& base, DType dtype, const ReadRange& read) {
+                    const std::string& base, DType dtype, const ReadRange& read, const IoChoice& io) {
   const auto tensors = tensors_of(model, adapters, family);
   std::vector<NamedParam> named;
   std::map<std::string, const AdapterTensor*> by_name;
@@ -223,10 +223,12 @@ void write_adapters(const fs::path& directory, const layers::Adapters& adapters,
     named.push_back({&tensor.whole, name_in_file(tensor.whole)});
     by_name[tensor.whole.name] = &tensor;
   }
-  write_weight_file(directory / kAdapterWeightsFile, named, dtype,
-                    [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-                      read_whole(*by_name.at(param.name), first, range, read);
-                    });
+  write_weight_file(
+      directory / kAdapterWeightsFile, named, dtype,
+      [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+        read_whole(*by_name.at(param.name), first, range, read);
+      },
+      io);
   nlohmann::json modules = nlohmann::json::array(), parameters = nlohmann::json::array();
   for (const auto& target : adapters.tensors)
     if (is_of_experts(target))

@@ -23,6 +23,7 @@
 
 #include <terrace/core/math/tensor.h>
 #include <terrace/examples/lm/models/model_config.h>
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::lm {
@@ -47,8 +48,8 @@ struct NamedParam {
   std::string name;  // in the file
 };
 void write_weight_file(const std::filesystem::path& file, std::span<const NamedParam> params, DType dtype,
-                       const ReadRange& read);
+                       const ReadRange& read, const IoChoice& io = {});
 void write_weight_files(const std::filesystem::path& directory, const Model& whole_model, DType dtype, std::uint64_t most_bytes,
-                        const ReadRange& read);
+                        const ReadRange& read, const IoChoice& io = {});
 
 }  // namespace terrace::lm

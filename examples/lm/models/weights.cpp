@@ -60,8 +60,8 @@ bool is_of_positions(const Family& family, const std::string& name) {
 
 }  // namespace
 
-WeightSource weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
-  auto file = std::make_shared<WeightFiles>(path);
+WeightSource weights_from(const std::filesystem::path& path, const Family& family, const Model& model, const IoChoice& io) {
+  auto file = std::make_shared<WeightFiles>(path, io);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
       if (param.tied) continue;
@@ -147,7 +147,8 @@ std::string hash_weights(Engine& engine) {
   return combined(hashes);
 }
 
-void save_weights(Engine& engine, const std::filesystem::path& path, std::map<std::string, std::string> metadata) {
+void save_weights(Engine& engine, const std::filesystem::path& path, std::map<std::string, std::string> metadata,
+                  const IoChoice& io) {
   metadata.emplace("format", "pt");
   const auto& map = engine.map();
   const auto dtype = map.options().recipe.weight_dtype();
@@ -170,7 +171,7 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
       at = end;
     }
   }
-  SafetensorsWriter writer(path, tensors, metadata);
+  SafetensorsWriter writer(path, tensors, metadata, io);
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto in) {
       using T = typename decltype(in)::value_type;

@@ -30,11 +30,11 @@ void append(std::string& bytes, T number) {
 }
 
 // Prevents two writers of one file. The name is checked, too: a writer that has just finished has renamed the file.
-void lock(const FileHandle& file, const std::filesystem::path& path) {
+void lock(const FileHandle& file, const std::filesystem::path& path, const Log& log) {
   struct stat opened {
   }, named{};
   const auto locked = try_lock(file.get(), LOCK_EX);
-  if (locked == Locked::impossible) warn_without_locks(path);
+  if (locked == Locked::impossible) warn_without_locks(log, path);
   if (locked != Locked::by_another && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
       opened.st_ino == named.st_ino)
     return;
@@ -63,9 +63,9 @@ FileHandle open_own(const std::filesystem::path& path) {
 }
 
 // Cuts the file to `bytes` bytes: the rest was written by a killed run after its last record.
-FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
+FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes, const Log& log) {
   auto file = open_own(path);
-  lock(file, path);
+  lock(file, path, log);
   const auto size = ::lseek(file.get(), 0, SEEK_END);
   if (size < 0) throw errno_error(errno, path.string(), path.string() + " cannot be written");
   if (static_cast<std::uint64_t>(size) < bytes)
@@ -108,7 +108,7 @@ std::string_view name_of(TokenFile kind) {
   return "megatron";
 }
 
-TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from)
+TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from, const Log& log)
     : out_(std::move(out)),
       kind_(kind),
       width_(kind == TokenFile::u32 || (kind == TokenFile::megatron && ids >= kMegatronShortIds) ? 4 : 2),
@@ -118,9 +118,9 @@ TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t 
                 ErrorKind::refused);
   const std::uint64_t header = kind == TokenFile::llm_c ? kHeaderBytes : 0;
   const bool begins = from.tokens == 0;
-  ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_);
+  ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_, log);
   if (begins) write_to(ids_file_, partial(), std::string(header, '\0'));  // filled at the end
-  if (kind == TokenFile::megatron) sizes_file_ = open_at(sizes(), from.documents * sizeof(std::int32_t));
+  if (kind == TokenFile::megatron) sizes_file_ = open_at(sizes(), from.documents * sizeof(std::int32_t), log);
 }
 
 std::filesystem::path TokenWriter::partial() const { return with(out_, ".partial"); }

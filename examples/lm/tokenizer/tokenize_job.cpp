@@ -63,7 +63,7 @@ struct TokenizeJob::State {
                             settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
                             settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
-    writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
+    writer.emplace(settings.out, settings.kind, tokenizer.ids(), done, settings.log);
   }
 
   [[nodiscard]] std::filesystem::path record_file() const { return record_of(settings); }

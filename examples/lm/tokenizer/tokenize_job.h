@@ -30,6 +30,7 @@ struct TokenizeSettings {
   bool separator_first = false;      // before each document, as in llm.c; false: after each
   bool finds_added = false;          // see EncodeOptions
   std::uint64_t piece_bytes = std::uint64_t{1} << 20;
+  Log log = {};
 };
 
 // The token that usually ends a document: <|endoftext|>, <|end_of_text|> or </s>. Nothing if the tokenizer has none of them.

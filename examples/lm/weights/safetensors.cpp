@@ -263,7 +263,7 @@ SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<S
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
-                                     const std::map<std::string, std::string>& metadata)
+                                     const std::map<std::string, std::string>& metadata, const IoChoice& io)
     : file_(std::move(file)) {
   const auto header = lay_out(file_, tensors, metadata);
   const auto text = format_safetensors_header(header);
@@ -290,7 +290,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     io_failed(unfinished_->temporary(), "space could not be reserved", 0, end);
   }
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_failed(unfinished_->temporary(), "the size could not be set", 0, end);
-  behind_ = std::make_unique<WriteBehind>(fd);
+  behind_ = std::make_unique<WriteBehind>(fd, io);
   demand(behind_->write(0, std::as_bytes(std::span(&length, 1))));
   demand(behind_->write(kLengthBytes, std::as_bytes(std::span(text))));
 }

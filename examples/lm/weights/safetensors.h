@@ -25,6 +25,7 @@
 #include <terrace/core/base/files.h>
 #include <terrace/core/math/dtype.h>
 #include <terrace/core/math/tensor.h>
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/offload/io/read_ahead.h>
 #include <terrace/offload/io/write_behind.h>
 
@@ -89,7 +90,7 @@ struct SafetensorsDeclaration {
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
-                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}}, const IoChoice& io = {});
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;

@@ -91,7 +91,7 @@ std::vector<fs::path> weight_files(const fs::path& path) {
   refuse_without_weights(path);
 }
 
-WeightFiles::WeightFiles(const fs::path& path) {
+WeightFiles::WeightFiles(const fs::path& path, const IoChoice& io) {
   const auto files = weight_files(path);
   if (files.front().filename() == kWeightsIndex)
     open_index(path);
@@ -99,7 +99,7 @@ WeightFiles::WeightFiles(const fs::path& path) {
     add(files.front());
   std::vector<int> descriptors;
   for (const auto& file : files_) descriptors.push_back(file.descriptor());
-  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // the next tensor may be in another file
+  const auto ahead = std::make_shared<ReadAhead>(descriptors, io);  // the next tensor may be in another file
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].attach(ahead, i);
 }
 

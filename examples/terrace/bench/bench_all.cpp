@@ -10,6 +10,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/machine/machine.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/bench/bench_table.h>
 #include <terrace/examples/terrace/plan/device.h>
 

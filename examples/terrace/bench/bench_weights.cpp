@@ -22,6 +22,7 @@
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/weights/weight_files.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/bench/bench_models.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/commands/export_command.h>
@@ -142,7 +143,8 @@ class WeightsBench final : public bench::Bench {
     std::vector<bench::FileRange> files, chunks;
     std::uint64_t file_bytes = 0, chunk_bytes = 0;
     const auto name = fs::path(fmt::format("terrace-bench-{}-store", ::getpid()));
-    const ChunkStore::Options store{.paths = config.nvme_path, .name = name, .generations = plan.generations};
+    const ChunkStore::Options store{
+        .paths = config.nvme_path, .name = name, .generations = plan.generations, .io = io_of_environment()};
     const struct StoreFiles {
       const ChunkStore::Options& store;
       ~StoreFiles() {

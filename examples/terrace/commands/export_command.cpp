@@ -22,6 +22,7 @@
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/weights/weight_files.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/folder_mark.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/config/options.h>
@@ -162,9 +163,10 @@ std::vector<ParamSpec> itself(const ParamSpec& param) { return {param}; }
 void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const fs::path& to) {
   announce(
       state, model, [](const ParamSpec&) { return Kind::parameter; }, itself);
-  lm::write_weight_files(to, model, dtype, kMostFileBytes, [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    state.read(param, first, range);
-  });
+  lm::write_weight_files(
+      to, model, dtype, kMostFileBytes,
+      [&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); },
+      io_of_environment());
 }
 
 namespace {
@@ -213,17 +215,17 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
     };
   };
   if (adapters.rank != 0 && adapted == Adapted::alone) {
-    lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read));
+    lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read), io_of_environment());
   } else {
     if (adapters.rank == 0) {
       announce(state, model, kind_of, itself);
-      lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read));
+      lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read), io_of_environment());
     } else {
       ThreadPool pool(static_cast<int>(config.threads));
       const auto merged_model = lm::make_model(without);
       const lm::MergedWeights merged(adapters, sizes.family, model, dtype, read, pool);
       announce(state, merged_model, kind_of, [&](const ParamSpec& param) { return merged.parts_of(param); });
-      lm::write_weight_files(to, merged_model, dtype, kMostFileBytes, counted(merged));
+      lm::write_weight_files(to, merged_model, dtype, kMostFileBytes, counted(merged), io_of_environment());
     }
     copy_files(run, config, to);
     replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);

@@ -17,6 +17,7 @@
 #include <terrace/core/machine/cores.h>
 #include <terrace/core/math/product_group.h>
 #include <terrace/core/profile/profile_algorithms.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/parallel/comm/between_machines.h>
@@ -139,7 +140,8 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
   return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank),
                                  .algorithms = algorithms,
                                  .machine_algorithms = machine_algorithms(c),
-                                 .attention = who_makes_attention(c)});
+                                 .attention = who_makes_attention(c),
+                                 .attention_kernel = attention_kernel_of_environment()});
 }
 
 ThreadPool make_pool(const RunConfig& c) {

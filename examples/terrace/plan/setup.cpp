@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/plan/setup.h>
 
@@ -330,6 +331,7 @@ ChunkStore::Options store_options(const RunConfig& c) {
   ChunkStore::Options o;
   o.generations = generations(c);
   o.deadline = std::chrono::seconds(c.io_deadline);
+  o.io = io_of_environment();
   if (c.nvme_path.empty()) {
     o.paths = {c.out_dir};
     o.name = "store";

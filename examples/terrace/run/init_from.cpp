@@ -20,6 +20,7 @@
 #include <terrace/examples/lm/models/rope_scaling.h>
 #include <terrace/examples/lm/models/weights.h>
 #include <terrace/examples/lm/weights/weight_files.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/run/told_windows.h>
 #include <terrace/parallel/train/initial_weights.h>
@@ -211,7 +212,7 @@ WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {
     try {
-      return lm::weights_from(c.init_from, lm::family_named(c.model), model);
+      return lm::weights_from(c.init_from, lm::family_named(c.model), model, io_of_environment());
     } catch (const lm::AnotherModel& error) {
       throw Error(fmt::format("--init-from: {}\n  {}", error.what(), mend_of_another_model(c)), error);
     } catch (const Error& error) {

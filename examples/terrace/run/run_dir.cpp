@@ -18,6 +18,7 @@
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/text_file.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/base/sealed_json.h>
 #include <terrace/examples/terrace/base/shell_word.h>
@@ -169,6 +170,7 @@ struct RunFile {
   }
   [[nodiscard]] ChunkStore::Options store_of(std::size_t rank, std::span<const fs::path> given) const {
     auto one = store;
+    one.io = io_of_environment();
     one.name = store_name_of_rank(store.name, rank);
     if (rank < rank_paths.size()) one.paths = rank_paths[rank];
     return where_it_is(std::move(one), given);

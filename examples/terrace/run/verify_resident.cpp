@@ -72,7 +72,7 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
   const auto resident = resident_plan(config, agreed);
   Engine engine(agreed.model(), resident,
                 {.device = &device,
-                 .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true},
+                 .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true, .io = dir.store.io},
                  .optimizer = &optimizer});
   engine.fill(agreed.first_weights());
   const auto lines = lines_of_run(dir);
