@@ -1,8 +1,8 @@
 // One benchmark of `terrace bench`: its name, its flags, and the measurement.
 //
 // Owner:   the program owns the benches; the flags of a bench point into it. Threads: one; a bench may start more.
-// Errors:  check() throws Error(Exit::usage) before anything is changed; run() throws errors that end the whole bench. If one
-//          test of several fails, the error goes to Session::fail(), and the other tests still run.
+// Errors:  check() throws Error(ErrorKind::refused) before anything is changed; run() throws errors that end the whole bench.
+//          If one test of several fails, the error goes to Session::fail(), and the other tests still run.
 #pragma once
 
 #include <cstdint>

@@ -119,19 +119,19 @@ void Session::fail(const std::exception& error) {
   erase_progress();
   say(options_.notes, fmt::format("error: {}\n", shown(error.what())));
   const auto* const known = dynamic_cast<const Error*>(&error);
-  if (exit_ == Exit::ok) exit_ = known ? known->exit() : Exit::runtime;
+  if (!failure_) failure_ = known ? known->kind() : ErrorKind::failed;
 }
 
-Exit Session::finish() {
+std::optional<ErrorKind> Session::finish() {
   erase_progress();
   if (options_.json) {
     const Result object{{"machine", machine_}, {"results", results_}};
     say(options_.out, fmt::format("{}\n", object.dump(-1, ' ', false, Result::error_handler_t::replace)));
   }
-  if (exit_ != Exit::ok) return exit_;
-  if (!stopped()) return Exit::ok;
+  if (failure_) return failure_;
+  if (!stopped()) return std::nullopt;
   say(options_.notes, "stopped; the results until now are printed\n");
-  return Exit::interrupted;
+  return ErrorKind::interrupted;
 }
 
 void Session::erase_progress() {

@@ -2,13 +2,14 @@
 // errors.
 //
 // Owner:   the program. Threads: one; stopped() from any.
-// Errors:  none; fail() remembers the exit code of the program.
+// Errors:  none; fail() remembers the kind of the first failure.
 #pragma once
 
 #include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -46,8 +47,8 @@ class Session {
   void warn(std::string_view text);                       // "warning: …"
   void progress(std::string_view text);                   // replaces the live line; shown at most ten times a second
   void fail(const std::exception& error);                 // this test has failed; the others continue
-  // Prints the object, and returns the exit code: that of the first failure, or interrupted, or ok.
-  Exit finish();
+  // Prints the object, and returns the kind of the first failure, or interrupted, or nothing if all is done.
+  std::optional<ErrorKind> finish();
 
  private:
   void erase_progress();
@@ -57,9 +58,9 @@ class Session {
 
   Options options_;
   Result machine_, results_ = Result::array();
-  std::string bench_;   // empty: there is only one bench
-  std::string header_;  // of the current table
-  Exit exit_ = Exit::ok;
+  std::string bench_;                 // empty: there is only one bench
+  std::string header_;                // of the current table
+  std::optional<ErrorKind> failure_;  // the first
   bool line_drawn_ = false;
   std::int64_t drawn_ns_ = 0;
 };

@@ -25,7 +25,7 @@ void train(const std::string& directory, const std::string& file, const std::str
   const auto device = make_cpu_device(pool);
   Agreement ranks(*own, *device);
   const auto count = static_cast<std::uint32_t>(own->size());
-  if (4 % count != 0) throw Error("four micro-batches need one, two or four ranks", Exit::usage);
+  if (4 % count != 0) throw Error("four micro-batches need one, two or four ranks", ErrorKind::refused);
   PlanRequest request{.shape = {{2, config.seq_len}, 4 / count}, .budget = {64 * kMiB, 256 * kMiB}};
   request.mesh.shard = count;
   request.data = {.zero = 2, .canonical = true};
@@ -50,7 +50,7 @@ void train(const std::string& directory, const std::string& file, const std::str
 }
 
 int main(int count, char** words) try {
-  if (count < 4) throw Error("give a model's directory, a file of conversations and a new directory", Exit::usage);
+  if (count < 4) throw Error("give a model's directory, a file of conversations and a new directory", ErrorKind::refused);
   const std::string ranks = count > 4 ? words[4] : "1";
   const auto run = [&](auto own) { train(words[1], words[2], words[3], std::move(own)); };
   ranks == "mpi" ? run(make_mpi_communicator()) : run_ranks(std::stoi(ranks), {}, run);

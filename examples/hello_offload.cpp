@@ -87,7 +87,7 @@ int main(int argc, char** argv) {
     run(directory);
   } catch (const Error& error) {
     fmt::print(stderr, "error: {}\n", error.what());
-    code = static_cast<int>(error.exit());
+    code = 1;
   }
   if (temporary) std::filesystem::remove_all(directory);
   return code;

@@ -24,7 +24,7 @@ std::string read_text(const char* file) try {
   if (text.size() < 1000) throw Error("training needs at least 1000 bytes");
   return text;
 } catch (const Error& error) {
-  throw Error(fmt::format("{}: {}", file, error.what()), Exit::usage);
+  throw Error(fmt::format("{}: {}", file, error.what()), ErrorKind::refused);
 }
 
 void train(const std::string& text, std::unique_ptr<Communicator> own) {
@@ -33,7 +33,7 @@ void train(const std::string& text, std::unique_ptr<Communicator> own) {
   Agreement ranks(*own, *device);
   const auto count = static_cast<std::uint32_t>(own->size());
   if (kMicroBatches % count != 0)
-    throw Error(fmt::format("{} ranks do not divide {} micro-batches", count, kMicroBatches), Exit::usage);
+    throw Error(fmt::format("{} ranks do not divide {} micro-batches", count, kMicroBatches), ErrorKind::refused);
 
   const Model model = layers::make_transformer(
       {.layers = 2, .hidden = 64, .heads = 4, .kv_heads = 2, .ffn = 192, .seq_len = kSeq, .vocab = 256});
@@ -81,9 +81,6 @@ int main(int count, char** words) try {
     train(text, make_mpi_communicator());
   else
     run_ranks(std::stoi(ranks), {}, [&](auto own) { train(text, std::move(own)); });
-} catch (const Error& error) {
-  fmt::print(stderr, "error: {}\n", error.what());
-  return static_cast<int>(error.exit());
 } catch (const std::exception& error) {
   fmt::print(stderr, "error: {}\n", error.what());
   return 1;

@@ -29,7 +29,7 @@ namespace terrace {
 
 struct DoesNotFit : Error {
   DoesNotFit(Tier full, std::uint64_t missing, const std::string& what)
-      : Error(what, Exit::does_not_fit), tier(full), missing_bytes(missing) {}
+      : Error(what, ErrorKind::does_not_fit), tier(full), missing_bytes(missing) {}
   Tier tier;
   std::uint64_t missing_bytes;
 };

@@ -9,7 +9,7 @@
 
 namespace terrace::elementwise {
 
-// Throws Error(Exit::usage) if the arrays do not match each other or these states.
+// Throws Error(ErrorKind::refused) if the arrays do not match each other or these states.
 void check(const char* name, std::span<const Kind> states, const UpdateStep& step, const ChunkUpdate& chunk);
 // Likewise for a whole layer's arrays, except those of its chunks. `numbers` is the size of its packed state, or 0 if this half
 // of the update does not use that state.

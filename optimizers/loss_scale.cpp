@@ -55,7 +55,7 @@ void LossScale::restore(const State& state) {
     throw Error(fmt::format("the stored loss scale is {}, which is not a valid one\n  the commit's payload is damaged: go back "
                             "to another commit",
                             state.value),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   value_ = state.value;
   good_steps_ = state.good_steps;
 }

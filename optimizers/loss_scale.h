@@ -4,7 +4,7 @@
 // Scales are powers of two, so that scaling changes no bit unless something overflows or underflows. If gradients are not
 // finite, a dynamic scale halves and the step is skipped; after kGrowthInterval good steps it doubles.
 //
-// Owner:   the trainer. Threads: a value. Errors: Error(Exit::usage) for text that is not a scale.
+// Owner:   the trainer. Threads: a value. Errors: Error(ErrorKind::refused) for text that is not a scale.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,8 @@
 //
 // Owner:   main owns the optimizer; bytes belong to the caller's leases.
 // Threads: update() from one thread; it uses the pool. No split into threads, chunks or parts changes a bit.
-// Errors:  Error(Exit::usage) for an unknown name, settings out of range, or arrays that do not match; from enqueue() in the
-//          stream's events.
+// Errors:  Error(ErrorKind::refused) for an unknown name, settings out of range, or arrays that do not match; from enqueue() in
+//          the stream's events.
 #pragma once
 
 #include <array>
@@ -173,7 +173,7 @@ struct OptimizerName {
 std::span<const OptimizerName> optimizers();
 // `isa`: the instruction set of its loops; all sets give the same bits.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const OptimizerSettings& settings, Isa isa = best_isa());
-// An optimizer that runs updates enqueued on the device's streams on the device. Errors: Error(Exit::hardware_missing) if the
+// An optimizer that runs updates enqueued on the device's streams on the device. Errors: Error(ErrorKind::missing) if the
 // device's module is absent.
 std::unique_ptr<Optimizer> make_optimizer_for(const Device& device, std::string_view name, const OptimizerSettings& settings);
 

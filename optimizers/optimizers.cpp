@@ -57,7 +57,7 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view name, const Optimizer
   if (at != kTable.end()) return at->make(settings, isa);
   std::vector<std::string_view> known;
   for (const auto& row : kTable) known.push_back(row.name.name);
-  throw Error(fmt::format("unknown optimizer \"{}\"\n  known are {}", name, fmt::join(known, ", ")), Exit::usage);
+  throw Error(fmt::format("unknown optimizer \"{}\"\n  known are {}", name, fmt::join(known, ", ")), ErrorKind::refused);
 }
 
 }  // namespace terrace

@@ -55,7 +55,7 @@ const RecipeRow& row_of(std::string_view name) {
   if (at != kRecipeTable.end()) return *at;
   std::vector<std::string_view> known;
   for (const auto& row : kRecipeTable) known.push_back(row.name.name);
-  throw Error(fmt::format("unknown recipe \"{}\"\n  known are {}", name, fmt::join(known, ", ")), Exit::usage);
+  throw Error(fmt::format("unknown recipe \"{}\"\n  known are {}", name, fmt::join(known, ", ")), ErrorKind::refused);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 //
 // A recipe has a name ("fp32"). Together with the model's dtype and the optimizer's states it defines every chunk's format.
 //
-// Threads: values. Errors: Error(Exit::usage) for an unknown name, or one that does not support the dtype.
+// Threads: values. Errors: Error(ErrorKind::refused) for an unknown name, or one that does not support the dtype.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 namespace terrace {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("schedule: " + what, Exit::usage); }
+[[noreturn]] void refuse(const std::string& what) { throw Error("schedule: " + what, ErrorKind::refused); }
 
 void check(const Schedule& s) {
   if (!std::isfinite(s.peak) || s.peak < 0)

@@ -1,6 +1,6 @@
 // Learning-rate schedules and global-norm clipping.
 //
-// Pure. Errors: Error(Exit::usage) for unknown names or values out of range.
+// Pure. Errors: Error(ErrorKind::refused) for unknown names or values out of range.
 #pragma once
 
 #include <cstdint>

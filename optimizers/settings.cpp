@@ -17,7 +17,7 @@ void require(bool in_range, const char* optimizer, const char* setting, double v
 }  // namespace
 
 void refuse(const char* optimizer, const std::string& what) {
-  throw Error(fmt::format("{}: {}", optimizer, what), Exit::usage);
+  throw Error(fmt::format("{}: {}", optimizer, what), ErrorKind::refused);
 }
 
 void require_fraction(const char* optimizer, const char* setting, double value) {

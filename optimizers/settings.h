@@ -1,4 +1,5 @@
-// Checks of settings, shared by the optimizers. Errors: Error(Exit::usage) that names the optimizer, the setting and its range.
+// Checks of settings, shared by the optimizers. Errors: Error(ErrorKind::refused) that names the optimizer, the setting and its
+// range.
 #pragma once
 
 #include <terrace/optimizers/optimizer.h>

@@ -95,7 +95,21 @@ def signs(root):
     yield "refusals of pairs of settings", refusals(root)
     yield "most source files in a folder", largest_folder(root)
     yield "includes that point upward", upward(root)
+    for what, pattern in OF_A_PROGRAM.items():
+        yield f"{what} in the library", of_a_program(root, pattern)
     yield "headers of the library", sum(f.suffix == ".h" for folder in LIBRARY for f in sources(root, folder))
+
+
+# Places of the library, the language-model kit included, that do what only a program should do.
+OF_A_PROGRAM = {"exit codes": r"\bExit::|enum class Exit\b", "readers of the environment": r"\bgetenv\(",
+                "messages to standard error": r"\b(say|fprintf|fputs|print)\(stderr\b|(?<![\w.:>])warn\("}
+
+
+def of_a_program(root, pattern):
+    files = [f for folder in [*LIBRARY, "examples/lm"] for f in sources(root, folder) if f.stem not in ("log", "notice")]
+    found = [f for f in files for line in f.read_text().splitlines() if re.search(pattern, line.split("//")[0])]
+    names = ", ".join(str(f.relative_to(root)) for f in dict.fromkeys(found))
+    return f"{len(found)} ({names})" if 0 < len(set(found)) <= 4 else len(found)
 
 
 def show(title, root):

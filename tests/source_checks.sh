@@ -11,6 +11,16 @@ if grep -rnE '"[^"]*--[a-z]' core memory offload optimizers parallel --include='
   status=1
 fi
 
+# Only the program has exit codes, reads the environment and writes to standard error; the library warns through a Log. Named are
+# the exceptions: modules are found like shared libraries, and MPI tells a process through variables which one it is.
+library=(core memory offload optimizers parallel examples/lm)
+if grep -rnE '\bExit::|\bgetenv\(|\b(say|fprintf|fputs|print)\(stderr\b|(^|[^a-zA-Z_.:>])warn\(' "${library[@]}" --include='*.h' --include='*.cpp' \
+  --include='*.inl' --include='*.cu' | grep -vE '^[^:]*:[0-9]*: *//|^core/base/(log|notice)\.|^core/base/module\.cpp:[0-9]*:.*"TERRACE_MODULE_PATH"' |
+  grep -vE '^parallel/comm/mpi/stopped_ranks\.cpp:[0-9]*:.*getenv\(k(Job|Rank)\)|^parallel/comm/mpi/watchdog\.cpp:'; then
+  echo 'error: the library does what only the program does (options: core/base/log.h, offload/io/io_choice.h)' >&2
+  status=1
+fi
+
 # Files that a test or a run left in the checkout must not be committed.
 top='CMakeLists.txt|CMakePresets.json|README.md|core|memory|offload|optimizers|parallel|examples|tests|bench|docs|cmake|\.[^/]*'
 if git ls-files | cut -d/ -f1 | sort -u | grep -vxE "$top"; then

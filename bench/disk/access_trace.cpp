@@ -20,7 +20,7 @@ constexpr std::string_view kDrop = "drop";
 [[noreturn]] void refuse(std::size_t line, const std::string& what) {
   throw Error(fmt::format("access trace, line {}: {}\n  a line is: device|host, then read|overwrite|update|drop:CHUNK:BYTES …",
                           line, what),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 std::uint64_t number(std::string_view text, std::size_t line) {
@@ -86,7 +86,7 @@ AccessTrace parse_trace(std::string_view text) {
     trace.actions.push_back(std::move(action));
   }
   if (trace.actions.empty())
-    throw Error("the access trace is empty\n  record one: terrace bench residency --record FILE", Exit::usage);
+    throw Error("the access trace is empty\n  record one: terrace bench residency --record FILE", ErrorKind::refused);
   return trace;
 }
 

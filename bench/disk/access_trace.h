@@ -4,7 +4,7 @@
 // Everything on a line is needed at once; `drop` means that the content is not needed after this action. A line that begins
 // with '#' is a comment.
 //
-// Threads: any; values. Errors: Error(Exit::usage) that names the line.
+// Threads: any; values. Errors: Error(ErrorKind::refused) that names the line.
 #pragma once
 
 #include <cstdint>

@@ -42,9 +42,9 @@ class ChunksBench final : public Bench {
           fmt::format(
               "--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most {}\n  see terrace bench chunks --help",
               chunk_bytes_, format_bytes(kWindowBytes / 2)),
-          Exit::usage);
+          ErrorKind::refused);
     bytes_ = bytes_ / chunk_bytes_ * chunk_bytes_;
-    if (bytes_ == 0) throw Error("--size is too small for one chunk\n  see terrace bench chunks --help", Exit::usage);
+    if (bytes_ == 0) throw Error("--size is too small for one chunk\n  see terrace bench chunks --help", ErrorKind::refused);
   }
 
   void run(Session& session) override {

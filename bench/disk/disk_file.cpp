@@ -59,7 +59,7 @@ void demand_directory(const fs::path& path) {
     throw Error(fmt::format("{} {}\n  give a directory on the disk to be measured: the benchmark makes a new file in it, "
                             "and removes it",
                             path.string(), what),
-                Exit::usage);
+                ErrorKind::refused);
   };
   switch (status.type()) {
     case fs::file_type::directory: return;
@@ -115,7 +115,7 @@ void DiskFile::reserve(const fs::path& directory) const {
   const auto refuse = [&] {
     throw Error(fmt::format("{}: not enough space: {} needed, {} free\n  give a smaller --size, or free space there",
                             directory.string(), format_bytes(bytes_), format_bytes(free_bytes)),
-                Exit::does_not_fit);
+                ErrorKind::does_not_fit);
   };
   if (bytes_ > free_bytes) refuse();
   int result = 0;

@@ -2,8 +2,8 @@
 // has no name, so that it disappears with the process, however that ends.
 //
 // Owner:   the caller. Threads: any; the descriptor is shared.
-// Errors:  Error(Exit::usage) for anything that is not a directory (an existing file and a device are never touched);
-//          Error(Exit::does_not_fit) when the disk has no room; Error for the rest.
+// Errors:  Error(ErrorKind::refused) for anything that is not a directory (an existing file and a device are never touched);
+//          Error(ErrorKind::does_not_fit) when the disk has no room; Error for the rest.
 #pragma once
 
 #include <cstdint>

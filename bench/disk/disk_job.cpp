@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/trace.h>
 
@@ -66,7 +67,7 @@ std::unique_ptr<IoEngine> make_named_engine(const DiskShape& shape, const IoOpti
   if (!engine)
     throw Error(
         fmt::format("io_uring is not permitted here: {}\n  allow it (terrace doctor says how), or --engine threads", why),
-        Exit::hardware_missing);
+        ErrorKind::missing);
   return engine;
 }
 
@@ -89,7 +90,8 @@ std::unique_ptr<IoEngine> DiskJob::make_engine(std::uint32_t thread) {
   const auto own = buffers_of(thread);
   const auto slot = slot_bytes(shape_.block_bytes);
   const auto span = std::max<std::uint64_t>(1, kGiB / slot) * slot;
-  IoOptions options{.queue_depth = shape_.queue_depth, .files = {file_.descriptor()}, .buffers = {}};
+  IoOptions options{
+      .queue_depth = shape_.queue_depth, .files = {file_.descriptor()}, .buffers = {}, .choice = io_of_environment()};
   for (std::uint64_t at = 0; at < own.size(); at += span)
     options.buffers.push_back(own.subspan(at, std::min<std::uint64_t>(span, own.size() - at)));
   if (shape_.engine == "auto") return make_io_engine(options);

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include <terrace/bench/disk/disk_file.h>
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/files.h>
 #include <terrace/core/base/trace.h>
@@ -61,7 +62,7 @@ double disk_seconds(const std::vector<FileRange>& reads, const std::filesystem::
   const DiskFile written(folder, std::max(round_up(written_bytes, kPageBytes), kPageBytes));
   files.push_back(written.descriptor());
   cut(parts[1], static_cast<int>(files.size()) - 1, 0, round_up(written_bytes, kPageBytes));
-  const auto engine = make_io_engine({.queue_depth = 2 * kDepth, .files = files, .buffers = {}});
+  const auto engine = make_io_engine({.queue_depth = 2 * kDepth, .files = files, .buffers = {}, .choice = io_of_environment()});
 
   int failed = 0;
   std::array<std::size_t, 2> next{};

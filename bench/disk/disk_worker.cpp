@@ -121,7 +121,7 @@ void DiskWorker::run(const std::atomic<bool>& stop, std::atomic<std::uint64_t>& 
     submit_idle(stopped());
     moved_bytes.fetch_add((ended_ - before) * part_.block_bytes, std::memory_order_relaxed);
   }
-  if (!wrong_.empty()) throw Error(wrong_, corrupt_ ? Exit::corrupt : Exit::runtime);
+  if (!wrong_.empty()) throw Error(wrong_, corrupt_ ? ErrorKind::corrupt : ErrorKind::failed);
 }
 
 }  // namespace terrace::bench

@@ -4,7 +4,7 @@
 // all requests that become free during one poll are submitted together.
 //
 // Owner:   the disk job; only the worker uses its engine and buffers. Threads: run() on the thread that owns the engine.
-// Errors:  Error with the operation, the offset and errno; Error(Exit::corrupt) if data differ from what was written.
+// Errors:  Error with the operation, the offset and errno; Error(ErrorKind::corrupt) if data differ from what was written.
 #pragma once
 
 #include <atomic>

@@ -10,6 +10,7 @@
 #include <terrace/bench/disk/disk_config.h>
 #include <terrace/bench/disk/disk_job.h>
 #include <terrace/bench/disk/sweep.h>
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/memory_resource.h>
@@ -52,7 +53,9 @@ class NvmeBench final : public Bench {
     demand_directory(path_);
     shape_.queue_depth = static_cast<std::uint32_t>(depth_);
     shape_.threads = static_cast<std::uint32_t>(threads_);
-    const auto refuse = [](const std::string& what) { throw Error(what + "\n  see terrace bench nvme --help", Exit::usage); };
+    const auto refuse = [](const std::string& what) {
+      throw Error(what + "\n  see terrace bench nvme --help", ErrorKind::refused);
+    };
     if (shape_.block_bytes % kPageBytes != 0 || shape_.block_bytes > kMostBlockBytes)
       refuse(
           fmt::format("--block-size: {} is not accepted: it must be a multiple of 4 KiB, at most 1 GiB", shape_.block_bytes));
@@ -78,10 +81,12 @@ class NvmeBench final : public Bench {
     if (shape_.block_bytes % file.alignment_bytes() != 0)
       throw Error(
           fmt::format("--block-size: direct I/O in {} needs multiples of {} bytes", path_.string(), file.alignment_bytes()),
-          Exit::usage);
+          ErrorKind::refused);
 
     // Asked only once, so that a machine without io_uring prints one warning, not one per run.
-    const auto engine = shape_.engine == "auto" ? make_io_engine({})->name() : shape_.engine;
+    const auto engine = shape_.engine == "auto"
+                            ? make_io_engine({.files = {}, .buffers = {}, .choice = io_of_environment()})->name()
+                            : shape_.engine;
     if (engine == "threads") shape_.engine = engine;
     session.machine("engine", engine);
     const auto shapes = sweep_ ? sweep_shapes(shape_, file.bytes(), read_topology().cores) : std::vector{shape_};

@@ -74,7 +74,7 @@ class Replay {
       if (evictable.empty())
         throw Error(fmt::format("an action of the trace does not fit: it needs {} more at once\n  give a larger --memory",
                                 format_bytes(bytes - free_bytes_)),
-                    Exit::does_not_fit);
+                    ErrorKind::does_not_fit);
       const auto victim = policy_->victim(tier_, evictable);
       if (chunks_[index(victim)].dirty) counts_.write_bytes += bytes_of(victim);
       leave(victim);
@@ -158,7 +158,7 @@ class ResidencyBench final : public Bench {
     if (!in || text.str().empty())
       throw Error(
           fmt::format("--trace: \"{}\" cannot be read\n  record one: terrace bench residency --record FILE", trace_.string()),
-          Exit::usage);
+          ErrorKind::refused);
     return parse_trace(text.str());
   }
   void write(const AccessTrace& trace) const {

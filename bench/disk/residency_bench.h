@@ -1,7 +1,7 @@
 // Compares eviction policies on one sequence of accesses: how many find their chunk in the tier, and what must move for the
 // others.
 //
-// Owner, threads: as Bench. Errors: Error(Exit::does_not_fit) for an action that needs more than the whole tier.
+// Owner, threads: as Bench. Errors: Error(ErrorKind::does_not_fit) for an action that needs more than the whole tier.
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <terrace/bench/disk/request_queue.h>
+#include <terrace/bench/io_of_environment.h>
 
 namespace terrace::bench {
 
@@ -27,7 +28,8 @@ StoredChunks::StoredChunks(const std::filesystem::path& directory, std::uint64_t
                       .label = fmt::format("{} {}", name_of(kind), c / kinds.size())});
   }
   // Two engines: a ring belongs to the thread that first uses it, and moves have their own thread.
-  const IoOptions options{.queue_depth = kQueueDepth, .files = store_->descriptors(), .buffers = {window}};
+  const IoOptions options{
+      .queue_depth = kQueueDepth, .files = store_->descriptors(), .buffers = {window}, .choice = io_of_environment()};
   moving_engine_ = make_io_engine(options);
   bare_engine_ = make_io_engine(options);
   Mover::Parts parts;

@@ -146,7 +146,7 @@ class StreamBench final : public Bench {
       throw Error(fmt::format("--chunk-size: {} is not accepted: it must be a multiple of 4 MiB, at most 256 MiB\n  see "
                               "terrace bench stream --help",
                               chunk_bytes_),
-                  Exit::usage);
+                  ErrorKind::refused);
   }
 
   void run(Session& session) override {

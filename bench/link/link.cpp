@@ -54,7 +54,7 @@ void check_link(Device& device, std::span<std::byte> up, std::span<std::byte> do
     throw Error(
         fmt::format("{}: byte {} of {} came back from the device with another value\n  the link, or its memory, loses data",
                     device.name(), wrong, up.size()),
-        Exit::corrupt);
+        ErrorKind::corrupt);
   }
 }
 

@@ -2,7 +2,7 @@
 // engine uses them.
 //
 // Owner:   the caller's device and buffers. Threads: one.
-// Errors:  those of the device; Error(Exit::corrupt) if other bytes come back than were sent.
+// Errors:  those of the device; Error(ErrorKind::corrupt) if other bytes come back than were sent.
 #pragma once
 
 #include <cstdint>

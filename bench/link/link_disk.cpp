@@ -9,6 +9,7 @@
 
 #include <terrace/bench/disk/disk_file.h>
 #include <terrace/bench/disk/pattern.h>
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/bench/link/link.h>
 #include <terrace/bench/statistics.h>
 #include <terrace/bench/timing.h>
@@ -31,8 +32,10 @@ class DiskUpload {
         host_(device.host_memory()->allocate(2 * kLinkDepth * kLinkBlockBytes)),
         device_(device.memory().allocate(host_.bytes())),
         stream_(device.make_stream("upload")),
-        engine_(make_io_engine(
-            {.queue_depth = kLinkDepth, .files = {file_.descriptor()}, .buffers = {std::span(host_.data(), host_.bytes())}})) {
+        engine_(make_io_engine({.queue_depth = kLinkDepth,
+                                .files = {file_.descriptor()},
+                                .buffers = {std::span(host_.data(), host_.bytes())},
+                                .choice = io_of_environment()})) {
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       auto& slot = slots_[i];
       slot.request.buffer = host_.data() + i * kLinkBlockBytes;
@@ -65,7 +68,7 @@ class DiskUpload {
       throw Error(
           "the data that came from the disk into the device differ from the data written\n  the disk, the link or a memory "
           "loses data",
-          Exit::corrupt);
+          ErrorKind::corrupt);
     }
   }
 

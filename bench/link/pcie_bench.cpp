@@ -36,7 +36,7 @@ class PcieBench final : public Bench {
           fmt::format("no CUDA device, so there is no link to measure: {}\n  {}; bench ram measures the copies of the cpu "
                       "device",
                       found.why_none, found.mend),
-          Exit::hardware_missing);
+          ErrorKind::missing);
     }
     ThreadPool pool(0);
     const int nodes = read_topology().numa_nodes;

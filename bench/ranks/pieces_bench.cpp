@@ -90,7 +90,7 @@ class PiecesBench final : public Bench {
   void check() override {
     demand_directory(path_);
     if (kPositions % ranks_ != 0)
-      throw Error(fmt::format("--ranks {}: it must divide {} positions", ranks_, kPositions), Exit::usage);
+      throw Error(fmt::format("--ranks {}: it must divide {} positions", ranks_, kPositions), ErrorKind::refused);
   }
 
   void run(Session& session) override {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/bench/io_of_environment.h>
 #include <terrace/core/base/error.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/optimizers/optimizer.h>
@@ -20,7 +21,7 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
   auto request = run.request;
   request.rank = static_cast<std::uint32_t>(ranks.rank());
   out.plan = plan(model, request, run.profile);
-  if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), Exit::does_not_fit);
+  if (!out.plan.fits) throw Error(fmt::format("rank {}: {}", ranks.rank(), out.plan.refusal.why), ErrorKind::does_not_fit);
   out.plan = for_rank(out.plan, model, request, run.profile);
   ThreadPool pool(1);
   const auto device = make_cpu_device(pool);
@@ -28,7 +29,7 @@ void run_rank(const Model& model, const RanksRun& run, Communicator& ranks, Rank
   const auto name = fmt::format("terrace-bench-rank-{}", ranks.rank());
   Engine engine(model, out.plan,
                 {.device = device.get(),
-                 .store = {.paths = {run.directory}, .name = name, .temporary = true},
+                 .store = {.paths = {run.directory}, .name = name, .temporary = true, .io = io_of_environment()},
                  .optimizer = optimizer.get(),
                  .communicator = &ranks,
                  .trace = run.traces ? &run.traces->at(static_cast<std::size_t>(ranks.rank())) : nullptr,

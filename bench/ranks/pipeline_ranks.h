@@ -2,7 +2,7 @@
 // as with `terrace train --pp` and `--dp`.
 //
 // Owner: the caller. Threads: blocks until all ranks have ended. Errors: that of the first rank that failed; if it does not
-//        fit, Error(Exit::does_not_fit).
+//        fit, Error(ErrorKind::does_not_fit).
 #pragma once
 
 #include <filesystem>

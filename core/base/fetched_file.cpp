@@ -30,12 +30,12 @@ void demand_fetched(const fs::path& file) {
         fmt::format("{} is a link to {}, which does not exist\n  fetch the directory again, or copy it with the files that "
                     "its links name: cp -rL",
                     file.string(), printable(fs::read_symlink(file, error).string())),
-        Exit::usage);
+        ErrorKind::refused);
   if (is_pointer(file))
     throw Error(
         fmt::format("{} is a pointer of Git LFS: the file itself has not been fetched\n  run git lfs pull in its directory",
                     file.string()),
-        Exit::usage);
+        ErrorKind::refused);
 }
 
 }  // namespace terrace

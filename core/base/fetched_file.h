@@ -1,7 +1,7 @@
 // Detects files in a model's directory that only stand for other files, because a directory was copied or cloned without them.
 //
 // Threads: any.
-// Errors:  Error(Exit::usage) that says how to fetch the file.
+// Errors:  Error(ErrorKind::refused) that says how to fetch the file.
 #pragma once
 
 #include <filesystem>

@@ -1,12 +1,10 @@
 #include <terrace/core/base/file_lock.h>
 
-#include <atomic>
 #include <cerrno>
 
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 
 namespace terrace {
 
@@ -16,12 +14,11 @@ Locked try_lock(int descriptor, int operation) {
   return Locked::yes;
 }
 
-void warn_without_locks(const std::filesystem::path& file) {
+void warn_without_locks(const Log& log, const std::filesystem::path& file) {
   const auto why = describe_errno(errno);
-  static std::atomic<bool> warned{false};
-  if (!warned.exchange(true))
-    warn(fmt::format("{} cannot be locked: {}; nothing keeps two processes from writing there at the same time", file.string(),
-                     why));
+  log.warn_once(Log::Once::file_locks,
+                fmt::format("{} cannot be locked: {}; nothing keeps two processes from writing there at the same time",
+                            file.string(), why));
 }
 
 }  // namespace terrace

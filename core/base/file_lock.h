@@ -11,12 +11,14 @@
 #include <cstdint>
 #include <filesystem>
 
+#include <terrace/core/base/log.h>
+
 namespace terrace {
 
 enum class Locked : std::uint8_t { yes, by_another, impossible };
 // Does not wait. `operation`: LOCK_EX or LOCK_SH.
 Locked try_lock(int descriptor, int operation);
-// Reads errno; warns only once per process.
-void warn_without_locks(const std::filesystem::path& file);
+// Reads errno.
+void warn_without_locks(const Log& log, const std::filesystem::path& file);
 
 }  // namespace terrace

@@ -1,7 +1,7 @@
 // Tells whether an open file has been written to or replaced, and reads its bytes.
 //
 // Threads: any.
-// Errors:  Error with only the reason: the caller adds what the file is for and what to do.
+// Errors:  Error with errno and only the reason: the caller adds the path, what the file is for and what to do.
 #pragma once
 
 #include <cstddef>

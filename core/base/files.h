@@ -2,7 +2,7 @@
 // may be a named pipe, and a temporary file a link to somewhere else.
 //
 // Threads: any.
-// Errors:  Error with only the reason: the caller adds what the file is for and what to do.
+// Errors:  Error with errno and path. Its text has only the reason: the caller adds what the file is for and what to do.
 #pragma once
 
 #include <fcntl.h>
@@ -34,8 +34,8 @@ class FileHandle {
   int descriptor_ = -1;
 };
 
-// Opens a file without ever waiting for the other end of a pipe. Anything but a regular file is Error(Exit::corrupt). If the
-// system refuses, the handle is empty and errno gives the reason. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin,
+// Opens a file without ever waiting for the other end of a pipe. Anything but a regular file is Error(ErrorKind::corrupt). If
+// the system refuses, the handle is empty and errno gives the reason. `unnamed_pipe`: accepts the pipe of a shell (/dev/stdin,
 // <(…)), which has a writer.
 enum class UnnamedPipe : bool { refused, accepted };
 FileHandle open_regular(const std::filesystem::path& file, int flags, int directory = AT_FDCWD, unsigned mode = 0,
@@ -45,8 +45,8 @@ FileHandle open_regular(const std::filesystem::path& file, int flags, int direct
 // Returns a descriptor or a negative errno: -EEXIST if the name belongs to something other than a file.
 int create_temporary(int directory, const std::string& name, unsigned mode, int flags = 0);
 
-// Writes all bytes, or throws.
-void write_all(int descriptor, std::string_view text);
+// Writes all bytes, or throws; the error has the path `file`.
+void write_all(int descriptor, std::string_view text, const std::filesystem::path& file = {});
 
 // A file that gets its name when it is complete: a reader sees the whole old file or the whole new one. It is written beside it
 // as NAME.tmp, which is removed if it is not finished.
@@ -61,7 +61,7 @@ class NewFile {
 
   [[nodiscard]] int get() const { return handle_.get(); }
   [[nodiscard]] const std::filesystem::path& temporary() const { return temporary_; }
-  void write(std::string_view text) { write_all(get(), text); }
+  void write(std::string_view text) { write_all(get(), text, file_); }
   // With Durable::yes, the file and its name also survive a power loss. The descriptor stays open until release or the end.
   void finish(Durable durable);
   [[nodiscard]] FileHandle release() { return std::move(handle_); }

@@ -7,13 +7,19 @@
 #include <cstdlib>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include <terrace/core/base/error.h>
 
 namespace terrace {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+Error not_durable(const fs::path& folder, int error_number) {
+  return errno_error(error_number, folder.string(), folder.string() + " cannot be written to its disk");
+}
+
+}  // namespace
 
 // Where the file system cannot make files without a name, the file has a name until unlink() below.
 int create_nameless(const fs::path& folder, int flags) {
@@ -30,8 +36,7 @@ int create_nameless(const fs::path& folder, int flags) {
 std::vector<FileHandle> with_folders_above(const fs::path& folder) {
   std::vector<FileHandle> all;
   const auto demand_no_access = [&] {  // any other reason would leave a folder whose name is not durable
-    if (errno != EACCES)
-      throw Error(fmt::format("{} cannot be written to its disk: {}", folder.string(), describe_errno(errno)));
+    if (errno != EACCES) throw not_durable(folder, errno);
   };
   struct stat below {};
   bool first = true;
@@ -54,13 +59,13 @@ std::vector<FileHandle> with_folders_above(const fs::path& folder) {
 void sync_with_folders_above(const fs::path& folder) {
   for (const auto& one : with_folders_above(folder))
     if (::fsync(one.get()) != 0 && errno != EINVAL)  // EINVAL: some folders cannot be synced
-      throw Error(fmt::format("{} cannot be written to its disk: {}", folder.string(), describe_errno(errno)));
+      throw not_durable(folder, errno);
 }
 
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw Error(describe_errno(error.value()));
+  if (error) throw errno_error(error.value(), folder.string());
   sync_with_folders_above(folder);
 }
 

@@ -1,7 +1,7 @@
 // Operations on folders: making files without a name in one, and making a folder's own name durable.
 //
 // Threads: any.
-// Errors:  Error. If a folder cannot be made, it has only the reason; if one cannot be synced, it names the folder.
+// Errors:  Error. If a folder cannot be made, its text has only the reason; if one cannot be synced, it names the folder.
 #pragma once
 
 #include <filesystem>

@@ -15,6 +15,8 @@
 namespace terrace {
 namespace {
 
+// Read here and not by the program, as the dynamic linker reads LD_LIBRARY_PATH: where the modules of an installation lie is
+// known to those who installed it, in every process that loads one.
 std::vector<std::string> places() {
   if (const char* const folder = std::getenv("TERRACE_MODULE_PATH"); folder && *folder) return {folder};
   std::vector<std::string> folders;
@@ -48,7 +50,7 @@ void* load_module(const std::string& name, const char* entry, const std::string&
   }
   throw Error(fmt::format("the module {0} cannot be loaded{2}\n  {1}, or set TERRACE_MODULE_PATH to the folder of {0}.so", name,
                           mend, tried),
-              Exit::hardware_missing);
+              ErrorKind::missing);
 }
 
 }  // namespace terrace

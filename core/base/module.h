@@ -2,7 +2,7 @@
 // without the library, and does not load it when it is not needed.
 //
 // Owner:   the process; a module stays loaded. Threads: any.
-// Errors:  Error(Exit::hardware_missing) with the searched places, the loader's messages and `mend`.
+// Errors:  Error(ErrorKind::missing) with the searched places, the loader's messages and `mend`.
 #pragma once
 
 #include <string>

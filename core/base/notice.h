@@ -1,4 +1,5 @@
-// Messages beside a program's result. If the terminal is closed or the disk is full, they are lost and the program continues.
+// Messages of a program beside its result. The library warns through a Log (log.h). If the terminal is closed or the disk is
+// full, they are lost and the program continues.
 //
 // Threads: any; each text is one write. Errors: none.
 #pragma once

@@ -22,12 +22,13 @@ struct SettingRefusal {
 class RefusedSetting : public Error {
  public:
   // `text` is that of any error: the reason, then after "\n  " what would be accepted.
-  RefusedSetting(std::string setting, const std::string& text) : Error(text, Exit::usage) {
+  RefusedSetting(std::string setting, const std::string& text) : Error(text, ErrorKind::refused) {
     const auto end = text.find("\n  ");
     refusal_ = {std::move(setting), text.substr(0, end), end == std::string::npos ? "" : text.substr(end + 3)};
   }
   explicit RefusedSetting(const SettingRefusal& refusal)
-      : Error(refusal.nearest.empty() ? refusal.why : refusal.why + "\n  " + refusal.nearest, Exit::usage), refusal_(refusal) {}
+      : Error(refusal.nearest.empty() ? refusal.why : refusal.why + "\n  " + refusal.nearest, ErrorKind::refused),
+        refusal_(refusal) {}
   [[nodiscard]] const SettingRefusal& refusal() const noexcept { return refusal_; }
 
  private:

@@ -19,13 +19,13 @@ namespace fs = std::filesystem;
 
 // Calls `take` with what was read until it returns false or the file ends.
 template <class Take>
-void read_parts(const FileHandle& in, const Take& take) {
-  if (!in) throw Error(describe_errno(errno));
+void read_parts(const fs::path& file, const FileHandle& in, const Take& take) {
+  if (!in) throw errno_error(errno, file.string());
   std::array<char, 64 * 1024> part{};
   while (true) {
     const auto got = ::read(in.get(), part.data(), part.size());
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(describe_errno(errno));
+    if (got < 0) throw errno_error(errno, file.string());
     if (got == 0 || !take(std::string_view(part.data(), static_cast<std::size_t>(got)))) return;
   }
 }
@@ -34,9 +34,10 @@ void read_parts(const FileHandle& in, const Take& take) {
 
 std::string read_text_file(const fs::path& file, std::uint64_t most_bytes) {
   std::string text;
-  read_parts(open_regular(file, O_RDONLY, AT_FDCWD, 0, UnnamedPipe::accepted), [&](std::string_view part) {
+  read_parts(file, open_regular(file, O_RDONLY, AT_FDCWD, 0, UnnamedPipe::accepted), [&](std::string_view part) {
     text += part;
-    if (text.size() > most_bytes) throw Error(fmt::format("it is larger than {}", format_bytes(most_bytes)));
+    if (text.size() > most_bytes)
+      throw Error(fmt::format("it is larger than {}", format_bytes(most_bytes)), ErrorKind::failed, {.path = file.string()});
     return true;
   });
   return text;
@@ -45,11 +46,13 @@ std::string read_text_file(const fs::path& file, std::uint64_t most_bytes) {
 void read_lines(const fs::path& file, const std::function<bool(const std::string& line, bool complete)>& take) {
   std::string line;
   bool wanted = true;
-  read_parts(open_regular(file, O_RDONLY), [&](std::string_view part) {
+  read_parts(file, open_regular(file, O_RDONLY), [&](std::string_view part) {
     while (wanted && !part.empty()) {
       const auto end = part.find('\n');
       line += part.substr(0, end);
-      if (line.size() > kMostTextBytes) throw Error(fmt::format("a line is longer than {}", format_bytes(kMostTextBytes)));
+      if (line.size() > kMostTextBytes)
+        throw Error(fmt::format("a line is longer than {}", format_bytes(kMostTextBytes)), ErrorKind::failed,
+                    {.path = file.string()});
       if (end == std::string_view::npos) break;
       wanted = take(line, true);
       line.clear();
@@ -74,8 +77,8 @@ void write_text_file(const fs::path& file, std::string_view text) {
   const auto there = fs::symlink_status(file, error);
   if (!fs::exists(there) || fs::is_regular_file(there)) return replace_text_file(file, text);
   const FileHandle out(::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!out) throw Error(describe_errno(errno));
-  write_all(out.get(), text);
+  if (!out) throw errno_error(errno, file.string());
+  write_all(out.get(), text, file);
 }
 
 // RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF.

@@ -1,8 +1,8 @@
 // Text files that are read and written whole: settings, profiles, schedules, a run's records.
 //
 // Threads: any.
-// Errors:  Error with only the reason, "No such file or directory (errno 2)": the caller adds the purpose of the file and what
-//          to do.
+// Errors:  Error with errno and path. Its text has only the reason, "No such file or directory (errno 2)": the caller adds the
+//          purpose of the file and what to do.
 #pragma once
 
 #include <cstdint>

@@ -69,7 +69,8 @@ void write_or_say(const std::filesystem::path& file, const Write& write) try {
 } catch (const Error& error) {
   throw Error(
       fmt::format("trace file {} cannot be written: {}\n  free space or fix the permissions there, or give another file",
-                  file.string(), error.what()));
+                  file.string(), error.what()),
+      error, file.string());
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ constexpr std::array<Unit, 10> kUnits{{
 [[noreturn]] void refuse(std::string_view text, std::string_view why) {
   throw Error(
       fmt::format("\"{}\" is not a size: {}; accepted are 4096, 512MiB, 1.5GiB, 16GB (decimal) and unlimited", text, why),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 std::string_view take_digits(std::string_view& rest) {

@@ -1,6 +1,6 @@
 // Sizes in bytes: constants, rounding, and the text forms that flags and reports use.
 //
-// Threads: any. Errors: parse_bytes throws Error(Exit::usage) that names the text and the accepted forms.
+// Threads: any. Errors: parse_bytes throws Error(ErrorKind::refused) that names the text and the accepted forms.
 #pragma once
 
 #include <cstdint>

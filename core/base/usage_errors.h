@@ -6,8 +6,8 @@
 //   errors.throw_if_any();
 //
 // Owner:   one list of checks. Threads: one.
-// Errors:  throw_if_any() rethrows a single error as it was; of several it makes one Error(Exit::usage) with all their texts,
-//          one per line. gather() lets errors that are not of usage pass.
+// Errors:  throw_if_any() rethrows a single error as it was; of several it makes one Error(ErrorKind::refused) with all their
+//          texts, one per line. gather() lets errors that are not of usage pass.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class UsageErrors {
     try {
       check();
     } catch (const Error& e) {
-      if (e.exit() != Exit::usage) throw;
+      if (e.kind() != ErrorKind::refused) throw;
       if (std::ranges::find(texts_, e.what()) != texts_.end()) return;
       texts_.emplace_back(e.what());
       only_ = std::current_exception();
@@ -37,7 +37,7 @@ class UsageErrors {
     if (texts_.size() == 1) std::rethrow_exception(only_);
     std::string all;
     for (const auto& text : texts_) all += (all.empty() ? "" : "\n") + text;
-    if (any()) throw Error(all, Exit::usage);
+    if (any()) throw Error(all, ErrorKind::refused);
   }
 
  private:

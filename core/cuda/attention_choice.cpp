@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 
 namespace terrace::cuda {
 namespace {
@@ -18,13 +17,13 @@ constexpr std::string_view kWarps = "warps", kWarpgroups = "warpgroups";
 
 AttentionChoice::AttentionChoice(Given given, KnownAlgorithms known) : given_(std::move(given)), known_(std::move(known)) {
   if (!given_.forced.empty() && given_.forced != kWarps && given_.forced != kWarpgroups)
-    throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}: there is no such kernel; use {}, {}, or unset it", given_.forced,
-                            kWarps, kWarpgroups),
-                Exit::usage);
+    throw Error(fmt::format("`attention-kernel`={}: there is no such kernel; use {}, {}, or unset it", given_.forced, kWarps,
+                            kWarpgroups),
+                ErrorKind::refused);
   if (given_.forced == kWarpgroups && !given_.no_warpgroups.empty())
-    throw Error(fmt::format("TERRACE_ATTENTION_KERNEL={}, but that is not possible here: {}\n  unset it", kWarpgroups,
-                            given_.no_warpgroups),
-                Exit::hardware_missing);
+    throw Error(
+        fmt::format("`attention-kernel`={}, but that is not possible here: {}\n  unset it", kWarpgroups, given_.no_warpgroups),
+        ErrorKind::missing);
 }
 
 AttentionKernel AttentionChoice::of(const AttentionSubject& subject, const std::function<std::string()>& check) {
@@ -42,11 +41,11 @@ AttentionKernel AttentionChoice::choose(const AttentionSubject& subject, const s
   if (trouble.empty()) return AttentionKernel::warpgroups;
   if (recorded.by_run)
     throw Error(fmt::format("{}: this run began with the warpgroup kernel, which cannot be used here: {}\n  resume on the "
-                            "machine where it began, or set TERRACE_ATTENTION_KERNEL={}: that kernel gives other bits",
+                            "machine where it began, or set `attention-kernel`={}: that kernel gives other bits",
                             to_string(subject), trouble, kWarps),
-                Exit::hardware_missing);
+                ErrorKind::missing);
   if (given_.no_warpgroups.empty())
-    warn(
+    given_.log.warn(
         fmt::format("{}: the warpgroup kernel is not used, because it failed its check on this GPU: "
                     "{}; the kernel of warps, which is used, is correct but slower",
                     to_string(subject), trouble));

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <string>
 
+#include <terrace/core/base/log.h>
 #include <terrace/core/cuda/recorded_algorithms.h>
 #include <terrace/core/math/dtype.h>
 #include <terrace/core/math/math.h>
@@ -33,8 +34,9 @@ class AttentionChoice {
  public:
   struct Given {
     std::string no_warpgroups = {};  // why this build or this GPU cannot use them; empty: it can
-    std::string forced = {};         // the value of TERRACE_ATTENTION_KERNEL: warps, warpgroups, or empty: not forced
+    std::string forced = {};         // CudaOptions::attention_kernel
     std::function<std::string()> library = [] { return std::string(); };  // the machine profile counts if from it
+    Log log = {};
   };
   AttentionChoice(Given given, KnownAlgorithms known);
 

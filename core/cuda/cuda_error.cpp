@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/notice.h>
-
 namespace terrace {
 namespace {
 
@@ -30,23 +28,23 @@ std::string_view mend(int code) {
   }
 }
 
-Exit exit_of(int code) {
+ErrorKind kind_of(int code) {
   const bool no_gpu_for_us = code == 35 || code == 36 || code == 46 || code == 100 || code == 209;
-  return no_gpu_for_us ? Exit::hardware_missing : Exit::runtime;
+  return no_gpu_for_us ? ErrorKind::missing : ErrorKind::failed;
 }
 
 }  // namespace
 
 CudaError::CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice)
     : Error(describe(runtime, code, on, call) + (advice.empty() ? std::string(mend(code)) : fmt::format("\n  {}", advice)),
-            exit_of(code)),
-      code_(code) {}
+            kind_of(code)),
+      cuda_code_(code) {}
 
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept try {
   if (is_of_a_kernel(code)) return;
-  warn(describe(runtime, code, on, call));
+  runtime.log.warn(describe(runtime, code, on, call));
 } catch (const std::exception&) {
-  warn("a CUDA call failed; there was no memory for a message that names it");
+  runtime.log.warn("a CUDA call failed; there was no memory for a message that names it");
 }
 
 }  // namespace terrace

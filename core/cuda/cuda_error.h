@@ -16,14 +16,14 @@ class CudaError : public Error {
   // `on`: "cuda:0, stream \"upload\""; `call`: "cudaMemcpyAsync of 4096 bytes".
   // `advice`: replaces the usual advice for the code.
   CudaError(CudaRuntime& runtime, int code, std::string_view on, std::string_view call, std::string_view advice = {});
-  [[nodiscard]] int code() const noexcept { return code_; }
+  [[nodiscard]] int cuda_code() const noexcept { return cuda_code_; }
 
  private:
-  int code_;
+  int cuda_code_;
 };
 
-// For places that cannot throw: prints one line on standard error. Prints nothing for the error of a kernel: its stream reports
-// it, and every later call repeats it.
+// For places that cannot throw: one warning in the runtime's log. Nothing for the error of a kernel: its stream reports it, and
+// every later call repeats it.
 void warn_of_cuda(CudaRuntime& runtime, int code, std::string_view on, std::string_view call) noexcept;
 
 }  // namespace terrace

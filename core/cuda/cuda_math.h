@@ -14,7 +14,7 @@ namespace terrace {
 
 using CudaMathFactory = std::function<std::unique_ptr<Math>(CudaRuntime& runtime, Device& device)>;
 
-// Operations as CUDA kernels and cuBLASLt products. Part of the module. TERRACE_ATTENTION_KERNEL=warps|warpgroups forces the
+// Operations as CUDA kernels and cuBLASLt products. Part of the module. CudaOptions::attention_kernel forces the
 // kernel of attention.
 std::unique_ptr<Math> make_cuda_math(CudaRuntime& runtime, Device& device, const CudaOptions& options);
 

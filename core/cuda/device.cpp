@@ -25,8 +25,8 @@ class CudaDevice final : public Device {
         properties_(read_properties()),
         memory_(make_device_memory(runtime_, index_, name_)),
         limited_(make_limited_memory(*memory_, options.memory_limit_bytes)),
-        host_memory_(
-            make_registered_memory(runtime_, index_, name_, pool, make_pinned_memory(pool, host_numa_node(options)), pieces)),
+        host_memory_(make_registered_memory(runtime_, index_, name_, pool,
+                                            make_pinned_memory(pool, host_numa_node(options), options.log), pieces)),
         math_(math(*runtime_, *this)) {}
 
   std::string name() const override { return name_; }
@@ -49,7 +49,7 @@ class CudaDevice final : public Device {
           fmt::format("{} does not exist: this process sees {} GPU{}, numbered from cuda:0\n  give one of them, or change "
                       "CUDA_VISIBLE_DEVICES",
                       name_, count, count == 1 ? "" : "s"),
-          Exit::hardware_missing);
+          ErrorKind::missing);
     }
     CudaProperties properties;
     if (const int code = runtime_->properties(index_, &properties)) {
@@ -77,6 +77,7 @@ class CudaDevice final : public Device {
 
 std::unique_ptr<Device> make_device_on(std::shared_ptr<CudaRuntime> runtime, ThreadPool& pool, const CudaOptions& options,
                                        const CudaMathFactory& math, const CudaPieces& pieces) {
+  runtime->log = options.log;
   return std::make_unique<CudaDevice>(std::move(runtime), pool, options, math, pieces);
 }
 

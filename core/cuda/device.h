@@ -3,7 +3,7 @@
 //
 // Owner:   as make_cuda_device(). Memory of the device keeps the runtime alive.
 // Threads: any.
-// Errors:  CudaError; Error(Exit::hardware_missing) for a device that does not exist.
+// Errors:  CudaError; Error(ErrorKind::missing) for a device that does not exist.
 #pragma once
 
 #include <memory>

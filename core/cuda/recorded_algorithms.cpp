@@ -25,7 +25,7 @@ RecordedAlgorithms::RecordedAlgorithms(std::string_view text, std::string_view w
           fmt::format("a recorded algorithm cannot be read: '{}'\n  {} is damaged: without it algorithms are chosen again, "
                       "and the bits may change",
                       line, where),
-          Exit::corrupt);
+          ErrorKind::corrupt);
     };
     const auto end = line.find(": "), at = line.rfind(kWords);
     if (line.starts_with(kAttention)) {

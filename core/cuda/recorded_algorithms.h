@@ -2,7 +2,7 @@
 // (Math::algorithms()). They are used again: an algorithm that was chosen once, by the library or by tuning, stays, and so do
 // the bits.
 //
-// Owner, threads: values. Errors: Error(Exit::corrupt) that names the line.
+// Owner, threads: values. Errors: Error(ErrorKind::corrupt) that names the line.
 #pragma once
 
 #include <array>

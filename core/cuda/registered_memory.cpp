@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/cuda/cuda_error.h>
 #include <terrace/core/cuda/memory.h>
@@ -96,8 +95,8 @@ class RegisteredMemory final : public MemoryResource {
       done_bytes += piece.bytes;
       if (done_bytes - told_bytes < pieces_.progress_bytes || failed) return;
       told_bytes = done_bytes;
-      say(stderr,
-          fmt::format("{}: {} of {} of host memory are registered\n", on_, format_bytes(done_bytes), format_bytes(all_bytes)));
+      runtime_->log.note(
+          fmt::format("{}: {} of {} of host memory are registered", on_, format_bytes(done_bytes), format_bytes(all_bytes)));
     });
   }
 

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <string>
 
+#include <terrace/core/base/log.h>
+
 // CUDA's own types, so that kernels are launched without a cast; opaque here.
 struct CUstream_st;
 struct CUevent_st;
@@ -81,6 +83,9 @@ class CudaRuntime {
 
   [[nodiscard]] virtual std::string error_name(int code) = 0;  // "cudaErrorIllegalAddress"
   [[nodiscard]] virtual std::string error_text(int code) = 0;  // "an illegal memory access was encountered"
+
+  // Where code that cannot throw reports failed calls. Set by make_device_on(), before the first call.
+  Log log = {};
 };
 
 }  // namespace terrace

@@ -3,7 +3,7 @@
 //
 // Owner:   the caller; the pool is borrowed and must outlive the device.
 // Threads: any.
-// Errors:  Error(Exit::hardware_missing) that says what is missing and how to get it.
+// Errors:  Error(ErrorKind::missing) that says what is missing and how to get it.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +61,9 @@ struct CudaOptions {
   std::string machine_algorithms = {};
   // The kernels for bf16 attention: "own" (or empty), "cudnn", or "faster": the faster of the two, timed once per shape.
   std::string attention = {};
+  // Which of terrace's own attention kernels runs: "warps" or "warpgroups". Empty: the faster one that works on this GPU.
+  std::string attention_kernel = {};
+  Log log = {};
 };
 // Why the module cannot be loaded; empty if it can. Maps CUDA's libraries, so call it only for reports.
 std::string cuda_module_trouble();

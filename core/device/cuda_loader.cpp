@@ -24,8 +24,7 @@ std::string cuda_module_trouble() try {
 std::unique_ptr<Device> make_cuda_device(ThreadPool& pool, const CudaOptions& options) {
   const auto found = find_gpus();
   if (found.gpus.empty()) {
-    throw Error(fmt::format("no CUDA device: {}\n  {}, or give `device` cpu", found.why_none, found.mend),
-                Exit::hardware_missing);
+    throw Error(fmt::format("no CUDA device: {}\n  {}, or give `device` cpu", found.why_none, found.mend), ErrorKind::missing);
   }
   static const Make make = load();
   return std::unique_ptr<Device>(make(&pool, &options));

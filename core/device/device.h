@@ -56,7 +56,7 @@ class Device {
 };
 
 // The CPU device, and the same without math. The pool is borrowed and must outlive the device.
-std::unique_ptr<Device> make_cpu_device(ThreadPool& pool);
-std::unique_ptr<Device> make_host_device(ThreadPool& pool);
+std::unique_ptr<Device> make_cpu_device(ThreadPool& pool, const Log& log = {});
+std::unique_ptr<Device> make_host_device(ThreadPool& pool, const Log& log = {});
 
 }  // namespace terrace

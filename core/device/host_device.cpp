@@ -98,10 +98,10 @@ class HostStream final : public Stream {
 
 }  // namespace
 
-HostDevice::HostDevice(ThreadPool& pool) : pool_(pool), memory_(make_pinned_memory(pool)) {}
+HostDevice::HostDevice(ThreadPool& pool, const Log& log) : pool_(pool), memory_(make_pinned_memory(pool, -1, log)) {}
 
 std::unique_ptr<Stream> HostDevice::make_stream(std::string name) { return std::make_unique<HostStream>(*this, name); }
 
-std::unique_ptr<Device> make_host_device(ThreadPool& pool) { return std::make_unique<HostDevice>(pool); }
+std::unique_ptr<Device> make_host_device(ThreadPool& pool, const Log& log) { return std::make_unique<HostDevice>(pool, log); }
 
 }  // namespace terrace

@@ -12,7 +12,7 @@ namespace terrace {
 
 class HostDevice : public Device {
  public:
-  explicit HostDevice(ThreadPool& pool);
+  HostDevice(ThreadPool& pool, const Log& log);
   [[nodiscard]] std::string name() const override { return "cpu"; }
   std::unique_ptr<Stream> make_stream(std::string name) override;
   [[nodiscard]] MemoryResource& memory() override { return *memory_; }

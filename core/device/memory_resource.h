@@ -2,13 +2,15 @@
 //
 // Owner:   the caller owns a Slab; it returns its bytes when destroyed. The resource must outlive its slabs.
 // Threads: allocate() from any thread.
-// Errors:  Error(Exit::runtime) that names the size, the limit and errno.
+// Errors:  Error(ErrorKind::failed) that names the size, the limit and errno.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+
+#include <terrace/core/base/log.h>
 
 namespace terrace {
 
@@ -52,9 +54,9 @@ class MemoryResource {
 // mmap on huge pages (madvise), NUMA-local to `numa_node` (-1: where the caller runs), faulted in by all pool threads, locked
 // in memory if the limit permits it (otherwise one warning).
 class ThreadPool;
-std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1);
-// Warns that memory cannot be locked, and how to fix it: once per process, because all callers share one limit.
-void warn_of_memlock(std::uint64_t bytes, int error_number);
+std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node = -1, const Log& log = {});
+// Warns that memory cannot be locked, and how to fix it: once, because all callers share one limit.
+void warn_of_memlock(const Log& log, std::uint64_t bytes, int error_number);
 
 // Adaptors that wrap another resource: a hard limit, statistics, and a fault at the n-th allocation (tests).
 std::unique_ptr<MemoryResource> make_limited_memory(MemoryResource& inner, std::uint64_t limit_bytes);

@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/core/device/thread_pool.h>
@@ -24,6 +22,7 @@ namespace {
 
 constexpr std::size_t kFaultTaskBytes = 32 * kMiB;  // one pool task's share of the first touch
 constexpr std::size_t kRefusalBytes = 64 * kMiB;    // larger slabs are checked against the available memory first
+constexpr const char* kMend = "request less, or free memory";
 
 // Reserves 2 MiB more than requested and trims both ends, so that the slab begins on a huge page and keeps its exact size.
 std::byte* map_aligned(std::size_t bytes) {
@@ -40,9 +39,10 @@ std::byte* map_aligned(std::size_t bytes) {
 
 class PinnedMemory final : public MemoryResource {
  public:
-  PinnedMemory(ThreadPool& pool, int numa_node) : pool_(pool), numa_node_(numa_node) {
+  PinnedMemory(ThreadPool& pool, int numa_node, Log log) : pool_(pool), numa_node_(numa_node), log_(std::move(log)) {
     if (numa_node >= 0 && numa_available() >= 0 && numa_node > numa_max_node()) {
-      throw Error(fmt::format("NUMA node {} does not exist; the last one is {}", numa_node, numa_max_node()), Exit::usage);
+      throw Error(fmt::format("NUMA node {} does not exist; the last one is {}", numa_node, numa_max_node()),
+                  ErrorKind::refused);
     }
   }
 
@@ -53,8 +53,7 @@ class PinnedMemory final : public MemoryResource {
     refuse_what_is_not_there(bytes);
     std::byte* const data = map_aligned(bytes);
     if (!data)
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: {}\n  request less, or free memory", format_bytes(bytes),
-                              bytes, describe_errno(errno)));
+      throw errno_error(errno, {}, fmt::format("{} ({} bytes) cannot be allocated", format_bytes(bytes), bytes), kMend);
     Slab slab(this, data, bytes);
     madvise(data, bytes, MADV_HUGEPAGE);  // a hint: a kernel without huge pages gives small ones
     bind(data, bytes);
@@ -71,8 +70,10 @@ class PinnedMemory final : public MemoryResource {
     if (bytes < kRefusalBytes) return;
     const auto available = read_topology().available_memory_bytes;
     if (available && bytes > available) {
-      throw Error(fmt::format("{} ({} bytes) cannot be allocated: only {} are available: {}\n  request less, or free memory",
-                              format_bytes(bytes), bytes, format_bytes(available), describe_errno(ENOMEM)));
+      throw errno_error(ENOMEM, {},
+                        fmt::format("{} ({} bytes) cannot be allocated: only {} are available", format_bytes(bytes), bytes,
+                                    format_bytes(available)),
+                        kMend);
     }
   }
 
@@ -94,21 +95,21 @@ class PinnedMemory final : public MemoryResource {
     });
   }
 
-  static void lock(std::byte* data, std::size_t bytes) {
-    if (mlock(data, bytes) != 0) warn_of_memlock(bytes, errno);
+  void lock(std::byte* data, std::size_t bytes) const {
+    if (mlock(data, bytes) != 0) warn_of_memlock(log_, bytes, errno);
   }
 
   ThreadPool& pool_;
   const int numa_node_;
+  const Log log_;
 };
 
 }  // namespace
 
-void warn_of_memlock(std::uint64_t bytes, int error_number) {
-  static std::atomic<bool> warned{false};
-  if (warned.exchange(true)) return;
-  warn(fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; {}",
-                   format_bytes(bytes), describe_errno(error_number), memlock_mend()));
+void warn_of_memlock(const Log& log, std::uint64_t bytes, int error_number) {
+  log.warn_once(Log::Once::memlock,
+                fmt::format("{} cannot be locked in memory: {}; it may be swapped out, and I/O takes more CPU time; {}",
+                            format_bytes(bytes), describe_errno(error_number), memlock_mend()));
 }
 
 std::string memlock_limit() {
@@ -125,8 +126,8 @@ std::string memlock_mend() {
          "; raise it: `ulimit -l unlimited` in a shell, ulimit memlock=-1 of a container, LimitMEMLOCK=infinity of a service";
 }
 
-std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node) {
-  return std::make_unique<PinnedMemory>(pool, numa_node);
+std::unique_ptr<MemoryResource> make_pinned_memory(ThreadPool& pool, int numa_node, const Log& log) {
+  return std::make_unique<PinnedMemory>(pool, numa_node, log);
 }
 
 }  // namespace terrace

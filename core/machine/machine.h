@@ -1,6 +1,6 @@
 // The topology of this machine, and its profile: measured bandwidths and rates.
 //
-// Threads: any. Errors: Error(Exit::usage) for a malformed profile file.
+// Threads: any. Errors: Error(ErrorKind::refused) for a malformed profile file.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,5 @@ MachineProfile measure_machine(Device& device, const std::vector<std::filesystem
 void copy_disk(const MachineProfile& from, MachineProfile& to);  // only the disk's values
 void save_profile(const MachineProfile& profile, const std::filesystem::path& file);
 MachineProfile load_profile(const std::filesystem::path& file);
-// machine.json for "cpu", machine-cuda-0.json for "cuda:0", in $XDG_CACHE_HOME/terrace or ~/.cache/terrace.
-std::filesystem::path default_profile_path(const std::string& device = "cpu");
 
 }  // namespace terrace

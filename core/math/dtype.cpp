@@ -21,7 +21,7 @@ DType parse_dtype(std::string_view text) {
   for (const auto dtype : {DType::fp32, DType::bf16, DType::fp64, DType::fp16, DType::i32}) {
     if (name_of(dtype) == text) return dtype;
   }
-  throw Error(fmt::format("\"{}\" is not a dtype; accepted are fp32, bf16, fp64, fp16 and i32", text), Exit::usage);
+  throw Error(fmt::format("\"{}\" is not a dtype; accepted are fp32, bf16, fp64, fp16 and i32", text), ErrorKind::refused);
 }
 
 }  // namespace terrace

@@ -27,7 +27,7 @@ constexpr std::size_t size_of(DType dtype) {
 // The dtype of sums, statistics and inner products for a compute dtype.
 constexpr DType accumulator_of(DType dtype) { return dtype == DType::fp64 ? DType::fp64 : DType::fp32; }
 std::string_view name_of(DType dtype);     // "fp32"
-DType parse_dtype(std::string_view text);  // throws Error(Exit::usage)
+DType parse_dtype(std::string_view text);  // throws Error(ErrorKind::refused)
 
 struct bf16 {
   std::uint16_t bits = 0;

@@ -60,8 +60,8 @@ class ScratchFile {
       direct_ = false;
     }
     if (fd_ < 0)
-      throw Error(fmt::format("no file can be created in {}: {}\n  fix the permissions there, or give another `nvme-path`",
-                              directory.string(), describe_errno(errno)));
+      throw errno_error(errno, directory.string(), fmt::format("no file can be created in {}", directory.string()),
+                        "fix the permissions there, or give another `nvme-path`");
     ::unlink(name.c_str());
     struct statvfs space {};
     std::uint64_t room = kDiskFileBytes;
@@ -100,7 +100,8 @@ class ScratchFile {
 
  private:
   [[noreturn]] void fail(const char* what, int error) const {
-    throw Error(fmt::format("a temporary file in {} cannot be {}: {}", directory_.string(), what, describe_errno(error)));
+    throw errno_error(error, directory_.string(),
+                      fmt::format("a temporary file in {} cannot be {}", directory_.string(), what));
   }
   template <class Transfer>
   void whole(const char* what, std::uint64_t block, const Transfer& transfer) const {

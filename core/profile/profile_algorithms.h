@@ -2,7 +2,7 @@
 // rates. A new run starts with them, so that algorithms are chosen or tuned once per machine and not once per run.
 //
 // Threads: any; if two processes add at the same time, the lines of one may be lost, and the next run adds them again.
-// Errors:  Error(Exit::usage) for a malformed profile file.
+// Errors:  Error(ErrorKind::refused) for a malformed profile file.
 #pragma once
 
 #include <filesystem>

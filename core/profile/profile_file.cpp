@@ -1,6 +1,5 @@
 // The file of a machine profile.
 #include <algorithm>
-#include <cstdlib>
 #include <string_view>
 #include <type_traits>
 
@@ -69,10 +68,10 @@ void write(const nlohmann::ordered_json& json, const fs::path& file) {
   try {
     write_text_file(file, json.dump(2) + '\n');
   } catch (const Error& error) {
-    throw Error(
-        fmt::format("machine profile {} cannot be written: {}\n  free space or fix the permissions there, or set "
-                    "XDG_CACHE_HOME to a folder for it",
-                    file.string(), error.what()));
+    throw Error(fmt::format("machine profile {} cannot be written: {}\n  free space or fix the permissions there, or set "
+                            "XDG_CACHE_HOME to a folder for it",
+                            file.string(), error.what()),
+                error, file.string());
   }
 }
 
@@ -178,21 +177,6 @@ void add_algorithms_to_profile(const fs::path& file, const std::string& chosen) 
   if (kept == before) return;
   json[kAlgorithms] = kept;
   write(json, file);
-}
-
-fs::path default_profile_path(const std::string& device) {
-  const auto variable = [](const char* name) {
-    const char* const value = std::getenv(name);
-    return fs::path(value ? value : "");
-  };
-  fs::path cache = variable("XDG_CACHE_HOME");
-  if (!cache.is_absolute()) {  // the XDG specification says to ignore a relative path
-    const auto home = variable("HOME");
-    cache = home.empty() ? fs::temp_directory_path() : home / ".cache";
-  }
-  auto file = device == "cpu" ? std::string("machine") : "machine-" + device;
-  std::ranges::replace(file, ':', '-');
-  return cache / "terrace" / (file + ".json");
 }
 
 }  // namespace terrace

@@ -15,6 +15,7 @@
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/commands/doctor.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/ranks/rank_pipe.h>
 #include <terrace/examples/terrace/trainer.h>

@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/plan/choose_batch.h>
 #include <terrace/examples/terrace/plan/choose_tiles.h>
 #include <terrace/examples/terrace/trainer.h>
@@ -84,7 +85,7 @@ void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& con
       throw Error(fmt::format("the data of the run in {} has changed since it began: {} has other bytes, as many as before\n  "
                               "restore the data, or give another --out-dir; --force resumes it with the new data",
                               dir.path.string(), changed),
-                  Exit::usage);
+                  ErrorKind::refused);
     if (!content.doubt().empty())
       warn(fmt::format(
           "{} looks written to since the run in {} began; a sample of its bytes is the same, and the others are not "
@@ -394,7 +395,7 @@ class Training {
   }
   // Every rank hands over its weights; the first one writes the file.
   void save() try {
-    if (team_.first()) return lm::save_weights(engine_, config_.save, metadata_of_saved(config_));
+    if (team_.first()) return lm::save_weights(engine_, config_.save, metadata_of_saved(config_), io_of_environment());
     engine_.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   } catch (const Error& error) {
     throw Error(fmt::format("--save: {}\n  {}", error.what(),
@@ -494,7 +495,7 @@ Exit train_rank(const RunConfig& given, Team& team) {
 
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
-  if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
+  if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", ErrorKind::refused);
   demand_folder_of_prometheus(config.prometheus);
   demand_disk_folders(config);
   if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;

@@ -1,7 +1,6 @@
 #include <terrace/offload/io/io_engine.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <string_view>
 
@@ -9,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
+#include <terrace/core/base/refused_setting.h>
 
 namespace terrace {
 
@@ -18,12 +17,10 @@ namespace {
 constexpr std::string_view kUringNames[] = {"uring", "uring-sqpoll", "uring-iopoll"};
 
 std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
-  const char* const text = std::getenv("TERRACE_IO_ENGINE");
-  const std::string_view forced = text ? text : "";
+  const std::string_view forced = options.choice.engine;
   if (!forced.empty() && forced != "threads" && std::ranges::find(kUringNames, forced) == std::end(kUringNames)) {
-    throw Error(fmt::format("TERRACE_IO_ENGINE={}: there is no such I/O engine; use {} or threads", forced,
-                            fmt::join(kUringNames, ", ")),
-                Exit::usage);
+    throw RefusedSetting("io-engine", fmt::format("`io-engine`={}: there is no such I/O engine; use {} or threads", forced,
+                                                  fmt::join(kUringNames, ", ")));
   }
   if (forced == "threads") return make_thread_engine(options);
   auto asked = options;
@@ -33,10 +30,10 @@ std::unique_ptr<IoEngine> make_engine(const IoOptions& options) {
   if (auto engine = make_uring_engine(asked, why)) return engine;
   if (!forced.empty())
     throw Error(
-        fmt::format("TERRACE_IO_ENGINE={}, but that is not possible here: {}\n  unset it, or see what terrace doctor says "
+        fmt::format("`io-engine`={}, but that is not possible here: {}\n  unset it, or see what terrace doctor says "
                     "about io_uring",
                     forced, why));
-  warn(
+  options.choice.log.warn(
       fmt::format("io_uring is not permitted here ({}); reading and writing with threads, which costs CPU time; allow it "
                   "(sysctl kernel.io_uring_disabled=0, or the container's seccomp profile)",
                   why));

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <terrace/core/base/units.h>
+#include <terrace/offload/io/io_choice.h>
 
 namespace terrace {
 
@@ -56,6 +57,7 @@ struct IoOptions {
   std::vector<std::span<std::byte>> buffers;  // memory that requests will use, registered where permitted
   bool kernel_submits = false;  // io_uring's SQPOLL: a kernel thread submits requests, at the cost of most of a core
   bool device_polls = false;    // io_uring's IOPOLL: a wait polls the drive instead of sleeping, at the same cost
+  IoChoice choice = {};         // for make_io_engine()
 };
 
 // With this window for each file of a store, drives reach their full rate.
@@ -73,8 +75,8 @@ std::unique_ptr<IoEngine> make_thread_engine(const IoOptions& options, int threa
 using WriteOut = std::function<int(int file, off_t offset, off_t bytes, unsigned flags)>;
 std::unique_ptr<IoEngine> make_uncached_engine(std::unique_ptr<IoEngine> inner, const std::vector<int>& files,
                                                WriteOut write_out = {});
-// io_uring if it works, else the thread pool with one warning; wrapped in make_uncached_engine() for buffered files.
-// TERRACE_IO_ENGINE=threads|uring|uring-sqpoll|uring-iopoll forces one.
+// The engine of `options.choice`; wrapped in make_uncached_engine() for buffered files. RefusedSetting if there is no such
+// engine.
 std::unique_ptr<IoEngine> make_io_engine(const IoOptions& options);
 
 }  // namespace terrace

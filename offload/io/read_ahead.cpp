@@ -41,11 +41,15 @@ struct ReadAhead::Impl {
     std::uint64_t whole_pages = 0;  // bytes
   };
   struct Running {
-    explicit Running(const std::vector<int>& files) : io({.queue_depth = kBlocks, .files = files, .buffers = {}}) {}
+    Running(const std::vector<int>& files, const IoChoice& choice)
+        : io({.queue_depth = kBlocks, .files = files, .buffers = {}, .choice = choice}) {}
     BlockRing ring{kBlocks, kBlockBytes};
     IoThread io;  // last: it uses the ring
   };
   using Pieces = std::list<Piece>;
+
+  explicit Impl(IoChoice c) : choice(std::move(c)) {}
+  const IoChoice choice;
 
   std::vector<File> files;
   std::mutex mutex;
@@ -119,7 +123,7 @@ struct ReadAhead::Impl {
   }
 };
 
-ReadAhead::ReadAhead(std::span<const int> files) : impl_(std::make_unique<Impl>()) {
+ReadAhead::ReadAhead(std::span<const int> files, const IoChoice& choice) : impl_(std::make_unique<Impl>(choice)) {
   for (const int file : files) {
     auto& own = impl_->files.emplace_back(Impl::File{open_again_direct(file)});
     struct stat info {};
@@ -139,7 +143,7 @@ void ReadAhead::announce(std::size_t file, std::uint64_t offset, std::uint64_t b
   if (!impl.running) {
     std::vector<int> descriptors;
     for (const auto& each : impl.files) descriptors.push_back(each.handle.get());
-    impl.running = std::make_unique<Impl::Running>(descriptors);
+    impl.running = std::make_unique<Impl::Running>(descriptors, impl.choice);
   }
   while (offset < end) {
     const auto to = std::min(end, (offset / kBlockBytes + 1) * kBlockBytes);

@@ -15,11 +15,13 @@
 #include <span>
 #include <vector>
 
+#include <terrace/offload/io/io_choice.h>
+
 namespace terrace {
 
 class ReadAhead {
  public:
-  explicit ReadAhead(std::span<const int> files);
+  explicit ReadAhead(std::span<const int> files, const IoChoice& choice = {});
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;

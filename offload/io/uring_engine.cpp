@@ -16,7 +16,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/core/device/memory_resource.h>
 #include <terrace/offload/io/direct_io.h>
@@ -102,7 +101,8 @@ class UringEngine final : public IoEngine {
         window_(depth_, options.window_bytes),
         files_(options.files),
         wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        flags_(wanted_flags(options)) {}
+        flags_(wanted_flags(options)),
+        log_(options.choice.log) {}
 
   [[nodiscard]] bool device_polls() const { return flags_ & IORING_SETUP_IOPOLL; }
 
@@ -134,7 +134,8 @@ class UringEngine final : public IoEngine {
     const int result = io_uring_register_files(&ring_, files_.data(), static_cast<unsigned>(files_.size()));
     files_registered_ = result == 0;
     if (result < 0) {
-      warn(fmt::format("io_uring runs without registered files: {}; a higher `ulimit -n` may help", describe_errno(-result)));
+      log_.warn(
+          fmt::format("io_uring runs without registered files: {}; a higher `ulimit -n` may help", describe_errno(-result)));
     }
   }
 
@@ -155,10 +156,10 @@ class UringEngine final : public IoEngine {
       return;
     }
     if (result == -ENOMEM) {
-      warn_of_memlock(total, ENOMEM);
+      warn_of_memlock(log_, total, ENOMEM);
     } else {
-      warn(fmt::format("io_uring runs without registered buffers ({}), which costs CPU time: {}", format_bytes(total),
-                       describe_errno(-result)));
+      log_.warn(fmt::format("io_uring runs without registered buffers ({}), which costs CPU time: {}", format_bytes(total),
+                            describe_errno(-result)));
     }
   }
 
@@ -167,7 +168,7 @@ class UringEngine final : public IoEngine {
     if (flags_ & IORING_SETUP_R_DISABLED) {
       // liburing 2.3 declares io_uring_enable_rings(), but its shared library does not export it.
       if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0) < 0) {
-        throw Error(fmt::format("io_uring could not be enabled: {}", describe_errno(errno)));
+        throw errno_error(errno, {}, "io_uring could not be enabled");
       }
     }
     enabled_ = true;
@@ -265,7 +266,7 @@ class UringEngine final : public IoEngine {
   // Harmless results of a system call: the time has passed, a signal arrived, or the kernel lacks resources for a moment.
   static void check(int result) {
     if (result >= 0 || result == -ETIME || result == -EINTR || result == -EAGAIN || result == -EBUSY) return;
-    throw Error(fmt::format("io_uring_enter: {}", describe_errno(-result)));
+    throw errno_error(-result, {}, "io_uring_enter");
   }
 
   std::size_t reap() {
@@ -311,6 +312,7 @@ class UringEngine final : public IoEngine {
   const int wake_fd_;
   io_uring ring_{};
   unsigned flags_;
+  const Log log_;
   bool ring_open_ = false, enabled_ = false, files_registered_ = false, wake_armed_ = false;
   std::vector<iovec> buffers_;  // registered, by address
   IoBacklog waiting_;

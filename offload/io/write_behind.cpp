@@ -31,7 +31,8 @@ FileHandle reopened(int file) {
 }  // namespace
 
 struct WriteBehind::Impl {
-  explicit Impl(int f) : file(f), direct(reopened(f)), io({.queue_depth = kWrites, .files = {direct.get()}, .buffers = {}}) {}
+  Impl(int f, const IoChoice& choice)
+      : file(f), direct(reopened(f)), io({.queue_depth = kWrites, .files = {direct.get()}, .buffers = {}, .choice = choice}) {}
 
   const int file;
   const FileHandle direct;
@@ -100,7 +101,7 @@ struct WriteBehind::Impl {
   }
 };
 
-WriteBehind::WriteBehind(int file) : impl_(std::make_unique<Impl>(file)) {}
+WriteBehind::WriteBehind(int file, const IoChoice& choice) : impl_(std::make_unique<Impl>(file, choice)) {}
 WriteBehind::~WriteBehind() = default;
 
 std::optional<WriteBehind::Failure> WriteBehind::write(std::uint64_t offset, std::span<const std::byte> bytes) {

@@ -18,6 +18,8 @@
 #include <optional>
 #include <span>
 
+#include <terrace/offload/io/io_choice.h>
+
 namespace terrace {
 
 class WriteBehind {
@@ -26,7 +28,7 @@ class WriteBehind {
     int error_number = 0;
     std::uint64_t offset = 0, bytes = 0;
   };
-  explicit WriteBehind(int file);
+  explicit WriteBehind(int file, const IoChoice& choice = {});
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
   WriteBehind& operator=(const WriteBehind&) = delete;

@@ -24,15 +24,15 @@ std::uint64_t whole_pages(std::uint64_t bytes) { return bytes / kPageBytes * kPa
 Budget budget_of(const OffloadOptions& options) {
   const bool disk = !options.nvme_paths.empty();
   if (disk && options.nvme_bytes < kPageBytes)
-    throw Error("nvme_paths are given, but nvme_bytes is 0\n  set nvme_bytes to the size of the disk tier", Exit::usage);
+    throw Error("nvme_paths are given, but nvme_bytes is 0\n  set nvme_bytes to the size of the disk tier", ErrorKind::refused);
   if (!disk && options.nvme_bytes != 0)
     throw Error("nvme_bytes is given, but nvme_paths is empty\n  give a folder on a disk, or leave nvme_bytes at 0",
-                Exit::usage);
+                ErrorKind::refused);
   if (options.device_bytes == kUnlimited || options.host_bytes == kUnlimited || options.nvme_bytes == kUnlimited) {
     throw Error(
         "a chunk manager allocates its tiers at once, so they cannot be unlimited\n  give a size for device_bytes, host_bytes "
         "and nvme_bytes",
-        Exit::usage);
+        ErrorKind::refused);
   }
   return {whole_pages(options.device_bytes), whole_pages(options.host_bytes), disk ? whole_pages(options.nvme_bytes) : 0};
 }
@@ -43,7 +43,7 @@ Budget budget_of(const OffloadOptions& options) {
 struct ChunkManager::Impl {
   explicit Impl(const OffloadOptions& options)
       : budget(budget_of(options)),
-        own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads)),
+        own(options.device ? nullptr : std::make_unique<OwnDevice>(options.threads, options.io.log)),
         device(options.device ? *options.device : *own->device),
         tiers(device, budget.device, budget.host) {
     std::unique_ptr<ChunkStore> store;
@@ -55,9 +55,10 @@ struct ChunkManager::Impl {
       store_options.durable = false;
       store_options.generations = 1;
       store_options.temporary = true;
+      store_options.io = options.io;
       store = ChunkStore::create(store_options);
     }
-    tiers.start(std::move(store), {});
+    tiers.start(std::move(store), {.io = options.io});
   }
 
   // The leases of a chunk: many readers, or one writer.
@@ -101,9 +102,9 @@ struct ChunkManager::Impl {
 
   const Budget budget;
   struct OwnDevice {
-    explicit OwnDevice(int threads) : pool(threads) {}
+    OwnDevice(int threads, const Log& log) : pool(threads), device(make_host_device(pool, log)) {}
     ThreadPool pool;
-    const std::unique_ptr<Device> device = make_host_device(pool);
+    const std::unique_ptr<Device> device;
   };
   const std::unique_ptr<OwnDevice> own;
   Device& device;
@@ -294,7 +295,7 @@ void ChunkManager::drop(ChunkId chunk) {
 }
 
 void ChunkManager::flush() {
-  if (!impl_->tiers.store()) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", Exit::usage);
+  if (!impl_->tiers.store()) throw Error("flush needs a disk tier\n  give nvme_paths and nvme_bytes", ErrorKind::refused);
   Clock written;
   {
     std::unique_lock lock(impl_->mutex);

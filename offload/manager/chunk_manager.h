@@ -12,7 +12,7 @@
 //          all or nothing: while it waits it holds nothing. A thread that holds a lease must not acquire the same chunk for
 //          writing, nor more bytes than fit beside its leases: it would wait for itself.
 // Errors:  DoesNotFit if no release could ever make room; Error from the mover (chunk, tier, file, offset, errno); Error with
-//          Exit::usage for invalid options; std::logic_error for unknown chunks, uses and sizes.
+//          ErrorKind::refused for invalid options; std::logic_error for unknown chunks, uses and sizes.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@
 #include <terrace/core/device/device.h>
 #include <terrace/memory/chunk.h>
 #include <terrace/memory/residency.h>
+#include <terrace/offload/io/io_choice.h>
 
 namespace terrace {
 
@@ -56,6 +57,8 @@ struct OffloadOptions {
   // end before the lease does. Null: the manager makes a CPU device with `threads` threads (0: all cores).
   Device* device = nullptr;
   int threads = 0;
+  // Which engine reads and writes the disk tier. Its log gets all warnings, also those of the manager's own device.
+  IoChoice io = {};
 };
 
 class ChunkManager {

@@ -22,6 +22,12 @@ std::string advice(const ChunkStore& store, bool writing, std::uint64_t offset, 
   return intact + "check the disk, then `resume` auto";
 }
 
+ErrorFacts facts_of(const ChunkStore& store, const Move& move, std::uint64_t offset, int error_number) {
+  return {.code = code_of_errno(error_number),
+          .path = store.path_of(offset).string(),
+          .object = fmt::format("chunk {}", index(move.chunk))};
+}
+
 }  // namespace
 
 std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::uint64_t offset, int error_number) {
@@ -29,7 +35,8 @@ std::exception_ptr move_error(const ChunkStore& store, const Move& move, std::ui
   return std::make_exception_ptr(
       Error(fmt::format("{} could not be {}\n  {}, {} bytes: {}\n  {}", move_name(&store, move), writing ? "written" : "read",
                         store.describe_place(move.chunk, offset), move.bytes, describe_errno(error_number),
-                        advice(store, writing, offset, error_number))));
+                        advice(store, writing, offset, error_number)),
+            ErrorKind::failed, facts_of(store, move, offset, error_number)));
 }
 
 std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::uint64_t offset,
@@ -39,11 +46,13 @@ std::exception_ptr stuck_error(const ChunkStore& store, const Move& move, std::u
   std::uint64_t before = 0;  // bytes of the chunk before that request; the requests divide it in order
   for (auto at = requests.begin(); at != first; ++at) before += at->bytes;
   const bool writing = move.to == Tier::disk;
-  return std::make_exception_ptr(Error(fmt::format(
-      "{} could not be {}\n  {}, {} bytes: {}\n  the {} lane waits for {} of its {} requests for {} s now; {}",
-      move_name(&store, move), writing ? "written" : "read", store.describe_place(move.chunk, offset + before), first->bytes,
-      describe_errno(ETIME), writing ? "write" : "read", std::ranges::count_if(requests, is_open), requests.size(),
-      std::chrono::duration<double>(deadline).count(), "check the disk (dmesg), or raise `io-deadline`, then `resume` auto")));
+  return std::make_exception_ptr(Error(
+      fmt::format("{} could not be {}\n  {}, {} bytes: {}\n  the {} lane waits for {} of its {} requests for {} s now; {}",
+                  move_name(&store, move), writing ? "written" : "read", store.describe_place(move.chunk, offset + before),
+                  first->bytes, describe_errno(ETIME), writing ? "write" : "read", std::ranges::count_if(requests, is_open),
+                  requests.size(), std::chrono::duration<double>(deadline).count(),
+                  "check the disk (dmesg), or raise `io-deadline`, then `resume` auto"),
+      ErrorKind::failed, facts_of(store, move, offset + before, ETIME)));
 }
 
 std::string move_name(const ChunkStore* store, const Move& move) {

@@ -14,7 +14,7 @@ void TierStack::start(std::unique_ptr<ChunkStore> store, const Start& how) {
   const auto& host = disk_->host_bytes;
   disk_->store = std::move(store);
   if (disk_->store) {
-    IoOptions io;
+    IoOptions io{.files = {}, .buffers = {}, .choice = how.io};
     io.files = disk_->store->descriptors();
     io.window_bytes = kStoreWindowBytes * io.files.size();
     if (host.bytes() != 0) io.buffers.push_back({host.data(), host.bytes()});

@@ -31,6 +31,7 @@ class TierStack {
   struct Start {
     Trace* trace = nullptr;  // borrowed, may be null
     std::chrono::nanoseconds deadline = kIoDeadline;
+    IoChoice io = {};
     std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
   };
   // Called once, before the first move. `store` is the disk tier; null: there is none.

@@ -31,8 +31,8 @@ struct ChunkReadAhead::Impl {
     bool ended = false;  // guarded by `mutex`
   };
 
-  explicit Impl(std::vector<Chunk> in_order)
-      : order(std::move(in_order)), io({.queue_depth = kReads, .files = files_of(order), .buffers = {}}) {}
+  Impl(std::vector<Chunk> in_order, const IoChoice& choice)
+      : order(std::move(in_order)), io({.queue_depth = kReads, .files = files_of(order), .buffers = {}, .choice = choice}) {}
 
   const std::vector<Chunk> order;
   std::map<const ChunkStore*, std::size_t> first_file;  // index of a store's first file in the engine's list of files
@@ -98,7 +98,8 @@ struct ChunkReadAhead::Impl {
   }
 };
 
-ChunkReadAhead::ChunkReadAhead(std::vector<Chunk> in_order) : impl_(std::make_unique<Impl>(std::move(in_order))) {
+ChunkReadAhead::ChunkReadAhead(std::vector<Chunk> in_order, const IoChoice& choice)
+    : impl_(std::make_unique<Impl>(std::move(in_order), choice)) {
   impl_->start();
 }
 ChunkReadAhead::~ChunkReadAhead() = default;

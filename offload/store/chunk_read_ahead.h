@@ -13,6 +13,7 @@
 #include <memory>
 #include <vector>
 
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/offload/io/page_buffer.h>
 #include <terrace/offload/store/chunk_store.h>
 
@@ -24,7 +25,7 @@ class ChunkReadAhead {
     const ChunkStore* store = nullptr;
     const StoredChunk* stored = nullptr;
   };
-  explicit ChunkReadAhead(std::vector<Chunk> in_order);
+  explicit ChunkReadAhead(std::vector<Chunk> in_order, const IoChoice& choice = {});
   ~ChunkReadAhead();
   ChunkReadAhead(const ChunkReadAhead&) = delete;
   ChunkReadAhead& operator=(const ChunkReadAhead&) = delete;

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/units.h>
 #include <terrace/offload/store/commit_files.h>
 #include <terrace/offload/store/extent_files.h>
@@ -40,7 +39,7 @@ bool is_of(const Commit& commit, const std::vector<std::string>& run_ids) {
                           "  give this run a store of its own, or go back to an exported checkpoint",
                           (options.paths.front() / options.name).string(), commit.number, commit.step, named(commit.run_id),
                           named(options.run_ids.front())),
-              Exit::corrupt);
+              ErrorKind::corrupt, {.path = (options.paths.front() / options.name).string()});
 }
 
 class ExtentStore final : public ChunkStore {
@@ -162,11 +161,14 @@ class ExtentStore final : public ChunkStore {
   }
 
   std::string describe_place(ChunkId, std::uint64_t offset) const override {
-    if (offset >= kScratch)
-      return fmt::format("disk tier, a file without a name in {}, offset {}", options_.paths.front().string(),
-                         offset - kScratch);
+    const auto path = path_of(offset).string();
+    if (offset >= kScratch) return fmt::format("disk tier, a file without a name in {}, offset {}", path, offset - kScratch);
     const auto piece = files_.stripes().pieces(offset, kPageBytes).front();
-    return fmt::format("disk tier, file {}, offset {}", files_.data_path(piece.file).string(), piece.offset);
+    return fmt::format("disk tier, file {}, offset {}", path, piece.offset);
+  }
+  std::filesystem::path path_of(std::uint64_t offset) const override {
+    if (offset >= kScratch) return options_.paths.front();
+    return files_.data_path(files_.stripes().pieces(offset, kPageBytes).front().file);
   }
 
   void commit(std::uint64_t step, const std::string& payload) override {
@@ -250,7 +252,7 @@ class ExtentStore final : public ChunkStore {
   };
 
   ExtentStore(const Options& options, ExtentFiles::Mode mode) : options_(options), files_(options, mode) {
-    if (options_.generations == 0) throw Error("a chunk store needs at least one generation", Exit::usage);
+    if (options_.generations == 0) throw Error("a chunk store needs at least one generation", ErrorKind::refused);
   }
 
   Entry& entry_of(ChunkId chunk) {
@@ -304,7 +306,8 @@ class ExtentStore final : public ChunkStore {
       throw Error(
           fmt::format("{} was opened for reading{}\n  make {} writable, or raise the budgets so that nothing has to be written",
                       (options_.paths.front() / options_.name).string(),
-                      options_.scratch ? ", and no file can be made beside it" : "", options_.paths.front().string()));
+                      options_.scratch ? ", and no file can be made beside it" : "", options_.paths.front().string()),
+          ErrorKind::failed, {.code = code_of_errno(EROFS), .path = (options_.paths.front() / options_.name).string()});
     if (commit_error_) throw Error(*commit_error_);
     if (kept_until_written_.empty()) return;
     commits_.remove_others(kept_until_written_);
@@ -315,7 +318,7 @@ class ExtentStore final : public ChunkStore {
   [[noreturn]] void fail_commit(std::uint64_t number, std::uint64_t step, const std::exception_ptr& failure) try {
     std::rethrow_exception(failure);
   } catch (const Error& error) {
-    commit_error_.emplace(fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what()), error.exit());
+    commit_error_.emplace(fmt::format("commit {} (step {}) could not be made\n  {}", number, step, error.what()), error);
     throw Error(*commit_error_);
   }
 
@@ -338,12 +341,12 @@ class ExtentStore final : public ChunkStore {
     adopt(found.record, found.index);
     damage_ = found.damage.substr(std::min<std::size_t>(found.damage.size(), 3));  // without the first line's indent
     if (found.newer_damaged) {
-      warn(fmt::format("the newest commit is damaged, going back to commit {} (step {}):{}", last_->number, last_->step,
-                       found.damage));
+      options_.io.log.warn(fmt::format("the newest commit is damaged, going back to commit {} (step {}):{}", last_->number,
+                                       last_->step, found.damage));
     }
     if (!found.newer_damaged && !found.damage.empty()) {
-      warn(fmt::format("commit {} (step {}) is intact, but files beside it are damaged: check the disk{}", last_->number,
-                       last_->step, found.damage));
+      options_.io.log.warn(fmt::format("commit {} (step {}) is intact, but files beside it are damaged: check the disk{}",
+                                       last_->number, last_->step, found.damage));
     }
     if (found.newer_damaged || found.newer_passed_over) verify_all();
     if (options_.read_only) return;
@@ -360,7 +363,7 @@ class ExtentStore final : public ChunkStore {
     if (index.stripe_weights.size() != options_.paths.size()) {
       throw Error(fmt::format("{}: the store was written with {} paths, but {} are given\n  give the same paths",
                               options_.paths.front().string(), index.stripe_weights.size(), options_.paths.size()),
-                  Exit::usage);
+                  ErrorKind::refused);
     }
     options_.generations = std::max(options_.generations, index.generations);
     files_.reserve(options_.read_only ? kUnlimited : options_.capacity_bytes,
@@ -387,7 +390,8 @@ class ExtentStore final : public ChunkStore {
                             "  go back to an exported checkpoint, and check the disk",
                             index(chunk), chunk_label.empty() ? "" : " (" + chunk_label + ")",
                             describe_place(chunk, expected.offset), bytes, found, expected.checksum),
-                Exit::corrupt);
+                ErrorKind::corrupt,
+                {.path = path_of(expected.offset).string(), .object = fmt::format("chunk {}", index(chunk))});
   }
 
   Options options_;

@@ -15,11 +15,11 @@
 // Threads: any; the mover calls place_*(), end_write() and verify_read(). commit() is called only while no write of a state
 //          chunk is in flight, and until it returns none may begin, because both generations are needed. Reads, and writes of
 //          gradients and activations, may continue meanwhile.
-// Errors:  Error(Exit::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written, and for
-//          a store of another run; Error(Exit::does_not_fit) if the disk has too little room; Error(Exit::usage) for a store of
-//          another version; Error(Exit::runtime) otherwise, with path and errno, or because another process uses the store.
-//          After a failed commit nothing more can be written: only opening the store again shows which of the two commits is on
-//          disk.
+// Errors:  Error(ErrorKind::corrupt) with chunk, file and offset if the bytes read are missing or differ from those written,
+//          and for a store of another run; Error(ErrorKind::does_not_fit) if the disk has too little room;
+//          Error(ErrorKind::refused) for a store of another version; Error(ErrorKind::failed) otherwise, with path and errno,
+//          or because another process uses the store. After a failed commit nothing more can be written: only opening the store
+//          again shows which of the two commits is on disk.
 #pragma once
 
 #include <chrono>
@@ -34,6 +34,7 @@
 
 #include <terrace/memory/chunk.h>
 #include <terrace/offload/io/file_ops.h>
+#include <terrace/offload/io/io_choice.h>
 
 namespace terrace {
 
@@ -93,12 +94,13 @@ class ChunkStore {
     bool scratch = false;
     bool temporary = false;  // leaves no data behind, even after a crash; it cannot be committed or opened again
     std::chrono::nanoseconds deadline = kIoDeadline;  // for every call on its files; 0: none
-    std::shared_ptr<FileOps> file_ops = {};           // null: the kernel's; tests inject faults here
+    IoChoice io = {};                        // for those that move or read ahead its chunks; the log is that of the store, too
+    std::shared_ptr<FileOps> file_ops = {};  // null: the kernel's; tests inject faults here
   };
   // Makes a fresh store: removes a store of that name if no process uses it and its commits are of `run_ids`.
   static std::unique_ptr<ChunkStore> create(const Options& options);
   // Opens an existing store and reads its last valid commit. Several processes may have it open with read_only while no process
-  // writes it; `capacity_bytes` may grow (0: unchanged). Without a commit: Error(Exit::corrupt).
+  // writes it; `capacity_bytes` may grow (0: unchanged). Without a commit: Error(ErrorKind::corrupt).
   static std::unique_ptr<ChunkStore> open(const Options& options);
   static bool has_commit(const Options& options);
   // True if any file of a complete commit is left, even if the commit's record is lost.
@@ -120,7 +122,7 @@ class ChunkStore {
   // place before the write of its old, dead content has ended, because each place has its own checksum.
   virtual void end_write(ChunkId chunk, std::uint64_t offset, std::uint64_t checksum) = 0;
   virtual std::uint64_t place_read(ChunkId chunk, std::uint64_t place_offset) = 0;
-  // Checks bytes read at the offset from place_read(); throws Error(Exit::corrupt).
+  // Checks bytes read at the offset from place_read(); throws Error(ErrorKind::corrupt).
   virtual void verify_read(ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) = 0;
 
   struct Piece {
@@ -130,6 +132,8 @@ class ChunkStore {
   [[nodiscard]] virtual std::vector<Piece> pieces(std::uint64_t offset, std::uint64_t bytes) const = 0;
   [[nodiscard]] virtual std::vector<int> descriptors() const = 0;
   [[nodiscard]] virtual std::string describe_place(ChunkId chunk, std::uint64_t offset) const = 0;  // for errors
+  // The file there, or the folder of a file without a name.
+  [[nodiscard]] virtual std::filesystem::path path_of(std::uint64_t offset) const = 0;
 
   virtual void commit(std::uint64_t step, const std::string& payload) = 0;
   [[nodiscard]] virtual std::optional<Commit> last_commit() const = 0;

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/text_file.h>
 
 namespace terrace {
@@ -40,8 +39,8 @@ bool is_there(const std::filesystem::path& file) {
   std::error_code error;
   const bool there = std::filesystem::exists(file, error);
   if (error)
-    throw Error(fmt::format("{} cannot be read: {}\n  fix the permissions there, or give another folder",
-                            file.parent_path().string(), describe_errno(error.value())));
+    throw errno_error(error.value(), file.parent_path().string(), file.parent_path().string() + " cannot be read",
+                      "fix the permissions there, or give another folder");
   return there;
 }
 bool any_copy(const std::filesystem::path& directory, const std::string& name) {
@@ -166,7 +165,7 @@ void CommitFiles::demand_version(const std::string& name, std::optional<std::uin
       fmt::format("{}: the store has version {}, and this program reads version {}\n  continue the run with the version "
                   "of terrace that wrote it; nothing was changed",
                   files_.small_path(name).string(), *other, kStoreVersionOfRows),
-      Exit::usage);
+      ErrorKind::refused, {.path = files_.small_path(name).string()});
 }
 
 CommitFiles::Found CommitFiles::newest(std::uint64_t not_after_step) const {
@@ -211,13 +210,14 @@ void CommitFiles::refuse(const Found& nothing, std::uint64_t not_after_step) con
   } else if (!nothing.damage.empty()) {
     why = fmt::format("there is no valid commit{}{}, and check the disk", nothing.damage, kGoBack);
   }
-  throw Error(fmt::format("{}: {}", files_.small_path("").parent_path().string(), why), Exit::corrupt);
+  const auto folder = files_.small_path("").parent_path().string();
+  throw Error(fmt::format("{}: {}", folder, why), ErrorKind::corrupt, {.path = folder});
 }
 
 void CommitFiles::repair(const std::vector<Repair>& repairs, bool durable) const try {
   for (const auto& [name, text] : repairs) files_.write_small({&name, 1}, text, durable);
 } catch (const Error& error) {
-  warn(fmt::format("the copy of a file of a commit could not be written: {}", error.what()));
+  files_.log().warn(fmt::format("the copy of a file of a commit could not be written: {}", error.what()));
 }
 
 void CommitFiles::remove_others(const std::vector<std::uint64_t>& numbers) const {

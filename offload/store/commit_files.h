@@ -5,9 +5,9 @@
 // intact copy suffices; if the copies are of different commits, the newer one counts.
 //
 // Owner:   one chunk store, whose ExtentFiles outlive this. Threads: one at a time.
-// Errors:  Error as ExtentFiles throws it. newest() throws Error(Exit::corrupt) if there is no usable commit,
-//          Error(Exit::usage) if any commit is of another version, and the read error if an unreadable file may belong to the
-//          newest commit, because another attempt may succeed.
+// Errors:  Error as ExtentFiles throws it. newest() throws Error(ErrorKind::corrupt) if there is no usable commit,
+//          Error(ErrorKind::refused) if any commit is of another version, and the read error if an unreadable file may belong
+//          to the newest commit, because another attempt may succeed.
 #pragma once
 
 #include <optional>

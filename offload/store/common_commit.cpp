@@ -16,7 +16,7 @@ std::unique_ptr<ChunkStore> open_at_commit(ChunkStore::Options options, std::uin
         fmt::format(
             "{} has no commit of step {}, the last step that another rank has committed\n  go back to an exported checkpoint",
             (options.paths.front() / options.name).string(), step),
-        Exit::corrupt);
+        ErrorKind::corrupt, {.path = (options.paths.front() / options.name).string()});
   return store;
 }
 

@@ -2,7 +2,7 @@
 // and before it did.
 //
 // Owner:   the caller. Threads: any; no other code may use the stores meanwhile.
-// Errors:  those of the stores; Error(Exit::corrupt) if there is no such commit.
+// Errors:  those of the stores; Error(ErrorKind::corrupt) if there is no such commit.
 #pragma once
 
 #include <memory>

@@ -13,6 +13,14 @@
 namespace terrace {
 namespace {
 
+Error not_copied(const ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::uint64_t bytes, int error_number) {
+  const auto object = fmt::format("chunk {}", index(chunk));
+  return {fmt::format("{} could not be copied\n  {}, {} bytes: {}\n  the store that it was read from is unchanged", object,
+                      to.describe_place(chunk, offset), bytes, describe_errno(error_number)),
+          ErrorKind::failed,
+          {.code = code_of_errno(error_number), .path = to.path_of(offset).string(), .object = object}};
+}
+
 void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const std::byte> bytes) {
   const auto files = to.descriptors();
   for (const auto& piece : to.pieces(offset, bytes.size())) {
@@ -20,10 +28,7 @@ void write(ChunkStore& to, ChunkId chunk, std::uint64_t offset, std::span<const 
       const auto written = ::pwrite(files[static_cast<std::size_t>(piece.file)], bytes.data() + piece.at + at, piece.bytes - at,
                                     static_cast<off_t>(piece.offset + at));
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0)
-        throw Error(fmt::format(
-            "chunk {} could not be copied\n  {}, {} bytes: {}\n  the store that it was read from is unchanged", index(chunk),
-            to.describe_place(chunk, offset), bytes.size(), describe_errno(written < 0 ? errno : ENOSPC)));
+      if (written <= 0) throw not_copied(to, chunk, offset, bytes.size(), written < 0 ? errno : ENOSPC);
       at += static_cast<std::uint64_t>(written);
     }
   }

@@ -17,7 +17,6 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/file_lock.h>
 #include <terrace/core/base/folders.h>
-#include <terrace/core/base/notice.h>
 #include <terrace/core/base/units.h>
 #include <terrace/offload/io/direct_io.h>
 #include <terrace/offload/io/file_system.h>
@@ -48,12 +47,13 @@ const char* advice(int error_number) {
 }
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& operation, int error_number) {
-  throw Error(fmt::format("{}: {}: {}\n  {}", path.string(), operation, describe_errno(error_number), advice(error_number)));
+  throw errno_error(error_number, path.string(), fmt::format("{}: {}", path.string(), operation), advice(error_number));
 }
 
 // A file of a commit is missing: no retry helps.
 [[noreturn]] void fail_as_lost(const std::filesystem::path& path, const std::string& what) {
-  throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what), Exit::corrupt);
+  throw Error(fmt::format("{}: {}\n  bring it back, or go back to an exported checkpoint", path.string(), what),
+              ErrorKind::corrupt, {.path = path.string()});
 }
 
 // Opens a file of the store, without following a link; empty, with errno, if the system refuses.
@@ -80,23 +80,23 @@ std::shared_ptr<FileOps> file_ops_of(const ChunkStore::Options& options) {
   return options.deadline.count() > 0 ? with_deadline(std::move(ops), options.deadline) : std::move(ops);
 }
 
-void warn_when_no_disk(const std::filesystem::path& path) {
+void warn_when_no_disk(const Log& log, const std::filesystem::path& path) {
   const auto name = file_system_of(path).name;
   const bool overlay = name == "overlay";
   if (!overlay && name != "tmpfs" && name != "ramfs") return;
-  warn(fmt::format("{} is not on a disk but in {}; give a directory on the disk itself", path.string(),
-                   overlay ? "a container's overlay" : "memory"));
+  log.warn(fmt::format("{} is not on a disk but in {}; give a directory on the disk itself", path.string(),
+                       overlay ? "a container's overlay" : "memory"));
 }
 
 }  // namespace
 
 ExtentFiles::ExtentFiles(const ChunkStore::Options& options, Mode mode)
     : options_(options), ops_(file_ops_of(options)), stripes_(options.stripe_bytes, {1}) {
-  if (options_.paths.empty()) throw Error("a chunk store needs at least one path", Exit::usage);
+  if (options_.paths.empty()) throw Error("a chunk store needs at least one path", ErrorKind::refused);
   if (options_.name.empty() || options_.name.find('/') != std::string::npos || options_.name.front() == '.') {
     throw Error(fmt::format("'{}' is not a valid name of a chunk store: it must not be empty, begin with '.' or contain '/'",
                             options_.name),
-                Exit::usage);
+                ErrorKind::refused);
   }
   for (const auto& path : options_.paths) {
     if (mode == Mode::fresh) remove_dead_temporaries(path);
@@ -157,7 +157,7 @@ void ExtentFiles::demand_another(const Place& place) const {
               "the path {} is given more than once{}\n  give each path once; every path must be on a separate disk",
               place.directory.parent_path().string(),
               other.directory == place.directory ? "" : fmt::format(", as {} too", other.directory.parent_path().string())),
-          Exit::usage);
+          ErrorKind::refused);
 }
 
 // A temporary store that ends between this open and this lock may remove the lock file: then a new one is made.
@@ -174,14 +174,15 @@ bool ExtentFiles::lock_directory(Place& place, Mode mode) const {
     if (!place.lock && errno == ENOENT && options_.temporary) return false;
     if (!place.lock) fail(place.directory / kLockName, "the lock file could not be opened", errno);
     const auto locked = try_lock(place.lock.get(), options_.read_only ? LOCK_SH : LOCK_EX);
-    if (locked == Locked::impossible) warn_without_locks(place.directory / kLockName);
+    if (locked == Locked::impossible) warn_without_locks(options_.io.log, place.directory / kLockName);
     if (locked == Locked::by_another) {
       if (options_.temporary && ++attempts < kAttempts) {  // a store that is just ending holds it
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
         continue;
       }
       throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it{}", place.directory.string(),
-                              mode == Mode::fresh ? ", or give another `nvme-path`" : ""));
+                              mode == Mode::fresh ? ", or give another `nvme-path`" : ""),
+                  ErrorKind::failed, {.code = code_of_errno(EWOULDBLOCK), .path = place.directory.string()});
     }
     struct stat held {
     }, named{};
@@ -197,7 +198,7 @@ void ExtentFiles::make_data() {
     const int directory = place.directory_handle.get();
     if (::unlinkat(directory, kDataName, 0) != 0 && errno != ENOENT) fail(place.directory / kDataName, "unlink", errno);
     open_data(place, O_RDWR | O_CREAT | O_EXCL);
-    warn_when_no_disk(place.directory);
+    warn_when_no_disk(options_.io.log, place.directory);
     // Without a name its space is freed even if this process is killed.
     if (options_.temporary && ::unlinkat(directory, kDataName, 0) != 0) fail(place.directory / kDataName, "unlink", errno);
   }
@@ -216,15 +217,15 @@ void ExtentFiles::open_data(Place& place, int flags) const {
   place.data = open_file(directory, place.directory / kDataName, flags | O_DIRECT);
   const bool refused = place.data ? !pages_suffice(direct_io_rules(place.data.get())) : errno == EINVAL;
   if (refused) {
-    warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
-                     place.directory.string()));
+    options_.io.log.warn(fmt::format("{} does not allow direct I/O; the page cache will use host memory and cost time",
+                                     place.directory.string()));
     place.data = open_file(directory, place.directory / kDataName, flags & ~O_EXCL);
   }
   if (!place.data && errno == ENOENT) fail_as_lost(place.directory / kDataName, "the file is missing");
   if (!place.data) fail(place.directory / kDataName, "the data file could not be opened", errno);
   if (options_.read_only) return;
   if (const int result = ops_->switch_off_copy_on_write(place.data.get()); result < 0)
-    warn(
+    options_.io.log.warn(
         fmt::format("{} has copy-on-write, which cannot be switched off there: {}; btrfs then writes through the page cache, "
                     "which uses host memory and costs time",
                     (place.directory / kDataName).string(), describe_errno(-result)));
@@ -242,7 +243,7 @@ Stripes ExtentFiles::fresh_stripes() const {
   const auto stripe_bytes = options_.stripe_bytes;
   if (stripe_bytes == 0 || stripe_bytes % kPageBytes != 0) {
     throw Error(fmt::format("a stripe has {} bytes; it must be a positive multiple of {}", stripe_bytes, kPageBytes),
-                Exit::usage);
+                ErrorKind::refused);
   }
   auto weights = options_.stripe_weights;
   if (weights.empty() && places_.size() > 1 && options_.capacity_bytes >= kWorthMeasuring) {
@@ -253,7 +254,7 @@ Stripes ExtentFiles::fresh_stripes() const {
   if (weights.empty()) weights.assign(places_.size(), 1);
   const auto possible = [](std::uint32_t weight) { return weight >= 1 && weight <= Stripes::kMostWeight; };
   if (weights.size() != places_.size() || !std::ranges::all_of(weights, possible)) {
-    throw Error(fmt::format("stripe weights: each path needs one from 1 to {}", Stripes::kMostWeight), Exit::usage);
+    throw Error(fmt::format("stripe weights: each path needs one from 1 to {}", Stripes::kMostWeight), ErrorKind::refused);
   }
   return {stripe_bytes, std::move(weights)};
 }
@@ -294,13 +295,14 @@ void ExtentFiles::reserve_file(const Place& place, std::uint64_t bytes) const {
                     "on a larger disk",
                     path.string(), needed, format_bytes(needed), free, format_bytes(free),
                     format_bytes(needed - std::min(needed, free))),
-        Exit::does_not_fit);
+        ErrorKind::does_not_fit, {.code = code_of_errno(ENOSPC), .path = path.string()});
   };
   if (needed > free) refuse();
   int result = -ops_->allocate(place.data.get(), bytes);
   if (result == ENOSPC) refuse();
   if (result == EOPNOTSUPP) {
-    warn(fmt::format("{} cannot reserve space; a later write may fail because the disk is full", path.string()));
+    options_.io.log.warn(
+        fmt::format("{} cannot reserve space; a later write may fail because the disk is full", path.string()));
     result = ::ftruncate(place.data.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   }
   if (result != 0) fail(path, fmt::format("{} bytes could not be reserved", bytes), result);

@@ -28,6 +28,7 @@ class ExtentFiles {
   ExtentFiles(const ExtentFiles&) = delete;
   ExtentFiles& operator=(const ExtentFiles&) = delete;
 
+  [[nodiscard]] const Log& log() const { return options_.io.log; }
   // An unnamed file beside the store, for reading and writing; empty if it cannot be made there.
   [[nodiscard]] FileHandle make_nameless() const;
   // Replaces the data files of an earlier store by empty ones.

@@ -1,7 +1,8 @@
 // Reads the last commit of a store from its record alone, without the store's lock, so also while a run writes the store.
 //
 // Threads: any.
-// Errors:  Error with the file: Exit::corrupt if there are records and all are damaged, Exit::usage for one of another version.
+// Errors:  Error with the file: ErrorKind::corrupt if there are records and all are damaged, ErrorKind::refused for one of
+//          another version.
 #pragma once
 
 #include <cstdint>

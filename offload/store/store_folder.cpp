@@ -21,9 +21,8 @@ namespace terrace {
 namespace {
 
 [[noreturn]] void fail(const std::filesystem::path& path, const char* what) {
-  const auto error_number = errno;
-  throw Error(fmt::format("{}: {}: {}\n  fix the permissions there, and run the command again", path.string(), what,
-                          describe_errno(error_number)));
+  throw errno_error(errno, path.string(), fmt::format("{}: {}", path.string(), what),
+                    "fix the permissions there, and run the command again");
 }
 
 // "index.12.json"
@@ -44,7 +43,7 @@ bool is_store_file(const std::string& name) {
   return base == "data" || base == "lock" || base == "commit.0" || base == "commit.1" || is_index(base);
 }
 
-void remove_store(const std::filesystem::path& folder) {
+void remove_store(const std::filesystem::path& folder, const Log& log) {
   const FileHandle directory(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
   if (!directory) fail(folder, "the directory could not be opened");
   std::vector<std::string> names;
@@ -57,14 +56,15 @@ void remove_store(const std::filesystem::path& folder) {
           fmt::format("{} is not only a store of a run: it also has {}, so nothing is removed\n  move that away, or, if "
                       "the folder is not the store of this run, correct run.json",
                       folder.string(), names.back()),
-          Exit::corrupt);
+          ErrorKind::corrupt, {.path = folder.string()});
   }
   const FileHandle lock(::openat(directory.get(), kLockName, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!lock && errno != ENOENT) fail(folder / kLockName, "the lock file could not be opened");
   const auto locked = lock ? try_lock(lock.get(), LOCK_EX) : Locked::yes;
-  if (locked == Locked::impossible) warn_without_locks(folder / kLockName);
+  if (locked == Locked::impossible) warn_without_locks(log, folder / kLockName);
   if (locked == Locked::by_another)
-    throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()));
+    throw Error(fmt::format("{} is in use by another run\n  wait for it or stop it", folder.string()), ErrorKind::failed,
+                {.code = code_of_errno(EWOULDBLOCK), .path = folder.string()});
   // `names` is sorted, so records are removed first: data without a record are harmless, a record without its data is not.
   for (const auto& name : names)
     if (::unlinkat(directory.get(), name.c_str(), 0) != 0 && errno != ENOENT)

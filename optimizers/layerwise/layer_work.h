@@ -13,7 +13,7 @@
 // the tensor's elements are added in turn). Lanes, and then a tensor's blocks, are folded in ascending order. So threads,
 // chunks and ranks change no bit.
 //
-// Internal to optimizers/. Threads: one; it uses the pool. Errors: Error(Exit::usage) for arrays that do not match.
+// Internal to optimizers/. Threads: one; it uses the pool. Errors: Error(ErrorKind::refused) for arrays that do not match.
 #pragma once
 
 #include <algorithm>

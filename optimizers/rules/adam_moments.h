@@ -1,7 +1,7 @@
 // The two moments of Adam and its variants: their update and bias corrections. Lines 2 to 4 of AdamW in
 // docs/internals/optimizers.md.
 //
-// Internal to optimizers/. Threads: any. Errors: Error(Exit::usage) for settings out of range.
+// Internal to optimizers/. Threads: any. Errors: Error(ErrorKind::refused) for settings out of range.
 #pragma once
 
 #include <cmath>

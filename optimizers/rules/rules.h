@@ -1,6 +1,7 @@
 // Finds the rule for an optimizer's name, for implementations other than the host's.
 //
-// Internal to optimizers/. Errors: Error(Exit::usage) for settings out of range; std::logic_error for a name without a rule.
+// Internal to optimizers/. Errors: Error(ErrorKind::refused) for settings out of range; std::logic_error for a name without a
+// rule.
 #pragma once
 
 #include <stdexcept>

@@ -23,7 +23,7 @@ void fold_one(Stream& stream, const Reduction& r, ConstBytes from, Bytes to) {
   if (r.blocks && !r.onto)
     return stream.device().math().unpack_block8(stream, sum, {data, DType::i32, {elements / kBlock8Elements, kBlock8Words}});
   if (r.blocks || (r.onto && r.fold == Fold::max))
-    throw Error("one rank alone cannot fold a " + to_string(r) + " on a GPU", Exit::usage);
+    throw Error("one rank alone cannot fold a " + to_string(r) + " on a GPU", ErrorKind::refused);
   stream.device().math().convert(stream, sum, {data, r.from, {elements}}, r.onto ? Accumulate::yes : Accumulate::no);
 }
 

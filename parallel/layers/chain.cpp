@@ -55,7 +55,7 @@ void demand_twins(const Transformer& transformer) {
         fmt::format("model: {} tensor ranks have {} key-value heads: their mesh needs part {} and twin {}, not part {} "
                     "and twin {} (mesh_of() of degrees.h makes it)",
                     tensor.ranks, transformer.kv_heads, tensor.ranks / twins, twins, transformer.place.mesh.part, tensor.twins),
-        Exit::usage);
+        ErrorKind::refused);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The place of each action: the tier that its chunks must be in, and the lane that runs it.
 //
-// Owner:   a StepMap, whose phases it borrows. Pure. Threads: const after construction. Errors: Error(Exit::usage) for a
+// Owner:   a StepMap, whose phases it borrows. Pure. Threads: const after construction. Errors: Error(ErrorKind::refused) for a
 // message without a lane.
 #pragma once
 

@@ -14,7 +14,7 @@ Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uin
 std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& batch, std::int64_t decode_positions) {
   if (decode_positions == 0) return layer.saved(batch);
   const auto* generative = dynamic_cast<const GenerativeLayer*>(&layer);
-  if (!generative) throw Error("layer " + layer.name() + " cannot generate", Exit::usage);
+  if (!generative) throw Error("layer " + layer.name() + " cannot generate", ErrorKind::refused);
   return generative->cache(decode_positions);
 }
 

@@ -16,7 +16,7 @@
 // A buffer that this rank does not need is an empty chunk.
 //
 // Owner:   a StepMap, whose phases it borrows. Threads: const after the map's construction.
-// Errors:  Error(Exit::usage) for a layer that cannot generate, if positions are decoded.
+// Errors:  Error(ErrorKind::refused) for a layer that cannot generate, if positions are decoded.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ MessageLanes::MessageLanes(const HeldLayers& pipeline, const Skips& skips, const
             "rank {} of the pipeline needs {} message lanes, but there are only {}\n  place the stages so that each rank "
             "has fewer neighbours",
             me, lanes_.size(), kPeerLanes),
-        Exit::usage);
+        ErrorKind::refused);
 }
 
 void MessageLanes::add(std::uint32_t me, std::uint32_t from, std::uint32_t to, Payload payload) {
@@ -43,7 +43,7 @@ void MessageLanes::add(std::uint32_t me, std::uint32_t from, std::uint32_t to, P
 
 Lane MessageLanes::of(const Action& message) const {
   const auto at = std::ranges::find(lanes_, PeerLane{message.op, message.payload, message.peer});
-  if (at == lanes_.end()) throw Error(to_text(message) + ": this rank of the pipeline has no such lane", Exit::usage);
+  if (at == lanes_.end()) throw Error(to_text(message) + ": this rank of the pipeline has no such lane", ErrorKind::refused);
   return static_cast<Lane>(index(Lane::message) + static_cast<std::size_t>(at - lanes_.begin()));
 }
 

@@ -2,7 +2,7 @@
 // only for earlier messages of its own kind.
 //
 // Owner:   an ActionPlaces. Pure. Threads: const after construction.
-// Errors:  Error(Exit::usage) for a rank with more neighbours than there are lanes.
+// Errors:  Error(ErrorKind::refused) for a rank with more neighbours than there are lanes.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,8 @@ std::string_view name_of(Axis axis) {
 }
 
 void demand(const Mesh& mesh, std::uint32_t rank) {
-  if (rank >= mesh.size()) throw Error(fmt::format("mesh: there is no rank {} in {}", rank, to_string(mesh)), Exit::usage);
+  if (rank >= mesh.size())
+    throw Error(fmt::format("mesh: there is no rank {} in {}", rank, to_string(mesh)), ErrorKind::refused);
 }
 
 }  // namespace
@@ -78,7 +79,8 @@ std::uint32_t Mesh::at(std::uint32_t rank, AxisSet axes, std::uint32_t index) co
     digits /= degree(axis);
     place_value *= degree(axis);
   }
-  if (index != 0) throw Error(fmt::format("mesh: {} of {} has fewer ranks", to_string(axes), to_string(*this)), Exit::usage);
+  if (index != 0)
+    throw Error(fmt::format("mesh: {} of {} has fewer ranks", to_string(axes), to_string(*this)), ErrorKind::refused);
   return other;
 }
 
@@ -100,9 +102,10 @@ std::uint32_t Mesh::stride(AxisSet axes) const {
 void check(const Mesh& mesh) {
   std::uint64_t ranks = 1;
   for (const auto axis : kAllAxes) {
-    if (mesh.degree(axis) == 0) throw Error(fmt::format("mesh: {} has degree 0; the least is 1", name_of(axis)), Exit::usage);
+    if (mesh.degree(axis) == 0)
+      throw Error(fmt::format("mesh: {} has degree 0; the least is 1", name_of(axis)), ErrorKind::refused);
     ranks *= mesh.degree(axis);
-    if (ranks > 1U << 30) throw Error(fmt::format("mesh: more than {} ranks", 1U << 30), Exit::usage);
+    if (ranks > 1U << 30) throw Error(fmt::format("mesh: more than {} ranks", 1U << 30), ErrorKind::refused);
   }
 }
 

@@ -14,7 +14,7 @@
 // machines. The ranks of the last axis are neighbours. Several axes can form one set: copy and shard together are the data
 // ranks.
 //
-// Threads: values. Errors: Error(Exit::usage) for degrees and ranks that do not exist.
+// Threads: values. Errors: Error(ErrorKind::refused) for degrees and ranks that do not exist.
 #pragma once
 
 #include <array>

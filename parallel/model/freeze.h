@@ -6,8 +6,8 @@
 // matches any text and ? any character. A model may also declare parameters frozen itself (ParamSpec::frozen), as a model with
 // adapters does.
 //
-// Threads: values. Errors: Error(Exit::usage) for a pattern that matches nothing, with the nearest names, and if nothing is
-// left to train.
+// Threads: values. Errors: Error(ErrorKind::refused) for a pattern that matches nothing, with the nearest names, and if nothing
+// is left to train.
 #pragma once
 
 #include <span>

@@ -6,7 +6,7 @@
 // layer's own, which are 1, and 0 for the decay of norms and biases. If groups overlap, the last one that gives a number wins.
 // The gradients of a group with a clip norm are clipped together, by their own norm, and count in no other norm.
 //
-// Threads: values. Errors: Error(Exit::usage) for text that is not a group, and for a group without parameters.
+// Threads: values. Errors: Error(ErrorKind::refused) for text that is not a group, and for a group without parameters.
 #pragma once
 
 #include <optional>

@@ -9,7 +9,7 @@
 namespace terrace {
 
 UpdatePlace::UpdatePlace(Tier tier) : UpdatePlace(tier == Tier::device ? 1.0 : 0.0) {
-  if (tier == Tier::disk) throw Error("updates run on the device or on the host", Exit::usage);
+  if (tier == Tier::disk) throw Error("updates run on the device or on the host", ErrorKind::refused);
 }
 
 UpdatePlace::UpdatePlace(double device_share) : device_share_(device_share) {
@@ -17,7 +17,7 @@ UpdatePlace::UpdatePlace(double device_share) : device_share_(device_share) {
     throw Error(fmt::format("{} is not a share of the updates to run on the device\n  give one from 0 (all on the host) to 1 "
                             "(all on the device)",
                             device_share),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 // Update n runs on the device if ⌊(n + 1) · share⌋ > ⌊n · share⌋, which spreads the share evenly.

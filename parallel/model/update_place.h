@@ -3,7 +3,7 @@
 // A share is spread evenly over the model's groups of chunks, so that both processors work during the whole step. The place of
 // an update does not change its bits (docs/internals/optimizers.md).
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for the disk, and for shares outside 0..1.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) for the disk, and for shares outside 0..1.
 #pragma once
 
 #include <cstdint>

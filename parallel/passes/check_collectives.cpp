@@ -69,7 +69,7 @@ void compare(const StepMap& one, const Sequence& ones, const StepMap& other, con
   const auto shown = [](const Sequence& all, auto next) { return next == all.end() ? "nothing more" : to_text(*next); };
   throw Error(fmt::format("two ranks that exchange with each other disagree on their collective {}\n  {}: {}\n  {}: {}",
                           at - ones.begin(), name_of(one), shown(ones, at), name_of(other), shown(others, there)),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 // Checks that in each all-to-all, either rank receives as many bytes as the other sends to it.
@@ -84,7 +84,7 @@ void demand_pair(const StepMap& one, const Sequence& ones, const StepMap& other,
                     "and receives {}",
                     name_of(one), terrace::to_text(ones[n].action), a.sent.at(j), a.received.at(j), name_of(other),
                     terrace::to_text(others[n].action), b.sent.at(i), b.received.at(i)),
-        Exit::usage);
+        ErrorKind::refused);
   }
 }
 

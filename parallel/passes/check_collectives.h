@@ -1,7 +1,7 @@
 // Proves that the members of every set of ranks issue the same collectives in the same order: operation, bytes, reduction and
 // root. (Messages between two ranks are proved by check_messages.h.)
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) with the first collectives that differ.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) with the first collectives that differ.
 #pragma once
 
 #include <span>

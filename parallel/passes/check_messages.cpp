@@ -44,7 +44,7 @@ class Ranks {
       if (!asked.empty())
         throw Error(fmt::format("rank {} receives a message that rank {} never sends: {}", std::get<1>(lane), std::get<0>(lane),
                                 to_text(asked.front())),
-                    Exit::usage);
+                    ErrorKind::refused);
   }
 
  private:
@@ -54,7 +54,7 @@ class Ranks {
     if (at_[rank] == programs_[rank].actions.size()) return false;
     const auto& a = next(rank);
     if (is_message(a.op) && a.peer >= at_.size())
-      throw Error(fmt::format("rank {}: {}: there are only {} ranks", rank, to_text(a), at_.size()), Exit::usage);
+      throw Error(fmt::format("rank {}: {}: there are only {} ranks", rank, to_text(a), at_.size()), ErrorKind::refused);
     if (a.op == Op::verdict) verdicts_[rank] = a.update + 1;
     if (a.op == Op::gather || a.op == Op::reduce) behind_[rank][{a.op, a.layer}] = verdicts_[rank];
     if (reduces_with_others(a)) return reduce_together(a);
@@ -68,7 +68,7 @@ class Ranks {
       if (content_of(asked.front()) != content_of(a))
         throw Error(fmt::format("rank {} and rank {} disagree on their next message: {} meets {}", rank, a.peer, to_text(a),
                                 to_text(asked.front())),
-                    Exit::usage);
+                    ErrorKind::refused);
       asked.pop_front();
       awaited_[a.peer].erase({content_of(a), rank});
     }
@@ -153,7 +153,7 @@ class Ranks {
           fmt::format("\n  rank {} at action {}, {}, waits for rank {}", rank, at_[rank], to_text(next(rank)), other.value());
       rank = *other;
     }
-    throw Error(text, Exit::usage);
+    throw Error(text, ErrorKind::refused);
   }
 
   std::span<const Program> programs_;

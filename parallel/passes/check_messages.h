@@ -5,7 +5,7 @@
 // sent, and that the first use of a received buffer waits for the message. So it is valid however memory is reused and however
 // fast the ranks are.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) with the send and the receive that do not match, or with the circle.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) with the send and the receive that do not match, or with the circle.
 #pragma once
 
 #include <span>

@@ -45,7 +45,7 @@ class StepChecker {
     if (program_.layers != map_.layers() || program_.micro_batches != map_.micro_batches())
       throw Error(fmt::format("the program is for {} layers and {} micro-batches, the model has {} and {}", program_.layers,
                               program_.micro_batches, map_.layers(), map_.micro_batches()),
-                  Exit::usage);
+                  ErrorKind::refused);
     for (position_ = 0; position_ < program_.actions.size(); ++position_) step(program_.actions[position_]);
     finish();
   }
@@ -66,7 +66,7 @@ class StepChecker {
   };
 
   [[noreturn]] void fail(const Action& a, const std::string& why) const {
-    throw Error(fmt::format("program action {} ({}): {}", position_, to_text(a), why), Exit::usage);
+    throw Error(fmt::format("program action {} ({}): {}", position_, to_text(a), why), ErrorKind::refused);
   }
 
   void step(const Action& a) {
@@ -426,7 +426,9 @@ class StepChecker {
   }
 
   void finish() const {
-    const auto incomplete = [](const std::string& what) { throw Error("the program is incomplete: " + what, Exit::usage); };
+    const auto incomplete = [](const std::string& what) {
+      throw Error("the program is incomplete: " + what, ErrorKind::refused);
+    };
     if (open_) incomplete("it ends after '" + to_text(*open_) + "'");
     for (std::uint32_t l = 0; l < program_.layers; ++l) {
       const auto& layer = layers_[l];

@@ -2,7 +2,7 @@
 // layer computes every micro-batch exactly once forward and once backward. Budgets are proven by plan() (plan.h), which walks
 // the program against residency and so makes the same decisions as the run.
 //
-// Pure. Errors: Error(Exit::usage) with the first wrong action, its position and what it lacks.
+// Pure. Errors: Error(ErrorKind::refused) with the first wrong action, its position and what it lacks.
 #pragma once
 
 #include <terrace/parallel/map/step_map.h>

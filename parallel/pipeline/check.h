@@ -3,8 +3,9 @@
 // circle, messages included (connect.h). For an asynchronous order, it also proves that no forward reads a weight version that
 // does not exist yet.
 //
-// Pure. Threads: any. Errors: Error(Exit::runtime) with rank, position and task, or with the whole circle.
-// Error(Exit::usage) for directions that wait for each other's gradients, which happens only if gradients are summed in turn.
+// Pure. Threads: any. Errors: Error(ErrorKind::failed) with rank, position and task, or with the whole circle.
+// Error(ErrorKind::refused) for directions that wait for each other's gradients, which happens only if gradients are summed in
+// turn.
 #pragma once
 
 #include <cstddef>

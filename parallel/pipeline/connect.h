@@ -17,8 +17,8 @@
 // stages. The update and the tasks after it wait for the verdict. If a rank must send before it can take part, the receiver
 // posts its receive early enough.
 //
-// Pure. Threads: any. Errors: as check(); Error(Exit::usage) if directions wait for one another's gradients, or ranks for
-// one another's verdicts.
+// Pure. Threads: any. Errors: as check(); Error(ErrorKind::refused) if directions wait for one another's gradients, or ranks
+// for one another's verdicts.
 #pragma once
 
 #include <cstdint>

@@ -44,7 +44,7 @@ class Scheduler {
         if (options.cap <= locals[i].deeper)
           throw Error(fmt::format("a cap of {} live activations is below the {} that a rank's stages need", options.cap,
                                   locals[i].deeper + 1),
-                      Exit::usage);
+                      ErrorKind::refused);
       }
     }
   }
@@ -59,7 +59,7 @@ class Scheduler {
     for (const auto& locals : locals_)
       for (const auto& local : locals)
         if (local.input < options_.micro_batches)
-          throw Error(fmt::format("no order under a cap of {} live activations was found", options_.cap), Exit::usage);
+          throw Error(fmt::format("no order under a cap of {} live activations was found", options_.cap), ErrorKind::refused);
     return std::move(schedule_);
   }
 

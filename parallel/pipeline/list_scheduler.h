@@ -1,8 +1,8 @@
 // Writes an order by simulating it: an idle rank takes the ready task that a policy puts first, if its live activations stay
 // within a cap. Graham's list scheduling (1966); the cap is the number of activations that fit into the tiers' budgets.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) if no order exists under the cap: a rank needs room for one activation of
-// each of its stages.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) if no order exists under the cap: a rank needs room for one activation
+// of each of its stages.
 #pragma once
 
 #include <cstdint>

@@ -26,13 +26,14 @@ std::span<const NamedOrder> all_orders() {
 
 Schedule write_order(std::string_view name, const OrderOptions& options) {
   if (options.ranks == 0 || options.micro_batches == 0 || options.chunks == 0 || options.updates == 0)
-    throw Error("a pipeline has at least one rank, one micro-batch, one stage a rank and one update a step", Exit::usage);
+    throw Error("a pipeline has at least one rank, one micro-batch, one stage a rank and one update a step",
+                ErrorKind::refused);
   std::string known;
   for (const auto& order : all_orders()) {
     if (order.name == name) return order.write(options);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", order.name);
   }
-  throw Error(fmt::format("there is no schedule '{}'; known are {}", name, known), Exit::usage);
+  throw Error(fmt::format("there is no schedule '{}'; known are {}", name, known), ErrorKind::refused);
 }
 
 }  // namespace terrace::pipeline

@@ -4,7 +4,8 @@
 // p: ranks, m: micro-batches, r: a rank. Every order takes any m ≥ 1 unless its line says otherwise. Backwards of one stage run
 // in micro-batch order, because gradients are folded in that order.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for degrees that an order does not support, with the nearest supported ones.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) for degrees that an order does not support, with the nearest supported
+// ones.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A pipeline over the layers of a model: a schedule, and the layers of each of its stages. The programs of the ranks, which the
 // executor runs, are written from it.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for schedules for which no program can be written.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) for schedules for which no program can be written.
 #pragma once
 
 #include <cstdint>

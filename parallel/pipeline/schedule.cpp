@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kLetters = "FBIW";  // by Work
 
 [[noreturn]] void refuse(std::size_t line, const std::string& why) {
-  throw Error(fmt::format("line {} of the schedule: {}", line, why), Exit::usage);
+  throw Error(fmt::format("line {} of the schedule: {}", line, why), ErrorKind::refused);
 }
 
 Task parse_task(const std::string& word, std::size_t line) {

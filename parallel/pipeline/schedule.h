@@ -11,7 +11,7 @@
 // the step, it drains. So the schedule says which weight version of its stage a micro-batch reads, forward and backward:
 // version v is the weights after v updates since the step began.
 //
-// Pure. Owner: the planner. Threads: none. Errors: Error(Exit::usage) with the line, for text that is not a schedule.
+// Pure. Owner: the planner. Threads: none. Errors: Error(ErrorKind::refused) with the line, for text that is not a schedule.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ std::vector<Found> search(std::uint32_t ranks, std::uint32_t micro_batches, std:
       all.push_back({name, std::move(p), timing.makespan, 0});
       all.back().most_live = most_live(all.back().pipeline, timing);
     } catch (const Error& error) {  // the order refuses these degrees, or no order exists under this cap
-      if (error.exit() != Exit::usage) throw;
+      if (error.kind() != ErrorKind::refused) throw;
       if (!refused) refused = error;
     }
   };

@@ -1,7 +1,7 @@
 // Searches all named orders, and those of the list scheduler under several caps of live activations, each with stages balanced
 // for it. The caller takes the first one that fits into its memory.
 //
-// Pure. Threads: any. Errors: the first Error(Exit::usage) of `stage_costs`, if it refused every order.
+// Pure. Threads: any. Errors: the first Error(ErrorKind::refused) of `stage_costs`, if it refused every order.
 #pragma once
 
 #include <cstdint>

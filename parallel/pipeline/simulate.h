@@ -8,8 +8,8 @@
 // replica). In the second case, the gradients of the next round wait for the reduction. A rank does reductions one after
 // another; the makespan includes the last of them.
 //
-// Pure. Threads: any. Errors: Error(Exit::runtime) with the tasks that wait for one another if nothing can run any more;
-// Error(Exit::usage) if the only reason is that gradients are summed in turn.
+// Pure. Threads: any. Errors: Error(ErrorKind::failed) with the tasks that wait for one another if nothing can run any more;
+// Error(ErrorKind::refused) if the only reason is that gradients are summed in turn.
 #pragma once
 
 #include <cstdint>

@@ -52,11 +52,11 @@ void demand_rank(const Model& model, const PlanRequest& request) {
     const auto is = request.mesh.index(request.rank, axes), is_of_model = place.mesh.index(place.rank, axes);
     if (ranks != ranks_of_model)
       throw Error(fmt::format("the run has {} {} ranks, and the model was made for {}", ranks, kind, ranks_of_model),
-                  Exit::usage);
+                  ErrorKind::refused);
     if (is != is_of_model)
       throw Error(fmt::format("rank {} of a mesh of {} is {} rank {}, and the model was made for {} rank {}", request.rank,
                               to_string(request.mesh), kind, is, kind, is_of_model),
-                  Exit::usage);
+                  ErrorKind::refused);
   };
   demand("context", Axis::context);
   demand("expert", Axis::expert);
@@ -67,12 +67,12 @@ void demand_rank(const Model& model, const PlanRequest& request) {
 void demand_mesh(const PlanRequest& request) {
   check(request.mesh);
   if (request.rank >= request.mesh.size())
-    throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(request.mesh)), Exit::usage);
+    throw Error(fmt::format("there is no rank {} in a mesh of {}", request.rank, to_string(request.mesh)), ErrorKind::refused);
   const auto stages = request.pipeline ? request.pipeline->schedule.placement.ranks : 1;
   if (request.mesh.pp != stages)
     throw Error(
         fmt::format("a mesh of {} for a pipeline of {} ranks: mesh.pp must be {}", to_string(request.mesh), stages, stages),
-        Exit::usage);
+        ErrorKind::refused);
 }
 
 }  // namespace
@@ -158,11 +158,11 @@ void demand_whole_tensors(const Model& model, const PlanRequest& request) {
 }
 
 void demand_layers(const Model& model, const PlanRequest& request) {
-  if (model.layers.size() < 2) throw Error("a model needs at least two layers", Exit::usage);
+  if (model.layers.size() < 2) throw Error("a model needs at least two layers", ErrorKind::refused);
   if (!request.activations.empty() && request.activations.size() != model.layers.size())
     throw Error(fmt::format("there are activation settings for {} layers, but the model has {}", request.activations.size(),
                             model.layers.size()),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 bool has_param(const Model& model, bool ParamSpec::*kind) {
@@ -211,9 +211,9 @@ void check_request(const Model& model, const PlanRequest& request) {
   if (data.zero > 3) throw RefusedSetting("zero", "`zero` must be at most 3");
   demand_mesh(request);
   if (request.decode_positions != 0 && request.evaluates_only)
-    throw Error("a plan is for generation or for evaluation, and not for both", Exit::usage);
-  if (request.mesh.context > 1 && !request.trains()) throw Error("generation has no context ranks", Exit::usage);
-  if (request.mesh.expert > 1 && !request.trains()) throw Error("generation has no expert ranks", Exit::usage);
+    throw Error("a plan is for generation or for evaluation, and not for both", ErrorKind::refused);
+  if (request.mesh.context > 1 && !request.trains()) throw Error("generation has no context ranks", ErrorKind::refused);
+  if (request.mesh.expert > 1 && !request.trains()) throw Error("generation has no expert ranks", ErrorKind::refused);
 
   UsageErrors errors;
   errors.gather([&] { demand_commits(request); });

@@ -1,7 +1,7 @@
 // Refuses a request that cannot be planned before planning starts: settings that contradict each other or are not supported
 // together.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) with settings that work instead.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) with settings that work instead.
 #pragma once
 
 #include <terrace/parallel/model/layer.h>

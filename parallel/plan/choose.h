@@ -5,7 +5,7 @@
 // coarse chunks and few steps: this is enough to compare them, and each takes milliseconds. The plan of the chosen candidate is
 // exact. With a thread pool, independent candidates are simulated in parallel; the choice does not depend on it.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for requests that make no sense.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) for requests that make no sense.
 #pragma once
 
 #include <cstdint>

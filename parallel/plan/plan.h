@@ -4,8 +4,8 @@
 // walk on the machine profile. The engine then walks the same programs with the same code, so the run has the plan's moves,
 // places and peaks.
 //
-// Pure (no allocation of tiers, no I/O). Threads: any. Errors: Error(Exit::usage) for requests that make no sense; a request
-// that does not fit comes back as a Plan with fits == false and a refusal.
+// Pure (no allocation of tiers, no I/O). Threads: any. Errors: Error(ErrorKind::refused) for requests that make no sense; a
+// request that does not fit comes back as a Plan with fits == false and a refusal.
 #pragma once
 
 #include <cstdint>

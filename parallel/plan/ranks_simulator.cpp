@@ -82,7 +82,7 @@ class Ranks {
     }
     for (const auto& rank : ranks_)
       if (rank.at < rank.events.size())
-        throw Error("simulate_ranks: a message of the ranks' programs has no matching send or receive", Exit::runtime);
+        throw Error("simulate_ranks: a message of the ranks' programs has no matching send or receive", ErrorKind::failed);
     RanksTimes times;
     for (std::size_t s = 0; s < steps_; ++s) times.step_s.push_back(step_end(s) - (s == 0 ? filled_ : step_end(s - 1)));
     for (auto& rank : ranks_) times.ranks.push_back(std::move(rank.times));

@@ -2,7 +2,7 @@
 // each rank is walked alone, as in its plan. Then a Simulator for each rank times the decided actions; a message starts when
 // its sender and its receiver are both ready.
 //
-// Pure. Threads: any. Errors: DoesNotFit, as the walks; Error(Exit::runtime) for messages without a matching end.
+// Pure. Threads: any. Errors: DoesNotFit, as the walks; Error(ErrorKind::failed) for messages without a matching end.
 #pragma once
 
 #include <functional>

@@ -1,7 +1,7 @@
 // How long a pipeline's tasks take: the seconds of its stages' layers on a machine, and of the reductions of gradients between
 // ranks that share a stage, over the machine's links.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for pipelines for which no program can be written.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) for pipelines for which no program can be written.
 #pragma once
 
 #include <vector>

@@ -30,7 +30,7 @@ template <std::size_t n>
 std::uint8_t named(const std::array<std::string_view, n>& names, const std::string& word, const char* what,
                    const std::string& line) {
   const auto at = std::ranges::find(names, word);
-  if (at == names.end()) throw Error(fmt::format("program line '{}': unknown {} '{}'", line, what, word), Exit::usage);
+  if (at == names.end()) throw Error(fmt::format("program line '{}': unknown {} '{}'", line, what, word), ErrorKind::refused);
   return static_cast<std::uint8_t>(at - names.begin());
 }
 
@@ -39,7 +39,7 @@ std::uint32_t number(std::string_view word, char prefix, const std::string& line
   const auto* const end = word.data() + word.size();
   const auto [at, error] = std::from_chars(word.data() + std::min<std::size_t>(1, word.size()), end, value);
   if (word.empty() || word[0] != prefix || error != std::errc() || at != end)
-    throw Error(fmt::format("program line '{}': expected {}<number>, found '{}'", line, prefix, word), Exit::usage);
+    throw Error(fmt::format("program line '{}': expected {}<number>, found '{}'", line, prefix, word), ErrorKind::refused);
   return value;
 }
 
@@ -82,7 +82,8 @@ Program parse_program(std::string_view text) {
     if (w.empty() || w[0][0] == '#') continue;
     if (!headed) {
       if (w.size() != 5 || w[0] != "program")
-        throw Error(fmt::format("program line '{}': expected 'program layers l<n> micro-batches m<n>'", line), Exit::usage);
+        throw Error(fmt::format("program line '{}': expected 'program layers l<n> micro-batches m<n>'", line),
+                    ErrorKind::refused);
       program.layers = number(w[2], 'l', line);
       program.micro_batches = number(w[4], 'm', line);
       headed = true;
@@ -106,11 +107,13 @@ Program parse_program(std::string_view text) {
                                  : is_message(a.op)   ? 5
                                  : has_payload(a.op)  ? 4
                                                       : 2U + has_micro_batch(a.op) + has_chunk(a.op);
-    if (w.size() != expected) throw Error(fmt::format("program line '{}': expected {} words", line, expected), Exit::usage);
+    if (w.size() != expected)
+      throw Error(fmt::format("program line '{}': expected {} words", line, expected), ErrorKind::refused);
     if (a.op == Op::prefetch) {
       a.chunk = number(w[1], '#', line);
       const auto tier = std::ranges::find_if(kAllTiers, [&](Tier t) { return name_of(t) == w[2]; });
-      if (tier == kAllTiers.end()) throw Error(fmt::format("program line '{}': unknown tier '{}'", line, w[2]), Exit::usage);
+      if (tier == kAllTiers.end())
+        throw Error(fmt::format("program line '{}': unknown tier '{}'", line, w[2]), ErrorKind::refused);
       a.tier = *tier;
     } else if (has_payload(a.op)) {
       a.payload = static_cast<Payload>(named(kPayloads, w[1], "payload", line));

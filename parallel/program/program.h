@@ -2,7 +2,7 @@
 //
 // Orders write programs (orders.h), passes rewrite them (passes.h), the checker proves them (checker.h).
 //
-// Threads: values. Errors: parse() throws Error(Exit::usage) with the line that it could not read.
+// Threads: values. Errors: parse() throws Error(ErrorKind::refused) with the line that it could not read.
 #pragma once
 
 #include <cstdint>

@@ -161,7 +161,9 @@ struct Engine::Impl {
       if (!map.committed(chunk)) store->describe({chunk, kind, "bytes", residency.bytes_of(chunk), {}, map.describe(chunk)});
     }
 
-    tiers->start(std::move(store), {.trace = options.trace, .deadline = options.store.deadline, .make_io = options.make_io});
+    tiers->start(
+        std::move(store),
+        {.trace = options.trace, .deadline = options.store.deadline, .io = options.store.io, .make_io = options.make_io});
     executor.emplace(Executor::Parts{.device = &device,
                                      .device_base = tiers->device_base(),
                                      .host_base = tiers->host_base(),
@@ -220,11 +222,11 @@ struct Engine::Impl {
         throw Error(fmt::format("the stored state does not belong to this model: {} has another layout than in this run\n"
                                 "  resume with the model, dtype, optimizer and recipe it was trained with",
                                 stored.description.label),
-                    Exit::usage);
+                    ErrorKind::refused);
       residency.adopt_on_disk(at->second.chunk);
       ++adopted;
     }
-    if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", Exit::corrupt);
+    if (adopted == 0 && !ours.empty()) throw Error("the store's last commit holds no chunks", ErrorKind::corrupt);
   }
 
   // Announces the ranges of a fill, in the order in which Compute reads them.

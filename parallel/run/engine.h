@@ -12,8 +12,8 @@
 // rank. Every rank visits all weights.
 //
 // Owner:   main. Threads: all calls from the rank thread.
-// Errors:  see Executor; resume() throws Error(Exit::corrupt) or Error(Exit::usage) when the stored state does not fit the
-// model.
+// Errors:  see Executor; resume() throws Error(ErrorKind::corrupt) or Error(ErrorKind::refused) when the stored state does not
+//          fit the model.
 #pragma once
 
 #include <cstdint>

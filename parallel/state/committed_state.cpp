@@ -47,7 +47,7 @@ void demand_same(const ChunkDescription& chunk, const ChunkDescription& there) {
         fmt::format("the stored state does not belong to this model: {} is stored as {}, but this run keeps it as {}\n  "
                     "resume with the model, dtype, optimizer and recipe it was trained with",
                     there.label, there.dtype, chunk.dtype),
-        Exit::usage);
+        ErrorKind::refused);
 }
 
 }  // namespace
@@ -58,7 +58,8 @@ std::optional<std::uint64_t> elements_of(const ChunkDescription& chunk) {
   return {};
 }
 
-CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : stores_(open_those_there(ranks, missing_)) {
+CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks)
+    : stores_(open_those_there(ranks, missing_)), io_(ranks.front().io) {
   // One more than there are stores: an adapter may lie between two pieces of its matrix.
   most_held_ = std::min(kMostHeld, stores_.size() + 1);
   for (std::size_t s = 0; s < stores_.size(); ++s) {
@@ -73,7 +74,7 @@ CommittedState::CommittedState(std::span<const ChunkStore::Options> ranks) : sto
     throw Error(fmt::format("the stores of the run hold no chunks: {} is missing\n  wait for the first commit if the run has "
                             "just begun; else bring it back, or start a new run in another `out-dir`",
                             missing_.empty() ? "the committed state" : missing_.front()),
-                Exit::corrupt);
+                ErrorKind::corrupt);
 }
 
 bool CommittedState::knows(Kind kind) const {
@@ -92,7 +93,7 @@ void CommittedState::read(const ChunkDescription& chunk, Format format, std::uin
             "the run cannot be resharded: an earlier version wrote its stores, which do not tell what the numbers of {} "
             "belong to\n  resume with the ranks it was trained with; its next commit can be resharded",
             chunk.label),
-        Exit::usage);
+        ErrorKind::refused);
   read_ranges(chunk, format, chunk_elements, to);
 }
 
@@ -136,7 +137,7 @@ void CommittedState::announce(std::span<const Tensor> tensors) {
       const auto& [store, stored] = chunks_[place.chunk];
       order.push_back({stores_[store].get(), &stored});
     }
-  ahead_ = std::make_unique<ChunkReadAhead>(std::move(order));
+  ahead_ = std::make_unique<ChunkReadAhead>(std::move(order), io_);
 }
 
 void CommittedState::refuse_absent(const std::string& what) const {
@@ -146,7 +147,7 @@ void CommittedState::refuse_absent(const std::string& what) const {
       fmt::format("the run's state is incomplete: {} is in no store of its ranks{}\n  bring the stores back, or go back "
                   "to an exported checkpoint",
                   what, where),
-      Exit::corrupt);
+      ErrorKind::corrupt);
 }
 
 std::optional<CommittedState::Place> CommittedState::place_in(const Part& part, std::uint64_t element) {
@@ -182,12 +183,12 @@ void CommittedState::copy(const ChunkDescription& chunk, Format format, std::uin
           fmt::format("{} is coded in blocks that begin at other elements in the run's stores, because this run has other "
                       "ranks or other tiles\n  resume with the ranks and the tiles it was trained with",
                       chunk.label),
-          Exit::usage);
+          ErrorKind::refused);
     const auto first = to_element / plane.elements, other = from_element / plane.elements;
     const auto units = ceil_div(to_element + elements, plane.elements) - first;
     const auto begin = to_plane + first * plane.bytes, other_begin = from_plane + other * plane.bytes;
     if (begin + units * plane.bytes > to.size() || other_begin + units * plane.bytes > bytes.size())
-      throw Error(fmt::format("a stored range of {} exceeds its chunk", there.stored.description.label), Exit::corrupt);
+      throw Error(fmt::format("a stored range of {} exceeds its chunk", there.stored.description.label), ErrorKind::corrupt);
     std::memcpy(to.data() + begin, bytes.data() + other_begin, units * plane.bytes);
     to_plane += chunk_elements / plane.elements * plane.bytes;
     from_plane += elements_[there.store] / plane.elements * plane.bytes;

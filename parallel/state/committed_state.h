@@ -7,8 +7,8 @@
 // Owner:   the caller; the stores stay open and locked until it is destroyed. Holds at most eight chunks at a time, or one more
 //          than there are stores if that is fewer.
 // Threads: one at a time.
-// Errors:  Error(Exit::corrupt) if a part is in no store, with the names of the missing stores; Error(Exit::usage) if the
-//          stores keep it in another form than requested; the errors of the stores.
+// Errors:  Error(ErrorKind::corrupt) if a part is in no store, with the names of the missing stores; Error(ErrorKind::refused)
+//          if the stores keep it in another form than requested; the errors of the stores.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/offload/io/page_buffer.h>
 #include <terrace/offload/store/chunk_read_ahead.h>
 #include <terrace/offload/store/chunk_store.h>
@@ -78,6 +79,7 @@ class CommittedState {
 
   std::vector<std::string> missing_;
   std::vector<std::unique_ptr<ChunkStore>> stores_;
+  const IoChoice io_;                    // that of the first store
   std::vector<std::uint64_t> elements_;  // [store]: elements of a chunk
   std::vector<Chunk> chunks_;
   struct Parts {

@@ -50,13 +50,13 @@ void demand_same_program(Agreement& ranks, const Plan& plan, const Mesh& mesh) {
   if (const auto two = different_programs(ranks, steady_hash(plan), mesh))
     throw Error(fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same settings", two->first,
                             two->second),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 Plan plan_together(Agreement& ranks, const Model& model, PlanRequest& request, MachineProfile profile) {
   agree(ranks, request, profile);
   const auto first = plan(model, request, profile);
-  if (!first.fits) throw Error(first.refusal.why, Exit::does_not_fit);
+  if (!first.fits) throw Error(first.refusal.why, ErrorKind::does_not_fit);
   demand_same_program(ranks, first, request.mesh);
   return for_rank(first, model, request, profile);
 }

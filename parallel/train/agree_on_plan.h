@@ -3,8 +3,8 @@
 //   Engine engine(model, plan_together(ranks, model, request), …);
 //
 // Owner:   the caller. Threads: the rank's; all ranks make the same calls.
-// Errors:  those of the communicator. demand_same_program() throws Error(Exit::usage), on all ranks; plan_together() also
-//          throws Error(Exit::does_not_fit).
+// Errors:  those of the communicator. demand_same_program() throws Error(ErrorKind::refused), on all ranks; plan_together()
+//          also throws Error(ErrorKind::does_not_fit).
 #pragma once
 
 #include <cstdint>

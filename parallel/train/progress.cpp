@@ -28,7 +28,7 @@ Progress parse_progress(const std::string& text) try {
   return progress;
 } catch (const std::exception&) {  // the record has a checksum, so another program wrote it
   throw Error("the commit has a payload that no trainer of terrace wrote\n  continue the run with the program that wrote it",
-              Exit::corrupt);
+              ErrorKind::corrupt);
 }
 
 }  // namespace terrace

@@ -1,7 +1,7 @@
 // The data that a commit holds in addition to the state, so that a resumed run continues with the same numbers. It is stored as
 // JSON in the payload of the store's commit.
 //
-// Threads: values. Errors: Error(Exit::corrupt) for a payload that no trainer wrote.
+// Threads: values. Errors: Error(ErrorKind::corrupt) for a payload that no trainer wrote.
 #pragma once
 
 #include <cstdint>

@@ -64,7 +64,7 @@ Trainer::Trainer(Engine& engine, Options options)
     throw Error(
         "the plan updates weights in the backward, before the gradient's norm is known, and clipping, skipping steps and a "
         "dynamic loss scale need it\n  plan with PlanRequest::updates_before_use",
-        Exit::usage);
+        ErrorKind::refused);
   const auto resumed = engine.resumed();
   if (!resumed) return;
   const auto progress = parse_progress(resumed->payload);

@@ -11,8 +11,8 @@
 //
 // Owner:   the caller; borrows engine and ranks. If the engine resumed, the trainer continues after its commit.
 // Threads: the rank thread. All ranks make the same calls.
-// Errors:  those of the engine; Diverged; Error(Exit::usage) if the plan updates in the backward and the options need a norm
-//          before the update (PlanRequest::updates_before_use); Error(Exit::corrupt) for a commit of another program.
+// Errors:  those of the engine; Diverged; Error(ErrorKind::refused) if the plan updates in the backward and the options need a
+//          norm before the update (PlanRequest::updates_before_use); Error(ErrorKind::corrupt) for a commit of another program.
 #pragma once
 
 #include <algorithm>

@@ -95,7 +95,7 @@ TEST_P(DiskJobTest, AFlippedByteIsFoundByTheWholeCheck) {
     pass(DiskOp::read, DiskCheck::every_byte, kWhole);
     FAIL() << "it was not found";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::corrupt, error.exit());
+    EXPECT_EQ(ErrorKind::corrupt, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("byte 57 of page 515 is"));
   }
 }
@@ -128,7 +128,7 @@ TEST(DiskFile, RefusesWhatIsNoDirectory) {
       demand_directory(path);
       FAIL() << path << " was accepted";
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr(path.string()));
     }
   }
@@ -141,7 +141,7 @@ TEST(DiskFile, MoreThanTheDiskHoldsDoesNotFit) {
     const DiskFile file(scratch.path(), 1ULL << 60);
     FAIL() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("not enough space"));
   }
 }

@@ -72,12 +72,12 @@ class DiskWorkerTest : public testing::Test {
     EXPECT_EQ(worker.ended_blocks(), worker.latencies_ns().size());
     return worker.ended_blocks();
   }
-  void expect_error(DiskOp op, SimulatedFault fault, Exit exit, const std::string& said) {
+  void expect_error(DiskOp op, SimulatedFault fault, ErrorKind kind, const std::string& said) {
     try {
       run(op, {fault});
       FAIL() << "nothing was noticed";
     } catch (const Error& error) {
-      EXPECT_EQ(exit, error.exit());
+      EXPECT_EQ(kind, error.kind());
       EXPECT_THAT(error.what(), HasSubstr(said));
     }
   }
@@ -99,25 +99,26 @@ TEST_F(DiskWorkerTest, ShortTransfersGoOnAndNothingIsLost) {
 }
 
 TEST_F(DiskWorkerTest, AnErrorOfTheDiskIsNamedWithItsPlace) {
-  expect_error(DiskOp::read, {.at_request = 7, .what = What::error, .error_number = EIO}, Exit::runtime, "Input/output error");
-  expect_error(DiskOp::write, {.at_request = 7, .what = What::error, .error_number = ENOSPC}, Exit::runtime,
+  expect_error(DiskOp::read, {.at_request = 7, .what = What::error, .error_number = EIO}, ErrorKind::failed,
+               "Input/output error");
+  expect_error(DiskOp::write, {.at_request = 7, .what = What::error, .error_number = ENOSPC}, ErrorKind::failed,
                "could not be written");
 }
 
 TEST_F(DiskWorkerTest, AFlippedBitIsFound) {
-  expect_error(DiskOp::randread, {.at_request = 11, .what = What::flip_bit}, Exit::corrupt,
+  expect_error(DiskOp::randread, {.at_request = 11, .what = What::flip_bit}, ErrorKind::corrupt,
                "the data read differ from the data written");
 }
 
 TEST_F(DiskWorkerTest, AStaleBlockIsFound) {
   run(DiskOp::write, {});
-  expect_error(DiskOp::read, {.at_request = 11, .what = What::stale}, Exit::corrupt,
+  expect_error(DiskOp::read, {.at_request = 11, .what = What::stale}, ErrorKind::corrupt,
                "the data read differ from the data written");
 }
 
 TEST_F(DiskWorkerTest, AMisdirectedWriteIsFoundByTheNextRead) {
   run(DiskOp::write, {{.at_request = 11, .what = What::misdirected}});
-  expect_error(DiskOp::read, {.at_request = 1'000'000}, Exit::corrupt, "the data read differ from the data written");
+  expect_error(DiskOp::read, {.at_request = 1'000'000}, ErrorKind::corrupt, "the data read differ from the data written");
 }
 
 TEST_F(DiskWorkerTest, AStopEndsItEarlyWithNothingInFlight) {

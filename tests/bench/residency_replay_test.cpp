@@ -37,7 +37,7 @@ TEST(AccessTrace, NonsenseIsRefusedWithItsLine) {
       (void)parse_trace(text);
       FAIL() << text;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr("access trace"));
     }
   }
@@ -84,7 +84,7 @@ TEST(Replay, AnActionThatNeedsMoreThanAllDoesNotFit) {
     (void)replay(trace, Tier::device, 199, "belady");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
   }
 }
 

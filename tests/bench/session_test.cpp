@@ -45,7 +45,7 @@ TEST(Session, JsonIsOneObjectAndNothingElse) {
   session.result({{"op", "read"}, {"gb_per_s", 2.5}});
   session.result({{"op", "write"}, {"gb_per_s", 1.5}});
   EXPECT_EQ("", out.text());
-  EXPECT_EQ(Exit::ok, session.finish());
+  EXPECT_EQ(std::nullopt, session.finish());
   const auto object = Result::parse(out.text());
   ASSERT_EQ(2U, object.size());
   EXPECT_EQ("machine", object.begin().key());
@@ -69,16 +69,16 @@ TEST(Session, ATableHasItsHeaderOnce) {
 TEST(Session, TheFirstFailureIsTheExitCode) {
   Text out, notes;
   Session session({.stopped = [] { return true; }, .out = out.file(), .notes = notes.file()});
-  session.fail(Error("no such disk", Exit::hardware_missing));
+  session.fail(Error("no such disk", ErrorKind::missing));
   session.fail(std::runtime_error("something else"));
-  EXPECT_EQ(Exit::hardware_missing, session.finish());
+  EXPECT_EQ(ErrorKind::missing, session.finish());
   EXPECT_THAT(notes.text(), HasSubstr("error: no such disk\nerror: something else"));
 }
 
 TEST(Session, AStopIsInterrupted) {
   Text out, notes;
   Session session({.stopped = [] { return true; }, .out = out.file(), .notes = notes.file()});
-  EXPECT_EQ(Exit::interrupted, session.finish());
+  EXPECT_EQ(ErrorKind::interrupted, session.finish());
 }
 
 TEST(Session, ALiveLineIsDrawnOnATerminalOnlyAndErased) {

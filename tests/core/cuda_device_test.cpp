@@ -96,6 +96,20 @@ TEST_F(CudaDeviceCalls, ALongRegistrationSaysHowFarItIs) {
   EXPECT_EQ(std::ranges::count(text, '\n'), 2) << text;
 }
 
+TEST_F(CudaDeviceCalls, ItsNotesAndWarningsGoToTheLogOfItsOptions) {
+  std::string notes, warnings;
+  testing::internal::CaptureStderr();
+  {
+    const auto device = make(
+        {.log = Log([&](Log::Level level, std::string_view text) { (level == Log::Level::note ? notes : warnings) += text; })});
+    fake_->fail(Call::unregister_host, {.code = 1});
+    const Slab slab = device->host_memory()->allocate(9 * kMiB);
+  }
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
+  EXPECT_THAT(notes, HasSubstr("cuda:0: 4.0"));
+  EXPECT_THAT(warnings, HasSubstr("cudaHostUnregister failed"));
+}
+
 TEST_F(CudaDeviceCalls, ARegistrationThatFailsLeavesNothing) {
   const auto device = make();
   fake_->fail(Call::register_host, {.at = 2, .code = kCudaOutOfMemory});
@@ -292,7 +306,7 @@ TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
       make({.index = index});
       FAIL();
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::hardware_missing);
+      EXPECT_EQ(error.kind(), ErrorKind::missing);
       EXPECT_THAT(error.what(), HasSubstr("cuda:" + std::to_string(index) + " does not exist: this process sees 1 GPU"));
     }
   }
@@ -301,7 +315,7 @@ TEST_F(CudaDeviceCalls, ADeviceThatIsNotThereIsMissingHardware) {
     make();
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::hardware_missing);
+    EXPECT_EQ(error.kind(), ErrorKind::missing);
     EXPECT_THAT(error.what(), HasSubstr("cudaGetDeviceCount"));
     EXPECT_THAT(error.what(), HasSubstr("newer driver"));
   }

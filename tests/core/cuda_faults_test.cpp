@@ -67,7 +67,7 @@ Life live_with(Call call, const FakeCuda::Fault& fault, ThreadPool& pool) {
   try {
     live(fake, pool);
   } catch (const CudaError& error) {
-    life.typed = error.code() == fault.code;
+    life.typed = error.cuda_code() == fault.code;
     life.error = error.what();
   } catch (const std::exception& error) {
     life.error = error.what();
@@ -119,7 +119,7 @@ TEST(CudaFaults, EveryOperationOfTheGpuFailsInTurn) {
       live(fake, pool);
       ADD_FAILURE() << "nothing was thrown";
     } catch (const CudaError& error) {
-      EXPECT_EQ(error.code(), 700);
+      EXPECT_EQ(error.cuda_code(), 700);
     }
     testing::internal::GetCapturedStderr();
     EXPECT_EQ(fake->leaks(), "");

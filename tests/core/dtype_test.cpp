@@ -17,7 +17,7 @@ TEST(DType, NamesParseBack) {
       parse_dtype(text);
       ADD_FAILURE() << text;
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
     }
   }
 }

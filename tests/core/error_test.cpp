@@ -6,26 +6,56 @@
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <type_traits>
 
 namespace terrace {
 
-TEST(Error, CarriesTextAndExitCode) {
-  const Error plain("it broke"), usage("bad flag", Exit::usage);
+TEST(Error, CarriesTextAndKind) {
+  const Error plain("it broke"), refused("bad setting", ErrorKind::refused);
   EXPECT_STREQ(plain.what(), "it broke");
-  EXPECT_EQ(plain.exit(), Exit::runtime);
-  EXPECT_EQ(usage.exit(), Exit::usage);
-  EXPECT_EQ(static_cast<int>(Exit::interrupted), 75);
+  EXPECT_EQ(plain.kind(), ErrorKind::failed);
+  EXPECT_EQ(refused.kind(), ErrorKind::refused);
+  EXPECT_FALSE(plain.code());
+  EXPECT_EQ(plain.path(), "");
+  EXPECT_EQ(plain.object(), "");
+}
+
+TEST(Error, KeepsItsFactsUnderAnotherText) {
+  const Error cause("full", ErrorKind::failed,
+                    {.code = make_error_code(std::errc::no_space_on_device), .path = "a/b", .object = "chunk 118"});
+  const Error error("commit 3: full", cause);
+  EXPECT_STREQ(error.what(), "commit 3: full");
+  EXPECT_EQ(error.kind(), ErrorKind::failed);
+  EXPECT_EQ(error.code(), std::errc::no_space_on_device);
+  EXPECT_EQ(error.path(), "a/b");
+  EXPECT_EQ(error.object(), "chunk 118");
+  static_assert(std::is_nothrow_copy_constructible_v<Error>);
 }
 
 TEST(RefusedSetting, IsAValueAndAnErrorOfUsage) {
   const RefusedSetting whole("pp", "`pp` 3 is odd\n  give `pp` 2 or 4\n  or another `schedule`"), short_one("dp", "`dp` is 0");
   EXPECT_STREQ(whole.what(), "`pp` 3 is odd\n  give `pp` 2 or 4\n  or another `schedule`");
-  EXPECT_EQ(whole.exit(), Exit::usage);
+  EXPECT_EQ(whole.kind(), ErrorKind::refused);
   EXPECT_EQ(whole.refusal().setting, "pp");
   EXPECT_EQ(whole.refusal().why, "`pp` 3 is odd");
   EXPECT_EQ(whole.refusal().nearest, "give `pp` 2 or 4\n  or another `schedule`");
   EXPECT_EQ(short_one.refusal().why, "`dp` is 0");
   EXPECT_EQ(short_one.refusal().nearest, "");
+}
+
+TEST(Error, OfTheSystemHasItsCodeAndPath) {
+  const auto bare = errno_error(ENOSPC, "a/b");
+  EXPECT_STREQ(bare.what(), "No space left on device (errno 28)");
+  EXPECT_EQ(bare.code(), std::errc::no_space_on_device);
+  EXPECT_EQ(bare.path(), "a/b");
+  EXPECT_STREQ(errno_error(ENOSPC, "a/b", "a/b cannot be written", "free some space").what(),
+               "a/b cannot be written: No space left on device (errno 28)\n  free some space");
+}
+
+TEST(Error, GetsThePathThatItsCauseLacks) {
+  EXPECT_EQ(Error("a/b: bad", Error("bad", ErrorKind::corrupt), "a/b").path(), "a/b");
+  EXPECT_EQ(Error("a/b: bad", errno_error(EIO, "a/b/c"), "a/b").path(), "a/b/c");
+  EXPECT_EQ(Error("a/b: bad", errno_error(EIO, ""), "a/b").code(), std::errc::io_error);
 }
 
 TEST(Error, DescribesErrno) {

@@ -111,7 +111,7 @@ TEST(FindGpus, WithoutOneACudaDeviceIsMissingHardware) {
     (void)make_cuda_device(pool);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::hardware_missing);
+    EXPECT_EQ(error.kind(), ErrorKind::missing);
     EXPECT_THAT(error.what(), HasSubstr("no CUDA device: " + found.why_none));
     EXPECT_THAT(error.what(), HasSubstr("give `device` cpu"));
   }

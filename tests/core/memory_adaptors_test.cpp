@@ -57,7 +57,7 @@ TEST_F(MemoryAdaptors, LimitIsExact) {
     (void)limited->allocate(1);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::runtime);
+    EXPECT_EQ(error.kind(), ErrorKind::failed);
     EXPECT_NE(std::string(error.what()).find("16384"), std::string::npos) << error.what();  // the limit
   }
   EXPECT_EQ(counted_->statistics().now_bytes, 4 * kPageBytes);

@@ -28,7 +28,7 @@ TEST(RealCudaRuntime, WithoutAGpuSaysSoInItsOwnWords) {
     (void)make_device_on(runtime, pool, {}, [](CudaRuntime&, Device&) -> std::unique_ptr<Math> { return nullptr; });
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::hardware_missing);
+    EXPECT_EQ(error.kind(), ErrorKind::missing);
     EXPECT_THAT(error.what(), testing::HasSubstr("cuda:0: cudaGetDeviceCount failed: " + runtime->error_name(code)));
   }
 }

@@ -49,6 +49,33 @@ class SizeLimit {
   void (*handler_)(int) = std::signal(SIGXFSZ, SIG_IGN);
 };
 
+TEST(TextFile, AProgramReadsErrnoAndPath) {
+  try {
+    read_text_file("/nowhere/at/all");
+    FAIL() << "it was read";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::errc::no_such_file_or_directory, error.code());
+    EXPECT_EQ("/nowhere/at/all", error.path());
+  }
+  try {
+    read_text_file("/dev/zero");
+    FAIL() << "it was read";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::corrupt, error.kind());
+    EXPECT_EQ("/dev/zero", error.path());
+  }
+  const ScratchFolder folder;
+  const auto file = folder.write("file", "old");
+  const SizeLimit full(4096);
+  try {
+    replace_text_file(file, std::string(5000, 'x'));
+    FAIL() << "it was written";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::errc::file_too_large, error.code());
+    EXPECT_EQ(file.string(), error.path());
+  }
+}
+
 TEST(TextFile, AFileIsReadWholeOrTheReasonIsSaid) {
   EXPECT_NE(std::string::npos, read_text_file("/proc/self/status").find("Name:"));  // stat reports size 0
   EXPECT_EQ("No such file or directory (errno 2)", why_not("/nowhere/at/all"));

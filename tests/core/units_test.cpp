@@ -68,7 +68,7 @@ TEST(Units, RefusesWhatIsNoSize) {
       const auto bytes = parse_bytes(text);
       ADD_FAILURE() << "\"" << text << "\" gave " << bytes;
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage) << text;
+      EXPECT_EQ(error.kind(), ErrorKind::refused) << text;
       EXPECT_NE(std::string(error.what()).find("\"" + std::string(text) + "\""), std::string::npos) << error.what();
       EXPECT_NE(std::string(error.what()).find("512MiB"), std::string::npos) << error.what();
     }

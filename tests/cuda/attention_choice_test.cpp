@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <optional>
+
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/cudnn/attention_record.h>
 
@@ -48,13 +50,13 @@ Chosen choose(AttentionChoice::Given given, const KnownAlgorithms& known, const 
 }
 
 template <class Act>
-std::pair<std::string, Exit> failure(Act&& act) {
+std::pair<std::string, std::optional<ErrorKind>> failure(Act&& act) {
   try {
     act();
   } catch (const Error& e) {
-    return {e.what(), e.exit()};
+    return {e.what(), e.kind()};
   }
-  return {"nothing", Exit::ok};
+  return {"nothing", std::nullopt};
 }
 
 TEST(AttentionChoice, ItsLinesStandBesideThoseOfCudnn) {
@@ -88,13 +90,13 @@ TEST(AttentionChoice, IsForced) {
   EXPECT_EQ(groups.kernel, AttentionKernel::warpgroups);
   EXPECT_EQ(warps.checks + groups.checks, 0);
 
-  const auto [unknown, exit] = failure([] { AttentionChoice({.forced = "threads"}, KnownAlgorithms()); });
-  EXPECT_THAT(unknown, HasSubstr("TERRACE_ATTENTION_KERNEL=threads: there is no such kernel"));
-  EXPECT_EQ(exit, Exit::usage);
-  const auto [absent, absent_exit] =
+  const auto [unknown, kind] = failure([] { AttentionChoice({.forced = "threads"}, KnownAlgorithms()); });
+  EXPECT_THAT(unknown, HasSubstr("`attention-kernel`=threads: there is no such kernel"));
+  EXPECT_EQ(kind, ErrorKind::refused);
+  const auto [absent, absent_kind] =
       failure([] { AttentionChoice({.no_warpgroups = "an older GPU", .forced = "warpgroups"}, KnownAlgorithms()); });
   EXPECT_THAT(absent, HasSubstr("not possible here: an older GPU"));
-  EXPECT_EQ(absent_exit, Exit::hardware_missing);
+  EXPECT_EQ(absent_kind, ErrorKind::missing);
 }
 
 // Forward and backward are chosen, checked and recorded separately. A run that recorded only the forward began when there was
@@ -130,12 +132,12 @@ TEST(AttentionChoice, ARunGoesOnAsItBegan) {
   EXPECT_EQ(groups.kernel, AttentionKernel::warpgroups);
   EXPECT_EQ(groups.checks, 1) << "of this GPU";
 
-  const auto [wrong, exit] = failure([] { choose({}, KnownAlgorithms(kByWarpgroups), "it is wrong"); });
+  const auto [wrong, kind] = failure([] { choose({}, KnownAlgorithms(kByWarpgroups), "it is wrong"); });
   EXPECT_THAT(wrong, testing::AllOf(HasSubstr("head dim 64: this run began"), HasSubstr("it is wrong")));
-  EXPECT_EQ(exit, Exit::hardware_missing);
-  const auto [absent, absent_exit] = failure([] { choose({.no_warpgroups = "an older GPU"}, KnownAlgorithms(kByWarpgroups)); });
+  EXPECT_EQ(kind, ErrorKind::missing);
+  const auto [absent, absent_kind] = failure([] { choose({.no_warpgroups = "an older GPU"}, KnownAlgorithms(kByWarpgroups)); });
   EXPECT_THAT(absent, HasSubstr("an older GPU"));
-  EXPECT_EQ(absent_exit, Exit::hardware_missing);
+  EXPECT_EQ(absent_kind, ErrorKind::missing);
 }
 
 // Two runs on one machine must have the same bits, so a failed check stays recorded; it is ignored on another GPU.
@@ -153,7 +155,7 @@ TEST(AttentionChoice, TheMachinesRecordCountsForItsOwnGpu) {
 TEST(AttentionChoice, ADamagedLineIsRefused) {
   for (const auto& line :
        {kLine, kLine + "threads", std::string("attention bf16 forward"), kByWarps.substr(0, kByWarps.size() - 2)}) {
-    EXPECT_EQ(failure([&] { KnownAlgorithms{line}; }).second, Exit::corrupt) << line;
+    EXPECT_EQ(failure([&] { KnownAlgorithms{line}; }).second, ErrorKind::corrupt) << line;
   }
 }
 

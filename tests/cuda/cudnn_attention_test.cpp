@@ -144,12 +144,11 @@ TEST_F(CudnnAttention, AnEngineWithoutOneOrderOfSumsIsPassedOver) {
   // An engine that does not store the scores adds in an unspecified order, whatever its attributes say.
   fake.scores = 1;
   Attention attention(options(Use::always));
-  EXPECT_THAT(
-      [&] { run(attention, c.call(true)); },
-      testing::ThrowsMessage<Error>(AllOf(HasSubstr("seq 19, 6 heads, 2 kv heads, dim 32] gradient"),
-                                          HasSubstr("engine 6, knobs 24=26: it is marked as nondeterministic"),
-                                          HasSubstr("engine 7, knobs 24=26 40=2: it needs"),
-                                          HasSubstr("too few for sums in one order"), HasSubstr("unset TERRACE_ATTENTION"))));
+  EXPECT_THAT([&] { run(attention, c.call(true)); },
+              testing::ThrowsMessage<Error>(AllOf(HasSubstr("seq 19, 6 heads, 2 kv heads, dim 32] gradient"),
+                                                  HasSubstr("engine 6, knobs 24=26: it is marked as nondeterministic"),
+                                                  HasSubstr("engine 7, knobs 24=26 40=2: it needs"),
+                                                  HasSubstr("too few for sums in one order"), HasSubstr("unset `attention`"))));
 }
 
 TEST_F(CudnnAttention, WhatWasRecordedIsUsedAgain) {
@@ -252,9 +251,8 @@ TEST_F(CudnnAttention, TheFasterOneIsKept) {
 TEST_F(CudnnAttention, WithoutTheLibrary) {
   auto absent = options(Use::always);
   absent.library = "libno_such_cudnn.so.9";
-  EXPECT_THAT(
-      [&] { Attention attention(absent); },
-      testing::ThrowsMessage<Error>(AllOf(HasSubstr("TERRACE_ATTENTION=cudnn requires"), HasSubstr("libno_such_cudnn.so.9"))));
+  EXPECT_THAT([&] { Attention attention(absent); }, testing::ThrowsMessage<Error>(AllOf(HasSubstr("`attention`=cudnn requires"),
+                                                                                        HasSubstr("libno_such_cudnn.so.9"))));
   absent.use = Use::where_faster;
   EXPECT_EQ(Attention(absent).room_bytes(), 0U);
   fake.version = 91000;

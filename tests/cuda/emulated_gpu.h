@@ -26,7 +26,7 @@ enum class Warpgroups {
 
 struct EmulatedGpu {
   Warpgroups warpgroups = Warpgroups::right;
-  std::string kernel = {};                           // forced, as by TERRACE_ATTENTION_KERNEL
+  std::string kernel = {};                           // forced, as by CudaOptions::attention_kernel
   std::atomic<int>* issued_by_warpgroups = nullptr;  // counts calls of their kernels; null: not counted
   // Called for each launched kernel with its operation of core/math/math.h, and for each product with "matmul".
   std::function<void(const char* operation)> launched = {};

@@ -117,7 +117,7 @@ TEST(RecordedAlgorithms, GiveBackWhatWasChosen) {
       RecordedAlgorithms{damaged};
       ADD_FAILURE() << damaged;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::corrupt);
+      EXPECT_EQ(e.kind(), ErrorKind::corrupt);
     }
   }
 }

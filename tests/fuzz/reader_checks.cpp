@@ -47,8 +47,8 @@ bool taken(std::string_view named, const Read& read) try {
   return true;
 } catch (const Error& error) {
   const std::string_view what = error.what();
-  demand(error.exit() == Exit::usage || error.exit() == Exit::corrupt,
-         fmt::format("refused with exit code {}: {}", static_cast<int>(error.exit()), what));
+  demand(error.kind() == ErrorKind::refused || error.kind() == ErrorKind::corrupt,
+         fmt::format("refused with an error of kind {}: {}", static_cast<int>(error.kind()), what));
   demand(what.find(named) != std::string_view::npos, fmt::format("the error does not name {}: {}", named, what));
   return false;
 }
@@ -112,7 +112,7 @@ bool takes_config(std::string_view text) {
     try {
       written = lm::model_config_json(config, DType::fp32, {});
     } catch (const Error& error) {  // a model that can be trained but not written in this form
-      demand(error.exit() == Exit::usage, error.what());
+      demand(error.kind() == ErrorKind::refused, error.what());
       return;
     }
     const auto again = lm::parse_model_config(written.dump(), "config.json");
@@ -166,7 +166,7 @@ bool takes_tokens(std::string_view bytes) {
     try {
       while (!scan.advance(std::chrono::seconds(1))) continue;
     } catch (const Error& error) {
-      demand(error.exit() == Exit::runtime || error.exit() == Exit::usage, error.what());
+      demand(error.kind() == ErrorKind::failed || error.kind() == ErrorKind::refused, error.what());
       foreign = true;
     }
     std::vector<std::int32_t> tokens(corpus.tokens());

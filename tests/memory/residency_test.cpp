@@ -203,7 +203,7 @@ TEST_F(Residency, RefusalSaysTierBytesBudgetAndWhatIsInUse) {
   } catch (const DoesNotFit& refusal) {
     EXPECT_EQ(refusal.tier, Tier::device);
     EXPECT_EQ(refusal.missing_bytes, kPage);
-    EXPECT_EQ(refusal.exit(), Exit::does_not_fit);
+    EXPECT_EQ(refusal.kind(), ErrorKind::does_not_fit);
     EXPECT_THAT(refusal.what(), HasSubstr("device tier: a request of 8.00 KiB does not fit, 4.00 KiB are missing"));
     EXPECT_THAT(refusal.what(), HasSubstr("budget 16.0 KiB"));
     EXPECT_THAT(refusal.what(), HasSubstr("12.0 KiB of parameters"));

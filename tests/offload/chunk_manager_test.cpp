@@ -1,15 +1,20 @@
 // Leases from many threads, compared with a shadow of the chunks, with budgets far too small for all chunks at once.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <random>
 #include <thread>
+
+#include <fmt/format.h>
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/cuda/stream.h>
 #include <terrace/core/device/thread_pool.h>
+#include <terrace/offload/io/file_system.h>
 #include <terrace/offload/manager/chunk_manager.h>
 #include <terrace/tests/support/test_device.h>
 
@@ -48,6 +53,26 @@ class ChunkManagerOn : public testing::TestWithParam<std::string> {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, ChunkManagerOn, testing::Values("own", "cpu", "fake_cuda"),
                          [](const auto& device) { return device.param; });
+
+TEST(ChunkManagerLog, TheWarningsOfItsStoreGoToTheLogOfItsOptions) {
+  const auto folder = std::filesystem::path("/dev/shm") / fmt::format("terrace-log-{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  if (file_system_of(folder).name != "tmpfs") GTEST_SKIP() << "/dev/shm is not in memory";
+  std::string warned;
+  testing::internal::CaptureStderr();
+  {
+    ChunkManager manager({.device_bytes = kChunkBytes,
+                          .host_bytes = 2 * kChunkBytes,
+                          .nvme_paths = {folder},
+                          .nvme_bytes = 4 * kChunkBytes,
+                          .threads = 1,
+                          .io = {.engine = "threads", .log = Log([&](Log::Level, std::string_view text) { warned += text; })}});
+    manager.acquire(manager.add(kChunkBytes), Tier::device, Access::overwrite);
+  }
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
+  EXPECT_THAT(warned, testing::HasSubstr("is not on a disk but in memory"));
+}
 
 // A kernel still reads a lease's bytes when the lease ends, and the next chunk is moved into its frame: the fake must complain.
 TEST(ChunkManagerOnFakeGpu, AFrameThatIsUsedAgainWhileAKernelReadsItIsFound) {
@@ -159,7 +184,7 @@ TEST(ChunkManager, ARequestLargerThanItsTierIsRefusedAtOnce) {
   } catch (const DoesNotFit& refusal) {
     EXPECT_EQ(Tier::device, refusal.tier);
     EXPECT_EQ(kChunkBytes, refusal.missing_bytes);
-    EXPECT_EQ(Exit::does_not_fit, refusal.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, refusal.kind());
   }
 }
 
@@ -274,7 +299,7 @@ TEST(ChunkManager, ADiskBudgetWithoutADiskIsRefused) {
     const ChunkManager manager({.device_bytes = 64 * kKiB, .host_bytes = 64 * kKiB, .nvme_bytes = kMiB});
     FAIL() << "it was made";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
   }
 }
 

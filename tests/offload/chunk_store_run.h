@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -81,14 +82,14 @@ class ChunkStoreTest : public testing::Test {
       EXPECT_EQ(expected, bytes) << "chunk " << i;
     }
   }
-  static Exit exit_of_open(const ChunkStore::Options& o, std::string& what) {
+  static std::optional<ErrorKind> kind_of_open(const ChunkStore::Options& o, std::string& what) {
     try {
       ChunkStore::open(o);
     } catch (const Error& error) {
       what = error.what();
-      return error.exit();
+      return error.kind();
     }
-    return Exit::ok;
+    return std::nullopt;  // no error
   }
   // The file system may add a few blocks for its extent tree.
   static void expect_allocated(const ChunkStore& store, std::uint64_t bytes) {

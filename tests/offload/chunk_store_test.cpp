@@ -184,10 +184,13 @@ TEST_F(ChunkStoreTest, ADamagedChunkIsNamed) {
       store->read_committed(store->committed()[1], bytes);
       ADD_FAILURE() << "damage at " << at << " was not seen";
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::corrupt, error.exit());
+      EXPECT_EQ(ErrorKind::corrupt, error.kind());
       EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
       EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("offset {}", offset)));
+      EXPECT_EQ(file("data").string(), error.path());
+      EXPECT_EQ("chunk 1", error.object());
+      EXPECT_FALSE(error.code());
     }
     store->describe(description_of(1));
     EXPECT_THROW(store->verify_read(ChunkId{1}, offset, bytes), Error);
@@ -212,7 +215,7 @@ TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
       ASSERT_THAT(damage, HasSubstr(name + ": ")) << at;
       ASSERT_THAT(damage, HasSubstr("is damaged")) << at;
       flip_byte(copy_of(name), at);
-      ASSERT_EQ(Exit::corrupt, exit_of_open(reader, what)) << name << " at " << at;
+      ASSERT_EQ(ErrorKind::corrupt, kind_of_open(reader, what)) << name << " at " << at;
       ASSERT_THAT(what, HasSubstr(name + ": "));
       ASSERT_THAT(what, HasSubstr(name + ".copy: "));
       flip_byte(file(name), at);
@@ -223,12 +226,12 @@ TEST_F(ChunkStoreTest, EveryDamagedByteOfTheOnlyCommitIsSeen) {
       const auto kept = directory_.path() / "kept";
       std::filesystem::copy_file(file(name), kept, std::filesystem::copy_options::overwrite_existing);
       for (const auto& copy : {file(name), copy_of(name)}) std::filesystem::resize_file(copy, length);
-      ASSERT_EQ(Exit::corrupt, exit_of_open(reader, what)) << name << " of length " << length;
+      ASSERT_EQ(ErrorKind::corrupt, kind_of_open(reader, what)) << name << " of length " << length;
       for (const auto& copy : {file(name), copy_of(name)})
         std::filesystem::copy_file(kept, copy, std::filesystem::copy_options::overwrite_existing);
     }
   }
-  EXPECT_EQ(Exit::ok, exit_of_open(options(), what)) << what;
+  EXPECT_EQ(std::nullopt, kind_of_open(options(), what)) << what;
 }
 
 TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
@@ -260,7 +263,7 @@ TEST_F(ChunkStoreTest, TheCommitBeforeADamagedOneIsTakenIfAllItsBytesAreThere) {
     }
     flip_both();
     std::string what;
-    EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
+    EXPECT_EQ(ErrorKind::corrupt, kind_of_open(options(), what));
     EXPECT_THAT(what, HasSubstr("chunk 0"));
   }
 }
@@ -318,7 +321,7 @@ TEST_F(ChunkStoreTest, ALaterCommitIsPassedOverOnlyForOneThatIsWhole) {
   o.not_after_step = 1;
   std::string what;
   flip_byte(file("data"), place);
-  EXPECT_EQ(Exit::corrupt, exit_of_open(o, what));
+  EXPECT_EQ(ErrorKind::corrupt, kind_of_open(o, what));
   EXPECT_THAT(what, HasSubstr("chunk 0"));
   expect_committed(*ChunkStore::open(options()), {2});
 
@@ -348,7 +351,7 @@ TEST_F(ChunkStoreTest, AStoreOfAnotherRunIsRefused) {
   for (const std::vector<std::string>& ids : {std::vector<std::string>{"third"}, {"first"}, {""}}) {
     SCOPED_TRACE(ids.front());
     std::string what;
-    EXPECT_EQ(Exit::corrupt, exit_of_open(with(ids), what));
+    EXPECT_EQ(ErrorKind::corrupt, kind_of_open(with(ids), what));
     EXPECT_THAT(what, HasSubstr("is the store of another run: commit 2 (step 2) was made by a run with the id second"));
     EXPECT_THROW(ChunkStore::create(with(ids)), Error);
     EXPECT_EQ("second", ChunkStore::commit_of_another(with(ids))->run_id);
@@ -410,7 +413,7 @@ TEST_F(ChunkStoreTest, AReaderWritesBesideTheStore) {
 TEST_F(ChunkStoreTest, NothingCommittedIsCorrupt) {
   std::string what;
   ChunkStore::create(options());
-  EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
+  EXPECT_EQ(ErrorKind::corrupt, kind_of_open(options(), what));
 }
 
 TEST_F(ChunkStoreTest, ACommitWhileAChunkIsBeingWrittenIsRefused) {
@@ -456,7 +459,7 @@ TEST_F(ChunkStoreTest, AMisdirectedOrStaleBlockIsCaught) {
       store->read_committed(all[1], bytes);
       ADD_FAILURE() << what << " was believed";
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::corrupt, error.exit());
+      EXPECT_EQ(ErrorKind::corrupt, error.kind());
       EXPECT_THAT(error.what(), HasSubstr("chunk 1 (master weight of layers.1.mlp)"));
     }
   };
@@ -521,7 +524,13 @@ TEST_F(ChunkStoreTest, AfterAFailedCommitNothingIsWrittenAnyMore) {
     store->commit(1, "");
     write(*store, 0, 2);
     files->left = 6;  // a commit syncs seven times
-    EXPECT_THROW(store->commit(2, ""), Error);
+    try {
+      store->commit(2, "");
+      ADD_FAILURE() << "a failed sync was not seen";
+    } catch (const Error& error) {
+      EXPECT_EQ(std::errc::io_error, error.code());
+      EXPECT_EQ(file("data").parent_path().string(), std::filesystem::path(error.path()).parent_path().string());
+    }
     // Commit 2 is on disk. Its bytes must not be overwritten as if the commit did not exist.
     EXPECT_THROW(store->place_write(ChunkId{0}, 0, kChunkBytes), Error);
     EXPECT_THROW(store->commit(2, ""), Error);

@@ -87,7 +87,7 @@ TEST_F(CommitCopies, BothCopiesDamagedAreADamagedCommit) {
   for (const std::string name : {"commit.0", "index.2.json"}) {
     for (const auto& copy : {file(name), copy_of(name)}) flip_byte(copy, 20);
     std::string what;
-    EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));  // chunk 0 of commit 1 is overwritten
+    EXPECT_EQ(ErrorKind::corrupt, kind_of_open(options(), what));  // chunk 0 of commit 1 is overwritten
     EXPECT_THAT(what, HasSubstr("chunk 0"));
     for (const auto& copy : {file(name), copy_of(name)}) flip_byte(copy, 20);
   }
@@ -170,7 +170,7 @@ TEST_F(CommitCopies, ANewestCommitThatCannotBeReadIsNotPassedOver) {
       fs::create_directory(copy);
     }
     std::string what;
-    EXPECT_EQ(Exit::corrupt, exit_of_open(options(), what));
+    EXPECT_EQ(ErrorKind::corrupt, kind_of_open(options(), what));
     EXPECT_THAT(what,
                 AllOf(HasSubstr(name + ": it is not a regular file but a directory"), testing::Not(HasSubstr("is damaged"))));
     for (const auto& copy : {file(name), copy_of(name)}) {
@@ -208,7 +208,7 @@ TEST_F(CommitCopies, AStoreOfAnotherVersionIsRefusedUntouched) {
     const auto before = all_files();
     for (const auto& o : {options(), reader()}) {
       std::string what;
-      EXPECT_EQ(Exit::usage, exit_of_open(o, what));
+      EXPECT_EQ(ErrorKind::refused, kind_of_open(o, what));
       EXPECT_THAT(what, HasSubstr("the store has version 3, and this program reads version 2"));
       EXPECT_THAT(what, testing::Not(HasSubstr("check the disk")));
     }

@@ -47,7 +47,7 @@ TEST_F(CommonCommitTest, IsMissedWhereARankHasNone) {
     open_at_common_commit(ranks);
     FAIL() << "there is no common commit";
   } catch (const Error& e) {
-    EXPECT_EQ(Exit::corrupt, e.exit());
+    EXPECT_EQ(ErrorKind::corrupt, e.kind());
     EXPECT_THAT(e.what(), testing::AllOf(testing::HasSubstr("nvme0/one has no commit of step 3"),
                                          testing::HasSubstr("go back to an exported checkpoint")));
   }

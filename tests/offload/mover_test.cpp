@@ -346,6 +346,14 @@ TEST(MoverErrors, AFailedWriteNamesThePlaceAndKeepsItsSource) {
   EXPECT_THAT(what, HasSubstr("No space left on device (errno 28)"));
   EXPECT_THAT(what, HasSubstr("the previous commit is intact"));
   EXPECT_THAT(what, HasSubstr("`resume` auto"));
+  try {
+    chain.t.mover->drain();
+    ADD_FAILURE() << "the error is gone";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::errc::no_space_on_device, error.code());
+    EXPECT_EQ((chain.t.directory.path() / "a/store/data").string(), error.path());
+    EXPECT_EQ("chunk 0", error.object());
+  }
   EXPECT_EQ(0, std::memcmp(source.data(), chain.t.host.data(), kChunkBytes));
 }
 

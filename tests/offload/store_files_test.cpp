@@ -45,6 +45,36 @@ TEST_F(StoreFiles, AStoreInUseIsRefusedToAnotherProcess) {
   expect_committed(*store, {1});
 }
 
+TEST_F(StoreFiles, AnEmbedderReadsWhyAStoreCannotBeOpened) {
+  const auto below_a_file = directory_.path() / "file" / "below";
+  std::ofstream(directory_.path() / "file") << "x";
+  auto o = options();
+  o.paths = {below_a_file};
+  try {
+    ChunkStore::create(o);
+    FAIL() << "a file became a folder";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::failed, error.kind());
+    EXPECT_EQ(std::errc::not_a_directory, error.code());
+    EXPECT_EQ(below_a_file.string(), error.path());
+  }
+  try {
+    ChunkStore::open(options());
+    FAIL() << "there is no store";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::corrupt, error.kind());
+    EXPECT_EQ(file("data").parent_path().string(), error.path());
+  }
+  const auto store = ChunkStore::create(options());
+  try {
+    ChunkStore::open(options());
+    FAIL() << "two owners";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::errc::operation_would_block, error.code());
+    EXPECT_EQ(file("data").parent_path().string(), error.path());
+  }
+}
+
 // Otherwise the store would find its own lock and report "another run".
 TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
   const auto folder = directory_.path() / "twice";
@@ -59,7 +89,7 @@ TEST_F(StoreFiles, APathThatIsGivenTwiceIsNamed) {
         ChunkStore::create(o);
         ADD_FAILURE() << "two stores in one folder";
       } catch (const Error& error) {
-        EXPECT_EQ(Exit::usage, error.exit());
+        EXPECT_EQ(ErrorKind::refused, error.kind());
         EXPECT_THAT(error.what(), testing::HasSubstr("the path " + again.string()));
         EXPECT_THAT(error.what(), testing::HasSubstr("is given more than once"));
       }
@@ -73,10 +103,12 @@ TEST_F(StoreFiles, TooLittleSpaceIsRefusedBeforeAnyIsTaken) {
     ChunkStore::create(o);
     FAIL() << "a PiB was found";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
     EXPECT_THAT(error.what(), HasSubstr(file("data").string()));
     EXPECT_THAT(error.what(), HasSubstr(std::to_string(1ULL << 50)));
     EXPECT_THAT(error.what(), HasSubstr("are free"));
+    EXPECT_EQ(std::errc::no_space_on_device, error.code());
+    EXPECT_EQ(file("data").string(), error.path());
   }
   struct stat info {};
   ASSERT_EQ(0, ::stat(file("data").c_str(), &info));
@@ -114,7 +146,7 @@ TEST_F(StoreFiles, AnotherNumberOfPathsIsRefused) {
     store->commit(1, "");
   }
   std::string what;
-  EXPECT_EQ(Exit::usage, exit_of_open(options(1), what));
+  EXPECT_EQ(ErrorKind::refused, kind_of_open(options(1), what));
   EXPECT_THAT(what, HasSubstr("2 paths"));
 }
 
@@ -254,6 +286,16 @@ TEST_F(StoreFiles, CopyOnWriteIsSwitchedOffBeforeAnythingIsWritten) {
   expect_committed(*ChunkStore::open(o), {1});
   const auto told = testing::internal::GetCapturedStderr();
   EXPECT_THAT(told, HasSubstr("nvme1/store/data has copy-on-write, which cannot be switched off there: Invalid argument"));
+  // A program that gives a log gets the warning, and standard error nothing.
+  std::string warned;
+  o.io.log = Log([&](Log::Level level, std::string_view text) {
+    EXPECT_EQ(Log::Level::warning, level);
+    warned += text;
+  });
+  testing::internal::CaptureStderr();
+  expect_committed(*ChunkStore::open(o), {1});
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
+  EXPECT_THAT(warned, HasSubstr("nvme1/store/data has copy-on-write, which cannot be switched off there: Invalid argument"));
   o.read_only = true;
   files->sizes.clear();
   expect_committed(*ChunkStore::open(o), {1});

@@ -363,7 +363,7 @@ TEST_P(LayerContract, RefusesWhatDoesNotGoTogether) {
       l.update(*make(), *machine_.stream, step);
       ADD_FAILURE() << "accepted, but should say: " << words;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       EXPECT_THAT(e.what(), testing::HasSubstr(words));
       EXPECT_THAT(e.what(), testing::HasSubstr(optimizer().optimizer));
     }

@@ -30,7 +30,7 @@ TEST(LossScale, WhatIsNoScaleIsRefused) {
       (void)LossScale::parse(text);
       ADD_FAILURE() << "accepted: " << text;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       EXPECT_THAT(e.what(), testing::HasSubstr("power of two"));
     }
 }

@@ -80,7 +80,7 @@ void expect_refused(F&& f, const std::string& words) {
     f();
     ADD_FAILURE() << "accepted, but should say: " << words;
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_EQ(e.kind(), ErrorKind::refused);
     EXPECT_THAT(e.what(), testing::HasSubstr(words));
   }
 }

@@ -63,7 +63,7 @@ TEST(AgreeOnPlan, RanksWithOtherProgramsAreNamedOnAllRanks) {
     try {
       demand_same_program(here.ranks, plan(model, request, {}), request.mesh);
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       said.at(static_cast<std::size_t>(own->rank())) = error.what();
     }
   });
@@ -83,7 +83,7 @@ TEST(AgreeOnPlan, PlanTogetherGivesEachRankItsPlanOrRefusesAll) {
       static_cast<void>(plan_together(here.ranks, model, request));
       ADD_FAILURE() << "a kilobyte is enough";
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::does_not_fit, error.exit());
+      EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
     }
   });
 }

@@ -358,7 +358,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
       (void)train_fresh(c);
       ADD_FAILURE() << "accepted: " << bad;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       EXPECT_NE(std::string(e.what()).find("`param-groups`"), std::string::npos) << e.what();
     }
   }

@@ -69,7 +69,7 @@ inline Trained run_train(const cli::RunConfig& config) {
   for (const auto& disk : config.nvme_path) std::filesystem::create_directories(disk);
   {
     const QuietOutput quiet;
-    if (const auto exit = cli::train(config); exit != Exit::ok) throw Error("training was interrupted", exit);
+    if (cli::train(config) != cli::Exit::ok) throw Error("training was interrupted", ErrorKind::interrupted);
   }
   return read_run(config.out_dir);
 }

@@ -56,7 +56,7 @@ TEST(Progress, ComesBackAsItWas) {
       parse_progress(text);
       FAIL() << text;
     } catch (const Error& e) {
-      EXPECT_EQ(Exit::corrupt, e.exit()) << text;
+      EXPECT_EQ(ErrorKind::corrupt, e.kind()) << text;
     }
   }
 }
@@ -166,7 +166,7 @@ TEST_F(TrainerTest, AForgottenSettingDoesNotDropClipping) {
     TrainedRun run(o);
     FAIL() << "the plan updates in the backward";
   } catch (const Error& e) {
-    EXPECT_EQ(Exit::usage, e.exit());
+    EXPECT_EQ(ErrorKind::refused, e.kind());
     EXPECT_THAT(e.what(), HasSubstr("plan with PlanRequest::updates_before_use"));
   }
   auto unclipped = TrainedRun::plain();

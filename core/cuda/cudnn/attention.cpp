@@ -87,7 +87,7 @@ Use parse_use(const std::string& text) {
   if (text.empty() || text == "own") return Use::never;
   if (text == "cudnn") return Use::always;
   if (text == "faster") return Use::where_faster;
-  throw Error(fmt::format("TERRACE_ATTENTION={}: unknown value; use own, cudnn or faster", text), Exit::usage);
+  throw Error(fmt::format("`attention`={}: unknown value; use own, cudnn or faster", text), ErrorKind::refused);
 }
 
 Attention::Attention(AttentionOptions options)
@@ -101,9 +101,9 @@ Attention::Attention(AttentionOptions options)
   if (library_ || (options_.use == Use::where_faster && !recorded)) return;
   throw Error(
       fmt::format("cuDNN, which {}, cannot be loaded: {}\n  install cuDNN 9, or {}",
-                  recorded ? "this run's attention uses" : "TERRACE_ATTENTION=cudnn requires", why,
-                  recorded ? "remove the run's algorithms.txt to choose again, which changes bits" : "unset TERRACE_ATTENTION"),
-      Exit::hardware_missing);
+                  recorded ? "this run's attention uses" : "`attention`=cudnn requires", why,
+                  recorded ? "remove the run's algorithms.txt to choose again, which changes bits" : "unset `attention`"),
+      ErrorKind::missing);
 }
 
 Attention::~Attention() {
@@ -126,7 +126,7 @@ void Attention::run(const AttentionCall& call, void* stream, std::byte* room, co
     if (at == decided_.end()) at = decided_.emplace(name, decide(call, stream, room, ours)).first;
     if (at->second.theirs) return issue(*at->second.theirs, call, stream, room);
   } catch (const Error& error) {
-    throw Error(fmt::format("attention {}: {}", name, error.what()), error.exit());
+    throw Error(fmt::format("attention {}: {}", name, error.what()), error);
   }
   ours();
 }
@@ -167,7 +167,7 @@ Attention::Decision Attention::decide(const AttentionCall& call, void* stream, s
   if (options_.use == Use::where_faster) return {.text = "by our kernels; cuDNN has no engine for it"};
   throw Error(
       fmt::format("cuDNN {} has no engine for this attention that sums in one order within {} bytes:{}\n  unset "
-                  "TERRACE_ATTENTION",
+                  "`attention`",
                   library_->version(), options_.room_bytes, why));
 }
 

@@ -5,7 +5,7 @@
 //
 // Owner:   the math. Memory belongs to the caller.
 // Threads: run() on streams' issuing threads, where the device is current; lines() from any.
-// Errors:  Error with the attention and cuDNN's reason; Error(Exit::hardware_missing) if cuDNN is needed and missing.
+// Errors:  Error with the attention and cuDNN's reason; Error(ErrorKind::missing) if cuDNN is needed and missing.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 namespace terrace::cuda::cudnn {
 
 enum class Use { never, always, where_faster };
-Use parse_use(const std::string& text);  // "own", "cudnn" or "faster"; empty: own. Error(Exit::usage) for anything else
+Use parse_use(const std::string& text);  // "own", "cudnn" or "faster"; empty: own. Error(ErrorKind::refused) for anything else
 
 struct AttentionOptions {
   Use use = Use::never;

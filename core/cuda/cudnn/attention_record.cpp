@@ -41,7 +41,7 @@ AttentionRecord::AttentionRecord(std::string_view text, std::string_view where) 
           fmt::format("a recorded choice for attention cannot be read: '{}'\n  {} is damaged: without it the choice is made "
                       "again, and the bits may change",
                       line, where),
-          Exit::corrupt);
+          ErrorKind::corrupt);
     }
     lines_[line.substr(kBegin.size(), end - kBegin.size())] = *recorded;
   }

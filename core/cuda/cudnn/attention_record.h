@@ -4,7 +4,7 @@
 //   attention [batch 8, seq 4096, 32 heads, 8 kv heads, dim 128] gradient: by cuDNN 9.19.0, engine 6, knobs 24=26; 16 calls …
 //   attention [batch 8, seq 65536, 32 heads, 8 kv heads, dim 128] gradient: by our kernels; …
 //
-// Owner, threads: values. Errors: Error(Exit::corrupt) that names the line.
+// Owner, threads: values. Errors: Error(ErrorKind::corrupt) that names the line.
 #pragma once
 
 #include <map>

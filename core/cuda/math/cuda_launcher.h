@@ -11,7 +11,7 @@ void CudaLauncher::run(const LaunchShape& shape, const Args& args) const {
   try {
     cuda::launch<Kernel>(stream_, shape, args);
   } catch (const Error& e) {
-    throw Error(std::string(operation_) + ": " + e.what(), e.exit());
+    throw Error(std::string(operation_) + ": " + e.what(), e);
   }
 }
 

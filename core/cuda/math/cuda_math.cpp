@@ -1,7 +1,6 @@
 // The math of a GPU: kernels launched on the stream, products by cuBLASLt.
 #include <terrace/core/cuda/cuda_math.h>
 
-#include <cstdlib>
 #include <string>
 
 #include <fmt/format.h>
@@ -33,11 +32,6 @@ std::string no_warpgroups(const CudaProperties& gpu) {
                      gpu.compute_minor);
 }
 
-std::string forced_kernel() {
-  const char* const text = std::getenv("TERRACE_ATTENTION_KERNEL");
-  return text ? text : "";
-}
-
 class CudaBackend {
  public:
   CudaBackend(CudaRuntime& runtime, Device& device, const CudaOptions& options)
@@ -46,8 +40,9 @@ class CudaBackend {
         gpu_(properties_of(runtime, options.index)),
         products_(cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
         attention_({.no_warpgroups = no_warpgroups(gpu_),
-                    .forced = forced_kernel(),
-                    .library = [this] { return products_.library(); }},
+                    .forced = options.attention_kernel,
+                    .library = [this] { return products_.library(); },
+                    .log = options.log},
                    cuda::KnownAlgorithms(options.algorithms, options.machine_algorithms)),
         cudnn_({.use = cuda::cudnn::parse_use(options.attention),
                 .run = options.algorithms,

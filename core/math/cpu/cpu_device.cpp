@@ -6,7 +6,7 @@ namespace {
 
 class CpuDevice final : public HostDevice {
  public:
-  explicit CpuDevice(ThreadPool& pool) : HostDevice(pool), math_(make_cpu_math(pool)) {}
+  CpuDevice(ThreadPool& pool, const Log& log) : HostDevice(pool, log), math_(make_cpu_math(pool)) {}
   Math& math() override { return *math_; }
 
  private:
@@ -15,6 +15,6 @@ class CpuDevice final : public HostDevice {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device(ThreadPool& pool) { return std::make_unique<CpuDevice>(pool); }
+std::unique_ptr<Device> make_cpu_device(ThreadPool& pool, const Log& log) { return std::make_unique<CpuDevice>(pool, log); }
 
 }  // namespace terrace

@@ -59,7 +59,7 @@ Answer answer_of(const ChatTemplate& by, const TemplateInput& input, std::size_t
             "as \"prompt\" and \"completion\"",
             by.name(), message + 1, printable(std::string_view(prompt).substr(at), 40),
             printable(std::string_view(out.text).substr(at), 40)),
-        Exit::usage);
+        ErrorKind::refused);
   }
   const auto next = by.write(input, message + 1, true).text;
   const auto tokens = tokens_in(out.text, special);
@@ -95,7 +95,7 @@ void leave_out_unlearned(const ChatTemplate& by, const TemplateInput& input, std
           fmt::format("the chat template {} does not say which {{% generation %}} blocks are those of message {}, which is "
                       "not to be learned\n  remove the message's mark, or the line",
                       by.name(), i + 1),
-          Exit::usage);
+          ErrorKind::refused);
     marked.erase(marked.begin() + static_cast<std::ptrdiff_t>(begin), marked.begin() + static_cast<std::ptrdiff_t>(end));
   }
 }

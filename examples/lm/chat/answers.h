@@ -11,7 +11,7 @@
 // generates the earlier form. So such a conversation becomes several documents, and each learns the answers that it contains in
 // the generated form.
 //
-// Threads: any. Errors: Error(Exit::usage) from the template, or if its answers do not follow its prompt.
+// Threads: any. Errors: Error(ErrorKind::refused) from the template, or if its answers do not follow its prompt.
 #pragma once
 
 #include <cstddef>

@@ -69,7 +69,7 @@ ChatFormat::ChatFormat(const Tokenizer& tokenizer, const TokenizerConfig& config
     throw Error(
         "the tokenizer has no token that can end an answer: neither <|im_end|> nor <|endoftext|> nor the eos_token of a "
         "tokenizer_config.json beside it\n  add one of them, as `terrace train-tokenizer` does",
-        Exit::usage);
+        ErrorKind::refused);
 }
 
 std::string ChatFormat::warning() const {
@@ -81,7 +81,7 @@ std::string ChatFormat::warning() const {
 std::vector<Part> ChatFormat::as_chatml(const std::vector<Message>& messages) const {
   std::vector<Part> parts;
   for (const auto& message : messages) {
-    if (!message.not_plain.empty()) throw Error(message.not_plain, Exit::usage);
+    if (!message.not_plain.empty()) throw Error(message.not_plain, ErrorKind::refused);
     parts.push_back({head_of(message.role), false});
     parts.push_back({message.content + end_, message.role == kAnswering, message.learned});
     parts.push_back({"\n", false});
@@ -119,7 +119,7 @@ std::vector<ChatFormat::Encoded> ChatFormat::encode(const Conversation& conversa
   }
   if (out.empty())
     throw Error("the chat template writes no answer of it, so there is nothing to learn\n  add an answer, or remove the line",
-                Exit::usage);
+                ErrorKind::refused);
   return out;
 }
 

@@ -8,8 +8,8 @@
 // as in ChatML. If the tokenizer has no token <|im_end|>, its end-of-text token is used.
 //
 // Owner:   the caller; borrows the tokenizer. Threads: any.
-// Errors:  Error(Exit::usage) if the tokenizer has no token to end an answer, if terrace cannot read the template, if the
-//          template refuses a conversation, and if a conversation needs a template but there is none.
+// Errors:  Error(ErrorKind::refused) if the tokenizer has no token to end an answer, if terrace cannot read the template, if
+//          the template refuses a conversation, and if a conversation needs a template but there is none.
 #pragma once
 
 #include <cstdint>

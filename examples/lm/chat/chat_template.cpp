@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMostSourceBytes = std::size_t{256} << 10;  // the longest known template has 20 KB
 
 [[noreturn]] void refuse_template(const std::string& name, int line, const jinja::Fault& fault) {
-  throw Error(fmt::format("the chat template {}, line {}: {}\n  {}", name, line, fault.what, fault.mend), Exit::usage);
+  throw Error(fmt::format("the chat template {}, line {}: {}\n  {}", name, line, fault.what, fault.mend), ErrorKind::refused);
 }
 
 }  // namespace
@@ -44,8 +44,9 @@ ChatTemplate::ChatTemplate(std::string_view source, std::string name, std::map<s
     : name_(std::move(name)), tokens_(std::move(tokens)), now_(now) {
   if (source.size() > kMostSourceBytes)
     throw Error(fmt::format("the chat template {} has more than {} bytes\n  give a shorter one", name_, kMostSourceBytes),
-                Exit::usage);
-  if (!is_utf8(source)) throw Error(fmt::format("the chat template {} is not UTF-8\n  save it as UTF-8", name_), Exit::usage);
+                ErrorKind::refused);
+  if (!is_utf8(source))
+    throw Error(fmt::format("the chat template {} is not UTF-8\n  save it as UTF-8", name_), ErrorKind::refused);
   try {
     tree_ = std::make_unique<const Tree>(Tree{jinja::parse(source)});
   } catch (const jinja::SyntaxFault& fault) {

@@ -5,8 +5,8 @@
 // limited (jinja/work.h).
 //
 // Owner:   the caller. Threads: any.
-// Errors:  Error(Exit::usage) with the template, the line, the fault and its remedy: from the constructor for a template that
-//          terrace cannot read, from write() for one that fails or refuses the conversation.
+// Errors:  Error(ErrorKind::refused) with the template, the line, the fault and its remedy: from the constructor for a template
+//          that terrace cannot read, from write() for one that fails or refuses the conversation.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string with_mend(const std::string& why, const std::string& mend) { return fmt::format("{}\n  {}", why, mend); }
-[[noreturn]] void refuse(const std::string& why, const std::string& mend) { throw Error(with_mend(why, mend), Exit::usage); }
+[[noreturn]] void refuse(const std::string& why, const std::string& mend) {
+  throw Error(with_mend(why, mend), ErrorKind::refused);
+}
 
 const std::string& text_of(const Json& object, const char* key, const std::string& of) {
   if (!object.contains(key)) refuse(fmt::format("{} has no \"{}\"", of, key), "add it, or remove the line");

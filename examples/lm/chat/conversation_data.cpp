@@ -32,9 +32,10 @@ ConversationData::ConversationData(std::vector<EncodedConversations> files, std:
   if (all == 0 && skipped() > 0)
     throw Error(fmt::format("the data has no conversation: all of its {} lines were skipped, the first because of {}",
                             skipped(), first_skipped()),
-                Exit::usage);
+                ErrorKind::refused);
   if (all == 0)
-    throw Error("the data has no conversation: its files are empty\n  give --data files with at least one line", Exit::usage);
+    throw Error("the data has no conversation: its files are empty\n  give --data files with at least one line",
+                ErrorKind::refused);
   const auto held_out = holds_out && all > 1 ? std::max<std::size_t>(1, all / kHeldOutOneIn) : 0;
   const auto in_split = [&](std::size_t i) { return static_cast<std::uint32_t>(permuted(kSplitSeed, kSplitOrder, i, all)); };
   const auto packed = [&](std::size_t lines, const auto& line_of, bool& learns_any) {
@@ -60,7 +61,7 @@ ConversationData::ConversationData(std::vector<EncodedConversations> files, std:
     throw Error(fmt::format("nothing would be learned: no conversation has an answer within its first {} tokens\n  raise "
                             "--seq-len, or shorten what stands before the answers",
                             seq_len_),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 std::size_t ConversationData::file_of(std::uint32_t item) const {

@@ -8,8 +8,8 @@
 // A conversation longer than a sequence is cut.
 //
 // Owner:   the caller. Threads: one at a time.
-// Errors:  Error(Exit::usage) for files without conversations, and if no conversation has anything to learn; from fill(), the
-//          errors of EncodedConversations::read().
+// Errors:  Error(ErrorKind::refused) for files without conversations, and if no conversation has anything to learn; from
+//          fill(), the errors of EncodedConversations::read().
 #pragma once
 
 #include <cstdint>

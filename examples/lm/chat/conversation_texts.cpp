@@ -33,7 +33,7 @@ std::size_t begin_of_array(DataStream& in) {
 std::uint64_t each_element(DataStream& in, const std::string& name, std::size_t begin, const Take& take) {
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("{}: {}\n  it begins as one JSON array, and each element must be one JSON object", name, why),
-                Exit::usage);
+                ErrorKind::refused);
   };
   std::uint64_t checksum = 0, number = 0;
   JsonElements elements;
@@ -64,7 +64,7 @@ std::uint64_t each_line(DataStream& in, const std::string& name, const Take& tak
         if (wanted >= kMostBytes)
           throw Error(fmt::format("{}, line {}: it has more than {} bytes\n  each line must be one JSON object", name,
                                   number + 1, kMostBytes),
-                      Exit::usage);
+                      ErrorKind::refused);
         wanted *= 2;
         continue;
       }

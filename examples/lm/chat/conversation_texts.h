@@ -1,8 +1,8 @@
 // The texts of a conversation file: its lines, or the elements if the file is one JSON array.
 //
 // Threads: any.
-// Errors:  those of DataStream; Error(Exit::usage), with the file and the place, for a text that is too long, and for an array
-//          that does not end or is followed by something.
+// Errors:  those of DataStream; Error(ErrorKind::refused), with the file and the place, for a text that is too long, and for an
+//          array that does not end or is followed by something.
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,8 @@ class EncodedWriter {
 
   void add(const ChatFormat::Encoded& document, bool begins_line) {
     if (document.tokens.size() > EncodedConversations::kMostTokens)
-      throw Error(fmt::format("it has more than {} tokens\n  divide it", EncodedConversations::kMostTokens), Exit::usage);
+      throw Error(fmt::format("it has more than {} tokens\n  divide it", EncodedConversations::kMostTokens),
+                  ErrorKind::refused);
     words_.assign(1, static_cast<std::uint32_t>(document.tokens.size()) | (begins_line ? encoded::kHighBit : 0));
     for (std::size_t i = 0; i < document.tokens.size(); ++i)
       words_.push_back(static_cast<std::uint32_t>(document.tokens[i]) | (document.learned[i] ? kLearnedBit : 0));
@@ -61,7 +62,8 @@ class EncodedWriter {
   void written(const Write& write) const try {
     write();
   } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be written: {}\n  make room there, or set XDG_CACHE_HOME", to_.string(), error.what()));
+    throw Error(fmt::format("{} cannot be written: {}\n  make room there, or set XDG_CACHE_HOME", to_.string(), error.what()),
+                error);
   }
 
   std::filesystem::path to_;
@@ -88,7 +90,7 @@ void encode_conversations(const std::filesystem::path& data, const std::filesyst
       documents = format.encode(parse_conversation(text), with);
     } catch (const Error& error) {
       const std::string why = fmt::format("{}: {}", place, error.what());
-      if (bad == BadLine::stop) throw Error(fmt::format("{}, {}", name, why), error.exit());
+      if (bad == BadLine::stop) throw Error(fmt::format("{}, {}", name, why), error);
       if (skipped++ == 0) first_skipped = why.substr(0, why.find('\n'));
     }
     for (const auto& document : documents) out.add(document, &document == documents.data());

@@ -22,13 +22,13 @@ namespace {
 class EncodedReader {
  public:
   explicit EncodedReader(const std::filesystem::path& file) : in_(file) {
-    if (in_.packed()) throw Error("it is of another version", Exit::corrupt);
+    if (in_.packed()) throw Error("it is of another version", ErrorKind::corrupt);
   }
   [[nodiscard]] std::uint64_t place() const { return in_.place(); }
   [[nodiscard]] bool at_end() const { return in_.place() == in_.file_bytes(); }
   // The next bytes; the view is valid until the next call.
   [[nodiscard]] std::string_view peek(std::uint64_t bytes) {
-    if (bytes > in_.file_bytes() - in_.place()) throw Error("it is cut", Exit::corrupt);
+    if (bytes > in_.file_bytes() - in_.place()) throw Error("it is cut", ErrorKind::corrupt);
     return in_.peek(static_cast<std::size_t>(bytes)).substr(0, static_cast<std::size_t>(bytes));
   }
   // The same, then moves past them.
@@ -68,22 +68,22 @@ EncodedConversations::EncodedConversations(std::filesystem::path file, std::file
     : file_(std::move(file)), data_(std::move(data)), room_(room) {
   constexpr std::size_t kWord = sizeof(std::uint32_t), kEnd = kWord + 3 * sizeof(std::uint64_t);
   EncodedReader in(file_);
-  if (in.take_part(encoded::kMagic.size()) != encoded::kMagic) throw Error("it is of another version", Exit::corrupt);
+  if (in.take_part(encoded::kMagic.size()) != encoded::kMagic) throw Error("it is of another version", ErrorKind::corrupt);
   while (const auto head = number_at<std::uint32_t>(in.peek(kWord), 0)) {
     const std::uint64_t tokens = head & ~encoded::kHighBit;
-    if (tokens == 0 || tokens > kMostTokens) throw Error("it is damaged", Exit::corrupt);
+    if (tokens == 0 || tokens > kMostTokens) throw Error("it is damaged", ErrorKind::corrupt);
     const auto offset = in.place();
     add(offset, in.take_part(kWord * (1 + tokens)));
   }
   const auto text_bytes = number_at<std::uint64_t>(in.peek(kEnd), kEnd - sizeof(std::uint64_t));
-  if (text_bytes > kMostTextBytes) throw Error("it is damaged", Exit::corrupt);
+  if (text_bytes > kMostTextBytes) throw Error("it is damaged", ErrorKind::corrupt);
   const auto end = in.take_part(kEnd + text_bytes);
   data_checksum_ = number_at<std::uint64_t>(end, kWord);
   skipped_ = number_at<std::uint64_t>(end, kWord + sizeof(std::uint64_t));
   if (skipped_ > 0) first_skipped_ = fmt::format("{}, {}", data_.string(), end.substr(kEnd));
   const auto expected = in.sum();
   if (number_at<std::uint64_t>(in.take_part(sizeof expected), 0) != expected || !in.at_end())
-    throw Error("it is damaged", Exit::corrupt);
+    throw Error("it is damaged", ErrorKind::corrupt);
 }
 
 // `bytes`: the number of tokens, then the tokens.
@@ -109,7 +109,8 @@ std::vector<std::uint32_t> EncodedConversations::read(const Document& document) 
     throw Error(
         fmt::format("the tokens of {}, which are kept in {}, cannot be read at byte {}: {}\n  the file has changed since it "
                     "was checked at the start of the run; it is made anew at the next start",
-                    data_.string(), file_.string(), document.offset, why));
+                    data_.string(), file_.string(), document.offset, why),
+        ErrorKind::failed, {.path = file_.string()});
   };
   std::vector<std::uint32_t> words(1 + document.tokens);
   const auto bytes = std::as_writable_bytes(std::span(words));

@@ -10,8 +10,8 @@
 // Numbers have four bytes, checksums and counts eight, in the processor's byte order.
 //
 // Owner:   the caller. Threads: any. No file stays open.
-// Errors:  the constructor throws Error(Exit::corrupt), with only the reason, for a file that is cut, damaged or of another
-//          kind, and what DataStream throws; read() throws Error(Exit::runtime) if the file has changed.
+// Errors:  the constructor throws Error(ErrorKind::corrupt), with only the reason, for a file that is cut, damaged or of
+//          another kind, and what DataStream throws; read() throws Error(ErrorKind::failed) if the file has changed.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ enum class BadLine : std::uint8_t { stop, skip };  // what to do with an invalid
 
 // Encodes a data file, which may be packed, into the new file `to`. `progress` is called from time to time with the bytes of
 // the data file read so far and in total.
-// Errors: Error(Exit::usage), with file, line and remedy, if the data cannot be read or a line is invalid; Error(Exit::runtime)
-//         if `to` cannot be written.
+// Errors: Error(ErrorKind::refused), with file, line and remedy, if the data cannot be read or a line is invalid;
+//         Error(ErrorKind::failed) if `to` cannot be written.
 using EncodingProgress = std::function<void(std::uint64_t read, std::uint64_t of)>;
 void encode_conversations(const std::filesystem::path& data, const std::filesystem::path& to, const ChatFormat& format,
                           BadLine bad, const EncodingProgress& progress = {});

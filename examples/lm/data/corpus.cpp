@@ -29,7 +29,7 @@ TokenFormat token_format(std::string_view name, std::int64_t vocabulary) {
   if (name == "u16") return {2, vocabulary};
   if (name == "u32") return {4, vocabulary};
   if (name == "llm.c") return {2, vocabulary, kLlmCHeaderBytes};
-  throw Error(fmt::format("unknown token format {}\n  give bytes, u16, u32 or llm.c", name), Exit::usage);
+  throw Error(fmt::format("unknown token format {}\n  give bytes, u16, u32 or llm.c", name), ErrorKind::refused);
 }
 
 std::uint64_t tokens_in_file(const std::filesystem::path& path, TokenFormat format) {
@@ -41,7 +41,7 @@ std::uint64_t tokens_in_file(const std::filesystem::path& path, TokenFormat form
           fmt::format("corpus file {} has {} bytes, which is not a multiple of the {} bytes of a token\n  give the right "
                       "--data-format",
                       path.string(), bytes, format.bytes),
-          Exit::usage);
+          ErrorKind::refused);
     return bytes / format.bytes;
   }
   std::array<std::uint32_t, 3> header{};  // magic number, version, tokens
@@ -49,13 +49,14 @@ std::uint64_t tokens_in_file(const std::filesystem::path& path, TokenFormat form
   if (header[0] != kLlmCMagic || header[1] != kLlmCVersion || bytes != format.header + std::uint64_t{header[2]} * format.bytes)
     throw Error(fmt::format("corpus file {} has not the header of llm.c for its {} bytes\n  give the right --data-format",
                             path.string(), bytes),
-                Exit::usage);
+                ErrorKind::refused);
   return header[2];
 }
 
 Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindows windows, TokenFormat format) {
   windows.bytes = windows.bytes / format.bytes * format.bytes;  // whole tokens
-  if (windows.bytes == 0 || windows.count == 0) throw Error("a corpus needs at least one window of one byte", Exit::usage);
+  if (windows.bytes == 0 || windows.count == 0)
+    throw Error("a corpus needs at least one window of one byte", ErrorKind::refused);
   std::vector<File> kept;
   std::uint64_t tokens = 0, all_windows = 0;
   for (const auto& path : files) {
@@ -69,7 +70,7 @@ Corpus Corpus::open(const std::vector<std::filesystem::path>& files, CorpusWindo
   windows.checked = static_cast<std::size_t>(std::min<std::uint64_t>(windows.checked, all_windows));
   if (tokens == 0)
     throw Error(fmt::format("the corpus is empty: {} files, 0 bytes\n  give --data a file with text in it", files.size()),
-                Exit::usage);
+                ErrorKind::refused);
   return {std::move(kept), tokens, windows, format};
 }
 
@@ -170,7 +171,8 @@ std::size_t Corpus::held_bytes() const {
 
 SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len, bool holds_out) {
   constexpr std::uint64_t kLongest = std::uint64_t{1} << 62;
-  if (seq_len == 0 || seq_len >= kLongest) throw Error(fmt::format("a sequence cannot have {} tokens", seq_len), Exit::usage);
+  if (seq_len == 0 || seq_len >= kLongest)
+    throw Error(fmt::format("a sequence cannot have {} tokens", seq_len), ErrorKind::refused);
   const std::uint64_t one = seq_len + 1;
   if (!holds_out && corpus_tokens >= one) return {.seq_len = seq_len, .training_sequences = (corpus_tokens - 1) / seq_len};
   if (!holds_out)
@@ -178,13 +180,13 @@ SequencePlan plan_sequences(std::uint64_t corpus_tokens, std::uint64_t seq_len, 
         fmt::format("the corpus has {} tokens, but {} are needed: one sequence of {} tokens, with one more token as the "
                     "last target\n  give more text with --data, or a shorter --seq-len",
                     corpus_tokens, one, seq_len),
-        Exit::usage);
+        ErrorKind::refused);
   if (corpus_tokens < 2 * one) {
     throw Error(
         fmt::format("the corpus has {} tokens, but {} are needed: one training and one evaluation sequence of {} tokens, "
                     "each with one more token as the last target\n  give more text with --data, or a shorter --seq-len",
                     corpus_tokens, 2 * one, seq_len),
-        Exit::usage);
+        ErrorKind::refused);
   }
   const std::uint64_t held_out = std::max(one, corpus_tokens / kHeldOutOneIn);
   const std::uint64_t training = corpus_tokens - held_out;

@@ -7,9 +7,10 @@
 //
 // Owner:   the caller.
 // Threads: a Corpus from one thread at a time; a SequencePlan is a value.
-// Errors:  Error(Exit::usage) for a file that is missing, not a file, or unreadable, or that ends within a token, and for a
-//          corpus that is empty or shorter than one training and one evaluation sequence; Error(Exit::runtime) if a later read
-//          fails, if a file has changed, and for a token outside the vocabulary, which TokenScan would have found before.
+// Errors:  Error(ErrorKind::refused) for a file that is missing, not a file, or unreadable, or that ends within a token, and
+//          for a corpus that is empty or shorter than one training and one evaluation sequence; Error(ErrorKind::failed) if a
+//          later read fails, if a file has changed, and for a token outside the vocabulary, which TokenScan would have found
+//          before.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +34,8 @@ struct TokenFormat {
   std::size_t header = 0;                     // bytes before the tokens: the size of llm.c's header, or 0
 };
 TokenFormat token_format(std::string_view name, std::int64_t vocabulary);  // "bytes", "u16", "u32", "llm.c"
-// The number of tokens in a file. Error(Exit::usage) if the file ends within a token or has another header than the format
-// says.
+// The number of tokens in a file. Error(ErrorKind::refused) if the file ends within a token or has another header than the
+// format says.
 std::uint64_t tokens_in_file(const std::filesystem::path& file, TokenFormat format);
 
 struct CorpusWindows {

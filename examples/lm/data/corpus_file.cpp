@@ -14,50 +14,52 @@ namespace terrace::lm {
 CorpusFile::CorpusFile(std::filesystem::path path) : path_(std::move(path)) {
   try {
     file_ = open_regular(path_, O_RDONLY);
-    if (!file_) why_ = fmt::format("{}\n  change its permissions, or give --data another file", describe_errno(errno));
+    if (!file_) why_ = errno_error(errno, path_.string(), {}, "change its permissions, or give --data another file");
   } catch (const Error& error) {
-    why_ = fmt::format(
-        "{}\n  sequences are read from random places in it: write the text to a regular file, and give --data that file",
-        error.what());
+    why_.emplace(
+        fmt::format(
+            "{}\n  sequences are read from random places in it: write the text to a regular file, and give --data that file",
+            error.what()),
+        error);
   }
 }
 
-FileState CorpusFile::state() const {
-  std::string why = why_;
-  if (file_) try {
-      return state_of(file_.get());
-    } catch (const Error& error) {
-      why = error.what();
-    }
-  throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), why), Exit::usage);
+FileState CorpusFile::state() const try {
+  if (why_) throw Error(*why_);
+  return state_of(file_.get());
+} catch (const Error& error) {
+  throw Error(fmt::format("corpus file {} cannot be read: {}", path_.string(), error.what()), ErrorKind::refused,
+              error.facts_at(path_.string()));
 }
 
 void CorpusFile::demand_unchanged(const FileState& since) const {
-  if (!file_) fail_read(0, since.bytes, why_);
+  if (why_) fail_read(0, since.bytes, *why_);
   const auto now = state();
   if (now.bytes < since.bytes)
-    throw Error(fmt::format("corpus file {} became shorter while it was in use: it has {} bytes, and had {}", path_.string(),
-                            now.bytes, since.bytes));
+    fail_changed(fmt::format("became shorter while it was in use: it has {} bytes, and had {}", now.bytes, since.bytes));
   if (now.bytes != since.bytes)
-    throw Error(fmt::format("corpus file {} has changed while it was in use: it has {} bytes, and had {}", path_.string(),
-                            now.bytes, since.bytes));
+    fail_changed(fmt::format("has changed while it was in use: it has {} bytes, and had {}", now.bytes, since.bytes));
   if (now.written_ns != since.written_ns)
-    throw Error(fmt::format(
-        "corpus file {} has changed while it was in use: it was written to, or is another file of that name", path_.string()));
+    fail_changed("has changed while it was in use: it was written to, or is another file of that name");
 }
 
-void CorpusFile::fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const {
-  throw Error(fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path_.string(), offset, bytes, why));
+void CorpusFile::fail_changed(const std::string& how) const {
+  throw Error(fmt::format("corpus file {} {}", path_.string(), how), ErrorKind::failed, {.path = path_.string()});
+}
+
+void CorpusFile::fail_read(std::uint64_t offset, std::uint64_t bytes, const Error& why) const {
+  throw Error(
+      fmt::format("corpus file {} could not be read at offset {}, {} bytes: {}", path_.string(), offset, bytes, why.what()),
+      ErrorKind::failed, why.facts_at(path_.string()));
 }
 
 void CorpusFile::read(std::uint64_t offset, std::span<unsigned char> out) const {
-  if (!file_) fail_read(offset, out.size(), why_);
+  if (why_) fail_read(offset, out.size(), *why_);
   while (!out.empty()) {
     const ssize_t got = ::pread(file_.get(), out.data(), out.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_read(offset, out.size(), describe_errno(errno));
-    if (got == 0)
-      throw Error(fmt::format("corpus file {} became shorter while it was in use: it ends at byte {}", path_.string(), offset));
+    if (got < 0) fail_read(offset, out.size(), errno_error(errno, path_.string()));
+    if (got == 0) fail_changed(fmt::format("became shorter while it was in use: it ends at byte {}", offset));
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
   }

@@ -1,15 +1,18 @@
 // One file of corpus tokens, open for random reads.
 //
 // Internal to examples/lm. Owner: the caller. Threads: read() from any thread.
-// Errors:  Error(Exit::usage) from state() for a file that is missing, unreadable or not a regular file;
-//          Error(Exit::runtime) from read() if reading fails, or if the file has become shorter, and from demand_unchanged().
+// Errors:  Error(ErrorKind::refused) from state() for a file that is missing, unreadable or not a regular file;
+//          Error(ErrorKind::failed) from read() if reading fails, or if the file has become shorter, and from
+//          demand_unchanged().
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
+#include <terrace/core/base/error.h>
 #include <terrace/core/base/file_state.h>
 #include <terrace/core/base/files.h>
 
@@ -29,11 +32,12 @@ class CorpusFile {
   void has_read(std::uint64_t offset, std::uint64_t bytes) const;       // a hint: the kernel may drop these pages
 
  private:
-  [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const std::string& why) const;
+  [[noreturn]] void fail_read(std::uint64_t offset, std::uint64_t bytes, const Error& why) const;
+  [[noreturn]] void fail_changed(const std::string& how) const;
 
   std::filesystem::path path_;
   FileHandle file_;
-  std::string why_;  // why opening failed; empty: it did not
+  std::optional<Error> why_;  // why opening failed
 };
 
 }  // namespace terrace::lm

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kLooksAt = 64 * 1024;  // bytes; a multiple of four
 
 [[noreturn]] void refuse(const std::filesystem::path& file, const std::string& what, const std::string& mend) {
-  throw Error(fmt::format("--data {}: {}\n  {}", file.string(), what, mend), Exit::usage);
+  throw Error(fmt::format("--data {}: {}\n  {}", file.string(), what, mend), ErrorKind::refused);
 }
 
 // `cut`: the last character may be incomplete.

@@ -1,8 +1,8 @@
 // Finds the format of a training data file from its name and its first bytes.
 //
 // Threads: any.
-// Errors:  Error(Exit::usage) for a format that terrace does not read, with a command that converts the file, and for token ids
-//          outside the vocabulary whether read as two or as four bytes.
+// Errors:  Error(ErrorKind::refused) for a format that terrace does not read, with a command that converts the file, and for
+//          token ids outside the vocabulary whether read as two or as four bytes.
 #pragma once
 
 #include <cstdint>

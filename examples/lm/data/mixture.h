@@ -7,7 +7,7 @@
 // So the source of any i can be computed from the beginning of its period, and a commit need not save any state.
 //
 // Owner:   the caller. Threads: one at a time. Earlier calls change only the speed of an answer, not the answer.
-// Errors:  Error(Exit::usage) for weights that are not positive numbers, or that would need a longer period to be exact.
+// Errors:  Error(ErrorKind::refused) for weights that are not positive numbers, or that would need a longer period to be exact.
 #pragma once
 
 #include <cstddef>

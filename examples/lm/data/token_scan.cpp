@@ -102,7 +102,7 @@ void TokenScan::check(std::uint64_t block) {
         token >= static_cast<std::uint64_t>(format_.vocabulary))
       throw Error(describe_foreign_token(file->path, (offset + at) / format_.bytes, token, format_.vocabulary) +
                       "\n  give the tokenizer's --vocab, and the right --data-format",
-                  Exit::usage);
+                  ErrorKind::refused);
 }
 
 }  // namespace terrace::lm

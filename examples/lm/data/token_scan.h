@@ -5,8 +5,8 @@
 //
 // Owner:   the caller.
 // Threads: one at a time.
-// Errors:  Error(Exit::usage) from advance() for the first invalid token in this part of the work, with the file, the token's
-//          position, its value and the vocabulary; the errors of CorpusFile.
+// Errors:  Error(ErrorKind::refused) from advance() for the first invalid token in this part of the work, with the file, the
+//          token's position, its value and the vocabulary; the errors of CorpusFile.
 #pragma once
 
 #include <chrono>

@@ -1,7 +1,7 @@
 // Draws the next token from a model's logits: repetition penalty, temperature, top-k and top-p, in this order.
 //
 // Pure: the same logits, settings, seed and position give the same token. Threads: any.
-// Errors:  Error(Exit::runtime) if the logits are no distribution (NaN, +∞, or only −∞).
+// Errors:  Error(ErrorKind::failed) if the logits are no distribution (NaN, +∞, or only −∞).
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-[[noreturn]] void refuse_file(const fs::path& file, const std::string& why, Exit exit = Exit::usage) {
-  throw Error(fmt::format("{}: {}", file.string(), why), exit);
+[[noreturn]] void refuse_file(const fs::path& file, const std::string& why, ErrorKind kind = ErrorKind::refused) {
+  throw Error(fmt::format("{}: {}", file.string(), why), kind, {.path = file.string()});
 }
 
 nlohmann::json adapter_object(const fs::path& file) {
@@ -31,16 +31,17 @@ nlohmann::json adapter_object(const fs::path& file) {
   try {
     text = read_text_file(file);
   } catch (const Error& error) {
-    refuse_file(file, fmt::format("{}\n  give a directory that PEFT wrote", error.what()));
+    throw Error(fmt::format("{}: {}\n  give a directory that PEFT wrote", file.string(), error.what()), ErrorKind::refused,
+                error.facts());
   }
   constexpr const char* kMend = "bring the file back as PEFT wrote it";
   nlohmann::json json;
   try {
     json = parse_json(text);
   } catch (const Error& error) {
-    refuse_file(file, fmt::format("{}\n  {}", error.what(), kMend), Exit::corrupt);
+    refuse_file(file, fmt::format("{}\n  {}", error.what(), kMend), ErrorKind::corrupt);
   }
-  if (!json.is_object()) refuse_file(file, fmt::format("it is no JSON object\n  {}", kMend), Exit::corrupt);
+  if (!json.is_object()) refuse_file(file, fmt::format("it is no JSON object\n  {}", kMend), ErrorKind::corrupt);
   return json;
 }
 

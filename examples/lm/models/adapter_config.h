@@ -1,8 +1,8 @@
 // Checks that the adapter_config.json of a PEFT directory describes adapters that terrace can train.
 //
 // Threads: any.
-// Errors:  Error that names the file: Exit::usage if the file is missing, needs a computation that terrace does not have, or
-//          has numbers that differ from the run's; Exit::corrupt if it is not a JSON object.
+// Errors:  Error that names the file: ErrorKind::refused if the file is missing, needs a computation that terrace does not
+//          have, or has numbers that differ from the run's; ErrorKind::corrupt if it is not a JSON object.
 #pragma once
 
 #include <cstdint>

@@ -109,7 +109,7 @@ std::string library_parameter(std::string_view target) {
 bool is_of_experts(std::string_view target) { return target == layers::kExpertsUp || target == layers::kExpertsDown; }
 
 [[noreturn]] void refuse(const fs::path& file, const std::string& why) {
-  throw Error(fmt::format("{}: {}", file.string(), why), Exit::usage);
+  throw Error(fmt::format("{}: {}", file.string(), why), ErrorKind::refused);
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
     for (const auto& target : known) have.push_back(target.word);
     throw Error(fmt::format("--lora-targets: {} has no product \"{}\"\n  it has {}; all is each of them", *family.name,
                             printable(word), fmt::join(have, ", ")),
-                Exit::usage);
+                ErrorKind::refused);
   }
   for (const auto& target : known) {
     if (!is_target(target.word)) continue;
@@ -136,7 +136,7 @@ layers::Adapters adapters_of(const Family& family, bool experts, std::int64_t ra
         throw Error(fmt::format("--lora-targets: {} has {} and {} in one tensor, {}, which has one adapter\n  give both, or "
                                 "neither",
                                 *family.name, target.word, other.word, target.tensor),
-                    Exit::usage);
+                    ErrorKind::refused);
     if (std::ranges::find(adapters.tensors, target.tensor) == adapters.tensors.end())
       adapters.tensors.emplace_back(target.tensor);
   }
@@ -163,12 +163,12 @@ AdapterSettings adapter_settings(const fs::path& directory, const Family& family
 }
 
 WeightSource adapters_from(const fs::path& directory, const layers::Adapters& adapters, const Family& family,
-                           const Model& model) {
+                           const Model& model, const IoChoice& io) {
   std::set<std::string> of_experts;
   for (const auto& target : adapters.tensors)
     if (is_of_experts(target)) of_experts.insert(library_parameter(target));
   demand_adapter_config(directory / kAdapterConfigFile, adapters.rank, adapters.alpha, of_experts);
-  auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile);
+  auto file = std::make_shared<WeightFiles>(directory / kAdapterWeightsFile, io);
   std::set<std::string> used;
   const auto tensors = std::make_shared<const std::vector<AdapterTensor>>(tensors_of(model, adapters, family));
   for (const auto& tensor : *tensors) {
@@ -215,7 +215,7 @@ WeightSource adapters_from(const fs::path& directory, const layers::Adapters& ad
 }
 
 void write_adapters(const fs::path& directory, const layers::Adapters& adapters, const Family& family, const Model& model,
-                    const std::string& base, DType dtype, const ReadRange& read) {
+                    const std::string& base, DType dtype, const ReadRange& read, const IoChoice& io) {
   const auto tensors = tensors_of(model, adapters, family);
   std::vector<NamedParam> named;
   std::map<std::string, const AdapterTensor*> by_name;
@@ -223,10 +223,12 @@ void write_adapters(const fs::path& directory, const layers::Adapters& adapters,
     named.push_back({&tensor.whole, name_in_file(tensor.whole)});
     by_name[tensor.whole.name] = &tensor;
   }
-  write_weight_file(directory / kAdapterWeightsFile, named, dtype,
-                    [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-                      read_whole(*by_name.at(param.name), first, range, read);
-                    });
+  write_weight_file(
+      directory / kAdapterWeightsFile, named, dtype,
+      [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+        read_whole(*by_name.at(param.name), first, range, read);
+      },
+      io);
   nlohmann::json modules = nlohmann::json::array(), parameters = nlohmann::json::array();
   for (const auto& target : adapters.tensors)
     if (is_of_experts(target))

@@ -3,8 +3,8 @@
 //
 // Owner:   values; a WeightSource keeps its file open.
 // Threads: any.
-// Errors:  Error(Exit::usage) for a target that the family does not have, and for an adapter that differs from the run's
-//          settings or needs a computation that terrace does not have; Error(Exit::corrupt) for damaged files.
+// Errors:  Error(ErrorKind::refused) for a target that the family does not have, and for an adapter that differs from the run's
+//          settings or needs a computation that terrace does not have; Error(ErrorKind::corrupt) for damaged files.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include <terrace/core/math/tensor.h>
 #include <terrace/examples/lm/models/family.h>
 #include <terrace/examples/lm/models/model_dir.h>
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/parallel/layers/parts/transformer.h>
 #include <terrace/parallel/run/compute.h>
 
@@ -41,11 +42,11 @@ AdapterSettings adapter_settings(const std::filesystem::path& directory, const F
 
 // Reads the initial adapter weights from a PEFT directory. `model`: the model to train, with adapters.
 WeightSource adapters_from(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
-                           const Model& model);
+                           const Model& model, const IoChoice& io = {});
 
 // Writes a PEFT directory. `base`: the name of the model that the adapters belong to.
 void write_adapters(const std::filesystem::path& directory, const layers::Adapters& adapters, const Family& family,
-                    const Model& model, const std::string& base, DType dtype, const ReadRange& read);
+                    const Model& model, const std::string& base, DType dtype, const ReadRange& read, const IoChoice& io = {});
 
 // The weights of the equivalent model without adapters: W + s · B · A. `read` gives the parameters of `model`, which has the
 // adapters; it is called for the two matrices of one adapter, then for the matrix that they change. Products are computed on

@@ -55,7 +55,7 @@ json language_model_in(json config) {
 }
 
 void ConfigReader::refuse(const std::string& what, const std::string& mend) const {
-  throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), Exit::usage);
+  throw Error(fmt::format("{}: {}\n  {}", name_, what, mend), ErrorKind::refused, {.path = name_});
 }
 
 void ConfigReader::complete_for(const Family& family) {
@@ -214,7 +214,7 @@ Rotary ConfigReader::scaling_at(std::string_view pointer, const RotaryPositions&
     auto found = rope_scaling_of(object, static_cast<double>(longest));
     if (!only.empty() && found.scaling != RotaryScaling::none && kind_of(found) != only)
       throw Error(fmt::format("its type is {}, and the library has this model with {} only", kind_of(found), only),
-                  Exit::usage);
+                  ErrorKind::refused);
     return found;
   } catch (const Error& error) {
     refuse(fmt::format("{}: {}", pointer.substr(1), error.what()), "terrace has no other changes of rotary positions");

@@ -2,7 +2,7 @@
 // they may change what the model computes.
 //
 // Owner:   a value. Threads: one.
-// Errors:  Error(Exit::usage) that names the file, the key and its value.
+// Errors:  Error(ErrorKind::refused) that names the file, the key and its value.
 #pragma once
 
 #include <cstdint>

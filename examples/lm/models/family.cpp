@@ -13,7 +13,8 @@ const Family& family_named(std::string_view name) {
   for (const Family* const family : families()) {
     if (*family->name == name) return *family;
   }
-  throw Error(fmt::format("model: '{}' is not a model family; accepted are {}", name, names_of_families("and")), Exit::usage);
+  throw Error(fmt::format("model: '{}' is not a model family; accepted are {}", name, names_of_families("and")),
+              ErrorKind::refused);
 }
 
 std::string names_of_families(std::string_view between, bool (*has)(const Family&)) {

@@ -7,7 +7,7 @@
 //
 // Owner:   families are constants.
 // Threads: any.
-// Errors:  Error(Exit::usage) for an unknown name; it lists the known ones.
+// Errors:  Error(ErrorKind::refused) for an unknown name; it lists the known ones.
 #pragma once
 
 #include <array>

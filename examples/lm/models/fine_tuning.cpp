@@ -42,20 +42,21 @@ WeightSource with_adapters(const WeightSource& base, const WeightSource& adapter
   return both;
 }
 
-WeightSource first_adapters(const ModelConfig& config, std::uint64_t seed, const std::filesystem::path& directory) {
+WeightSource first_adapters(const ModelConfig& config, std::uint64_t seed, const std::filesystem::path& directory,
+                            const IoChoice& io) {
   if (directory.empty()) return random_weights(seed);
-  return adapters_from(directory, config.adapters, config.family, make_model(of_all_ranks(config)));
+  return adapters_from(directory, config.adapters, config.family, make_model(of_all_ranks(config)), io);
 }
 
 WeightSource first_weights(const std::filesystem::path& base, const ModelConfig& config, std::uint64_t seed,
-                           const std::filesystem::path& adapters) {
-  const auto weights = weights_from(base, config.family, make_model(without_adapters(config)));
+                           const std::filesystem::path& adapters, const IoChoice& io) {
+  const auto weights = weights_from(base, config.family, make_model(without_adapters(config)), io);
   if (config.adapters.rank == 0) return weights;
-  return with_adapters(weights, first_adapters(config, seed, adapters));
+  return with_adapters(weights, first_adapters(config, seed, adapters, io));
 }
 
 void save_adapters(Engine& engine, const std::filesystem::path& directory, const ModelConfig& config, const std::string& base,
-                   bool writes) {
+                   bool writes, const IoChoice& io) {
   const auto dtype = engine.map().options().recipe.weight_dtype();
   const auto model = make_model(of_all_ranks(config));
   std::map<std::string, std::vector<std::byte>> kept;
@@ -70,22 +71,23 @@ void save_adapters(Engine& engine, const std::filesystem::path& directory, const
   });
   if (!writes) return;
   make_folders(directory);
-  write_adapters(directory, config.adapters, config.family, model, base, dtype,
-                 [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-                   std::copy_n(kept.at(param.name).data() + static_cast<std::size_t>(first) * size_of(dtype), range.bytes(),
-                               range.data);
-                 });
+  write_adapters(
+      directory, config.adapters, config.family, model, base, dtype,
+      [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
+        std::copy_n(kept.at(param.name).data() + static_cast<std::size_t>(first) * size_of(dtype), range.bytes(), range.data);
+      },
+      io);
 }
 
 void save_model(Engine& engine, const std::filesystem::path& directory, const ModelConfig& config,
-                const std::filesystem::path& base, bool writes) {
+                const std::filesystem::path& base, bool writes, const IoChoice& io) {
   if (config.adapters.rank != 0) throw std::logic_error("save_model: the model has adapters");
   if (!writes) return engine.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   const auto dtype = engine.map().options().recipe.weight_dtype();
   const auto others = base.empty() ? nlohmann::json() : parse_json(read_text_file(base / kModelConfigFile));
   const auto json = model_config_json(complete(of_all_ranks(config)), dtype, others);
   make_folders(directory);
-  save_weights(engine, directory / kWeightsFile);
+  save_weights(engine, directory / kWeightsFile, {}, io);
   replace_text_file(directory / kModelConfigFile, json.dump(2) + "\n", Durable::yes);
 }
 

@@ -3,7 +3,7 @@
 //
 // Owner:   the caller owns the model; the model owns its layers. Every layer is a GenerativeLayer.
 // Threads: as Layer.
-// Errors:  Error(Exit::usage) for an invalid config (model_config.h).
+// Errors:  Error(ErrorKind::refused) for an invalid config (model_config.h).
 #pragma once
 
 #include <terrace/examples/lm/models/model_config.h>

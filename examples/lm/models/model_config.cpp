@@ -13,7 +13,7 @@
 namespace terrace::lm {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
+[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, ErrorKind::refused); }
 
 layers::ProjectionParts parts_of(const ProjectionParts& parts, std::optional<bool> bias) {
   return {.tensors = {parts.tensors.begin(), parts.tensors.end()}, .bias = bias.value_or(*parts.bias)};

@@ -3,7 +3,7 @@
 //
 // Owner:   a value.
 // Threads: any.
-// Errors:  Error(Exit::usage) with the field, why its value is invalid, and the nearest valid value.
+// Errors:  Error(ErrorKind::refused) with the field, why its value is invalid, and the nearest valid value.
 #pragma once
 
 #include <cstdint>

@@ -46,9 +46,10 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name, s
   try {
     values = parse_json(text);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}: {}{}", name, error.what(), kMend), Exit::corrupt);
+    throw Error(fmt::format("{}: {}{}", name, error.what(), kMend), ErrorKind::corrupt, {.path = name});
   }
-  if (!values.is_object()) throw Error(fmt::format("{}: it is no JSON object{}", name, kMend), Exit::corrupt);
+  if (!values.is_object())
+    throw Error(fmt::format("{}: it is no JSON object{}", name, kMend), ErrorKind::corrupt, {.path = name});
   ConfigReader reader(language_model_in(std::move(values)), name);
   const Family& family = family_of(reader);
   reader.complete_for(family);
@@ -99,7 +100,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name, s
   try {
     return complete(config);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}: {}", name, error.what()), error.exit());
+    throw Error(fmt::format("{}: {}", name, error.what()), error, name);
   }
 }
 
@@ -109,7 +110,7 @@ ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<s
     throw Error(fmt::format("there is no directory {0}\n  terrace downloads nothing: fetch the model first, for example by hf "
                             "download {0} --local-dir DIR, and give its directory",
                             name),
-                Exit::usage);
+                ErrorKind::refused);
   const auto file = directory / kModelConfigFile;
   demand_fetched(file);
   std::string text;
@@ -118,7 +119,7 @@ ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<s
   } catch (const Error& error) {
     throw Error(
         fmt::format("{}: {}\n  give a directory of a model as Hugging Face's library writes it", file.string(), error.what()),
-        Exit::usage);
+        ErrorKind::refused, error.facts());
   }
   return parse_model_config(text, file.string(), unread);
 }

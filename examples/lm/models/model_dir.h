@@ -8,8 +8,8 @@
 //
 // Owner:   values.
 // Threads: any.
-// Errors:  Error(Exit::usage) for a model that terrace does not have, with the key and its value; Error(Exit::corrupt) if
-//          config.json is damaged.
+// Errors:  Error(ErrorKind::refused) for a model that terrace does not have, with the key and its value;
+//          Error(ErrorKind::corrupt) if config.json is damaged.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 
 #include <terrace/core/math/tensor.h>
 #include <terrace/examples/lm/models/model_config.h>
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/parallel/model/layer.h>
 
 namespace terrace::lm {
@@ -36,7 +37,7 @@ ModelConfig read_model_dir(const std::filesystem::path& directory, std::vector<s
 ModelConfig parse_model_config(std::string_view text, const std::string& name, std::vector<std::string>* unread = nullptr);
 
 // The config.json of a model. `base`: the config.json of the model's original directory, whose other keys are kept; null: none.
-// Throws Error(Exit::usage) for a model that the library does not have.
+// Throws Error(ErrorKind::refused) for a model that the library does not have.
 nlohmann::json model_config_json(const ModelConfig& config, DType weights, const nlohmann::json& base);
 
 // Writes the weight files of a model: one, or several of at most `most_bytes` with an index. `read` gives the elements [first,
@@ -47,8 +48,8 @@ struct NamedParam {
   std::string name;  // in the file
 };
 void write_weight_file(const std::filesystem::path& file, std::span<const NamedParam> params, DType dtype,
-                       const ReadRange& read);
+                       const ReadRange& read, const IoChoice& io = {});
 void write_weight_files(const std::filesystem::path& directory, const Model& whole_model, DType dtype, std::uint64_t most_bytes,
-                        const ReadRange& read);
+                        const ReadRange& read, const IoChoice& io = {});
 
 }  // namespace terrace::lm

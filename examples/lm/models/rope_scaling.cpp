@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse_scaling(const std::string& what) { throw Error("rope scaling: " + what, Exit::usage); }
+[[noreturn]] void refuse_scaling(const std::string& what) { throw Error("rope scaling: " + what, ErrorKind::refused); }
 
 // A number of a scaling kind: its word in a setting, its key in config.json, and whether it is required.
 struct Number {

@@ -6,7 +6,7 @@
 //   yarn:factor=4,original=32768[,fast=32,slow=1,length=1.1386,whole=false]
 //
 // Threads: any; pure.
-// Errors:  Error(Exit::usage) that says what is wrong in the text or the object.
+// Errors:  Error(ErrorKind::refused) that says what is wrong in the text or the object.
 #pragma once
 
 #include <string>

@@ -54,14 +54,14 @@ bool is_of_positions(const Family& family, const std::string& name) {
     throw Error(fmt::format("{} has no tensor {}: AutoModel writes a model without its output head\n  write it with "
                             "AutoModelForCausalLM",
                             path.string(), name),
-                Exit::usage);
+                ErrorKind::refused);
   throw AnotherModel(fmt::format("{} has no tensor {}", path.string(), name));
 }
 
 }  // namespace
 
-WeightSource weights_from(const std::filesystem::path& path, const Family& family, const Model& model) {
-  auto file = std::make_shared<WeightFiles>(path);
+WeightSource weights_from(const std::filesystem::path& path, const Family& family, const Model& model, const IoChoice& io) {
+  auto file = std::make_shared<WeightFiles>(path, io);
   for (const auto& layer : model.layers)
     for (const auto& param : layer->params()) {
       if (param.tied) continue;
@@ -70,7 +70,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       if (!can_be_read(entry->type))
         throw Error(fmt::format("{}: tensor {} is of dtype {}; F32, BF16, F16 and F64 can be read", path.string(), param.name,
                                 name_of(entry->type)),
-                    Exit::usage);
+                    ErrorKind::refused);
       const auto whole = whole_shape(param.shape, param.split);
       const auto rows = entry->shape.empty() ? 0 : entry->shape.front();
       const auto positions = is_of_positions(family, param.name) ? static_cast<std::uint64_t>(whole[0]) : 0;
@@ -80,7 +80,7 @@ WeightSource weights_from(const std::filesystem::path& path, const Family& famil
       if (rows < positions)
         throw Error(fmt::format("{} has {} positions, and --seq-len is {}\n  give --seq-len {} or less", path.string(), rows,
                                 positions, rows),
-                    Exit::usage);
+                    ErrorKind::refused);
       if (!same)
         throw AnotherModel(fmt::format("{}: tensor {} has shape [{}], the model has {}", path.string(), param.name,
                                        printable(fmt::format("{}", fmt::join(entry->shape, ", "))), to_string(whole)));
@@ -147,7 +147,8 @@ std::string hash_weights(Engine& engine) {
   return combined(hashes);
 }
 
-void save_weights(Engine& engine, const std::filesystem::path& path, std::map<std::string, std::string> metadata) {
+void save_weights(Engine& engine, const std::filesystem::path& path, std::map<std::string, std::string> metadata,
+                  const IoChoice& io) {
   metadata.emplace("format", "pt");
   const auto& map = engine.map();
   const auto dtype = map.options().recipe.weight_dtype();
@@ -170,7 +171,7 @@ void save_weights(Engine& engine, const std::filesystem::path& path, std::map<st
       at = end;
     }
   }
-  SafetensorsWriter writer(path, tensors, metadata);
+  SafetensorsWriter writer(path, tensors, metadata, io);
   engine.visit([&](const ParamSpec& param, std::uint64_t first, TensorView range) {
     with_span(range, [&](auto in) {
       using T = typename decltype(in)::value_type;

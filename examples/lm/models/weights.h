@@ -13,17 +13,18 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/examples/lm/models/family.h>
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/parallel/run/engine.h>
 
 namespace terrace::lm {
 
 struct AnotherModel : Error {
-  explicit AnotherModel(const std::string& what) : Error(what, Exit::usage) {}
+  explicit AnotherModel(const std::string& what) : Error(what, ErrorKind::refused) {}
 };
 
 // Weights from a safetensors file with Hugging Face's names for a model of that family; names may lack the family's optional
 // prefix. All shapes are checked at once. If the file has more positions than the model, the first ones are used.
-WeightSource weights_from(const std::filesystem::path& file, const Family& family, const Model& model);
+WeightSource weights_from(const std::filesystem::path& file, const Family& family, const Model& model, const IoChoice& io = {});
 // The number of positions in the file's position embedding; 0 for a model without one.
 std::uint64_t positions_in(const std::filesystem::path& file, const Family& family, const Model& model);
 
@@ -34,6 +35,7 @@ std::vector<std::string> tensors_of_another_model(const std::filesystem::path& f
 
 std::string hash_weights(Engine& engine);  // 16 hex digits of XXH64 over master weights
 // `metadata`: texts to store in the file in addition to the tensors.
-void save_weights(Engine& engine, const std::filesystem::path& file, std::map<std::string, std::string> metadata = {});
+void save_weights(Engine& engine, const std::filesystem::path& file, std::map<std::string, std::string> metadata = {},
+                  const IoChoice& io = {});
 
 }  // namespace terrace::lm

@@ -43,7 +43,7 @@ json model_config_json(const ModelConfig& config, DType weights, const json& bas
   const auto refuse = [&](const std::string& what, const std::string& mend) {
     throw Error(
         fmt::format("a model with {} is none that Hugging Face's library has as {}\n  {}", what, *file.architecture, mend),
-        Exit::usage);
+        ErrorKind::refused);
   };
   if (config.skips != SkipShape::none)
     refuse("skip connections", "train with --save, and read the file with a program of yours");

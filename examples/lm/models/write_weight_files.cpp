@@ -34,29 +34,29 @@ std::vector<Shard> shards_of(const std::vector<std::vector<ParamSpec>>& layers, 
 }  // namespace
 
 void write_weight_file(const std::filesystem::path& file, std::span<const NamedParam> params, DType dtype,
-                       const ReadRange& read) {
+                       const ReadRange& read, const IoChoice& io) {
   std::vector<SafetensorsDeclaration> tensors;
   for (const auto& [param, name] : params) {
     auto& tensor = tensors.emplace_back(SafetensorsDeclaration{name, dtype, {}});
     for (std::size_t i = 0; i < param->shape.rank(); ++i) tensor.shape.push_back(static_cast<std::uint64_t>(param->shape[i]));
   }
-  SafetensorsWriter writer(file, tensors);
+  SafetensorsWriter writer(file, tensors, {{"format", "pt"}}, io);
   for (const auto& [param, name] : params)
     writer.write(name, [&, param = param](std::uint64_t first, TensorView piece) { read(*param, first, piece); });
   writer.finish();
 }
 
 void write_weight_files(const std::filesystem::path& directory, const Model& model, DType dtype, std::uint64_t most_bytes,
-                        const ReadRange& read) {
+                        const ReadRange& read, const IoChoice& io) {
   std::vector<std::vector<ParamSpec>> layers;
   for (const auto& layer : model.layers) layers.push_back(layer->params());
   const auto shards = shards_of(layers, dtype, most_bytes);
-  if (shards.size() == 1) return write_weight_file(directory / kWeightsFile, shards.front().params, dtype, read);
+  if (shards.size() == 1) return write_weight_file(directory / kWeightsFile, shards.front().params, dtype, read, io);
   nlohmann::json map = nlohmann::json::object();
   std::uint64_t total = 0;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto name = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    write_weight_file(directory / name, shards[i].params, dtype, read);
+    write_weight_file(directory / name, shards[i].params, dtype, read, io);
     for (const auto& tensor : shards[i].params) map[tensor.name] = name;
     total += shards[i].bytes;
   }

@@ -43,7 +43,7 @@ class Trainer {
     if (spellings_.size() > settings.vocabulary)
       throw Error(fmt::format("a vocabulary of {} ids cannot hold {} special tokens and 256 bytes", settings.vocabulary,
                               settings.special.size()),
-                  Exit::usage);
+                  ErrorKind::refused);
     for (const auto& [word, count] : words) {
       words_.push_back({.first = static_cast<std::uint64_t>(symbols_.size()),
                         .size = static_cast<std::uint32_t>(word.size()),
@@ -209,7 +209,7 @@ TokenizerFile train_bpe(const std::vector<std::pair<std::string, std::uint64_t>>
   Trainer trainer(words, settings);
   constexpr std::size_t kAskEvery = 64;
   for (std::size_t merges = 1; trainer.merge_next(); ++merges)
-    if (merges % kAskEvery == 0 && !progress(trainer.ids())) throw Error("stopped while merging", Exit::interrupted);
+    if (merges % kAskEvery == 0 && !progress(trainer.ids())) throw Error("stopped while merging", ErrorKind::interrupted);
   return trainer.file();
 }
 

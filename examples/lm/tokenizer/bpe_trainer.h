@@ -2,7 +2,7 @@
 // tokens; of equally frequent pairs, the one with the lowest ids. The rules are those of Hugging Face's trainer, and so is the
 // order of ids: special tokens, then bytes in the order of their letters, then merges.
 //
-// Threads: any; pure. Errors: Error(Exit::usage) if the vocabulary is smaller than the special tokens and the bytes.
+// Threads: any; pure. Errors: Error(ErrorKind::refused) if the vocabulary is smaller than the special tokens and the bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct TrainerSettings {
   std::vector<std::string> special;
 };
 
-// `progress` receives the number of ids so far. If it returns false, the function throws Error(Exit::interrupted).
+// `progress` receives the number of ids so far. If it returns false, the function throws Error(ErrorKind::interrupted).
 TokenizerFile train_bpe(const std::vector<std::pair<std::string, std::uint64_t>>& words, const TrainerSettings& settings,
                         const std::function<bool(std::size_t)>& progress);
 

@@ -21,7 +21,8 @@ std::optional<std::string> text_beside(const fs::path& file) {
   try {
     return read_text_file(file);
   } catch (const Error& why) {
-    throw Error(fmt::format("{} cannot be read: {}\n  make it readable, or remove it", file.string(), why.what()), Exit::usage);
+    throw Error(fmt::format("{} cannot be read: {}\n  make it readable, or remove it", file.string(), why.what()),
+                ErrorKind::refused, why.facts());
   }
 }
 
@@ -33,7 +34,8 @@ nlohmann::json object_beside(const fs::path& file) {
     if (!object.is_object()) throw Error("it is no object");
     return object;
   } catch (const Error& why) {
-    throw Error(fmt::format("{} cannot be used: {}\n  correct it, or remove it", file.string(), why.what()), Exit::corrupt);
+    throw Error(fmt::format("{} cannot be used: {}\n  correct it, or remove it", file.string(), why.what()), ErrorKind::corrupt,
+                why.facts_at(file.string()));
   }
 }
 
@@ -45,7 +47,7 @@ std::string token_of(const nlohmann::json& value) {
 }
 
 void ConfigObject::refuse(const std::string& why) const {
-  throw Error(fmt::format("{}: {}\n  bring the file back as the library wrote it", file_.string(), why), Exit::corrupt);
+  throw Error(fmt::format("{}: {}\n  bring the file back as the library wrote it", file_.string(), why), ErrorKind::corrupt);
 }
 
 const nlohmann::json& ConfigObject::value(const char* key) const {

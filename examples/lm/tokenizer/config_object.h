@@ -1,8 +1,8 @@
 // JSON objects in the files beside a tokenizer, and the tokens named there.
 //
 // Internal to the tokenizer. Threads: any.
-// Errors:  Error with the file's name: Exit::usage if it cannot be read, Exit::corrupt if it is not a JSON object or its fields
-//          have another form.
+// Errors:  Error with the file's name: ErrorKind::refused if it cannot be read, ErrorKind::corrupt if it is not a JSON object
+//          or its fields have another form.
 #pragma once
 
 #include <filesystem>

@@ -26,15 +26,15 @@ const Json& part_of(const Json& rest, const char* key) {
 BpeParts bpe_parts(const TokenizerFile& file, bool byte_level) {
   const auto& model = file.rest["model"];
   const auto type = is_absent(model, "type") ? std::string("BPE") : text_member(model, "type");
-  if (type != "BPE") throw Error(fmt::format("the model \"{}\" is not supported; BPE is", printable(type)), Exit::usage);
+  if (type != "BPE") throw Error(fmt::format("the model \"{}\" is not supported; BPE is", printable(type)), ErrorKind::refused);
   for (const char* const key : {"vocab", "merges"})  // null if they were read separately
     if (!is_absent(model, key))
-      throw Error(fmt::format("\"{}\" of the model has another form than that of BPE", key), Exit::corrupt);
+      throw Error(fmt::format("\"{}\" of the model has another form than that of BPE", key), ErrorKind::corrupt);
   for (const char* const key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!is_absent(model, key) && !text_member(model, key).empty())
-      throw Error(fmt::format("the model's \"{}\" is not supported, and it would change the tokens", key), Exit::usage);
+      throw Error(fmt::format("the model's \"{}\" is not supported, and it would change the tokens", key), ErrorKind::refused);
   if (!is_absent(model, "dropout") && model["dropout"] != 0)
-    throw Error("the model's \"dropout\" is not supported, and it would change the tokens", Exit::usage);
+    throw Error("the model's \"dropout\" is not supported, and it would change the tokens", ErrorKind::refused);
   BpeParts parts{.vocabulary = file.vocabulary,
                  .merges = file.merges,
                  .byte_level = byte_level,
@@ -87,9 +87,9 @@ class JsonModel final : public TokenizerModel {
       if (known ? *known != token.id : token.id < bpe.ids() && bpe.bytes_of(token.id))
         throw Error(fmt::format("the added token \"{}\" has the id {}, which the vocabulary has for another token",
                                 printable(token.content), token.id),
-                    Exit::corrupt);
+                    ErrorKind::corrupt);
       if (!added_by_id.emplace(token.id, token).second)
-        throw Error(fmt::format("two added tokens have the id {}", token.id), Exit::corrupt);
+        throw Error(fmt::format("two added tokens have the id {}", token.id), ErrorKind::corrupt);
       id_limit = std::max<std::size_t>(id_limit, std::size_t{token.id} + 1);
       if (token.normalized) token.content = normalizer.apply(token.content);
       (token.normalized ? normalized : raw).push_back(std::move(token));
@@ -197,10 +197,10 @@ std::optional<std::size_t> JsonModel::cut_before(std::string_view text, std::siz
 
 std::string JsonModel::piece(TokenId id, DecodeOptions options) const {
   if (!decoder.unknown.empty())
-    throw Error(fmt::format("the decoder \"{}\" is not supported", printable(decoder.unknown)), Exit::usage);
+    throw Error(fmt::format("the decoder \"{}\" is not supported", printable(decoder.unknown)), ErrorKind::refused);
   if (const auto added = added_by_id.find(id); added != added_by_id.end())
     return added->second.special && options.skips_special ? std::string() : added->second.content;
-  if (id >= bpe.ids() || !bpe.bytes_of(id)) throw Error(fmt::format("{} is the id of no token", id), Exit::usage);
+  if (id >= bpe.ids() || !bpe.bytes_of(id)) throw Error(fmt::format("{} is the id of no token", id), ErrorKind::refused);
   auto part = bpe.decoded(id);
   const auto most = longest_replaced(part.size());
   if (!bpe.byte_level())

@@ -25,7 +25,7 @@ const std::string kSpace = "\u2581";  // represents a space in pieces
 
 void load(Processor& processor, const std::string& bytes) {
   if (const auto status = processor.LoadFromSerializedProto(bytes); !status.ok())
-    throw Error(fmt::format("it is no model of sentencepiece: {}", printable(status.ToString())), Exit::corrupt);
+    throw Error(fmt::format("it is no model of sentencepiece: {}", printable(status.ToString())), ErrorKind::corrupt);
 }
 
 // True if a piece has a space after a letter, so that it may cross a place where a text is cut.
@@ -38,8 +38,9 @@ class SentencePieceModel final : public TokenizerModel {
  public:
   SentencePieceModel(std::string bytes, SentencePieceSettings settings)
       : file_(read_sentencepiece_file(bytes)), settings_(std::move(settings)), bytes_(std::move(bytes)) {
-    if (file_.spaces_behind) throw Error("spaces behind words (treat_whitespace_as_suffix) are not supported", Exit::usage);
-    if (file_.maps_decoded) throw Error("a table for decoded texts (denormalizer_spec) is not supported", Exit::usage);
+    if (file_.spaces_behind)
+      throw Error("spaces behind words (treat_whitespace_as_suffix) are not supported", ErrorKind::refused);
+    if (file_.maps_decoded) throw Error("a table for decoded texts (denormalizer_spec) is not supported", ErrorKind::refused);
     load(beginning_, bytes_);
     load(continuing_, without_prefix(bytes_));
     pieces_ = static_cast<std::size_t>(std::max(0, beginning_.GetPieceSize()));
@@ -72,7 +73,7 @@ class SentencePieceModel final : public TokenizerModel {
   [[nodiscard]] std::string piece(TokenId id, DecodeOptions options) const override {
     if (const auto at = std::ranges::lower_bound(added_, id, {}, &AddedToken::id); at != added_.end() && at->id == id)
       return at->special && options.skips_special ? std::string() : at->content;
-    if (id >= pieces_) throw Error(fmt::format("{} is the id of no token", id), Exit::usage);
+    if (id >= pieces_) throw Error(fmt::format("{} is the id of no token", id), ErrorKind::refused);
     const auto number = static_cast<int>(id);
     auto text = beginning_.IdToPiece(number);
     if (beginning_.IsControl(number) || beginning_.IsUnknown(number)) return options.skips_special ? std::string() : text;
@@ -176,7 +177,7 @@ class SentencePieceModel final : public TokenizerModel {
       if (token.id >= 8 * pieces_ + 65536)  // the same limit as for a tokenizer.json
         throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(token.content), token.id,
                                 pieces_),
-                    Exit::corrupt);
+                    ErrorKind::corrupt);
     std::ranges::sort(added_, {}, &AddedToken::id);
     finder_ = AddedTokens(added_);
     const auto id_in_all = [&](const std::string& content) {

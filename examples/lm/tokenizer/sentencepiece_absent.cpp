@@ -10,7 +10,7 @@ std::unique_ptr<const TokenizerModel> sentencepiece_model(std::string, SentenceP
   throw Error(
       "it is a model of sentencepiece, which this build of terrace cannot read\n  install libsentencepiece-dev and build "
       "terrace again",
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 }  // namespace terrace::lm

@@ -39,7 +39,7 @@ class Fields {
   }
 
  private:
-  [[noreturn]] static void refuse() { throw Error("it is no model of sentencepiece", Exit::corrupt); }
+  [[noreturn]] static void refuse() { throw Error("it is no model of sentencepiece", ErrorKind::corrupt); }
   std::string_view take(std::uint64_t count) {
     if (count > left_.size()) refuse();
     const auto taken = left_.substr(0, count);

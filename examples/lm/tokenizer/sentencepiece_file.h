@@ -2,7 +2,7 @@
 // (sentencepiece_model.proto) that decide where a text can be cut and how it is decoded.
 //
 // Internal to the tokenizer. Threads: any; pure.
-// Errors:  Error(Exit::corrupt) with only the reason if the bytes are not such a message.
+// Errors:  Error(ErrorKind::corrupt) with only the reason if the bytes are not such a message.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // The settings in the files that Hugging Face's library writes beside a tokenizer.model: tokenizer_config.json,
 // special_tokens_map.json and added_tokens.json. Each may be absent.
 //
-// Threads: any; a value. Errors: Error(Exit::corrupt) with the file's name.
+// Threads: any; a value. Errors: Error(ErrorKind::corrupt) with the file's name.
 #pragma once
 
 #include <filesystem>

@@ -30,11 +30,11 @@ void append(std::string& bytes, T number) {
 }
 
 // Prevents two writers of one file. The name is checked, too: a writer that has just finished has renamed the file.
-void lock(const FileHandle& file, const std::filesystem::path& path) {
+void lock(const FileHandle& file, const std::filesystem::path& path, const Log& log) {
   struct stat opened {
   }, named{};
   const auto locked = try_lock(file.get(), LOCK_EX);
-  if (locked == Locked::impossible) warn_without_locks(path);
+  if (locked == Locked::impossible) warn_without_locks(log, path);
   if (locked != Locked::by_another && ::fstat(file.get(), &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
       opened.st_ino == named.st_ino)
     return;
@@ -47,7 +47,7 @@ FileHandle open_own(const std::filesystem::path& path) {
   const auto refuse = [&](const char* what) {
     throw Error(fmt::format("{} is {}, and not a file that terrace left there\n  remove it, or give another --out",
                             path.string(), what),
-                Exit::usage);
+                ErrorKind::refused);
   };
   FileHandle file;
   try {
@@ -56,32 +56,33 @@ FileHandle open_own(const std::filesystem::path& path) {
     refuse("not a regular file");
   }
   if (!file && errno == ELOOP) refuse("a link");
-  if (!file) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  if (!file) throw errno_error(errno, path.string(), path.string() + " cannot be written");
   struct stat info {};
   if (::fstat(file.get(), &info) == 0 && info.st_nlink > 1) refuse("a link");
   return file;
 }
 
 // Cuts the file to `bytes` bytes: the rest was written by a killed run after its last record.
-FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes) {
+FileHandle open_at(const std::filesystem::path& path, std::uint64_t bytes, const Log& log) {
   auto file = open_own(path);
-  lock(file, path);
+  lock(file, path, log);
   const auto size = ::lseek(file.get(), 0, SEEK_END);
-  if (size < 0) throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+  if (size < 0) throw errno_error(errno, path.string(), path.string() + " cannot be written");
   if (static_cast<std::uint64_t>(size) < bytes)
     throw Error(fmt::format("{} has become shorter than what was written\n  remove it and its .progress file, and begin again",
                             path.string()),
-                Exit::corrupt);
+                ErrorKind::corrupt, {.path = path.string()});
   if (::ftruncate(file.get(), static_cast<off_t>(bytes)) != 0 || ::lseek(file.get(), static_cast<off_t>(bytes), SEEK_SET) < 0)
-    throw Error(fmt::format("{} cannot be written: {}", path.string(), describe_errno(errno)));
+    throw errno_error(errno, path.string(), path.string() + " cannot be written");
   return file;
 }
 
 void write_to(const FileHandle& file, const std::filesystem::path& path, std::string_view bytes) try {
-  write_all(file.get(), bytes);
+  write_all(file.get(), bytes, path);
 } catch (const Error& error) {
   throw Error(fmt::format("{} could not be written: {}\n  what was written before is intact; repeat the command to go on",
-                          path.string(), error.what()));
+                          path.string(), error.what()),
+              error);
 }
 
 // Syncs the directory, so that a power loss does not undo the file's new name.
@@ -89,7 +90,8 @@ void sync_name(const std::filesystem::path& path) try {
   sync_to_disk(std::filesystem::absolute(path).parent_path());
 } catch (const Error& error) {
   throw Error(fmt::format("the name of {} could not be written: {}\n  check the disk, and repeat the command", path.string(),
-                          error.what()));
+                          error.what()),
+              error);
 }
 
 std::filesystem::path with(const std::filesystem::path& path, const char* ending) { return path.string() + ending; }
@@ -106,19 +108,19 @@ std::string_view name_of(TokenFile kind) {
   return "megatron";
 }
 
-TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from)
+TokenWriter::TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from, const Log& log)
     : out_(std::move(out)),
       kind_(kind),
       width_(kind == TokenFile::u32 || (kind == TokenFile::megatron && ids >= kMegatronShortIds) ? 4 : 2),
       place_(from) {
   if (width_ == 2 && ids > std::size_t{1} << 16U)
     throw Error(fmt::format("the tokenizer has {} ids, which do not fit into two bytes\n  give --format u32 or megatron", ids),
-                Exit::usage);
+                ErrorKind::refused);
   const std::uint64_t header = kind == TokenFile::llm_c ? kHeaderBytes : 0;
   const bool begins = from.tokens == 0;
-  ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_);
+  ids_file_ = open_at(partial(), begins ? 0 : header + from.tokens * width_, log);
   if (begins) write_to(ids_file_, partial(), std::string(header, '\0'));  // filled at the end
-  if (kind == TokenFile::megatron) sizes_file_ = open_at(sizes(), from.documents * sizeof(std::int32_t));
+  if (kind == TokenFile::megatron) sizes_file_ = open_at(sizes(), from.documents * sizeof(std::int32_t), log);
 }
 
 std::filesystem::path TokenWriter::partial() const { return with(out_, ".partial"); }
@@ -150,7 +152,7 @@ void TokenWriter::write_ends(std::size_t ids, std::span<const std::size_t> ends)
   for (const auto end : ends) {
     const auto size = place_.open_tokens + end - done;
     if (kind_ == TokenFile::megatron && size > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
-      throw Error("a document has more tokens than an index of Megatron can count", Exit::usage);
+      throw Error("a document has more tokens than an index of Megatron can count", ErrorKind::refused);
     append(sizes_text, static_cast<std::int32_t>(size));
     place_.open_tokens = 0;
     done = end;
@@ -163,7 +165,7 @@ void TokenWriter::write_ends(std::size_t ids, std::span<const std::size_t> ends)
 void TokenWriter::sync() {
   for (const auto* const file : {&ids_file_, &sizes_file_})
     if (*file && ::fdatasync(file->get()) != 0)
-      throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+      throw errno_error(errno, partial().string(), partial().string() + " could not be written");
 }
 
 // Writes the sizes of documents, the byte offsets of their beginnings, and the sequence numbers from the first to the end; each
@@ -184,7 +186,7 @@ void TokenWriter::write_index() const {
       try {
         read_all(sizes_file_.get(), first * sizeof some[0], std::as_writable_bytes(std::span(some).first(count)));
       } catch (const Error& error) {
-        throw Error(fmt::format("{} could not be read: {}", sizes().string(), error.what()));
+        throw Error(fmt::format("{} could not be read: {}", sizes().string(), error.what()), error, sizes().string());
       }
       bytes.clear();
       take(std::span<const std::int32_t>(some).first(count), first);
@@ -214,19 +216,19 @@ void TokenWriter::finish() {
   if (kind_ == TokenFile::llm_c) {
     if (place_.tokens > static_cast<std::uint64_t>(std::numeric_limits<std::int32_t>::max()))
       throw Error(fmt::format("{} tokens are more than a file of llm.c can count\n  divide the input", place_.tokens),
-                  Exit::usage);
+                  ErrorKind::refused);
     std::string header;
     for (const auto number : {kMagic, kVersion, static_cast<std::int32_t>(place_.tokens)}) append(header, number);
     if (::lseek(ids_file_.get(), 0, SEEK_SET) != 0)
-      throw Error(fmt::format("{} could not be written: {}", partial().string(), describe_errno(errno)));
+      throw errno_error(errno, partial().string(), partial().string() + " could not be written");
     write_to(ids_file_, partial(), header);
   }
   sync();
   if (kind_ == TokenFile::megatron) write_index();
   const auto name = kind_ == TokenFile::megatron ? with(out_, ".bin") : out_;
   if (::rename(partial().c_str(), name.c_str()) != 0)
-    throw Error(fmt::format("{} could not get the name {}: {}\n  remove the cause, and repeat the command", partial().string(),
-                            name.string(), describe_errno(errno)));
+    throw errno_error(errno, name.string(), fmt::format("{} could not get the name {}", partial().string(), name.string()),
+                      "remove the cause, and repeat the command");
   if (kind_ == TokenFile::megatron) remove_path(sizes());
   sync_name(out_);
 }

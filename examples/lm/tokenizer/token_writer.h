@@ -8,8 +8,8 @@
 // far they are written; a later writer can continue from there.
 //
 // Owner:   the job. Threads: one at a time.
-// Errors:  Error(Exit::runtime) if writing fails or another process writes; Error(Exit::usage) for more ids than the format can
-//          count, and if another kind of file has one of the names.
+// Errors:  Error(ErrorKind::failed) if writing fails or another process writes; Error(ErrorKind::refused) for more ids than the
+//          format can count, and if another kind of file has one of the names.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include <terrace/core/base/files.h>
+#include <terrace/core/base/log.h>
 #include <terrace/examples/lm/tokenizer/words/token_id.h>
 
 namespace terrace::lm {
@@ -35,7 +36,7 @@ struct WriterPlace {
 class TokenWriter {
  public:
   // `ids`: the largest id + 1; for `megatron`, it decides the size of an id.
-  TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from);
+  TokenWriter(std::filesystem::path out, TokenFile kind, std::size_t ids, WriterPlace from, const Log& log = {});
 
   // `ends`: ascending indexes in `ids` after which a document ends.
   void write(std::span<const TokenId> ids, std::span<const std::size_t> ends);

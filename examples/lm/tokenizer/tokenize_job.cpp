@@ -63,7 +63,7 @@ struct TokenizeJob::State {
                             settings.field, settings.separator ? std::int64_t{*settings.separator} : -1,
                             settings.separator_first, settings.finds_added, settings.piece_bytes)));
     const auto done = read_record();
-    writer.emplace(settings.out, settings.kind, tokenizer.ids(), done);
+    writer.emplace(settings.out, settings.kind, tokenizer.ids(), done, settings.log);
   }
 
   [[nodiscard]] std::filesystem::path record_file() const { return record_of(settings); }
@@ -107,7 +107,7 @@ WriterPlace TokenizeJob::State::read_record() {
   const auto refuse = [&] {
     throw Error(fmt::format("{} was begun with other input, another tokenizer or other settings\n  remove {} to begin again",
                             settings.out.string(), record_file().string()),
-                Exit::usage);
+                ErrorKind::refused);
   };
   try {
     const auto json = parse_json(read_text_file(record_file()));
@@ -128,11 +128,12 @@ WriterPlace TokenizeJob::State::read_record() {
     if (done.open_tokens > done.tokens) throw Error("a document has more tokens than all of them");
     return done;
   } catch (const nlohmann::json::exception&) {
-    throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), Exit::corrupt);
+    throw Error(fmt::format("{} is damaged\n  remove it to begin again", record_file().string()), ErrorKind::corrupt,
+                {.path = record_file().string()});
   } catch (const Error& error) {
-    if (error.exit() == Exit::usage) throw;
+    if (error.kind() == ErrorKind::refused) throw;
     throw Error(fmt::format("{} cannot be used: {}\n  remove it to begin again", record_file().string(), error.what()),
-                Exit::corrupt);
+                ErrorKind::corrupt, error.facts_at(record_file().string()));
   }
 }
 

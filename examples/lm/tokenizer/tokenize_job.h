@@ -3,8 +3,9 @@
 // interruptions.
 //
 // Owner:   the caller. Threads: one; the threads of the pool encode.
-// Errors:  Error(Exit::usage) for invalid input (a line that is not a JSON object with the field), an invalid setting, or a
-//          record of another job; Error(Exit::runtime) if reading or writing fails; Error(Exit::corrupt) for a damaged record.
+// Errors:  Error(ErrorKind::refused) for invalid input (a line that is not a JSON object with the field), an invalid setting,
+//          or a record of another job; Error(ErrorKind::failed) if reading or writing fails; Error(ErrorKind::corrupt) for a
+//          damaged record.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct TokenizeSettings {
   bool separator_first = false;      // before each document, as in llm.c; false: after each
   bool finds_added = false;          // see EncodeOptions
   std::uint64_t piece_bytes = std::uint64_t{1} << 20;
+  Log log = {};
 };
 
 // The token that usually ends a document: <|endoftext|>, <|end_of_text|> or </s>. Nothing if the tokenizer has none of them.

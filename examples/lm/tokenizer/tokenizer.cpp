@@ -55,7 +55,7 @@ Tokenizer Tokenizer::read(const std::filesystem::path& file) {
   } catch (const Error& error) {
     throw Error(fmt::format("the tokenizer {} cannot be read: {}\n  give the path of a tokenizer.json or a tokenizer.model",
                             file.string(), error.what()),
-                Exit::usage);
+                ErrorKind::refused, error.facts());
   }
   try {
     return Tokenizer(model_of(file, std::move(text)));
@@ -64,7 +64,7 @@ Tokenizer Tokenizer::read(const std::filesystem::path& file) {
         fmt::format("the tokenizer {} cannot be used: {}\n  give a tokenizer.json with the model BPE, or a tokenizer.model "
                     "of sentencepiece; docs/reference/tokenizers.md lists what they may have",
                     file.string(), error.what()),
-        error.exit());
+        error, file.string());
   }
 }
 

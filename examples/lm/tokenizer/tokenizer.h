@@ -5,8 +5,8 @@
 // models replace them by U+FFFD, as their library does.
 //
 // Owner:   the caller. Threads: encode() and decode() from any, each with its own Encoding.
-// Errors:  Error(Exit::usage) for a missing or unreadable file, for an unsupported part of it, with the part's name, and from
-//          decode() for an id without a token; Error(Exit::corrupt) for a file that is damaged or contradicts itself.
+// Errors:  Error(ErrorKind::refused) for a missing or unreadable file, for an unsupported part of it, with the part's name, and
+//          from decode() for an id without a token; Error(ErrorKind::corrupt) for a file that is damaged or contradicts itself.
 #pragma once
 
 #include <filesystem>

@@ -1,7 +1,7 @@
 // Special tokens and the chat template in the files beside a tokenizer.json: tokenizer_config.json, generation_config.json and
 // chat_template.jinja of Hugging Face's library. Each may be absent.
 //
-// Threads: any; a value. Errors: Error(Exit::corrupt) with the file's name, if a file is not a JSON object.
+// Threads: any; a value. Errors: Error(ErrorKind::corrupt) with the file's name, if a file is not a JSON object.
 #pragma once
 
 #include <filesystem>

@@ -13,7 +13,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kDeepest = 64;
 constexpr std::size_t kMostKeys = 4096;  // of objects other than the vocabulary: finding a key is linear
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(why, Exit::corrupt); }
+[[noreturn]] void refuse(const std::string& why) { throw Error(why, ErrorKind::corrupt); }
 
 // Builds the JSON tree, except for model.vocab and model.merges.
 class Reader : public nlohmann::json_sax<Json> {

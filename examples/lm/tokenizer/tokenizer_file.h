@@ -2,8 +2,8 @@
 // terrace does not use are written back.
 //
 // Owner:   values. Threads: any.
-// Errors:  Error(Exit::corrupt) with only the reason for an invalid text: not JSON, nested too deeply, a repeated key, or an id
-//          that is not a number.
+// Errors:  Error(ErrorKind::corrupt) with only the reason for an invalid text: not JSON, nested too deeply, a repeated key, or
+//          an id that is not a number.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ std::string read_tokenizer_file(const std::filesystem::path& file) try {
   return read_text_file(file);
 } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be read: {}\n  restore the file, then repeat the command", file.string(), error.what()),
-              error.exit());
+              error, file.string());
 }
 
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& folder) {
@@ -38,7 +38,7 @@ void write_tokenizer_files(const std::filesystem::path& folder, const TokenizerF
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, then repeat the command",
                             at.string(), error.what()),
-                error.exit());
+                error, at.string());
   }
 }
 

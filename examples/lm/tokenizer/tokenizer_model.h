@@ -38,7 +38,7 @@ class TokenizerModel {
 
 std::unique_ptr<const TokenizerModel> json_model(TokenizerFile file);
 bool sentencepiece_available();
-// `bytes`: the file's content. Throws Error(Exit::usage) if the build does not have the sentencepiece library.
+// `bytes`: the file's content. Throws Error(ErrorKind::refused) if the build does not have the sentencepiece library.
 std::unique_ptr<const TokenizerModel> sentencepiece_model(std::string bytes, SentencePieceSettings settings);
 
 }  // namespace terrace::lm

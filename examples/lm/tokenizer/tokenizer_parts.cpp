@@ -14,9 +14,10 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& name) {
-  throw Error(fmt::format("{} \"{}\" is not supported, and it would change the tokens", what, printable(name)), Exit::usage);
+  throw Error(fmt::format("{} \"{}\" is not supported, and it would change the tokens", what, printable(name)),
+              ErrorKind::refused);
 }
-[[noreturn]] void refuse_form(const std::string& why) { throw Error(why, Exit::corrupt); }
+[[noreturn]] void refuse_form(const std::string& why) { throw Error(why, ErrorKind::corrupt); }
 
 // The members of a Sequence, or `part` itself if it is not one.
 std::vector<const Json*> steps_of(const Json& part, const char* list) {

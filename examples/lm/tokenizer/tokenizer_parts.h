@@ -2,8 +2,8 @@
 // name; an unsupported decoder is only refused when it is used.
 //
 // Internal to the tokenizer. Threads: any; values.
-// Errors:  Error(Exit::usage) with the name of a part that is not supported; Error(Exit::corrupt) for a part without its
-// fields.
+// Errors:  Error(ErrorKind::refused) with the name of a part that is not supported; Error(ErrorKind::corrupt) for a part
+//          without its fields.
 #pragma once
 
 #include <cstdint>

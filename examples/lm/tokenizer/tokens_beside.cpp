@@ -153,7 +153,7 @@ void add_tokens_beside(const std::filesystem::path& folder, TokenizerFile& to) {
     }
     const auto in_vocabulary = vocabulary.find(token.content);
     if (in_vocabulary == vocabulary.end() && next > kMostTokenId)
-      throw Error(fmt::format("there is no id left for the token of {}", folder.string()), Exit::corrupt);
+      throw Error(fmt::format("there is no id left for the token of {}", folder.string()), ErrorKind::corrupt);
     token.id = in_vocabulary != vocabulary.end() ? in_vocabulary->second : static_cast<TokenId>(next++);
     places.emplace(token.content, list.size());
     list.push_back(as_json(token));

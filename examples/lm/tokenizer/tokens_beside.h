@@ -3,8 +3,8 @@
 // id in the vocabulary or else the next free id. The ids in these files only decide the order. They are followed by the named
 // special tokens (eos_token, …), then by the further ones.
 //
-// Internal to the tokenizer. Threads: any. Errors: those of config_object.h, and Error(Exit::corrupt) for a damaged list of
-// added tokens in the file itself.
+// Internal to the tokenizer. Threads: any. Errors: those of config_object.h, and Error(ErrorKind::corrupt) for a damaged list
+// of added tokens in the file itself.
 #pragma once
 
 #include <filesystem>

@@ -16,14 +16,13 @@ constexpr std::size_t kBlock = 256 * 1024, kBeginning = 4;  // bytes
 
 // Also opens a file whose size is unknown until it has been unpacked.
 FileHandle open_data(const std::filesystem::path& path) {
-  std::string why;
   try {
     if (auto file = open_regular(path, O_RDONLY)) return file;
-    why = describe_errno(errno);
+    throw errno_error(errno, path.string());
   } catch (const Error& error) {
-    why = error.what();
+    throw Error(fmt::format("{} cannot be read: {}\n  give a regular file that you may read", path.string(), error.what()),
+                ErrorKind::refused, error.facts());
   }
-  throw Error(fmt::format("{} cannot be read: {}\n  give a regular file that you may read", path.string(), why), Exit::usage);
 }
 
 }  // namespace
@@ -61,11 +60,12 @@ DataStream::DataStream(std::filesystem::path path) : path_(std::move(path)), fil
 }
 
 FileState DataStream::state() const try { return state_of(file_.get()); } catch (const Error& error) {
-  throw Error(fmt::format("{} cannot be read: {}\n  check the disk", path_.string(), error.what()), Exit::usage);
+  throw Error(fmt::format("{} cannot be read: {}\n  check the disk", path_.string(), error.what()), ErrorKind::refused,
+              error.facts_at(path_.string()));
 }
 
 void DataStream::fail(const std::string& what, const std::string& mend) const {
-  throw Error(fmt::format("{}: {}\n  {}", path_.string(), what, mend), Exit::usage);
+  throw Error(fmt::format("{}: {}\n  {}", path_.string(), what, mend), ErrorKind::refused, {.path = path_.string()});
 }
 
 std::string DataStream::read(std::uint64_t bytes) try {
@@ -74,7 +74,7 @@ std::string DataStream::read(std::uint64_t bytes) try {
   read_ += out.size();
   return out;
 } catch (const Error& error) {
-  throw Error(fmt::format("{} could not be read at offset {}: {}", path_.string(), read_, error.what()));
+  throw Error(fmt::format("{} could not be read at offset {}: {}", path_.string(), read_, error.what()), error, path_.string());
 }
 
 std::string_view DataStream::peek(std::size_t wanted) {
@@ -122,7 +122,7 @@ void DataStream::unpack(std::size_t wanted) {
       const std::string why = error.what();
       const auto what = fmt::format("what {} has packed cannot be read on at byte {}: {}", packing_->by, file_place(), why);
       if (why.find('\n') != std::string::npos)  // a second line is a command to which the file's name is added
-        throw Error(fmt::format("{}: {} {}", path_.string(), what, path_.string()), Exit::usage);
+        throw Error(fmt::format("{}: {} {}", path_.string(), what, path_.string()), ErrorKind::refused);
       fail(what, fmt::format("restore the file; {} {} says when it is whole", packing_->test, path_.string()));
     }
     const bool stands = within_ && packed_before == block_.size() && room_before == out.size();

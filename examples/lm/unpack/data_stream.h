@@ -4,8 +4,8 @@
 // Memory:  what peek() asks for, and 256 KiB of the file's bytes; zlib keeps 48 KiB and libzstd up to 128 MiB, however much a
 //          file unpacks to.
 // Owner:   the caller. Threads: one at a time.
-// Errors:  Error(Exit::usage) for a file that is missing or not a regular file, and, with its name and the offset, for packed
-//          bytes that are damaged, incomplete or followed by other bytes; Error(Exit::runtime) if reading fails.
+// Errors:  Error(ErrorKind::refused) for a file that is missing or not a regular file, and, with its name and the offset, for
+//          packed bytes that are damaged, incomplete or followed by other bytes; Error(ErrorKind::failed) if reading fails.
 #pragma once
 
 #include <cstddef>

@@ -44,7 +44,7 @@ constexpr FileType file_type_of() {
 
 [[noreturn]] void io_failed(const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
                             std::uint64_t bytes) {
-  throw Error(fmt::format("{}: {} at offset {}, {} bytes: {}", file.string(), what, offset, bytes, describe_errno(errno)));
+  throw errno_error(errno, file.string(), fmt::format("{}: {} at offset {}, {} bytes", file.string(), what, offset, bytes));
 }
 
 void read_bytes(int fd, const std::filesystem::path& file, const std::string& what, std::uint64_t offset,
@@ -56,7 +56,7 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
     if (got == 0) {
       throw Error(fmt::format("{}: {} is cut short: the file ends at offset {}, {} bytes are missing", file.string(), what,
                               offset, out.size()),
-                  Exit::corrupt);
+                  ErrorKind::corrupt, {.path = file.string()});
     }
     out = out.subspan(static_cast<std::size_t>(got));
     offset += static_cast<std::uint64_t>(got);
@@ -66,20 +66,18 @@ void read_bytes(int fd, const std::filesystem::path& file, const std::string& wh
 void require_range(const std::filesystem::path& file, const SafetensorsEntry& entry, std::uint64_t first, std::uint64_t count) {
   if (first > entry.elements || count > entry.elements - first) {
     throw Error(fmt::format("{}: elements {}..{} are not in {}", file.string(), first, first + count, describe(entry)),
-                Exit::usage);
+                ErrorKind::refused);
   }
 }
 
 FileHandle open_weights(const std::filesystem::path& file) {
   demand_fetched(file);
-  FileHandle opened;
   try {
-    opened = open_regular(file, O_RDONLY);
+    if (auto opened = open_regular(file, O_RDONLY)) return opened;
+    throw errno_error(errno, file.string());
   } catch (const Error& error) {
-    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), Exit::usage);
+    throw Error(fmt::format("{} cannot be opened: {}", file.string(), error.what()), ErrorKind::refused, error.facts());
   }
-  if (!opened) throw Error(fmt::format("{} cannot be opened: {}", file.string(), describe_errno(errno)), Exit::usage);
-  return opened;
 }
 
 }  // namespace
@@ -92,7 +90,8 @@ SafetensorsReader::SafetensorsReader(std::filesystem::path file) : file_(std::mo
   if (::fstat(fd, &status) != 0) io_failed(file_, "the size could not be read", 0, 0);
   const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
   const auto corrupt = [&](const std::string& what) {
-    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), Exit::corrupt);
+    throw Error(fmt::format("{}: not a safetensors file: {}", file_.string(), what), ErrorKind::corrupt,
+                {.path = file_.string()});
   };
   if (file_bytes < kLengthBytes) corrupt(fmt::format("it has {} bytes, and the header's length alone takes 8", file_bytes));
   std::uint64_t length = 0;
@@ -138,7 +137,8 @@ bool can_be_read(FileType type) {
 template <class T>
 void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std::span<T> out) const {
   const SafetensorsEntry* entry = find(name);
-  if (entry == nullptr) throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), printable(name)), Exit::usage);
+  if (entry == nullptr)
+    throw Error(fmt::format("{} has no tensor \"{}\"", file_.string(), printable(name)), ErrorKind::refused);
   require_range(file_, *entry, first, out.size());
   const std::uint64_t width = size_of(entry->type);
   std::uint64_t offset = entry->offset + first * width;
@@ -153,7 +153,7 @@ void SafetensorsReader::read_as(std::string_view name, std::uint64_t first, std:
     case FileType::F64: convert = lm::convert<T, double>; break;
     default:
       throw Error(fmt::format("{}: {} cannot be read as numbers; F32, BF16, F16 and F64 can", file_.string(), describe(*entry)),
-                  Exit::usage);
+                  ErrorKind::refused);
   }
   std::array<std::byte, kBufferBytes> buffer;
   while (!out.empty()) {
@@ -229,7 +229,8 @@ namespace {
 SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<SafetensorsDeclaration>& tensors,
                           const std::map<std::string, std::string>& metadata) {
   const auto refuse = [&](const std::string& name, const char* why) {
-    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), printable(name), why), Exit::usage);
+    throw Error(fmt::format("{}: tensor \"{}\" cannot be declared: {}", file.string(), printable(name), why),
+                ErrorKind::refused);
   };
   SafetensorsHeader header{.entries = {}, .metadata = metadata};
   for (const auto& t : tensors) {
@@ -262,7 +263,7 @@ SafetensorsHeader lay_out(const std::filesystem::path& file, const std::vector<S
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
-                                     const std::map<std::string, std::string>& metadata)
+                                     const std::map<std::string, std::string>& metadata, const IoChoice& io)
     : file_(std::move(file)) {
   const auto header = lay_out(file_, tensors, metadata);
   const auto text = format_safetensors_header(header);
@@ -273,13 +274,13 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     end = entry.offset + entry.elements * size_of(entry.type);
     const std::string name = entry.name;
     if (!places_.emplace(name, Place{.entry = std::move(entry), .written = {}}).second) {
-      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), printable(name)), Exit::usage);
+      throw Error(fmt::format("{}: tensor \"{}\" is declared twice", file_.string(), printable(name)), ErrorKind::refused);
     }
   }
   try {
     unfinished_ = std::make_unique<NewFile>(file_, 0644);
   } catch (const Error& error) {
-    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), Exit::usage);
+    throw Error(fmt::format("{}.tmp cannot be created: {}", file_.string(), error.what()), ErrorKind::refused, error.facts());
   }
   const int fd = unfinished_->get();
   // Reports a full disk now, not after hours. A file system that cannot reserve space only sets the size.
@@ -289,7 +290,7 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path file, const std::vect
     io_failed(unfinished_->temporary(), "space could not be reserved", 0, end);
   }
   if (::ftruncate(fd, static_cast<off_t>(end)) != 0) io_failed(unfinished_->temporary(), "the size could not be set", 0, end);
-  behind_ = std::make_unique<WriteBehind>(fd);
+  behind_ = std::make_unique<WriteBehind>(fd, io);
   demand(behind_->write(0, std::as_bytes(std::span(&length, 1))));
   demand(behind_->write(kLengthBytes, std::as_bytes(std::span(text))));
 }
@@ -312,7 +313,7 @@ const SafetensorsEntry& SafetensorsWriter::take(std::string_view name, std::uint
   if (!unfinished_) throw Error(fmt::format("{} is finished", file_.string()));
   const auto found = places_.find(name);
   if (found == places_.end())
-    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), Exit::usage);
+    throw Error(fmt::format("{}: tensor \"{}\" was not declared", file_.string(), printable(name)), ErrorKind::refused);
   Place& place = found->second;
   require_range(file_, place.entry, first, count);
   if (count != 0 && !place.add(first, first + count)) {
@@ -382,7 +383,7 @@ void SafetensorsWriter::finish() {
   try {
     writing->finish(Durable::yes);
   } catch (const Error& error) {
-    throw Error(fmt::format("{} could not be finished: {}", file_.string(), error.what()));
+    throw Error(fmt::format("{} could not be finished: {}", file_.string(), error.what()), error, file_.string());
   }
 }
 

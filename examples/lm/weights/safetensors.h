@@ -7,8 +7,8 @@
 //
 // Owner:   the caller.
 // Threads: SafetensorsReader::read from any thread; a writer from one thread at a time.
-// Errors:  Error with the file, tensor and byte offset: Exit::corrupt for a file that breaks the format, Exit::usage for a
-//          missing file, tensor or range or a type without conversion, Exit::runtime if I/O fails.
+// Errors:  Error with the file, tensor and byte offset: ErrorKind::corrupt for a file that breaks the format,
+//          ErrorKind::refused for a missing file, tensor or range or a type without conversion, ErrorKind::failed if I/O fails.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@
 #include <terrace/core/base/files.h>
 #include <terrace/core/math/dtype.h>
 #include <terrace/core/math/tensor.h>
+#include <terrace/offload/io/io_choice.h>
 #include <terrace/offload/io/read_ahead.h>
 #include <terrace/offload/io/write_behind.h>
 
@@ -89,7 +90,7 @@ struct SafetensorsDeclaration {
 class SafetensorsWriter {
  public:
   SafetensorsWriter(std::filesystem::path file, const std::vector<SafetensorsDeclaration>& tensors,
-                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+                    const std::map<std::string, std::string>& metadata = {{"format", "pt"}}, const IoChoice& io = {});
   ~SafetensorsWriter();
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;

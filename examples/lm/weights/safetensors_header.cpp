@@ -94,7 +94,7 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
           fmt::format("{}: tensor \"{}\" is {}: such weights, as quantised models have them, are not read\n  give the model "
                       "in F32, BF16, F16 or F64",
                       file_, printable(name_), value),
-          Exit::usage);
+          ErrorKind::refused);
     if (row == kTypeRows.end()) wrong(fmt::format("unknown dtype \"{}\"", printable(value)));
     entry_.type = row->type;
     return true;
@@ -127,7 +127,9 @@ class Events final : public nlohmann::json_sax<nlohmann::json> {
   }
 
  private:
-  [[noreturn]] void corrupt(const std::string& what) const { throw Error(fmt::format("{}: {}", file_, what), Exit::corrupt); }
+  [[noreturn]] void corrupt(const std::string& what) const {
+    throw Error(fmt::format("{}: {}", file_, what), ErrorKind::corrupt, {.path = std::string(file_)});
+  }
   [[noreturn]] void wrong(const std::string& what) const {
     corrupt(name_.empty() ? "the header has " + what
                           : fmt::format("the header of tensor \"{}\" has {}", printable(name_), what));
@@ -180,7 +182,9 @@ std::string describe(const SafetensorsEntry& entry) {
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view text, std::uint64_t data_bytes, const std::string& file) {
-  const auto corrupt = [&](const std::string& what) { throw Error(fmt::format("{}: {}", file, what), Exit::corrupt); };
+  const auto corrupt = [&](const std::string& what) {
+    throw Error(fmt::format("{}: {}", file, what), ErrorKind::corrupt, {.path = std::string(file)});
+  };
   if (text.empty() || text.front() != '{') corrupt("not a safetensors file: the header does not begin with '{'");
   Events events(file);
   if (!nlohmann::json::sax_parse(text, &events)) corrupt("the header is not JSON");

@@ -1,7 +1,7 @@
 // The JSON header of a safetensors file: from text to entries and back. Pure.
 //
 // Threads: any.
-// Errors:  Error(Exit::corrupt) with the file and, if possible, the tensor.
+// Errors:  Error(ErrorKind::corrupt) with the file and, if possible, the tensor.
 #pragma once
 
 #include <cstdint>

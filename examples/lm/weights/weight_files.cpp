@@ -27,7 +27,8 @@ bool is_there(const fs::path& file) {
 // tensor → file, as in the index. A file name must not point outside the directory.
 std::map<std::string, std::string> map_of(const fs::path& index) {
   const auto refuse = [&](const std::string& why) -> void {
-    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), Exit::corrupt);
+    throw Error(fmt::format("{}: {}\n  bring the directory back as it was written", index.string(), why), ErrorKind::corrupt,
+                {.path = index.string()});
   };
   demand_fetched(index);
   nlohmann::json parsed;
@@ -65,10 +66,10 @@ std::map<std::string, std::string> map_of(const fs::path& index) {
     throw Error(fmt::format("{} has {} of {} files of weights, but not {}, which says which tensors are in which file\n  fetch "
                             "that file, too",
                             directory.string(), printable(*shards.begin()), shards.size(), kWeightsIndex),
-                Exit::usage);
+                ErrorKind::refused);
   throw Error(fmt::format("{} has neither {} nor {}; weights in other formats cannot be read", directory.string(), kWeightsFile,
                           kWeightsIndex),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 }  // namespace
@@ -90,7 +91,7 @@ std::vector<fs::path> weight_files(const fs::path& path) {
   refuse_without_weights(path);
 }
 
-WeightFiles::WeightFiles(const fs::path& path) {
+WeightFiles::WeightFiles(const fs::path& path, const IoChoice& io) {
   const auto files = weight_files(path);
   if (files.front().filename() == kWeightsIndex)
     open_index(path);
@@ -98,7 +99,7 @@ WeightFiles::WeightFiles(const fs::path& path) {
     add(files.front());
   std::vector<int> descriptors;
   for (const auto& file : files_) descriptors.push_back(file.descriptor());
-  const auto ahead = std::make_shared<ReadAhead>(descriptors);  // the next tensor may be in another file
+  const auto ahead = std::make_shared<ReadAhead>(descriptors, io);  // the next tensor may be in another file
   for (std::size_t i = 0; i < files_.size(); ++i) files_[i].attach(ahead, i);
 }
 
@@ -107,7 +108,7 @@ void WeightFiles::add(const fs::path& file) {
   for (const auto& entry : files_.back().entries()) {
     if (file_of_.emplace(entry.name, files_.size() - 1).second) continue;
     throw Error(fmt::format("{}: tensor \"{}\" is in another file of the model, too", file.string(), printable(entry.name)),
-                Exit::corrupt);
+                ErrorKind::corrupt, {.path = file.string()});
   }
 }
 
@@ -122,7 +123,7 @@ void WeightFiles::open_index(const fs::path& directory) {
     if (at != file_of_.end() && order[at->second] == file) continue;
     throw Error(
         fmt::format("{}: tensor \"{}\" is not in {}", (directory / kWeightsIndex).string(), printable(tensor), printable(file)),
-        Exit::corrupt);
+        ErrorKind::corrupt, {.path = (directory / kWeightsIndex).string()});
   }
 }
 

@@ -3,9 +3,9 @@
 //
 // Owner:   the caller.
 // Threads: as SafetensorsReader.
-// Errors:  those of SafetensorsReader; Error(Exit::corrupt) for an index that is invalid, or names a file outside the directory
-//          or a tensor that its file does not have; Error(Exit::usage) for a directory without weights, or with files that were
-//          not fetched (core/base/fetched_file.h).
+// Errors:  those of SafetensorsReader; Error(ErrorKind::corrupt) for an index that is invalid, or names a file outside the
+//          directory or a tensor that its file does not have; Error(ErrorKind::refused) for a directory without weights, or
+//          with files that were not fetched (core/base/fetched_file.h).
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include <terrace/examples/lm/weights/safetensors.h>
+#include <terrace/offload/io/io_choice.h>
 
 namespace terrace::lm {
 
@@ -24,7 +25,7 @@ inline constexpr const char *kWeightsFile = "model.safetensors", *kWeightsIndex 
 
 class WeightFiles {
  public:
-  explicit WeightFiles(const std::filesystem::path& file_or_directory);
+  explicit WeightFiles(const std::filesystem::path& file_or_directory, const IoChoice& io = {});  // `io`: for reading ahead
 
   [[nodiscard]] const std::vector<SafetensorsReader>& files() const { return files_; }
   [[nodiscard]] const SafetensorsEntry* find(std::string_view name) const;  // null when absent

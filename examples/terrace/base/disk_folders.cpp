@@ -42,7 +42,7 @@ void demand_disk_folders(const RunConfig& c) {
     if (error == std::errc::no_such_file_or_directory)
       throw Error(
           fmt::format("--nvme-path {0} does not exist\n  mount its disk, or make the folder: mkdir -p {0}", folder.string()),
-          Exit::hardware_missing);
+          ErrorKind::missing);
   }
 }
 

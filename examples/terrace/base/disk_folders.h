@@ -1,7 +1,7 @@
 // Checks the folders of the disk tier before a run begins on them. They must exist: a missing path is often a disk that is not
 // mounted, and what is written there would fill another disk.
 //
-// Threads: any. Errors: Error(Exit::hardware_missing) that names the folder.
+// Threads: any. Errors: Error(ErrorKind::missing) that names the folder.
 #pragma once
 
 #include <cstdint>

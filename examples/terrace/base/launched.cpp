@@ -116,14 +116,14 @@ void demand_launcher(const Launched& place, const Environment& variable) {
       throw Error(fmt::format("{} says that there are {} ranks, but the mpirun that said so has ended\n  start ranks with "
                               "mpirun or terrace launch; {}",
                               place.said_by, place.ranks, describe_left_over(variable)),
-                  Exit::usage);
+                  ErrorKind::refused);
 }
 
 void demand_alone(const Environment& variable) {
   const auto refuse = [](const std::string& what, const char* name) {
     throw Error(
         fmt::format("{}; if this process was not started so, the variable is left over: env -u {} terrace …", what, name),
-        Exit::usage);
+        ErrorKind::refused);
   };
   if (const auto found = pair_of({"WORLD_SIZE", "RANK"}, variable);
       variable("TORCHELASTIC_RUN_ID") && found && found->first > 1)

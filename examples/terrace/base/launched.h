@@ -26,9 +26,9 @@ std::optional<Launched> launched(const Environment& variable = own_environment);
 // them: "if no launcher started this process, these variables are left over: env -u OMPI_COMM_WORLD_SIZE -u
 // OMPI_COMM_WORLD_RANK terrace …".
 std::string describe_left_over(const Environment& variable = own_environment);
-// Throws Error(Exit::usage) if the mpirun that set the variables has ended: starting MPI would then end this process.
+// Throws Error(ErrorKind::refused) if the mpirun that set the variables has ended: starting MPI would then end this process.
 void demand_launcher(const Launched& place, const Environment& variable = own_environment);
-// Call it if launched() is empty. Throws Error(Exit::usage) if this process is one of several nevertheless: started by
+// Call it if launched() is empty. Throws Error(ErrorKind::refused) if this process is one of several nevertheless: started by
 // torchrun, which gives its processes no MPI, or by PALS without PMI. Each would train alone, in the same run directory.
 void demand_alone(const Environment& variable = own_environment);
 

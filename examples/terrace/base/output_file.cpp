@@ -12,7 +12,7 @@ namespace terrace::cli {
 namespace {
 
 [[noreturn]] void refuse_output(const std::filesystem::path& out, const std::string& why, const char* mend) {
-  throw Error(fmt::format("--out {}: {}\n  {}", out.string(), why, mend), Exit::usage);
+  throw Error(fmt::format("--out {}: {}\n  {}", out.string(), why, mend), ErrorKind::refused);
 }
 
 }  // namespace

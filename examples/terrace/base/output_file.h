@@ -1,6 +1,6 @@
 // Checks the file that a command makes out of other files, before the work, which may take hours.
 //
-// Threads: any. Errors: Error(Exit::usage).
+// Threads: any. Errors: Error(ErrorKind::refused).
 #pragma once
 
 #include <filesystem>

@@ -56,7 +56,7 @@ void demand_version(const nlohmann::json& object) {
   if (const auto version = found->get<std::uint64_t>(); version != kRecordVersion)
     throw Error(fmt::format("it has version {}, and this program reads version {}\n  use the version of terrace that wrote it",
                             version, kRecordVersion),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 //
 // Threads: any; pure.
 // Errors:  parse_sealed() throws Error with only the reason; the caller adds the file and the remedy. An object with another
-//          `version` is not damaged: Error(Exit::usage), with the remedy.
+//          `version` is not damaged: Error(ErrorKind::refused), with the remedy.
 #pragma once
 
 #include <cstdint>

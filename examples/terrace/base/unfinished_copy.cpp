@@ -96,7 +96,7 @@ void remove_copy(const fs::path& folder) {
   if (const auto foreign = foreign_entry(folder); !foreign.empty())
     throw Error(fmt::format("{} is not removed: it also has {}, which is of no copy\n  move that away, and repeat the command",
                             folder.string(), printable(foreign)),
-                Exit::usage);
+                ErrorKind::refused);
   mark_folder(folder, kUnfinishedCopy, kMarkText);
   for (const auto* const name : {"run.json", "run.copy.json"}) remove_path(folder / name);
   sync_to_disk(folder);
@@ -119,7 +119,7 @@ UnfinishedCopy::UnfinishedCopy(const fs::path& folder) : folder_(folder) {
     if (!unfinished || !foreign.empty())
       throw Error(fmt::format("{} is not empty{}\n  give a folder that does not exist yet", folder.string(),
                               unfinished ? fmt::format(": it has an unfinished copy, but also {}", printable(foreign)) : ""),
-                  Exit::usage);
+                  ErrorKind::refused);
     remove_copied(folder);
   }
   mark_folder(folder, kUnfinishedCopy, kMarkText);

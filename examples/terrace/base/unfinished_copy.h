@@ -3,7 +3,7 @@
 //
 // Owner:   the command; the folder is locked meanwhile.
 // Threads: one.
-// Errors:  Error(Exit::usage) if the folder has anything that no unfinished copy has.
+// Errors:  Error(ErrorKind::refused) if the folder has anything that no unfinished copy has.
 #pragma once
 
 #include <filesystem>
@@ -37,7 +37,7 @@ bool is_left_of_a_copy(const std::filesystem::path& folder);
 // Whether the folder has a finished copy and nothing else, so that no run has continued in it.
 bool is_only_a_copy(const std::filesystem::path& folder);
 // Removes a copy, finished or not. A kill meanwhile leaves a folder that is_left_of_a_copy() finds, and that can be removed
-// again. Throws Error(Exit::usage) if the folder has anything else.
+// again. Throws Error(ErrorKind::refused) if the folder has anything else.
 void remove_copy(const std::filesystem::path& folder);
 
 }  // namespace terrace::cli

@@ -17,6 +17,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/lm/unpack/data_stream.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/config/same_settings.h>
 #include <terrace/offload/store/chunk_store.h>
 
@@ -72,7 +73,7 @@ FileHandle CachedFile::lock() const {
   if (!lock) refuse_to_make(file, describe_errno(errno));
   for (int waited = 0;; ++waited) {
     const auto state = try_lock(lock.get(), LOCK_EX);
-    if (state == Locked::impossible) warn_without_locks(file);
+    if (state == Locked::impossible) warn_without_locks({}, file);
     if (state != Locked::by_another) return lock;
     if (waited == kSaysSo)
       say(stderr, fmt::format("another process makes these tokens and holds {}: waiting for it\n", file.string()));

@@ -10,6 +10,7 @@
 #include <terrace/core/base/units.h>
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/machine/machine.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/bench/bench_table.h>
 #include <terrace/examples/terrace/plan/device.h>
 
@@ -40,7 +41,7 @@ class AllBench final : public bench::Bench {
         one->check();
         one->run(session);
       } catch (const Error& error) {
-        if (error.exit() != Exit::hardware_missing)
+        if (error.kind() != ErrorKind::missing)
           session.fail(error);
         else
           session.note(fmt::format("skipped: {}", error.what()));

@@ -12,6 +12,7 @@
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/math/philox.h>
 #include <terrace/examples/lm/models/model.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/bench/bench_models.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/config/options.h>
@@ -85,7 +86,8 @@ class StepBench final : public bench::Bench {
                    .store = {.paths = config.nvme_path.empty() ? std::vector{own.path()} : config.nvme_path,
                              .name = fmt::format("terrace-bench-{}", ::getpid()),
                              .durable = false,
-                             .temporary = true},
+                             .temporary = true,
+                             .io = io_of_environment()},
                    .optimizer = optimizer.get()});
     session.progress("filling the weights …");
     engine.fill(first_weights(config, model));

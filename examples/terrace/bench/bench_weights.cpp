@@ -22,6 +22,7 @@
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/weights/weight_files.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/bench/bench_models.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/commands/export_command.h>
@@ -111,7 +112,7 @@ class WeightsBench final : public bench::Bench {
     validate(given_);
     demand_device(given_);
     if (given_.dtype == "fp16")
-      throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", Exit::usage);
+      throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", ErrorKind::refused);
   }
 
   void run(bench::Session& session) override {
@@ -142,7 +143,8 @@ class WeightsBench final : public bench::Bench {
     std::vector<bench::FileRange> files, chunks;
     std::uint64_t file_bytes = 0, chunk_bytes = 0;
     const auto name = fs::path(fmt::format("terrace-bench-{}-store", ::getpid()));
-    const ChunkStore::Options store{.paths = config.nvme_path, .name = name, .generations = plan.generations};
+    const ChunkStore::Options store{
+        .paths = config.nvme_path, .name = name, .generations = plan.generations, .io = io_of_environment()};
     const struct StoreFiles {
       const ChunkStore::Options& store;
       ~StoreFiles() {
@@ -224,10 +226,10 @@ class WeightsBench final : public bench::Bench {
         b.read(of_b.data(), std::ssize(of_b));
         if (a.gcount() != b.gcount() || !std::equal(of_a.begin(), of_a.begin() + a.gcount(), of_b.begin()))
           throw Error(fmt::format("{} was exported with other bytes than it was loaded from", file.filename().string()),
-                      Exit::corrupt);
+                      ErrorKind::corrupt);
       }
       if (static_cast<bool>(a) != static_cast<bool>(b))
-        throw Error(fmt::format("{} was exported with another length", file.filename().string()), Exit::corrupt);
+        throw Error(fmt::format("{} was exported with another length", file.filename().string()), ErrorKind::corrupt);
     }
   }
 

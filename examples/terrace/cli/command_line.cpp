@@ -25,7 +25,6 @@
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/cli/version_text.h>
 #include <terrace/examples/terrace/commands/commands.h>
-#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/input_files.h>
 #include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/config/parse_words.h>
@@ -583,7 +582,7 @@ int report_error(const std::exception& error, std::FILE* to) try {
   const auto what = file ? fmt::format("{}\n  {}", describe(error), advice_on(*file)) : std::string(error.what());
   say(to, each_with_error(printable_lines(with_flags(what))));
   const auto* const known = dynamic_cast<const Error*>(&error);
-  return static_cast<int>(known ? known->exit() : Exit::runtime);
+  return static_cast<int>(exit_of(known ? known->kind() : ErrorKind::failed));
 } catch (const std::bad_alloc&) {  // thrown by the error or its text: what follows needs no memory
   say(to,
       "error: no memory is left for the program itself\n"

@@ -1,8 +1,8 @@
 // The command line of `terrace`: the command, its arguments and the configuration.
 //
 // Threads: any.
-// Errors:  parse() throws Error(Exit::usage), whose second line says where to look. The texts of --help and --version are
-//          returned as `answer`.
+// Errors:  parse() throws Error(ErrorKind::refused), whose second line says where to look. The texts of --help and --version
+//          are returned as `answer`.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,7 @@ with its checksum `xxh3`.
 
 constexpr std::string_view kAboutExitCodes = R"(
 Every command ends with one of these codes. [Errors and warnings](errors.md) says what is safe afterwards. Inside a process,
-`Error::exit()` (`core/base/error.h`) has the same number.
+`Error::kind()` (`core/base/error.h`) says the same.
 
 | code | meaning | what to do next |
 |---|---|---|

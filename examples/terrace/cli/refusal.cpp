@@ -80,7 +80,7 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
 }
 
 Error refusal_error(const RunConfig& c, const Plan& p) {
-  return Error(what_is_missing(c, p.refusal) + "\n  " + suggestion(c, {&p.refusal, 1}), Exit::does_not_fit);
+  return Error(what_is_missing(c, p.refusal) + "\n  " + suggestion(c, {&p.refusal, 1}), ErrorKind::does_not_fit);
 }
 
 Error refusal_error(const RunConfig& c, std::span<const Plan> ranks) {
@@ -90,7 +90,7 @@ Error refusal_error(const RunConfig& c, std::span<const Plan> ranks) {
   const auto first = std::ranges::find(ranks, false, &Plan::fits) - ranks.begin();
   return Error(
       fmt::format("rank {} of the pipeline: {}\n  {}", first, what_is_missing(c, refusals.front()), suggestion(c, refusals)),
-      Exit::does_not_fit);
+      ErrorKind::does_not_fit);
 }
 
 }  // namespace terrace::cli

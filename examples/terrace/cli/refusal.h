@@ -16,7 +16,7 @@ namespace terrace::cli {
 // host memory or disk is for a machine, whose ranks divide it.
 std::string suggestion(const RunConfig& config, std::span<const Refusal> refusals);
 
-// The error for a plan that does not fit, with Exit::does_not_fit.
+// The error for a plan that does not fit, with ErrorKind::does_not_fit.
 Error refusal_error(const RunConfig& config, const Plan& plan);
 // The same for ranks of a pipeline, of which at least one does not fit.
 Error refusal_error(const RunConfig& config, std::span<const Plan> ranks);

@@ -155,7 +155,8 @@ Exit bench_command(int argc, const char* const* argv) {
   } catch (const std::exception& error) {
     session.fail(error);
   }
-  return session.finish();
+  const auto failure = session.finish();
+  return failure ? exit_of(*failure) : Exit::ok;
 }
 
 }  // namespace terrace::cli

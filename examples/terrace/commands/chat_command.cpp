@@ -62,7 +62,7 @@ std::optional<std::string> read_message(bool at_terminal) {
     line += static_cast<char>(c);
     if (line.size() > kMostMessageBytes)
       throw Error(fmt::format("a message has more than {} bytes\n  end messages with a newline", kMostMessageBytes),
-                  Exit::usage);
+                  ErrorKind::refused);
   }
   if (line.ends_with('\r')) line.pop_back();
   return line;

@@ -76,7 +76,7 @@ void verify(const Stores& stores, const std::string& missing, const std::filesys
       try {
         store->read_committed(c, buffer);
       } catch (const Error& error) {
-        if (error.exit() != Exit::corrupt) throw;
+        if (error.kind() != ErrorKind::corrupt) throw;
         note(error.what());
         ++damaged;
       }
@@ -90,7 +90,7 @@ void verify(const Stores& stores, const std::string& missing, const std::filesys
     throw Error(
         fmt::format("{}\n  {} of {} chunks are damaged{}{}", found, damaged, chunks,
                     damaged_commit ? ", and also files of a commit" : "", tokenizer.empty() ? "" : ", and also the tokenizer"),
-        Exit::corrupt);
+        ErrorKind::corrupt);
   fmt::print("verified {} chunks, {}: all checksums are correct\n", chunks, format_bytes(bytes));
 }
 
@@ -131,7 +131,7 @@ std::string take_missing(std::vector<ChunkStore::Options>& all) {
 
 void demand_all(const std::string& missing) {
   if (!missing.empty())
-    throw Error(missing + "\n  bring it back; if that rank ran on another machine, copy its folder here", Exit::corrupt);
+    throw Error(missing + "\n  bring it back; if that rank ran on another machine, copy its folder here", ErrorKind::corrupt);
 }
 
 // Makes a separate run, all in one folder, which --resume can continue.
@@ -168,7 +168,7 @@ Exit ckpt_command(const CommandLine& line) {
     throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
                             "without --step removes all of them",
                             step, of, of),
-                Exit::usage);
+                ErrorKind::refused);
   if (action == "rm") {
     remove_stores(run, given);
     fmt::print("removed the store of {}; its metrics and report were kept\n", run);

@@ -6,6 +6,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/cli/command_text.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 
 namespace terrace::cli {
 

@@ -1,4 +1,6 @@
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/commands/doctor.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/plan/device.h>
 
 #include <dlfcn.h>

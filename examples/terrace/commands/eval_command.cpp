@@ -39,7 +39,7 @@ std::int64_t positions_of(const RunConfig& config, const std::string& directory,
   if (options.seq_len > config.seq_len)
     throw Error(fmt::format("--seq-len {}: the model in {} has {} positions\n  give --seq-len {} or less", options.seq_len,
                             directory, config.seq_len, config.seq_len),
-                Exit::usage);
+                ErrorKind::refused);
   if (options.seq_len > 0) return options.seq_len;
   return is_run(directory) ? config.seq_len : std::min(config.seq_len, EvalOptions::kMostPositions);
 }
@@ -122,7 +122,7 @@ WeightsReader reader_of(const RunConfig& config, const std::string& directory, s
       return {
           config, directory, {.shape = {.batch = {sources.front().batch_size, sources.front().seq_len}, .micro_batches = 1}}};
     } catch (const Error& error) {
-      if (given || error.exit() != Exit::does_not_fit || sources.front().batch_size == 1) throw;
+      if (given || error.kind() != ErrorKind::does_not_fit || sources.front().batch_size == 1) throw;
       for (auto& source : sources) source.batch_size /= 2;
     }
 }

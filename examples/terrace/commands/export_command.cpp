@@ -22,6 +22,7 @@
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/lm/models/model_dir.h>
 #include <terrace/examples/lm/weights/weight_files.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/folder_mark.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/config/options.h>
@@ -67,7 +68,7 @@ bool is_exported(const fs::directory_entry& entry) {
 FileHandle begin_directory(const fs::path& to) {
   std::error_code error;
   if (fs::exists(to, error) && !fs::is_directory(to, error))
-    throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), Exit::usage);
+    throw Error(fmt::format("{} is a file\n  give a new directory", to.string()), ErrorKind::refused);
   try {
     make_folders(to);
   } catch (const Error& why) {
@@ -81,14 +82,14 @@ FileHandle begin_directory(const fs::path& to) {
   if (!entries.empty() && !marked) {
     auto name = entries.front().path().filename().string();
     if (fs::exists(to / lm::kModelConfigFile, error)) name = lm::kModelConfigFile;
-    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), Exit::usage);
+    throw Error(fmt::format("{} has \"{}\" already\n  give a new directory", to.string(), printable(name)), ErrorKind::refused);
   }
   if (const auto foreign = std::ranges::find_if_not(entries, is_exported); foreign != entries.end())
     throw Error(
         fmt::format("{} has an unfinished export, but also \"{}\", which no export makes\n  move that away, or give a new "
                     "directory",
                     to.string(), printable(foreign->path().filename().string())),
-        Exit::usage);
+        ErrorKind::refused);
   mark_folder(to, kUnfinished, "terrace ckpt export has not finished here: repeat the command\n");
   // The unfinished export may have put weights into other files than this one will.
   for (const auto& entry : entries)
@@ -102,7 +103,8 @@ void demand_other_directory(const fs::path& to, const RunConfig& config) {
   for (const auto& read : {config.init_from, config.init_adapter}) {
     const auto directory = fs::is_regular_file(read, error) ? fs::absolute(read).parent_path() : fs::path(read);
     if (!read.empty() && fs::equivalent(to, directory, error))
-      throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()), Exit::usage);
+      throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()),
+                  ErrorKind::refused);
   }
 }
 
@@ -114,7 +116,7 @@ nlohmann::json base_of(const RunConfig& config) {
     return parse_json(read_text_file(file));
   } catch (const Error& why) {
     throw Error(fmt::format("{}: {}\n  bring the file back as it was when the run began", file.string(), why.what()),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   }
 }
 
@@ -161,9 +163,10 @@ std::vector<ParamSpec> itself(const ParamSpec& param) { return {param}; }
 void write_committed_weights(CommittedState& state, const Model& model, DType dtype, const fs::path& to) {
   announce(
       state, model, [](const ParamSpec&) { return Kind::parameter; }, itself);
-  lm::write_weight_files(to, model, dtype, kMostFileBytes, [&](const ParamSpec& param, std::uint64_t first, TensorView range) {
-    state.read(param, first, range);
-  });
+  lm::write_weight_files(
+      to, model, dtype, kMostFileBytes,
+      [&](const ParamSpec& param, std::uint64_t first, TensorView range) { state.read(param, first, range); },
+      io_of_environment());
 }
 
 namespace {
@@ -184,7 +187,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto dtype = from_master ? DType::fp32 : sizes.dtype;
   const auto& adapters = sizes.adapters;
   if (adapted == Adapted::merged && adapters.rank == 0)
-    throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", Exit::usage);
+    throw Error("--merge: the run has no adapters\n  leave out --merge, which writes the whole model", ErrorKind::refused);
   const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
@@ -212,17 +215,17 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
     };
   };
   if (adapters.rank != 0 && adapted == Adapted::alone) {
-    lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read));
+    lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read), io_of_environment());
   } else {
     if (adapters.rank == 0) {
       announce(state, model, kind_of, itself);
-      lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read));
+      lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read), io_of_environment());
     } else {
       ThreadPool pool(static_cast<int>(config.threads));
       const auto merged_model = lm::make_model(without);
       const lm::MergedWeights merged(adapters, sizes.family, model, dtype, read, pool);
       announce(state, merged_model, kind_of, [&](const ParamSpec& param) { return merged.parts_of(param); });
-      lm::write_weight_files(to, merged_model, dtype, kMostFileBytes, counted(merged));
+      lm::write_weight_files(to, merged_model, dtype, kMostFileBytes, counted(merged), io_of_environment());
     }
     copy_files(run, config, to);
     replace_text_file(to / lm::kModelConfigFile, json.dump(2) + "\n", Durable::yes);
@@ -238,7 +241,7 @@ void export_model(const fs::path& run, std::span<const fs::path> given, const fs
   export_into(run, given, to, adapted);
 } catch (const Error& error) {
   const bool advises = std::string_view(error.what()).find('\n') != std::string_view::npos;
-  if (advises || error.exit() != Exit::runtime) throw;
+  if (advises || error.kind() != ErrorKind::failed) throw;
   throw Error(fmt::format("{}\n  the run is as it was: remove the cause, then repeat the command", error.what()));
 }
 

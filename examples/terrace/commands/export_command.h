@@ -6,7 +6,7 @@
 // mark is refused.
 //
 // Threads: one.
-// Errors:  Error(Exit::usage) for a model that the library does not have, and for a directory with other files; those of
+// Errors:  Error(ErrorKind::refused) for a model that the library does not have, and for a directory with other files; those of
 //          CommittedState.
 #pragma once
 

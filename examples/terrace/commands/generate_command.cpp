@@ -20,13 +20,13 @@ Exit generate_command(const CommandLine& line) {
   const auto& run = line.positional.at(0);
   const RunText texts(config, run, options.tokenizer, options.stop_token);
   if (options.prompt.empty())
-    throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", Exit::usage);
+    throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", ErrorKind::refused);
   auto tokens = texts.tokens_of(options.prompt);
   const auto prompt_tokens = static_cast<std::int64_t>(tokens.size());
   if (prompt_tokens >= config.seq_len)
     throw Error(fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
                             prompt_tokens, texts.unit(), config.seq_len, config.seq_len - 1),
-                Exit::usage);
+                ErrorKind::refused);
   const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
   WeightsReader weights(config, run, {.decode_positions = positions});
   lm::Generator generator(weights.engine(), weights.device(), config.vocab, weights.model().dtype, positions);

@@ -65,7 +65,7 @@ int ranks_of(std::string_view text) {
   if (error != std::errc{} || end != text.data() + text.size() || n < 1)
     throw Error(
         fmt::format("launch -n: \"{}\" is not accepted\n  -n takes the number of ranks, an integer of at least 1", text),
-        Exit::usage);
+        ErrorKind::refused);
   return n;
 }
 
@@ -332,7 +332,7 @@ Exit run(std::vector<std::string> words, int ranks) {
           fmt::format("{} cannot be started: {}\n  install Open MPI (on Debian and Ubuntu: apt install openmpi-bin), or "
                       "train in one process with --dp {}",
                       words.front(), describe_errno(why), ranks),
-          Exit::hardware_missing);
+          ErrorKind::missing);
     }
     end = attend(mpirun, signals, rank_pipe, errors.from.get(), out);
   }
@@ -379,8 +379,9 @@ Exit launch_command(int argc, const char* const* argv) {
     }
     if (ranks && !word.starts_with('-')) break;  // the command begins, without -- before it
     if (word != "-n" && word != "--mpirun")
-      throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), Exit::usage);
-    if (at + 1 == argc) throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), Exit::usage);
+      throw Error(fmt::format("launch: unknown argument {}\n  terrace launch -n RANKS -- COMMAND …", word), ErrorKind::refused);
+    if (at + 1 == argc)
+      throw Error(fmt::format("launch: {} needs a value\n  see terrace launch --help", word), ErrorKind::refused);
     ++at;
     if (word == "-n")
       ranks = ranks_of(argv[at]);
@@ -389,7 +390,8 @@ Exit launch_command(int argc, const char* const* argv) {
   }
   if (at < argc && std::string_view(argv[at]) == "--") ++at;
   if (!ranks || at >= argc)
-    throw Error("launch needs -n, the number of ranks, and a command\n  terrace launch -n RANKS -- COMMAND …", Exit::usage);
+    throw Error("launch needs -n, the number of ranks, and a command\n  terrace launch -n RANKS -- COMMAND …",
+                ErrorKind::refused);
 
   // Each rank has several threads, so it is not bound to one core.
   std::vector<std::string> words{mpirun, "-n", std::to_string(*ranks), "--bind-to", "none"};

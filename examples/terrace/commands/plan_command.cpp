@@ -75,15 +75,16 @@ Exit search(CommandLine line) {
     throw Error(
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
         "plan with the flags of a line",
-        Exit::usage);
+        ErrorKind::refused);
   if (line.config.shard_group != 0)
     throw Error("--search tries other numbers of data ranks, which --shard-group need not divide\n  leave --shard-group out",
-                Exit::usage);
+                ErrorKind::refused);
   if (line.plan.search < 1)
     throw Error(fmt::format("--search {}: at least one plan must be shown\n  give --search 1 or more", line.plan.search),
-                Exit::usage);
+                ErrorKind::refused);
   if (line.plan.search_seconds < 0 || line.plan.search_plans < 0)
-    throw Error("--search-seconds and --search-plans are at least 0\n  give 0 for a search without such a limit", Exit::usage);
+    throw Error("--search-seconds and --search-plans are at least 0\n  give 0 for a search without such a limit",
+                ErrorKind::refused);
   // Without a deadline there is time to plan all micro-batches, so nothing is extrapolated.
   const SearchLimits limits{
       .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
@@ -114,7 +115,7 @@ Exit plan_command(const CommandLine& given) {
   const auto& [config, profile] = where;
   if (config.pp > 1) return plan_pipeline(line.plan, config, profile);
   if (!line.plan.timeline.empty() || !line.plan.write_schedule.empty())
-    throw Error("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks", Exit::usage);
+    throw Error("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks", ErrorKind::refused);
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
   set_pipeline(request, config, model, profile);

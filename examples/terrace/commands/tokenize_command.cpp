@@ -69,7 +69,7 @@ std::optional<lm::TokenId> separator_of(const Words& words, const lm::Tokenizer&
   if (const auto id = usual ? lm::usual_separator(tokenizer) : tokenizer.id_of(words.separator)) return id;
   throw Error(fmt::format("the tokenizer {} has no token {}\n  give --separator one of its tokens, or none", words.tokenizer,
                           usual ? "<|endoftext|>" : words.separator),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 lm::TokenizeSettings settings_of(const Words& words, const lm::Tokenizer& tokenizer) {
@@ -147,9 +147,9 @@ Exit tokenize_command(int argc, const char* const* argv) {
     try {
       return job.step();
     } catch (const Error& error) {
-      if (error.exit() != Exit::usage || job.progress().tokens == begun.tokens) throw;
+      if (error.kind() != ErrorKind::refused || job.progress().tokens == begun.tokens) throw;
       job.record();
-      throw Error(fmt::format("{}; then the same command goes on from there", error.what()), error.exit());
+      throw Error(fmt::format("{}; then the same command goes on from there", error.what()), error);
     }
   };
   for (auto recorded = begin; step();) {

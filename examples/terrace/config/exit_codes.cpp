@@ -24,6 +24,18 @@ constexpr ExitCode kExitCodes[] = {
 
 }  // namespace
 
+Exit exit_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::failed: return Exit::runtime;
+    case ErrorKind::refused: return Exit::usage;
+    case ErrorKind::does_not_fit: return Exit::does_not_fit;
+    case ErrorKind::missing: return Exit::hardware_missing;
+    case ErrorKind::corrupt: return Exit::corrupt;
+    case ErrorKind::interrupted: return Exit::interrupted;
+  }
+  return Exit::runtime;
+}
+
 std::span<const ExitCode> exit_codes() { return kExitCodes; }
 
 std::string brief_exit_codes() {

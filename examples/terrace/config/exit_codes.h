@@ -1,4 +1,4 @@
-// What each exit code means, for the help, the manual page and docs/reference/exit-codes.md.
+// The exit codes of the program, and what each means, for the help, the manual page and docs/reference/exit-codes.md.
 //
 // Owner:   constant data. Threads: any. Errors: none.
 #pragma once
@@ -10,6 +10,17 @@
 #include <terrace/core/base/error.h>
 
 namespace terrace::cli {
+
+enum class Exit : int {
+  ok = 0,
+  runtime = 1,
+  usage = 2,             // command line or configuration
+  does_not_fit = 3,      // the plan does not fit into the budgets
+  hardware_missing = 4,  // required hardware is absent
+  corrupt = 5,           // stored state is corrupt
+  interrupted = 75,      // stopped by a signal, resumable
+};
+Exit exit_of(ErrorKind kind);
 
 struct ExitCode {
   Exit code;

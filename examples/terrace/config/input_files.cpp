@@ -75,12 +75,12 @@ void demand_inputs_stay(const CommandLine& line, std::span<const std::string> co
       if (fs::equivalent(out.file, in.file, error) && !may_replace(out.flag, in.flag))
         throw Error(fmt::format("{0} {1} is a file of {2}, which it would replace\n  give {0} another file", out.flag,
                                 out.file.string(), in.flag),
-                    Exit::usage);
+                    ErrorKind::refused);
       if (const auto beside = out.file.string() + ".tmp"; fs::equivalent(beside, in.file, error))
         throw Error(fmt::format("{0} {1}: it is written as {2}, which is a file of {3}\n  give {0} another file, or that one "
                                 "another name",
                                 out.flag, out.file.string(), beside, in.flag),
-                    Exit::usage);
+                    ErrorKind::refused);
     }
   const auto& c = line.config;
   const auto run = c.resume == "auto" || c.resume == "never" ? c.out_dir : fs::path(c.resume);
@@ -89,7 +89,7 @@ void demand_inputs_stay(const CommandLine& line, std::span<const std::string> co
       throw Error(fmt::format("{} {} lies in the run directory {}, where a run removes files of such names\n  move it, or give "
                               "it another name",
                               in.flag, in.file.string(), run.string()),
-                  Exit::usage);
+                  ErrorKind::refused);
 }
 
 }  // namespace terrace::cli

@@ -1,7 +1,7 @@
 // Checks the files that the flags of a run name: no input may also be an output, or the temporary file (NAME.tmp) as which an
 // output is written.
 //
-// Threads: any. Errors: Error(Exit::usage).
+// Threads: any. Errors: Error(ErrorKind::refused).
 #pragma once
 
 #include <span>

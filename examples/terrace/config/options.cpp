@@ -62,7 +62,7 @@ struct Source {
 [[noreturn]] void refuse(const Option& o, const Source& source, const Raw& raw, const std::string& detail = "") {
   throw Error(fmt::format("{}: {} is not accepted{}\n  {} takes {}", source.where, show(raw),
                           detail.empty() ? "" : ": " + detail, o.key, accepted(o)),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 std::string listed(const std::vector<std::string_view>& words, std::string_view between) {
@@ -243,17 +243,17 @@ const Option& require_option(std::string_view section, std::string_view key, con
   if (!section.empty() && std::ranges::find(sections(), section) == sections().end()) {
     throw Error(fmt::format("{}: there is no section [{}]{}\n  the sections are {}", where, printable(section),
                             suggestion(section, sections()), fmt::join(sections(), ", ")),
-                Exit::usage);
+                ErrorKind::refused);
   }
   const auto* const option = find_option(key);
   if (!option) {
     throw Error(fmt::format("{}: unknown key \"{}\"{}\n  terrace config prints every key", where, printable(key),
                             suggestion(key, keys())),
-                Exit::usage);
+                ErrorKind::refused);
   }
   if (!section.empty() && option->section != section) {
     throw Error(fmt::format("{}: {} does not belong to [{}]\n  write {}.{}", where, key, section, option->section, key),
-                Exit::usage);
+                ErrorKind::refused);
   }
   return *option;
 }
@@ -422,7 +422,7 @@ void add_options(CLI::App& app, Assignments& out, std::span<const std::string_vi
 
 void apply_toml(RunConfig& config, std::string_view text, const std::string& name) {
   const auto refuse_text = [&](const std::string& where, std::string_view why) {
-    throw Error(fmt::format("{}{}: {}\n  terrace config prints a correct file", name, where, why), Exit::usage);
+    throw Error(fmt::format("{}{}: {}\n  terrace config prints a correct file", name, where, why), ErrorKind::refused);
   };
   toml::table root;
   try {
@@ -437,7 +437,7 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
   const auto take = [&](std::string_view section, const toml::key& key, const toml::node& value) {
     const auto where = fmt::format("{}, line {}", name, key.source().begin.line);
     const auto& o = require_option(section, key.str(), where);
-    if (!given.insert(&o).second) throw Error(fmt::format("{}: {} is given twice", where, o.key), Exit::usage);
+    if (!given.insert(&o).second) throw Error(fmt::format("{}: {} is given twice", where, o.key), ErrorKind::refused);
     const Source source{fmt::format("{}: {}", where, o.key), true};
     assign(config, o, source, raw_of(value, o, source));
   };
@@ -457,7 +457,7 @@ void apply_toml(RunConfig& config, std::string_view text, const std::string& nam
 std::string read_config_file(const fs::path& file) try { return read_text_file(file); } catch (const Error& error) {
   throw Error(fmt::format("--config {}: cannot be read: {}\n  give --config a TOML file; terrace config prints one",
                           file.string(), error.what()),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 void apply_file(RunConfig& config, const fs::path& file) { apply_toml(config, read_config_file(file), file.string()); }
@@ -467,7 +467,7 @@ void apply_set(RunConfig& config, std::string_view assignment) {
   if (equals == std::string_view::npos || equals == 0) {
     throw Error(
         fmt::format("--set {}: a key, = and a value are required\n  for example --set train.steps=100", printable(assignment)),
-        Exit::usage);
+        ErrorKind::refused);
   }
   const auto trim = [](std::string_view text) {
     while (text.starts_with(' ')) text.remove_prefix(1);
@@ -490,7 +490,7 @@ void apply_set(RunConfig& config, std::string_view assignment) {
     } catch (const toml::parse_error& e) {
       refuse(o, source, std::string(value), printable(e.description(), kLongMessage));
     } catch (const Error& error) {
-      if (error.exit() == Exit::usage) throw;
+      if (error.kind() == ErrorKind::refused) throw;
       refuse(o, source, std::string(value), error.what());
     }
     return;
@@ -622,7 +622,7 @@ nlohmann::json fingerprint(const RunConfig& config) {
     for (const auto& file : source.files) {
       std::error_code error;
       const auto bytes = fs::file_size(file, error);
-      if (error) throw Error(fmt::format("--data {}: {}", file.string(), error.message()), Exit::usage);
+      if (error) throw Error(fmt::format("--data {}: {}", file.string(), error.message()), ErrorKind::refused);
       files.push_back({{"name", file.filename().string()}, {"bytes", bytes}});
       if (sources.size() == 1) continue;
       files.back()["source"] = source.name;

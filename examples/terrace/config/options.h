@@ -3,8 +3,8 @@
 //
 // Owner:   the table is constant data; RunConfig is the caller's.
 // Threads: any.
-// Errors:  Error(Exit::usage) that names the key, the value, where it was given and what is accepted. For an unknown key it
-//          suggests the nearest known one.
+// Errors:  Error(ErrorKind::refused) that names the key, the value, where it was given and what is accepted. For an unknown key
+//          it suggests the nearest known one.
 #pragma once
 
 #include <cstdint>
@@ -109,7 +109,7 @@ std::string to_toml(const RunConfig& config);  // with a comment for each key; r
 nlohmann::json to_json(const RunConfig& config);
 
 // The settings that a resumed run must not change: settings_over_resumes() without the data, fingerprint() with it. Data files
-// count by name and size; Error(Exit::usage) if one does not exist.
+// count by name and size; Error(ErrorKind::refused) if one does not exist.
 nlohmann::json settings_over_resumes(const RunConfig& config);
 nlohmann::json fingerprint(const RunConfig& config);
 // "  seed: 1 then, 2 now", one line for each difference; empty if there is none.

@@ -92,7 +92,7 @@ std::string unlike(const std::string& what, const CLI::App& sub) {
 }  // namespace
 
 void refuse(const std::string& what, const std::string& command) {
-  throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), Exit::usage);
+  throw Error(fmt::format("{}\n  see terrace{}{} --help", what, command.empty() ? "" : " ", command), ErrorKind::refused);
 }
 
 // CLI11 reads numbers with strtold(), which follows the locale.

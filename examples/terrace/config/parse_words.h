@@ -1,7 +1,7 @@
 // What all command lines of terrace have in common: -h and --help (help_text.h), which are not errors; errors that say where to
 // look; and for an unknown flag, the nearest known one.
 //
-// Threads: any. Errors: Error(Exit::usage).
+// Threads: any. Errors: Error(ErrorKind::refused).
 #pragma once
 
 #include <string>

@@ -42,7 +42,7 @@ const Preset& preset_named(std::string_view name) {
       fmt::format("--preset {}: there is none of this name{}\n  the presets are {}; terrace help presets says what they "
                   "are for",
                   printable(name), suggestion(name, names_of_presets()), preset_names(", ")),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 std::string preset_names(std::string_view between) { return fmt::format("{}", fmt::join(names_of_presets(), between)); }

@@ -5,7 +5,7 @@
 //   # Machine: gpu-24gb    the shipped cluster profile whose budgets it uses
 //   # Needs: --model DIR   it trains an existing model; the shape in [model] is only for plans without one
 //
-// Threads: any; constant. Errors: Error(Exit::usage) that lists the names.
+// Threads: any; constant. Errors: Error(ErrorKind::refused) that lists the names.
 #pragma once
 
 #include <span>

@@ -125,7 +125,7 @@ void demand_same_settings(const RunConfig& config, Team& team) {
       throw Error(
           fmt::format("the settings of {} differ from those of rank 0:\n{}\n  start all ranks with the same flags and files",
                       named(others), difference),
-          Exit::usage);
+          ErrorKind::refused);
   });
 }
 

@@ -1,8 +1,8 @@
 // Compares what ranks that were started one by one must have in common: every setting that affects the bits of the run, or the
 // steps that the ranks take together.
 //
-// Threads: the rank's. Errors: Error(Exit::usage) that names the settings that differ, their values and the ranks; for a file
-// that cannot be read, what describe_content() throws.
+// Threads: the rank's. Errors: Error(ErrorKind::refused) that names the settings that differ, their values and the ranks; for a
+// file that cannot be read, what describe_content() throws.
 #pragma once
 
 #include <cstdint>

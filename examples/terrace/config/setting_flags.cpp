@@ -1,5 +1,6 @@
 #include <terrace/examples/terrace/config/setting_flags.h>
 
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/config/options.h>
 
 namespace terrace::cli {
@@ -14,6 +15,8 @@ std::string with_flags(std::string_view text) {
     out.append(text.substr(0, begin));
     if (const auto name = text.substr(begin + 1, end - begin - 1); find_option(name)) {
       out.append("--").append(name);
+    } else if (const auto variable = variable_of(name); !variable.empty()) {
+      out.append(variable);
     } else {
       out.append(text.substr(begin, end + 1 - begin));
     }

@@ -88,7 +88,7 @@ void set_steps_of_epochs(RunConfig& c, std::uint64_t sequences) {
   const auto a_step = static_cast<double>(c.batch_size * c.grad_accumulation * c.ep * std::max<std::int64_t>(1, c.dp));
   const auto steps = std::ceil(c.epochs * static_cast<double>(sequences) / a_step);
   constexpr double kMost = 1e15;  // as for --steps
-  if (!(steps <= kMost)) throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.epochs), Exit::usage);
+  if (!(steps <= kMost)) throw Error(fmt::format("--epochs {} are too many steps\n  give fewer", c.epochs), ErrorKind::refused);
   const auto whole = std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
   c.steps = (whole + c.sync_interval - 1) / c.sync_interval * c.sync_interval;  // local SGD must end with an average
   c.chosen.push_back(fmt::format("--steps {} ({} epochs of {} sequences, {} a step)", c.steps, c.epochs, sequences,

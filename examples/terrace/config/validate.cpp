@@ -43,7 +43,7 @@ bool is_asynchronous(const RunConfig& c) {
 }
 
 [[noreturn]] void refuse_pair(const std::string& why, const std::string& mend) {
-  throw Error(fmt::format("{}\n  {}", why, mend), Exit::usage);
+  throw Error(fmt::format("{}\n  {}", why, mend), ErrorKind::refused);
 }
 
 void demand_heads(const RunConfig& c) {

@@ -2,8 +2,8 @@
 // it reads. The ranks of a machine divide the work.
 //
 // Called by all ranks. Threads: the rank's.
-// Errors:  Error(Exit::usage) with the file, the token's position, its value and the vocabulary; Error(Exit::runtime) if a file
-//          cannot be read.
+// Errors:  Error(ErrorKind::refused) with the file, the token's position, its value and the vocabulary;
+//          Error(ErrorKind::failed) if a file cannot be read.
 #pragma once
 
 #include <cstdint>

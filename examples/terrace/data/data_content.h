@@ -5,7 +5,7 @@
 // the start reads them anyway (searched tokens, conversations), or else of a sample.
 //
 // Owner:   the first rank's training. Threads: its thread.
-// Errors:  those of describe_content(); Error(Exit::corrupt) for a record that this program did not write.
+// Errors:  those of describe_content(); Error(ErrorKind::corrupt) for a record that this program did not write.
 #pragma once
 
 #include <cstdint>

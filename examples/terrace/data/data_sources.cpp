@@ -21,7 +21,7 @@ namespace {
   throw Error(fmt::format("--data: {}\n  give each source's weight before its files, as in --data 7 web.bin 3 code.bin; a "
                           "file whose name is a number is written ./7; the same goes for --eval-data",
                           why),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 void name(std::vector<DataSource>& sources) {

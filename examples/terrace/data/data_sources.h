@@ -1,8 +1,8 @@
 // The words of --data: files, or sources with weights. A number is a weight, and the files behind it, up to the next number,
 // are its source: `--data 7 web-*.bin 3 code.bin`. Without numbers all files are one source.
 //
-// Threads: any. Errors: Error(Exit::usage) for an invalid weight, a weight without files, and a file without a weight beside
-// others with one.
+// Threads: any. Errors: Error(ErrorKind::refused) for an invalid weight, a weight without files, and a file without a weight
+// beside others with one.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ std::string format_of_text(const RunConfig& config, const fs::path& file) {
             "--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
             "--data-format bytes, if they are meant",
             file.string(), lm::kByteVocabulary, config.vocab),
-        Exit::usage);
+        ErrorKind::refused);
   return name_of(DataForm::bytes);
 }
 
@@ -68,7 +68,7 @@ std::string found_format(const RunConfig& config) {
     if (form != *first)
       throw Error(fmt::format("the data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
                               of_first.string(), name_of(*first), file.string(), name_of(form)),
-                  Exit::usage);
+                  ErrorKind::refused);
   }
   if (first == DataForm::bytes) return format_of_text(config, of_first);
   return name_of(first.value_or(DataForm::bytes));

@@ -2,7 +2,7 @@
 // as something else: text is read with the model's tokenizer; only a model of 256 ids without a tokenizer takes its bytes as
 // tokens.
 //
-// Threads: any. Errors: Error(Exit::usage) that names the files and the flags to give.
+// Threads: any. Errors: Error(ErrorKind::refused) that names the files and the flags to give.
 #pragma once
 
 #include <string>

@@ -38,7 +38,7 @@ std::optional<std::int64_t> template_time(const RunConfig& config) {
   const auto time = end != nullptr && *end == '\0' ? std::mktime(&day) : std::time_t{-1};
   if (time == std::time_t{-1} || day.tm_mday != wanted.tm_mday)
     throw Error(fmt::format("--template-date {} is no day\n  write it as 2026-11-26", printable(config.template_date)),
-                Exit::usage);
+                ErrorKind::refused);
   return time;
 }
 
@@ -144,7 +144,7 @@ RunData::Sources RunData::sources_of(const RunConfig& config, bool holds_out) co
       all.back().share = share;
     } catch (const Error& error) {
       if (sources.size() == 1) throw;
-      throw Error(fmt::format("source {} of the data: {}", source.name, error.what()), error.exit());
+      throw Error(fmt::format("source {} of the data: {}", source.name, error.what()), error);
     }
   return all;
 }

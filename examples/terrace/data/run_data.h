@@ -29,7 +29,7 @@ namespace terrace::cli {
 // The chat template and the tokens that it names, as one text to compare. They come from files beside the tokenizer, and change
 // the texts that are trained on. Empty: there is no template.
 std::string describe_template(const RunConfig& config);
-// Noon of --template-date, in seconds since 1970; empty if it is not given. Error(Exit::usage) if it is not a date.
+// Noon of --template-date, in seconds since 1970; empty if it is not given. Error(ErrorKind::refused) if it is not a date.
 std::optional<std::int64_t> template_time(const RunConfig& config);
 
 class RunData {

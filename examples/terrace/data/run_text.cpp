@@ -19,16 +19,17 @@ lm::ModelText model_text_of(const RunConfig& config, const std::string& run, con
   const auto tokenizer = !given.empty() ? given : of_run ? tokenizer_of_run(run, config) : tokenizer_of(config);
   const bool of_bytes = config.data_format == "bytes" && (of_run || given.empty());
   if (of_bytes && !tokenizer.empty())
-    throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run), Exit::usage);
+    throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run),
+                ErrorKind::refused);
   if (of_bytes) return {};
   if (tokenizer.empty() && !of_run)
     throw Error(fmt::format("the model in {} has no tokenizer.json and no tokenizer.model\n  give its --tokenizer", run),
-                Exit::usage);
+                ErrorKind::refused);
   if (tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}) without a --tokenizer\n  give the "
                             "--tokenizer that made the ids",
                             run, config.data_format),
-                Exit::usage);
+                ErrorKind::refused);
   return {read_tokenizer(tokenizer, config), lm::read_tokenizer_config(tokenizer.parent_path())};
 }
 
@@ -46,7 +47,7 @@ lm::ChatFormat RunText::chat_format(std::int64_t now) const {
         "the model was trained on bytes, which have no marks between messages\n  train with --data-format jsonl and a "
         "--tokenizer; "
         "`terrace generate` continues a text",
-        Exit::usage);
+        ErrorKind::refused);
   return {*tokenizer(), named(), now};
 }
 
@@ -57,7 +58,7 @@ void RunText::find_ends(const RunConfig& config, const std::string& end) {
     if (ids.size() != 1)
       throw Error(fmt::format("--stop-token {} is {} {} and not one\n  give the spelling of one token, auto or none",
                               printable(end), ids.size(), unit()),
-                  Exit::usage);
+                  ErrorKind::refused);
     return end_at(ids.front());
   }
   if (config.document_separator >= 0) end_at(static_cast<std::int32_t>(config.document_separator));

@@ -1,8 +1,8 @@
 // Text and tokens of a run: the tokens are bytes if the run was trained on bytes, and otherwise the ids of a tokenizer.
 //
 // Owner:   the command. Threads: one at a time.
-// Errors:  Error(Exit::usage) for a tokenizer that the run does not need, lacks, or cannot have, and for an `end` that is not a
-//          token.
+// Errors:  Error(ErrorKind::refused) for a tokenizer that the run does not need, lacks, or cannot have, and for an `end` that
+//          is not a token.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class RunText : public lm::ModelText {
   RunText(const RunConfig& config, const std::string& run, const std::filesystem::path& tokenizer, const std::string& end);
 
   [[nodiscard]] const char* unit() const { return tokenizer() ? "tokens" : "bytes"; }
-  // How conversations are written. `now`, in seconds since 1970, is the time that a chat template may show. Error(Exit::usage)
-  // for a run of bytes.
+  // How conversations are written. `now`, in seconds since 1970, is the time that a chat template may show.
+  // Error(ErrorKind::refused) for a run of bytes.
   [[nodiscard]] lm::ChatFormat chat_format(std::int64_t now) const;
 
  private:

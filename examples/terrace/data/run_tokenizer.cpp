@@ -38,7 +38,7 @@ fs::path tokenizer_of(const RunConfig& config) {
           "--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
           "one) or a tokenizer.model",
           config.data_format),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 fs::path tokenizer_kept_by(const fs::path& run) { return lm::tokenizer_in(tokenizer_folder(run)); }
@@ -54,7 +54,7 @@ lm::Tokenizer read_tokenizer(const fs::path& file, const RunConfig& config) {
     throw Error(fmt::format("the tokenizer {} has {} ids, but the model has --vocab {}\n  give --vocab {} or more, or the "
                             "tokenizer of the model",
                             file.string(), tokenizer.ids(), config.vocab, tokenizer.ids()),
-                Exit::usage);
+                ErrorKind::refused);
   return tokenizer;
 }
 

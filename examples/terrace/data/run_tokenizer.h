@@ -1,8 +1,8 @@
 // The tokenizer of a run: the one that its flags name, and the copy that its directory keeps, so that the run can be moved and
 // read without the files that it began with.
 //
-// Threads: any. Errors: Error(Exit::usage) for a tokenizer that is not there, and for one with more ids than the model; Error
-//          with the file where one cannot be read or written.
+// Threads: any. Errors: Error(ErrorKind::refused) for a tokenizer that is not there, and for one with more ids than the model;
+//          Error with the file where one cannot be read or written.
 #pragma once
 
 #include <filesystem>

@@ -59,8 +59,8 @@ void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& ta
     try {
       object = parse_sealed(text);
     } catch (const Error& error) {
-      if (error.exit() == Exit::usage)
-        throw Error(fmt::format("{}, line {}: {}", file.string(), number, error.what()), Exit::usage);
+      if (error.kind() == ErrorKind::refused)
+        throw Error(fmt::format("{}, line {}: {}", file.string(), number, error.what()), ErrorKind::refused);
       broken = error.what();
       return false;
     }
@@ -75,8 +75,8 @@ void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& ta
   try {
     read_lines(file, take_text);
   } catch (const Error& error) {
-    if (error.exit() == Exit::usage) throw;
-    if (error.exit() != Exit::corrupt) fail(file, "read", error.what());
+    if (error.kind() == ErrorKind::refused) throw;
+    if (error.kind() != ErrorKind::corrupt) fail(file, "read", error.what());
     broken = error.what();
   }
   if (thrown) std::rethrow_exception(thrown);
@@ -84,7 +84,7 @@ void each_line(const fs::path& file, std::uint64_t last_step, const TakeLine& ta
     throw Error(fmt::format("{}{}: {}\n  remove the file, or restore it, and run the command again: training needs none "
                             "of its lines",
                             file.string(), number == 0 ? "" : fmt::format(", line {}", number), broken),
-                Exit::corrupt);
+                ErrorKind::corrupt);
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 // Owner:   the trainer owns the writer; the report reads.
 // Threads: one.
 // Errors:  Error with the file and errno if a line cannot be written. An incomplete last line, as a crash leaves it, is
-//          dropped; any other broken line is Error(Exit::corrupt) with its number.
+//          dropped; any other broken line is Error(ErrorKind::corrupt) with its number.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,7 @@ void demand_folder_of_prometheus(const std::filesystem::path& file) {
   if (std::filesystem::is_directory(folder, error)) return;
   throw Error(fmt::format("--prometheus {}: there is no folder {}\n  create it, or give a file in another one", file.string(),
                           folder.string()),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 }  // namespace terrace::cli

@@ -27,7 +27,7 @@ class PrometheusSink final : public MetricsSink {
   std::string run_;
 };
 
-// Called before a run begins. Throws Error(Exit::usage) if the file's folder does not exist; accepts an empty path.
+// Called before a run begins. Throws Error(ErrorKind::refused) if the file's folder does not exist; accepts an empty path.
 void demand_folder_of_prometheus(const std::filesystem::path& file);
 
 }  // namespace terrace::cli

@@ -131,7 +131,7 @@ class Reader {
 
  private:
   [[noreturn]] void refuse(const std::string& where, const std::string& why, const std::string& mend) const {
-    throw Error(fmt::format("cluster profile {}{}: {}\n  {}", name_, where, why, mend), Exit::usage);
+    throw Error(fmt::format("cluster profile {}{}: {}\n  {}", name_, where, why, mend), ErrorKind::refused);
   }
   [[noreturn]] void refuse(const Key& k, const toml::node& node, const std::string& accepted) const {
     refuse(fmt::format(", line {}", node.source().begin.line), fmt::format("{}.{} is not {}", k.section, k.key, accepted),
@@ -196,19 +196,20 @@ class Reader {
 
 std::int64_t ranks_of_node(const ClusterProfile& cluster, const ClusterSize& size) {
   if (size.nodes < 1 || size.nodes > 65536)
-    throw Error(fmt::format("--nodes: {} is not accepted\n  give --nodes an integer from 1 to 65536", size.nodes), Exit::usage);
+    throw Error(fmt::format("--nodes: {} is not accepted\n  give --nodes an integer from 1 to 65536", size.nodes),
+                ErrorKind::refused);
   if (cluster.on_cpu() && size.gpus_per_node != 0)
     throw Error(fmt::format("--gpus-per-node {}: a node of this cluster has no GPU\n  leave it out, or give another "
                             "--cluster-profile",
                             size.gpus_per_node),
-                Exit::usage);
+                ErrorKind::refused);
   if (cluster.on_cpu()) return 1;
   if (size.gpus_per_node < 0 || size.gpus_per_node > cluster.node.gpus)
     throw Error(
         fmt::format(
             "--gpus-per-node {}: a node of this cluster has {}\n  give --gpus-per-node at most {}, or 0 for all of them",
             size.gpus_per_node, cluster.node.gpus, cluster.node.gpus),
-        Exit::usage);
+        ErrorKind::refused);
   return size.gpus_per_node == 0 ? cluster.node.gpus : size.gpus_per_node;
 }
 
@@ -230,7 +231,7 @@ ClusterProfile load_cluster(const std::filesystem::path& file) {
         fmt::format("cluster profile {}: {}\n  give --cluster-profile a TOML file, such as examples/clusters/dgx2.toml, or "
                     "one of {}",
                     file.string(), why, fmt::join(shipped_clusters(), ", ")),
-        Exit::usage);
+        ErrorKind::refused);
   };
   std::error_code unknown;
   if (const auto shipped = shipped_cluster(file.string()); shipped && !std::filesystem::exists(file, unknown))
@@ -283,27 +284,27 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
         fmt::format("--tp {} does not divide the {} GPUs of a node\n  give another --tp, or --gpus-per-node a number that "
                     "it divides",
                     c.tp, ranks),
-        Exit::usage);
+        ErrorKind::refused);
   if (ranks / c.tp % c.cp != 0)
     throw Error(fmt::format("--cp {} does not divide the {} GPUs of a node{}\n  give another --cp, or --gpus-per-node a number "
                             "that it divides",
                             c.cp, ranks, c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)),
-                Exit::usage);
+                ErrorKind::refused);
   if (all / (c.tp * c.cp * c.pp) % c.ep != 0)
     throw Error(
         fmt::format("--ep {} does not divide the {} GPUs of --nodes {} that are left by the other degrees\n  give another "
                     "--ep, or another number of nodes or GPUs",
                     c.ep, all / (c.tp * c.cp * c.pp), size.nodes),
-        Exit::usage);
+        ErrorKind::refused);
   if (all / c.tp % c.pp != 0)
     throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
                             "number that it divides",
                             c.pp, all / c.tp, size.nodes),
-                Exit::usage);
+                ErrorKind::refused);
   if (c.ranks_per_machine != 0 && c.ranks_per_machine != ranks)
     throw Error(fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
                             c.ranks_per_machine, ranks),
-                Exit::usage);
+                ErrorKind::refused);
   const auto data = all / (c.pp * c.tp * c.cp * c.ep);
   if (c.dp == 0) c.dp = data;
   if (c.dp != data)
@@ -314,12 +315,12 @@ RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSi
                         (c.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.cp)) +
                         (c.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.ep)),
                     data),
-        Exit::usage);
+        ErrorKind::refused);
   if (c.device != "auto" && (c.device == "cpu") != cluster.on_cpu())
     throw Error(fmt::format("--device {}: a node of this cluster computes on {}\n  leave --device out, or give another "
                             "--cluster-profile",
                             c.device, cluster.on_cpu() ? "its CPU" : "GPUs"),
-                Exit::usage);
+                ErrorKind::refused);
   c.local_ranks = ranks;
   c.device = cluster.on_cpu() ? "cpu" : "cuda:0";
   c.assumed_costs = true;

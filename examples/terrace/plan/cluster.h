@@ -2,7 +2,7 @@
 // one rank is planned, or one rank of each pipeline stage.
 //
 // Threads: any.
-// Errors:  Error(Exit::usage) that names the file, the key and what is accepted.
+// Errors:  Error(ErrorKind::refused) that names the file, the key and what is accepted.
 #pragma once
 
 #include <cstdint>

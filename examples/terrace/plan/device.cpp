@@ -17,6 +17,7 @@
 #include <terrace/core/machine/cores.h>
 #include <terrace/core/math/product_group.h>
 #include <terrace/core/profile/profile_algorithms.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/parallel/comm/between_machines.h>
@@ -43,7 +44,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
     throw Error(fmt::format("--device {}: no GPU was found: {}\n  {}, or give --device cpu; terrace plan --cluster-profile "
                             "gpu-24gb (or gpu-32gb, gpu-48gb, gpu-80gb, gpu-141gb) plans for GPUs that are not here",
                             c.device_name(), found.why_none, found.mend),
-                Exit::hardware_missing);
+                ErrorKind::missing);
   const auto index = static_cast<std::size_t>(gpu_index(c, local_rank));
   if (index >= found.gpus.size() && local_rank > 0)
     throw Error(
@@ -51,12 +52,12 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
             "{} ranks of this machine need a GPU each, from {} on, but the machine has {}\n  start fewer ranks here, or give "
             "--device cpu",
             c.local_ranks, c.device_name(), found.gpus.size()),
-        Exit::hardware_missing);
+        ErrorKind::missing);
   if (index >= found.gpus.size())
     throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device_name(),
                             found.gpus.size(), found.gpus.size() == 1 ? "" : "s",
                             found.gpus.size() == 1 ? "" : fmt::format(" to cuda:{}", found.gpus.size() - 1)),
-                Exit::hardware_missing);
+                ErrorKind::missing);
   return found.gpus[index];
 }
 
@@ -77,7 +78,7 @@ std::string who_makes_attention(const RunConfig& c) {
     throw Error(
         "TERRACE_ATTENTION=faster: each rank would time its own GPU, and the ranks could choose different kernels\n"
         "  run it once on one rank, whose choice the machine profile keeps, or set TERRACE_ATTENTION to own or cudnn",
-        Exit::usage);
+        ErrorKind::refused);
   return forced;
 }
 
@@ -139,7 +140,8 @@ std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const 
   return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank),
                                  .algorithms = algorithms,
                                  .machine_algorithms = machine_algorithms(c),
-                                 .attention = who_makes_attention(c)});
+                                 .attention = who_makes_attention(c),
+                                 .attention_kernel = attention_kernel_of_environment()});
 }
 
 ThreadPool make_pool(const RunConfig& c) {
@@ -222,8 +224,7 @@ Links links_of(const RunConfig& c) {
 MachineProfile load_measured(const std::filesystem::path& file) try {
   return load_profile(file);
 } catch (const RefusedSetting& e) {
-  throw Error(e.refusal().why + "\n  run terrace doctor --measure --nvme-path DIR, or give another --machine-profile",
-              e.exit());
+  throw Error(e.refusal().why + "\n  run terrace doctor --measure --nvme-path DIR, or give another --machine-profile", e);
 }
 
 }  // namespace
@@ -243,7 +244,7 @@ MachineProfile machine_profile(const RunConfig& c) {
               "machine profile {} is for device {}, but the run uses {}\n  run terrace doctor --measure --device {}, or give "
               "another --machine-profile",
               file.string(), profile.device, c.device_name(), c.device_name()),
-          Exit::usage);
+          ErrorKind::refused);
     profile.links = links_of(c);
     return profile;
   } catch (const Error& error) {

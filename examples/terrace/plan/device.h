@@ -1,7 +1,7 @@
 // The device of a run: cpu, or a GPU by its number. If several ranks share a machine, the number is the GPU of the first rank,
 // and the other ranks take the next GPUs.
 //
-// Threads: any. Errors: Error(Exit::hardware_missing) for an absent device.
+// Threads: any. Errors: Error(ErrorKind::missing) for an absent device.
 #pragma once
 
 #include <cstdint>

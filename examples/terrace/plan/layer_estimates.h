@@ -1,6 +1,6 @@
 // The seconds and bytes of each layer on one rank, from the planner's programs for a model of one block.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) as make_model() and write_programs().
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) as make_model() and write_programs().
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ namespace {
 // Reads a schedule from a file and checks it.
 pipeline::Schedule schedule_from(const RunConfig& c) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("--schedule {}: {}", c.schedule, why), Exit::usage);
+    throw Error(fmt::format("--schedule {}: {}", c.schedule, why), ErrorKind::refused);
   };
   pipeline::Schedule s;
   try {
@@ -63,7 +63,7 @@ pipeline::Schedule named_or_from_file(const RunConfig& c) {
         fmt::format("--schedule: \"{}\" is neither a schedule nor a file{}\n  give --schedule auto, one of {}, or a file "
                     "that terrace plan --write-schedule wrote",
                     c.schedule, suggestion(c.schedule, names), fmt::join(names, ", ")),
-        Exit::usage);
+        ErrorKind::refused);
   const auto ranks = static_cast<std::uint32_t>(c.pp);
   const auto chunks = static_cast<std::uint32_t>(c.virtual_stages);
   auto schedule = pipeline::write_order(c.schedule, {.ranks = ranks,
@@ -74,14 +74,14 @@ pipeline::Schedule named_or_from_file(const RunConfig& c) {
     throw Error(fmt::format("--virtual-stages {}: with --schedule {} each rank has {}\n  leave --virtual-stages out, or give "
                             "--schedule interleaved, which takes any number",
                             chunks, c.schedule, schedule.placement.stages / ranks),
-                Exit::usage);
+                ErrorKind::refused);
   return schedule;
 }
 
 void demand_no_order(const RunConfig& c) {
   if (c.order != "horizontal" && c.order != "auto")
     throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out", c.order),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stages, std::uint32_t layers) {
@@ -103,7 +103,7 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
             "--stage-layers {} does not divide {} layers into {} stages\n  give one number for each stage, which together "
             "add up to {} (the embedding, two for each block, and the head), or leave --stage-layers out",
             text, layers, stages, layers),
-        Exit::usage);
+        ErrorKind::refused);
   return begins;
 }
 
@@ -120,14 +120,14 @@ void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p
       throw Error(fmt::format("--stage-layers {} leaves rank {} of the pipeline without a layer\n  give each rank at least one "
                               "layer, or a smaller --pp",
                               c.stage_layers, rank),
-                  Exit::usage);
+                  ErrorKind::refused);
   }
 }
 
 // With an asynchronous schedule, evaluations, commits and the end of the run are possible only where it drains.
 void demand_drained(const RunConfig& c) {
   const auto refuse = [&](const std::string& what, const std::string& mend) {
-    throw Error(fmt::format("--schedule {}: {}\n  {}", c.schedule, what, mend), Exit::usage);
+    throw Error(fmt::format("--schedule {}: {}\n  {}", c.schedule, what, mend), ErrorKind::refused);
   };
   const auto whole = [&](std::int64_t steps, const char* flag) {
     if (steps % c.drain_interval == 0) return;
@@ -175,7 +175,7 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
       throw Error(
           "--stage-layers and --virtual-stages divide a pipeline into stages, and there is no pipeline\n  add --pp, the "
           "number of its ranks, or leave them out",
-          Exit::usage);
+          ErrorKind::refused);
     return;
   }
   demand_no_order(c);
@@ -226,7 +226,7 @@ FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Mo
                               ThreadPool& pool) {
   demand_no_order(c);
   if (!c.stage_layers.empty() || c.virtual_stages != 0)
-    throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages", Exit::usage);
+    throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages", ErrorKind::refused);
   const StepMap::Options options{.recipe = Recipe::of(model.dtype, request.recipe, request.states),
                                  .shape = request.shape,
                                  .mesh = request.mesh,
@@ -243,7 +243,7 @@ FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Mo
     try {
       return {candidate.name, plan_ranks(request, c, model, profile, pool)};
     } catch (const Error& error) {
-      if (error.exit() != Exit::does_not_fit) throw;
+      if (error.kind() != ErrorKind::does_not_fit) throw;
       why = error;
     }
   }
@@ -288,7 +288,7 @@ std::string found_by_run(const RunConfig& c) {
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}\n  bring the file back, or give another --schedule than auto",
                             (dir / kScheduleFile).string(), error.what()),
-                Exit::corrupt);
+                ErrorKind::corrupt);
   }
 }
 

@@ -1,6 +1,6 @@
 // Turns --pp, --schedule, --virtual-stages and --stage-layers into the pipeline of a plan request.
 //
-// Threads: any. Errors: Error(Exit::usage) for settings that are impossible, with the nearest possible ones.
+// Threads: any. Errors: Error(ErrorKind::refused) for settings that are impossible, with the nearest possible ones.
 #pragma once
 
 #include <string>
@@ -26,7 +26,7 @@ struct FoundSchedule {
   std::string name;         // "1f1b", "interleaved, 2 stages a rank", "list in a V, at most 8 live"
   std::vector<Plan> plans;  // one for each rank, checked together
 };
-// Sets request.pipeline. Error(Exit::does_not_fit) if no schedule fits.
+// Sets request.pipeline. Error(ErrorKind::does_not_fit) if no schedule fits.
 FoundSchedule search_schedule(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                               ThreadPool& pool);
 // The plans of all ranks of request.pipeline, checked together.

@@ -5,7 +5,7 @@
 // Arithmetic adds the rest: the numbers of blocks and micro-batches, the schedule of a pipeline, what hides behind what, and
 // what must leave the device. docs/reference/cluster.md has the rules.
 //
-// Pure. Threads: any. Errors: Error(Exit::usage) for a configuration that a run would refuse.
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) for a configuration that a run would refuse.
 #pragma once
 
 #include <cstdint>

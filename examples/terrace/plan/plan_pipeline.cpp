@@ -95,7 +95,7 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
               "--measured: {} is missing\n  give the directory of a run with --pp {} that has ended: it writes this file "
               "when it ends",
               file.string(), plans.size()),
-          Exit::usage);
+          ErrorKind::refused);
     lanes.push_back({.measured = read_trace_window(file, 0)});
   }
   std::vector<Trace> traces(plans.size());

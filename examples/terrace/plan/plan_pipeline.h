@@ -9,6 +9,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/terrace/cli/command_line.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/parallel/plan/plan.h>
 
 namespace terrace::cli {

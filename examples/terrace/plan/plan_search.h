@@ -7,7 +7,8 @@
 //
 // Threads: any; candidates are planned in parallel. Without a deadline the list of the best does not depend on the number of
 //          threads; with a deadline it depends on the speed of the machine.
-// Errors:  Error(Exit::usage) if no product is legal; Error(Exit::does_not_fit) if none fits, naming the one that lacks least.
+// Errors:  Error(ErrorKind::refused) if no product is legal; Error(ErrorKind::does_not_fit) if none fits, naming the one that
+//          lacks least.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
 #include <terrace/core/machine/machine.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/run_config.h>
 #include <terrace/examples/terrace/plan/plan_candidates.h>
 #include <terrace/memory/tier.h>

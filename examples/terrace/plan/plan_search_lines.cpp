@@ -108,7 +108,7 @@ Exit plan_search(const RunConfig& given, const SearchSpace& space, const Machine
         fmt::format("no product of --dp, --pp, --tp and --cp is legal for {} ranks and {} sequences a step\n  give "
                     "another --batch-size or --grad-accumulation, so that more numbers of data ranks divide the sequences",
                     space.ranks, space.sequences),
-        Exit::usage);
+        ErrorKind::refused);
   const auto lacking = count(found, Known::too_large) + count(found, Known::refused);
   const auto fitting = std::ssize(found) - lacking;  // or not known to fit
   if (given.json) {
@@ -120,7 +120,7 @@ Exit plan_search(const RunConfig& given, const SearchSpace& space, const Machine
   if (fitting == 0)
     throw Error(fmt::format("none of the {} legal products fits; the nearest lacks {}\n  {}", found.size(),
                             found.front().refusal, flags_of(found.front().config)),
-                Exit::does_not_fit);
+                ErrorKind::does_not_fit);
   fmt::print("{} ranks, {} on each node, {} sequences of {} positions a step\n{}\n", space.ranks, space.ranks_per_node,
              space.sequences, given.seq_len, counts(found));
   print_table(found, shown);

@@ -1,3 +1,4 @@
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/plan/setup.h>
 
@@ -38,13 +39,14 @@ ModelRank place_of(const RunConfig& c) {
 }
 
 Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c.rope_scaling); } catch (const Error& error) {
-  throw Error(fmt::format("--rope-scaling: {}", error.what()), error.exit());
+  throw Error(fmt::format("--rope-scaling: {}", error.what()), error);
 }
 
 std::optional<double> cap_of(const char* flag, double cap) {
   if (cap >= 0) return cap;
   if (cap == -1) return std::nullopt;
-  throw Error(fmt::format("{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", flag, cap), Exit::usage);
+  throw Error(fmt::format("{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", flag, cap),
+              ErrorKind::refused);
 }
 
 std::optional<Activation> activation_of(const RunConfig& c) {
@@ -56,7 +58,7 @@ std::optional<Activation> activation_of(const RunConfig& c) {
         fmt::format(
             "--activation {}: {} has an MLP without gates, which has another function\n  give gelu, gelu_pytorch_tanh or usual",
             c.activation, c.model),
-        Exit::usage);
+        ErrorKind::refused);
   return kind;
 }
 
@@ -64,7 +66,7 @@ std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
   if (c.rope_layers == "usual") return std::nullopt;
   return layers::RotatedBlocks::parse(c.rope_layers);
 } catch (const Error& error) {
-  throw Error(fmt::format("--rope-layers: {}", error.what()), error.exit());
+  throw Error(fmt::format("--rope-layers: {}", error.what()), error);
 }
 
 }  // namespace
@@ -335,6 +337,7 @@ ChunkStore::Options store_options(const RunConfig& c) {
   ChunkStore::Options o;
   o.generations = generations(c);
   o.deadline = std::chrono::seconds(c.io_deadline);
+  o.io = io_of_environment();
   if (c.nvme_path.empty()) {
     o.paths = {c.out_dir};
     o.name = "store";

@@ -1,7 +1,7 @@
 // Turns the configuration into what the engine needs: model, data, budgets, machine profile, plan request. Used by train, plan
 // and generate.
 //
-// Threads: any. Errors: Error(Exit::usage) for impossible configurations; Error(Exit::hardware_missing) for absent devices.
+// Threads: any. Errors: Error(ErrorKind::refused) for impossible configurations; Error(ErrorKind::missing) for absent devices.
 #pragma once
 
 #include <cstdint>

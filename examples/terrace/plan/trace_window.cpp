@@ -50,7 +50,7 @@ void each_event(const std::filesystem::path& file, const std::function<void(cons
   const auto refuse = [&](const std::string& why) {
     throw Error(
         fmt::format("{} is not a trace: {}\n  remove it; a further step of the run writes a new one", file.string(), why),
-        Exit::corrupt);
+        ErrorKind::corrupt);
   };
   bool in_list = false, has_list = false;
   const auto filter = [&](int depth, json::parse_event_t event, json& parsed) {

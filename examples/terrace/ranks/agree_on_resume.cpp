@@ -97,7 +97,7 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
                       "overwrite it\n  bring the store of rank 0 back; or, to give the run up, remove the stores of all "
                       "ranks (terrace ckpt rm)",
                       rank, dir.path.string(), name_of(rank)),
-          Exit::corrupt);
+          ErrorKind::corrupt);
     }
     // With another layout, the other stores may have all parts of the state.
     if (wanted && least < Committed::once && dir.reshard_from.empty()) {
@@ -107,7 +107,7 @@ void agree_on_resume(RunDir& dir, const RunConfig& config, Team& team) {
               "rank {} of the run in {} has no commit, but rank 0 has one\n  restore its store {}, or start a new run in "
               "another --out-dir",
               rank, dir.path.string(), name_of(rank)),
-          Exit::corrupt);
+          ErrorKind::corrupt);
     }
   });
   dir.resume = wanted;

@@ -1,6 +1,6 @@
 // Decides whether a run of several ranks resumes. Each rank has its own store, and all of them must have the commit.
 //
-// Threads: the rank's; called by all ranks. Errors: Error(Exit::corrupt) if some ranks have a commit that others lack.
+// Threads: the rank's; called by all ranks. Errors: Error(ErrorKind::corrupt) if some ranks have a commit that others lack.
 #pragma once
 
 #include <terrace/examples/terrace/config/run_config.h>

@@ -74,7 +74,7 @@ void AgreedPlan::demand_same_steps(Team& team) const {
     if (two)
       throw Error(
           fmt::format("ranks {} and {} have planned different steps\n  give all ranks the same flags", two->first, two->second),
-          Exit::usage);
+          ErrorKind::refused);
   });
 }
 

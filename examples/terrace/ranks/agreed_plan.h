@@ -4,7 +4,7 @@
 //   AgreedPlan agreed(config);  then, on all ranks: agree(), make(), demand_same_steps()
 //
 // Owner:   the rank's training; borrows the configuration. Threads: the rank's.
-// Errors:  Error(Exit::usage) for impossible settings; Error(Exit::does_not_fit).
+// Errors:  Error(ErrorKind::refused) for impossible settings; Error(ErrorKind::does_not_fit).
 #pragma once
 
 #include <cstdint>

@@ -63,17 +63,17 @@ Exit train_process(const RunConfig& config, const Launched& place) {
         fmt::format("{} says that there are {} ranks, but MPI has {}\n  start them with the mpirun of the MPI library that "
                     "terrace uses, or with terrace launch; {}",
                     place.said_by, place.ranks, ranks->size(), describe_left_over()),
-        Exit::hardware_missing);
+        ErrorKind::missing);
   try {
     Team team(std::move(ranks), true);
     return train_rank(config, team);
   } catch (const Elsewhere& elsewhere) {
-    return elsewhere.exit();
+    return exit_of(elsewhere.kind());
   } catch (const RankFailed& error) {
     ended_by_another = true;
-    throw Error(fmt::format("rank {}: {}{}", place.rank, kAnotherRankFailed, error.what()), error.exit());
+    throw Error(fmt::format("rank {}: {}{}", place.rank, kAnotherRankFailed, error.what()), error);
   } catch (const Error& error) {
-    throw Error(fmt::format("rank {}: {}", place.rank, error.what()), error.exit());
+    throw Error(fmt::format("rank {}: {}", place.rank, error.what()), error);
   }
 }
 
@@ -142,9 +142,10 @@ void demand_degrees(const RunConfig& c, int ranks) {
         fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
                     "out, or give --dp 2 or more",
                     c.sync_interval),
-        Exit::usage);
+        ErrorKind::refused);
   if (ranks > 1 && c.verify_resident)
-    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs", Exit::usage);
+    throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs",
+                ErrorKind::refused);
 }
 
 Exit train_ranks(RunConfig config) {
@@ -161,7 +162,7 @@ Exit train_ranks(RunConfig config) {
     if (!place || std::getenv(kUnderLaunch)) throw;
     throw Error(fmt::format("{}\n  {} says that there are {} ranks; {}", error.what(), place->said_by, place->ranks,
                             describe_left_over()),
-                error.exit());
+                error);
   }
   share_cores(config, place ? place->local_ranks : ranks);
   if (place) config.local_rank = place->local_rank;

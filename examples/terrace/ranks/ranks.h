@@ -4,12 +4,13 @@
 #pragma once
 
 #include <terrace/core/base/error.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/run_config.h>
 #include <terrace/examples/terrace/ranks/team.h>
 
 namespace terrace::cli {
 
-// Throws Error(Exit::usage) with all problems of the degrees of parallelism on that many ranks.
+// Throws Error(ErrorKind::refused) with all problems of the degrees of parallelism on that many ranks.
 void demand_degrees(const RunConfig& config, int ranks);
 void demand_degrees(const RunConfig& config);  // on as many ranks as the degrees need
 // Runs train_rank() on every rank of this process.

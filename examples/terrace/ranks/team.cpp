@@ -25,21 +25,21 @@ std::vector<int> Team::machines() const {
 void Team::together(const std::function<void()>& work) {
   if (!agreement_) return work();
   std::exception_ptr error;
-  Exit code = Exit::ok;
+  double failure = 0;  // 1 + the kind of the error
   try {
     work();
   } catch (const Error& e) {
     error = std::current_exception();
-    code = e.exit();
+    failure = 1 + static_cast<double>(e.kind());
   } catch (...) {
     error = std::current_exception();
-    code = Exit::runtime;
+    failure = 1 + static_cast<double>(ErrorKind::failed);
   }
-  const auto codes = each(static_cast<double>(code));
-  const auto failed = std::ranges::find_if(codes, [](double c) { return c != 0; });
-  if (failed == codes.end()) return;
-  if (failed - codes.begin() == rank()) std::rethrow_exception(error);
-  throw Elsewhere(static_cast<Exit>(static_cast<int>(*failed)));
+  const auto failures = each(failure);
+  const auto failed = std::ranges::find_if(failures, [](double f) { return f != 0; });
+  if (failed == failures.end()) return;
+  if (failed - failures.begin() == rank()) std::rethrow_exception(error);
+  throw Elsewhere(static_cast<ErrorKind>(*failed - 1));
 }
 
 std::vector<double> Team::each(double mine) { return agreement_ ? agreement_->each(mine) : std::vector{mine}; }

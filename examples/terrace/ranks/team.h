@@ -19,9 +19,9 @@
 
 namespace terrace::cli {
 
-// Another rank failed and reports the error. This rank only ends with the same exit code.
+// Another rank failed and reports the error. This rank ends with the same exit code and no message.
 struct Elsewhere : Error {
-  explicit Elsewhere(Exit code) : Error("another rank failed", code) {}
+  explicit Elsewhere(ErrorKind kind) : Error("another rank failed", kind) {}
 };
 
 class Team {

@@ -244,12 +244,12 @@ fs::path write_report(const fs::path& run_dir) {
   const auto metrics = run_dir / kMetricsFile;
   if (!fs::exists(metrics)) {
     throw Error(fmt::format("{} has no {}\n  a report needs a run with at least one step", run_dir.string(), kMetricsFile),
-                Exit::usage);
+                ErrorKind::refused);
   }
   const auto plan = read_plan(run_dir);
   const auto steps = read_run_steps(metrics, walked_steps(plan.plan));
   if (steps.count == 0)
-    throw Error(fmt::format("{} has no step\n  a report needs at least one", metrics.string()), Exit::usage);
+    throw Error(fmt::format("{} has no step\n  a report needs at least one", metrics.string()), ErrorKind::refused);
 
   const auto title = name_of_run(run_dir);
   std::string body = fmt::format("<h1>{}</h1>\n<p class='quiet'>{} step{}, {} tokens, {} of training</p>\n", escape(title),

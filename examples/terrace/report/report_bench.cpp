@@ -165,7 +165,7 @@ std::string tables(const Results& results) {
 ordered_json read_results(const fs::path& file) {
   const auto refuse = [&](const std::string& why) {
     throw Error(fmt::format("{}: {}\n  give a run directory, or the output of `terrace bench … --json`", file.string(), why),
-                Exit::usage);
+                ErrorKind::refused);
   };
   ordered_json parsed;
   try {
@@ -207,7 +207,7 @@ fs::path write_bench_report(const fs::path& json_file) {
   if (page == json_file)
     throw Error(
         fmt::format("{} has the name of the page that is made of it\n  give the file another ending", json_file.string()),
-        Exit::usage);
+        ErrorKind::refused);
   const auto json = read_results(json_file);
   std::vector<std::pair<std::string, Results>> benches;  // in the order in which they ran
   for (auto r : json.at("results")) {

@@ -1,7 +1,7 @@
 // A page from the JSON of `terrace bench … --json`: bars of the speeds with their spread, latency curves, and tables of all
 // figures.
 //
-// Threads: any. Errors: Error(Exit::usage) for a file without results; Error if the page cannot be written.
+// Threads: any. Errors: Error(ErrorKind::refused) for a file without results; Error if the page cannot be written.
 #pragma once
 
 #include <filesystem>

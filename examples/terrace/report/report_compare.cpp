@@ -41,7 +41,7 @@ ComparedRun read_compared(const fs::path& directory) {
   if (run.steps.count == 0)
     throw Error(
         fmt::format("{} has no step in {}\n  a comparison needs runs with at least one", directory.string(), kMetricsFile),
-        Exit::usage);
+        ErrorKind::refused);
   try {
     RunConfig config;
     apply_file(config, directory / kConfigFile);

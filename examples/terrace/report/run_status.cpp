@@ -131,7 +131,7 @@ void RunWatcher::read_new_lines() {
       kept_.recent.push_back(step);
       if (kept_.recent.size() > kRecentSteps) kept_.recent.erase(kept_.recent.begin());
     } catch (const std::exception& error) {
-      throw Error(fmt::format("{}, line {}: {}", kMetricsFile, lines_ + 1, error.what()), Exit::corrupt);
+      throw Error(fmt::format("{}, line {}: {}", kMetricsFile, lines_ + 1, error.what()), ErrorKind::corrupt);
     }
   }
 }

@@ -20,6 +20,7 @@
 #include <terrace/examples/lm/models/rope_scaling.h>
 #include <terrace/examples/lm/models/weights.h>
 #include <terrace/examples/lm/weights/weight_files.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/run/told_windows.h>
 #include <terrace/parallel/train/initial_weights.h>
@@ -166,7 +167,7 @@ void demand_this_model(const RunConfig& c, const Model& model) {
   throw Error(
       fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  {}", c.init_from, names.size(),
                   fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others), mend_of_another_model(c)),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 void demand_told_values(const RunConfig& c) {
@@ -178,7 +179,7 @@ void demand_told_values(const RunConfig& c) {
     throw Error(fmt::format("--init-from {}: {} {}, and this run would use {}\n  give --{} {}{}", c.init_from, file->by,
                             file->value, untold.used, untold.flag, file->value,
                             must ? "" : fmt::format("; or --{} {}, if that is intended", untold.flag, untold.used)),
-                Exit::usage);
+                ErrorKind::refused);
   }
 }
 
@@ -211,14 +212,14 @@ WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   if (c.init_from.empty()) return random_weights(c.seed);
   auto weights = [&] {
     try {
-      return lm::weights_from(c.init_from, lm::family_named(c.model), model);
+      return lm::weights_from(c.init_from, lm::family_named(c.model), model, io_of_environment());
     } catch (const lm::AnotherModel& error) {
-      throw Error(fmt::format("--init-from: {}\n  {}", error.what(), mend_of_another_model(c)), error.exit());
+      throw Error(fmt::format("--init-from: {}\n  {}", error.what(), mend_of_another_model(c)), error);
     } catch (const Error& error) {
       const std::string what = error.what();
       constexpr const char* kMend =
           "\n  give a safetensors file of this model, as --save writes one, or a directory with such files";
-      throw Error(fmt::format("--init-from: {}{}", what, what.find('\n') == std::string::npos ? kMend : ""), error.exit());
+      throw Error(fmt::format("--init-from: {}{}", what, what.find('\n') == std::string::npos ? kMend : ""), error);
     }
   }();
   demand_told_values(c);
@@ -233,7 +234,7 @@ WeightSource first_weights(const RunConfig& c, const Model& model) {
   if (c.lora_rank == 0) {
     if (!c.init_adapter.empty())
       throw Error("--init-adapter needs adapters\n  give --lora-rank, and --lora-alpha and --lora-targets, as in its directory",
-                  Exit::usage);
+                  ErrorKind::refused);
     return first_base_weights(c, model);
   }
   const auto config = model_config(c);

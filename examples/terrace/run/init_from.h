@@ -6,8 +6,8 @@
 // models.
 //
 // Threads: any.
-// Errors:  Error(Exit::usage) for a file of another model, and for a value that contradicts the file; Error(Exit::corrupt) for
-//          a damaged file.
+// Errors:  Error(ErrorKind::refused) for a file of another model, and for a value that contradicts the file;
+//          Error(ErrorKind::corrupt) for a damaged file.
 #pragma once
 
 #include <map>

@@ -102,7 +102,7 @@ void CommitKeeper::demand_room() const {
         fmt::format("--ckpt-keep {} with ranks on several machines: the copies of a commit would be spread over them\n  "
                     "leave --ckpt-keep out, and copy commits with terrace ckpt copy",
                     config_.ckpt_keep),
-        Exit::usage);
+        ErrorKind::refused);
   const auto copies = static_cast<std::uint64_t>(config_.ckpt_keep);
   const auto ranks = static_cast<std::uint64_t>(team_.size());
   const auto state = state_bytes();
@@ -113,7 +113,7 @@ void CommitKeeper::demand_room() const {
                             "or {}",
                             copies, format_bytes(needed), copies, format_bytes(state * ranks), of,
                             there == 0 ? "raise --nvme-limit" : "free " + format_bytes(there) + " there"),
-                Exit::does_not_fit);
+                ErrorKind::does_not_fit);
   };
   if (const auto limit = budgets(config_).of(Tier::disk); limit != 0 && limit != kUnlimited)
     if (const auto used = engine_.reserved_bytes()[Tier::disk]; used + needed / ranks > limit)
@@ -140,7 +140,7 @@ bool CommitKeeper::begin_copy(std::uint64_t step) {
     unfinished_.emplace(folder_);
     return true;
   } catch (const Error& error) {
-    if (error.exit() != Exit::usage) throw;
+    if (error.kind() != ErrorKind::refused) throw;
     warn(fmt::format("--ckpt-keep: the commit after step {} is not copied: {}", step, error.what()));
     return false;
   }
@@ -200,7 +200,7 @@ std::optional<std::uint64_t> last_step_of(const fs::path& run, std::span<const f
   for (const auto& store : stores_of_run(run, given)) {
     const auto home = store.paths.front() / store.name;
     if (!fs::exists(home))
-      throw Error(fmt::format("{}: the directory is missing\n  bring it back", home.string()), Exit::corrupt);
+      throw Error(fmt::format("{}: the directory is missing\n  bring it back", home.string()), ErrorKind::corrupt);
     const auto commit = recorded_commit(home);
     if (!commit) return {};
     step = std::min(step.value_or(commit->step), commit->step);
@@ -222,7 +222,7 @@ fs::path directory_of_commit(const fs::path& run, std::span<const fs::path> give
       fmt::format("{} has no commit after step {}\n  {}; terrace ckpt list {} shows them", run.string(), step,
                   steps.empty() ? "it has none yet" : fmt::format("there are those after step {}", fmt::join(steps, ", ")),
                   run.string()),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 bool remove_kept_commit(const fs::path& run, std::uint64_t step) {

@@ -6,7 +6,7 @@
 // removes.
 //
 // Owner:   the caller. Threads: the rank's; all ranks make the same calls. Each rank copies on a thread of its own.
-// Errors:  Error(Exit::does_not_fit) before training if the copies do not fit; those of the stores.
+// Errors:  Error(ErrorKind::does_not_fit) before training if the copies do not fit; those of the stores.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,7 @@ void demand_own_store(const ChunkStore::Options& store, const std::filesystem::p
           "older one of the same run, write the run_id of the commit into it and remove its member xxh3",
           (store.paths.front() / store.name).string(), commit->step, named(commit->run_id), run.string(),
           named(store.run_ids.front())),
-      Exit::corrupt);
+      ErrorKind::corrupt);
 }
 
 bool is_there(const ChunkStore::Options& store) {

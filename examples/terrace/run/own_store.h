@@ -3,7 +3,7 @@
 // writes to run.json and into its commits. run.json lists the ids that the run's stores may have; a commit with any other id
 // was written by another run.
 //
-// Threads: any. Errors: Error(Exit::corrupt) for a store of another run.
+// Threads: any. Errors: Error(ErrorKind::corrupt) for a store of another run.
 #pragma once
 
 #include <filesystem>

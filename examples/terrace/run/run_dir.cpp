@@ -18,6 +18,7 @@
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/text_file.h>
+#include <terrace/examples/terrace/base/environment.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/base/sealed_json.h>
 #include <terrace/examples/terrace/base/shell_word.h>
@@ -55,7 +56,7 @@ std::string read_text(const fs::path& file) {
   } catch (const Error& error) {
     throw Error(fmt::format("{} cannot be read: {}\n  restore the file, or start a new run in another --out-dir", file.string(),
                             error.what()),
-                error.exit());
+                error);
   }
 }
 
@@ -79,7 +80,7 @@ void sync_names(const fs::path& dir) try { sync_with_folders_above(dir); } catch
                                ? "remove it, then continue with --resume auto"
                                : "restore the file, or start a new run in another --out-dir; after an edit by hand, remove its "
                                  "member xxh3";
-  throw Error(fmt::format("{} is damaged: {}\n  {}", file.string(), why, mend), Exit::corrupt);
+  throw Error(fmt::format("{} is damaged: {}\n  {}", file.string(), why, mend), ErrorKind::corrupt);
 }
 
 // Returns what `take` reads from the JSON of a run's file.
@@ -91,7 +92,7 @@ auto read_json(const fs::path& file, const Take& take) {
   } catch (const nlohmann::json::exception&) {
     refuse_file(file, "a setting is missing, or of another type");
   } catch (const Error& error) {
-    if (error.exit() == Exit::usage) throw Error(fmt::format("{}: {}", file.string(), error.what()), Exit::usage);
+    if (error.kind() == ErrorKind::refused) throw Error(fmt::format("{}: {}", file.string(), error.what()), ErrorKind::refused);
     refuse_file(file, error.what());
   }
 }
@@ -111,7 +112,7 @@ auto read_run_json(const fs::path& dir, const Take& take) {
   try {
     return read_json(file, take);
   } catch (const Error& error) {
-    if (error.exit() == Exit::usage || !fs::exists(copy)) throw;
+    if (error.kind() == ErrorKind::refused || !fs::exists(copy)) throw;
     auto run = [&] {
       try {
         return read_json(copy, take);
@@ -120,7 +121,7 @@ auto read_run_json(const fs::path& dir, const Take& take) {
       }
     }();
     warn_once(fmt::format("{} {}, so its copy {} is used: check the disk", file.string(),
-                          error.exit() == Exit::corrupt ? "is damaged" : "cannot be read", kRunFileCopy));
+                          error.kind() == ErrorKind::corrupt ? "is damaged" : "cannot be read", kRunFileCopy));
     return run;
   }
 }
@@ -169,6 +170,7 @@ struct RunFile {
   }
   [[nodiscard]] ChunkStore::Options store_of(std::size_t rank, std::span<const fs::path> given) const {
     auto one = store;
+    one.io = io_of_environment();
     one.name = store_name_of_rank(store.name, rank);
     if (rank < rank_paths.size()) one.paths = rank_paths[rank];
     return where_it_is(std::move(one), given);
@@ -326,13 +328,13 @@ std::vector<fs::path> own_folders(const std::set<fs::path>& paths, const std::ve
 [[noreturn]] void refuse_unfinished_copy(const fs::path& path) {
   throw Error(fmt::format("{} is an unfinished copy of a run\n  repeat the command terrace ckpt copy, or remove the folder",
                           path.string()),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 void demand_run(const fs::path& path) {
   if (is_unfinished_copy(path)) refuse_unfinished_copy(path);
   if (!fs::exists(path / kRunFile))
-    throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), Exit::usage);
+    throw Error(fmt::format("{} has no run\n  give the directory of a run, its --out-dir", path.string()), ErrorKind::refused);
 }
 
 // A line for each file; empty: none, or an older version wrote no checksums.
@@ -348,7 +350,7 @@ void demand_tokenizer(const fs::path& path, const RunFile& run, const RunConfig*
       fmt::format("the tokenizer that the run in {} keeps is not as it was written:\n  {}", path.string(), damage);
   if (!resumed || given_tokenizer(path, *resumed).empty())
     throw Error(what + "\n  bring the files back; a run that goes on with --resume auto and its --tokenizer copies them again",
-                Exit::corrupt);
+                ErrorKind::corrupt);
   warn(what + "\n  check the disk; the files are copied again when the run goes on");
 }
 
@@ -397,12 +399,12 @@ void demand_layout(const RunDir& dir, const RunFile& run, const RunConfig& confi
                             "--sync-interval {} each rank has its own weights, which cannot be laid out anew\n  continue with "
                             "the version that began it",
                             dir.path.string(), config.sync_interval),
-                Exit::usage);
+                ErrorKind::refused);
   throw Error(
       fmt::format("--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks "
                   "cannot change\n  continue with --dp {}",
                   config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 // A directory without run.json begins a new run. A commit under the names of its stores then belongs to another run: one that
@@ -421,7 +423,7 @@ void demand_no_commits(const RunDir& dir, const RunConfig& config) {
             "own, and remove it with terrace ckpt rm; or restore the file; or, to give the commit up and start a new "
             "run, remove the store",
             entry.path().string(), kRunFile, dir.path.string()),
-        config.resume == "never" ? Exit::usage : Exit::corrupt);
+        config.resume == "never" ? ErrorKind::refused : ErrorKind::corrupt);
   }
 }
 
@@ -442,13 +444,13 @@ void make_directory(const fs::path& dir) {
   if (fs::exists(dir, error) && !fs::is_directory(dir, error))
     throw Error(
         fmt::format("--out-dir {} is a file\n  give --out-dir a folder, or a name that does not exist yet", dir.string()),
-        Exit::usage);
+        ErrorKind::refused);
   if (fs::is_symlink(dir, error) && !fs::exists(dir, error))
     throw Error(
         fmt::format("--out-dir {} is a link whose target does not exist\n  create the folder that it links to, or change the "
                     "link",
                     dir.string()),
-        Exit::usage);
+        ErrorKind::refused);
   fs::create_directories(dir, error);
   if (error)
     throw Error(
@@ -492,7 +494,7 @@ void demand_run_to_resume(const std::string& dir) {
       fmt::format("--resume {}: this directory has no run\n  give the directory of a run, or --resume auto, which starts a new "
                   "run if there is none",
                   dir),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 // Older versions always held a part out. Opening the run reports what is wrong with its file.
@@ -510,7 +512,7 @@ bool holds_out(const RunConfig& c) {
                             "nothing to evaluate on\n  continue with --eval-batches 0 or with --eval-data, or start a new run "
                             "in another --out-dir",
                             dir.string()),
-                Exit::usage);
+                ErrorKind::refused);
   return held_out;
 }
 
@@ -534,7 +536,7 @@ RunDir open_run_dir(RunConfig& config) {
     throw Error(
         fmt::format("{} is not empty\n  give --resume auto to continue the run in it, or another --out-dir to start a new one",
                     dir.path.string()),
-        Exit::usage);
+        ErrorKind::refused);
   if (is_unfinished_copy(dir.path)) refuse_unfinished_copy(dir.path);
   if (!fs::exists(dir.path / kRunFile)) {
     demand_no_commits(dir, config);
@@ -553,7 +555,7 @@ RunDir open_run_dir(RunConfig& config) {
             "the run in {} has its state in {}, but the directory is missing\n  mount that disk, or give the place where it is "
             "now with --nvme-path; or, to give the run up, run terrace ckpt rm {} and start it again with --resume auto",
             dir.path.string(), home.string(), dir.path.string()),
-        Exit::corrupt);
+        ErrorKind::corrupt);
   demand_own_store(first, dir.path);
   if (!ChunkStore::has_commit(first)) {  // the run must start again
     // With one generation, a step revokes the commit before it overwrites its bytes, so a missing commit is no damage.
@@ -564,7 +566,7 @@ RunDir open_run_dir(RunConfig& config) {
               "chunks\n  bring back the files commit.* and index.* there; or, to give the run up, run terrace ckpt rm "
               "{} and start it again with --resume auto",
               dir.path.string(), home.string(), dir.path.string()),
-          Exit::corrupt);
+          ErrorKind::corrupt);
     if (run.store.generations == 1)
       warn(
           fmt::format("the run in {} had --durability off or none and committed nothing, so it starts again; with --durability "
@@ -582,7 +584,7 @@ RunDir open_run_dir(RunConfig& config) {
         fmt::format("the run in {} has another model, data or seed:\n{}\n  give the values of that run, or another --out-dir; "
                     "--force resumes it with the new values",
                     dir.path.string(), difference),
-        Exit::usage);
+        ErrorKind::refused);
   if (run.store.generations != dir.store.generations)
     throw Error(
         fmt::format(
@@ -590,13 +592,13 @@ RunDir open_run_dir(RunConfig& config) {
             "begun\n  continue with --durability {}",
             dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
             dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
-        Exit::usage);
+        ErrorKind::refused);
   // The only generation of the run would be overwritten and never committed again.
   if (config.durability == "none")
     throw Error(fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
                             "with --durability off",
                             dir.path.string()),
-                Exit::usage);
+                ErrorKind::refused);
   demand_tokenizer(dir.path, run, &config);
   dir.resume = true;
   dir.machines = run.machines;
@@ -769,7 +771,7 @@ void demand_settings_of_run(const fs::path& path, const RunConfig& config) {
     throw Error(
         fmt::format("the run in {} has other settings than its {}:\n{}\n  restore that file, and leave out --set for them",
                     path.string(), kConfigFile, difference),
-        Exit::corrupt);
+        ErrorKind::corrupt);
 }
 
 // run.json is removed last: until then, the command can be repeated.

@@ -2,9 +2,9 @@
 //
 // Owner:   the process that opened it, until it closes it or ends. A second run in the same directory is an error.
 // Threads: one.
-// Errors:  Error(Exit::usage) if the directory has something that must not be overwritten, or a run with other settings;
-//          Error(Exit::corrupt) if its files are damaged or its store is missing. A file of another version is refused with
-//          Error(Exit::usage).
+// Errors:  Error(ErrorKind::refused) if the directory has something that must not be overwritten, or a run with other settings;
+//          Error(ErrorKind::corrupt) if its files are damaged or its store is missing. A file of another version is refused
+//          with Error(ErrorKind::refused).
 #pragma once
 
 #include <filesystem>
@@ -45,11 +45,11 @@ std::filesystem::path run_resumed(const RunConfig& config);
 // The settings that this run began with. Empty if there is no such run or its file cannot be read; opening the run reports the
 // latter.
 std::optional<RunConfig> settings_of_resumed(const RunConfig& config);
-// Throws Error(Exit::usage) if the directory that --resume names has no run.
+// Throws Error(ErrorKind::refused) if the directory that --resume names has no run.
 void demand_run_to_resume(const std::string& dir);
 // Whether a part of the data is held out for evaluations; --eval-batches 0 and --eval-data hold nothing out. A directory with
 // run.json keeps what it recorded, even if the run never committed, because its data are opened before its stores are looked
-// at. Error(Exit::usage) if the run held nothing out and should now evaluate.
+// at. Error(ErrorKind::refused) if the run held nothing out and should now evaluate.
 bool holds_out(const RunConfig& config);
 // Creates or opens config.out_dir as --resume says, and locks it. Changes no file in it.
 RunDir open_run_dir(RunConfig& config);
@@ -87,7 +87,7 @@ std::string store_name_of_rank(const std::string& name, std::size_t rank);
 void demand_settings_of_run(const std::filesystem::path& path, const RunConfig& config);
 // The files of the run's copy of the tokenizer that are not as they were written, one a line; empty: none.
 std::string damaged_tokenizer(const std::filesystem::path& path);
-void demand_intact_tokenizer(const std::filesystem::path& path);  // Error(Exit::corrupt) otherwise
+void demand_intact_tokenizer(const std::filesystem::path& path);  // Error(ErrorKind::corrupt) otherwise
 // Copies the settings, tokenizer and metrics of the run `from` to the folder `to`, whose own store has commits of `run_id`.
 // Writes run.json last.
 void copy_run_files(const std::filesystem::path& from, const std::filesystem::path& to, const std::string& run_id);

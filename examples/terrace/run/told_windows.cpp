@@ -90,7 +90,7 @@ void demand_told_windows(const RunConfig& c) {
   if (windows.none()) return;
   throw Error(fmt::format("--init-from {}: {} has windows of attention, and this run would have none\n  give --window {}",
                           c.init_from, file->by, to_string(windows)),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 std::optional<std::string> warning_of_told_windows(const RunConfig& c) {

@@ -1,7 +1,7 @@
 // The windows of attention that a file of weights was trained with. They are in no tensor, but in a config.json of Hugging Face
 // beside the file, or in the metadata of a file of --save.
 //
-// Threads: any. Errors: Error(Exit::usage) if they differ from the run's and the user has given no --window.
+// Threads: any. Errors: Error(ErrorKind::refused) if they differ from the run's and the user has given no --window.
 #pragma once
 
 #include <filesystem>

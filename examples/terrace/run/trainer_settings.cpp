@@ -40,8 +40,8 @@ Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreeme
 Trainer trainer_of(Engine& engine, Trainer::Options options, const RunDir& dir) try {
   return Trainer(engine, std::move(options));
 } catch (const Error& error) {
-  if (error.exit() != Exit::corrupt) throw;
-  throw Error(fmt::format("the run in {}: {}", dir.path.string(), error.what()), Exit::corrupt);
+  if (error.kind() != ErrorKind::corrupt) throw;
+  throw Error(fmt::format("the run in {}: {}", dir.path.string(), error.what()), ErrorKind::corrupt);
 }
 
 std::vector<Trainer::Step> step_of(Trainer& trainer, const RunConfig& config, const RunDir& dir) try {

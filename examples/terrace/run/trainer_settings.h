@@ -1,6 +1,6 @@
 // The library's trainer with the settings of a run, and its errors in the program's words.
 //
-// Threads: the rank's. Errors: those of Trainer; Error(Exit::corrupt) names the run.
+// Threads: the rank's. Errors: those of Trainer; Error(ErrorKind::corrupt) names the run.
 #pragma once
 
 #include <cstdint>

@@ -25,7 +25,7 @@ void demand_same_bits(const RunDir& dir, const RunConfig& config) {
   throw Error(fmt::format("--verify-resident: the run in {} was computed with {}, and this processor would compute its first "
                           "steps with other bits\n  repeat the run in another --out-dir, or compare it where it was computed",
                           dir.path.string(), dir.computed_with),
-              Exit::usage);
+              ErrorKind::refused);
 }
 
 Plan resident_plan(const RunConfig& config, const AgreedPlan& agreed) {
@@ -72,7 +72,7 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
   const auto resident = resident_plan(config, agreed);
   Engine engine(agreed.model(), resident,
                 {.device = &device,
-                 .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true},
+                 .store = {.paths = {dir.path}, .name = "resident", .durable = false, .temporary = true, .io = dir.store.io},
                  .optimizer = &optimizer});
   engine.fill(agreed.first_weights());
   const auto lines = lines_of_run(dir);

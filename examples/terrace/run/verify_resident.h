@@ -1,7 +1,7 @@
 // --verify-resident: repeats the first steps of a finished run with everything in memory. Every loss must be the same number.
 //
-// Threads: the rank's, of a run with one rank. Errors: Error(Exit::usage) if this machine's results differ in bits from those
-// of the run's machine; Error if nothing can be compared, or if a loss differs.
+// Threads: the rank's, of a run with one rank. Errors: Error(ErrorKind::refused) if this machine's results differ in bits from
+// those of the run's machine; Error if nothing can be compared, or if a loss differs.
 #pragma once
 
 #include <terrace/core/device/device.h>

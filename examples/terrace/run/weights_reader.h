@@ -2,8 +2,8 @@
 // the tiers from where the run stores it, or the weights of a model's directory.
 //
 // Owner:   the command. Threads: one.
-// Errors:  Error(Exit::usage) for a directory that is neither, Error(Exit::corrupt) for a damaged one,
-//          Error(Exit::does_not_fit) for budgets that are too small; those of Engine.
+// Errors:  Error(ErrorKind::refused) for a directory that is neither, Error(ErrorKind::corrupt) for a damaged one,
+//          Error(ErrorKind::does_not_fit) for budgets that are too small; those of Engine.
 #pragma once
 
 #include <filesystem>

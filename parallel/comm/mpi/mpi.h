@@ -3,7 +3,7 @@
 //
 // Owner:   the caller; MPI is initialised (MPI_THREAD_MULTIPLE) by the first communicator and finalised when the process exits.
 // Threads: as Communicator.
-// Errors:  Error(Exit::hardware_missing) that says what is missing and how to get it.
+// Errors:  Error(ErrorKind::missing) that says what is missing and how to get it.
 #pragma once
 
 #include <memory>

@@ -36,7 +36,7 @@ void finalise(int status, std::chrono::milliseconds time_limit) {
   const bool failed = status != 0 && MachineWindow::a_rank_failed();
   const auto wait = failed ? std::min<std::chrono::milliseconds>(kEndAfterFailure, time_limit) : limit_of_mpi(time_limit);
   const Watchdog watchdog(wait, [=] {  // then the launcher ends the others
-    const int code = status != 0 ? status : static_cast<int>(Exit::runtime);
+    const int code = status != 0 ? status : EXIT_FAILURE;
     if (failed) ::_exit(code);
     end_process(describe_wait_in_mpi("the end of MPI", time_limit), code);
   });
@@ -60,7 +60,7 @@ void initialise_once(std::chrono::milliseconds time_limit) {
     on_exit([](int status, void*) { finalise(status, limit); }, nullptr);
   }
   if (provided < MPI_THREAD_MULTIPLE) {
-    throw Error("this MPI does not support MPI_THREAD_MULTIPLE\n  use an MPI that was built with it", Exit::hardware_missing);
+    throw Error("this MPI does not support MPI_THREAD_MULTIPLE\n  use an MPI that was built with it", ErrorKind::missing);
   }
 }
 

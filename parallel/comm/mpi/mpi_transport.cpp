@@ -103,7 +103,7 @@ void MpiTransport::demand_same_division() const {
       fmt::format("the settings of rank {0} differ from those of rank 0:\n  ranks-per-machine: {1} on rank 0, {2} on rank "
                   "{0}\n  start all ranks with the same settings",
                   rank, all.front(), *other),
-      Exit::usage);
+      ErrorKind::refused);
 }
 
 // Ranks that count as one machine share memory.
@@ -120,7 +120,7 @@ void MpiTransport::demand_shared_memory() const {
     throw Error(fmt::format("ranks that count as one machine ({} neighbours) are on several\n  give at most as many as "
                             "neighbours on every machine, or leave it to the launcher",
                             options_.ranks_per_machine),
-                Exit::usage);
+                ErrorKind::refused);
 }
 
 void MpiTransport::run(const Call& call, std::uint64_t number) {

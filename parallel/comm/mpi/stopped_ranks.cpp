@@ -18,6 +18,7 @@
 namespace terrace {
 namespace {
 
+// These variables are no setting: the launcher tells each of its processes with them which one it is, and MPI reads them, too.
 constexpr const char *kJob = "PMIX_NAMESPACE", *kRank = "PMIX_RANK";
 
 // A variable of the environment with which a process began; empty if it is not set, or if the process is another user's.

@@ -8,12 +8,11 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
-
-#include <terrace/core/base/error.h>
 
 namespace terrace {
 
@@ -40,6 +39,6 @@ std::chrono::milliseconds limit_of_mpi(std::chrono::milliseconds time_limit);
 // "rank 0: waited 600 s for other ranks in the start of MPI", which of them are stopped, and what to do.
 std::string describe_wait_in_mpi(const std::string& where, std::chrono::milliseconds time_limit);
 // Prints the error and ends the process.
-[[noreturn]] void end_process(const std::string& error, int code = static_cast<int>(Exit::runtime));
+[[noreturn]] void end_process(const std::string& error, int code = EXIT_FAILURE);
 
 }  // namespace terrace

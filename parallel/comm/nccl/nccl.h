@@ -3,7 +3,7 @@
 //
 // Owner:   the caller; the device must outlive it.
 // Threads: as Communicator.
-// Errors:  as Communicator; Error(Exit::hardware_missing) that says what is missing and how to get it, on every rank that
+// Errors:  as Communicator; Error(ErrorKind::missing) that says what is missing and how to get it, on every rank that
 //          lacks it; the other ranks wait no longer than the communicator's time limit.
 #pragma once
 

@@ -6,7 +6,7 @@ namespace terrace {
 
 std::shared_ptr<NcclLibrary> real_nccl() {
   throw Error("several GPUs need NCCL, but this terrace was built without it\n  install NCCL and build terrace again",
-              Exit::hardware_missing);
+              ErrorKind::missing);
 }
 
 }  // namespace terrace

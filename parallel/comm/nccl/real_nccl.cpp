@@ -26,7 +26,7 @@ class RealNccl final : public NcclLibrary {
               "several GPUs need NCCL, but it cannot be loaded: {}\n  install it, or set LD_LIBRARY_PATH to the folder of "
               "libnccl.so.2",
               dlerror()),
-          Exit::hardware_missing);
+          ErrorKind::missing);
     }
     find(library, make_id_, "ncclGetUniqueId");
     find(library, join_, "ncclCommInitRank");
@@ -98,7 +98,7 @@ class RealNccl final : public NcclLibrary {
     if (function) return;
     throw Error(
         fmt::format("libnccl.so.2 has no {}: it is too old\n  install NCCL {}.{} or later", name, NCCL_MAJOR, NCCL_MINOR),
-        Exit::hardware_missing);
+        ErrorKind::missing);
   }
 
   decltype(ncclGetUniqueId)* make_id_ = nullptr;

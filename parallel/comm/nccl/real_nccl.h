@@ -1,7 +1,7 @@
 // The real NCCL, and the launch of the kernel that adds contributions. In the CUDA module.
 //
 // Owner:   the process. Threads: any.
-// Errors:  real_nccl(): Error(Exit::hardware_missing) that says what is missing. launch_fold(): Error, as every launch.
+// Errors:  real_nccl(): Error(ErrorKind::missing) that says what is missing. launch_fold(): Error, as every launch.
 #pragma once
 
 #include <memory>

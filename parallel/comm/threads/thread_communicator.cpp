@@ -34,7 +34,7 @@ class ThreadTransport final : public Transport {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_thread_communicators(int ranks, const CommunicatorOptions& options) {
-  if (ranks < 1) throw Error("a communicator has at least one rank, not " + std::to_string(ranks), Exit::usage);
+  if (ranks < 1) throw Error("a communicator has at least one rank, not " + std::to_string(ranks), ErrorKind::refused);
   std::vector<int> machine_of_rank(static_cast<std::size_t>(ranks));
   for (int r = 0; r < ranks && options.ranks_per_machine > 0; ++r)
     machine_of_rank[static_cast<std::size_t>(r)] = r / options.ranks_per_machine;

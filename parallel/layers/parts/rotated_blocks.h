@@ -1,7 +1,7 @@
 // Which blocks of a model with rotary positions rotate q and k: a repeated pattern, so that {1, 1, 1, 0} leaves out every
 // fourth block.
 //
-// Threads: a value. Errors: Error(Exit::usage) for a text that is not a pattern.
+// Threads: a value. Errors: Error(ErrorKind::refused) for a text that is not a pattern.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,7 @@
 namespace terrace::layers {
 namespace {
 
-[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
+[[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, ErrorKind::refused); }
 
 bool has_result_norms(const Transformer& config) { return !config.names.attention_result_norm.empty(); }
 

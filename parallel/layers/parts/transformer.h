@@ -3,8 +3,8 @@
 //
 // Owner:   a value.
 // Threads: any.
-// Errors:  Error(Exit::usage) from checked(), with the field, why its value is invalid, and the nearest valid value. Every
-//          layer calls checked(), so no layer is built from invalid sizes.
+// Errors:  Error(ErrorKind::refused) from checked(), with the field, why its value is invalid, and the nearest valid value.
+//          Every layer calls checked(), so no layer is built from invalid sizes.
 #pragma once
 
 #include <cstddef>

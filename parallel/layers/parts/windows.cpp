@@ -22,7 +22,7 @@ Windows Windows::parse(std::string_view text) {
           fmt::format("'{}' is no window of attention, and no list of them\n  give numbers of positions, such as 4096, or "
                       "4096,4096,0 for blocks in turn; 0 is none",
                       printable(std::string(text))),
-          Exit::usage);
+          ErrorKind::refused);
     pattern.push_back(window);
     if (comma == rest.size()) return Windows(std::move(pattern));
     rest.remove_prefix(comma + 1);

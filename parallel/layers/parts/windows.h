@@ -1,7 +1,7 @@
 // The window of each block's attention: how many positions a position attends to, including itself; 0: all before it. The
 // windows of blocks are a repeated pattern: {4096, 4096, 0} is two blocks with a window and one without, and so on.
 //
-// Threads: a value. Errors: Error(Exit::usage) for a text that is not a pattern.
+// Threads: a value. Errors: Error(ErrorKind::refused) for a text that is not a pattern.
 #pragma once
 
 #include <algorithm>

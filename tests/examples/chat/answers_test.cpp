@@ -71,7 +71,7 @@ class Answers : public testing::Test {
       documents(source, line);
       ADD_FAILURE() << source;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr(why));
       EXPECT_THAT(error.what(), HasSubstr("\n  "));
     }

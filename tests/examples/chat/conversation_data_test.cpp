@@ -186,7 +186,7 @@ TEST_F(Data, WhatIsLearnedMustStandWithinASequence) {
   for (const auto& text : {endless + asked("a"), asked("a") + endless}) try {
       EXPECT_FALSE(data(text).learns_held_out());
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr("nothing would be learned"));
       EXPECT_THAT(error.what(), HasSubstr("\n  raise --seq-len"));
       ++refused;
@@ -252,7 +252,7 @@ TEST_F(Data, AnArrayIsReadAsItsElements) {
       encoded_data({folder_.write("bad.json", broken)}, format_, 128, 5);
       ADD_FAILURE() << why;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr(why));
     }
 }
@@ -302,12 +302,12 @@ TEST_F(Data, LongLinesAreReadWhole) {
 }
 
 TEST_F(Data, MistakesNameFileAndLine) {
-  const auto expect = [&](const std::string& text, const char* part, Exit exit = Exit::usage) {
+  const auto expect = [&](const std::string& text, const char* part, ErrorKind kind = ErrorKind::refused) {
     try {
       encoded_data({folder_.write("bad.jsonl", text)}, format_, 64, 1);
       ADD_FAILURE() << part;
     } catch (const Error& error) {
-      EXPECT_EQ(exit, error.exit());
+      EXPECT_EQ(kind, error.kind());
       EXPECT_THAT(error.what(), HasSubstr(part));
       EXPECT_THAT(error.what(), HasSubstr("\n  "));
     }

@@ -119,7 +119,7 @@ TEST(Conversation, WhatIsNoneIsRefusedWithAReasonAndAMend) {
       parse_conversation(line);
       ADD_FAILURE() << line;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit()) << line;
+      EXPECT_EQ(ErrorKind::refused, error.kind()) << line;
       EXPECT_THAT(error.what(), HasSubstr(why)) << line;
       EXPECT_THAT(error.what(), HasSubstr("\n  ")) << line;
     }

@@ -52,7 +52,7 @@ void expect_refused(const Cases& cases) {
     try {
       ADD_FAILURE() << shown << " writes " << write(source).text.substr(0, 200);
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit()) << shown;
+      EXPECT_EQ(ErrorKind::refused, error.kind()) << shown;
       EXPECT_THAT(error.what(), HasSubstr("the chat template the.jinja, line ")) << shown;
       EXPECT_THAT(error.what(), HasSubstr(why)) << shown;
       EXPECT_THAT(error.what(), HasSubstr("\n  ")) << shown;

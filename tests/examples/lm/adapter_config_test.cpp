@@ -22,7 +22,7 @@ class AdapterConfig : public FolderTest {
     try {
       lm::demand_adapter_config(file, rank, alpha, {});
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
       return error.what();
     }
     return "it was accepted";

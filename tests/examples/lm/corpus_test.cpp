@@ -24,12 +24,12 @@ namespace {
 using Paths = std::vector<std::filesystem::path>;
 
 template <class F>
-void expect_error(F&& f, Exit exit, const std::string& words) {
+void expect_error(F&& f, ErrorKind kind, const std::string& words) {
   try {
     f();
     ADD_FAILURE() << "accepted, but should say: " << words;
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), exit) << e.what();
+    EXPECT_EQ(e.kind(), kind) << e.what();
     EXPECT_THAT(e.what(), testing::HasSubstr(words));
   }
 }
@@ -80,7 +80,7 @@ TEST(Corpus, ReadsTheTokensAfterTheHeaderOfLlmC) {
   corpus.read(0, all);
   EXPECT_EQ((std::vector<std::int32_t>{1, 2, 3, 4, 50256}), all);
   for (const auto& wrong : {file(20240521, 1, {1}), file(20240520, 2, {1}), std::string("short"), std::string()})
-    expect_error([&] { Corpus::open({folder.write("c", wrong)}, {}, format); }, Exit::usage, "not the header of llm.c");
+    expect_error([&] { Corpus::open({folder.write("c", wrong)}, {}, format); }, ErrorKind::refused, "not the header of llm.c");
 }
 
 // Token ids of two and of four bytes, least byte first, read through windows whose size is no multiple of them, across the ends
@@ -110,12 +110,12 @@ TEST(Corpus, ReadsTokenIds) {
     }
     Corpus small = Corpus::open(files, {}, token_format(name, vocabulary - 1));
     std::vector<std::int32_t> one(1);
-    expect_error([&] { small.read(1, one); }, Exit::runtime,
+    expect_error([&] { small.read(1, one); }, ErrorKind::failed,
                  fmt::format("token 0: {} is not below the vocabulary", vocabulary - 1));
-    expect_error([&] { Corpus::open({folder.write("odd", "abc")}, {}, token_format(name, vocabulary)); }, Exit::usage,
+    expect_error([&] { Corpus::open({folder.write("odd", "abc")}, {}, token_format(name, vocabulary)); }, ErrorKind::refused,
                  "is not a multiple of");
   }
-  expect_error([] { token_format("u64", 1); }, Exit::usage, "unknown token format u64");
+  expect_error([] { token_format("u64", 1); }, ErrorKind::refused, "unknown token format u64");
 }
 
 TEST(Corpus, ReadsAnyRangeThroughFewSmallWindows) {
@@ -162,22 +162,22 @@ TEST(Corpus, FillsTargetsOneTokenFurther) {
   EXPECT_EQ(tokens, tokens_of("ghiabc"));
   EXPECT_EQ(targets, tokens_of("hijbcd"));
   std::vector<std::int32_t> wrong(5);
-  expect_error([&] { corpus.fill(std::vector<std::uint64_t>{6, 0}, 3, wrong, targets); }, Exit::runtime, "does not fit");
-  expect_error([&] { corpus.fill(std::vector<std::uint64_t>{7, 0}, 3, tokens, targets); }, Exit::runtime, "10");
+  expect_error([&] { corpus.fill(std::vector<std::uint64_t>{6, 0}, 3, wrong, targets); }, ErrorKind::failed, "does not fit");
+  expect_error([&] { corpus.fill(std::vector<std::uint64_t>{7, 0}, 3, tokens, targets); }, ErrorKind::failed, "10");
 }
 
 TEST(Corpus, RefusesWhatItCannotRead) {
   const ScratchFolder folder;
   const auto good = folder.write("good", "text");
-  expect_error([&] { Corpus::open({good, folder / "absent"}); }, Exit::usage, "absent cannot be read: No such file");
-  expect_error([&] { Corpus::open({folder.path()}); }, Exit::usage, "is not a regular file");
-  expect_error([&] { Corpus::open({}); }, Exit::usage, "the corpus is empty: 0 files");
-  expect_error([&] { Corpus::open({folder.write("e", "")}); }, Exit::usage, "the corpus is empty: 1 files");
-  expect_error([&] { Corpus::open({good}, {.bytes = 0, .count = 1}); }, Exit::usage, "window");
+  expect_error([&] { Corpus::open({good, folder / "absent"}); }, ErrorKind::refused, "absent cannot be read: No such file");
+  expect_error([&] { Corpus::open({folder.path()}); }, ErrorKind::refused, "is not a regular file");
+  expect_error([&] { Corpus::open({}); }, ErrorKind::refused, "the corpus is empty: 0 files");
+  expect_error([&] { Corpus::open({folder.write("e", "")}); }, ErrorKind::refused, "the corpus is empty: 1 files");
+  expect_error([&] { Corpus::open({good}, {.bytes = 0, .count = 1}); }, ErrorKind::refused, "window");
   if (::geteuid() != 0) {  // root may read everything
     const auto locked = folder.write("locked", "text");
     std::filesystem::permissions(locked, std::filesystem::perms::none);
-    expect_error([&] { Corpus::open({locked}); }, Exit::usage, "Permission denied");
+    expect_error([&] { Corpus::open({locked}); }, ErrorKind::refused, "Permission denied");
   }
 }
 
@@ -191,7 +191,7 @@ TEST(Corpus, SaysWhenAFileChangesOrGoes) {
   std::vector<std::int32_t> got(10);
   corpus.read(0, got);
   const auto expect_changed = [&](const std::string& words) {
-    expect_error([&] { corpus.read(700, got); }, Exit::runtime, words);
+    expect_error([&] { corpus.read(700, got); }, ErrorKind::failed, words);
     EXPECT_NO_THROW(corpus.read(0, got));
     folder.write("t", bytes);
     set_times(file, 1'000'000'000);
@@ -226,7 +226,7 @@ TEST(Corpus, ComparesTheBytesOfAWindowThatIsReadAgain) {
     if (checked == 3)  // windows 0, 9 and 3 share one place for a checksum
       EXPECT_NO_THROW(corpus.read(900, got));
     else
-      expect_error([&] { corpus.read(900, got); }, Exit::runtime, "bytes 900 to 999 are not those that were read before");
+      expect_error([&] { corpus.read(900, got); }, ErrorKind::failed, "bytes 900 to 999 are not those that were read before");
     EXPECT_NO_THROW(corpus.read(300, got));
   }
 }
@@ -242,7 +242,7 @@ TEST(SequencePlan, HoldsOutTheEnd) {
   EXPECT_EQ(small.evaluation_sequences, 1U);
   EXPECT_EQ(small.evaluation_start(0), 65U);
   EXPECT_EQ(small.sequence_start(1, 12345), 0U);
-  expect_error([&] { (void)small.evaluation_start(1); }, Exit::runtime, "evaluation sequence 1");
+  expect_error([&] { (void)small.evaluation_start(1); }, ErrorKind::failed, "evaluation sequence 1");
 }
 
 TEST(SequencePlan, HoldsNothingOutIfItIsNotAskedTo) {
@@ -250,7 +250,7 @@ TEST(SequencePlan, HoldsNothingOutIfItIsNotAskedTo) {
   EXPECT_EQ(3U, plan_sequences(256, 64, false).training_sequences);
   EXPECT_EQ(0U, plan_sequences(257, 64, false).evaluation_sequences);
   EXPECT_EQ(1U, plan_sequences(65, 64, false).training_sequences);
-  expect_error([] { plan_sequences(64, 64, false); }, Exit::usage, "the corpus has 64 tokens, but 65 are needed");
+  expect_error([] { plan_sequences(64, 64, false); }, ErrorKind::refused, "the corpus has 64 tokens, but 65 are needed");
 }
 
 TEST(SequencePlan, NoTrainingTokenIsHeldOutAndNoneIsPastTheEnd) {
@@ -266,9 +266,9 @@ TEST(SequencePlan, NoTrainingTokenIsHeldOutAndNoneIsPastTheEnd) {
 }
 
 TEST(SequencePlan, SaysHowManyTokensThereAreAndAreNeeded) {
-  expect_error([] { plan_sequences(129, 64); }, Exit::usage, "the corpus has 129 tokens, but 130 are needed");
-  expect_error([] { plan_sequences(129, 0); }, Exit::usage, "0 tokens");
-  expect_error([] { plan_sequences(129, ~std::uint64_t{0}); }, Exit::usage, "tokens");
+  expect_error([] { plan_sequences(129, 64); }, ErrorKind::refused, "the corpus has 129 tokens, but 130 are needed");
+  expect_error([] { plan_sequences(129, 0); }, ErrorKind::refused, "0 tokens");
+  expect_error([] { plan_sequences(129, ~std::uint64_t{0}); }, ErrorKind::refused, "tokens");
 }
 
 TEST(SequencePlan, VisitsEverySequenceOnceAnEpoch) {
@@ -296,7 +296,7 @@ TEST(Permutation, IsABijectionOfEverySize) {
     ASSERT_EQ(image.size(), count);
     ASSERT_EQ(*image.rbegin(), count - 1);
   }
-  expect_error([] { permuted(1, 0, 5, 5); }, Exit::runtime, "outside");
+  expect_error([] { permuted(1, 0, 5, 5); }, ErrorKind::failed, "outside");
 }
 
 TEST(Permutation, HoldsForLargeSizes) {

@@ -37,7 +37,7 @@ class DataForms : public testing::Test {
     try {
       static_cast<void>(form(name, bytes, vocabulary));
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       return error.what();
     }
     return "it was accepted";

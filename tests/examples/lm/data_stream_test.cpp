@@ -54,7 +54,7 @@ class Streams : public testing::TestWithParam<std::pair<const char*, Pack>> {
       static_cast<void>(content(bytes));
       ADD_FAILURE() << "it was read; it should say: " << said.front();
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr((folder_ / "file").string()));
       for (const auto& part : said) EXPECT_THAT(error.what(), HasSubstr(part));
     }
@@ -119,7 +119,7 @@ TEST_P(Streams, ThatAreDamagedAreRefused) {
     try {
       EXPECT_EQ(text, content(damaged)) << "in what says nothing of the content, like a time, byte " << at;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(),
                   testing::AnyOf(HasSubstr("cannot be read on at byte"), HasSubstr("it is cut"), HasSubstr("that it has not")));
       ++noticed;

@@ -111,7 +111,7 @@ class FamilyTest : public testing::TestWithParam<const Family*> {
     try {
       lm::complete(config);
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
       return error.what();
     }
     return "accepted";
@@ -299,7 +299,7 @@ TEST(Families, AnUnknownNameIsRefusedWithAllNames) {
     lm::family_named("bert");
     FAIL() << "bert is known";
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
     EXPECT_STREQ(error.what(), "model: 'bert' is not a model family; accepted are gpt2, llama, mixed and fused");
   }
 }

@@ -790,7 +790,7 @@ TEST(ModelConfig, RefusesWhatCannotBeAndNamesTheNearest) {
     try {
       lm::make_model(config);
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       return e.what();
     }
     return "accepted";

@@ -108,7 +108,7 @@ TEST(Mixture, OtherWeightsAreRefused) {
       const auto whole = whole_weights({"1", wrong});
       ADD_FAILURE() << wrong << " was accepted as " << whole[1];
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), testing::HasSubstr(why)) << wrong;
     }
 }

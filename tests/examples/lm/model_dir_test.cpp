@@ -53,11 +53,11 @@ json llama() {
           {"_name_or_path", "somewhere"}};
 }
 
-std::string refusal(const json& config, Exit expected = Exit::usage) {
+std::string refusal(const json& config, ErrorKind expected = ErrorKind::refused) {
   try {
     static_cast<void>(lm::parse_model_config(config.dump(), "dir/config.json"));
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), expected) << error.what();
+    EXPECT_EQ(error.kind(), expected) << error.what();
     return error.what();
   }
   return "it was accepted";
@@ -67,10 +67,21 @@ std::string refusal_of_dir(const std::filesystem::path& directory) {
   try {
     static_cast<void>(lm::read_model_dir(directory));
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit()) << error.what();
+    EXPECT_EQ(ErrorKind::refused, error.kind()) << error.what();
     return error.what();
   }
   return "it was accepted";
+}
+
+TEST(ModelDir, AProgramReadsErrnoAndPath) {
+  try {
+    static_cast<void>(lm::read_model_dir("/proc/self"));
+    FAIL() << "a process is no model";
+  } catch (const Error& error) {
+    EXPECT_EQ(ErrorKind::refused, error.kind());
+    EXPECT_EQ(std::errc::no_such_file_or_directory, error.code());
+    EXPECT_EQ("/proc/self/config.json", error.path());
+  }
 }
 
 TEST(ModelDir, TellsFamilySizesAndNumbers) {
@@ -853,7 +864,7 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
     try {
       const lm::WeightFiles files(folder_);
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::corrupt, error.exit()) << error.what();
+      EXPECT_EQ(ErrorKind::corrupt, error.kind()) << error.what();
       return std::string(error.what());
     }
     return std::string("it was accepted");
@@ -878,7 +889,7 @@ TEST_F(ModelDirFiles, AnIndexStaysInItsDirectoryAndIsTrue) {
     const lm::WeightFiles files(folder_);
     FAIL() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::corrupt, error.exit());
+    EXPECT_EQ(ErrorKind::corrupt, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("model.safetensors.index.json: it has the key \"model.norm.weight\" twice"));
   }
 }
@@ -899,7 +910,7 @@ TEST_F(ModelDirFiles, WhatIsNoFileOfWeightsIsSaid) {
     try {
       const lm::WeightFiles files(path);
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit()) << error.what();
+      EXPECT_EQ(ErrorKind::refused, error.kind()) << error.what();
       return std::string(error.what());
     }
     return std::string("it was accepted");
@@ -996,7 +1007,8 @@ TEST_F(ModelDirFiles, DamagedFilesAreTypedErrors) {
       }
     } catch (const Error& error) {
       ++refused;
-      EXPECT_TRUE(error.exit() == Exit::usage || error.exit() == Exit::corrupt) << "seed " << kSeed << ", round " << round;
+      EXPECT_TRUE(error.kind() == ErrorKind::refused || error.kind() == ErrorKind::corrupt)
+          << "seed " << kSeed << ", round " << round;
     } catch (const std::exception& other) {
       ADD_FAILURE() << "seed " << kSeed << ", round " << round << ": " << other.what() << "\n" << text;
     }

@@ -191,7 +191,7 @@ void expect_refused(const json& file, const std::string& said) {
     static_cast<void>(lm::parse_model_config(file.dump(), "config.json"));
     ADD_FAILURE() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), HasSubstr(said));
   }
 }

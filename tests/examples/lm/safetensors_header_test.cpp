@@ -100,7 +100,7 @@ TEST(SafetensorsHeader, RefusesEveryBreach) {
       parse(broken.text, 4);
       ADD_FAILURE() << "accepted " << broken.text;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::corrupt) << broken.text;
+      EXPECT_EQ(e.kind(), ErrorKind::corrupt) << broken.text;
       EXPECT_THAT(e.what(), testing::AllOf(testing::StartsWith("x.safetensors: "), testing::HasSubstr(broken.words)))
           << broken.text;
     }
@@ -113,7 +113,7 @@ TEST(SafetensorsHeader, TypesOfQuantisedWeightsAreNoDamage) {
       parse(R"({"a":{"dtype":")" + type + R"(","shape":[2],"data_offsets":[0,1]}})", 1);
       ADD_FAILURE() << type;
     } catch (const Error& e) {
-      EXPECT_EQ(Exit::usage, e.exit()) << type;
+      EXPECT_EQ(ErrorKind::refused, e.kind()) << type;
       EXPECT_THAT(e.what(), testing::HasSubstr("tensor \"a\" is " + type));
     }
   }

@@ -20,12 +20,12 @@ namespace terrace::lm {
 namespace {
 
 template <class F>
-void expect_error(F&& f, Exit exit, const std::string& words) {
+void expect_error(F&& f, ErrorKind kind, const std::string& words) {
   try {
     f();
     ADD_FAILURE() << "accepted, but should say: " << words;
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), exit) << e.what();
+    EXPECT_EQ(e.kind(), kind) << e.what();
     EXPECT_THAT(e.what(), testing::HasSubstr(words));
   }
 }
@@ -77,12 +77,28 @@ TEST(SafetensorsReader, ReadsAFileWrittenByHand) {
   reader.read("w", 1, std::span(middle));
   EXPECT_EQ(middle, (std::vector<float>{-2, 0}));
   EXPECT_EQ(reader.find("absent"), nullptr);
-  expect_error([&] { reader.read("n", 0, std::span(middle).first(1)); }, Exit::usage,
+  expect_error([&] { reader.read("n", 0, std::span(middle).first(1)); }, ErrorKind::refused,
                "\"n\" (I64 [1]) cannot be read as numbers");
-  expect_error([&] { reader.read("absent", 0, std::span(middle)); }, Exit::usage, "has no tensor \"absent\"");
-  expect_error([&] { reader.read("w", 3, std::span(middle)); }, Exit::usage,
+  expect_error([&] { reader.read("absent", 0, std::span(middle)); }, ErrorKind::refused, "has no tensor \"absent\"");
+  expect_error([&] { reader.read("w", 3, std::span(middle)); }, ErrorKind::refused,
                "elements 3..5 are not in tensor \"w\" (F32 [2, 2])");
-  expect_error([&] { reader.read("w", ~std::uint64_t{0}, std::span(middle)); }, Exit::usage, "are not in");
+  expect_error([&] { reader.read("w", ~std::uint64_t{0}, std::span(middle)); }, ErrorKind::refused, "are not in");
+}
+
+TEST(SafetensorsReader, AProgramReadsErrnoAndPath) {
+  const ScratchFolder folder;
+  const auto damaged = folder.write("damaged", file_of("{", ""));
+  for (const auto& [file, kind, code] : {std::tuple{damaged, ErrorKind::corrupt, std::error_code()},
+                                         {damaged.parent_path() / "absent", ErrorKind::refused, code_of_errno(ENOENT)}}) {
+    try {
+      const SafetensorsReader reader(file);
+      ADD_FAILURE() << "accepted: " << file;
+    } catch (const Error& error) {
+      EXPECT_EQ(kind, error.kind());
+      EXPECT_EQ(code, error.code());
+      EXPECT_EQ(file.string(), error.path());
+    }
+  }
 }
 
 TEST(SafetensorsReader, WidensEveryF16Exactly) {
@@ -213,8 +229,8 @@ TEST(SafetensorsWriter, FillsTensorsInPlace) {
   fill_from("b", b);
   fill_from("d", d);
   filled.write("none", [](std::uint64_t, TensorView) { ADD_FAILURE() << "it has no elements"; });
-  expect_error([&] { filled.write("b", [](std::uint64_t, TensorView) {}); }, Exit::runtime, "written twice");
-  expect_error([&] { filled.write("x", [](std::uint64_t, TensorView) {}); }, Exit::usage, "was not declared");
+  expect_error([&] { filled.write("b", [](std::uint64_t, TensorView) {}); }, ErrorKind::failed, "written twice");
+  expect_error([&] { filled.write("x", [](std::uint64_t, TensorView) {}); }, ErrorKind::refused, "was not declared");
   copied.finish();
   filled.finish();
   EXPECT_TRUE(folder.read("copied") == folder.read("filled"));
@@ -239,7 +255,7 @@ TEST(SafetensorsWriter, LeavesTheOldFileUntilItIsFinished) {
   {
     SafetensorsWriter writer(folder / "x", {{"a", DType::fp32, {2}}});
     writer.write("a", 0, std::span<const float>(one));
-    expect_error([&] { writer.finish(); }, Exit::runtime, "\"a\" (F32 [2]) was not written whole");
+    expect_error([&] { writer.finish(); }, ErrorKind::failed, "\"a\" (F32 [2]) was not written whole");
   }
   EXPECT_EQ(folder.read("x"), "old");
   EXPECT_FALSE(std::filesystem::exists(folder / "x.tmp"));
@@ -250,13 +266,13 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   const auto declare = [&](const std::vector<SafetensorsDeclaration>& tensors) {
     return [&folder, tensors] { SafetensorsWriter(folder / "x", tensors); };
   };
-  expect_error(declare({{"a", DType::i32, {1}}}), Exit::usage, "only fp32, bf16 and fp64");
-  expect_error(declare({{"a", DType::fp32, {1}}, {"a", DType::bf16, {1}}}), Exit::usage, "declared twice");
-  expect_error(declare({{"a", DType::fp32, {~std::uint64_t{0}, 3}}}), Exit::usage, "overflows");
-  expect_error(declare({{"a", DType::fp32, {~std::uint64_t{0} / 8}}}), Exit::usage, "too large");
-  expect_error(declare({{"__metadata__", DType::fp32, {1}}}), Exit::usage, "reserves");
-  expect_error(declare({{"\xff", DType::fp32, {1}}}), Exit::usage, "its name is not UTF-8");
-  expect_error([&] { SafetensorsWriter(folder / "no" / "x", {}); }, Exit::usage, "cannot be created");
+  expect_error(declare({{"a", DType::i32, {1}}}), ErrorKind::refused, "only fp32, bf16 and fp64");
+  expect_error(declare({{"a", DType::fp32, {1}}, {"a", DType::bf16, {1}}}), ErrorKind::refused, "declared twice");
+  expect_error(declare({{"a", DType::fp32, {~std::uint64_t{0}, 3}}}), ErrorKind::refused, "overflows");
+  expect_error(declare({{"a", DType::fp32, {~std::uint64_t{0} / 8}}}), ErrorKind::refused, "too large");
+  expect_error(declare({{"__metadata__", DType::fp32, {1}}}), ErrorKind::refused, "reserves");
+  expect_error(declare({{"\xff", DType::fp32, {1}}}), ErrorKind::refused, "its name is not UTF-8");
+  expect_error([&] { SafetensorsWriter(folder / "no" / "x", {}); }, ErrorKind::refused, "cannot be created");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 
   SafetensorsWriter writer(folder / "x", {{"a", DType::fp32, {8}}});
@@ -264,15 +280,15 @@ TEST(SafetensorsWriter, RefusesWrongUse) {
   const std::span<const float> range(three);
   writer.write("a", 3, range);
   for (const std::uint64_t first : {1U, 2U, 3U, 4U, 5U}) {
-    expect_error([&] { writer.write("a", first, range); }, Exit::runtime, "written twice");
+    expect_error([&] { writer.write("a", first, range); }, ErrorKind::failed, "written twice");
   }
-  expect_error([&] { writer.write("a", 6, range); }, Exit::usage, "elements 6..9 are not in");
-  expect_error([&] { writer.write("b", 0, range); }, Exit::usage, "\"b\" was not declared");
+  expect_error([&] { writer.write("a", 6, range); }, ErrorKind::refused, "elements 6..9 are not in");
+  expect_error([&] { writer.write("b", 0, range); }, ErrorKind::refused, "\"b\" was not declared");
   writer.write("a", 0, range);
   writer.write("a", 6, range.first(2));
   writer.finish();
-  expect_error([&] { writer.finish(); }, Exit::runtime, "is finished");
-  expect_error([&] { writer.write("a", 0, range); }, Exit::runtime, "is finished");
+  expect_error([&] { writer.finish(); }, ErrorKind::failed, "is finished");
+  expect_error([&] { writer.write("a", 0, range); }, ErrorKind::failed, "is finished");
 }
 
 TEST(SafetensorsReader, RefusesBrokenFiles) {
@@ -280,15 +296,15 @@ TEST(SafetensorsReader, RefusesBrokenFiles) {
   const auto open = [&](const std::string& bytes) {
     return [&folder, bytes] { SafetensorsReader(folder.write("broken", bytes)); };
   };
-  expect_error([&] { SafetensorsReader(folder / "absent"); }, Exit::usage, "absent cannot be opened: No such file");
-  expect_error([&] { SafetensorsReader reader(folder.path()); }, Exit::usage, "regular file");
-  expect_error(open(""), Exit::corrupt, "it has 0 bytes");
-  expect_error(open("1234567"), Exit::corrupt, "it has 7 bytes");
-  expect_error(open("\xff\xff\xff\xff\xff\xff\xff\xff{}"), Exit::corrupt, "100000000 are allowed");
-  expect_error(open(std::string("\x03\0\0\0\0\0\0\0{}", 10)), Exit::corrupt, "would have 3 bytes, the file has 10");
-  expect_error(open(std::string("\0\0\0\0\0\0\0\0", 8)), Exit::corrupt, "does not begin");
+  expect_error([&] { SafetensorsReader(folder / "absent"); }, ErrorKind::refused, "absent cannot be opened: No such file");
+  expect_error([&] { SafetensorsReader reader(folder.path()); }, ErrorKind::refused, "regular file");
+  expect_error(open(""), ErrorKind::corrupt, "it has 0 bytes");
+  expect_error(open("1234567"), ErrorKind::corrupt, "it has 7 bytes");
+  expect_error(open("\xff\xff\xff\xff\xff\xff\xff\xff{}"), ErrorKind::corrupt, "100000000 are allowed");
+  expect_error(open(std::string("\x03\0\0\0\0\0\0\0{}", 10)), ErrorKind::corrupt, "would have 3 bytes, the file has 10");
+  expect_error(open(std::string("\0\0\0\0\0\0\0\0", 8)), ErrorKind::corrupt, "does not begin");
   const auto whole = file_of(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})", std::string(16, 'x'));
-  expect_error(open(whole.substr(0, whole.size() - 1)), Exit::corrupt, "cut short");
+  expect_error(open(whole.substr(0, whole.size() - 1)), ErrorKind::corrupt, "cut short");
 }
 
 TEST(SafetensorsReader, SaysWhereAFileWasCutAfterItWasOpened) {
@@ -298,7 +314,7 @@ TEST(SafetensorsReader, SaysWhereAFileWasCutAfterItWasOpened) {
   const SafetensorsReader reader(file);
   std::filesystem::resize_file(file, 8 + header.size() + 10);
   std::vector<float> out(4);
-  expect_error([&] { reader.read("a", 0, std::span(out)); }, Exit::corrupt,
+  expect_error([&] { reader.read("a", 0, std::span(out)); }, ErrorKind::corrupt,
                "tensor \"a\" (F32 [4]) is cut short: the file ends at offset " + std::to_string(8 + header.size() + 10));
 }
 
@@ -337,7 +353,7 @@ TEST(WeightFiles, AnnouncedRangesHoldTheSameNumbers) {
   const auto& last = alone.entries().back().name;
   ahead.announce(last, 0, n);
   found.resize(n);
-  expect_error([&] { ahead.read(last, 0, std::span(found)); }, Exit::corrupt, "is cut short");
+  expect_error([&] { ahead.read(last, 0, std::span(found)); }, ErrorKind::corrupt, "is cut short");
 }
 
 // Whatever bytes are changed, the reader either refuses with its own error or reads tensors that lie in the file.

@@ -39,7 +39,7 @@ std::string found_in(const Paths& files, TokenFormat format, std::size_t block_b
   for (std::uint64_t i = 0; i < parts; ++i) try {
       EXPECT_TRUE(TokenScan(files, format, {.index = i, .of = parts}, block_bytes).advance(kWhole));
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_TRUE(said.empty()) << "found twice";
       said = error.what();
     }
@@ -157,7 +157,7 @@ TEST(TokenScan, AFileThatBecameShorterIsAnError) {
     scan.advance(kWhole);
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::runtime, error.exit());
+    EXPECT_EQ(ErrorKind::failed, error.kind());
     EXPECT_THAT(error.what(), testing::HasSubstr("became shorter while it was in use: it ends at byte 150"));
   }
 }

@@ -88,7 +88,7 @@ TEST(Transformer, RefusesWhatCannotBeOneModel) {
       else
         layers::Attention(transformer, 0);
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
       return error.what();
     }
     return "accepted";

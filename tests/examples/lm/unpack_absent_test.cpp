@@ -20,7 +20,7 @@ TEST(AbsentUnpackers, NameThePackageAndTheLineThatUnpacks) {
       DataStream in(file);
       ADD_FAILURE() << package;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), testing::HasSubstr(std::string("install ") + package + " and build terrace again"));
       EXPECT_THAT(error.what(), testing::HasSubstr(line + file.string()));
     }

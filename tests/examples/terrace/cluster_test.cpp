@@ -32,7 +32,7 @@ std::string refusal(const std::string& text) {
   try {
     static_cast<void>(parse_cluster(text, "mine.toml"));
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_EQ(e.kind(), ErrorKind::refused);
     EXPECT_THAT(e.what(), HasSubstr("cluster profile mine.toml"));
     EXPECT_THAT(e.what(), HasSubstr("\n  ")) << "how to mend it";
     return e.what();

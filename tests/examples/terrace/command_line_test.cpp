@@ -1,5 +1,5 @@
-// Settings override each other in the order defaults < file < --set < flags, and every mistake is an Error(Exit::usage) that
-// says how to go on.
+// Settings override each other in the order defaults < file < --set < flags, and every mistake is an Error(ErrorKind::refused)
+// that says how to go on.
 #include <terrace/examples/terrace/cli/command_line.h>
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ std::string usage_error(const std::vector<std::string>& words) {
   try {
     parse_words(words);
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage) << e.what();
+    EXPECT_EQ(e.kind(), ErrorKind::refused) << e.what();
     return e.what();
   }
   ADD_FAILURE() << "no error for " << testing::PrintToString(words);
@@ -182,7 +182,12 @@ TEST(CommandLine, CkptAndDoctorAndPlanExtras) {
 TEST(CommandLine, ErrorsBecomeExitCodes) {
   std::FILE* const sink = std::tmpfile();
   ASSERT_NE(sink, nullptr);
-  EXPECT_EQ(report_error(Error("x", Exit::does_not_fit), sink), 3);
+  EXPECT_EQ(report_error(Error("x"), sink), 1);
+  EXPECT_EQ(report_error(Error("x", ErrorKind::refused), sink), 2);
+  EXPECT_EQ(report_error(Error("x", ErrorKind::does_not_fit), sink), 3);
+  EXPECT_EQ(report_error(Error("x", ErrorKind::missing), sink), 4);
+  EXPECT_EQ(report_error(Error("x", ErrorKind::corrupt), sink), 5);
+  EXPECT_EQ(report_error(Error("x", ErrorKind::interrupted), sink), 75);
   EXPECT_EQ(report_error(std::runtime_error("y"), sink), 1);
   std::rewind(sink);
   char text[32] = "";

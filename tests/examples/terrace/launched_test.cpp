@@ -32,7 +32,7 @@ std::string refusal_of(const Variables& variables) try {
   demand_alone(environment(variables));
   return "";
 } catch (const Error& error) {
-  EXPECT_EQ(Exit::usage, error.exit());
+  EXPECT_EQ(ErrorKind::refused, error.kind());
   return error.what();
 }
 

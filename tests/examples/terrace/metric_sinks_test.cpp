@@ -185,7 +185,7 @@ TEST(Prometheus, AMissingFolderIsRefusedBeforeTheRun) {
     demand_folder_of_prometheus("/no/such/file");
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("/no/such"));
   }
 }

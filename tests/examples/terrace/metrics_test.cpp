@@ -158,7 +158,7 @@ TEST(Metrics, ABrokenLineInTheMiddleIsCorrupt) {
     read_metrics(scratch / "m");
     FAIL() << "no error";
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::corrupt);
+    EXPECT_EQ(e.kind(), ErrorKind::corrupt);
     EXPECT_THAT(e.what(), testing::HasSubstr("line 2"));
   }
 }

@@ -26,7 +26,7 @@ std::string usage_error(F call) {
   try {
     call();
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage) << e.what();
+    EXPECT_EQ(e.kind(), ErrorKind::refused) << e.what();
     return e.what();
   }
   ADD_FAILURE() << "no error";

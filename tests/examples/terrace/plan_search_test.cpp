@@ -132,7 +132,7 @@ double step_of(const RunConfig& c, const MachineProfile& profile) {
     const auto plans = plan_ranks(request, c, model, profile, pool);
     return step_of_pipeline(request, plans, model, profile).seconds;
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::does_not_fit, error.exit()) << error.what();
+    EXPECT_EQ(ErrorKind::does_not_fit, error.kind()) << error.what();
     return 0;
   }
 }
@@ -260,7 +260,7 @@ TEST(PlanSearch, NothingThatFitsEndsWithTheNearest) {
     plan_search(given, {.ranks = 4, .ranks_per_node = 4, .sequences = 16}, {}, 5);
     FAIL() << "64 KiB are enough";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::does_not_fit, error.exit());
+    EXPECT_EQ(ErrorKind::does_not_fit, error.kind());
     EXPECT_THAT(error.what(), testing::HasSubstr("none of the"));
     EXPECT_THAT(error.what(), testing::HasSubstr("--dp"));
   }
@@ -268,7 +268,7 @@ TEST(PlanSearch, NothingThatFitsEndsWithTheNearest) {
     plan_search(small(), {.ranks = 7, .ranks_per_node = 7, .sequences = 16}, {}, 5);
     FAIL() << "7 ranks divide neither the sequences nor anything of the model";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), testing::HasSubstr("no product"));
   }
 }

@@ -62,7 +62,7 @@ TEST(BenchReport, ThePageDoesNotReplaceWhatItIsMadeOf) {
     (void)write_bench_report(file);
     FAIL();
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("results.html has the name of the page"));
   }
   EXPECT_EQ(kNvme, scratch.read("results.html"));
@@ -76,7 +76,7 @@ TEST(BenchReport, WhatIsNoResultIsRefused) {
       (void)write_bench_report(scratch.write("bad.json", text));
       FAIL() << text;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr("bad.json"));
     }
   }

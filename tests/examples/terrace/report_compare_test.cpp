@@ -76,7 +76,7 @@ TEST(Comparison, ARunWithoutStepsIsNamed) {
     write_comparison({scratch / "a", scratch / "empty"});
     FAIL() << "no error";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("empty has no step"));
   }
 }

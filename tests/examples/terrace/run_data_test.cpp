@@ -127,7 +127,7 @@ TEST_F(MixedData, WordsAreSourcesWithWeights) {
       static_cast<void>(data_sources(config(words)));
       ADD_FAILURE() << "accepted, but should say: " << why;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), testing::HasSubstr(why));
     }
 }

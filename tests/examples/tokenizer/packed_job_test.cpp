@@ -95,7 +95,7 @@ TEST_F(PackedJob, AFileThatIsCutEndsIt) {
     while (job.step()) continue;
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), testing::HasSubstr("cut.gz: it is cut"));
   }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "cut"));

@@ -45,7 +45,7 @@ TEST_F(RegexTest, WhatCanMatchInTooManyWaysIsRefusedByItsName) {
       sizes_of(Regex(expression), text);
       return "nothing";
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::runtime, error.exit());
+      EXPECT_EQ(ErrorKind::failed, error.kind());
       return error.what();
     }
   };

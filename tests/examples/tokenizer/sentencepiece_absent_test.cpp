@@ -16,7 +16,7 @@ TEST(SentencePiece, IsRefusedWithTheNameOfItsPackage) {
     static_cast<void>(Tokenizer::read(folder.write("tokenizer.model", "x")));
     FAIL() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), testing::HasSubstr("libsentencepiece-dev"));
   }
 }

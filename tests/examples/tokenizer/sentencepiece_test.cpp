@@ -246,23 +246,23 @@ TEST_F(SpecialTokens, TheSpaceBeforeATextIsSetOnceOrBehindEach) {
 }
 
 TEST_F(SpecialTokens, DamagedFilesAreRefusedByName) {
-  const auto why = [&](const std::map<std::string, std::string>& files, Exit exit) {
+  const auto why = [&](const std::map<std::string, std::string>& files, ErrorKind kind) {
     try {
       with(files);
     } catch (const Error& error) {
-      EXPECT_EQ(exit, error.exit()) << error.what();
+      EXPECT_EQ(kind, error.kind()) << error.what();
       return std::string(error.what());
     }
     return std::string("it was accepted");
   };
-  EXPECT_THAT(why({{"tokenizer_config.json", "{"}}, Exit::corrupt), HasSubstr("tokenizer_config.json"));
-  EXPECT_THAT(why({{"added_tokens.json", R"({"a":-1})"}}, Exit::corrupt), HasSubstr("added_tokens.json"));
-  EXPECT_THAT(why({{"added_tokens.json", R"({"a":2000000000})"}}, Exit::corrupt), HasSubstr("has the id 2000000000"));
-  EXPECT_THAT(why({{"tokenizer_config.json", R"({"added_tokens_decoder":{"x":{}}})"}}, Exit::corrupt),
+  EXPECT_THAT(why({{"tokenizer_config.json", "{"}}, ErrorKind::corrupt), HasSubstr("tokenizer_config.json"));
+  EXPECT_THAT(why({{"added_tokens.json", R"({"a":-1})"}}, ErrorKind::corrupt), HasSubstr("added_tokens.json"));
+  EXPECT_THAT(why({{"added_tokens.json", R"({"a":2000000000})"}}, ErrorKind::corrupt), HasSubstr("has the id 2000000000"));
+  EXPECT_THAT(why({{"tokenizer_config.json", R"({"added_tokens_decoder":{"x":{}}})"}}, ErrorKind::corrupt),
               HasSubstr("\"x\" is no id"));
-  EXPECT_THAT(why({{"tokenizer_config.json", R"({"legacy":1})"}}, Exit::corrupt), HasSubstr("\"legacy\""));
-  EXPECT_THAT(why({{"tokenizer.model", "x"}}, Exit::corrupt), HasSubstr("tokenizer.model cannot be used: it is no model"));
-  EXPECT_THAT(why({{"tokenizer.model", ""}}, Exit::corrupt), HasSubstr("tokenizer.model"));
+  EXPECT_THAT(why({{"tokenizer_config.json", R"({"legacy":1})"}}, ErrorKind::corrupt), HasSubstr("\"legacy\""));
+  EXPECT_THAT(why({{"tokenizer.model", "x"}}, ErrorKind::corrupt), HasSubstr("tokenizer.model cannot be used: it is no model"));
+  EXPECT_THAT(why({{"tokenizer.model", ""}}, ErrorKind::corrupt), HasSubstr("tokenizer.model"));
 }
 
 // Flipped bits in a model, or a model that is cut short, give a typed error or a tokenizer.

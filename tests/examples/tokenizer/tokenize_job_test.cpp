@@ -6,6 +6,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -172,7 +173,7 @@ TEST_F(Job, AnInputThatChangesMeanwhileEndsIt) {
       while (job.step()) continue;
       ADD_FAILURE() << changed;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::runtime, error.exit());
+      EXPECT_EQ(ErrorKind::failed, error.kind());
       EXPECT_THAT(error.what(), testing::HasSubstr(std::string(changed) + " has changed since the command began"));
     }
     folder_.write(changed, text);
@@ -244,21 +245,21 @@ TEST_F(Job, RecordsOfOtherJobsAndDamagedOnesAreRefused) {
   }
   auto other = first;
   other.separator.reset();
-  const auto exit_of = [&](const TokenizeSettings& of) {
+  const auto kind_of = [&](const TokenizeSettings& of) -> std::optional<ErrorKind> {
     try {
       TokenizeJob(of, tokenizer_, pool);
-      return Exit::ok;
+      return std::nullopt;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("progress"));
-      return error.exit();
+      return error.kind();
     }
   };
-  EXPECT_EQ(Exit::usage, exit_of(other));
-  EXPECT_EQ(Exit::ok, exit_of(first));
+  EXPECT_EQ(ErrorKind::refused, kind_of(other));
+  EXPECT_EQ(std::nullopt, kind_of(first));
   folder_.write("x.partial", "");
-  EXPECT_EQ(Exit::corrupt, exit_of(first));
+  EXPECT_EQ(ErrorKind::corrupt, kind_of(first));
   folder_.write("x.progress", "{}");
-  EXPECT_EQ(Exit::corrupt, exit_of(first));
+  EXPECT_EQ(ErrorKind::corrupt, kind_of(first));
 }
 
 // The content before the mended line need not be read again, but must be the same.
@@ -313,7 +314,7 @@ TEST_F(Job, ALineThatIsNoObjectIsNamedWithItsPlace) {
     job.step();
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), testing::HasSubstr("bad.jsonl, the line at byte 13: it is no object with a text \"text\""));
   }
 }

@@ -81,12 +81,12 @@ std::string drawn_text(std::mt19937& random, std::size_t bytes, const std::strin
 }
 
 template <class F>
-void expect_error(F&& f, Exit exit, const std::string& words) {
+void expect_error(F&& f, ErrorKind kind, const std::string& words) {
   try {
     f();
     ADD_FAILURE() << "accepted, but should say: " << words;
   } catch (const Error& error) {
-    EXPECT_EQ(exit, error.exit()) << error.what();
+    EXPECT_EQ(kind, error.kind()) << error.what();
     EXPECT_THAT(error.what(), testing::HasSubstr(words));
   }
 }
@@ -198,7 +198,7 @@ TEST(Tokenizer, MetaspaceMarksSpacesAndTheBeginning) {
   EXPECT_THAT(spelled(metaspace("always", true), "b a"), ElementsAre("\u2581", "b", "\u2581a"));
   EXPECT_THAT(spelled(file({{"type", "Metaspace"}, {"replacement", "\u2581"}, {"add_prefix_space", false}}), text),
               ElementsAre("a", "<s>", "a", "\u2581a"));
-  expect_error([&] { made(metaspace("last", true)); }, Exit::usage, "Metaspace \"last\"");
+  expect_error([&] { made(metaspace("last", true)); }, ErrorKind::refused, "Metaspace \"last\"");
 }
 
 TEST(Tokenizer, ASeparatorEndsOrBeginsAWord) {
@@ -317,43 +317,44 @@ TEST(Tokenizer, AddedTokensAreFoundBeforeWords) {
   EXPECT_EQ("xx", tokenizer.decode(Ids{x, 300, x}, {.skips_special = true}));
   EXPECT_EQ(305U, tokenizer.ids());
   EXPECT_EQ(300U, tokenizer.id_of("<|end|>"));
-  expect_error([&] { static_cast<void>(tokenizer.decode(Ids{299})); }, Exit::usage, "299 is the id of no token");
+  expect_error([&] { static_cast<void>(tokenizer.decode(Ids{299})); }, ErrorKind::refused, "299 is the id of no token");
 }
 
 TEST(Tokenizer, WhatWouldChangeIdsIsRefusedByName) {
-  const auto refused = [](const char* path, const Json& value, Exit exit, const std::string& words) {
+  const auto refused = [](const char* path, const Json& value, ErrorKind kind, const std::string& words) {
     auto json = drawn_file(1, 10, "ab");
     json[Json::json_pointer(path)] = value;
-    expect_error([&] { made(json); }, exit, words);
+    expect_error([&] { made(json); }, kind, words);
   };
-  refused("/normalizer", {{"type", "Lowercase"}}, Exit::usage, "Lowercase");
-  refused("/pre_tokenizer", {{"type", "Digits"}}, Exit::usage, "Digits");
-  refused("/model/type", "Unigram", Exit::usage, "Unigram");
-  refused("/model/dropout", 0.5, Exit::usage, "dropout");
-  refused("/model/end_of_word_suffix", "</w>", Exit::usage, "end_of_word_suffix");
-  refused("/post_processor", {{"type", "Other"}}, Exit::usage, "Other");
+  refused("/normalizer", {{"type", "Lowercase"}}, ErrorKind::refused, "Lowercase");
+  refused("/pre_tokenizer", {{"type", "Digits"}}, ErrorKind::refused, "Digits");
+  refused("/model/type", "Unigram", ErrorKind::refused, "Unigram");
+  refused("/model/dropout", 0.5, ErrorKind::refused, "dropout");
+  refused("/model/end_of_word_suffix", "</w>", ErrorKind::refused, "end_of_word_suffix");
+  refused("/post_processor", {{"type", "Other"}}, ErrorKind::refused, "Other");
   refused("/pre_tokenizer", {{"type", "Split"}, {"pattern", {{"Regex", "\\p{N}{1,3}+"}}}, {"behavior", "Isolated"}},
-          Exit::usage, "}+");
-  refused("/model/vocab/a", 98, Exit::corrupt, "both have the id 98");
-  refused("/model/vocab/a", 0x7fffffff, Exit::corrupt, "the id 2147483647");
-  refused("/model/vocab/a", 1e30, Exit::corrupt, "no number");
-  refused("/model/merges", Json::array({Json::array({"a", "nothing"})}), Exit::corrupt, "\"nothing\" is not in the vocabulary");
-  refused("/model/merges", Json::array({Json::array({"a", "b", "c"})}), Exit::corrupt, "more than two parts");
-  refused("/model/merges", {{"a", "b"}}, Exit::corrupt, "another form");
-  refused("/added_tokens", {{{"id", 300}, {"content", "x y"}}, {{"id", 301}, {"content", "x y"}}}, Exit::corrupt,
+          ErrorKind::refused, "}+");
+  refused("/model/vocab/a", 98, ErrorKind::corrupt, "both have the id 98");
+  refused("/model/vocab/a", 0x7fffffff, ErrorKind::corrupt, "the id 2147483647");
+  refused("/model/vocab/a", 1e30, ErrorKind::corrupt, "no number");
+  refused("/model/merges", Json::array({Json::array({"a", "nothing"})}), ErrorKind::corrupt,
+          "\"nothing\" is not in the vocabulary");
+  refused("/model/merges", Json::array({Json::array({"a", "b", "c"})}), ErrorKind::corrupt, "more than two parts");
+  refused("/model/merges", {{"a", "b"}}, ErrorKind::corrupt, "another form");
+  refused("/added_tokens", {{{"id", 300}, {"content", "x y"}}, {{"id", 301}, {"content", "x y"}}}, ErrorKind::corrupt,
           "stands twice");
-  refused("/added_tokens", {{{"id", 98}, {"content", "x y"}}}, Exit::corrupt, "for another token");
+  refused("/added_tokens", {{{"id", 98}, {"content", "x y"}}}, ErrorKind::corrupt, "for another token");
   // A file of some kilobytes that would take all memory: it doubles a text sixty times.
   Json doubling = Json::array();
   for (int i = 0; i < 60; ++i) doubling.push_back({{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}});
   auto grows = drawn_file(1, 10, "ab");
   grows["normalizer"] = {{"type", "Sequence"}, {"normalizers", doubling}};
   grows["added_tokens"] = {{{"id", 300}, {"content", "a b"}, {"normalized", true}}};
-  expect_error([&] { Tokenizer(TokenizerFile::parse(grows.dump())); }, Exit::corrupt, "longer than");
-  expect_error([] { TokenizerFile::parse(R"({"model":{"vocab":{"a":1,"a":2}}, "model":{}})"); }, Exit::corrupt, "twice");
-  expect_error([] { TokenizerFile::parse(R"({"model":)" + std::string(100000, '[')); }, Exit::corrupt, "levels");
-  expect_error([] { TokenizerFile::parse("{\"model\":\"\xff\"}"); }, Exit::corrupt, "not JSON");
-  expect_error([] { Tokenizer::read("/no/such/tokenizer.json"); }, Exit::usage, "/no/such/tokenizer.json");
+  expect_error([&] { Tokenizer(TokenizerFile::parse(grows.dump())); }, ErrorKind::corrupt, "longer than");
+  expect_error([] { TokenizerFile::parse(R"({"model":{"vocab":{"a":1,"a":2}}, "model":{}})"); }, ErrorKind::corrupt, "twice");
+  expect_error([] { TokenizerFile::parse(R"({"model":)" + std::string(100000, '[')); }, ErrorKind::corrupt, "levels");
+  expect_error([] { TokenizerFile::parse("{\"model\":\"\xff\"}"); }, ErrorKind::corrupt, "not JSON");
+  expect_error([] { Tokenizer::read("/no/such/tokenizer.json"); }, ErrorKind::refused, "/no/such/tokenizer.json");
 }
 
 // Whatever is damaged, the file gives a tokenizer or an Error.
@@ -385,7 +386,7 @@ TEST(Tokenizer, DamagedFilesEndInErrors) {
       static_cast<void>(tokenizer.encode("ab <|end|> aabb", {.with_template = true}));
       ++usable;
     } catch (const Error& error) {
-      EXPECT_TRUE(error.exit() == Exit::corrupt || error.exit() == Exit::usage) << error.what();
+      EXPECT_TRUE(error.kind() == ErrorKind::corrupt || error.kind() == ErrorKind::refused) << error.what();
     }
   }
   EXPECT_GT(usable, 0);

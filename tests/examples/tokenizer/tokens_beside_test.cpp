@@ -88,7 +88,7 @@ TEST(TokensBeside, DamagedFilesAreNamed) {
       with({{file, text}});
       return "nothing";
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::corrupt, error.exit());
+      EXPECT_EQ(ErrorKind::corrupt, error.kind());
       return error.what();
     }
   };

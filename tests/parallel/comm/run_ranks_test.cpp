@@ -30,7 +30,7 @@ TEST(RunRanks, TheCauseIsReportedAndNotWhatFollowsFromIt) {
     std::string said;
     try {
       run_ranks(3, {}, [&](std::unique_ptr<Communicator> own) {
-        if (own->rank() == culprit) throw Error("the disk of this rank is full", Exit::runtime);
+        if (own->rank() == culprit) throw Error("the disk of this rank is full", ErrorKind::failed);
         ThreadPool pool(1);
         const auto device = make_cpu_device(pool);
         Agreement ranks(*own, *device);

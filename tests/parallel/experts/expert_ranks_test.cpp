@@ -135,7 +135,7 @@ TEST_F(ExpertRanks, GroupsOfParametersAreClippedAsOnOneRank) {
     static_cast<void>(plan(model, request_of(o, *optimizer, 1), {}));
     ADD_FAILURE() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
     EXPECT_THAT(error.what(), HasSubstr("not all experts"));
   }
 }
@@ -309,7 +309,7 @@ TEST_F(ExpertRanks, RefusesWhatDoesNotGoWithThem) {
       const auto optimizer = make_optimizer("adamw", {});
       static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
       return std::string(error.what());
     }
     return std::string("it was accepted");

@@ -120,7 +120,7 @@ TEST_F(ExpertRuns, ContextRanksRefuseACapacity) {
     static_cast<void>(lm::make_model(config));
     ADD_FAILURE() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
     EXPECT_THAT(error.what(), testing::HasSubstr("`expert-capacity`"));
   }
 }

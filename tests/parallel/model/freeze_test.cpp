@@ -338,7 +338,7 @@ TEST_F(Freeze, RefusesWhatItCannotDoAndNamesTheNearest) {
       toy::Training t(o);
       return std::string("nothing was refused");
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       return std::string(error.what());
     }
   };

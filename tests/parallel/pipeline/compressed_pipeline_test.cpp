@@ -105,7 +105,7 @@ TEST_F(CompressedPipeline, TwoDirectionsAddGradientsUpAsTheyAre) {
         static_cast<void>(plan(toy::make_model(o.sizes), toy::request_of(o), o.profile));
         ADD_FAILURE() << "not refused";
       } catch (const Error& e) {
-        EXPECT_EQ(e.exit(), Exit::usage);
+        EXPECT_EQ(e.kind(), ErrorKind::refused);
         EXPECT_NE(std::string(e.what()).find("leave out `compress-gradients`"), std::string::npos) << e.what();
       }
     }

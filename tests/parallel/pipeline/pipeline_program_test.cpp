@@ -146,7 +146,7 @@ TEST(PipelinePrograms, TwoDirectionsTakeEvenMicroBatchesAndRanksOfTheirOwn) {
     try {
       static_cast<void>(pipeline::placement_of({std::move(s), {0, 1, 2}}));
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       return e.what();
     }
     return "";
@@ -290,7 +290,7 @@ TEST(PipelinePrograms, WhatIsGatheredBehindAVerdictWaitsForAllRanks) {
     static_cast<void>(steady(3, true));
     FAIL() << "a circle was accepted";
   } catch (const Error& e) {
-    EXPECT_EQ(Exit::usage, e.exit());
+    EXPECT_EQ(ErrorKind::refused, e.kind());
     EXPECT_THAT(e.what(), HasSubstr("after which weights are gathered"));
     EXPECT_THAT(e.what(), HasSubstr("`grad-clip` 0, `zero` 1, or another `schedule`"));
   }

@@ -206,7 +206,7 @@ TEST(PipelineReductions, OutOfTurnAreRefused) {
     simulate(s, costs);
     FAIL() << "each direction waits for the other's gradient";
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
     EXPECT_NE(std::string(error.what()).find("micro-batch by micro-batch"), std::string::npos) << error.what();
   }
 }
@@ -236,7 +236,7 @@ TEST(PipelineReductions, OrdersThatARunCannotHaveAreLeftOut) {
   const auto costs = layer_costs(of.model, of.options, of.profile);
   const auto refuse = [&](const auto& refused) {
     return [&](const Pipeline& p) {
-      if (refused(p)) throw Error("not this one", Exit::usage);
+      if (refused(p)) throw Error("not this one", ErrorKind::refused);
       return of.costs(p);
     };
   };
@@ -247,7 +247,7 @@ TEST(PipelineReductions, OrdersThatARunCannotHaveAreLeftOut) {
   }
   // If no order is left, the error is that of the first one: the usual orders come first.
   int number = 0;
-  const auto none = [&](const Pipeline&) -> StageCosts { throw Error(std::to_string(++number), Exit::usage); };
+  const auto none = [&](const Pipeline&) -> StageCosts { throw Error(std::to_string(++number), ErrorKind::refused); };
   try {
     search(4, 8, costs, none);
     FAIL() << "an order was found";

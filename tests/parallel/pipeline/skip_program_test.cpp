@@ -183,7 +183,7 @@ TEST(SkipPrograms, ACircleThroughAVerdictIsRefused) {
     FAIL() << "a circle was accepted";
   } catch (const Error& e) {
     const std::string what = e.what();
-    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_EQ(e.kind(), ErrorKind::refused);
     EXPECT_NE(what.find("send activation l2 m4 r2, waits for rank 2"), std::string::npos) << what;
     EXPECT_NE(what.find("forward l6 m3, waits for rank 0"), std::string::npos) << what;
   }

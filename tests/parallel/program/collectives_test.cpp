@@ -93,7 +93,7 @@ void expect_refused(const Ranks& ranks, Program Programs::*which, const std::str
     ranks.check(which);
     FAIL() << "accepted: " << part;
   } catch (const Error& e) {
-    EXPECT_EQ(Exit::usage, e.exit());
+    EXPECT_EQ(ErrorKind::refused, e.kind());
     EXPECT_THAT(e.what(), HasSubstr(part));
   }
 }

@@ -329,7 +329,7 @@ TEST(OperatorGraphs, AreNoPipelineOfLayers) {
     static_cast<void>(placement_of({order_of(u_net(2, 4), 2), {0, 1, 2, 3, 4}}));
     FAIL();
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_EQ(e.kind(), ErrorKind::refused);
     EXPECT_THAT(e.what(), HasSubstr("leave out its input lines"));
   }
 }

@@ -32,7 +32,7 @@ TEST(Program, ParserNamesTheLine) {
       parse_program(bad);
       FAIL() << bad;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       EXPECT_NE(std::string(e.what()).find("program line"), std::string::npos) << e.what();
     }
   }

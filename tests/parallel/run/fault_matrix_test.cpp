@@ -64,8 +64,9 @@ std::uint64_t first_seed() { return test::number_from_environment("TERRACE_FAULT
 
 struct Ended {
   std::string error;  // empty: none
-  Exit exit = Exit::ok;
+  std::optional<ErrorKind> kind;
   std::uint64_t hash = 0;
+  ErrorFacts facts = {};
 };
 
 class FaultMatrix : public testing::TestWithParam<Cell> {
@@ -93,9 +94,9 @@ class FaultMatrix : public testing::TestWithParam<Cell> {
       }
       t.trainer->commit();
       if (after_steps) after_steps(*t.engine);
-      return {"", Exit::ok, t.hash()};
+      return {"", std::nullopt, t.hash()};
     } catch (const Error& error) {
-      return {error.what(), error.exit(), 0};
+      return {error.what(), error.kind(), 0, error.facts()};
     }
   }
 
@@ -132,7 +133,7 @@ std::string FaultMatrix::lost_chunk() const {
     try {
       opened->read_committed(chunk, bytes);
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::corrupt, error.exit());
+      EXPECT_EQ(ErrorKind::corrupt, error.kind());
       return error.what();
     }
   }
@@ -229,7 +230,14 @@ void FaultMatrix::in_the_engine() {
       EXPECT_THAT(ended.error, StartsWith("chunk "));
       EXPECT_THAT(ended.error, HasSubstr(fmt::format("disk tier, file {}, offset ", data().string())));
       EXPECT_THAT(ended.error, HasSubstr(" bytes: " + fault->says));
-      EXPECT_EQ(fault->silent ? Exit::corrupt : Exit::runtime, ended.exit);
+      EXPECT_EQ(fault->silent ? ErrorKind::corrupt : ErrorKind::failed, ended.kind);
+      EXPECT_EQ(data().string(), ended.facts.path);
+      EXPECT_THAT(ended.facts.object, StartsWith("chunk "));
+      EXPECT_THAT(ended.error, StartsWith(ended.facts.object));
+      EXPECT_EQ(fault->silent, !ended.facts.code);
+      if (!fault->silent) {
+        EXPECT_THAT(ended.error, HasSubstr(describe_errno(ended.facts.code.value())));
+      }
     }
     if (cell.fault == "delayed") {
       EXPECT_GE(std::chrono::steady_clock::now() - begin, kDelay);
@@ -323,7 +331,12 @@ void FaultMatrix::in_the_files() {
       }
       EXPECT_THAT(ended.error, HasSubstr((folder_ / "store").string()));
       EXPECT_THAT(ended.error, HasSubstr(fault.says));
-      EXPECT_EQ(cell.fault == "ENOSPC" && !committing ? Exit::does_not_fit : Exit::runtime, ended.exit);
+      EXPECT_EQ(cell.fault == "ENOSPC" && !committing ? ErrorKind::does_not_fit : ErrorKind::failed, ended.kind);
+      EXPECT_THAT(ended.facts.path, StartsWith((folder_ / "store").string()));
+      EXPECT_TRUE(ended.facts.code);
+      if (ended.kind == ErrorKind::failed) {
+        EXPECT_THAT(ended.error, HasSubstr(describe_errno(ended.facts.code.value())));
+      }
       EXPECT_EQ(committing, ChunkStore::has_commit(store()));
     }
     files->let_stuck_calls_end();

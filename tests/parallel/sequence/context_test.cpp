@@ -186,7 +186,7 @@ TEST_F(Context, WhatDoesNotWorkIsRefusedWithWhatDoes) {
       const auto model = lm::make_model(config);
       static_cast<void>(plan(model, request_of(o, *optimizer, 0), {}));
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       return error.what();
     }
     return "";

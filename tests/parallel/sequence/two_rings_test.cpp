@@ -223,7 +223,7 @@ TEST_F(TwoRings, OfSomeRanksAreRefused) {
     static_cast<void>(lm::make_model(config));
     FAIL() << "the ring is of two ranks";
   } catch (const Error& error) {
-    EXPECT_EQ(Exit::usage, error.exit());
+    EXPECT_EQ(ErrorKind::refused, error.kind());
     EXPECT_THAT(error.what(), HasSubstr("the nearest is a ring of 4"));
   }
 }

@@ -92,7 +92,7 @@ TEST(Windows, APatternIsRepeated) {
       static_cast<void>(Windows::parse(wrong));
       FAIL() << wrong;
     } catch (const Error& error) {
-      EXPECT_EQ(Exit::usage, error.exit());
+      EXPECT_EQ(ErrorKind::refused, error.kind());
       EXPECT_THAT(error.what(), HasSubstr("is no window of attention"));
     }
   }

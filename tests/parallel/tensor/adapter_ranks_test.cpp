@@ -332,7 +332,7 @@ TEST_F(AdapterRanks, RefuseWhatTheyCannotDo) {
     try {
       plan_of(o);
     } catch (const Error& error) {
-      EXPECT_EQ(error.exit(), Exit::usage);
+      EXPECT_EQ(error.kind(), ErrorKind::refused);
       return error.what();
     }
     return "nothing was refused";

@@ -288,7 +288,7 @@ TEST_F(TensorPieces, WhatItCannotDoIsRefused) {
       plan(model, request_of(o, *optimizer, 0), {});
       return "";
     } catch (const Error& e) {
-      EXPECT_EQ(Exit::usage, e.exit());
+      EXPECT_EQ(ErrorKind::refused, e.kind());
       return e.what();
     }
   };

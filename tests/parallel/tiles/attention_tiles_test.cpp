@@ -171,7 +171,7 @@ std::string refusal_of(const std::function<void()>& call) {
   try {
     call();
   } catch (const Error& e) {
-    EXPECT_EQ(e.exit(), Exit::usage);
+    EXPECT_EQ(e.kind(), ErrorKind::refused);
     return e.what();
   }
   return "";

@@ -134,7 +134,7 @@ TEST_F(VocabTiles, OtherTilesOfCodedMomentsAreRefusedAsSuch) {
     run_all(o);
     ADD_FAILURE() << "it was accepted";
   } catch (const Error& error) {
-    EXPECT_EQ(error.exit(), Exit::usage);
+    EXPECT_EQ(error.kind(), ErrorKind::refused);
     EXPECT_NE(std::string(error.what()).find("because this run has other ranks or other tiles"), std::string::npos)
         << error.what();
   }
@@ -155,7 +155,7 @@ TEST(VocabTilesRefused, MoreTilesThanRows) {
       lm::make_model(config);
       FAIL() << tiles;
     } catch (const Error& e) {
-      EXPECT_EQ(e.exit(), Exit::usage);
+      EXPECT_EQ(e.kind(), ErrorKind::refused);
       EXPECT_NE(std::string(e.what()).find("vocab_tiles must be 1 to 16 for 257 rows"), std::string::npos) << e.what();
     }
   }

@@ -32,20 +32,21 @@ Bpe::Bpe(const BpeParts& parts)
       words_(parts.ignore_merges ? parts.vocabulary.size() : 0),
       merges_(parts.merges.size()) {
   if (parts.merges.size() >= kNoRank)
-    throw Error(fmt::format("{} merges are too many; at most {} are supported", parts.merges.size(), kNoRank - 1), Exit::usage);
+    throw Error(fmt::format("{} merges are too many; at most {} are supported", parts.merges.size(), kNoRank - 1),
+                ErrorKind::refused);
   ids_.reserve(parts.vocabulary.size());
   for (const auto& [spelling, id] : parts.vocabulary) {
     if (id >= most_ids(parts.vocabulary.size()))
       throw Error(fmt::format("token \"{}\" has the id {}, but there are only {} tokens", printable(spelling), id,
                               parts.vocabulary.size()),
-                  Exit::corrupt);
+                  ErrorKind::corrupt);
     if (!ids_.emplace(spelling, id).second)
-      throw Error(fmt::format("token \"{}\" is in the vocabulary twice", printable(spelling)), Exit::corrupt);
+      throw Error(fmt::format("token \"{}\" is in the vocabulary twice", printable(spelling)), ErrorKind::corrupt);
     if (bytes_of_id_.size() <= id) bytes_of_id_.resize(id + 1);
     auto& bytes = bytes_of_id_[id];
     if (bytes)
       throw Error(fmt::format("tokens \"{}\" and \"{}\" both have the id {}", printable(*bytes), printable(spelling), id),
-                  Exit::corrupt);
+                  ErrorKind::corrupt);
     bytes = bytes_of_spelling(spelling, byte_level_);
     if (ignore_merges_ && (!byte_level_ || bytes_of_letters(spelling))) words_.insert(*bytes, id);
   }
@@ -59,7 +60,8 @@ Bpe::Bpe(const BpeParts& parts)
   if (parts.unknown) {
     unknown_ = id_of(*parts.unknown);
     if (!unknown_)
-      throw Error(fmt::format("the unknown token \"{}\" is not in the vocabulary", printable(*parts.unknown)), Exit::corrupt);
+      throw Error(fmt::format("the unknown token \"{}\" is not in the vocabulary", printable(*parts.unknown)),
+                  ErrorKind::corrupt);
   }
   add_merges(parts);
 }
@@ -75,7 +77,7 @@ void Bpe::add_merges(const BpeParts& parts) {
                       printable(!first    ? left
                                 : !second ? right
                                           : left + right)),
-          Exit::corrupt);
+          ErrorKind::corrupt);
     if (const auto& before = *bytes_of_id_[*first], &after = *bytes_of_id_[*second]; !before.empty() && !after.empty())
       known.push_back({.left = *first,
                        .right = *second,

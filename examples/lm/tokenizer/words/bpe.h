@@ -2,7 +2,7 @@
 // rank, and of equal ones the leftmost.
 //
 // Owner:   the tokenizer. Threads: encode_word() from any, each with its own MergeScratch.
-// Errors:  Error(Exit::corrupt) from the constructor for a vocabulary or merges that contradict each other.
+// Errors:  Error(ErrorKind::corrupt) from the constructor for a vocabulary or merges that contradict each other.
 #pragma once
 
 #include <array>

@@ -84,7 +84,8 @@ void PieceSource::each_text(const Piece& piece, const std::string& field,
     at = end + 1;
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const auto refuse = [&](const std::string& why) {
-      throw Error(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why), Exit::usage);
+      throw Error(fmt::format("{}, the line at byte {}: {}", files_[piece.begin.file].path.string(), begin, why),
+                  ErrorKind::refused);
     };
     nlohmann::json object;
     try {
@@ -116,7 +117,7 @@ std::optional<Piece> PieceSource::next(InputPlace& place) {
     if (wanted > kMostPieceBytes)
       throw Error(fmt::format("{}, from byte {} on: {} of more than {} bytes", file.path.string(), place.offset,
                               lines ? "a line" : "a text that this tokenizer cannot encode in parts,", kMostPieceBytes),
-                  Exit::usage);
+                  ErrorKind::refused);
     window = window.substr(0, wanted);
     if (const auto end = end_of_piece(window, lines); end > 0) {
       piece.bytes = window.substr(0, end);

@@ -3,8 +3,8 @@
 // its last piece has been read, a file must not change.
 //
 // Owner:   the job. Threads: next() from one at a time.
-// Errors:  those of DataStream; Error(Exit::usage) for a line, or a text that cannot be cut, of more than kMostPieceBytes;
-//          Error(Exit::runtime) for a file that has changed.
+// Errors:  those of DataStream; Error(ErrorKind::refused) for a line, or a text that cannot be cut, of more than
+//          kMostPieceBytes; Error(ErrorKind::failed) for a file that has changed.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ class PieceSource {
 
   // Returns the piece that begins at `place`, and moves `place` past it. Nothing at the end.
   std::optional<Piece> next(InputPlace& place);
-  // Calls `take` with the texts of a piece: the whole piece, or for each line the value of `field`. Throws Error(Exit::usage)
-  // with the place of a line that is not an object with this text. May be called from any thread.
+  // Calls `take` with the texts of a piece: the whole piece, or for each line the value of `field`. Throws
+  // Error(ErrorKind::refused) with the place of a line that is not an object with this text. May be called from any thread.
   void each_text(const Piece& piece, const std::string& field, const std::function<void(std::string_view)>& take) const;
   [[nodiscard]] bool has(InputPlace place);                          // whether this place exists in a file, or is the end
   [[nodiscard]] std::uint64_t bytes() const;                         // of all files

@@ -8,8 +8,8 @@
 // text.
 //
 // Owner:   the caller. Threads: any; each call has its own state.
-// Errors:  Error(Exit::usage) if PCRE2 does not accept the expression, or is missing; Error(Exit::runtime) with the expression
-//          if a text exceeds the budget or the memory limit.
+// Errors:  Error(ErrorKind::refused) if PCRE2 does not accept the expression, or is missing; Error(ErrorKind::failed) with the
+//          expression if a text exceeds the budget or the memory limit.
 #pragma once
 
 #include <functional>

@@ -15,7 +15,7 @@ Regex::Regex(std::string_view expression) {
   throw Error(fmt::format("the tokenizer cuts words with the regular expression {}, which needs PCRE2\n  install libpcre2-dev "
                           "and build terrace again",
                           printable(expression)),
-              Exit::usage);
+              ErrorKind::refused);
 }
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;

@@ -86,7 +86,7 @@ Code code_of(std::string_view expression, const std::string& own, std::uint32_t 
       pcre2_code_free);
   if (!code)
     throw Error(fmt::format("the tokenizer's regular expression {} is not valid: {}", printable(expression), message_of(error)),
-                Exit::usage);
+                ErrorKind::refused);
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);  // if this fails, matching is only slower
   return code;
 }

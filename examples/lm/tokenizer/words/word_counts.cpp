@@ -77,7 +77,8 @@ WordCounts count_words(const CountSettings& settings, ThreadPool& pool,
         for (const auto& [word, count] : piece[at]) all[at][word] += count;
     });
     if (bytes_of(all) > settings.most_bytes) out.most_missed += drop_rare(all, settings.most_bytes / 4 * 3);
-    if (!progress(source.bytes_before(place), source.bytes())) throw Error("stopped while counting words", Exit::interrupted);
+    if (!progress(source.bytes_before(place), source.bytes()))
+      throw Error("stopped while counting words", ErrorKind::interrupted);
   }
   for (auto& shard : all)
     for (auto& [word, count] : shard) out.words.emplace_back(word, count);

@@ -30,7 +30,7 @@ struct WordCounts {
 };
 
 // `progress` receives the bytes read so far and the bytes of all files. If it returns false, the function throws
-// Error(Exit::interrupted).
+// Error(ErrorKind::interrupted).
 WordCounts count_words(const CountSettings& settings, ThreadPool& pool,
                        const std::function<bool(std::uint64_t, std::uint64_t)>& progress);
 
