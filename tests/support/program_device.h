@@ -15,7 +15,7 @@
 
 namespace terrace::test {
 
-inline std::unique_ptr<Device> (*make_test_device)(ThreadPool& pool) = &make_cpu_device;
+inline std::unique_ptr<Device> (*make_test_device)(ThreadPool& pool) = [](ThreadPool& pool) { return make_cpu_device(pool); };
 // The reason why the program's tests cannot run; empty: they can. make_test_device must return a device in either case.
 inline std::string test_skip_reason;
 

@@ -53,7 +53,7 @@ struct RunOptions {
   std::shared_ptr<FileOps> file_ops = {};
   std::chrono::nanoseconds deadline = kIoDeadline;
   std::function<std::unique_ptr<IoEngine>(const IoOptions&)> make_io = make_io_engine;
-  std::function<std::unique_ptr<Device>(ThreadPool&)> make_device = make_cpu_device;
+  std::function<std::unique_ptr<Device>(ThreadPool&)> make_device = [](ThreadPool& pool) { return make_cpu_device(pool); };
   std::function<std::unique_ptr<Optimizer>()> make_optimizer = [] { return terrace::make_optimizer("adamw", {}); };
   MachineProfile profile;
   std::string recipe = "fp32";

@@ -27,10 +27,15 @@
 namespace terrace::cli {
 namespace {
 
+// The first rank with the same part of the layers, positions and experts; their axes are the innermost ones.
+std::uint32_t first_with_parts(const RunConfig& c, const Mesh& mesh) {
+  return static_cast<std::uint32_t>(c.rank) % mesh.size(kPartAxes | Axis::context);
+}
+
 ModelRank place_of(const RunConfig& c) {
   const auto mesh = mesh_of(c);
   return {.mesh = mesh,
-          .rank = static_cast<std::uint32_t>(c.rank),
+          .rank = first_with_parts(c, mesh),
           .sequence = c.sp || mesh.row > 1,  // the ranks of a grid share the rows
           .pieces = static_cast<std::uint32_t>(c.tp_overlap),
           .cube = parse_tensor_mode(c.tp_mode) == TensorMode::cube,
@@ -225,7 +230,7 @@ PlanRequest plan_request(const RunConfig& c) {
             .gradients = travel_of(c.compress_gradients),
             .weights = travel_of(c.compress_weights),
             .local = c.sync_interval > 1};
-  r.rank = r.mesh.index(static_cast<std::uint32_t>(c.rank), kPartAxes | Axis::context);  // the first with these parts
+  r.rank = first_with_parts(c, r.mesh);
   return r;
 }
 
