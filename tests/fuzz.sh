@@ -58,7 +58,7 @@ fuzzer() {
   done
   rules+=$'\n'"build $name: link$objects"$'\n'"  libraries = $libraries"
 }
-core=(core/base/{error,fetched_file,file_lock,file_state,files,folders,nesting,notice,printable,text_file,units}.cpp)
+core=(core/base/{error,fetched_file,file_lock,file_state,files,folders,log,nesting,notice,printable,text_file,units}.cpp)
 # The libraries that unpack files are not ours, so they are left out.
 unpack=(examples/lm/unpack/{data_stream,gzip_absent,zstd_absent}.cpp)
 regex=regex_absent pcre=
@@ -72,7 +72,7 @@ fuzzer reader "-lfmt -lxxhash $pcre" tests/fuzz/{reader_fuzzer,reader_checks,jso
   examples/lm/weights/{conversions,safetensors,safetensors_header,unique_keys,weight_files}.cpp examples/lm/families/*.cpp \
   offload/io/{direct_io,io_thread,page_buffer,read_ahead,thread_engine,write_behind}.cpp \
   "${unpack[@]}" examples/lm/chat/{,jinja/}*.cpp "${tokenizer[@]}" "examples/lm/tokenizer/words/$regex.cpp" \
-  parallel/layers/parts/{rotated_blocks,transformer,windows}.cpp core/machine/{cores,topology}.cpp core/math/{dtype,philox}.cpp \
+  parallel/layers/parts/{rotated_blocks,transformer,windows}.cpp parallel/mesh/{features,mesh}.cpp core/machine/{cores,topology}.cpp core/math/{dtype,philox}.cpp \
   core/device/thread_pool_std.cpp core/base/trace.cpp "${core[@]}"
 cmp -s "$build/build.ninja" <<<"$rules" || cat >"$build/build.ninja" <<<"$rules"
 ninja -C "$build" ${jobs:+-j "$jobs"} --quiet

@@ -11,7 +11,8 @@
 namespace terrace {
 
 struct Log::Place {
-  Take take;
+  explicit Place(Take given) : take(std::move(given)) {}
+  const Take take;
   std::atomic<unsigned> told_once{0};  // a bit for each Once
 
   void tell(Level level, std::string_view text) const noexcept try { take(level, text); } catch (const std::exception&) {

@@ -186,7 +186,8 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
       c.stage_layers.empty()
           ? pipeline::balance(pipeline::layer_costs(model,
                                                     {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
-                                                     .shape = {request.shape.batch, 1}},
+                                                     .shape = {request.shape.batch, 1},
+                                                     .mesh = request.mesh},
                                                     profile),
                               stages)
           : begins_of(c.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));

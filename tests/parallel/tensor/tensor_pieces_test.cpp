@@ -189,7 +189,7 @@ TEST_F(TensorPieces, RanksPlanTheSameStepsInLittleMemory) {
   std::vector<Plan> plans;
   for (std::uint32_t rank = 0; rank < 4; ++rank) {
     auto config = o.config;
-    config.place = {.mesh = {.part = 4}, .rank = rank, .sequence = true, .pieces = 3};
+    config.place = {.mesh = {.part = 2, .twin = 2}, .rank = rank, .sequence = true, .pieces = 3};
     models.push_back(lm::make_model(config));
     auto request = request_of(o, *optimizer, rank);
     request.budget.device = 2 * plan(models.back(), request, {}).smallest_bytes[Tier::device];
