@@ -51,8 +51,6 @@ struct Misfit {
 std::vector<Misfit> misfits_of_tensor(const Degrees& g) {
   return {{g.fp16, "dtype", "fp16 activations, because ranks do not add numbers of that dtype", "give `dtype` bf16 or fp32"},
           {g.skips, "skips", "skip connections", "leave out `skips`"},
-          {g.tensor_mode != TensorMode::line && g.cp > 1, "cp",
-           "`cp` in `tp-mode` 2d, 2.5d or 3d, where ranks attend to whole sequences", "leave out `cp`"},
           {g.whole_matrices, "optimizer", "an optimizer that needs whole matrices", "give `optimizer` adamw"},
           {g.local_sgd, "sync-interval", "local SGD", "leave out `sync-interval`"},
           {g.two_directions, "schedule", "a schedule with two directions", "give another schedule, such as `schedule` 1f1b"}};

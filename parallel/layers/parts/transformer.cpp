@@ -16,8 +16,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, Exit::usage); }
 
-bool has_result_norms(const Transformer& config) { return !config.names.attention_result_norm.empty(); }
-
 // The elements of a head that are rotated, rounded as in Hugging Face's library.
 std::int64_t rotated_elements(const Transformer& config) {
   return static_cast<std::int64_t>(static_cast<double>(config.head_dim()) * config.rope_fraction);
@@ -90,14 +88,6 @@ void check_grid(const Transformer& config) {
                        value, nearest_multiples(value, ways)));
   };
   demand("kv_heads", config.kv_heads, side);
-  if (config.query_key_norms != QueryKeyNorms::none || has_result_norms(config))
-    refuse(
-        fmt::format("{} has norms of q and k or of its blocks' results, which tensor ranks in a grid do not have yet: give "
-                    "tensor ranks in a line, or fewer of them",
-                    config.name));
-  if (config.context.ranks > 1)
-    refuse(fmt::format("tensor ranks in a grid attend to whole sequences, not with {} context ranks: leave out either",
-                       config.context.ranks));
   if (config.skips != SkipShape::none) refuse("a model with skips cannot have tensor ranks in a grid: leave out either");
   if (!grid.cube) return;
   demand("hidden", config.hidden, side * side);
@@ -105,28 +95,13 @@ void check_grid(const Transformer& config) {
   demand("ffn", config.ffn, side * side);
 }
 
-// Norms need names, and whole rows, of which tiles have only a part.
+// Norms need names.
 void check_norms(const Transformer& config) {
   const auto& names = config.names;
   if ((config.query_key_norms != QueryKeyNorms::none) != !names.q_norm.empty() || names.q_norm.empty() != names.k_norm.empty())
     refuse("norms of q and k need a name each");
   if (names.attention_result_norm.empty() != names.mlp_result_norm.empty())
     refuse("both halves of a block have a norm of their result, or neither");
-  if (!has_result_norms(config)) return;
-  const auto demand_one = [&](const char* field, std::int64_t value) {
-    if (value == 1) return;
-    refuse(fmt::format("{} has norms of its blocks' results, which need the whole result: {} must be 1, not {}", config.name,
-                       field, value));
-  };
-  if (config.tensor.sequence) {
-    demand_one("with sequence parallelism, mlp_tiles", config.mlp_tiles);
-    demand_one("with sequence parallelism, mlp_row_tiles", config.mlp_row_tiles);
-    demand_one("with sequence parallelism, attention_tiles", config.attention_tiles);
-  }
-  if (config.experts.count > 0)
-    refuse(
-        fmt::format("{} has norms of its blocks' results, which a mixture of experts does not have yet: leave out the experts",
-                    config.name));
 }
 
 // The sizes of an adapter; refuses settings that do not support adapters.
@@ -193,8 +168,6 @@ void check_attention_tiles(const Transformer& config) {
   if (tiles == 1) return;
   if (config.tensor.is_grid())
     refuse("tensor ranks in a grid have blocks of the matrices of attention: attention_tiles must be 1");
-  if (config.tensor.pieces > 1)
-    refuse("an attention whose rows are exchanged in pieces uses whole matrices: attention_tiles must be 1, or tp-overlap 1");
 }
 
 void check_parts(const Transformer& config) {
@@ -235,11 +208,6 @@ void check_parts(const Transformer& config) {
   }
   if (config.mlp_tiles > 1 && config.tensor.is_grid())
     refuse("tensor ranks in a grid cut the inner features of an MLP in their own way: mlp_tiles must be 1");
-  if ((config.mlp_tiles > 1 || config.mlp_row_tiles > 1) && config.names.up.bias && config.names.up.tensors.size() > 1)
-    refuse(
-        fmt::format("{} has several biases in the first product of its MLP, which tiles do not have yet: mlp_tiles and "
-                    "mlp_row_tiles must be 1",
-                    config.name));
   if (config.mlp_tiles > 1 && config.names.up.tensors.size() < up_results(config.activation))
     refuse(fmt::format("{} keeps the gate and its values in one tensor, of which a tile is no block: mlp_tiles must be 1",
                        config.name));
@@ -252,9 +220,9 @@ void check_parts(const Transformer& config) {
   if (config.context.ring < 1 || config.context.ranks % config.context.ring != 0)
     refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context.ring,
                        config.context.ranks, nearest_divisor(config.context.ranks, config.context.ring)));
-  if (config.context.ring > 1 && config.context.head_ranks() > config.heads / config.tensor.ranks)
+  if (config.context.ring > 1 && config.context.head_ranks() > config.heads_here())
     refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
-                       config.context.head_ranks(), config.heads / config.tensor.ranks, config.context.ranks));
+                       config.context.head_ranks(), config.heads_here(), config.context.ranks));
   if (config.context.two_rings && config.context.ring != config.context.ranks)
     refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
                        config.context.ranks, config.context.ring, config.context.ranks));
