@@ -2,7 +2,6 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/parallel/layers/attention/attention.h>
-#include <terrace/parallel/layers/attention/grid_attention.h>
 #include <terrace/parallel/layers/attention/ring_attention.h>
 #include <terrace/parallel/layers/attention/two_rings.h>
 #include <terrace/parallel/layers/attention/ulysses.h>
@@ -10,39 +9,23 @@
 #include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/layers/ends/embedding.h>
 #include <terrace/parallel/layers/ends/head.h>
-#include <terrace/parallel/layers/mlp/grid_mlp.h>
 #include <terrace/parallel/layers/mlp/mlp.h>
 #include <terrace/parallel/layers/mlp/moe.h>
-#include <terrace/parallel/layers/mlp/tiled_mlp.h>
-#include <terrace/parallel/layers/parts/skip.h>
 
 namespace terrace::layers {
 namespace {
 
-// Layer 0 is the embedding, block i the layers 2i + 1 and 2i + 2.
 std::unique_ptr<TransformerLayer> attention(const Transformer& transformer, std::int64_t block) {
-  std::unique_ptr<TransformerLayer> layer;
-  if (transformer.tensor().is_grid())
-    layer = std::make_unique<GridAttention>(transformer, block);
-  else if (transformer.context().ranks == 1)
-    layer = std::make_unique<Attention>(transformer, block);
-  else if (transformer.context().two_rings)
-    layer = std::make_unique<TwoRings>(transformer, block);
-  else if (transformer.context().ring == 1)
-    layer = std::make_unique<Ulysses>(transformer, block);
-  else if (transformer.context().ring == transformer.context().ranks)
-    layer = std::make_unique<RingAttention>(transformer, block);
-  else
-    layer = std::make_unique<UlyssesRing>(transformer, block);
-  const auto from = transformer.skips_from(block);
-  if (from < 0) return layer;
-  return std::make_unique<Skip>(transformer, block, static_cast<std::uint32_t>(2 * from + 2), std::move(layer));
+  const auto& context = transformer.context();
+  if (context.ranks == 1) return std::make_unique<Attention>(transformer, block);
+  if (context.two_rings) return std::make_unique<TwoRings>(transformer, block);
+  if (context.ring == 1) return std::make_unique<Ulysses>(transformer, block);
+  if (context.ring == context.ranks) return std::make_unique<RingAttention>(transformer, block);
+  return std::make_unique<UlyssesRing>(transformer, block);
 }
 
 std::unique_ptr<TransformerLayer> mlp(const Transformer& transformer, std::int64_t block) {
   if (transformer.experts.count > 0) return std::make_unique<Moe>(transformer, block);
-  if (transformer.tensor().is_grid()) return std::make_unique<GridMlp>(transformer, block);
-  if (transformer.mlp_tiles > 1 || transformer.mlp_row_tiles > 1) return std::make_unique<TiledMlp>(transformer, block);
   return std::make_unique<Mlp>(transformer, block);
 }
 

@@ -2,7 +2,7 @@
 //
 //   embedding, then for each block attention and mlp (or experts), then head
 //
-// With skip connections, the result of block i is added to the input of block n − 1 − i (skip.h).
+// With skip connections, the result of block i is added to the input of block n − 1 − i (branch/residual_skip.cpp).
 //
 // Owner:   the caller owns the model, the model its layers; every layer is a GenerativeLayer.
 // Threads: as Layer.

@@ -43,11 +43,7 @@ enum class Feature : std::uint8_t {
   skips,
   experts,
   expert_capacity,
-  query_key_norms,
-  result_norms,
-  result_norms_of_shares,  // with sequence parallelism
   capped_scores,
-  several_mlp_biases,
   fused_gate,
   adapters,
   frozen,

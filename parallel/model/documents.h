@@ -22,6 +22,12 @@ class Documents {
 
   [[nodiscard]] bool whole_sequences() const { return begins_.empty(); }
 
+  // The documents of the sequences from this one on.
+  [[nodiscard]] Documents from(std::int64_t sequence) const {
+    if (whole_sequences()) return {};
+    return {begins_.subspan(static_cast<std::size_t>(sequence * positions_)), positions_};
+  }
+
   // Adjacent positions of one document. `document` is the position where it begins, which may lie on an earlier rank.
   struct Piece {
     std::int64_t begin = 0, count = 0, document = 0;

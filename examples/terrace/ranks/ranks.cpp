@@ -84,7 +84,6 @@ namespace {
 // The features of a run, without those of its degrees. `model`: as it is on one rank.
 Features features_of(const RunConfig& c, const layers::Transformer& model) {
   auto all = layers::features_of(model);
-  all.add_if(c.sp && all.has(Feature::result_norms), Feature::result_norms_of_shares);
   all.add_several(Feature::row_pieces, c.tp_overlap);
   all.add_if(c.cp > 1 && c.cp_mode == "two-rings", Feature::two_rings);
   all.add_if(c.zero != 0, Feature::sharded_state, c.zero);

@@ -38,7 +38,7 @@ template <class F>
 void each_document(const LayerContext& ctx, const SequenceAttention& attention, const TensorView& lse, F&& f) {
   const auto& s = attention.shape;
   for (std::int64_t b = 0; b < s.batch; ++b)
-    for (const auto& piece : ctx.documents.pieces(attention.first_sequence + b, {0, s.seq})) {
+    for (const auto& piece : ctx.documents.pieces(b, {0, s.seq})) {
       const auto row = b * s.seq + piece.begin, count = piece.count;
       AttentionShape document = s;
       document.batch = 1;

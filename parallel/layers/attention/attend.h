@@ -1,4 +1,4 @@
-// Attention within whole sequences that a rank has, separately for each document (documents.h). A document is computed as a
+// Attention within whole sequences, separately for each document (documents.h). A document is computed as a
 // sequence of its own length: its result is the same as if it were alone, and nothing is computed between documents.
 //
 // The log-sum-exps of a document are contiguous, [heads, positions]; documents follow in order.
@@ -14,8 +14,7 @@ namespace terrace::layers {
 
 struct SequenceAttention {
   AttentionShape shape;
-  std::int64_t window = 0;          // number of positions that a position attends to, including itself; 0: all before it
-  std::int64_t first_sequence = 0;  // in the micro-batch, if the rank has only some of its sequences
+  std::int64_t window = 0;  // number of positions that a position attends to, including itself; 0: all before it
 };
 
 // Like Math::attention() and attention_grad().

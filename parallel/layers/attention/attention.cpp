@@ -17,11 +17,11 @@ std::vector<std::int64_t> qkv_outputs(const Transformer& config) {
 
 // Sizes are checked before they are used. Each tensor rank has whole heads.
 Attention::Attention(const Transformer& config, std::int64_t block)
-    : ResidualBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config))),
+    : ResidualBranch("layers." + std::to_string(block) + ".attention", config, block, parts_of(checked(config), block)),
       block_(block),
       window_(config.window.of(block)) {}
 
-ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
+ResidualBranch::Parts Attention::parts_of(const Transformer& config, std::int64_t block) {
   return {.norm = config.names.attention_norm,
           .result_norm = config.names.attention_result_norm,
           .in = config.names.qkv,
@@ -31,7 +31,8 @@ ResidualBranch::Parts Attention::parts_of(const Transformer& config) {
           .out_inputs = config.attended(),
           .in_result = "q, k and v",
           .tiles = config.attention_tiles,
-          .is_attention = true};
+          .is_attention = true,
+          .skips_from = config.skips_from(block)};
 }
 
 AttentionShape Attention::attention_shape(BatchShape shape) const {
@@ -50,21 +51,9 @@ std::vector<TensorSpec> Attention::saved_of_middle(BatchShape shape) const {
   return all;
 }
 
-Attention::Decode::Decode(const Attention& layer, ScratchArena& arena, std::int64_t rows)
-    : statistics(layer.take_statistics(arena, rows)),
-      qkv(arena.take(layer.config_.dtype, {rows, layer.in_.outputs()})),
-      attended(layer.take_middle(arena, rows)) {}
-
-std::uint64_t Attention::scratch_bytes(BatchShape shape) const {
-  return std::max(ResidualBranch::scratch_bytes(shape),
-                  bytes_of<Decode>(*this, 1) + std::max({in_bytes(1), norm_position_bytes(), add_position_bytes()}));
-}
-
-double Attention::forward_flops(BatchShape shape) const {
-  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden),
-             attended = static_cast<double>(config_.attended_here());
-  return 2 * n * c * static_cast<double>(in_.outputs()) + 2 * n * c * attended +
-         2 * n * pairs_twice(shape.seq, window_) * attended;
+double Attention::middle_flops(BatchShape shape) const {
+  return 2 * static_cast<double>(shape.tokens()) * pairs_twice(shape.seq, window_) *
+         static_cast<double>(config_.attended_here());
 }
 
 void Attention::rotate(LayerContext& ctx, TensorView qkv, std::int64_t first_position, bool inverse) const {
@@ -88,43 +77,19 @@ void Attention::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView
   attend(ctx, whole(attention_shape(ctx.shape)), t.saved[kAttended], t.saved[kLogSumExp], qkv);
 }
 
-TensorView Attention::middle(LayerContext&, const LayerTensors& t, ScratchArena&) const { return t.saved[kAttended]; }
-
 void Attention::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const {
   attend_grad(ctx, whole(attention_shape(ctx.shape)), dqkv, dattended, t.saved[kAttended], t.saved[kLogSumExp],
               t.saved[kInResult]);
   rotate_slice(ctx, dqkv, true);
 }
 
-std::vector<TensorSpec> Attention::cache(std::int64_t capacity) const {
+std::vector<TensorSpec> Attention::cache_of_middle(std::int64_t capacity) const {
   const Shape shape{config_.kv_heads, capacity, config_.head_dim()};
-  std::vector<TensorSpec> all{{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
-  if (!in_tiles()) return all;
-  all.push_back({"q, k and v of a position", config_.dtype, {1, in_.outputs()}});
-  all.push_back({"attention's result of a position", config_.dtype, {1, out_.inputs()}});
-  if (norms_result()) all.push_back({"input of the norm of a position's result", config_.dtype, {1, config_.hidden}});
-  return all;
+  return {{"keys", config_.dtype, shape}, {"values", config_.dtype, shape}};
 }
 
-// With tiles, the position's rows are in the cache between phases.
-void Attention::describe_decode(CallSteps& steps) const {
-  constexpr std::size_t kQkv = 2, kAttendedRow = 3;
-  if (in_tiles())
-    return decode_in_tiles(steps, kQkv, kAttendedRow, [this](LayerContext& ctx, const LayerTensors& t) {
-      decode_attended(ctx, t.saved[kAttendedRow], t.saved[kQkv], t.saved);
-    });
-  steps.compute([this](LayerContext& ctx, const LayerTensors& t) {
-    ScratchArena arena(ctx.scratch);
-    const Decode scratch(*this, arena, 1);
-    run_in(ctx, t.weights, scratch.qkv, t.x, scratch.statistics, arena);
-    norm_position(ctx, t.weights, scratch.qkv, arena);
-    decode_attended(ctx, scratch.attended, scratch.qkv, t.saved);
-    add_position(ctx, t.weights, t.y, scratch.attended, t.x, arena);
-  });
-}
-
-void Attention::decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv,
-                                std::span<const TensorView> cache) const {
+void Attention::make_middle(LayerContext& ctx, const LayerTensors& t, TensorView attended, TensorView qkv) const {
+  const auto cache = t.saved;
   const std::int64_t capacity = cache[0].shape[1], dim = config_.head_dim(), position = ctx.position;
   if (position >= capacity) fail("position " + std::to_string(position) + " is beyond the cache's " + std::to_string(capacity));
   rotate(ctx, qkv, position, false);

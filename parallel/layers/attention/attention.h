@@ -14,17 +14,15 @@ namespace terrace::layers {
 class Attention : public ResidualBranch {
  public:
   Attention(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  // Keys and values, each [kv_heads, capacity, head_dim].
-  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
 
  protected:
   const std::int64_t block_, window_;  // the block's number and window
   enum OwnSaved : std::size_t { kAttended = kOwn, kLogSumExp };
   [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
-  TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
-  [[nodiscard]] bool saves_middle() const override { return true; }
+  // Keys and values, each [kv_heads, capacity, head_dim].
+  [[nodiscard]] std::vector<TensorSpec> cache_of_middle(std::int64_t capacity) const override;
+  [[nodiscard]] double middle_flops(BatchShape shape) const override;
+  [[nodiscard]] std::optional<std::size_t> saved_middle() const override { return kAttended; }
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   // Rotates q and k, which are adjacent in a row, to their positions or back, if the transformer has rotary positions.
@@ -34,16 +32,10 @@ class Attention : public ResidualBranch {
   [[nodiscard]] SequenceAttention whole(const AttentionShape& shape) const { return {shape, window_}; }
 
  private:
-  static Parts parts_of(const Transformer& config);
-  void describe_decode(CallSteps& steps) const override;
-  // Rotates q and k of a position, puts k and v into the cache, and attends.
-  void decode_attended(LayerContext& ctx, TensorView attended, TensorView qkv, std::span<const TensorView> cache) const;
+  static Parts parts_of(const Transformer& config, std::int64_t block);
+  // In generation: rotates q and k of a position, puts k and v into the cache, and attends.
+  void make_middle(LayerContext& ctx, const LayerTensors& t, TensorView attended, TensorView qkv) const override;
   [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
-
-  struct Decode {
-    Decode(const Attention& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView statistics, qkv, attended;
-  };
 };
 
 }  // namespace terrace::layers

@@ -10,25 +10,15 @@ RingAttention::RingAttention(const Transformer& config, std::int64_t block)
 
 std::vector<TensorSpec> RingAttention::middle_work(LayerCall call, BatchShape shape) const { return ring_.work(call, shape); }
 
-std::uint64_t RingAttention::scratch_bytes(BatchShape shape) const {
-  return std::max(Attention::scratch_bytes(shape), ring_.end_bytes(shape));
-}
-
-double RingAttention::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens() * config_.hidden * (in_.outputs() + out_.inputs())) +
-         ring_.forward_flops(shape);
-}
-
 void RingAttention::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const {
   ring_.describe(steps, call, shape, tensors);
   if (call == LayerCall::forward) return;
   steps.compute(
       {.half = Half::input, .carried = Access::overwrite, .work = ring_.ends(shape), .scratch_bytes = ring_.end_bytes(shape)},
       [this](LayerContext& ctx, const LayerTensors& t) {
-        constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
         ScratchArena arena(ctx.scratch);
-        ring_.end(ctx, ctx.shape, tensors(t), t.carried[kDqkv], arena);
-        rotate_slice(ctx, t.carried[kDqkv], true);
+        ring_.end(ctx, ctx.shape, tensors(t), t.carried[kDin], arena);
+        rotate_slice(ctx, t.carried[kDin], true);
       });
 }
 

@@ -11,10 +11,9 @@ namespace terrace::layers {
 class RingAttention final : public Attention {
  public:
   RingAttention(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
  private:
+  [[nodiscard]] double middle_flops(BatchShape shape) const override { return ring_.forward_flops(shape); }
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;

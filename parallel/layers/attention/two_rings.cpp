@@ -22,14 +22,10 @@ double TwoRings::products(BatchShape shape) const {
   return 2 * static_cast<double>(queries(shape) * shape.seq * shape.seq * config_.head_dim());
 }
 
-double TwoRings::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens() * config_.hidden * (in_.outputs() + out_.inputs())) +
-         2 * (hops(shape) + 1) * products(shape);
-}
-
 std::vector<TensorSpec> TwoRings::saved_of_middle(BatchShape shape) const {
   auto all = Attention::saved_of_middle(shape);
-  all[kProbabilities] = {"probabilities", config_.dtype, {ranks(), queries(shape) * shape.seq, shape.seq}};
+  all[kProbabilities - std::size_t{kInResult}] = {
+      "probabilities", config_.dtype, {ranks(), queries(shape) * shape.seq, shape.seq}};
   return all;
 }
 
@@ -279,9 +275,8 @@ void TwoRings::end_forward(LayerContext& ctx, const LayerTensors& t) const {
 }
 
 void TwoRings::end_backward(LayerContext& ctx, const LayerTensors& t) const {
-  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
   const auto heads = config_.heads_here(), kv = config_.kv_heads_here(), dim = config_.head_dim();
-  const auto dqkv = t.carried[kDqkv];
+  const auto dqkv = t.carried[kDin];
   const auto put = [&](std::uint32_t sum, std::uint32_t rounded, std::int64_t first, std::int64_t count) {
     ctx.math.convert(ctx.stream, t.work[rounded], t.work[sum]);
     deal(ctx, dqkv, first * dim, count, t.work[rounded], Way::unpack);

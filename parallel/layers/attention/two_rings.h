@@ -25,7 +25,7 @@ class TwoRings final : public Attention {
  public:
   TwoRings(const Transformer& config, std::int64_t block) : Attention(config, block) {}
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
+  [[nodiscard]] double middle_flops(BatchShape shape) const override { return 2 * (hops(shape) + 1) * products(shape); }
 
   // How often keys, and values, are passed on: with a window only as far as a query sees.
   [[nodiscard]] std::uint32_t hops(BatchShape shape) const;

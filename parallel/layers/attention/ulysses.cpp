@@ -26,8 +26,7 @@ AttentionShape Ulysses::shape_of_heads(BatchShape shape) const {
 // The first rank has the most heads. All ranks reserve its room and count its products, so that their plans are equal.
 std::vector<TensorSpec> Ulysses::saved_of_middle(BatchShape shape) const {
   const auto n = shape.tokens(), all = n * ranks_;
-  return {norm_.statistics(rows_of(shape)),
-          {"q, k and v of this rank's heads", config_.dtype, {all, qkv_row(0)}},
+  return {{"q, k and v of this rank's heads", config_.dtype, {all, qkv_row(0)}},
           {"attention's result of this rank's heads", config_.dtype, {all, attended_row(0)}},
           {"log-sum-exp of scores", accumulator_of(config_.dtype), {shape.batch, deal_.queries(0).count, shape.seq * ranks_}},
           {"attention's result", config_.dtype, {n, config_.attended_here()}}};
@@ -49,28 +48,10 @@ TensorView Ulysses::of_heads(BatchShape shape, const TensorView& room, std::int6
   return part(room, 0, {shape.tokens() * ranks_, row});
 }
 
-TensorView Ulysses::in_result(const LayerTensors&, std::int64_t rows, ScratchArena& arena) const {
-  return arena.take(config_.dtype, {rows, in_.outputs()});
-}
-
-std::uint64_t Ulysses::in_result_bytes(std::int64_t rows) const {
-  ScratchArena arena;
-  static_cast<void>(in_result({}, rows, arena));
-  return arena.peak_bytes();
-}
-
-std::uint64_t Ulysses::scratch_bytes(BatchShape shape) const {
-  ScratchArena arena;
-  arena.take(config_.dtype, {shape.tokens() * ranks_, attended_row(0)});
-  arena.take(config_.dtype, {shape.tokens() * ranks_, qkv_row(0)});
-  return std::max(Attention::scratch_bytes(shape), arena.peak_bytes());
-}
-
 // The attention's products are shared as evenly as whole heads allow.
-double Ulysses::forward_flops(BatchShape shape) const {
-  const auto n = static_cast<double>(shape.tokens()), c = static_cast<double>(config_.hidden);
-  return 2 * n * c * static_cast<double>(in_.outputs() + out_.inputs()) +
-         2 * n * ranks_ * pairs_twice(shape.seq * ranks_, window_) * static_cast<double>(attended_row(0));
+double Ulysses::middle_flops(BatchShape shape) const {
+  return 2 * static_cast<double>(shape.tokens()) * ranks_ * pairs_twice(shape.seq * ranks_, window_) *
+         static_cast<double>(attended_row(0));
 }
 
 // Exchanges with all context ranks or, in a ring, with those of this rank's place in it.
@@ -112,22 +93,22 @@ void Ulysses::describe_middle(CallSteps& steps, LayerCall call, BatchShape shape
 
 void Ulysses::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
-  const double products =
-      forward_flops(shape) - 2 * static_cast<double>(shape.tokens() * config_.hidden * (in_.outputs() + out_.inputs()));
+  const double products = middle_flops(shape);
+  const auto all = shape.tokens() * ranks_;
+  const auto gradients = scratch_of({{"", config_.dtype, {all, attended_row(0)}}, {"", config_.dtype, {all, qkv_row(0)}}});
   steps.compute(
       {.half = forward ? Half::both : Half::input,
        .saved = forward ? Access::update : Access::read,
        .work = {{kOfHeads, Access::read}, {kToPositions, Access::overwrite}},
-       .scratch_bytes = forward ? 0 : scratch_bytes(shape),
+       .scratch_bytes = forward ? 0 : gradients,
        .flops = forward ? products : 2 * products},
       [=, this](LayerContext& ctx, const LayerTensors& t) { forward ? attend_heads(ctx, t) : attend_heads_grad(ctx, t); });
 }
 
 void Ulysses::unpack(LayerContext& ctx, const LayerTensors& t, LayerCall call) const {
   if (call == LayerCall::forward) return deal_attended(ctx, t.saved[kHere], t.work[kOfPositions], Way::unpack);
-  constexpr std::size_t kDqkv = 0;  // position in what ResidualBranch carries
-  deal_qkv(ctx, t.carried[kDqkv], t.work[kOfPositions], Way::unpack);
-  rotate_slice(ctx, t.carried[kDqkv], true);
+  deal_qkv(ctx, t.carried[kDin], t.work[kOfPositions], Way::unpack);
+  rotate_slice(ctx, t.carried[kDin], true);
 }
 
 void Ulysses::deal_qkv(LayerContext& ctx, TensorView all, TensorView blocks, Way way) const {
@@ -190,8 +171,6 @@ void Ulysses::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView q
   rotate_slice(ctx, qkv, false);
   deal_qkv(ctx, qkv, t.work[kToHeads], Way::pack);
 }
-
-TensorView Ulysses::middle(LayerContext&, const LayerTensors& t, ScratchArena&) const { return t.saved[kHere]; }
 
 void Ulysses::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
   deal_attended(ctx, dattended, t.work[kToHeads], Way::pack);

@@ -19,8 +19,6 @@ namespace terrace::layers {
 class Ulysses : public Attention {
  public:
   Ulysses(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
  protected:
   enum MoreSaved : std::size_t { kHere = kLogSumExp + 1 };
@@ -29,10 +27,10 @@ class Ulysses : public Attention {
   enum Work : std::uint32_t { kToHeads, kOfHeads, kToPositions, kOfPositions };
 
   [[nodiscard]] std::vector<TensorSpec> saved_of_middle(BatchShape shape) const override;
-  TensorView in_result(const LayerTensors& t, std::int64_t rows, ScratchArena& arena) const override;
-  [[nodiscard]] std::uint64_t in_result_bytes(std::int64_t rows) const override;
+  [[nodiscard]] bool saves_in_result() const override { return false; }
+  [[nodiscard]] double middle_flops(BatchShape shape) const override;
   void save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const override;
-  TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
+  [[nodiscard]] std::optional<std::size_t> saved_middle() const override { return kHere; }
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   [[nodiscard]] std::vector<std::uint32_t> begins_middle(LayerCall) const override { return {kToHeads}; }

@@ -21,18 +21,6 @@ std::vector<TensorSpec> UlyssesRing::middle_work(LayerCall call, BatchShape shap
   return all;
 }
 
-std::uint64_t UlyssesRing::scratch_bytes(BatchShape shape) const {
-  ScratchArena arena;
-  arena.take(config_.dtype, {place(shape).tokens(), qkv_row(0)});
-  // NOLINTNEXTLINE(bugprone-parent-virtual-call): Ulysses' scratch is for attending, which is the ring's part here
-  return std::max(Attention::scratch_bytes(shape), arena.peak_bytes() + ring_.end_bytes(place(shape)));
-}
-
-double UlyssesRing::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens() * config_.hidden * (in_.outputs() + out_.inputs())) +
-         ring_.forward_flops(place(shape));
-}
-
 void UlyssesRing::describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
   const auto half = forward ? Half::both : Half::input;
@@ -43,7 +31,9 @@ void UlyssesRing::describe_heads(CallSteps& steps, LayerCall call, BatchShape sh
 
   ring_.describe(steps, call, place(shape), [=, this](const LayerTensors& t) { return tensors(shape, t); });
 
-  Phase last{.half = half, .work = {{kToPositions, Access::overwrite}}, .scratch_bytes = forward ? 0 : scratch_bytes(shape)};
+  const TensorSpec gradient{"", config_.dtype, {place(shape).tokens(), qkv_row(0)}};
+  const auto end_bytes = scratch_of({gradient}) + ring_.end_bytes(place(shape));
+  Phase last{.half = half, .work = {{kToPositions, Access::overwrite}}, .scratch_bytes = forward ? 0 : end_bytes};
   if (forward) {
     last.saved = Access::read;
   } else {

@@ -16,10 +16,9 @@ namespace terrace::layers {
 class UlyssesRing final : public Ulysses {
  public:
   UlyssesRing(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
  private:
+  [[nodiscard]] double middle_flops(BatchShape shape) const override { return ring_.forward_flops(place(shape)); }
   [[nodiscard]] std::vector<TensorSpec> middle_work(LayerCall call, BatchShape shape) const override;
   void describe_heads(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] Ring::Tensors tensors(BatchShape shape, const LayerTensors& t) const;

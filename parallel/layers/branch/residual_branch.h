@@ -3,60 +3,90 @@
 // result of `out`, which tensor ranks add up before that norm.
 //
 // Saved for the backward are the norm's statistics and the result of `in`; the norm's result is recomputed, which costs one
-// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`. The branch itself exchanges rows
-// in two cases (residual_pieces.cpp): with pieces, while its products run, and with sequence parallelism if a norm needs whole
-// results. In tiles it needs one tile of one matrix at a time (residual_tiles.cpp). Otherwise each product is one phase
-// (residual_whole.cpp). Either product may have adapters (low_rank.h).
+// pass over x. Tensor ranks have a part of the results of `in`, and so of the inputs of `out`.
+//
+// The two products are written in one of these ways:
+//
+//   turns   a phase for each tile of the weights and each piece of the rows; at least one (residual_forward.cpp,
+//           residual_backward.cpp)
+//   grid    blocks of the matrices lie on a grid of tensor ranks (residual_grid.cpp)
+//   inner   a phase for each tile of the inner features, which computes both products (residual_inner.cpp)
+//
+// The branch itself exchanges rows between tensor ranks in a grid, with pieces, and with sequence parallelism if a norm needs
+// whole results. Its norms, residuals and their gradients are then computed for this rank's share of the rows.
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/low_rank.h>
+#include <terrace/parallel/layers/parts/grid_tensor.h>
+#include <terrace/parallel/layers/parts/held_tensor.h>
+#include <terrace/parallel/layers/parts/product.h>
 #include <terrace/parallel/layers/parts/query_key_norm.h>
 #include <terrace/parallel/layers/parts/result_norm.h>
 #include <terrace/parallel/layers/parts/row_pieces.h>
-#include <terrace/parallel/layers/parts/tiled_projection.h>
 #include <terrace/parallel/layers/parts/transformer_layer.h>
 
 namespace terrace::layers {
 
 class ResidualBranch : public TransformerLayer {
  public:
+  [[nodiscard]] std::optional<std::uint32_t> skips_from() const final { return skips_from_; }
+  [[nodiscard]] bool keeps_input() const final { return !skips_from_; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const final;
   [[nodiscard]] bool on_shares() const final {
-    return config_.tensor().pieces > 1 || (config_.tensor().sequence && result_norm_);
+    return on_grid() || (!in_inner_tiles() && (config_.tensor().pieces > 1 || (config_.tensor().sequence && result_norm_)));
   }
-  [[nodiscard]] bool adds_up() const final { return config_.tensor().ranks > 1 && !on_shares() && result_norm_; }
+  [[nodiscard]] bool adds_up() const final { return sums_result() && !config_.tensor().sequence; }
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const final;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const final;
+  [[nodiscard]] double forward_flops(BatchShape shape) const final;
   void describe(CallSteps& steps, LayerCall call, BatchShape shape) const final;
 
  protected:
-  // Positions in saved(); a layer's own tensors follow, then those of the further norms.
+  // Positions in saved(); a layer's own tensors follow, then those of the further norms. Positions in carried().
   enum Saved : std::size_t { kStatistics, kInResult, kOwn };
-  [[nodiscard]] virtual std::vector<TensorSpec> saved_of_middle(BatchShape shape) const;
+  enum Carried : std::size_t { kDnormed, kDin, kDout };  // kDout only on shares; the further norms' follow
   struct Parts {
     std::string_view norm, result_norm;  // names in the block; empty: none
     const ProjectionParts &in, &out;
     std::vector<std::int64_t> in_outputs;  // the width of each result of `in`, in the whole model
     std::vector<std::uint32_t> in_ways;    // number of parts into which tensor ranks split each
     std::int64_t out_inputs;
-    std::string in_result;      // its name, for messages
-    std::uint32_t tiles = 1;    // number of tiles in which the two products run
-    bool is_attention = false;  // the results of `in` are q, k and v
+    std::string in_result;         // its name, for messages
+    std::uint32_t tiles = 1;       // number of tiles in which the two products run
+    std::uint32_t inner_rows = 0;  // with tiles of the inner features: tiles of the rows; 0: tiles of each product's results
+    bool is_attention = false;     // the results of `in` are q, k and v
+    std::int64_t skips_from = -1;  // the block whose result is added to x (residual_skip.cpp); −1: none
   };
   ResidualBranch(std::string name, const Transformer& config, std::int64_t block, const Parts& parts);
 
-  // Where `in` writes its result: the saved tensor, or scratch of the phase with in_result_bytes() bytes.
-  virtual TensorView in_result(const LayerTensors& t, std::int64_t, ScratchArena&) const { return t.saved[kInResult]; }
-  [[nodiscard]] virtual std::uint64_t in_result_bytes(std::int64_t) const { return 0; }
+  // What the derived layer says about its middle. Shapes and contexts that it gets are those of the rows that this rank has in
+  // the middle: on a grid, some of the micro-batch's sequences.
+
+  // The result of `in` as it is saved, and the layer's own tensors. saves_in_result(): `in` writes the saved tensor; if not,
+  // save_middle() makes what is saved of it.
+  [[nodiscard]] virtual std::vector<TensorSpec> saved_of_middle(BatchShape shape) const;
+  [[nodiscard]] virtual bool saves_in_result() const { return true; }
+  [[nodiscard]] virtual std::vector<TensorSpec> cache_of_middle(std::int64_t) const { return {}; }
+  [[nodiscard]] virtual double middle_flops(BatchShape) const { return 0; }
   // Computes what the middle saves, from the result of `in`.
   virtual void save_middle(LayerContext&, const LayerTensors&, TensorView) const {}
+  // The input of `out`, by its position in saved(); empty: it is computed again. make_middle() computes it from some rows of
+  // the result of `in`, or for a generated position.
+  [[nodiscard]] virtual std::optional<std::size_t> saved_middle() const { return std::nullopt; }
+  virtual void make_middle(LayerContext& ctx, const LayerTensors& t, TensorView to, TensorView in_result) const = 0;
+  // Computes the gradient of the result of `in` from the gradient of the middle.
+  virtual void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView din, TensorView dmiddle) const = 0;
+  // The same for some rows, whose result of `in` is not saved.
+  virtual void inner_grad(LayerContext&, TensorView, TensorView, TensorView) const {}
   // A middle of several phases has working tensors, the first ones of a call. describe_middle() describes its phases in a
   // forward and in the input half of a backward. The phase before them ends with save_middle() or middle_grad(), which write
   // the working tensors that begins_middle() names. The middle's last phase writes the middle, or the gradient of the result of
@@ -64,51 +94,34 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] virtual std::vector<TensorSpec> middle_work(LayerCall, BatchShape) const { return {}; }
   [[nodiscard]] virtual std::vector<std::uint32_t> begins_middle(LayerCall) const { return {}; }
   virtual void describe_middle(CallSteps&, LayerCall, BatchShape) const {}
-  virtual void describe_decode(CallSteps& steps) const = 0;
-  // The input of `out`: saved, or computed again in scratch.
-  virtual TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const = 0;
-  [[nodiscard]] virtual bool saves_middle() const = 0;
-  // Computes the gradient of the result of `in` from the gradient of the middle.
-  virtual void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView in_gradient, TensorView gradient) const = 0;
-
-  void run_in(LayerContext& ctx, std::span<const TensorView> weights, TensorView result, TensorView x, TensorView statistics,
-              ScratchArena arena) const;
-  // For one generated position, in scratch: the norms of q and k, and everything after the middle.
-  void norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv, ScratchArena arena) const;
-  void add_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
-                    ScratchArena arena) const;
-  [[nodiscard]] std::uint64_t norm_position_bytes() const;
-  [[nodiscard]] std::uint64_t add_position_bytes() const;
-  // Scratch for the middle or its gradient.
-  [[nodiscard]] TensorView take_middle(ScratchArena& arena, std::int64_t rows) const;
-  [[nodiscard]] TensorView take_statistics(ScratchArena& arena, std::int64_t rows) const;
-  // The bytes of take_middle(), and of run_in().
-  [[nodiscard]] std::uint64_t middle_bytes(std::int64_t rows) const;
-  [[nodiscard]] std::uint64_t in_bytes(std::int64_t rows) const { return bytes_of<In>(*this, rows); }
-
-  [[nodiscard]] bool in_tiles() const { return branch_tiles_ > 1; }
-  [[nodiscard]] bool norms_result() const { return bool{result_norm_}; }
-  // Generation in tiles. Between its phases, the result of `in` and the middle are in these tensors of the cache; `middle`
-  // makes one from the other. With a norm of the result, the cache's last tensor holds the result, too.
-  void decode_in_tiles(CallSteps& steps, std::size_t in_cache, std::size_t middle_cache, const CallSteps::Run& middle) const;
 
  private:
-  std::uint32_t branch_tiles_;
+  static Product::Spec in_of(const Transformer& config, std::int64_t block, const Parts& parts);
+  static Product::Spec out_of(const Transformer& config, std::int64_t block, const Parts& parts);
+  [[nodiscard]] bool on_grid() const { return config_.tensor().is_grid(); }
+  [[nodiscard]] bool in_inner_tiles() const { return inner_rows_ > 0; }
+  [[nodiscard]] BatchShape middle_shape(BatchShape shape) const;
+  [[nodiscard]] LayerContext middle_context(const LayerContext& ctx) const;
+  // Whether the phase before the middle computes it, too.
+  [[nodiscard]] bool middle_at_once() const { return begins_middle(LayerCall::forward).empty(); }
+  [[nodiscard]] std::int64_t middle_width() const { return middle_width_ / (on_grid() ? config_.tensor().grid.side : 1); }
+  // `width`: outputs of `in`, or inputs of `out`.
+  [[nodiscard]] double product_flops(BatchShape shape, std::int64_t width) const {
+    return 2 * static_cast<double>(middle_shape(shape).tokens() * config_.hidden) * static_cast<double>(width);
+  }
+  [[nodiscard]] double flops_at_once(BatchShape shape) const {
+    return middle_at_once() ? middle_flops(middle_shape(shape)) : 0;
+  }
+  void add_middle(CallSteps& steps, LayerCall call, BatchShape shape) const;
+  [[nodiscard]] TensorView in_result(const LayerTensors& t, const HeldTensor& held, ScratchArena& arena) const {
+    return saves_in_result() ? t.saved[kInResult] : held.view(t, arena);
+  }
+  [[nodiscard]] HeldTensor held_in_result(CallSteps& steps, BatchShape shape, bool several_phases) const;
+  [[nodiscard]] HeldTensor held_middle(CallSteps& steps, BatchShape shape, bool several_phases) const;
+  // The middle. If it is not saved, the first phase that uses it computes it.
+  [[nodiscard]] TensorView middle_in(LayerContext& ctx, const LayerTensors& t, const HeldTensor& held, ScratchArena& arena,
+                                     bool first) const;
 
- protected:
-  Norm norm_;
-
- private:
-  QueryKeyNorm query_key_norm_;
-  std::vector<std::uint32_t> in_biases_, out_biases_;  // only in tiles: positions of the biases in params()
-
- protected:
-  Projection in_, out_;  // without tiles
-
- private:
-  ResultNorm result_norm_;
-  LowRank in_adapters_, out_adapters_;
-  enum Carried : std::size_t { kDin, kDnormed, kDout };  // kDout only in pieces; the further norms' follow
   // What the further norms saved and carried, among the tensors of a call.
   struct SavedOfNorms {
     std::span<const TensorView> query_key;
@@ -126,107 +139,118 @@ class ResidualBranch : public TransformerLayer {
     std::uint32_t here = 0, all = 0;
   };
   [[nodiscard]] bool norms_across() const { return query_key_norm_.across(); }
+  [[nodiscard]] NormSums add_norm_sums(CallSteps& steps, BatchShape shape) const;
   [[nodiscard]] PhaseExchange sum_of(const NormSums& sums, BatchShape shape) const;
-  [[nodiscard]] Phase in_result_grad_phase(const NormSums& sums) const;
-  void norm_across(CallSteps& steps, BatchShape shape, const NormSums& sums, std::uint32_t room) const;
+  void norm_across(CallSteps& steps, BatchShape shape, const NormSums& sums, const HeldTensor& result) const;
   void norm_grad_across(CallSteps& steps, BatchShape shape, const NormSums& sums) const;
-  void add_result(CallSteps& steps, BatchShape shape) const;
   void take_in_result(LayerContext& ctx, const LayerTensors& t, TensorView result, const NormSums& sums) const {
     query_key_norm_.take(ctx, result, saved_of_norms(t).query_key, t.work[sums.here]);
   }
-  void take_in_result_grad(LayerContext& ctx, const LayerTensors& t, const NormSums& sums) const {
-    query_key_norm_.take_grad(ctx, t.weights, t.carried[kDin], saved_of_norms(t).query_key, carried_of_query_key(t),
-                              t.work[sums.here]);
-  }
   [[nodiscard]] std::uint64_t query_key_bytes(std::int64_t rows) const;
-  [[nodiscard]] std::vector<PhaseParam> norm_params() const { return params_of(norm_, query_key_norm_); }
-  // Runs `out` and its adapters.
-  void run_out_product(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle,
-                       Accumulate accumulate, ScratchArena arena) const;
-  // `saved`: where the norm of the result keeps its tensors.
-  void run_out(LayerContext& ctx, std::span<const TensorView> weights, TensorView y, TensorView middle, TensorView x,
-               const ResultNorm::Saved& saved, ScratchArena arena) const;
   // The gradient of all rows of the result of `out`: dy itself without a norm of the result.
   [[nodiscard]] TensorView dresult(const LayerTensors& t) const {
-    return on_shares() ? t.carried[kDout] : result_norm_ ? t.carried.back() : t.dy;
+    return on_shares() ? t.carried[kDout] : result_norm_ ? t.carried[t.carried.size() - 1 - of_skip()] : t.dy;
   }
+  // The gradients of the weights of the result's norm, and of the norms around `in`.
   void norm_result_weight_grad(LayerContext& ctx, const LayerTensors& t) const;
-  // The scratch of a phase.
-  struct In {
-    In(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView normed;
-    Projection::Whole weights;
-    LowRank::Room adapters;
-  };
-  struct InInput {
-    InInput(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
-    Projection::Whole weights;
-    LowRank::Room adapters;
-  };
-  struct InWeight {
-    InWeight(const ResidualBranch& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView normed, statistics;
-    Projection::Whole gradient;
-    LowRank::GradientRoom adapters;
-  };
+  void norm_weight_grad(LayerContext& ctx, const LayerTensors& t, TensorView statistics) const;
+  // Whether tensor ranks, which all have whole rows, add up the result before it is normed.
+  [[nodiscard]] bool sums_result() const { return config_.tensor().ranks > 1 && !on_shares() && result_norm_; }
+  void add_result(CallSteps& steps, BatchShape shape) const;
 
-  std::vector<std::uint32_t> declare_biases(const std::string& prefix, const ProjectionParts& parts,
-                                            const std::vector<std::int64_t>& widths, const std::vector<std::uint32_t>& ways);
-  // Whether the phase before the middle computes it, too.
-  [[nodiscard]] bool middle_at_once() const { return begins_middle(LayerCall::forward).empty(); }
-  [[nodiscard]] double product_flops(std::int64_t rows,
-                                     std::int64_t width) const {  // `width`: outputs of `in`, or inputs of `out`
-    return 2 * static_cast<double>(rows * config_.hidden) * static_cast<double>(width);
+  // A skip connection in front of the branch. of_skip(): how many tensors it saves, the last ones, and how many it carries.
+  [[nodiscard]] std::size_t of_skip() const { return skips_from_ ? 1 : 0; }
+  void declare_skip(const std::string& name, std::uint32_t unit);
+  void put_skip_before(CallSteps& steps, LayerCall call) const;
+  void add_skip(LayerContext& ctx, TensorView weight, TensorView sum, TensorView x) const;
+  void skip_grad(LayerContext& ctx, const LayerTensors& t) const;
+  void decode_with_skip(LayerContext& ctx, LayerTensors& t, const CallSteps::Run& inner, bool adds) const;
+  [[nodiscard]] std::uint64_t sum_bytes() const;
+
+  // On shares: how results of all rows become this rank's rows of y, or of the gradient of the norm's result.
+  using Take = std::function<void(LayerContext&, const LayerTensors&, const TensorView& to, Accumulate how)>;
+  void end_forward(CallSteps& steps, std::vector<PhaseWork> work, const Take& take) const;
+  void residual_grad(CallSteps& steps, std::vector<PhaseWork> work, const Take& take) const;
+
+  // A phase of a product in turns: a tile of its weights, for a piece of the rows.
+  struct Turn {
+    std::uint32_t tile = 0, piece = 0;
+    bool first = true, last = true, last_tile = true;
+    [[nodiscard]] Access writes() const { return first ? Access::overwrite : Access::update; }
+    [[nodiscard]] Access reads() const { return first ? Access::overwrite : Access::read; }  // the first one writes
+  };
+  // Calls use(turn) for each tile and, in it, for each piece.
+  template <class Use>
+  static void each_turn(const Product& product, const RowPieces& rows, Use&& use) {
+    for (std::uint32_t tile = 0; tile < product.tiles(); ++tile)
+      for (std::uint32_t piece = 0; piece < rows.count(); ++piece) {
+        const bool last_piece = piece + 1 == rows.count();
+        use(Turn{tile, piece, tile + piece == 0, product.is_last(tile) && last_piece, product.is_last(tile)});
+      }
   }
-  [[nodiscard]] double middle_flops(BatchShape shape) const;
-  // With each product in one phase (residual_whole.cpp).
-  void forward_whole(CallSteps& steps, BatchShape shape) const;
-  void in_whole(CallSteps& steps, BatchShape shape) const;
-  void out_whole(CallSteps& steps, BatchShape shape) const;
-  void backward_whole(CallSteps& steps, BatchShape shape) const;
-  void out_input_whole(CallSteps& steps, BatchShape shape) const;
-  void in_input_whole(CallSteps& steps, BatchShape shape) const;
-  void weights_whole(CallSteps& steps, BatchShape shape) const;
-  void out_input(LayerContext& ctx, const LayerTensors& t) const;
-  void in_input(LayerContext& ctx, const LayerTensors& t, TensorView sums) const;
-  void out_weight(LayerContext& ctx, const LayerTensors& t) const;
-  void in_weight(LayerContext& ctx, const LayerTensors& t) const;
-
+  [[nodiscard]] double turn_flops(BatchShape shape, const Product& product, std::int64_t width, const RowPieces& rows,
+                                  const Turn& turn) const {
+    return product_flops(shape, width) / product.tiles() * rows.fraction(turn.piece);
+  }
   [[nodiscard]] RowPieces pieces(CallSteps& steps, const std::string& name, BatchShape shape, bool in_turn) const;
-  [[nodiscard]] std::uint32_t lasting(CallSteps& steps, const std::string& name, std::uint64_t bytes) const;
-  void add_middle(CallSteps& steps, LayerCall which, BatchShape shape) const;
   void cut_norm(LayerContext& ctx, const LayerTensors& t, const RowPieces& rows, const NormStatistics& statistics) const;
-  void forward_in_pieces(CallSteps& steps, BatchShape shape) const;
-  void in_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
-  [[nodiscard]] NormSums add_norm_sums(CallSteps& steps, BatchShape shape) const;
-  void out_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
-  void backward_in_pieces(CallSteps& steps, BatchShape shape) const;
-  void out_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
-  void in_input_in_pieces(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
-  void cut_norm_again(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
-  void out_weight_beside(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
-  void residual_grad(CallSteps& steps, const RowPieces& rows) const;
-  void in_weight_of_pieces(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
-
-  void forward_in_tiles(CallSteps& steps, BatchShape shape) const;
-  void backward_in_tiles(CallSteps& steps, BatchShape shape) const;
-  void out_in_tiles(CallSteps& steps, BatchShape shape) const;
-  void out_input_in_tiles(CallSteps& steps, BatchShape shape) const;
-  void in_input_in_tiles(CallSteps& steps, BatchShape shape) const;
-  void out_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
-  void in_weight_in_tiles(CallSteps& steps, BatchShape shape) const;
-  [[nodiscard]] Phase out_tile_phase(std::int64_t rows, std::uint32_t tile, bool norms) const;
-  void run_out_tile(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result, TensorView x) const;
-  void run_adapters(LayerContext& ctx, const LayerTensors& t, const LowRank& adapters, TensorView y, TensorView x) const;
-  [[nodiscard]] std::vector<PhaseParam> params_of_tile(const TiledProjection& product, std::uint32_t tile,
-                                                       bool with_norm) const;
-  [[nodiscard]] std::uint64_t tile_bytes(std::int64_t rows) const;  // 0 without tiles
-  [[nodiscard]] std::uint64_t decode_tile_bytes() const;
-  [[nodiscard]] TensorView lasting_middle(LayerContext& ctx, const LayerTensors& t, std::uint32_t room, bool first) const;
+  [[nodiscard]] static Take take_of(const RowPieces& rows);
+  void forward_in_turns(CallSteps& steps, BatchShape shape) const;
+  void in_forward(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void out_forward(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  [[nodiscard]] Phase out_phase(const Turn& turn, bool norms) const;
+  void run_out(LayerContext& ctx, const LayerTensors& t, const Turn& turn, const RowPieces& rows, TensorView middle,
+               const ResultNorm::Saved& saved, bool norms, ScratchArena arena) const;
+  void backward_in_turns(CallSteps& steps, BatchShape shape) const;
+  void cut_dy(CallSteps& steps, const RowPieces& rows) const;
+  void out_input(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void in_input(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void cut_norm_again(CallSteps& steps, BatchShape shape, const RowPieces& rows) const;
+  void out_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
+  void in_weight(CallSteps& steps, BatchShape shape, const RowPieces& x_rows) const;
   [[nodiscard]] Accumulate residual_begun() const { return config_.tensor().leads() ? Accumulate::yes : Accumulate::no; }
 
-  std::optional<TiledProjection> in_tiles_, out_tiles_;
+  // On a grid of tensor ranks.
+  enum class Way : std::uint8_t { pack, unpack };
+  struct GridCall;
+  void forward_on_grid(CallSteps& steps, BatchShape shape) const;
+  void backward_on_grid(CallSteps& steps, BatchShape shape) const;
+  void grid_in(GridCall& call) const;
+  [[nodiscard]] bool ends_with_middle() const { return middle_at_once() && !norms_across(); }
+  void grid_input(GridCall& call) const;
+  void grid_weights(GridCall& call) const;
+  void stage_middle(LayerContext& whole, const LayerTensors& t, TensorView to) const;
+  void deal(LayerContext& ctx, TensorView rows, TensorView blocks, Way way, Accumulate accumulate) const;
+  [[nodiscard]] Take take_columns(std::uint32_t came) const;
+  [[nodiscard]] std::size_t saved_normed(const LayerTensors& t) const;
+
+  // In tiles of the inner features.
+  struct Inner;
+  void describe_inner(CallSteps& steps, LayerCall call, BatchShape shape) const;
+  [[nodiscard]] std::vector<PhaseParam> inner_params(std::uint32_t tile) const;
+  void inner_forward(CallSteps& steps, LayerCall call, BatchShape shape, std::uint32_t tile) const;
+  void inner_backward(CallSteps& steps, BatchShape shape, std::uint32_t tile) const;
+  void run_inner_backward(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile) const;
+  template <class Use>
+  void each_row_tile(std::int64_t rows, Use&& use) const;
+
+  // Generation: norm and `in`, and the norms of q and k, of one position.
+  struct Position;
+  void describe_decode(CallSteps& steps) const;
+  void decode_in_tiles(CallSteps& steps) const;
+  void in_position(LayerContext& ctx, const LayerTensors& t, std::uint32_t tile, TensorView result, ScratchArena arena) const;
+  void norm_position(LayerContext& ctx, std::span<const TensorView> weights, TensorView qkv, ScratchArena arena) const;
+  [[nodiscard]] std::uint64_t decode_bytes() const;
+
+  std::optional<std::uint32_t> skips_from_;  // a layer
+  std::uint32_t skip_weight_ = 0;
+  std::uint32_t inner_rows_;
+  std::int64_t middle_width_;  // in the whole model
   std::string in_result_;
+  Norm norm_;
+  QueryKeyNorm query_key_norm_;
+  Product in_, out_;
+  ResultNorm result_norm_;
 };
 
 }  // namespace terrace::layers

@@ -32,9 +32,8 @@ std::vector<TensorSpec> Head::carried(BatchShape shape) const {
 }
 
 Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows) : losses(arena.take(DType::fp64, {rows})) {
-  const auto spec = head.norm_.statistics(rows);
   const std::int64_t slice = std::min(rows, head.slice_rows());
-  statistics = arena.take(spec.dtype, spec.shape);
+  statistics = arena.take(head.norm_.statistics(rows));
   normed = arena.take(head.config_.dtype, {slice, head.config_.hidden});
   const std::int64_t stride = aligned_stride(head.config_.dtype, head.tile_rows());
   logits = dlogits = arena.take(head.config_.dtype, {slice, stride});
@@ -45,8 +44,7 @@ Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows)
 }
 
 Head::Decode::Decode(const Head& head, ScratchArena& arena) {
-  const auto spec = head.norm_.statistics(1);
-  statistics = arena.take(spec.dtype, spec.shape);
+  statistics = arena.take(head.norm_.statistics(1));
   normed = arena.take(head.config_.dtype, {1, head.config_.hidden});
 }
 

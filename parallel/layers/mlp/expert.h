@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <terrace/parallel/layers/parts/low_rank.h>
-#include <terrace/parallel/layers/parts/projection.h>
+#include <terrace/parallel/layers/parts/product.h>
 #include <terrace/parallel/layers/parts/transformer.h>
 
 namespace terrace::layers {
@@ -39,16 +38,11 @@ class Expert {
   [[nodiscard]] std::uint64_t scratch_bytes(std::int64_t rows) const;
 
  private:
-  struct Scratch {
-    Scratch(const Expert& expert, ScratchArena& arena, std::int64_t rows, bool of_gradient);
-    TensorView middle;
-    Projection::Whole up;  // weights, or their gradient
-  };
+  [[nodiscard]] TensorSpec middle(std::int64_t rows) const { return {"", dtype_, {rows, down_.inputs()}}; }
 
   Activation activation_;
   DType dtype_;
-  Projection up_, down_;
-  LowRank up_adapter_, down_adapter_;
+  Product up_, down_;
 };
 
 }  // namespace terrace::layers

@@ -1,6 +1,7 @@
 // y = x + down(activation(up(norm(x)))), the second half of a transformer block. With SwiGLU, gate and up are one product.
 //
-// The activation's result is not saved for the backward: it is recomputed from its input.
+// The activation's result is not saved for the backward: it is recomputed from its input. In tiles (of features, or of rows),
+// its input is not saved, either (branch/residual_inner.cpp).
 //
 // Owner, threads, errors: as transformer_layer.h.
 #pragma once
@@ -12,21 +13,12 @@ namespace terrace::layers {
 class Mlp final : public ResidualBranch {
  public:
   Mlp(const Transformer& config, std::int64_t block);
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
 
  private:
   static Parts parts_of(const Transformer& config);
-  void describe_decode(CallSteps& steps) const override;
-  TensorView middle(LayerContext& ctx, const LayerTensors& t, ScratchArena& arena) const override;
-  [[nodiscard]] bool saves_middle() const override { return false; }
+  void make_middle(LayerContext& ctx, const LayerTensors& t, TensorView activated, TensorView up) const override;
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dup, TensorView dactivated) const override;
-  [[nodiscard]] TensorView activated(LayerContext& ctx, TensorView up, ScratchArena& arena) const;
-
-  struct Decode {
-    Decode(const Mlp& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView statistics, up;
-  };
+  void inner_grad(LayerContext& ctx, TensorView dup, TensorView dactivated, TensorView up) const override;
 };
 
 }  // namespace terrace::layers

@@ -17,7 +17,8 @@ Moe::Moe(const Transformer& config, std::int64_t block)
     : TransformerLayer("layers." + std::to_string(block) + ".experts", config),
       norm_(params_, config.names.norm_in_block(block, config.names.mlp_norm), config),
       router_(params_, config.names.in_block(block, ""), {{config.names.router}}, {config.experts.count}, config.hidden, {},
-              config.init_std, without_ranks(config)) {
+              config.init_std, without_ranks(config)),
+      result_norm_(params_, config.names.norm_in_block(block, config.names.mlp_result_norm), config) {
   const auto add = [&](const std::string& prefix) {
     experts_.emplace_back(params_, config.names.in_block(block, prefix), config_,
                           static_cast<std::uint32_t>(experts_.size() + 1));
@@ -43,46 +44,40 @@ std::vector<TensorSpec> Moe::routed(std::int64_t tokens) const {
   const auto r = routing(tokens);
   const auto at = rows(tokens);
   const auto sums = accumulator_of(config_.dtype);
-  return {norm_.statistics(tokens),
-          {"router's logits", config_.dtype, {tokens, r.experts}},
-          {"log-sum-exp of the router's logits", sums, {tokens}},
-          {"gates", sums, {tokens, r.slots()}},
-          {"chosen experts", DType::i32, {tokens, r.chosen}},
-          {"rows of experts", DType::i32, {tokens, r.slots()}},
-          {"experts' inputs", config_.dtype, {at.most_computed(), config_.hidden}},
-          {"experts' activations' inputs", config_.dtype, {at.most_computed(), experts_.front().up_width()}},
-          {"experts' results", config_.dtype, {at.most_own(), config_.hidden}}};
+  std::vector<TensorSpec> all{
+      norm_.statistics(tokens),
+      {"router's logits", config_.dtype, {tokens, r.experts}},
+      {"log-sum-exp of the router's logits", sums, {tokens}},
+      {"gates", sums, {tokens, r.slots()}},
+      {"chosen experts", DType::i32, {tokens, r.chosen}},
+      {"rows of experts", DType::i32, {tokens, r.slots()}},
+      {"experts' inputs", config_.dtype, {at.most_computed(), config_.hidden}},
+      {"experts' activations' inputs", config_.dtype, {at.most_computed(), experts_.front().up_width()}},
+      {"experts' results", config_.dtype, {at.most_own(), config_.hidden}}};
+  std::ranges::copy(result_norm_.saved(tokens), std::back_inserter(all));
+  return all;
 }
 
 std::vector<TensorSpec> Moe::saved(BatchShape shape) const { return routed(shape.tokens()); }
 
 std::vector<TensorSpec> Moe::carried(BatchShape shape) const {
   const auto n = shape.tokens(), computed = rows(n).most_computed();
-  return {{"gradient of experts' results", config_.dtype, {computed, config_.hidden}},
-          {"gradient of experts' activations' inputs", config_.dtype, {computed, experts_.front().up_width()}},
-          {"gradient of the router's logits", config_.dtype, {n, config_.experts.count}},
-          {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
+  std::vector<TensorSpec> all{
+      {"gradient of experts' results", config_.dtype, {computed, config_.hidden}},
+      {"gradient of experts' activations' inputs", config_.dtype, {computed, experts_.front().up_width()}},
+      {"gradient of the router's logits", config_.dtype, {n, config_.experts.count}},
+      {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
+  if (result_norm_) all.push_back(result_norm_.carried(n));
+  return all;
 }
 
 // One position has few rows, so the cache also has the experts' tensors, beside the router's.
 std::vector<TensorSpec> Moe::cache(std::int64_t) const { return routed(1); }
 
-Moe::Route::Route(const Moe& layer, ScratchArena& arena, std::int64_t rows)
-    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})) {}
-
-Moe::Gates::Gates(const Moe& layer, ScratchArena& arena, std::int64_t rows)
-    : dgates(arena.take(accumulator_of(layer.config_.dtype), {rows, layer.routing(rows).slots()})) {}
-
-Moe::RouterWeight::RouterWeight(const Moe& layer, ScratchArena& arena, std::int64_t rows)
-    : normed(arena.take(layer.config_.dtype, {rows, layer.config_.hidden})) {
-  const auto spec = layer.norm_.statistics(rows);
-  statistics = arena.take(spec.dtype, spec.shape);
-}
-
 std::uint64_t Moe::scratch_bytes(BatchShape shape) const {
   const auto n = shape.tokens();
   const auto of_expert = experts_.front().scratch_bytes(n);  // a shared expert, or one without a capacity, has all tokens
-  return std::max({bytes_of<Route>(*this, n), bytes_of<Gates>(*this, n), bytes_of<RouterWeight>(*this, n), of_expert});
+  return std::max({scratch_of({dgates(n)}), scratch_of({normed(n), norm_.statistics(n)}), of_expert});
 }
 
 double Moe::forward_flops(BatchShape shape) const {

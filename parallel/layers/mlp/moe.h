@@ -24,6 +24,7 @@
 #include <terrace/core/math/routing.h>
 #include <terrace/parallel/layers/mlp/expert.h>
 #include <terrace/parallel/layers/mlp/expert_rows.h>
+#include <terrace/parallel/layers/parts/result_norm.h>
 #include <terrace/parallel/layers/parts/transformer_layer.h>
 
 namespace terrace::layers {
@@ -32,6 +33,7 @@ class Moe final : public TransformerLayer {
  public:
   Moe(const Transformer& config, std::int64_t block);
 
+  [[nodiscard]] bool adds_up() const override { return sums_result() && !config_.tensor().sequence; }
   [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
   [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
@@ -43,22 +45,16 @@ class Moe final : public TransformerLayer {
 
  private:
   // What a router writes for the experts and the backward: positions in saved(), and in the cache of a generation.
-  enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults };
-  enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed };
+  enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults, kOfNorm };
+  enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed, kDresult };
 
-  // The scratch of a phase.
-  struct Route {
-    Route(const Moe& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView normed;
-  };
-  struct Gates {
-    Gates(const Moe& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView dgates;
-  };
-  struct RouterWeight {
-    RouterWeight(const Moe& layer, ScratchArena& arena, std::int64_t rows);
-    TensorView normed, statistics;
-  };
+  // What phases have in scratch.
+  [[nodiscard]] TensorSpec normed(std::int64_t tokens) const {
+    return {"norm's result", config_.dtype, {tokens, config_.hidden}};
+  }
+  [[nodiscard]] TensorSpec dgates(std::int64_t tokens) const {
+    return {"gradient of gates", accumulator_of(config_.dtype), {tokens, routing(tokens).slots()}};
+  }
 
   // The working tensors of a forward: those of context ranks that merge, and those of expert ranks.
   struct ForwardRooms {
@@ -69,6 +65,12 @@ class Moe final : public TransformerLayer {
   struct Rows {
     std::int64_t first = 0, count = 0, output = 0;
   };
+
+  // The norm of the result: what it saved, and the gradient of the result, which is dy itself without the norm. sums_result():
+  // tensor ranks add up the result before it is normed.
+  [[nodiscard]] static ResultNorm::Saved of_norm(const LayerTensors& t) { return {t.saved[kOfNorm], t.saved[kOfNorm + 1]}; }
+  [[nodiscard]] TensorView dresult(const LayerTensors& t) const { return result_norm_ ? t.carried[kDresult] : t.dy; }
+  [[nodiscard]] bool sums_result() const { return config_.tensor().ranks > 1 && result_norm_; }
 
   // True if context ranks merge their counts of a micro-batch, in a phase of a forward before the experts.
   [[nodiscard]] bool merges() const { return config_.context().ranks > 1 && config_.experts.balance_loss > 0; }
@@ -97,7 +99,7 @@ class Moe final : public TransformerLayer {
   void add_expert(CallSteps& steps, std::int64_t tokens, std::uint32_t expert, const ForwardRooms& rooms) const;
   [[nodiscard]] Phase expert_phase(std::int64_t tokens, std::uint32_t expert) const;
   void run_expert(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert, TensorView results) const;
-  void add_result(CallSteps& steps) const;
+  void add_result(CallSteps& steps, std::int64_t tokens) const;
 
   void describe_input_half(CallSteps& steps, std::int64_t tokens) const;
   void begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView dispatched) const;
@@ -122,6 +124,7 @@ class Moe final : public TransformerLayer {
   Norm norm_;
   Projection router_;
   std::vector<Expert> experts_;  // of this rank, the shared ones last
+  ResultNorm result_norm_;
 };
 
 }  // namespace terrace::layers

@@ -18,11 +18,12 @@ void Moe::describe_input_half(CallSteps& steps, std::int64_t tokens) const {
     own = room_of_rows(steps, "own rows of experts", at.most_own());
   }
   steps.compute({.half = Half::input,
+                 .weights = params_of(result_norm_),
                  .dy = true,
                  .saved = Access::read,
                  .carried = Access::overwrite,
                  .work = CallSteps::uses({}, are_dealt() ? std::vector{sent} : std::vector<std::uint32_t>{}),
-                 .scratch_bytes = bytes_of<Gates>(*this, tokens)},
+                 .scratch_bytes = scratch_of({dgates(tokens)})},
                 [=, this](LayerContext& ctx, const LayerTensors& t) {
                   begin_input_half(ctx, t, are_dealt() ? rows_in(t, sent) : t.carried[kDresults]);
                 });
@@ -37,8 +38,10 @@ void Moe::describe_input_half(CallSteps& steps, std::int64_t tokens) const {
 void Moe::begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView dispatched) const {
   const auto& saved = t.saved;
   const auto n = ctx.shape.tokens();
+  const auto dy = dresult(t);
+  if (result_norm_) result_norm_.input_grad(ctx, t.weights, dy, t.dy, of_norm(t), 0);
   ScratchArena arena(ctx.scratch);
-  const Gates scratch(*this, arena, n);
+  const auto gradient = arena.take(dgates(n));
   // A micro-batch's router losses are weighted by its share of the global batch's tokens, both without padding. The balance is
   // that of all context ranks together.
   const auto r = routing(n);
@@ -47,10 +50,10 @@ void Moe::begin_input_half(LayerContext& ctx, const LayerTensors& t, TensorView 
                of_ranks = RoutingReport{r}.choices(numbers) / static_cast<double>(r.chosen);
   const double weight = config_.tensor().leads() ? ctx.token_scale * tokens : 0;
   const double of_all = tokens == 0 ? 0 : weight * (of_ranks / tokens);
-  ctx.math.gate_grad(ctx.stream, scratch.dgates, t.dy, saved[kResults], saved[kRows]);
-  ctx.math.route_grad(ctx.stream, r, t.carried[kDlogits], scratch.dgates, saved[kLogits], saved[kChosen], saved[kLogSums],
+  ctx.math.gate_grad(ctx.stream, gradient, dy, saved[kResults], saved[kRows]);
+  ctx.math.route_grad(ctx.stream, r, t.carried[kDlogits], gradient, saved[kLogits], saved[kChosen], saved[kLogSums],
                       routers_report(ctx), of_all * config_.experts.balance_loss, weight * config_.experts.square_loss);
-  ctx.math.dispatch(ctx.stream, dispatched, t.dy, saved[kRows], saved[kGates]);
+  ctx.math.dispatch(ctx.stream, dispatched, dy, saved[kRows], saved[kGates]);
   if (are_dealt()) keep_shared(ctx, t.carried[kDresults], dispatched);
 }
 
@@ -99,14 +102,16 @@ void Moe::describe_weight_half(CallSteps& steps, std::int64_t tokens) const {
     phase.saved = phase.carried = Access::read;
     steps.compute(std::move(phase), [=, this](LayerContext& ctx, const LayerTensors& t) { expert_weights(ctx, t, e); });
   }
-  steps.compute({.half = Half::weight,
-                 .weights = params_of(norm_),
-                 .gradients = params_of(norm_, router_),
-                 .x = true,
-                 .carried = Access::read,
-                 .scratch_bytes = bytes_of<RouterWeight>(*this, tokens),
-                 .flops = router_flops(tokens)},
-                [this](LayerContext& ctx, const LayerTensors& t) { router_weights(ctx, t); });
+  Phase router{.half = Half::weight,
+               .weights = params_of(norm_),
+               .gradients = params_of(norm_, router_, result_norm_),
+               .x = true,
+               .dy = bool{result_norm_},
+               .carried = Access::read,
+               .scratch_bytes = scratch_of({normed(tokens), norm_.statistics(tokens)}),
+               .flops = router_flops(tokens)};
+  if (result_norm_) router.saved = Access::read;
+  steps.compute(std::move(router), [this](LayerContext& ctx, const LayerTensors& t) { router_weights(ctx, t); });
 }
 
 void Moe::expert_weights(LayerContext& ctx, const LayerTensors& t, std::uint32_t expert) const {
@@ -123,10 +128,12 @@ void Moe::expert_weights(LayerContext& ctx, const LayerTensors& t, std::uint32_t
 
 void Moe::router_weights(LayerContext& ctx, const LayerTensors& t) const {
   ScratchArena arena(ctx.scratch);
-  const RouterWeight scratch(*this, arena, ctx.shape.tokens());
-  norm_.forward(ctx, t.weights, scratch.normed, t.x, scratch.statistics);
-  router_.weight_grad(ctx, t.gradients, {}, t.carried[kDlogits], scratch.normed, t.accumulate);
-  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, scratch.statistics, t.accumulate);
+  const auto n = ctx.shape.tokens();
+  const auto x = arena.take(normed(n)), statistics = arena.take(norm_.statistics(n));
+  norm_.forward(ctx, t.weights, x, t.x, statistics);
+  router_.weight_grad(ctx, t.gradients, {}, t.carried[kDlogits], x, t.accumulate);
+  norm_.weight_grad(ctx, t.gradients, t.carried[kDnormed], t.x, statistics, t.accumulate);
+  if (result_norm_) result_norm_.weight_grad(ctx, t.gradients, t.dy, of_norm(t), t.accumulate, config_.tensor().leads());
 }
 
 }  // namespace terrace::layers

@@ -23,7 +23,7 @@ void Moe::describe_forward(CallSteps& steps, std::int64_t tokens) const {
   for (std::uint32_t e = 0; e < chosen_here(); ++e) add_expert(steps, tokens, e, rooms);
   if (are_dealt()) move_rows(steps, Half::both, tokens, rooms.results, {kResults, PhaseTensor::Of::saved}, at.back());
   for (auto e = chosen_here(); e < here(); ++e) add_expert(steps, tokens, e, rooms);
-  add_result(steps);
+  add_result(steps, tokens);
 }
 
 // For one position, few experts have a row. A capacity limits the rows of a micro-batch, so a single position drops none.
@@ -40,14 +40,14 @@ void Moe::describe_decode(CallSteps& steps) const {
       run_expert(ctx, t, e, t.saved[kResults]);
     });
   }
-  add_result(steps);
+  add_result(steps, 1);
 }
 
 Phase Moe::router_phase(std::int64_t tokens) const {
   return {.weights = params_of(norm_, router_),
           .x = true,
           .saved = Access::overwrite,
-          .scratch_bytes = bytes_of<Route>(*this, tokens),
+          .scratch_bytes = scratch_of({normed(tokens)}),
           .flops = router_flops(tokens)};
 }
 
@@ -56,12 +56,12 @@ void Moe::route(LayerContext& ctx, const LayerTensors& t, const Routing& routing
                 TensorView dispatched) const {
   const auto routed_report = routers_report(ctx);
   ScratchArena arena(ctx.scratch);
-  const Route scratch(*this, arena, ctx.shape.tokens());
-  norm_.forward(ctx, t.weights, scratch.normed, t.x, t.saved[kStatistics]);
-  router_.forward(ctx, router_.prepare(ctx, t.weights, {}), t.saved[kLogits], scratch.normed);
+  const auto x = arena.take(normed(ctx.shape.tokens()));
+  norm_.forward(ctx, t.weights, x, t.x, t.saved[kStatistics]);
+  router_.forward(ctx, router_.prepare(ctx, t.weights, {}), t.saved[kLogits], x);
   ctx.math.route(ctx.stream, routing, t.saved[kGates], t.saved[kChosen], t.saved[kRows], t.saved[kLogSums], routed_report,
                  t.saved[kLogits], targets);
-  ctx.math.dispatch(ctx.stream, dispatched, scratch.normed, t.saved[kRows]);
+  ctx.math.dispatch(ctx.stream, dispatched, x, t.saved[kRows]);
 }
 
 // Without expert ranks, the first expert's phase learns how many rows each expert has.
@@ -89,12 +89,21 @@ void Moe::run_expert(LayerContext& ctx, const LayerTensors& t, std::uint32_t exp
                              row_slice(t.saved[kInputs], first, count), ScratchArena(ctx.scratch));
 }
 
-void Moe::add_result(CallSteps& steps) const {
-  steps.compute({.x = true, .y = Access::overwrite, .saved = Access::read, .scratch_bytes = 0},
-                [this](LayerContext& ctx, const LayerTensors& t) {
-                  const Accumulate how = begin_residual(ctx, t.y, t.x);
-                  ctx.math.combine(ctx.stream, t.y, t.saved[kResults], t.saved[kRows], t.saved[kGates], how);
-                });
+void Moe::add_result(CallSteps& steps, std::int64_t tokens) const {
+  Phase end{.weights = params_of(result_norm_), .saved = result_norm_ ? Access::update : Access::read, .scratch_bytes = 0};
+  if (!sums_result()) {
+    end.x = true;
+    end.y = Access::overwrite;
+  }
+  steps.compute(std::move(end), [this](LayerContext& ctx, const LayerTensors& t) {
+    const auto combine = [&](const TensorView& to, Accumulate how) {
+      ctx.math.combine(ctx.stream, to, t.saved[kResults], t.saved[kRows], t.saved[kGates], how);
+    };
+    if (!result_norm_) return combine(t.y, begin_residual(ctx, t.y, t.x));
+    combine(of_norm(t).result, Accumulate::no);
+    if (!sums_result()) result_norm_.forward(ctx, t.weights, t.y, t.x, of_norm(t));
+  });
+  if (sums_result()) result_norm_.describe_sum(steps, config_.tensor(), tokens, kOfNorm, of_norm);
 }
 
 }  // namespace terrace::layers

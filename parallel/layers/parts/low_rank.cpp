@@ -78,18 +78,6 @@ LowRank::GradientRoom LowRank::place_gradient(ScratchArena& arena, std::int64_t 
           .one = arena.take(sums, {cuts_inputs_ ? std::max(widest, inputs_) : widest, rank_})};
 }
 
-std::uint64_t LowRank::bytes(std::int64_t rows) const {
-  ScratchArena arena;
-  static_cast<void>(place(arena, rows));
-  return arena.peak_bytes();
-}
-
-std::uint64_t LowRank::gradient_bytes(std::int64_t rows) const {
-  ScratchArena arena;
-  static_cast<void>(place_gradient(arena, rows));
-  return arena.peak_bytes();
-}
-
 TensorView LowRank::all_a(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, std::uint32_t tile) const {
   if (parts_.size() == 1 && !cuts_inputs_) return weights[parts_[0].a];
   for (std::size_t i = 0; i < parts_.size(); ++i) {

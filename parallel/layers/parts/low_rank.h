@@ -34,6 +34,7 @@ class LowRank {
     std::int64_t outputs;
     TensorSplit split = {};  // of the outputs
   };
+  LowRank() = default;  // no adapters
   // Appends the parameters of those results that the transformer adapts, as a separate unit.
   LowRank(std::vector<ParamSpec>& params, const std::vector<Result>& results, const Projection& product, std::uint32_t unit,
           const Transformer& config);
@@ -58,8 +59,6 @@ class LowRank {
   };
   [[nodiscard]] Room place(ScratchArena& arena, std::int64_t rows) const;
   [[nodiscard]] GradientRoom place_gradient(ScratchArena& arena, std::int64_t rows) const;
-  [[nodiscard]] std::uint64_t bytes(std::int64_t rows) const;
-  [[nodiscard]] std::uint64_t gradient_bytes(std::int64_t rows) const;
 
   // Each call adds to what the product has written. The room may be for more rows.
   void forward(LayerContext& ctx, std::span<const TensorView> weights, const Room& room, TensorView y, TensorView x,

@@ -29,6 +29,7 @@ class Projection {
     enum class Of : std::uint8_t { outputs, inputs } of = Of::outputs;
     std::vector<std::uint32_t> ways = {};  // number of parts: of each result, or of the inputs
   };
+  Projection() = default;  // no product
   // Appends its parameters, named `prefix` + the tensors' names: all .weight, then all .bias. `outputs`: the width of each
   // result in the whole model. Each result has its own tensor, or all are in one.
   Projection(std::vector<ParamSpec>& params, const std::string& prefix, const ProjectionParts& parts,
@@ -75,7 +76,6 @@ class Projection {
                    Accumulate accumulate) const;
 
  private:
-  Projection() = default;
   // True if the tensors, with `width` elements for each output, are adjacent; this follows from their sizes.
   [[nodiscard]] bool adjacent(std::int64_t width) const;
   [[nodiscard]] Whole place(ScratchArena& arena, DType dtype) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <terrace/parallel/layers/parts/grid_cut.h>
 #include <terrace/parallel/layers/parts/norm.h>
 
 namespace terrace::layers {
@@ -11,11 +12,12 @@ QueryKeyNorm::QueryKeyNorm(std::vector<ParamSpec>& params, const Transformer& co
     : eps_(config.norm_eps), offset_(config.norm_offset), dtype_(config.dtype) {
   if (config.query_key_norms == QueryKeyNorms::none) return;
   const bool whole = config.query_key_norms == QueryKeyNorms::whole;
-  if (whole) ranks_ = config.tensor().ranks;
+  if (whole) ranks_ = config.tensor().ways();
   const auto add = [&](const std::string& name, std::int64_t first, std::int64_t heads, std::uint32_t ways) {
     const auto width = heads * config.head_dim(), each = whole ? width : config.head_dim();
     TensorSplit split;
     if (across()) split = {.dim = 0, .parts = {width * ways}, .ways = ways};
+    if (across() && config.tensor().is_grid()) split = GridCut(config.tensor(), true).of_bias({width * ways});
     parts_.push_back({params.size(), first, width, each});
     params.push_back({.name = weight_name(config.names.in_block(block, name)),
                       .shape = {each},
@@ -23,7 +25,7 @@ QueryKeyNorm::QueryKeyNorm(std::vector<ParamSpec>& params, const Transformer& co
                       .decay = false,
                       .split = std::move(split)});
   };
-  add(config.names.q_norm, 0, config.heads_here(), config.tensor().ranks);
+  add(config.names.q_norm, 0, config.heads_here(), config.tensor().ways());
   add(config.names.k_norm, config.attended_here(), config.kv_heads_here(), config.kv_ways());
 }
 

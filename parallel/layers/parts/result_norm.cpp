@@ -38,7 +38,9 @@ void ResultNorm::weight_grad(LayerContext& ctx, std::span<const TensorView> grad
       ctx.math.zero(ctx.stream, gradient);
 }
 
-void ResultNorm::describe_sum(CallSteps& steps, std::int64_t rows, std::uint32_t position, const Find& find) const {
+void ResultNorm::describe_sum(CallSteps& steps, const TensorParallel& tensor, std::int64_t rows, std::uint32_t position,
+                              const Find& find) const {
+  const bool has_y = !tensor.sequence || tensor.leads();
   const PhaseTensor result(position, PhaseTensor::Of::saved);
   const std::vector elements{rows * width_};
   steps.exchange(Half::both, {.members = kTensorRanks,
@@ -49,8 +51,10 @@ void ResultNorm::describe_sum(CallSteps& steps, std::int64_t rows, std::uint32_t
                               .operation = Operation::all_reduce});
   Phase end{.x = true, .y = Access::overwrite, .saved = Access::update, .scratch_bytes = 0};
   norm_.name_params(end.weights);
-  steps.compute(std::move(end),
-                [=, this](LayerContext& ctx, const LayerTensors& t) { forward(ctx, t.weights, t.y, t.x, find(t)); });
+  steps.compute(std::move(end), [=, this](LayerContext& ctx, const LayerTensors& t) {
+    forward(ctx, t.weights, t.y, t.x, find(t));
+    if (!has_y) ctx.math.zero(ctx.stream, t.y);
+  });
 }
 
 }  // namespace terrace::layers

@@ -37,9 +37,10 @@ class ResultNorm {
   void weight_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, const Saved& saved,
                    Accumulate accumulate, bool counts) const;
   // The last phases of a forward on tensor ranks: they add up the result, which is the tensor `position` of saved(), and norm
-  // it.
+  // it. With sequence parallelism y is a part of a sum: the rank that leads has all of it, the others zeros.
   using Find = std::function<Saved(const LayerTensors&)>;
-  void describe_sum(CallSteps& steps, std::int64_t rows, std::uint32_t position, const Find& find) const;
+  void describe_sum(CallSteps& steps, const TensorParallel& tensor, std::int64_t rows, std::uint32_t position,
+                    const Find& find) const;
 
  private:
   Norm norm_;

@@ -18,6 +18,7 @@ RowPieces::RowPieces(CallSteps& steps, const std::string& name, DType dtype, con
 }
 
 void RowPieces::gather(CallSteps& steps, Half half, std::uint32_t piece) const {
+  if (!shared() || piece >= count_) return;
   steps.exchange(half, {.members = kTensorRanks,
                         .from = own(piece),
                         .to = all(piece),
@@ -27,6 +28,7 @@ void RowPieces::gather(CallSteps& steps, Half half, std::uint32_t piece) const {
 }
 
 void RowPieces::scatter(CallSteps& steps, Half half, std::uint32_t piece) const {
+  if (!shared() || piece >= count_) return;
   steps.exchange(half, {.members = kTensorRanks,
                         .from = all(piece),
                         .to = own(piece),

@@ -16,8 +16,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& what) { throw Error("model: " + what, ErrorKind::refused); }
 
-bool has_result_norms(const Transformer& config) { return !config.names.attention_result_norm.empty(); }
-
 // The elements of a head that are rotated, rounded as in Hugging Face's library.
 std::int64_t rotated_elements(const Transformer& config) {
   return static_cast<std::int64_t>(static_cast<double>(config.head_dim()) * config.rope_fraction);
@@ -201,9 +199,9 @@ void check_parts(const Transformer& config) {
   if (config.context().ring < 1 || config.context().ranks % config.context().ring != 0)
     refuse(fmt::format("rings of {} of {} context ranks: the nearest are rings of {}", config.context().ring,
                        config.context().ranks, nearest_divisor(config.context().ranks, config.context().ring)));
-  if (config.context().ring > 1 && config.context().head_ranks() > config.heads / config.tensor().ranks)
+  if (config.context().ring > 1 && config.context().head_ranks() > config.heads_here())
     refuse(fmt::format("{} ranks of a place in a ring are more than {} heads: the nearest are rings of {}",
-                       config.context().head_ranks(), config.heads / config.tensor().ranks, config.context().ranks));
+                       config.context().head_ranks(), config.heads_here(), config.context().ranks));
   if (config.context().two_rings && config.context().ring != config.context().ranks)
     refuse(fmt::format("two rings go round all {} context ranks, not {} of them: the nearest is a ring of {}",
                        config.context().ranks, config.context().ring, config.context().ranks));
@@ -259,18 +257,13 @@ Block Transformer::vocab_here() const {
 
 Features features_of(const Transformer& config) {
   Features all;
-  const auto& up = config.names.up;
   all.add_if(config.dtype == DType::fp16, Feature::fp16);
   all.add_if(config.tied, Feature::tied);
   all.add_if(config.skips != SkipShape::none, Feature::skips);
   all.add_if(config.experts.count > 0, Feature::experts);
   all.add_if(config.experts.count > 0 && config.experts.capacity_factor > 0, Feature::expert_capacity);
-  all.add_if(config.query_key_norms != QueryKeyNorms::none, Feature::query_key_norms);
-  all.add_if(has_result_norms(config), Feature::result_norms);
-  all.add_if(has_result_norms(config) && config.place.sequence, Feature::result_norms_of_shares);
   all.add_if(config.scores.cap != 0, Feature::capped_scores);
-  all.add_if(up.bias && up.tensors.size() > 1, Feature::several_mlp_biases);
-  all.add_if(up.tensors.size() < up_results(config.activation), Feature::fused_gate);
+  all.add_if(config.names.up.tensors.size() < up_results(config.activation), Feature::fused_gate);
   all.add_if(config.adapters.rank != 0, Feature::adapters);
   all.add_several(Feature::vocab_tiles, config.vocab_tiles);
   all.add_several(Feature::mlp_tiles, config.mlp_tiles);

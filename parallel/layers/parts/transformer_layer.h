@@ -43,14 +43,6 @@ class TransformerLayer : public GenerativeLayer {
     (parts.name_params(all), ...);
     return all;
   }
-  // The bytes of a struct of scratch.
-  template <class Scratch, class Block>
-  [[nodiscard]] static std::uint64_t bytes_of(const Block& block, std::int64_t rows) {
-    ScratchArena arena;
-    Scratch(block, arena, rows);
-    return arena.peak_bytes();
-  }
-
   [[nodiscard]] std::int64_t rows_of(BatchShape shape) const {  // of x and y
     return on_shares() ? shape.tokens() / config_.tensor().ranks : shape.tokens();
   }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 
 #include <terrace/core/base/units.h>
@@ -60,6 +61,7 @@ class ScratchArena {
     peak_bytes_ = std::max(peak_bytes_, used_bytes_);
     return view;
   }
+  TensorView take(const TensorSpec& tensor) { return take(tensor.dtype, tensor.shape); }
   // Frees everything taken so far; the stream's order keeps the users of the same memory apart.
   void reset() { used_bytes_ = 0; }
   [[nodiscard]] std::uint64_t peak_bytes() const { return peak_bytes_; }
@@ -69,5 +71,12 @@ class ScratchArena {
   std::uint64_t capacity_bytes_ = 0, used_bytes_ = 0, peak_bytes_ = 0;
   bool measures_ = true;
 };
+
+// The scratch of tensors that are taken one after the other.
+inline std::uint64_t scratch_of(std::initializer_list<TensorSpec> tensors) {
+  ScratchArena arena;
+  for (const auto& tensor : tensors) arena.take(tensor);
+  return arena.peak_bytes();
+}
 
 }  // namespace terrace::layers

@@ -102,6 +102,16 @@ std::vector<Case> cases() {
   cases.push_back({"Gemma3WindowsNotCapped",
                    with(of(gemma3, 32, 4, 1, 17, 257, false), [](auto& c) { c.window = 4, c.window_rope_theta = 3; }),
                    {1, 9}});
+  cases.push_back(
+      {"Olmo2Experts", mixture(of(olmo2, 24, 4, 2, 17, 257, false), {.count = 4, .chosen = 2, .shared = 1}), {2, 5}});
+  cases.push_back({"Gemma2Experts", mixture(with(of(gemma2, 24, 4, 2, 17, 257, true), like_gemma), {.count = 3}), {2, 7}});
+  // Several biases of a product.
+  static const Family biased = [] {
+    auto family = llama;
+    family.tensors.up.bias = family.tensors.down.bias = true;
+    return family;
+  }();
+  cases.push_back({"LlamaBiases", of(biased, 24, 4, 2, 17, 257, false), {2, 5}});
   // Adapters of some products and of all: with results in one tensor, with matrices [inputs, outputs], and behind a norm.
   const auto adapted = [&](ModelConfig config, std::int64_t rank, const char* targets) {
     config.adapters = lm::adapters_of(config.family, config.experts.count > 0, rank, 5, targets);

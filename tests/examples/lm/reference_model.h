@@ -43,8 +43,8 @@ class ReferenceModel {
           at(x, i) += at(gain, i % c) * at(results[static_cast<std::size_t>(mirrored)], i);
       }
       add(x, result_norm(attention_block(x, n, seq, block), n, block, *names_.attention_result_norm));
-      add(x, c_.experts.count > 0 ? experts_block(x, n, block)
-                                  : result_norm(mlp_block(x, n, block), n, block, *names_.mlp_result_norm));
+      add(x, result_norm(c_.experts.count > 0 ? experts_block(x, n, block) : mlp_block(x, n, block), n, block,
+                         *names_.mlp_result_norm));
       results.push_back(x);
     }
     const Values h = norm(x, n, std::string(*names_.final_norm));
@@ -225,7 +225,7 @@ class ReferenceModel {
   [[nodiscard]] Values experts_block(const Values& x, std::int64_t n, std::int64_t block) const {
     const std::int64_t c = c_.hidden, f = c_.ffn, count = c_.experts.count;
     const auto& named = names_.experts;
-    const Values h = norm(x, n, in_block(block, *names_.mlp_norm));
+    const Values h = norm_before(x, n, block, *names_.mlp_norm);
     const Values logits = linear(h, n, c, in_block(block, *named.router), false, count);
     const bool gated = *family_.activation != Activation::gelu_tanh;
     Values y(x.size());

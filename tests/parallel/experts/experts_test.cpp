@@ -46,6 +46,25 @@ TEST_F(ExpertRuns, TensorRanksTrainWhatOneRankTrains) {
       }
 }
 
+// Tensor ranks add up the result of a mixture before it is normed.
+TEST_F(ExpertRuns, WithNormsOfTheResultTrainWhatOneRankTrains) {
+  for (const char* const family : {"olmo2", "gemma2"})
+    for (const auto& [tensor, sequence, experts, context] :
+         {std::tuple{2U, false, 1U, 1U}, {2U, true, 1U, 1U}, {1U, false, 2U, 1U}, {2U, true, 2U, 1U}, {1U, false, 1U, 2U}}) {
+      auto o = of(with_norms(family), kFour);
+      o.tensor_ranks = tensor;
+      o.sequence = sequence;
+      o.experts = experts;
+      o.context = context;
+      if (experts > 1) o.micro_batches = 1;
+      o.recompute = sequence;
+      o.squeezed = o.disk_tier = tensor == 1;
+      o.schedule = experts == 1 && context == 1 ? "zb-h1" : "";
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+}
+
 TEST_F(ExpertRuns, DataContextAndPipelineRanksTrainWhatOneRankTrainsInEveryStage) {
   OneIn chosen(2);
   for (std::uint32_t zero = 0; zero <= 3; ++zero)

@@ -279,8 +279,7 @@ TEST(Degrees, AGridOfTensorRanksHasASide) {
   EXPECT_THAT(problems({.tp = 27, .tensor_mode = three}, model, 27),
               ElementsAre(refuses("tp", "cube", "nearest legal: 8")));  // 9 does not divide 48
   EXPECT_THAT(problems({.tp = 3, .tensor_depth = 2}, model, 3), ElementsAre(refuses("tp-depth", "only `tp-mode` 2.5d", "")));
-  EXPECT_THAT(problems({.tp = 4, .cp = 2, .tensor_mode = two}, model, 8),
-              ElementsAre(refuses("cp", "whole sequences", "leave out `cp`")));
+  EXPECT_THAT(problems({.tp = 4, .cp = 2, .tensor_mode = two}, model, 8), IsEmpty());
   EXPECT_EQ(3U, demand_grid(more, 18, 2).side);
   try {
     demand_grid(three, 9, 1);

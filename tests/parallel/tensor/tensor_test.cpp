@@ -368,8 +368,6 @@ TEST_F(TensorTest, WhatItCannotDoIsRefused) {
                 HasSubstr(fmt::format("do not divide heads ({})", heads)));
   EXPECT_THAT(why([](TensorRun& o) { o.config.ffn = 75; }), HasSubstr("do not divide ffn (75)"));
   EXPECT_THAT(why([](TensorRun& o) { o.sequence = true, o.batch = {1, 15}; }), HasSubstr("the 15 positions"));
-  EXPECT_THAT(why([](TensorRun& o) { o.config.family = lm::family_named("olmo2"), o.sequence = true, o.config.mlp_tiles = 2; }),
-              HasSubstr("norms of the blocks' results with `sp` do not work with `mlp-tiles` 2"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.dtype = DType::fp16; }), HasSubstr("fp16"));
   EXPECT_THAT(why([](TensorRun& o) { o.config.layers = 4, o.config.skips = lm::SkipShape::u; }), HasSubstr("skip"));
   EXPECT_THAT(why([](TensorRun& o) { o.optimizer = "muon"; }), HasSubstr("whole matrices"));

@@ -45,6 +45,46 @@ TEST_F(MlpTiles, WithNormsOfTheResultEqualTheWholeLayer) {
         }
 }
 
+// Gate and up have a bias each: a tile needs its part of both.
+TEST_F(MlpTiles, WithSeveralBiasesEqualTheWholeLayer) {
+  static const auto biased = [] {
+    auto family = lm::family_named("llama");
+    family.tensors.up.bias = family.tensors.down.bias = true;
+    return family;
+  }();
+  for (const std::uint32_t tensor : {1U, 2U})
+    for (const auto& [features, rows] : {std::pair{3U, 1U}, {1U, 3U}, {2U, 2U}}) {
+      TensorRun o{.config = llama(), .tensor_ranks = tensor, .sequence = tensor == 2 && rows == 3};
+      o.config.family = biased;
+      o.config.ffn = 48;
+      o.config.mlp_tiles = features;
+      o.config.mlp_row_tiles = rows;
+      o.recompute = tensor == 2;
+      o.disk_tier = o.squeezed = tensor == 1;
+      o.schedule = rows == 1 ? "zb-h1" : "";
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+}
+
+// With sequence parallelism, too: each rank then has its share of the rows of the norm's result.
+TEST_F(MlpTiles, WithNormsOfTheResultAndSequenceParallelismEqualTheWholeLayer) {
+  for (const char* const family : {"gemma2", "olmo2"})
+    for (const auto& [features, rows, pieces] : {std::tuple{3U, 1U, 1U}, {1U, 3U, 2U}, {2U, 2U, 1U}}) {
+      TensorRun o{.config = with_norms(family), .tensor_ranks = 2, .sequence = true, .pieces = pieces};
+      o.config.ffn = 48;
+      o.config.mlp_tiles = features;
+      o.config.mlp_row_tiles = rows;
+      o.config.attention_tiles = features == 2 ? 2 : 1;
+      o.recompute = rows == 2;
+      o.disk_tier = o.squeezed = rows == 3;
+      o.schedule = rows == 3 ? "zb-h1" : "";
+      o.data = {.ranks = 2, .zero = features};
+      expect_serial(o, kFp64);
+      if (HasFailure()) return;
+    }
+}
+
 // A tile of the first product uses rows of B, a tile of the second one columns of A.
 TEST_F(MlpTiles, WithAdaptersEqualTheWholeLayer) {
   for (const auto& config : {gpt2(), llama(), with_norms("gemma3")})

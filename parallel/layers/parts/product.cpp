@@ -1,0 +1,195 @@
+#include <terrace/parallel/layers/parts/product.h>
+
+#include <numeric>
+#include <utility>
+
+namespace terrace::layers {
+
+Product::Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& config)
+    : spec_(std::move(spec)),
+      dtype_(config.dtype),
+      adds_bias_(spec_.split.of == Projection::Split::Of::outputs || config.tensor().leads()) {
+  const auto& [prefix, parts, outputs, inputs, split, init_std, tiles] = spec_;
+  if (!tiles.apart || !parts.bias) return;
+  for (std::size_t i = 0; i < parts.tensors.size(); ++i) {
+    const auto widths = parts.tensors.size() == 1 ? outputs : std::vector{outputs[i]};  // one tensor has all results
+    TensorSplit of_bias;
+    if (split.of == Projection::Split::Of::outputs && split.ways[i] > 1)
+      of_bias = {.dim = 0, .parts = widths, .ways = split.ways[i]};
+    biases_.push_back(static_cast<std::uint32_t>(params.size()));
+    params.push_back({.name = bias_name(prefix + parts.tensors[i]),
+                      .shape = part_shape({std::accumulate(widths.begin(), widths.end(), std::int64_t{0})}, of_bias),
+                      .init = {},
+                      .decay = false,
+                      .split = of_bias});
+  }
+}
+
+void Product::declare(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config) {
+  const ProjectionParts parts{spec_.parts.tensors, spec_.parts.bias && !spec_.tiles.apart};
+  whole_ = tile_ = Projection(params, spec_.prefix, parts, spec_.outputs, spec_.inputs, spec_.split, spec_.init_std, config);
+  using Of = Projection::Split::Of;
+  if (spec_.tiles.apart)
+    tile_.cut(params, of_inputs() ? Of::inputs : Of::outputs, tiles(), unit);
+  else
+    whole_.set_unit(params, unit);
+}
+
+void Product::adapt(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config) {
+  adapt(params, LowRank::results_of(whole_, spec_.prefix, spec_.parts.tensors), unit, config);
+}
+
+void Product::adapt(std::vector<ParamSpec>& params, const std::vector<LowRank::Result>& results, std::uint32_t unit,
+                    const Transformer& config) {
+  using Of = Projection::Split::Of;
+  adapters_ = LowRank(params, results, whole_, unit, config);
+  if (!in_columns()) adapters_.cut(of_inputs() ? Of::inputs : Of::outputs, tiles());
+}
+
+std::vector<PhaseParam> Product::params(std::uint32_t tile) const {
+  std::vector<PhaseParam> all;
+  for (const auto bias : biases_) all.push_back({bias});
+  spec_.tiles.apart ? tile_.name_tile(all, tile) : whole_.name_params(all);
+  if (adapts(tile)) adapters_.name_params(all);
+  return all;
+}
+
+std::vector<PhaseParam> Product::adapters(std::uint32_t tile) const {
+  std::vector<PhaseParam> all;
+  if (adapts(tile)) adapters_.name_params(all);
+  return all;
+}
+
+Product::Ready Product::place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const {
+  Ready ready{.params = {}, .tile = tile, .weights = {}, .columns = {}, .bias = {}, .adapters = {}};
+  if (in_columns()) ready.columns = arena.take(dtype_, {rows, tile_.outputs()});
+  ready.weights = tile_.place_weights(arena);
+  if (biases_.size() > 1) ready.bias = arena.take(dtype_, {tile_.outputs()});
+  if (adapts(tile)) ready.adapters = adapters_.place(arena, rows);
+  return ready;
+}
+
+Product::Gradient Product::place_gradient(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const {
+  Gradient gradient;
+  if (in_columns()) gradient.columns = arena.take(dtype_, {rows, tile_.outputs()});
+  gradient.weights = tile_.place_gradient(arena);
+  if (biases_.size() > 1) gradient.bias = arena.take(accumulator_of(dtype_), {tile_.outputs()});
+  if (adapts(tile)) gradient.adapters = adapters_.place_gradient(arena, rows);
+  return gradient;
+}
+
+std::uint64_t Product::scratch_bytes(std::uint32_t tile, std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(place(tile, rows, arena));
+  return arena.peak_bytes();
+}
+
+std::uint64_t Product::gradient_bytes(std::uint32_t tile, std::int64_t rows) const {
+  ScratchArena arena;
+  static_cast<void>(place_gradient(tile, rows, arena));
+  return arena.peak_bytes();
+}
+
+Product::Ready Product::prepare(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile, std::int64_t rows,
+                                ScratchArena& arena) const {
+  auto ready = place(tile, rows, arena);
+  ready.params = weights;
+  ready.weights = tile_.prepare(ctx, weights, ready.weights);
+  return ready;
+}
+
+template <class Move>
+void Product::each_run(std::uint32_t tile, Move&& move) const {
+  std::int64_t in_whole = 0, in_tile = 0;
+  for (std::size_t i = 0; i < tile_.widths().size(); ++i) {
+    const auto width = tile_.widths()[i];
+    move(in_whole + tile * width, in_tile, width);
+    in_whole += whole_.widths()[i];
+    in_tile += width;
+  }
+}
+
+template <class Use>
+void Product::each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const {
+  std::size_t number = 0;
+  if (biases_.empty()) return;
+  each_run(of_inputs() ? 0 : tile, [&](std::int64_t, std::int64_t in_tile, std::int64_t width) {
+    use(part(tensors[biases_[number++]], of_inputs() ? 0 : tile * width, {width}), in_tile);
+  });
+}
+
+TensorView Product::bias_of(LayerContext& ctx, const Ready& ready) const {
+  TensorView whole = ready.bias;
+  each_bias(ready.params, ready.tile, [&](const TensorView& bias, std::int64_t in_tile) {
+    if (ready.bias.empty())
+      whole = bias;
+    else
+      ctx.math.convert(ctx.stream, part(ready.bias, in_tile, bias.shape), bias);
+  });
+  return whole;
+}
+
+void Product::forward(LayerContext& ctx, const Ready& ready, TensorView y, TensorView x, Accumulate accumulate) const {
+  auto weights = ready.weights;
+  if (!biases_.empty() && adds_bias_ && (!of_inputs() || ready.tile == 0)) weights.bias = bias_of(ctx, ready);
+  if (in_columns()) {
+    const auto columns = row_slice(ready.columns, 0, x.shape[0]);
+    tile_.forward(ctx, weights, columns, x);
+    each_run(ready.tile, [&](std::int64_t to, std::int64_t from, std::int64_t count) {
+      ctx.math.columns(ctx.stream, y, to, columns, from, count, accumulate);
+    });
+  } else {
+    tile_.forward(ctx, weights, y, x, accumulate);
+  }
+  if (adapts(ready.tile)) adapters_.forward(ctx, ready.params, ready.adapters, y, x, ready.tile);
+}
+
+void Product::input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const {
+  const auto how = of_inputs() || ready.tile == 0 ? Accumulate::no : Accumulate::yes;
+  auto of_tile = dy;
+  if (in_columns()) {
+    of_tile = row_slice(ready.columns, 0, dy.shape[0]);
+    each_run(ready.tile, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      ctx.math.columns(ctx.stream, of_tile, to, dy, from, count);
+    });
+  }
+  tile_.input_grad(ctx, ready.weights, dx, of_tile, how);
+  if (adapts(ready.tile)) adapters_.input_grad(ctx, ready.params, ready.adapters, dx, dy, ready.tile);
+}
+
+void Product::weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                          std::uint32_t tile, TensorView dy, TensorView x, Accumulate accumulate, ScratchArena arena) const {
+  const auto place = place_gradient(tile, x.shape[0], arena);
+  auto of_tile = dy;
+  if (in_columns()) {
+    of_tile = place.columns;
+    each_run(tile, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+      ctx.math.columns(ctx.stream, of_tile, to, dy, from, count);
+    });
+  }
+  tile_.weight_grad(ctx, gradients, place.weights, of_tile, x, accumulate);
+  if (!of_inputs()) tile_bias_grad(ctx, gradients, tile, place.bias, of_tile, accumulate);
+  if (adapts(tile)) adapters_.weight_grad(ctx, weights, gradients, place.adapters, dy, x, accumulate, tile);
+}
+
+void Product::bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, Accumulate accumulate) const {
+  tile_bias_grad(ctx, gradients, 0, {}, dy, accumulate);
+}
+
+// The bias belongs to the rank that adds it: only that rank computes its gradient.
+void Product::tile_bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::uint32_t tile, TensorView place,
+                             TensorView dy, Accumulate accumulate) const {
+  if (adds_bias_ && !place.empty()) ctx.math.bias_grad(ctx.stream, place, dy, Accumulate::no);
+  each_bias(gradients, tile, [&](const TensorView& gradient, std::int64_t in_tile) {
+    if (gradient.empty()) return;  // frozen
+    if (!adds_bias_) {
+      if (accumulate == Accumulate::no) ctx.math.zero(ctx.stream, gradient);
+    } else if (place.empty()) {
+      ctx.math.bias_grad(ctx.stream, gradient, dy, accumulate);
+    } else {
+      ctx.math.convert(ctx.stream, gradient, part(place, in_tile, gradient.shape), accumulate);
+    }
+  });
+}
+
+}  // namespace terrace::layers

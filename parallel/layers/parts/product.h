@@ -1,0 +1,111 @@
+// A product of a branch with its biases and adapters: y = x · W + b + s · (x · Aᵀ) · Bᵀ, whole or in tiles. A call computes one
+// tile, so it needs 1/T of the weights (ZeRO-Infinity's memory-centric tiling, Rajbhandari et al. 2021, section 5.1.3).
+//
+//   columns   a tile is some columns of each result; y has all columns, and the tile's are written or added
+//   outputs   a tile is some columns of each result, and y has no others
+//   inputs    a tile is some columns of x, which has no others; y is a sum over the tiles
+//
+// A product in tiles declares its biases, which are small and not cut, apart from its matrices. Adapters are cut as the product
+// is; with `columns` they are small, too, and belong to the last tile.
+//
+// Owner, threads, errors: as Projection.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <terrace/parallel/layers/parts/low_rank.h>
+#include <terrace/parallel/layers/parts/projection.h>
+
+namespace terrace::layers {
+
+class Product {
+ public:
+  enum class Cut : std::uint8_t { columns, outputs, inputs };
+  struct Tiles {
+    Cut cut = Cut::columns;
+    std::uint32_t count = 1;
+    bool apart = false;  // its matrices are a unit, and its biases are outside it; true if there are several tiles
+  };
+  struct Spec {
+    std::string prefix;  // of the parameters' names
+    ProjectionParts parts;
+    std::vector<std::int64_t> outputs;  // outputs and inputs in the whole model
+    std::int64_t inputs = 0;
+    Projection::Split split = {};
+    double init_std = 0;
+    Tiles tiles = {};
+  };
+  // Declares the biases, if they are apart; declare() then declares the matrices, and adapt() the adapters.
+  Product(std::vector<ParamSpec>& params, Spec spec, const Transformer& config);
+  void declare(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config);
+  void adapt(std::vector<ParamSpec>& params, std::uint32_t unit, const Transformer& config);
+  void adapt(std::vector<ParamSpec>& params, const std::vector<LowRank::Result>& results, std::uint32_t unit,
+             const Transformer& config);
+
+  [[nodiscard]] const Projection& projection() const { return whole_; }
+  [[nodiscard]] std::uint32_t tiles() const { return spec_.tiles.count; }
+  [[nodiscard]] bool is_last(std::uint32_t tile) const { return tile + 1 == tiles(); }
+  [[nodiscard]] bool is_apart() const { return spec_.tiles.apart; }
+  // Of this rank, over all tiles; and of a tile.
+  [[nodiscard]] std::int64_t outputs() const { return whole_.outputs(); }
+  [[nodiscard]] std::int64_t inputs() const { return whole_.inputs(); }
+  [[nodiscard]] const Projection& tile() const { return tile_; }
+  // What a phase uses that computes a tile: its parameters, and the adapters among them.
+  [[nodiscard]] std::vector<PhaseParam> params(std::uint32_t tile) const;
+  [[nodiscard]] std::vector<PhaseParam> adapters(std::uint32_t tile) const;
+
+  // What the calls of a phase use, prepared once.
+  struct Ready {
+    std::span<const TensorView> params;
+    std::uint32_t tile = 0;
+    Projection::Whole weights;
+    TensorView columns, bias;  // scratch for the tile's columns of y or dy, and for a bias that comes from several tensors
+    LowRank::Room adapters;
+  };
+  // `rows`: the most of a call.
+  [[nodiscard]] Ready prepare(LayerContext& ctx, std::span<const TensorView> weights, std::uint32_t tile, std::int64_t rows,
+                              ScratchArena& arena) const;
+  void forward(LayerContext& ctx, const Ready& ready, TensorView y, TensorView x, Accumulate accumulate) const;
+  // With tiles of results, dx is a sum over the tiles, which the first one writes.
+  void input_grad(LayerContext& ctx, const Ready& ready, TensorView dx, TensorView dy) const;
+  void weight_grad(LayerContext& ctx, std::span<const TensorView> weights, std::span<const TensorView> gradients,
+                   std::uint32_t tile, TensorView dy, TensorView x, Accumulate accumulate, ScratchArena arena) const;
+  // For tiles of inputs: weight_grad() leaves out the gradient of the bias, which does not depend on the tile.
+  void bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, TensorView dy, Accumulate accumulate) const;
+  // The scratch of prepare(), and of weight_grad().
+  [[nodiscard]] std::uint64_t scratch_bytes(std::uint32_t tile, std::int64_t rows) const;
+  [[nodiscard]] std::uint64_t gradient_bytes(std::uint32_t tile, std::int64_t rows) const;
+
+ private:
+  struct Gradient {
+    TensorView columns, bias;
+    Projection::Whole weights;
+    LowRank::GradientRoom adapters;
+  };
+  [[nodiscard]] Ready place(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const;
+  [[nodiscard]] Gradient place_gradient(std::uint32_t tile, std::int64_t rows, ScratchArena& arena) const;
+  [[nodiscard]] bool in_columns() const { return tiles() > 1 && spec_.tiles.cut == Cut::columns; }
+  [[nodiscard]] bool of_inputs() const { return spec_.tiles.cut == Cut::inputs; }
+  [[nodiscard]] bool adapts(std::uint32_t tile) const { return !in_columns() || is_last(tile); }
+  // Calls move(first column in the whole, first column in the tile, count) for each run of the tile's columns.
+  template <class Move>
+  void each_run(std::uint32_t tile, Move&& move) const;
+  // Calls use(the tile's part of a bias, its first column in the tile) for each tensor.
+  template <class Use>
+  void each_bias(std::span<const TensorView> tensors, std::uint32_t tile, Use&& use) const;
+  [[nodiscard]] TensorView bias_of(LayerContext& ctx, const Ready& ready) const;
+  void tile_bias_grad(LayerContext& ctx, std::span<const TensorView> gradients, std::uint32_t tile, TensorView place,
+                      TensorView dy, Accumulate accumulate) const;
+
+  Spec spec_;
+  DType dtype_;
+  std::vector<std::uint32_t> biases_;  // positions in params() of biases that are apart
+  bool adds_bias_;                     // false: another tensor rank adds them
+  Projection whole_, tile_;
+  LowRank adapters_;
+};
+
+}  // namespace terrace::layers
