@@ -32,7 +32,6 @@ void demand_what_works_with_frozen(const Model& model, const PlanRequest& reques
     refuse("schedule", "an asynchronous schedule yet\n  give a synchronous one, such as `schedule` 1f1b");
   if (request.pipeline && placement_of(*request.pipeline).replicas() > 1)
     refuse("schedule", "a schedule in two directions yet\n  give another one, such as `schedule` 1f1b");
-  if (model.tensor.is_grid()) refuse("tp-mode", "tensor ranks in a grid yet\n  give `tp-mode` 1d");
   if (request.data.local) refuse("sync-interval", "averages of weights yet\n  give `sync-interval` 1");
 }
 
