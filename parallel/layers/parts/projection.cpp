@@ -207,7 +207,7 @@ void Projection::pack(LayerContext& ctx, std::span<const TensorView> weights, co
 void Projection::add_gradient(LayerContext& ctx, std::span<const TensorView> gradients, const Whole& from,
                               Accumulate accumulate) const {
   const auto add = [&](const TensorView& tensor, const TensorView& its_place) {
-    ctx.math.convert(ctx.stream, tensor, its_place, accumulate);
+    if (!tensor.empty()) ctx.math.convert(ctx.stream, tensor, its_place, accumulate);
   };
   each_part(matrices(gradients), from.matrix, add);
   if (bias_) each_part(biases(gradients), from.bias, add);
