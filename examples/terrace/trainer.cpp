@@ -281,7 +281,8 @@ class Training {
   // Commits for SIGUSR1, unless there is only one generation: then the next step would overwrite the commit.
   void commit_now() {
     if (!commits() || dir_.store.generations == 1)
-      return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
+      return screen_.note(
+          fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", word_of(config_.durability)));
     noted_ = done();
     if (committed_ == noted_)
       note_commit();
@@ -294,12 +295,12 @@ class Training {
     finish_commit();
     const auto begin = now_ns();
     keep_choices();
-    if (config_.durability != "off") metrics_->sync();
+    if (config_.durability != Durability::off) metrics_->sync();
     keeper_.finish_copy();
     trainer_.begin_commit();
     begun_ = done();
     commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
-    if (config_.durability == "step") finish_commit();
+    if (config_.durability == Durability::step) finish_commit();
   }
   void finish_commit() {
     if (!begun_) return;
@@ -499,7 +500,7 @@ Exit train(RunConfig config) {
   if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", Exit::usage);
   demand_folder_of_prometheus(config.prometheus);
   demand_disk_folders(config);
-  if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
+  config.out_dir = config.resume.directory(config.out_dir);
   return train_ranks(std::move(config));
 }
 

@@ -47,7 +47,7 @@ class StepLaunchesTest : public FolderTest {
     c.layers = 2, c.hidden = 64, c.heads = 2, c.kv_heads = 1, c.ffn = 96, c.vocab = 259, c.seq_len = 33;
     c.untied = true;
     c.batch_size = 2, c.grad_accumulation = 2, c.steps = 3, c.eval_batches = 0;
-    c.dtype = "bf16", c.recipe = "split";
+    c.dtype = DType::bf16, c.recipe = "split";
     c.device = "cuda:0", c.assumed_costs = true, c.threads = 1;
     c.device_memory = c.host_memory = "unlimited";
     c.head_rows = 20;
@@ -120,9 +120,9 @@ class StepLaunchesTest : public FolderTest {
     const auto rows = c.batch_size * c.seq_len;
     const auto blocks = static_cast<std::uint64_t>(c.layers), micro_batches = static_cast<std::uint64_t>(c.grad_accumulation),
                slices = static_cast<std::uint64_t>((rows + c.head_rows - 1) / c.head_rows);
-    const std::uint64_t tensors = 9 * blocks + 3, again = c.recompute == "layer" ? 6 : 0;
+    const std::uint64_t tensors = 9 * blocks + 3, again = c.recompute == kAllLayers ? 6 : 0;
     const auto updates =
-        c.update == "host" ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
+        c.update == Tier::host ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
     const std::uint64_t squares = tensors + 1;  // one per tensor, and one that clears them
     return micro_batches * (blocks * (35 + again) + 5 * slices + 9) + squares + static_cast<std::uint64_t>(updates);
   }
@@ -142,19 +142,19 @@ class StepLaunchesTest : public FolderTest {
 
 TEST_F(StepLaunchesTest, OfAResidentRunAreAsCounted) {
   auto c = small();
-  c.update = "device";
+  c.update = Tier::device;
   expect_counted(c, false);
 }
 
 TEST_F(StepLaunchesTest, OfARunThatUpdatesOnTheHostAreAsCounted) {
   auto c = small();
-  c.update = "host";
+  c.update = Tier::host;
   expect_counted(c, true);
 }
 
 TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
   auto c = small();
-  c.update = "host", c.order = "vertical", c.recompute = "layer", c.activations = "offload", c.grad_clip = 0;
+  c.update = Tier::host, c.order = Order::vertical, c.recompute = kAllLayers, c.activations = kAllLayers, c.grad_clip = 0;
   c.device_memory = "300KiB";
   expect_counted(c, true);
 }

@@ -29,7 +29,7 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
   if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer's shadow memory counts as the program's";
   const Size size = long_form() ? Size{22, 1024, 512 * kMiB, 4 * kGiB} : Size{11, 512, 64 * kMiB, 512 * kMiB};
   cli::RunConfig config;
-  config.data_format = "bytes";
+  config.data_format = cli::DataFormat::bytes;
   config.layers = size.layers;
   config.hidden = size.hidden;
   config.seq_len = 64;

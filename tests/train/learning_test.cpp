@@ -26,7 +26,7 @@ class Learning : public TrainTest, public testing::WithParamInterface<const char
 
 TEST_P(Learning, TheLossFallsFromThatOfChanceToBelowTheUnigramEntropy) {
   cli::RunConfig config;
-  config.data_format = "bytes";
+  config.data_format = cli::DataFormat::bytes;
   config.model = GetParam();
   config.layers = 2;
   config.hidden = 64;

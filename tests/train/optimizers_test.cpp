@@ -45,7 +45,7 @@ class OptimizersTrain : public TrainTest {
     const auto rate = rates.find(kept.optimizer);
     c.lr = rate == rates.end() ? 3e-3 : rate->second;
     c.min_lr = c.lr;
-    c.lr_schedule = "constant";  // the rate does not depend on the run's last step
+    c.lr_schedule = ScheduleKind::constant;  // the rate does not depend on the run's last step
     c.warmup = 1;
     c.steps = steps;
     return c;
@@ -65,7 +65,7 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
     const auto place = n % 2 == 0 ? Place::on_disk : Place::thin_host;
     auto offloaded = config(kept, kSteps);
     offloaded.threads = 2;
-    offloaded.prefetch_depth = kDepths[n % kDepths.size()];
+    cli::apply_set(offloaded, fmt::format("prefetch-depth={}", kDepths[n % kDepths.size()]));
     put(offloaded, place, folder_ / "disk");
     const auto p = plan_of(offloaded);
     ASSERT_TRUE(p.fits) << p.refusal.why;
@@ -82,7 +82,7 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
     put(second, Place::in_host, folder_ / "disk");
     second.nvme_path = first.nvme_path;
     first.out_dir = second.out_dir = folder_ / fmt::format("stopped-{}", ++n);
-    second.resume = "auto";
+    second.resume = cli::parse_resume("auto");
     run_train(first);
     expect_same_bits(resident, run_train(second), kept.name() + ", resumed");
   }
@@ -124,7 +124,7 @@ TEST_F(OptimizersTrain, AnotherOptimizerOrRecipeDoesNotResumeTheRun) {
   auto c = config({}, 2);
   c.out_dir = folder_ / "run";
   run_train(c);
-  c.resume = "auto";
+  c.resume = cli::parse_resume("auto");
   c.steps = 3;
   for (const Kept& other : {Kept{.optimizer = "adam"}, Kept{.recipe = "8bit"}}) {
     auto changed = c;
@@ -144,18 +144,18 @@ TEST_F(OptimizersTrain, StepsThatAreNotFiniteAreSkippedAndCounted) {
   c.lr = c.min_lr = 1e30;
   c.out_dir = folder_ / "stops";
   EXPECT_THROW(run_train(c), Error);
-  c.on_non_finite = "skip";
+  c.on_non_finite = NonFinite::skip;
   for (const double clip : {0.0, 1.0}) {
     c.grad_clip = clip;
     c.steps = 3;
-    c.resume = "never";
+    c.resume = {};
     c.out_dir = folder_ / fmt::format("skips-{}", clip);
     const auto three = run_train(c);
     EXPECT_FALSE(three.steps.at(0).skipped);
     EXPECT_TRUE(three.steps.at(1).skipped && three.steps.at(2).skipped);
     EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 2);
     c.steps = 5;
-    c.resume = "auto";
+    c.resume = cli::parse_resume("auto");
     const auto five = run_train(c);
     EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 4);
     EXPECT_EQ(five.hash, three.hash);
@@ -237,7 +237,7 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
   run_train(stopped);
   EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("skipped_steps"), skipped - 1);
   stopped.steps = c.steps;
-  stopped.resume = "auto";
+  stopped.resume = cli::parse_resume("auto");
   const auto resumed = run_train(stopped);
   EXPECT_EQ(resumed.losses(), whole.losses());
   EXPECT_EQ(resumed.hash, whole.hash);
@@ -266,7 +266,7 @@ TEST_F(OptimizersTrain, ALossScaleKeepsGradientsThatAreTooSmallForFp16) {
   auto c = config({.dtype = "fp16"}, 1);
   c.untied = true;
   c.weight_decay = 0;
-  c.lr_schedule = "constant";
+  c.lr_schedule = ScheduleKind::constant;
   c.save = folder_ / "first.safetensors";
   (void)train_fresh(c);
   multiply(c.save, "lm_head.weight", 1e-5F);

@@ -23,7 +23,7 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
       auto s = all[setting % all.size()];
       s.model = model;
       auto c = config_of(s, corpus(), folder_ / "disk");
-      c.lr_schedule = "constant";
+      c.lr_schedule = ScheduleKind::constant;
       c.min_lr = c.lr;
       c.warmup = 1;
       c.steps = steps;
@@ -36,7 +36,7 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
       auto first = config(setting, stop), second = config(setting + 7, kSteps);
       setting += 4;
       first.out_dir = second.out_dir = folder_ / fmt::format("stopped-{}-{}", model.name(), stop);
-      second.resume = "auto";
+      second.resume = cli::parse_resume("auto");
       run_train(first);
       expect_same_bits(reference, run_train(second), fmt::format("{}, stopped after step {}", model.name(), stop));
     }
@@ -46,7 +46,7 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
 TEST_F(ResumedTraining, StoppedAfterEveryStepEndsInTheSameBits) {
   const auto& model = kModels[5];
   auto config = config_of(model, corpus());
-  config.lr_schedule = "constant";
+  config.lr_schedule = ScheduleKind::constant;
   config.min_lr = config.lr;
   config.warmup = 1;
   config.steps = long_form() ? 20 : 6;
@@ -61,7 +61,7 @@ TEST_F(ResumedTraining, StoppedAfterEveryStepEndsInTheSameBits) {
     next.min_lr = config.min_lr;
     next.warmup = config.warmup;
     next.steps = stop;
-    next.resume = "auto";
+    next.resume = cli::parse_resume("auto");
     next.out_dir = folder_ / "stopped";
     last = run_train(next);
   }

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/examples/terrace/config/options.h>
 #include <terrace/tests/support/covering_rows.h>
 #include <terrace/tests/train/train_run.h>
 
@@ -82,12 +83,12 @@ inline std::vector<Setting> covering_settings(std::size_t strength) {
 // Everything in the device and no optimizations: the reference for the others.
 inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::path& corpus) {
   cli::RunConfig c;
-  c.data_format = "bytes";
+  c.data_format = cli::DataFormat::bytes;
   c.model = model.family;
-  c.dtype = model.dtype;
+  c.dtype = parse_dtype(model.dtype);
   c.untied = model.untied;
   c.layers = long_form() ? 4 : model.skips ? 3 : 2;
-  c.skips = model.skips ? "u" : "none";
+  c.skips = model.skips ? layers::SkipShape::u : layers::SkipShape::none;
   c.hidden = long_form() ? 128 : 32;
   c.heads = 4;
   c.kv_heads = c.model == "llama" ? 2 : 0;
@@ -103,10 +104,9 @@ inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::p
   c.eval_batches = 2;
   c.threads = 1;
   c.device_memory = c.host_memory = "unlimited";
-  c.prefetch_depth = "0";
-  c.order = "horizontal";
-  c.recompute = "none";
-  c.activations = "keep";
+  c.prefetch_depth = 0;
+  c.order = Order::horizontal;
+  c.recompute = c.activations = 0;
   c.assumed_costs = true;  // nothing is measured before the start
   return c;
 }
@@ -153,12 +153,12 @@ inline void put(cli::RunConfig& config, Place place, const std::filesystem::path
 
 inline cli::RunConfig config_of(const Setting& s, const std::filesystem::path& corpus, const std::filesystem::path& disk) {
   auto c = config_of(s.model, corpus);
-  c.prefetch_depth = s.depth;
   c.threads = s.threads;
-  c.order = std::string(s.order) == "grouped" ? "vertical" : s.order;
-  c.group = std::string(s.order) == "grouped" ? 2 : 0;
-  c.recompute = s.recompute;
-  c.activations = s.activations;
+  const bool grouped = std::string(s.order) == "grouped";
+  c.group = grouped ? 2 : 0;
+  for (const auto& [key, text] : {std::pair{"prefetch-depth", s.depth}, std::pair{"order", grouped ? "vertical" : s.order},
+                                  std::pair{"recompute", s.recompute}, std::pair{"activations", s.activations}})
+    cli::apply_set(c, fmt::format("{}={}", key, text));
   if (s.interrupted) {
     c.eval_interval = 7;
     c.ckpt_interval = 5;

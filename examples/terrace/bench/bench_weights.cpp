@@ -110,7 +110,7 @@ class WeightsBench final : public bench::Bench {
     bench::demand_directory(path_);
     validate(given_);
     demand_device(given_);
-    if (given_.dtype == "fp16")
+    if (given_.dtype == DType::fp16)
       throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", Exit::usage);
   }
 
@@ -119,7 +119,7 @@ class WeightsBench final : public bench::Bench {
     auto config = given_;
     config.out_dir = folder.path() / "run";
     if (config.nvme_path.empty()) config.nvme_path = {folder.path()};
-    config.durability = "off";  // one generation, committed at the end
+    config.durability = Durability::off;  // one generation, committed at the end
     config.assumed_costs = true;
     config = with_chosen_tiles(config);
     const auto model = lm::make_model(model_config(config));

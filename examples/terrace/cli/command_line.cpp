@@ -333,9 +333,8 @@ struct ConfigText {
 
 bool names_model(const std::function<void(RunConfig&)>& apply) {
   RunConfig config;
-  config.model.clear();
   apply(config);
-  return !config.model.empty();
+  return config.is_given("model");
 }
 
 // The directory of a run whose own settings everything given overrides; empty: none. `directory`: the one that a command reads.
@@ -346,9 +345,9 @@ fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vec
   for (const auto& file : files) apply_toml(given, file.text, file.name);
   for (const auto& set : parsed.sets) apply_set(given, set);
   apply_flags(given, parsed.flags);
-  if (given.resume == "auto" || given.resume == "never") return {};
-  demand_run_to_resume(given.resume);
-  return fs::exists(fs::path(given.resume) / kConfigFile) ? fs::path(given.resume) : fs::path();
+  if (!given.resume.names_run()) return {};
+  demand_run_to_resume(given.resume.run);
+  return fs::exists(fs::path(given.resume.run) / kConfigFile) ? fs::path(given.resume.run) : fs::path();
 }
 
 // Flags that a run was given for one start do not count for the next start, or for reading the run.
@@ -369,13 +368,11 @@ double epochs_of(std::span<const Layer> layers, bool has_own, const std::string&
   double epochs = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     RunConfig of_layer;
-    of_layer.steps = 0;
-    of_layer.epochs = -1;
     layers[i](of_layer);
-    const bool has_steps = of_layer.steps != 0, has_epochs = of_layer.epochs > 0;
+    const bool has_steps = of_layer.is_given("steps"), has_epochs = of_layer.epochs > 0;
     if (has_steps && has_epochs && !(has_own && i == 0))
       refuse("--steps and --epochs both say how long to train: give one of them", command);
-    if (has_steps || of_layer.epochs >= 0) epochs = std::max(0.0, of_layer.epochs);
+    if (has_steps || of_layer.is_given("epochs")) epochs = of_layer.epochs;
   }
   return epochs;
 }
@@ -411,7 +408,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
                        "it out, or give what is to change as flags",
                        line.preset->name),
            line.command);
-  auto below = nothing_given();
+  RunConfig below;
   apply_preset(below);
   apply_files(below, 0, place);
   auto config = below;
@@ -561,7 +558,7 @@ CommandLine parse(int argc, const char* const* argv) {
   if (const auto place = launched(); of_training || line.command == "doctor")
     find_device(line.config, place ? place->local_ranks : line.config.ranks());
   if (of_training) {
-    if (line.config.data_format == kFindForm) line.config.data_format = found_format(line.config);
+    if (line.config.data_format == DataFormat::automatic) line.config.data_format = found_format(line.config);
     validate(line.config);
     check_arguments(line);
     demand_inputs_stay(line, parsed.config_files);

@@ -56,7 +56,7 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
     return fmt::format("{}raise {} as well, or lower --batch-size or --seq-len{}", alone(r->tier), fmt::join(others, " or "),
                        or_disk);
   }
-  const bool tiles_work = c.experts == 0 && c.tp_mode == "1d" && !optimizer_of(c)->layer_unit();
+  const bool tiles_work = c.experts == 0 && c.tp_mode == TensorMode::line && !optimizer_of(c)->layer_unit();
   const bool tiles_help = tiles_work && c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.mlp_row_tiles == 1 &&
                           c.attention_tiles == 1 &&
                           std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::device; });

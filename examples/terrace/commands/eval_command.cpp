@@ -47,18 +47,18 @@ std::int64_t positions_of(const RunConfig& config, const std::string& directory,
 // One configuration for each source, so that each has its own loss. All of a source is read as training data.
 std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, const EvalOptions& options,
                                const std::filesystem::path& tokenizer) {
-  const bool of_bytes = is_run(directory) && config.data_format == "bytes";
+  const bool of_bytes = is_run(directory) && config.data_format == DataFormat::bytes;
   config.seq_len = positions_of(config, directory, options);
   config.batch_size =
       options.batch_size > 0 ? options.batch_size : std::max<std::int64_t>(1, EvalOptions::kMostPositions / config.seq_len);
   config.eval_batches = 0;  // nothing is held out
   config.eval_data.clear();
-  config.resume = "never";
+  config.resume = {};
   config.data = options.data;
-  config.data_format = options.data_format;
+  config.data_format = value_of<DataFormat>(options.data_format);
   if (!tokenizer.empty()) config.tokenizer = tokenizer.string();
-  if (config.data_format == kFindForm) config.data_format = found_format(config);
-  if (config.data_format == kText && of_bytes) config.data_format = "bytes";  // as the run did
+  if (config.data_format == DataFormat::automatic) config.data_format = found_format(config);
+  if (config.data_format == DataFormat::text && of_bytes) config.data_format = DataFormat::bytes;  // as the run did
   make_token_files(config);
   auto as_given = config;
   as_given.token_files.clear();

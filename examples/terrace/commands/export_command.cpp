@@ -176,7 +176,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   for (auto& store : stores) store.read_only = true;
   config.dp = config.pp = config.tp = config.cp = config.ep = config.tp_depth = 1;  // the whole model
   config.sp = false;
-  config.tp_mode = "1d";
+  config.tp_mode = TensorMode::line;
   config.tp_overlap = config.vocab_tiles = config.mlp_tiles = config.mlp_row_tiles = config.attention_tiles = 1;
   const auto sizes = model_config(config);
   // fp16 weights are rounded copies of fp32 masters.

@@ -70,7 +70,7 @@ Where there(const CommandLine& line) {
 
 // The ranks and the sequences of a step are those that the flags have without --search.
 Exit search(CommandLine line) {
-  line.config.tiles = "off";  // choosing tiles would take as long as planning a candidate
+  line.config.tiles = Tiles::off;  // choosing tiles would take as long as planning a candidate
   if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
     throw Error(
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "

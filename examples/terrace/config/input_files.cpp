@@ -83,7 +83,7 @@ void demand_inputs_stay(const CommandLine& line, std::span<const std::string> co
                     Exit::usage);
     }
   const auto& c = line.config;
-  const auto run = c.resume == "auto" || c.resume == "never" ? c.out_dir : fs::path(c.resume);
+  const auto run = c.resume.directory(c.out_dir);
   for (const auto& in : read)
     if (in.file.extension() == ".tmp" && lies_in(in.file, run))
       throw Error(fmt::format("{} {} lies in the run directory {}, where a run removes files of such names\n  move it, or give "

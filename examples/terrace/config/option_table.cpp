@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,11 +29,11 @@ constexpr Number kCount{0, kMost};
 constexpr Number kAbove0{0, kMost, true};
 constexpr Number kFraction{0, 1, false, true};  // [0, 1)
 
-Option number(std::string_view section, std::string_view key, Option::Field field, Number n, Option::Same same,
+Option number(std::string_view section, std::string_view key, ConfigField field, Number n, Option::Same same,
               std::string_view help) {
   return {.key = key,
           .section = section,
-          .field = field,
+          .field = std::move(field),
           .help = help,
           .same = same,
           .low = n.low,
@@ -42,11 +43,11 @@ Option number(std::string_view section, std::string_view key, Option::Field fiel
           .text = Text::any,
           .choices = {}};
 }
-Option text(std::string_view section, std::string_view key, Option::Field field, Text kind, Option::Same same,
+Option text(std::string_view section, std::string_view key, ConfigField field, Text kind, Option::Same same,
             std::string_view help, std::vector<std::string_view> choices = {}) {
   return {.key = key,
           .section = section,
-          .field = field,
+          .field = std::move(field),
           .help = help,
           .same = same,
           .low = 0,
@@ -55,6 +56,42 @@ Option text(std::string_view section, std::string_view key, Option::Field field,
           .open_high = false,
           .text = kind,
           .choices = std::move(choices)};
+}
+
+// A setting that is one of its type's words.
+template <HasWords T>
+Option word(std::string_view section, std::string_view key, T C::*field, Option::Same same, std::string_view help) {
+  std::vector<std::string_view> words;
+  for (const auto& one : kWords<T>) words.push_back(one.word);
+  return text(section, key, field, Text::choice, same, help, std::move(words));
+}
+// A number of layers, with words for none and for all of them.
+Option layer_count(std::string_view section, std::string_view key, std::optional<std::uint32_t> C::*field, Option::Same same,
+                   std::string_view help, std::string_view none, std::string_view all) {
+  const auto parse = [=](const std::string& given) -> std::optional<std::uint32_t> {
+    if (given == "auto") return std::nullopt;
+    if (given == none) return 0;
+    return given == all ? kAllLayers : static_cast<std::uint32_t>(std::stoul(given));
+  };
+  const auto print = [=](std::optional<std::uint32_t> number) {
+    return !number                 ? "auto"
+           : *number == 0          ? std::string(none)
+           : *number == kAllLayers ? std::string(all)
+                                   : fmt::format("{}", *number);
+  };
+  return text(section, key, {field, parse, print}, Text::layers, same, help, {"auto", none, all});
+}
+
+std::optional<UpdatePlace> parse_update(const std::string& given) {
+  if (given == "auto") return std::nullopt;
+  if (given == "host" || given == "device") return given == "host" ? Tier::host : Tier::device;
+  double share = 0;  // the text has been checked
+  std::from_chars(given.data(), given.data() + given.size(), share);
+  return UpdatePlace(share);
+}
+std::optional<std::uint32_t> parse_depth(const std::string& given) {
+  if (given == "auto") return std::nullopt;
+  return static_cast<std::uint32_t>(std::stoul(given));
 }
 
 template <class Names>
@@ -157,11 +194,10 @@ std::vector<Option> make_table() {
           "model", "vocab-tiles", &C::vocab_tiles, {0, 65536}, kSame,
           "parts of the vocabulary's table that are used one after the other; a device budget must hold one of them, and the "
           "head computes its logits twice; 0: as few as fit"),
-      text(
-          "model", "tiles", &C::tiles, Text::choice, kRanks,
+      word(
+          "model", "tiles", &C::tiles, kRanks,
           "large layers in tiles where they are not given (the flags that end with -tiles): auto: none where all fits, else as "
-          "few as fit; off: none",
-          {"auto", "off"}),
+          "few as fit; off: none"),
       number("model", "head-rows", &C::head_rows, {0, static_cast<double>(layers::kMostHeadRows)}, kSame,
              "rows of a micro-batch whose logits the output head makes at a time; more of them use the table of the vocabulary "
              "less often, and need more device memory; 0: on the CPU those of 64 MiB, on a GPU 4096, or fewer if these do not "
@@ -179,10 +215,9 @@ std::vector<Option> make_table() {
            "sliding window: each position attends to so many, itself among them; 0: to all before it; a list such as 512,512,0 "
            "is repeated over the layers")
           .takes("N,N,..."),
-      text("model", "skips", &C::skips, Text::choice, kSame,
+      word("model", "skips", &C::skips, kSame,
            "skip connections; u: the output of block i, times learned weights, is added to the input of the i-th "
-           "block from the end",
-           {"none", "u"}),
+           "block from the end"),
       number("model", "experts", &C::experts, {0, 65536}, kSame,
              "experts in each block's feed-forward part, each of width --ffn; 0: no mixture of experts"),
       number("model", "experts-per-token", &C::experts_per_token, {1, 65536}, kSame,
@@ -197,15 +232,13 @@ std::vector<Option> make_table() {
              "weight of the loss that keeps the router's logits small"),
       text("model", "router-gates", &C::router_gates, Text::choice, kSame,
            "gates of a token's experts: their probabilities among the chosen experts, or among all", {"chosen", "all"}),
-      text("model", "data-format", &C::data_format, Text::choice, kSame,
+      word("model", "data-format", &C::data_format, kSame,
            "format of the files: text, whose tokens a tokenizer makes once; bytes, text whose bytes are the tokens; token ids "
            "as "
            "little-endian unsigned integers, with llm.c after its header; or jsonl, conversations of which the answers are "
-           "learned; auto: what the files are",
-           {"auto", "text", "bytes", "u16", "u32", "llm.c", "jsonl"}),
-      text("model", "on-bad-line", &C::on_bad_line, Text::choice, kSame,
-           "for --data-format jsonl, a line that is no conversation: stop, with its number; or skip, and say how many",
-           {"stop", "skip"}),
+           "learned; auto: what the files are"),
+      word("model", "on-bad-line", &C::on_bad_line, kSame,
+           "for --data-format jsonl, a line that is no conversation: stop, with its number; or skip, and say how many"),
       text("model", "tokenizer", &C::tokenizer, Text::any, kRanks,
            "tokenizer.json or tokenizer.model of the data: jsonl needs one, and runs of token ids keep it for generate, chat "
            "and ckpt export; "
@@ -222,8 +255,7 @@ std::vector<Option> make_table() {
            "safetensors file, or directory with such files, of the initial weights")
           .takes("PATH"),
       text("model", "save", &C::save, Text::any, kRanks, "safetensors file to write the final weights to").takes("FILE"),
-      text("model", "dtype", &C::dtype, Text::choice, kSame,
-           "type of weights and activations; bf16 and fp16 keep fp32 master weights", {"fp32", "bf16", "fp16", "fp64"})
+      word("model", "dtype", &C::dtype, kSame, "type of weights and activations; bf16 and fp16 keep fp32 master weights")
           .common("type of weights and activations"),
 
       number("train", "batch-size", &C::batch_size, kPositive, kSame, "sequences in a micro-batch").common(),
@@ -238,8 +270,7 @@ std::vector<Option> make_table() {
       text("train", "recipe", &C::recipe, Text::choice, kSame, "number formats of weights, gradients and optimizer states",
            names_of(recipes())),
       number("train", "lr", &C::lr, kAbove0, kSame, "highest learning rate").common(),
-      text("train", "lr-schedule", &C::lr_schedule, Text::choice, kSame, "how the learning rate changes after the warm-up",
-           {"constant", "linear", "cosine", "wsd"}),
+      word("train", "lr-schedule", &C::lr_schedule, kSame, "how the learning rate changes after the warm-up"),
       number("train", "min-lr", &C::min_lr, kCount, kSame, "learning rate at the end of the schedule"),
       number("train", "warmup", &C::warmup, kCount, kSame, "steps in which the learning rate rises linearly to --lr"),
       number("train", "beta1", &C::beta1, kFraction, kSame, "decay rate of the first moment"),
@@ -271,25 +302,25 @@ std::vector<Option> make_table() {
           .takes("DIR"),
       number("train", "grad-clip", &C::grad_clip, kCount, kSame,
              "greatest norm of the gradients of all parameters that no group clips; 0: no clipping"),
-      text("train", "on-non-finite", &C::on_non_finite, Text::choice, kRanks,
-           "when a loss or a gradient norm is infinite or NaN: end the run, or skip the update and continue", {"stop", "skip"}),
+      word("train", "on-non-finite", &C::on_non_finite, kRanks,
+           "when a loss or a gradient norm is infinite or NaN: end the run, or skip the update and continue"),
       text("train", "loss-scale", &C::loss_scale, Text::any, kRanks,
            "factor on the gradients, which the update divides out: off, a power of two, or dynamic, which is halved after an "
            "overflow, whose step is skipped; auto: dynamic with --dtype fp16, else off")
           .takes("auto|off|dynamic|FACTOR"),
-      text("train", "order", &C::order, Text::choice, kRanks,
-           "compute micro-batch by micro-batch, or layer by layer over all micro-batches; auto: the faster one",
-           {"auto", "horizontal", "vertical"}),
+      word("train", "order", &C::order, kRanks,
+           "compute micro-batch by micro-batch, or layer by layer over all micro-batches; auto: the faster one"),
       number("train", "group", &C::group, kCount, kRanks, "micro-batches in a group of the vertical order; 0: all"),
-      text("train", "recompute", &C::recompute, Text::layers, kRanks,
-           "layers whose backward recomputes activations instead of keeping them: none, layer (every layer), or a number",
-           {"auto", "none", "layer"}),
-      text("train", "activations", &C::activations, Text::layers, kRanks,
-           "layers whose activations move to the host right after the forward: keep (none), offload (all), or a number; "
-           "kept ones move only when room is needed",
-           {"auto", "keep", "offload"}),
-      text("train", "update", &C::update, Text::share, kRanks,
-           "where updates run, or the share of them that runs on the device; auto: the fastest place",
+      layer_count(
+          "train", "recompute", &C::recompute, kRanks,
+          "layers whose backward recomputes activations instead of keeping them: none, layer (every layer), or a number",
+          "none", "layer"),
+      layer_count("train", "activations", &C::activations, kRanks,
+                  "layers whose activations move to the host right after the forward: keep (none), offload (all), or a number; "
+                  "kept ones move only when room is needed",
+                  "keep", "offload"),
+      text("train", "update", {&C::update, parse_update, [](const auto& place) { return place ? to_text(*place) : "auto"; }},
+           Text::share, kRanks, "where updates run, or the share of them that runs on the device; auto: the fastest place",
            {"auto", "host", "device"}),
       number("train", "seed", &C::seed, {0, 9.2e18}, kSame, "seed of the initial weights and of the order of the data"),
       number("train", "threads", &C::threads, {0, 4096}, kOwn,
@@ -313,18 +344,16 @@ std::vector<Option> make_table() {
              "ranks in a group that shards one copy of the state; every group has a copy; 0: one group of all ranks"),
       text("parallel", "canonical-reduction", &C::canonical_reduction, Text::any, kSame,
            "add gradients micro-batch by micro-batch, so that the bits of the result do not depend on --dp"),
-      text(
-          "parallel", "sum-order", &C::sum_order, Text::choice, kSame,
+      word(
+          "parallel", "sum-order", &C::sum_order, kSame,
           "the order in which gradients of several machines are added: first on each machine, or all ranks in ascending order, "
-          "which sends each machine more bytes; on one machine both are the same",
-          {"machines", "ranks"}),
+          "which sends each machine more bytes; on one machine both are the same"),
       number(
           "parallel", "ranks-per-machine", &C::ranks_per_machine, {0, 65536}, kRanks,
           "so many neighbouring ranks count as one machine, so that a few ranks add in the order of many machines; 0: as they "
           "are"),
-      text("parallel", "compress-gradients", &C::compress_gradients, Text::choice, kSame,
-           "wire dtype of gradients between ranks: unchanged, bf16, or 8 bits in blocks; the sums are fp32",
-           {"none", "bf16", "int8"}),
+      word("parallel", "compress-gradients", &C::compress_gradients, kSame,
+           "wire dtype of gradients between ranks: unchanged, bf16, or 8 bits in blocks; the sums are fp32"),
       text("parallel", "compress-weights", &C::compress_weights, Text::choice, kSame,
            "wire dtype of weights that are gathered before use: unchanged, or 8 bits in blocks", {"none", "int8"}),
       number(
@@ -345,10 +374,9 @@ std::vector<Option> make_table() {
            "number of layers in each stage, such as 3,4,4,3; empty: balanced by their costs")
           .takes("N,N,..."),
       number("parallel", "tp", &C::tp, {1, 65536}, kSame, "tensor-parallel ranks, which have a part of each layer"),
-      text("parallel", "tp-mode", &C::tp_mode, Text::choice, kSame,
+      word("parallel", "tp-mode", &C::tp_mode, kSame,
            "how matrices are split over the tensor ranks: columns of them (1d), or blocks, on a square of ranks (2d), on "
-           "--tp-depth squares (2.5d) or on a cube (3d)",
-           {"1d", "2d", "2.5d", "3d"}),
+           "--tp-depth squares (2.5d) or on a cube (3d)"),
       number("parallel", "tp-depth", &C::tp_depth, {1, 65536}, kSame,
              "with --tp-mode 2.5d: squares of tensor ranks, which have the same weights and other sequences"),
       text("parallel", "sp", &C::sp, Text::any, kSame,
@@ -357,11 +385,10 @@ std::vector<Option> make_table() {
              "with --sp: pieces of rows in which tensor ranks exchange, each beside the product of another one; 1: all rows at "
              "once, between layers"),
       number("parallel", "cp", &C::cp, {1, 65536}, kSame, "context-parallel ranks, which share the positions of each sequence"),
-      text("parallel", "cp-mode", &C::cp_mode, Text::choice, kSame,
+      word("parallel", "cp-mode", &C::cp_mode, kSame,
            "what context-parallel ranks exchange for attention: heads (ulysses), keys and values from rank to rank (ring), "
            "heads between neighbours and keys and values round rings (both), or first keys and then values, with all scores "
-           "written down (two-rings)",
-           {"ulysses", "ring", "both", "two-rings"}),
+           "written down (two-rings)"),
       number("parallel", "cp-ring", &C::cp_ring, {2, 65536}, kSame, "ranks of a ring, with --cp-mode both"),
       number("parallel", "ep", &C::ep, {1, 65536}, kSame,
              "expert-parallel ranks, which train on different sequences and have different experts of each mixture"),
@@ -383,12 +410,14 @@ std::vector<Option> make_table() {
           .takes("DIR")
           .common("folder for the disk tier; repeatable"),
       text("memory", "nvme-limit", &C::nvme_limit, Text::size, kOwn, "budget of the disk tier, of all paths together"),
-      text("memory", "prefetch-depth", &C::prefetch_depth, Text::depth, kRanks,
-           "how many layer computations ahead data is loaded")
+      text("memory", "prefetch-depth",
+           {&C::prefetch_depth, parse_depth, [](const auto& depth) { return depth ? fmt::format("{}", *depth) : "auto"; }},
+           Text::depth, kRanks, "how many layer computations ahead data is loaded")
           .takes("auto|N"),
 
       text("run", "out-dir", &C::out_dir, Text::required, kOwn, "the run directory").takes("DIR").common(),
-      text("run", "resume", &C::resume, Text::required, kRanks,
+      text("run", "resume", {&C::resume, parse_resume, [](const auto& resume) { return to_text(resume); }}, Text::required,
+           kRanks,
            "the run directory to continue, whose settings stand below the flags; auto, or no value: the run in --out-dir, if "
            "there "
            "is one, as the flags have it; never (default never)")
@@ -399,11 +428,10 @@ std::vector<Option> make_table() {
       number("run", "ckpt-interval", &C::ckpt_interval, kCount, kRanks, "steps between commits; 0: at the end and on signals"),
       number("run", "ckpt-keep", &C::ckpt_keep, {1, 100000}, kRanks,
              "the newest commits that stay; each one beyond the last is a copy of the state, in kept/ of the run directory"),
-      text("run", "durability", &C::durability, Text::choice, kRanks,
+      word("run", "durability", &C::durability, kRanks,
            "what a kill may cost: commit: the steps since the last commit; step: the current step; off: the whole run, with "
            "half the "
-           "disk space; none: like off, and the end is not committed either",
-           {"commit", "step", "off", "none"}),
+           "disk space; none: like off, and the end is not committed either"),
       number("run", "io-deadline", &C::io_deadline, {0, 86400}, kOwn,
              "seconds after which an unfinished read, write or sync ends the run; 0: no limit"),
       number("run", "rank-deadline", &C::rank_deadline, {1, 86400}, kOwn,

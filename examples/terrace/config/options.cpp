@@ -35,11 +35,9 @@ namespace fs = std::filesystem;
 constexpr double kBaseWithoutRotation = 10000;  // recorded by all runs of families without rotary positions
 constexpr std::size_t kLongMessage = 200;       // characters of a TOML error, which quotes the text
 
-template <class T>
-using Of = T RunConfig::*;
-
 // A value before it is parsed: flags and --set bring text, TOML brings types.
-using Raw = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
+using Raw = ConfigField::Value;
+using Kind = ConfigField::Kind;
 
 std::string show(const Raw& raw) {
   return std::visit(
@@ -209,7 +207,7 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   return text;
 }
 
-std::vector<fs::path> to_paths(const Option& o, const Source& source, const Raw& raw) {
+std::vector<std::string> to_texts(const Option& o, const Source& source, const Raw& raw) {
   std::vector<std::string> texts;
   if (const auto* s = std::get_if<std::string>(&raw))
     texts = {*s};
@@ -218,18 +216,24 @@ std::vector<fs::path> to_paths(const Option& o, const Source& source, const Raw&
   else
     refuse(o, source, raw);
   for (const auto& text : texts) check_text(o, source, text, text);
-  return {texts.begin(), texts.end()};
+  return texts;
+}
+
+ConfigField::Value checked(const Option& o, const Source& source, const Raw& raw) {
+  switch (o.field.kind()) {
+    case Kind::integer: return to_integer(o, source, raw);
+    case Kind::real: return to_real(o, source, raw);
+    case Kind::flag: return to_bool(o, source, raw);
+    case Kind::paths: return to_texts(o, source, raw);
+    case Kind::text:
+    case Kind::path: break;
+  }
+  return to_text(o, source, raw);
 }
 
 void assign(RunConfig& config, const Option& o, const Source& source, const Raw& raw) {
-  if (const auto* f = std::get_if<Of<std::int64_t>>(&o.field)) config.** f = to_integer(o, source, raw);
-  if (const auto* f = std::get_if<Of<std::uint64_t>>(&o.field))
-    config.** f = static_cast<std::uint64_t>(to_integer(o, source, raw));
-  if (const auto* f = std::get_if<Of<double>>(&o.field)) config.** f = to_real(o, source, raw);
-  if (const auto* f = std::get_if<Of<bool>>(&o.field)) config.** f = to_bool(o, source, raw);
-  if (const auto* f = std::get_if<Of<std::string>>(&o.field)) config.** f = to_text(o, source, raw);
-  if (const auto* f = std::get_if<Of<fs::path>>(&o.field)) config.** f = to_text(o, source, raw);
-  if (const auto* f = std::get_if<Of<std::vector<fs::path>>>(&o.field)) config.** f = to_paths(o, source, raw);
+  o.field.write(config, checked(o, source, raw));
+  config.given.emplace(o.key);
 }
 
 std::vector<std::string_view> keys() {
@@ -292,50 +296,33 @@ std::string toml_text(std::string_view text) {
 
 std::string toml_value(const Option& o, const RunConfig& config) {
   return std::visit(
-      [&](const auto field) -> std::string {
-        const auto& value = config.*field;
+      [](const auto& value) -> std::string {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, double>) {
           auto text = fmt::format("{}", value);  // the shortest text that reads back as the same number
           return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
         } else if constexpr (std::is_same_v<T, std::string>) {
           return toml_text(value);
-        } else if constexpr (std::is_same_v<T, fs::path>) {
-          return toml_text(value.string());
-        } else if constexpr (std::is_same_v<T, std::vector<fs::path>>) {
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           std::string out = "[";
-          for (const auto& path : value) out += (out.size() > 1 ? ", " : "") + toml_text(path.string());
+          for (const auto& text : value) out += (out.size() > 1 ? ", " : "") + toml_text(text);
           return out + "]";
         } else {
           return fmt::format("{}", value);
         }
       },
-      o.field);
+      o.field.read(config));
 }
 
 nlohmann::json json_value(const Option& o, const RunConfig& config) {
-  return std::visit(
-      [&](const auto field) -> nlohmann::json {
-        const auto& value = config.*field;
-        using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, fs::path>) {
-          return value.string();
-        } else if constexpr (std::is_same_v<T, std::vector<fs::path>>) {
-          auto out = nlohmann::json::array();
-          for (const auto& path : value) out.push_back(path.string());
-          return out;
-        } else {
-          return value;
-        }
-      },
-      o.field);
+  return std::visit([](const auto& value) -> nlohmann::json { return value; }, o.field.read(config));
 }
 
 std::string type_name(const Option& o) {
   if (!o.value.empty()) return std::string(o.value);
-  if (std::holds_alternative<Of<double>>(o.field)) return "NUMBER";
-  if (std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field)) return "INT";
-  if (std::holds_alternative<Of<fs::path>>(o.field) || o.many()) return "PATH";
+  if (o.field.kind() == Kind::real) return "NUMBER";
+  if (o.field.kind() == Kind::integer) return "INT";
+  if (o.field.kind() == Kind::path || o.many()) return "PATH";
   if (o.text == Option::Text::size) return "SIZE";
   if (o.text == Option::Text::choice) return listed(o.choices, "|");
   if (o.text == Option::Text::model) return listed(o.choices, "|") + "|DIR";
@@ -356,8 +343,8 @@ std::string default_text(const Option& o) {
 std::string accepted(const Option& o) {
   if (o.flag()) return "true or false";
   if (o.many()) return "one or more paths";
-  const bool integer = std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field);
-  if (integer || std::holds_alternative<Of<double>>(o.field)) {
+  const bool integer = o.field.kind() == Kind::integer;
+  if (integer || o.field.kind() == Kind::real) {
     std::string what = integer ? "an integer" : "a number";
     if (o.low == o.high) return what;
     const auto low = fmt::format("{} {}", o.open_low ? "greater than" : "of at least", shown(o.low));
@@ -526,9 +513,9 @@ bool apply_model_dir(RunConfig& c) {
   c.mlp_bias = model.mlp_bias.value_or(false);
   if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
   c.norm_eps = model.norm_eps;
-  if (c.dtype.empty()) {
-    c.dtype = name_of(model.dtype);
-    c.chosen.push_back(fmt::format("--dtype {} (its {})", c.dtype, lm::kModelConfigFile));
+  if (!c.is_given("dtype")) {
+    c.dtype = model.dtype;
+    c.chosen.push_back(fmt::format("--dtype {} (its {})", word_of(c.dtype), lm::kModelConfigFile));
   }
   if (model.experts.count != 0) {
     c.experts = model.experts.count;
@@ -536,12 +523,13 @@ bool apply_model_dir(RunConfig& c) {
     c.router_gates = model.experts.renormalise ? "chosen" : "all";
   }
   // Most users want to train with shorter sequences than a published model allows.
-  if (c.seq_len == 0) {
+  if (!c.is_given("seq-len")) {
     c.seq_len = std::min(kLongestUsual, model.seq_len);
     c.chosen.push_back(fmt::format("--seq-len {} ({})", c.seq_len,
                                    c.seq_len == model.seq_len ? "as long as the model's" : "usual for a published model"));
   }
   c.seq_len = std::min(c.seq_len, model.seq_len);
+  for (const auto* const key : {"dtype", "seq-len", "vocab"}) c.given.emplace(key);  // by the model's directory
   return true;
 }
 
@@ -571,7 +559,7 @@ RunConfig with_absolute_paths(RunConfig c) {
   for (auto* const text : {&c.tokenizer, &c.init_from, &c.save, &c.init_adapter, &c.machine_profile}) one(*text);
   for (auto* const path : {&c.out_dir, &c.prometheus}) one(*path);
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) one(c.schedule);
-  if (c.resume != "auto" && c.resume != "never") one(c.resume);
+  one(c.resume.run);
   for (auto& path : c.nvme_path) one(path);
   for (auto* const words : {&c.data, &c.eval_data})
     for (auto& word : *words)
@@ -629,7 +617,7 @@ nlohmann::json fingerprint(const RunConfig& config) {
       files.back()["weight"] = source.weight;
     }
   out["data"] = std::move(files);
-  if (config.data_format == kConversations) {
+  if (config.data_format == DataFormat::conversations) {
     out["tokenizer"] = describe_content(tokenizer_of(config));
     if (auto text = describe_template(config); !text.empty()) out["chat template"] = std::move(text);
   }

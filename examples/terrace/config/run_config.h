@@ -6,9 +6,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <terrace/examples/terrace/config/resume.h>
+#include <terrace/examples/terrace/config/words.h>
 
 namespace terrace::cli {
 
@@ -27,26 +34,26 @@ struct RunConfig {
   std::string activation = "usual";               // as usual in the family, or a name for lm::activation_named()
   bool attention_bias = false, mlp_bias = false;  // false: as usual in the family
   std::string rope_layers = "usual";              // as usual in the family, or a text for layers::RotatedBlocks::parse()
-  std::string skips = "none";                     // none | u
+  layers::SkipShape skips = layers::SkipShape::none;
   std::int64_t experts = 0, experts_per_token = 2, shared_experts = 0;
   double expert_capacity = 0, router_aux_loss = 0, router_z_loss = 0;
   std::string router_gates = "chosen";  // chosen | all
   bool untied = false;                  // the output head has its own weights
   std::int64_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;
-  std::string tiles = "auto";  // auto: if no number of tiles is given, as few as fit | off: as given
+  Tiles tiles = Tiles::automatic;  // automatic: if no number of tiles is given, as few as fit; off: as given
   std::int64_t head_rows = 0;
   std::string window = "0";  // how many positions a position attends to, for the blocks in turn; 0: all before it
   std::vector<std::filesystem::path> data;
-  std::string data_format = "auto";  // auto, until the files have been looked at | bytes | text | u16 | u32 | llm.c | jsonl
+  DataFormat data_format = DataFormat::automatic;  // automatic until the files have been looked at
   // Not options: the file with the token ids of each text file (token_cache.h), and the format of the ids.
   std::map<std::string, std::filesystem::path> token_files;
-  std::string token_format;
-  std::string on_bad_line = "stop";      // of jsonl: stop | skip
-  std::string tokenizer;                 // empty: the one in the directory of --init-from
-  std::string template_date;             // of jsonl: the day that strftime_now gives in a chat template; empty: none
-  std::int64_t document_separator = -1;  // a token that ends a document; -1: none, each sequence is one document
+  DataFormat token_format = DataFormat::u32;
+  lm::BadLine on_bad_line = lm::BadLine::stop;  // of conversations
+  std::string tokenizer;                        // empty: the one in the directory of --init-from
+  std::string template_date;                    // of jsonl: the day that strftime_now gives in a chat template; empty: none
+  std::int64_t document_separator = -1;         // a token that ends a document; -1: none, each sequence is one document
   std::string init_from, save;
-  std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
+  DType dtype = DType::fp32;
   // training
   std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
   bool chooses_batch = false;       // not an option: a published model, and neither of the two above is given (choose_batch.h)
@@ -60,17 +67,16 @@ struct RunConfig {
   std::string freeze;          // read by parse_freeze()
   std::int64_t lora_rank = 0;  // 0: no adapters
   double lora_alpha = 16;
-  std::string lora_targets = "q,v";    // read by lm::adapters_of()
-  std::string init_adapter;            // a directory of adapters, as PEFT writes it
-  std::string on_non_finite = "stop";  // stop | skip
-  std::string loss_scale = "auto";     // auto | off | dynamic | a power of two
-  std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
+  std::string lora_targets = "q,v";  // read by lm::adapters_of()
+  std::string init_adapter;          // a directory of adapters, as PEFT writes it
+  NonFinite on_non_finite = NonFinite::stop;
+  std::string loss_scale = "auto";  // auto | off | dynamic | a power of two
+  ScheduleKind lr_schedule = ScheduleKind::cosine;
   std::int64_t warmup = 10;
-  std::string order = "auto";        // auto | horizontal | vertical
-  std::int64_t group = 0;            // micro-batches in a group of the vertical order; 0: all
-  std::string recompute = "auto";    // auto | none | layer | a number of layers
-  std::string activations = "auto";  // auto | keep | offload | a number of layers
-  std::string update = "auto";       // auto | host | device | the device's share of the updates
+  std::optional<Order> order;                           // horizontal or vertical; empty: the faster one
+  std::int64_t group = 0;                               // micro-batches in a group of the vertical order; 0: all
+  std::optional<std::uint32_t> recompute, activations;  // numbers of layers, or kAllLayers; empty: what is fastest
+  std::optional<UpdatePlace> update;                    // empty: the fastest place
   std::uint64_t seed = 1;
   std::int64_t threads = 0;        // 0: every core this process may use
   std::int64_t eval_interval = 0;  // in steps; 0: at the end only
@@ -82,10 +88,9 @@ struct RunConfig {
   std::int64_t zero = 0;         // the ZeRO stage
   std::int64_t shard_group = 0;  // ranks that share one copy of the state; 0: all
   bool canonical_reduction = false;
-  std::string sum_order = "machines";       // machines | ranks
-  std::int64_t ranks_per_machine = 0;       // 0: as the ranks really are on machines
-  std::string compress_gradients = "none";  // none | bf16 | int8
-  std::string compress_weights = "none";    // none | int8
+  SumOrder sum_order = SumOrder::machines;
+  std::int64_t ranks_per_machine = 0;  // 0: as the ranks really are on machines
+  Travel compress_gradients = Travel::whole, compress_weights = Travel::whole;
   std::int64_t sync_interval = 1;  // steps between averages of the weights; 1: no averages, gradients are reduced in each step
   // ranks that hold different layers
   std::int64_t pp = 1;
@@ -95,19 +100,21 @@ struct RunConfig {
   std::string stage_layers;          // "3,4,4"; empty: balanced
   // ranks that have a part of each layer
   std::int64_t tp = 1;
-  std::string tp_mode = "1d";   // 1d | 2d | 2.5d | 3d
+  TensorMode tp_mode = TensorMode::line;
   std::int64_t tp_depth = 1;    // number of grids, for 2.5d
   bool sp = false;              // between layers, each rank has its share of the positions
   std::int64_t tp_overlap = 1;  // with sp: pieces in which an exchange runs beside its product; 1: all at once, between layers
   std::int64_t cp = 1;          // ranks that share the positions of each sequence
-  std::string cp_mode = "ulysses";  // ulysses | ring | both | two-rings
-  std::int64_t cp_ring = 2;         // for both: ranks of a ring
-  std::int64_t ep = 1;              // ranks with other sequences and other experts
+  ContextMode cp_mode = ContextMode::ulysses;
+  std::int64_t cp_ring = 2;  // for both: ranks of a ring
+  std::int64_t ep = 1;       // ranks with other sequences and other experts
   // Not options: the indices of this rank, set in each rank.
   std::int64_t tensor_rank = 0, context_rank = 0, expert_rank = 0;
 
   [[nodiscard]] std::int64_t ranks() const { return (dp > 1 ? dp : 1) * pp * tp * cp * ep; }
-  [[nodiscard]] std::int64_t ring() const { return cp == 1 || cp_mode == "ulysses" ? 1 : cp_mode != "both" ? cp : cp_ring; }
+  [[nodiscard]] std::int64_t ring() const {
+    return cp == 1 || cp_mode == ContextMode::ulysses ? 1 : cp_mode != ContextMode::both ? cp : cp_ring;
+  }
   std::int64_t local_ranks = 0;  // not an option: how many ranks share this machine; 0: all
   std::int64_t local_rank = 0;   // not an option: this rank's index among them, added to the number of the GPU
   // memory; sizes are text, because `auto` and `unlimited` are possible values
@@ -117,23 +124,25 @@ struct RunConfig {
   [[nodiscard]] bool on_gpu() const { return device_name() != "cpu"; }
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";
   std::vector<std::filesystem::path> nvme_path;  // empty: no disk tier
-  std::string prefetch_depth = "auto";
+  std::optional<std::uint32_t> prefetch_depth;   // empty: chosen
   // runs
   std::filesystem::path out_dir = "runs/terrace";
-  std::string resume = "never";  // auto | PATH | never
-  bool force = false;            // resume although the model, data or seed differ
+  Resume resume;
+  bool force = false;  // resume although the model, data or seed differ
   std::int64_t ckpt_interval = 0;
   std::int64_t ckpt_keep = 1;
-  std::string durability = "commit";  // commit | step | off | none
-  std::int64_t io_deadline = 120;     // in seconds; 0: none
-  std::int64_t rank_deadline = 600;   // in seconds
+  Durability durability = Durability::commit;
+  std::int64_t io_deadline = 120;    // in seconds; 0: none
+  std::int64_t rank_deadline = 600;  // in seconds
   bool json = false;
-  bool tensorboard = false;          // an event file in the run directory
-  std::filesystem::path prometheus;  // a text file of the last step's metrics; empty: none
-  bool verify_resident = false;      // repeat the first steps without offloading and compare every loss
-  std::vector<std::string> chosen;   // not an option: what the program chose, and why: "--dtype bf16 (config.json)"
-  bool assumed_costs = false;        // the plan's times come from the profile alone, as for another machine
-  std::string machine_profile;       // a profile file; empty: the saved one, or assumed rates
+  bool tensorboard = false;                  // an event file in the run directory
+  std::filesystem::path prometheus;          // a text file of the last step's metrics; empty: none
+  bool verify_resident = false;              // repeat the first steps without offloading and compare every loss
+  std::vector<std::string> chosen;           // not an option: what the program chose, and why: "--dtype bf16 (config.json)"
+  std::set<std::string, std::less<>> given;  // not an option: the keys of the options that were given
+  [[nodiscard]] bool is_given(std::string_view key) const { return given.contains(key); }
+  bool assumed_costs = false;   // the plan's times come from the profile alone, as for another machine
+  std::string machine_profile;  // a profile file; empty: the saved one, or assumed rates
 };
 
 }  // namespace terrace::cli

@@ -101,11 +101,12 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
     for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));
   }
   if (!c.init_adapter.empty()) out["init-adapter"] = describe_content(fs::path(c.init_adapter) / lm::kAdapterWeightsFile);
-  if (c.data_format == kConversations || c.data_format == kText) out["tokenizer"] = describe_content(tokenizer_of(c));
-  if (c.data_format == kConversations)
+  if (c.data_format == DataFormat::conversations || c.data_format == DataFormat::text)
+    out["tokenizer"] = describe_content(tokenizer_of(c));
+  if (c.data_format == DataFormat::conversations)
     if (auto text = describe_template(c); !text.empty()) out["chat template"] = std::move(text);
   if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
-  if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
+  if (c.resume.names_run()) out["resume"] = "a run directory";
   // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.
   out["device"] = c.on_gpu() ? "cuda" : "cpu";
   for (const auto* const choice : {"TERRACE_ATTENTION", "TERRACE_ATTENTION_KERNEL"})

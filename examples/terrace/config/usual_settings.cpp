@@ -18,66 +18,42 @@ constexpr double kFallsTo = 0.1;  // share of --lr, if --min-lr is not given wit
 
 // With --init-adapter, the rank, alpha and targets come from the adapters.
 void complete_adapters(RunConfig& c) {
-  if (c.init_adapter.empty() || (c.lora_rank > 0 && !c.lora_targets.empty())) return;
+  if (c.init_adapter.empty() || (c.lora_rank > 0 && c.is_given("lora-targets"))) return;
   const auto told = lm::adapter_settings(c.init_adapter, lm::family_named(c.model), c.experts > 0);
   if (c.lora_rank == 0) {
     c.lora_rank = told.rank;
-    if (c.lora_alpha == 0) c.lora_alpha = told.alpha;
+    if (!c.is_given("lora-alpha")) c.lora_alpha = told.alpha;
     c.chosen.push_back(fmt::format("--lora-rank {} --lora-alpha {} (those of --init-adapter)", c.lora_rank, c.lora_alpha));
   }
-  if (!c.lora_targets.empty()) return;
+  if (c.is_given("lora-targets")) return;
   c.lora_targets = told.targets;
   c.chosen.push_back(fmt::format("--lora-targets {} (those of --init-adapter)", c.lora_targets));
 }
 
 void complete_rates(RunConfig& c, bool of_model) {
-  const RunConfig usual;
-  if (c.lr == 0) {
+  const bool chooses = of_model && !c.is_given("lr");
+  if (chooses) {
     const bool adapters = c.lora_rank > 0;
-    c.lr = !of_model ? usual.lr : adapters ? kRateOfAdapters : kRateOfPublished;
-    if (of_model) {
-      c.chosen.push_back(
-          fmt::format("--lr {} (usual for {})", c.lr, adapters ? "adapters" : "all weights of a published model"));
-      if (c.min_lr < 0) c.min_lr = kFallsTo * c.lr;
-    }
+    c.lr = adapters ? kRateOfAdapters : kRateOfPublished;
+    c.chosen.push_back(fmt::format("--lr {} (usual for {})", c.lr, adapters ? "adapters" : "all weights of a published model"));
   }
-  if (c.min_lr < 0) c.min_lr = usual.min_lr <= c.lr ? usual.min_lr : kFallsTo * c.lr;
+  if (!c.is_given("min-lr") && (chooses || c.min_lr > c.lr)) c.min_lr = kFallsTo * c.lr;
 }
 
 void complete_vocabulary(RunConfig& c) {
-  if (c.vocab != 0) return;
-  c.vocab = RunConfig().vocab;
-  if (c.tokenizer.empty() || c.data_format == "bytes") return;
+  if (c.is_given("vocab") || c.tokenizer.empty() || c.data_format == DataFormat::bytes) return;
   c.vocab = static_cast<std::int64_t>(lm::Tokenizer::read(c.tokenizer).ids());
   c.chosen.push_back(fmt::format("--vocab {} (the tokenizer's)", c.vocab));
 }
 
 }  // namespace
 
-RunConfig nothing_given() {
-  RunConfig c;
-  c.seq_len = c.vocab = c.batch_size = c.grad_accumulation = 0;
-  c.lr = 0;
-  c.min_lr = -1;
-  c.dtype.clear();
-  c.lora_targets.clear();
-  c.lora_alpha = 0;
-  return c;
-}
-
 void complete(RunConfig& c, bool of_model) {
-  const RunConfig usual;
-  if (c.seq_len == 0) c.seq_len = usual.seq_len;
-  c.chooses_batch = of_model && c.batch_size == 0 && c.grad_accumulation == 0;
-  if (c.batch_size == 0) c.batch_size = usual.batch_size;
-  if (c.grad_accumulation == 0) c.grad_accumulation = usual.grad_accumulation;
-  if (c.dtype.empty()) c.dtype = usual.dtype;
+  c.chooses_batch = of_model && !c.is_given("batch-size") && !c.is_given("grad-accumulation");
   complete_adapters(c);
-  if (c.lora_alpha == 0) c.lora_alpha = usual.lora_alpha;
-  if (c.lora_targets.empty()) {
-    const bool of_adapters = of_model && c.lora_rank > 0;
-    c.lora_targets = of_adapters ? "all" : usual.lora_targets;
-    if (of_adapters) c.chosen.emplace_back("--lora-targets all (usual for a published model)");
+  if (of_model && c.lora_rank > 0 && !c.is_given("lora-targets") && c.init_adapter.empty()) {
+    c.lora_targets = "all";
+    c.chosen.emplace_back("--lora-targets all (usual for a published model)");
   }
   complete_rates(c, of_model);
   complete_vocabulary(c);

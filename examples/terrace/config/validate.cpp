@@ -127,23 +127,24 @@ void demand_weights(const RunConfig& c) {
 }
 
 void demand_bytes(const RunConfig& c) {
-  if (c.data_format == "bytes" && c.vocab < lm::kByteVocabulary)
+  if (c.data_format == DataFormat::bytes && c.vocab < lm::kByteVocabulary)
     refuse_pair(fmt::format("--vocab {} with --data-format bytes: a byte has {} values", c.vocab, lm::kByteVocabulary),
                 fmt::format("give --vocab at least {}, or the --data-format of a file of tokens", lm::kByteVocabulary));
 }
 
 void demand_conversations(const RunConfig& c) {
-  const bool conversations = c.data_format == "jsonl";
+  const bool conversations = c.data_format == DataFormat::conversations;
   if (conversations && c.document_separator >= 0)
     refuse_pair(fmt::format("--document-separator {} with --data-format jsonl: each conversation is a document already",
                             c.document_separator),
                 "leave --document-separator out");
-  if (c.data_format == "bytes" && !c.tokenizer.empty())
+  if (c.data_format == DataFormat::bytes && !c.tokenizer.empty())
     refuse_pair("--tokenizer with --data-format bytes: bytes are the tokens",
                 "leave --tokenizer out; or give --data-format jsonl, or ids that terrace tokenize makes");
   if (!conversations && !c.template_date.empty())
-    refuse_pair(fmt::format("--template-date with --data-format {}: only conversations have a chat template", c.data_format),
-                "leave --template-date out, or give --data-format jsonl");
+    refuse_pair(
+        fmt::format("--template-date with --data-format {}: only conversations have a chat template", word_of(c.data_format)),
+        "leave --template-date out, or give --data-format jsonl");
   template_time(c);
 }
 
@@ -160,9 +161,10 @@ void demand_experts(const RunConfig& c) {
                                                                                                        : "router-z-loss"),
                 "give --experts 2 or more, or leave it out");
   }
-  if (c.experts > 0 && c.tp_mode != "1d")
-    refuse_pair(fmt::format("--experts {} with --tp-mode {}: ranks in a grid have blocks of one MLP", c.experts, c.tp_mode),
-                "leave one of them out");
+  if (c.experts > 0 && c.tp_mode != TensorMode::line)
+    refuse_pair(
+        fmt::format("--experts {} with --tp-mode {}: ranks in a grid have blocks of one MLP", c.experts, word_of(c.tp_mode)),
+        "leave one of them out");
   if (c.experts > 0 && c.mlp_tiles > 1)
     refuse_pair(fmt::format("--experts {} with --mlp-tiles {}: experts are used one at a time already", c.experts, c.mlp_tiles),
                 "leave --mlp-tiles out");
@@ -173,7 +175,7 @@ void demand_experts(const RunConfig& c) {
 }
 
 void demand_skips(const RunConfig& c) {
-  if (c.skips == "u" && c.layers < 3) {
+  if (c.skips == layers::SkipShape::u && c.layers < 3) {
     refuse_pair(fmt::format("--skips u with --layers {}: there are too few layers for a skip connection", c.layers),
                 "give --layers 3 or more, or leave --skips out");
   }
@@ -251,16 +253,16 @@ void demand_copies(const RunConfig& c) {
   without(c.zero != 0, fmt::format("--zero {}", c.zero), "each rank updates its own whole copy, so nothing is sharded");
   without(c.shard_group != 0, "--shard-group", "each rank updates its own whole copy, so nothing is sharded");
   without(c.canonical_reduction, "--canonical-reduction", "gradients are not exchanged");
-  without(c.compress_gradients != "none", "--compress-gradients", "gradients are not exchanged");
-  without(c.compress_weights != "none", "--compress-weights", "weights are averaged uncompressed");
+  without(c.compress_gradients != Travel::whole, "--compress-gradients", "gradients are not exchanged");
+  without(c.compress_weights != Travel::whole, "--compress-weights", "weights are averaged uncompressed");
   without(c.pp > 1, "--pp", "the stages of a pipeline have no copies to average");
-  without(c.on_non_finite == "skip", "--on-non-finite skip", "the ranks would skip different steps");
+  without(c.on_non_finite == NonFinite::skip, "--on-non-finite skip", "the ranks would skip different steps");
   without(c.loss_scale == "dynamic", "--loss-scale dynamic", "the ranks would skip different steps");
   if (loss_scale(c).dynamic())
     refuse_pair(
         fmt::format("--sync-interval {} cannot be combined with --dtype {}, whose --loss-scale auto is dynamic: the ranks "
                     "would skip different steps",
-                    c.sync_interval, c.dtype),
+                    c.sync_interval, word_of(c.dtype)),
         "give --loss-scale off or a power of two");
   if (c.epochs == 0 && c.steps % c.sync_interval != 0)  // the steps of --epochs are rounded up
     refuse_pair(fmt::format("--sync-interval {} does not divide --steps {}", c.sync_interval, c.steps),
@@ -268,24 +270,24 @@ void demand_copies(const RunConfig& c) {
 }
 
 void demand_rates(const RunConfig& c) {
-  if (c.lr_schedule != "constant" && c.min_lr > c.lr)
+  if (c.lr_schedule != ScheduleKind::constant && c.min_lr > c.lr)
     refuse_pair(fmt::format("--min-lr {} is above --lr {}", c.min_lr, c.lr), "lower --min-lr, or raise --lr");
   (void)loss_scale(c);  // throws if --loss-scale is wrong
 }
 
 void demand_commits(const RunConfig& c) {
-  if (c.durability == "step" && c.ckpt_interval > 1) {
+  if (c.durability == Durability::step && c.ckpt_interval > 1) {
     refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability step, which commits every step", c.ckpt_interval),
                 "leave one of them out");
   }
-  if ((c.durability == "off" || c.durability == "none") && c.ckpt_keep > 1) {
-    refuse_pair(
-        fmt::format("--ckpt-keep {} contradicts --durability {}, which overwrites each commit", c.ckpt_keep, c.durability),
-        "leave one of them out");
+  if (!keeps_commits(c.durability) && c.ckpt_keep > 1) {
+    refuse_pair(fmt::format("--ckpt-keep {} contradicts --durability {}, which overwrites each commit", c.ckpt_keep,
+                            word_of(c.durability)),
+                "leave one of them out");
   }
-  if ((c.durability == "off" || c.durability == "none") && c.ckpt_interval > 0) {
-    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability {}, which commits {}", c.ckpt_interval, c.durability,
-                            c.durability == "off" ? "at the end only" : "nothing"),
+  if (!keeps_commits(c.durability) && c.ckpt_interval > 0) {
+    refuse_pair(fmt::format("--ckpt-interval {} contradicts --durability {}, which commits {}", c.ckpt_interval,
+                            word_of(c.durability), c.durability == Durability::off ? "at the end only" : "nothing"),
                 "leave one of them out");
   }
 }
@@ -300,11 +302,11 @@ void demand_schedule(const RunConfig& c) {
 void demand_context_mode(const RunConfig& c) {
   const RunConfig usual;
   if (c.cp == 1 && c.cp_mode != usual.cp_mode) {
-    refuse_pair(fmt::format("--cp-mode {} needs ranks that share a sequence, and --cp is 1", c.cp_mode),
+    refuse_pair(fmt::format("--cp-mode {} needs ranks that share a sequence, and --cp is 1", word_of(c.cp_mode)),
                 "add --cp, the number of these ranks, or leave --cp-mode out");
   }
-  if (c.cp_mode != "both" && c.cp_ring != usual.cp_ring) {
-    refuse_pair(fmt::format("--cp-ring {} has no effect with --cp-mode {}", c.cp_ring, c.cp_mode),
+  if (c.cp_mode != ContextMode::both && c.cp_ring != usual.cp_ring) {
+    refuse_pair(fmt::format("--cp-ring {} has no effect with --cp-mode {}", c.cp_ring, word_of(c.cp_mode)),
                 "add --cp-mode both, or leave --cp-ring out");
   }
 }
@@ -327,8 +329,8 @@ void demand_adapters(const RunConfig& c) {
 }
 
 void demand_group(const RunConfig& c) {
-  if (c.group != 0 && c.order != "vertical") {
-    refuse_pair(fmt::format("--group {} has no effect with --order {}", c.group, c.order),
+  if (c.group != 0 && c.order != Order::vertical) {
+    refuse_pair(fmt::format("--group {} has no effect with --order {}", c.group, word_of(c.order)),
                 "add --order vertical, or leave --group out");
   }
   if (c.group != 0 && c.grad_accumulation % c.group != 0) {

@@ -41,8 +41,8 @@ std::vector<std::uint64_t> add_up(const lm::ScanPart& part, const std::vector<st
 }  // namespace
 
 std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
-  constexpr auto kAtOnce = std::chrono::seconds(2);  // much shorter than --rank-deadline, in which ranks must meet
-  if (c.data_format == kConversations) return {};    // a tokenizer made them, whose ids are known to fit
+  constexpr auto kAtOnce = std::chrono::seconds(2);           // much shorter than --rank-deadline, in which ranks must meet
+  if (c.data_format == DataFormat::conversations) return {};  // a tokenizer made them, whose ids are known to fit
   const lm::ScanPart part{.index = static_cast<std::uint64_t>(c.local_rank),
                           .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))};
   std::optional<lm::TokenScan> scan;

@@ -94,7 +94,7 @@ std::string data_lines(const RunConfig& config) {
   for (const auto& source : sources) {
     const auto share = static_cast<double>(source.weight) / static_cast<double>(sum);
     lines += fmt::format("data {}: {:.4g} % of the sequences", source.name, 100 * share);
-    if (config.data_format != kConversations && has_token_files(config)) {
+    if (config.data_format != DataFormat::conversations && has_token_files(config)) {
       const auto format = format_of_tokens(config);
       std::uint64_t tokens = 0;
       for (const auto& file : source.files) tokens += lm::tokens_in_file(file, format);

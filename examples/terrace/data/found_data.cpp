@@ -20,29 +20,29 @@ namespace {
 namespace fs = std::filesystem;
 using lm::DataForm;
 
-const char* name_of(DataForm form) {
+DataFormat format_of(DataForm form) {
   switch (form) {
-    case DataForm::bytes: return "bytes";
-    case DataForm::conversations: return "jsonl";
-    case DataForm::u16: return "u16";
-    case DataForm::u32: return "u32";
-    case DataForm::llm_c: return "llm.c";
+    case DataForm::bytes: return DataFormat::bytes;
+    case DataForm::conversations: return DataFormat::conversations;
+    case DataForm::u16: return DataFormat::u16;
+    case DataForm::u32: return DataFormat::u32;
+    case DataForm::llm_c: return DataFormat::llm_c;
   }
-  return "";
+  return DataFormat::bytes;
 }
 
 std::string described(const RunConfig& config) {
-  if (config.data_format == "bytes") return "its bytes are the tokens";
-  if (config.data_format == kConversations) return "conversations, of which the answers are learned";
-  if (config.data_format == kText) return fmt::format("text, in the tokens of {}", tokenizer_of(config).string());
-  return fmt::format("token ids ({})", config.data_format);
+  if (config.data_format == DataFormat::bytes) return "its bytes are the tokens";
+  if (config.data_format == DataFormat::conversations) return "conversations, of which the answers are learned";
+  if (config.data_format == DataFormat::text) return fmt::format("text, in the tokens of {}", tokenizer_of(config).string());
+  return fmt::format("token ids ({})", word_of(config.data_format));
 }
 
 // Text is read with the model's tokenizer; without one, its bytes are the tokens.
-std::string format_of_text(const RunConfig& config, const fs::path& file) {
+DataFormat format_of_text(const RunConfig& config, const fs::path& file) {
   auto of_ids = config;
-  of_ids.data_format = name_of(DataForm::u16);
-  if (!tokenizer_of(of_ids).empty()) return kText;
+  of_ids.data_format = DataFormat::u16;
+  if (!tokenizer_of(of_ids).empty()) return DataFormat::text;
   if (config.vocab > lm::kByteVocabulary)  // a smaller --vocab is refused anyway
     throw Error(
         fmt::format(
@@ -50,12 +50,12 @@ std::string format_of_text(const RunConfig& config, const fs::path& file) {
             "--data-format bytes, if they are meant",
             file.string(), lm::kByteVocabulary, config.vocab),
         Exit::usage);
-  return name_of(DataForm::bytes);
+  return DataFormat::bytes;
 }
 
 }  // namespace
 
-std::string found_format(const RunConfig& config) {
+DataFormat found_format(const RunConfig& config) {
   std::optional<DataForm> first;
   fs::path of_first;
   auto files = data_files(config);
@@ -67,11 +67,11 @@ std::string found_format(const RunConfig& config) {
     if (!first) first = form, of_first = file;
     if (form != *first)
       throw Error(fmt::format("the data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
-                              of_first.string(), name_of(*first), file.string(), name_of(form)),
+                              of_first.string(), word_of(format_of(*first)), file.string(), word_of(format_of(form))),
                   Exit::usage);
   }
   if (first == DataForm::bytes) return format_of_text(config, of_first);
-  return name_of(first.value_or(DataForm::bytes));
+  return format_of(first.value_or(DataForm::bytes));
 }
 
 std::string describe_data(const RunConfig& config) {

@@ -96,10 +96,10 @@ RunData::RunData(const RunConfig& config)
       of_evaluation_(config.eval_data.empty() ? Sources() : sources_of(of_evaluation(config), false)),
       mixed_(data_of(sources_), counted_, static_cast<std::uint64_t>(config.batch_size), data_of(of_evaluation_)),
       evaluated_(static_cast<std::uint64_t>(config.eval_batches * config.batch_size)),
-      has_documents_(config.data_format == kConversations || config.document_separator >= 0) {}
+      has_documents_(config.data_format == DataFormat::conversations || config.document_separator >= 0) {}
 
 std::unique_ptr<RunData::Vocabulary> RunData::vocabulary_of(const RunConfig& config) {
-  if (config.data_format == kConversations) return std::make_unique<Vocabulary>(config);
+  if (config.data_format == DataFormat::conversations) return std::make_unique<Vocabulary>(config);
   // The run only keeps its tokenizer, but a wrong one must be found now.
   if (!config.tokenizer.empty()) static_cast<void>(read_tokenizer(config.tokenizer, config));
   return nullptr;
@@ -247,7 +247,7 @@ void RunData::demand(Team& team, const std::function<std::string()>& kept) const
 }
 
 std::vector<std::string> warnings_of_data(const RunConfig& config) {
-  if (config.data_format != kConversations || config.data.empty()) return {};
+  if (config.data_format != DataFormat::conversations || config.data.empty()) return {};
   std::error_code error;
   const auto is_here = [&](const std::filesystem::path& file) { return std::filesystem::exists(file, error); };
   const bool names_tokenizer = !config.tokenizer.empty() || !config.init_from.empty();

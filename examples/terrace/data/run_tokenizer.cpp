@@ -25,19 +25,19 @@ std::string checksum_of_file(std::string_view bytes) {
 }  // namespace
 
 fs::path tokenizer_of(const RunConfig& config) {
-  if (config.data_format == "bytes") return {};
+  if (config.data_format == DataFormat::bytes) return {};
   if (!config.tokenizer.empty()) return config.tokenizer;
   const auto beside = config.init_from.empty() ? fs::path() : lm::tokenizer_in(config.init_from);
   // A run of ids needs no tokenizer, so one that this build cannot read is left out.
   const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
-  const bool needs = config.data_format == kConversations || config.data_format == kText;
+  const bool needs = config.data_format == DataFormat::conversations || config.data_format == DataFormat::text;
   if (!needs) return readable ? beside : fs::path();
   if (!beside.empty()) return beside;
   throw Error(
       fmt::format(
           "--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
           "one) or a tokenizer.model",
-          config.data_format),
+          word_of(config.data_format)),
       Exit::usage);
 }
 

@@ -84,7 +84,7 @@ Batch with_more_micro_batches(Batch best, const MachineProfile& profile, std::in
 
 // Schedules, grids and groups demand their own numbers of micro-batches.
 bool can_choose(const RunConfig& c) {
-  return c.chooses_batch && c.pp == 1 && c.tp_mode == "1d" && c.group == 0 && c.sync_interval == 1;
+  return c.chooses_batch && c.pp == 1 && c.tp_mode == TensorMode::line && c.group == 0 && c.sync_interval == 1;
 }
 
 }  // namespace

@@ -83,27 +83,27 @@ std::int64_t more_attention_tiles(const RunConfig& c) {
   return c.attention_tiles;
 }
 
-struct Tiles {
+struct TileKind {
   std::int64_t RunConfig::*number;
   Largest::Of of;
   std::int64_t (*more)(const RunConfig&);
 };
-constexpr std::array kTiles{Tiles{&RunConfig::vocab_tiles, Largest::Of::vocab, more_vocab_tiles},
-                            Tiles{&RunConfig::mlp_tiles, Largest::Of::mlp, more_mlp_tiles},
-                            Tiles{&RunConfig::mlp_row_tiles, Largest::Of::mlp, more_mlp_row_tiles},
-                            Tiles{&RunConfig::attention_tiles, Largest::Of::attention, more_attention_tiles}};
+constexpr std::array kTiles{TileKind{&RunConfig::vocab_tiles, Largest::Of::vocab, more_vocab_tiles},
+                            TileKind{&RunConfig::mlp_tiles, Largest::Of::mlp, more_mlp_tiles},
+                            TileKind{&RunConfig::mlp_row_tiles, Largest::Of::mlp, more_mlp_row_tiles},
+                            TileKind{&RunConfig::attention_tiles, Largest::Of::attention, more_attention_tiles}};
 
 // Orders the tiles so that an MLP is first cut in the larger of its parts: activations, if there are more rows than columns,
 // else matrices.
-std::vector<const Tiles*> in_order(const RunConfig& c, std::span<const Tiles* const> open) {
-  std::vector<const Tiles*> all(open.begin(), open.end());
+std::vector<const TileKind*> in_order(const RunConfig& c, std::span<const TileKind* const> open) {
+  std::vector<const TileKind*> all(open.begin(), open.end());
   const bool rows_first = rows_of(c) / c.mlp_row_tiles > c.hidden;
-  std::ranges::stable_sort(all, {}, [&](const Tiles* t) { return (t->number == &RunConfig::mlp_row_tiles) != rows_first; });
+  std::ranges::stable_sort(all, {}, [&](const TileKind* t) { return (t->number == &RunConfig::mlp_row_tiles) != rows_first; });
   return all;
 }
 
 // Adds tiles to the layer that has the largest phase. Returns false if no more tiles help.
-bool add_tiles(RunConfig& c, Largest::Of of, std::span<const Tiles* const> open) {
+bool add_tiles(RunConfig& c, Largest::Of of, std::span<const TileKind* const> open) {
   for (const auto* const tiles : in_order(c, open)) {
     if (tiles->of != of) continue;
     auto more = c;
@@ -143,8 +143,9 @@ bool fits(const RunConfig& c) {
 
 // Whether --tiles auto may choose the tiles, because none is given. A resumed run keeps its tiles.
 bool leaves_tiles_open(RunConfig& c) {
-  const bool given = std::ranges::any_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number != 1; });
-  if (c.tiles != "auto" || given || c.experts > 0 || c.tp_mode != "1d" || optimizer_of(c)->layer_unit()) return false;
+  const bool given = std::ranges::any_of(kTiles, [&](const TileKind& tiles) { return c.*tiles.number != 1; });
+  if (c.tiles != Tiles::automatic || given || c.experts > 0 || c.tp_mode != TensorMode::line || optimizer_of(c)->layer_unit())
+    return false;
   if (run_resumed(c).empty()) return true;
   if (const auto then = settings_of_resumed(c))
     for (const auto& tiles : kTiles) c.*tiles.number = (*then).*tiles.number;
@@ -174,7 +175,7 @@ bool fits_whole(const RunConfig& c) {
 
 // `share`: the part of the device budget that the largest phase may take.
 RunConfig with_tiles_for(RunConfig c, double share) {
-  std::vector<const Tiles*> open;
+  std::vector<const TileKind*> open;
   for (const auto& tiles : kTiles)
     if (c.*tiles.number == 0) open.push_back(&tiles);
   const auto resumed = run_resumed(c);
@@ -218,7 +219,7 @@ void agree_on_tiles(RunConfig& c, const std::function<std::uint64_t(std::uint64_
 }
 
 std::string tiles_in_words(const RunConfig& c) {
-  if (std::ranges::all_of(kTiles, [&](const Tiles& tiles) { return c.*tiles.number == 1; })) return "";
+  if (std::ranges::all_of(kTiles, [&](const TileKind& tiles) { return c.*tiles.number == 1; })) return "";
   const auto rows = c.mlp_row_tiles == 1 ? "" : fmt::format(" × {} of rows", c.mlp_row_tiles);
   const auto attention = c.attention_tiles == 1 ? "" : fmt::format(", attention {}", c.attention_tiles);
   return fmt::format(" in tiles (vocabulary {}, MLP {}{}{})", c.vocab_tiles, c.mlp_tiles, rows, attention);

@@ -160,8 +160,8 @@ int usual_threads(const RunConfig& c, int cores) {
 }
 
 std::string bits_group(const RunConfig& c) {
-  if (!c.on_gpu()) return product_group(parse_dtype(c.dtype));
-  return fmt::format("{} products of {}", c.dtype, find_gpu(c, c.local_rank).name);
+  if (!c.on_gpu()) return product_group(c.dtype);
+  return fmt::format("{} products of {}", word_of(c.dtype), find_gpu(c, c.local_rank).name);
 }
 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {

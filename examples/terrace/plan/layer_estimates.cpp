@@ -23,7 +23,7 @@ RunConfig of_one_block(RunConfig c) {
   c.schedule = RunConfig().schedule;
   c.virtual_stages = 0;
   c.stage_layers.clear();
-  if (c.skips == "none") c.layers = 1;
+  if (c.skips == layers::SkipShape::none) c.layers = 1;
   return c;
 }
 
@@ -39,7 +39,7 @@ PlanRequest request_of(const RunConfig& c) {
 std::uint64_t chunk_elements_of(const Model& block, const RunConfig& c) {
   std::uint64_t all = 0;
   for (std::size_t l = 0; l < block.layers.size(); ++l) {
-    const bool repeats = l != 0 && l + 1 != block.layers.size() && c.skips == "none";
+    const bool repeats = l != 0 && l + 1 != block.layers.size() && c.skips == layers::SkipShape::none;
     for (const auto& param : block.layers[l]->params())
       if (!param.tied)
         all += static_cast<std::uint64_t>(param.shape.elements()) * static_cast<std::uint64_t>(repeats ? c.layers : 1);
@@ -131,7 +131,7 @@ double without_padding(const StepMap& map, const Action& action) {
 
 // Repeats the layers between the first and the last one for each block.
 void repeat_block(std::vector<LayerEstimate>& layers, const RunConfig& c) {
-  if (c.skips != "none") return;
+  if (c.skips != layers::SkipShape::none) return;
   const std::vector<LayerEstimate> block(layers.begin() + 1, layers.end() - 1);
   const auto last = layers.back();
   layers.resize(1);

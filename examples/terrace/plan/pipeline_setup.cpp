@@ -79,9 +79,10 @@ pipeline::Schedule named_or_from_file(const RunConfig& c) {
 }
 
 void demand_no_order(const RunConfig& c) {
-  if (c.order != "horizontal" && c.order != "auto")
-    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out", c.order),
-                Exit::usage);
+  if (c.order && c.order != Order::horizontal)
+    throw Error(
+        fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out", word_of(c.order)),
+        Exit::usage);
 }
 
 std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stages, std::uint32_t layers) {
@@ -142,10 +143,10 @@ void demand_drained(const RunConfig& c) {
   whole(c.steps, "--steps");
   whole(c.eval_interval, "--eval-interval");
   whole(c.ckpt_interval, "--ckpt-interval");
-  if (c.durability == "step" && c.drain_interval != 1)
+  if (c.durability == Durability::step && c.drain_interval != 1)
     refuse(fmt::format("--durability step commits every step, but the schedule drains only every {} steps", c.drain_interval),
            fmt::format("give --durability commit --ckpt-interval {}, or --drain-interval 1", c.drain_interval));
-  if (c.on_non_finite == "skip" || loss_scale(c).dynamic())
+  if (c.on_non_finite == NonFinite::skip || loss_scale(c).dynamic())
     refuse("it applies a step while it computes the next one, so no step can be skipped",
            "give --on-non-finite stop, and --loss-scale off or a power of two");
 }

@@ -14,19 +14,18 @@ namespace terrace::cli {
 namespace {
 
 TensorGrid grid_in(const RunConfig& c) {
-  return grid_of(parse_tensor_mode(c.tp_mode), static_cast<std::uint32_t>(c.tp), static_cast<std::uint32_t>(c.tp_depth))
-      .value_or(TensorGrid{});
+  return grid_of(c.tp_mode, static_cast<std::uint32_t>(c.tp), static_cast<std::uint32_t>(c.tp_depth)).value_or(TensorGrid{});
 }
 
 // Adds the candidate with the tensor ranks in a row, and in every grid. More grids than the side of a grid has ranks would only
 // cost memory.
 void add_modes(std::vector<RunConfig>& all, RunConfig c) {
-  for (const auto* const mode : {"1d", "2d", "2.5d", "3d"})
+  for (const auto mode : {TensorMode::line, TensorMode::square, TensorMode::squares, TensorMode::cube})
     for (std::int64_t depth = 1; depth * depth * depth <= c.tp; ++depth) {
-      if ((mode == std::string_view("2.5d")) != (depth > 1)) continue;
+      if ((mode == TensorMode::squares) != (depth > 1)) continue;
       c.tp_mode = mode;
       c.tp_depth = depth;
-      const bool row = mode == std::string_view("1d");
+      const bool row = mode == TensorMode::line;
       if (!row && grid_in(c).side == 1) continue;
       c.sp = row && c.tp > 1;
       all.push_back(c);
@@ -36,9 +35,9 @@ void add_modes(std::vector<RunConfig>& all, RunConfig c) {
 // Adds the candidate with its context ranks in every mode.
 void add_context_modes(std::vector<RunConfig>& all, RunConfig c, const RunConfig& given) {
   if (c.cp == 1 || given.cp > 1) return add_modes(all, c);
-  for (const auto* const mode : {"ulysses", "ring", "both"})
+  for (const auto mode : {ContextMode::ulysses, ContextMode::ring, ContextMode::both})
     for (std::int64_t ring = 2; ring <= c.cp / 2 || ring == 2; ring *= 2) {
-      const bool both = mode == std::string_view("both");
+      const bool both = mode == ContextMode::both;
       if (both && (ring * 2 > c.cp || c.cp % ring != 0)) continue;
       if (!both && ring != 2) continue;
       c.cp_mode = mode;
@@ -107,11 +106,11 @@ std::string flags_of(const RunConfig& c) {
   auto flags = fmt::format("--dp {}", c.dp);
   if (c.pp > 1) flags += fmt::format(" --pp {} --schedule {}", c.pp, c.schedule);
   if (c.tp > 1) flags += fmt::format(" --tp {}{}", c.tp, c.sp ? " --sp" : "");
-  if (c.tp_mode != "1d") flags += fmt::format(" --tp-mode {}", c.tp_mode);
+  if (c.tp_mode != TensorMode::line) flags += fmt::format(" --tp-mode {}", word_of(c.tp_mode));
   if (c.tp_depth > 1) flags += fmt::format(" --tp-depth {}", c.tp_depth);
   if (c.cp > 1) flags += fmt::format(" --cp {}", c.cp);
-  if (c.ring() > 1) flags += fmt::format(" --cp-mode {}", c.cp_mode);
-  if (c.ring() > 1 && c.cp_mode == "both") flags += fmt::format(" --cp-ring {}", c.cp_ring);
+  if (c.ring() > 1) flags += fmt::format(" --cp-mode {}", word_of(c.cp_mode));
+  if (c.ring() > 1 && c.cp_mode == ContextMode::both) flags += fmt::format(" --cp-ring {}", c.cp_ring);
   if (c.ep > 1) flags += fmt::format(" --ep {}", c.ep);
   return flags + fmt::format(" --zero {} --grad-accumulation {}", c.zero, c.grad_accumulation);
 }

@@ -154,22 +154,22 @@ class Estimator {
 
   // The values of a setting to try. The fastest one counts, as in the planner.
   [[nodiscard]] std::vector<bool> recomputes() const {
-    if (c_.recompute == "none") return {false};
-    if (c_.recompute != "auto") return {true};  // also for a number of layers
+    if (c_.recompute) return {*c_.recompute > 0};
     return c_.pp == 1 ? std::vector{false, true} : std::vector{false};
   }
   [[nodiscard]] std::vector<bool> places() const {
-    if (c_.update == "host") return {false};
-    if (c_.update == "device") return {true};
+    if (c_.update == Tier::host) return {false};
+    if (c_.update == Tier::device) return {true};
     return {true, false};
   }
 
   void alone(Estimate& out) const {
     const auto m = static_cast<double>(c_.grad_accumulation);
     std::vector<double> groups;
-    if (c_.order == "auto")
+    if (!c_.order)
       for (double group = 1; group < m; group *= 2) groups.push_back(group);
-    if (c_.order != "horizontal") groups.push_back(c_.order == "vertical" && c_.group > 0 ? static_cast<double>(c_.group) : m);
+    if (c_.order != Order::horizontal)
+      groups.push_back(c_.order == Order::vertical && c_.group > 0 ? static_cast<double>(c_.group) : m);
     if (groups.empty()) groups.push_back(1);
     out.step_s = kNever;
     for (const bool recomputes : this->recomputes())

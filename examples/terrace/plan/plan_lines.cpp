@@ -78,7 +78,7 @@ std::string commit_line(const RunConfig& config, const Plan& p) {
   // The run waits for the last commit.
   const auto commits = static_cast<double>(p.commits - 1) * p.commit_added_seconds + p.commit_seconds;
   const auto run = static_cast<double>(config.steps) * p.times.seconds + commits;
-  const auto beside = p.commits > 1 && config.durability == "commit"
+  const auto beside = p.commits > 1 && config.durability == Durability::commit
                           ? fmt::format(" beside the next step, and adds {:.3f} s to it", p.commit_added_seconds)
                           : ", without its syncs";
   return fmt::format(

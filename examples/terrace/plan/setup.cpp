@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/math/philox.h>
@@ -27,7 +26,7 @@ namespace terrace::cli {
 namespace {
 
 TensorParallel tensor_of(const RunConfig& c) {
-  const auto grid = demand_grid(parse_tensor_mode(c.tp_mode), static_cast<int>(c.tp), static_cast<int>(c.tp_depth));
+  const auto grid = demand_grid(c.tp_mode, static_cast<int>(c.tp), static_cast<int>(c.tp_depth));
   return {.ranks = static_cast<std::uint32_t>(c.tp),
           .rank = static_cast<std::uint32_t>(c.tensor_rank),
           .sequence = c.sp || grid.side > 1,  // the ranks of a grid share the rows
@@ -67,13 +66,6 @@ std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
 
 }  // namespace
 
-TensorMode parse_tensor_mode(const std::string& name) {
-  return name == "2d"     ? TensorMode::square
-         : name == "2.5d" ? TensorMode::squares
-         : name == "3d"   ? TensorMode::cube
-                          : TensorMode::line;
-}
-
 lm::ModelConfig model_config(const RunConfig& c) {
   return lm::complete(
       {.family = lm::family_named(c.model),
@@ -92,7 +84,7 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .mlp_row_tiles = static_cast<std::uint32_t>(c.mlp_row_tiles),
        .attention_tiles = static_cast<std::uint32_t>(c.attention_tiles),
        .head_rows = c.head_rows,
-       .skips = lm::parse_skips(c.skips),
+       .skips = c.skips,
        .experts = {.count = c.experts,
                    .chosen = c.experts_per_token,
                    .shared = c.shared_experts,
@@ -113,12 +105,12 @@ lm::ModelConfig model_config(const RunConfig& c) {
        .activation = activation_of(c),
        .attention_bias = c.attention_bias ? std::optional(true) : std::nullopt,
        .mlp_bias = c.mlp_bias ? std::optional(true) : std::nullopt,
-       .dtype = parse_dtype(c.dtype),
+       .dtype = c.dtype,
        .tensor = tensor_of(c),
        .context = {.ranks = static_cast<std::uint32_t>(c.cp),
                    .rank = static_cast<std::uint32_t>(c.context_rank),
                    .ring = static_cast<std::uint32_t>(c.ring()),
-                   .two_rings = c.cp > 1 && c.cp_mode == "two-rings"},
+                   .two_rings = c.cp > 1 && c.cp_mode == ContextMode::two_rings},
        .expert = {.ranks = static_cast<std::uint32_t>(c.ep), .rank = static_cast<std::uint32_t>(c.expert_rank)}});
 }
 
@@ -158,21 +150,6 @@ void set_optimizer(PlanRequest& request, const RunConfig& c) {
   request.freeze = parse_freeze(c.freeze);
 }
 
-namespace {
-
-// The number of layers in a text: none of them, all of them, or a number; empty for `auto`.
-std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view none, std::string_view all) {
-  if (text == "auto") return std::nullopt;
-  if (text == none) return 0;
-  return text == all ? kAllLayers : static_cast<std::uint32_t>(std::stoul(text));
-}
-
-Travel travel_of(const std::string& text) {
-  return text == "bf16" ? Travel::bf16 : text == "int8" ? Travel::int8 : Travel::whole;
-}
-
-}  // namespace
-
 PlanRequest plan_request(const RunConfig& c) {
   PlanRequest r{
       .shape = {.batch = {c.batch_size, c.seq_len / c.cp}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
@@ -180,40 +157,32 @@ PlanRequest plan_request(const RunConfig& c) {
       .recipe = c.recipe,
       .disk_tier = !c.nvme_path.empty()};
   set_optimizer(r, c);
-  r.order = std::nullopt;
-  if (c.order == "horizontal") r.order = Order::horizontal;
-  if (c.order == "vertical") r.order = c.group > 0 ? Order::group_vertical : Order::vertical;
+  r.order = c.order == Order::vertical && c.group > 0 ? Order::group_vertical : c.order;
   r.group = static_cast<std::uint32_t>(c.group);
-  r.recompute = layers_of(c.recompute, "none", "layer");
-  r.offload = layers_of(c.activations, "keep", "offload");
-  if (c.update == "host" || c.update == "device")
-    r.update = c.update == "host" ? Tier::host : Tier::device;
-  else if (c.update != "auto") {
-    double share = 0;  // its text has been checked before
-    std::from_chars(c.update.data(), c.update.data() + c.update.size(), share);
-    r.update = UpdatePlace(share);
-  }
+  r.recompute = c.recompute;
+  r.offload = c.activations;
+  r.update = c.update;
   // The clip factor, and whether a step is skipped, are known only after the backward.
-  r.updates_before_use = Trainer::needs_norm(c.grad_clip, non_finite(c), loss_scale(c), r.param_groups);
-  if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
+  r.updates_before_use = Trainer::needs_norm(c.grad_clip, c.on_non_finite, loss_scale(c), r.param_groups);
+  r.prefetch_depth = c.prefetch_depth.value_or(kAutoDepth);
   r.steps = static_cast<std::uint64_t>(c.steps);
   r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
   r.evaluate_batches = evaluated_batches(c);
   r.evaluate_first = c.eval_first;
   r.commit_every = commit_interval(c);
-  r.commits_beside = r.commit_every != 0 && c.durability == "commit";
+  r.commits_beside = r.commit_every != 0 && c.durability == Durability::commit;
   r.visits = c.save.empty() ? 1 : 2;
   r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
   r.generations = generations(c);
-  r.commits = c.durability != "none";
+  r.commits = c.durability != Durability::none;
   r.data = {.ranks = static_cast<std::uint32_t>(std::max<std::int64_t>(1, c.dp)),
             .context = static_cast<std::uint32_t>(c.cp),
             .experts = static_cast<std::uint32_t>(c.ep),
             .zero = static_cast<std::uint32_t>(c.zero),
             .canonical = c.canonical_reduction,
-            .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
-            .gradients = travel_of(c.compress_gradients),
-            .weights = travel_of(c.compress_weights),
+            .sums = c.sum_order,
+            .gradients = c.compress_gradients,
+            .weights = c.compress_weights,
             .shard_group = static_cast<std::uint32_t>(c.shard_group),
             .local = c.sync_interval > 1};
   r.rank =
@@ -222,28 +191,26 @@ PlanRequest plan_request(const RunConfig& c) {
 }
 
 std::uint64_t commit_interval(const RunConfig& c) {
-  return c.durability == "step" ? 1 : static_cast<std::uint64_t>(c.ckpt_interval);
+  return c.durability == Durability::step ? 1 : static_cast<std::uint64_t>(c.ckpt_interval);
 }
 
-std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
+std::uint32_t generations(const RunConfig& c) { return keeps_commits(c.durability) ? 2 : 1; }
 
 Schedule schedule(const RunConfig& c) {
   // A constant rate does not depend on the number of steps, so that a longer run begins with the same steps.
-  const bool constant = c.lr_schedule == "constant";
+  const bool constant = c.lr_schedule == ScheduleKind::constant;
   const auto total = std::max<std::int64_t>(1, constant ? std::max(c.steps, c.warmup) : c.steps);
   // A warm-up that is longer than the run is shortened; warnings_of() says so.
-  return {.kind = parse_schedule(c.lr_schedule),
+  return {.kind = c.lr_schedule,
           .peak = c.lr,
           .minimum = constant ? c.lr : c.min_lr,
           .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
           .total_steps = static_cast<std::uint64_t>(total)};
 }
 
-NonFinite non_finite(const RunConfig& c) { return c.on_non_finite == "skip" ? NonFinite::skip : NonFinite::stop; }
-
 // Small gradients can underflow in fp16; the other dtypes have a wider range.
 LossScale loss_scale(const RunConfig& c) {
-  const auto usual = c.dtype == "fp16" ? "dynamic" : "off";
+  const auto usual = c.dtype == DType::fp16 ? "dynamic" : "off";
   return LossScale::parse(c.loss_scale == "auto" ? usual : c.loss_scale);
 }
 
@@ -267,7 +234,7 @@ std::vector<std::string> warnings_of(const RunConfig& c) {
   if (c.warmup <= c.steps || c.warmup == RunConfig().warmup) return warnings;
   const auto longer = fmt::format("--warmup {} is longer than --steps {}", c.warmup, c.steps);
   warnings.push_back(
-      c.lr_schedule == "constant"
+      c.lr_schedule == ScheduleKind::constant
           ? fmt::format("{}: the learning rate still rises when the run ends, and never reaches --lr {}; lower --warmup, or "
                         "raise --steps",
                         longer, c.lr)
@@ -379,7 +346,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   auto step = traffic_of_step(p);
   for (auto* const amount : {&step.read, &step.write, &step.upload, &step.download}) *amount /= together;
   j["bytes"] = bytes(step);
-  j["sum_order"] = p.map.data.sum_order() == SumOrder::ranks ? "ranks" : "machines";
+  j["sum_order"] = word_of(p.map.data.sum_order());
   j["link_bytes"] = {{"within", of_step(p.steady_links.within)}, {"between", of_step(p.steady_links.between)}};
   Traffic all;
   for (const auto& t : p.step_traffic) {

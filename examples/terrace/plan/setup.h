@@ -25,7 +25,6 @@
 
 namespace terrace::cli {
 
-TensorMode parse_tensor_mode(const std::string& name);  // of --tp-mode
 lm::ModelConfig model_config(const RunConfig& config);
 // Whether the store keeps large parts of a layer apart (memory/layout.h).
 bool units_apart(const RunConfig& config);
@@ -48,7 +47,6 @@ std::vector<std::string> warnings_of(const RunConfig& config);
 std::vector<std::string> warnings_of(const RunConfig& config, const Model& model);
 Schedule schedule(const RunConfig& config);
 LossScale loss_scale(const RunConfig& config);  // at the first step
-NonFinite non_finite(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config, const Device& device);  // can also update on the device
 // Sets what the plan needs to know about the optimizer and the parameter groups.

@@ -86,7 +86,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   whole.tp = whole.cp = whole.ep = 1;
   whole.sp = false;
   whole.vocab_tiles = whole.mlp_tiles = whole.mlp_row_tiles = whole.attention_tiles = 1;
-  whole.tp_mode = "1d";
+  whole.tp_mode = TensorMode::line;
   whole.tp_depth = whole.tp_overlap = 1;
   const auto model = model_config(whole);  // with the usual sizes of its family
   check({.dp = static_cast<int>(c.dp),
@@ -94,15 +94,15 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
          .tp = static_cast<int>(c.tp),
          .cp = static_cast<int>(c.cp),
          .ep = static_cast<int>(c.ep),
-         .tensor_mode = parse_tensor_mode(c.tp_mode),
+         .tensor_mode = c.tp_mode,
          .tensor_depth = static_cast<int>(c.tp_depth),
          .shard_group = static_cast<int>(c.shard_group),
          .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
          .canonical_reduction = c.canonical_reduction,
-         .ring = c.cp_mode == "both" && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0,
-         .zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && lm::transformer_of(model).window.none(),
-         .fp16 = c.dtype == "fp16",
-         .skips = c.skips != "none",
+         .ring = c.cp_mode == ContextMode::both && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0,
+         .zigzag = c.ring() > 1 && c.cp_mode != ContextMode::two_rings && lm::transformer_of(model).window.none(),
+         .fp16 = c.dtype == DType::fp16,
+         .skips = c.skips != layers::SkipShape::none,
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
          .local_sgd = c.sync_interval > 1,
          .expert_capacity = c.experts > 0 && c.expert_capacity > 0},

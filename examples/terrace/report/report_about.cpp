@@ -43,12 +43,14 @@ std::string data_of_run(const RunConfig& c, const RunSteps& steps) {
   for (std::size_t i = 0; i < std::min(kShown, files.size()); ++i)
     text += (i > 0 ? ", " : "") + printable(files[i].filename().string());
   if (files.size() > kShown) text += fmt::format(" and {} more", files.size() - kShown);
-  return fmt::format("{} ({}), {} tokens trained on, in sequences of {}", text, c.data_format, steps.tokens, c.seq_len);
+  return fmt::format("{} ({}), {} tokens trained on, in sequences of {}", text, word_of(c.data_format), steps.tokens,
+                     c.seq_len);
 }
 
 std::string training_of(const RunConfig& c) {
-  return fmt::format("{}, {}, learning rate {} ({}), {} × {} sequences a step{}", c.optimizer, c.dtype, c.lr, c.lr_schedule,
-                     c.batch_size, c.grad_accumulation, c.ranks() > 1 ? fmt::format(", {} ranks", c.ranks()) : "");
+  return fmt::format("{}, {}, learning rate {} ({}), {} × {} sequences a step{}", c.optimizer, word_of(c.dtype), c.lr,
+                     word_of(c.lr_schedule), c.batch_size, c.grad_accumulation,
+                     c.ranks() > 1 ? fmt::format(", {} ranks", c.ranks()) : "");
 }
 
 std::string place_of(const RunConfig& c, const nlohmann::json& plan) {

@@ -421,7 +421,7 @@ void demand_no_commits(const RunDir& dir, const RunConfig& config) {
             "own, and remove it with terrace ckpt rm; or restore the file; or, to give the commit up and start a new "
             "run, remove the store",
             entry.path().string(), kRunFile, dir.path.string()),
-        config.resume == "never" ? Exit::usage : Exit::corrupt);
+        config.resume.from == Resume::From::never ? Exit::usage : Exit::corrupt);
   }
 }
 
@@ -472,8 +472,8 @@ FileHandle lock_directory(const fs::path& dir, std::string_view instead) {
 void write_json(const fs::path& file, const nlohmann::json& value) { write_text(file, seal_indented(value)); }
 
 fs::path run_resumed(const RunConfig& c) {
-  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : fs::path(c.resume);
-  return c.resume != "never" && fs::exists(dir / kConfigFile) ? dir : fs::path();
+  const auto dir = c.resume.directory(c.out_dir);
+  return c.resume.from != Resume::From::never && fs::exists(dir / kConfigFile) ? dir : fs::path();
 }
 
 std::optional<RunConfig> settings_of_resumed(const RunConfig& c) try {
@@ -515,9 +515,9 @@ bool holds_out(const RunConfig& c) {
 }
 
 RunDir open_run_dir(RunConfig& config) {
-  if (config.resume != "auto" && config.resume != "never") {
-    config.out_dir = config.resume;
-    demand_run_to_resume(config.resume);
+  if (config.resume.names_run()) {
+    config.out_dir = config.resume.run;
+    demand_run_to_resume(config.resume.run);
   }
   RunDir dir{.path = config.out_dir,
              .lock = {},
@@ -530,7 +530,7 @@ RunDir open_run_dir(RunConfig& config) {
   dir.store.run_ids = {dir.run_id};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
-  if (config.resume == "never" && is_used(dir.path))
+  if (config.resume.from == Resume::From::never && is_used(dir.path))
     throw Error(
         fmt::format("{} is not empty\n  give --resume auto to continue the run in it, or another --out-dir to start a new one",
                     dir.path.string()),
@@ -588,11 +588,11 @@ RunDir open_run_dir(RunConfig& config) {
         fmt::format(
             "the run in {} has {} of the state on disk, but --durability {} needs {}, and this cannot change after a run has "
             "begun\n  continue with --durability {}",
-            dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
+            dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", word_of(config.durability),
             dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
         Exit::usage);
   // The only generation of the run would be overwritten and never committed again.
-  if (config.durability == "none")
+  if (config.durability == Durability::none)
     throw Error(fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
                             "with --durability off",
                             dir.path.string()),
@@ -613,7 +613,7 @@ RunDir open_run_dir(RunConfig& config) {
 }
 
 RunDir rank_dir(const RunConfig& config, int rank) {
-  const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
+  const auto path = config.resume.directory(config.out_dir);
   RunDir dir{.path = path,
              .lock = {},
              .store = store_options(config),

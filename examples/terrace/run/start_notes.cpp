@@ -60,8 +60,8 @@ void note_next(Screen& screen, const RunConfig& config, const std::filesystem::p
                                                  : "; --ckpt-interval and --ckpt-keep keep earlier commits"));
   const auto name = shell_word(run.string());
   screen.note(fmt::format("next: terrace {} {}{} | terrace eval {} --data FILE | terrace ckpt export {} NEW-DIRECTORY",
-                          config.data_format == kConversations ? "chat" : "generate", name,
-                          config.data_format == kConversations ? "" : " --prompt TEXT", name, name));
+                          config.data_format == DataFormat::conversations ? "chat" : "generate", name,
+                          config.data_format == DataFormat::conversations ? "" : " --prompt TEXT", name, name));
 }
 
 }  // namespace terrace::cli

@@ -30,7 +30,7 @@ Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreeme
               },
           .rate = [rate = schedule(config)](std::uint64_t step) { return rate.at(step); },
           .greatest_norm = config.grad_clip,
-          .non_finite = non_finite(config),
+          .non_finite = config.on_non_finite,
           .loss_scale = loss_scale(config),
           .seed = config.seed,
           .ranks = ranks,
@@ -59,7 +59,7 @@ std::vector<Trainer::Step> step_of(Trainer& trainer, const RunConfig& config, co
 }
 
 void demand_finite(double held_out, std::uint64_t step, const RunConfig& config, const RunDir& dir) {
-  if (std::isfinite(held_out) || non_finite(config) == NonFinite::skip) return;
+  if (std::isfinite(held_out) || config.on_non_finite == NonFinite::skip) return;
   throw Error(fmt::format("training diverged: the held-out loss after step {} is {}\n  {}; {}; --on-non-finite skip continues",
                           step, std::isnan(held_out) ? NAN : held_out, commits_of(dir), gentler(config)));
 }

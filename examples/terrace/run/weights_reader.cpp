@@ -47,7 +47,7 @@ bool is_in_parts(const RunConfig& c) {
 RunConfig on_one_rank(RunConfig c) {
   c.dp = c.pp = c.tp = c.cp = c.ep = 1;
   c.sp = false;
-  c.tp_mode = "1d";
+  c.tp_mode = TensorMode::line;
   c.tp_depth = c.tp_overlap = 1;
   return c;
 }
@@ -118,7 +118,7 @@ RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) 
   RunConfig config;
   config.model = fs::absolute(directory).string();
   config.seq_len = std::numeric_limits<std::int64_t>::max();
-  config.dtype.clear();  // to take the dtype of the model
+  config.given.emplace("seq-len");
   apply_model_dir(config);
   if (!adapter.empty()) {
     const auto told = lm::adapter_settings(adapter, lm::family_named(config.model), config.experts > 0);
@@ -127,8 +127,8 @@ RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) 
     config.lora_alpha = told.alpha;
     config.lora_targets = told.targets;
   }
-  config.data_format = "u32";
-  if (tokenizer_of(config).empty() && config.vocab == RunConfig().vocab) config.data_format = "bytes";
+  config.data_format = DataFormat::u32;
+  if (tokenizer_of(config).empty() && config.vocab == RunConfig().vocab) config.data_format = DataFormat::bytes;
   return config;
 }
 

@@ -14,7 +14,7 @@ using testing::IsEmpty;
 cli::RunConfig published() {
   cli::RunConfig c;
   c.layers = 4, c.hidden = 256, c.heads = 4, c.seq_len = 256, c.vocab = 512;
-  c.dtype = "bf16";
+  c.dtype = DType::bf16;
   c.device = c.found_device = "cpu";
   c.device_memory = c.host_memory = "1GiB";
   c.chooses_batch = true;

@@ -11,9 +11,9 @@ namespace {
 cli::RunConfig with_vocabulary(const char* device, const char* memory) {
   cli::RunConfig c;
   c.layers = 1, c.hidden = 64, c.heads = 2, c.seq_len = 4096, c.batch_size = 2, c.vocab = 128256;
-  c.dtype = "bf16", c.recipe = "split";
+  c.dtype = DType::bf16, c.recipe = "split";
   c.device = device, c.device_memory = memory;
-  c.tiles = "off";
+  c.tiles = cli::Tiles::off;
   return c;
 }
 std::int64_t rows(const cli::RunConfig& c) { return cli::with_chosen_tiles(c).head_rows; }
@@ -48,13 +48,13 @@ TEST(HeadRows, AreFewerBeforeAutomaticTiles) {
   for (const auto* const memory : {"80GiB", "450MiB", "250MiB"}) {
     auto c = with_vocabulary("cuda:0", memory);
     const auto off = rows(c);
-    c.tiles = "auto";
+    c.tiles = cli::Tiles::automatic;
     const auto chosen = cli::with_chosen_tiles(c);
     EXPECT_EQ(off, chosen.head_rows) << memory;
     EXPECT_EQ(1, chosen.vocab_tiles) << memory;
   }
   auto c = with_vocabulary("cuda:0", "20MiB");
-  c.tiles = "auto";
+  c.tiles = cli::Tiles::automatic;
   EXPECT_LT(1, cli::with_chosen_tiles(c).vocab_tiles);
   c.mlp_tiles = 2;
   EXPECT_EQ(1, cli::with_chosen_tiles(c).vocab_tiles) << "a number is given";

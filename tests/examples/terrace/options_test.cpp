@@ -58,7 +58,7 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   RunConfig c;
   c.model = "gpt2";
   c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
-  c.rope_base = 500000, c.rope_scaling = "linear:factor=2", c.norm_eps = 1e-6, c.skips = "u";
+  c.rope_base = 500000, c.rope_scaling = "linear:factor=2", c.norm_eps = 1e-6, c.skips = layers::SkipShape::u;
   c.head_dim = 24, c.rope_fraction = 0.5, c.rope_layers = "1,0", c.window_rope_base = 77;
   c.attention_bias = c.mlp_bias = true, c.activation = "gelu_pytorch_tanh";
   c.query_scalar = 144, c.attention_cap = 50, c.logit_cap = 0;
@@ -67,17 +67,18 @@ TEST(Options, EveryFieldSurvivesSavingAndReading) {
   c.freeze = "embed*,head", c.lora_rank = 4, c.lora_alpha = 2.5, c.lora_targets = "all", c.init_adapter = "adapter";
   c.head_rows = 256, c.window = "5,5,0", c.document_separator = 50256;
   c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
-  c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16", c.template_date = "2026-11-26";
+  c.init_from = "x.safetensors", c.save = "y", c.dtype = DType::bf16, c.template_date = "2026-11-26";
   c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;
   c.lr = 0.1 + 0.2, c.min_lr = 1e-300, c.beta1 = 1.0 / 3, c.beta2 = 0, c.eps = 5e-324, c.weight_decay = 12345678.9,
   c.grad_clip = 0;
-  c.optimizer = "lion", c.recipe = "split", c.momentum = 0.25, c.nesterov = true, c.on_non_finite = "skip";
-  c.lr_schedule = "wsd", c.warmup = 0, c.order = "vertical", c.group = 2, c.recompute = "layer", c.update = "device";
+  c.optimizer = "lion", c.recipe = "split", c.momentum = 0.25, c.nesterov = true, c.on_non_finite = NonFinite::skip;
+  c.lr_schedule = ScheduleKind::wsd, c.warmup = 0, c.order = Order::vertical, c.group = 2, c.recompute = kAllLayers,
+  c.update = Tier::device;
   c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6, c.eval_first = true;
   c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
   c.nvme_path = {"/a", "/b"};
-  c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8, c.ckpt_keep = 4,
-  c.durability = "step", c.io_deadline = 9, c.rank_deadline = 7, c.json = true;
+  c.prefetch_depth = 4, c.out_dir = "some/where", c.resume = parse_resume("auto"), c.force = true, c.ckpt_interval = 8,
+  c.ckpt_keep = 4, c.durability = Durability::step, c.io_deadline = 9, c.rank_deadline = 7, c.json = true;
   c.tensorboard = true, c.prometheus = "p.prom";
   c.verify_resident = true, c.assumed_costs = true, c.machine_profile = "m.json";
   RunConfig read;
@@ -97,7 +98,7 @@ TEST(Options, TomlKeysMayBeFlatOrInSections) {
   EXPECT_EQ(c.hidden, 64);
   EXPECT_EQ(c.data.size(), 2U);
   EXPECT_EQ(c.device_memory, "4096");
-  EXPECT_EQ(c.prefetch_depth, "2");
+  EXPECT_EQ(c.prefetch_depth, 2U);
 }
 
 TEST(Options, TomlErrorsNameFileLineKeyAndWhatIsAccepted) {
@@ -145,7 +146,7 @@ TEST(Options, SetOverridesByKeyOrBySectionAndKey) {
   apply_set(c, "run.json=true");
   apply_set(c, "save=a=b");
   apply_set(c, "update=0.25");
-  EXPECT_EQ(c.update, "0.25");
+  EXPECT_EQ(c.update, UpdatePlace(0.25));
   apply_toml(c, "update = 0.5", "run.toml");
   EXPECT_EQ(plan_request(c).update, UpdatePlace(0.5));
   EXPECT_EQ(c.steps, 9);

@@ -38,7 +38,9 @@ RunConfig small() {
 
 // dp, pp, tp, sp, context ranks and their mode, zero
 using Degrees = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, std::string, std::int64_t>;
-Degrees degrees_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.cp, c.cp == 1 ? "" : c.cp_mode, c.zero}; }
+Degrees degrees_of(const RunConfig& c) {
+  return {c.dp, c.pp, c.tp, c.sp, c.cp, c.cp == 1 ? "" : std::string(word_of(c.cp_mode)), c.zero};
+}
 
 // The expected values are counted by hand: six heads, twelve ranks on nodes of six, 2 · 2 + 2 layers, 24 sequences in
 // micro-batches of two, and 32 positions, which 3 context ranks do not divide.
@@ -201,7 +203,7 @@ TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   c.dp = 4;
   c.pp = 2;
   c.grad_accumulation = 4;
-  c.update = "host";
+  c.update = Tier::host;
   c = on_cluster(c, cluster, {.nodes = 1});
   auto fast = rank_profile(cluster, {.nodes = 1}), slow = fast;
   slow.memory_stream /= 8;

@@ -36,7 +36,7 @@ class MixedData : public testing::Test {
  protected:
   [[nodiscard]] RunConfig config(const std::vector<std::filesystem::path>& words) const {
     RunConfig c;
-    c.data_format = "bytes";
+    c.data_format = DataFormat::bytes;
     c.data = words;
     c.seq_len = kSeqLen;
     c.batch_size = kRows;
