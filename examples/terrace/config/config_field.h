@@ -28,19 +28,25 @@ class ConfigField {
   using Value = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
   enum class Kind : std::uint8_t { integer, real, flag, text, path, paths };
 
-  template <class T>
-  ConfigField(T RunConfig::*member)  // NOLINT(google-explicit-constructor): in the option table, a member is its place
+  template <class Part, class T>
+  ConfigField(T Part::*member)  // NOLINT(google-explicit-constructor): in the option table, a member is its place
       : kind_(kind_of<T>()),
-        read_([member](const RunConfig& config) { return value(config.*member); }),
-        write_([member](RunConfig& config, const Value& given) { config.*member = from<T>(given); }) {}
+        read_([member](const RunConfig& config) { return value(part<Part>(config).*member); }),
+        write_([member](RunConfig& config, const Value& given) { part<Part>(config).*member = from<T>(given); }) {}
 
-  // A value with a text of its own.
-  template <class T, class Parse, class Print>
-  ConfigField(T RunConfig::*member, Parse parse, Print print)
-      : kind_(Kind::text),
-        read_([member, print](const RunConfig& config) { return Value(std::string(print(config.*member))); }),
-        write_(
-            [member, parse](RunConfig& config, const Value& given) { config.*member = parse(std::get<std::string>(given)); }) {}
+  // A value that `print` returns as an option has it, and `parse` makes of that.
+  template <class Part, class T, class Parse, class Print>
+  ConfigField(T Part::*member, Parse parse, Print print)
+      : ConfigField([member, print](const RunConfig& config) { return print(part<Part>(config).*member); },
+                    [member, parse](RunConfig& config, const auto& given) { part<Part>(config).*member = parse(given); }) {}
+  // A value in several places. `read` takes the configuration; `write` also takes the value, of the type that `read` returns.
+  template <std::invocable<const RunConfig&> Read, class Write>
+  ConfigField(Read read, Write write)
+      : kind_(kind_of<std::decay_t<std::invoke_result_t<Read, const RunConfig&>>>()),
+        read_([read](const RunConfig& config) { return value(read(config)); }),
+        write_([write](RunConfig& config, const Value& given) {
+          write(config, from<std::decay_t<std::invoke_result_t<Read, const RunConfig&>>>(given));
+        }) {}
 
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] Value read(const RunConfig& config) const { return read_(config); }
@@ -49,6 +55,19 @@ class ConfigField {
  private:
   using Paths = std::vector<std::filesystem::path>;
 
+  // The part of a configuration that has this type.
+  template <class Part, class Config>
+  static constexpr auto& part(Config& config) {
+    if constexpr (std::same_as<Part, lm::ModelConfig>) return config.model;
+    if constexpr (std::same_as<Part, layers::Experts>) return config.model.experts;
+    if constexpr (std::same_as<Part, DataConfig>) return config.data;
+    if constexpr (std::same_as<Part, TrainConfig>) return config.train;
+    if constexpr (std::same_as<Part, OptimizerSettings>) return config.train.rule;
+    if constexpr (std::same_as<Part, PlanConfig>) return config.plan;
+    if constexpr (std::same_as<Part, ParallelConfig>) return config.parallel;
+    if constexpr (std::same_as<Part, MemoryConfig>) return config.memory;
+    if constexpr (std::same_as<Part, RunOptions>) return config.run;
+  }
   template <class T>
   static constexpr Kind kind_of() {
     if constexpr (std::same_as<T, bool>) return Kind::flag;

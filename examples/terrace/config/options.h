@@ -109,6 +109,8 @@ nlohmann::json to_json(const RunConfig& config);
 // count by name and size; Error(Exit::usage) if one does not exist.
 nlohmann::json settings_over_resumes(const RunConfig& config);
 nlohmann::json fingerprint(const RunConfig& config);
+// The value of a setting as it is written now. An older version wrote texts such as --rope-scaling as they were given.
+nlohmann::json as_written_now(std::string_view key, const nlohmann::json& value);
 // "  seed: 1 then, 2 now", one line for each difference; empty if there is none.
 std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now, std::string_view where_then = "then",
                                 std::string_view where_now = "now");

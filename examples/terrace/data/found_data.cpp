@@ -32,23 +32,23 @@ DataFormat format_of(DataForm form) {
 }
 
 std::string described(const RunConfig& config) {
-  if (config.data_format == DataFormat::bytes) return "its bytes are the tokens";
-  if (config.data_format == DataFormat::conversations) return "conversations, of which the answers are learned";
-  if (config.data_format == DataFormat::text) return fmt::format("text, in the tokens of {}", tokenizer_of(config).string());
-  return fmt::format("token ids ({})", word_of(config.data_format));
+  if (config.data.format == DataFormat::bytes) return "its bytes are the tokens";
+  if (config.data.format == DataFormat::conversations) return "conversations, of which the answers are learned";
+  if (config.data.format == DataFormat::text) return fmt::format("text, in the tokens of {}", tokenizer_of(config).string());
+  return fmt::format("token ids ({})", word_of(config.data.format));
 }
 
 // Text is read with the model's tokenizer; without one, its bytes are the tokens.
 DataFormat format_of_text(const RunConfig& config, const fs::path& file) {
   auto of_ids = config;
-  of_ids.data_format = DataFormat::u16;
+  of_ids.data.format = DataFormat::u16;
   if (!tokenizer_of(of_ids).empty()) return DataFormat::text;
-  if (config.vocab > lm::kByteVocabulary)  // a smaller --vocab is refused anyway
+  if (config.model.vocab > lm::kByteVocabulary)  // a smaller --vocab is refused anyway
     throw Error(
         fmt::format(
             "--data {} is text, whose bytes are {} ids, and the model has --vocab {}\n  give the model's --tokenizer; or "
             "--data-format bytes, if they are meant",
-            file.string(), lm::kByteVocabulary, config.vocab),
+            file.string(), lm::kByteVocabulary, config.model.vocab),
         Exit::usage);
   return DataFormat::bytes;
 }
@@ -59,11 +59,11 @@ DataFormat found_format(const RunConfig& config) {
   std::optional<DataForm> first;
   fs::path of_first;
   auto files = data_files(config);
-  if (!config.eval_data.empty()) std::ranges::move(data_files(of_evaluation(config)), std::back_inserter(files));
+  if (!config.data.eval_files.empty()) std::ranges::move(data_files(of_evaluation(config)), std::back_inserter(files));
   for (const auto& file : files) {
     std::error_code error;
     if (!fs::is_regular_file(file, error)) continue;
-    const auto form = lm::form_of_data(file, config.vocab);
+    const auto form = lm::form_of_data(file, config.model.vocab);
     if (!first) first = form, of_first = file;
     if (form != *first)
       throw Error(fmt::format("the data: {} is {}, and {} is {}, as --data-format names them\n  give files of one form",
@@ -76,7 +76,7 @@ DataFormat found_format(const RunConfig& config) {
 
 std::string describe_data(const RunConfig& config) {
   auto as_given = config;
-  as_given.token_files.clear();
+  as_given.found.token_files.clear();
   const auto files = data_files(as_given);
   if (files.empty()) return "";
   return fmt::format("data: {}{}: {}", files.front().string(),

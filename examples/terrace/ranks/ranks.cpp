@@ -24,21 +24,22 @@ namespace {
 
 // Ranks of one machine share its cores.
 void share_cores(RunConfig& c, std::int64_t ranks) {
-  c.local_ranks = ranks;
-  if (c.threads == 0 && ranks > 1) c.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
+  c.found.local_ranks = ranks;
+  if (c.run.threads == 0 && ranks > 1) c.run.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
 }
 
 CommunicatorOptions options_of(const RunConfig& c) {
-  return {.time_limit = std::chrono::seconds(c.rank_deadline), .ranks_per_machine = static_cast<int>(c.ranks_per_machine)};
+  return {.time_limit = std::chrono::seconds(c.run.rank_deadline),
+          .ranks_per_machine = static_cast<int>(c.parallel.ranks_per_machine)};
 }
 
 Exit train_threads(const RunConfig& config) {
   std::atomic<Exit> ended{Exit::runtime};
-  run_ranks(static_cast<int>(config.ranks()), options_of(config), [&](std::unique_ptr<Communicator> ranks) {
+  run_ranks(static_cast<int>(config.parallel.ranks()), options_of(config), [&](std::unique_ptr<Communicator> ranks) {
     try {
       Team team(std::move(ranks), false);
       auto own = config;
-      own.local_rank = team.rank();
+      own.found.local_rank = team.rank();
       const auto exit = train_rank(own, team);
       if (team.first()) ended = exit;
     } catch (const Elsewhere&) {  // the rank that failed reports the error
@@ -83,34 +84,35 @@ namespace {
 
 void demand_degrees_of(const RunConfig& c, int ranks) {
   auto whole = c;
-  whole.tp = whole.cp = whole.ep = 1;
-  whole.sp = false;
-  whole.vocab_tiles = whole.mlp_tiles = whole.mlp_row_tiles = whole.attention_tiles = 1;
-  whole.tp_mode = TensorMode::line;
-  whole.tp_depth = whole.tp_overlap = 1;
+  whole.parallel.tp = whole.parallel.cp = whole.parallel.ep = 1;
+  whole.parallel.sp = false;
+  whole.model.vocab_tiles = whole.model.mlp_tiles = whole.model.mlp_row_tiles = whole.model.attention_tiles = 1;
+  whole.parallel.tp_mode = TensorMode::line;
+  whole.parallel.tp_depth = whole.parallel.tp_overlap = 1;
   const auto model = model_config(whole);  // with the usual sizes of its family
-  check({.dp = static_cast<int>(c.dp),
-         .pp = static_cast<int>(c.pp),
-         .tp = static_cast<int>(c.tp),
-         .cp = static_cast<int>(c.cp),
-         .ep = static_cast<int>(c.ep),
-         .tensor_mode = c.tp_mode,
-         .tensor_depth = static_cast<int>(c.tp_depth),
-         .shard_group = static_cast<int>(c.shard_group),
-         .micro_batches = static_cast<int>(c.dp * c.grad_accumulation),
-         .canonical_reduction = c.canonical_reduction,
-         .ring = c.cp_mode == ContextMode::both && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0,
-         .zigzag = c.ring() > 1 && c.cp_mode != ContextMode::two_rings && lm::transformer_of(model).window.none(),
-         .fp16 = c.dtype == DType::fp16,
-         .skips = c.skips != layers::SkipShape::none,
+  check({.dp = static_cast<int>(c.parallel.dp),
+         .pp = static_cast<int>(c.parallel.pp),
+         .tp = static_cast<int>(c.parallel.tp),
+         .cp = static_cast<int>(c.parallel.cp),
+         .ep = static_cast<int>(c.parallel.ep),
+         .tensor_mode = c.parallel.tp_mode,
+         .tensor_depth = static_cast<int>(c.parallel.tp_depth),
+         .shard_group = static_cast<int>(c.parallel.shard_group),
+         .micro_batches = static_cast<int>(c.parallel.dp * c.train.grad_accumulation),
+         .canonical_reduction = c.parallel.canonical_reduction,
+         .ring = c.parallel.cp_mode == ContextMode::both && c.parallel.cp > 1 ? static_cast<int>(c.parallel.cp_ring) : 0,
+         .zigzag =
+             c.parallel.ring() > 1 && c.parallel.cp_mode != ContextMode::two_rings && lm::transformer_of(model).window.none(),
+         .fp16 = c.model.dtype == DType::fp16,
+         .skips = c.model.skips != layers::SkipShape::none,
          .whole_matrices = optimizer_of(c)->layer_unit().has_value(),
-         .local_sgd = c.sync_interval > 1,
-         .expert_capacity = c.experts > 0 && c.expert_capacity > 0},
-        {.layers = 2 * c.layers + 2,
+         .local_sgd = c.parallel.sync_interval > 1,
+         .expert_capacity = c.model.experts.count > 0 && c.model.experts.capacity_factor > 0},
+        {.layers = 2 * c.model.layers + 2,
          .heads = model.heads,
          .ffn = model.ffn,
-         .seq_len = c.seq_len,
-         .experts = c.experts,
+         .seq_len = c.model.seq_len,
+         .experts = c.model.experts.count,
          .kv_heads = model.kv_heads,
          .hidden = model.hidden},
         ranks);
@@ -120,20 +122,20 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
 
 void demand_degrees(const RunConfig& c) {
   auto alone = c;
-  if (c.dp == 0) alone.shard_group = 0;  // it divides the number of data ranks, which is not known yet
-  alone.dp = std::max<std::int64_t>(1, c.dp);
-  demand_degrees_of(alone, static_cast<int>(alone.ranks()));
+  if (c.parallel.dp == 0) alone.parallel.shard_group = 0;  // it divides the number of data ranks, which is not known yet
+  alone.parallel.dp = std::max<std::int64_t>(1, c.parallel.dp);
+  demand_degrees_of(alone, static_cast<int>(alone.parallel.ranks()));
 }
 
 void demand_degrees(const RunConfig& c, int ranks) {
   demand_degrees_of(c, ranks);
-  if (ranks == 1 && c.sync_interval > 1)
+  if (ranks == 1 && c.parallel.sync_interval > 1)
     throw Error(
         fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
                     "out, or give --dp 2 or more",
-                    c.sync_interval),
+                    c.parallel.sync_interval),
         Exit::usage);
-  if (ranks > 1 && c.verify_resident)
+  if (ranks > 1 && c.run.verify_resident)
     throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs", Exit::usage);
 }
 
@@ -143,8 +145,10 @@ Exit train_ranks(RunConfig config) {
     demand_launcher(*place);
   else
     demand_alone();
-  const auto ranks = place ? place->ranks : config.ranks();
-  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp * config.ep));
+  const auto ranks = place ? place->ranks : config.parallel.ranks();
+  if (config.parallel.dp == 0)
+    config.parallel.dp =
+        std::max<std::int64_t>(1, ranks / (config.parallel.pp * config.parallel.tp * config.parallel.cp * config.parallel.ep));
   try {
     demand_degrees(config, static_cast<int>(ranks));
   } catch (const Error& error) {  // validate() has accepted the degrees, so the number of ranks is what does not fit
@@ -154,7 +158,7 @@ Exit train_ranks(RunConfig config) {
                 error.exit());
   }
   share_cores(config, place ? place->local_ranks : ranks);
-  if (place) config.local_rank = place->local_rank;
+  if (place) config.found.local_rank = place->local_rank;
   demand_device(config);
   if (place) return train_process(config, *place);
   if (ranks > 1) return train_threads(config);
