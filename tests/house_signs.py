@@ -20,6 +20,9 @@ PAIR = re.compile(r"do(es)? not (work with|have)\b|cannot have|have yet|does not
 RULES = ["parallel/layers/parts/transformer.cpp", "parallel/mesh/degrees.cpp", "parallel/plan/check_request.cpp",
          "parallel/plan/check_tensor.cpp"]
 
+# A setting of a run that is compared with a word: config.order == "vertical".
+OPTION_WORD = re.compile(r"\b(?:c|c_|config|config_|given|given_)(?:\.\w+)+ [!=]= \"")
+
 
 def sources(root, folder):
     return [f for f in sorted((root / folder).rglob("*")) if f.suffix in SOURCES and "build" not in f.parts]
@@ -86,6 +89,15 @@ def refusals(root):
     return f"{in_table} in one table, {sum(len(PAIR.findall(f.read_text())) for f in texts)} elsewhere"
 
 
+def named(root, word):
+    files = [f for folder in FOLDERS[5:] for f in sources(root, folder)]
+    return sum(bool(re.search(rf"\b{word}\b", f.read_text(errors="replace"))) for f in files)
+
+
+def option_words(root):
+    return sum(len(OPTION_WORD.findall(f.read_text())) for f in sources(root, "examples/terrace"))
+
+
 def signs(root):
     layers = sources(root, "parallel/layers")
     yield "lines of each folder", ", ".join(f"{folder} {lines_of(sources(root, folder)):,}" for folder in FOLDERS)
@@ -100,6 +112,9 @@ def signs(root):
     yield "includes that point upward", upward(root)
     for what, pattern in OF_A_PROGRAM.items():
         yield f"{what} in the library", of_a_program(root, pattern)
+    yield "lines of examples/terrace", f"{lines_of(sources(root, 'examples/terrace')):,}"
+    yield "files that name RunConfig", named(root, "RunConfig")
+    yield "settings compared with a word", option_words(root)
     yield "headers of the library", sum(f.suffix == ".h" for folder in LIBRARY for f in sources(root, folder))
 
 

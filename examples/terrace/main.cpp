@@ -35,7 +35,7 @@ int run(const CommandLine& line) {
   if (line.command == "doctor") return run_doctor(line.config, line.measure, stdout);
   if (line.command == "report") return static_cast<int>(report_command(line));
   if (line.command == "top") return static_cast<int>(top_command(line));
-  std::fputs(line.config.json ? (to_json(line.config).dump(2) + "\n").c_str() : to_toml(line.config).c_str(), stdout);
+  std::fputs(line.config.run.json ? (to_json(line.config).dump(2) + "\n").c_str() : to_toml(line.config).c_str(), stdout);
   return 0;
 }
 

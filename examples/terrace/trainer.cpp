@@ -81,7 +81,7 @@ std::string held_out(const nlohmann::json& result) {
 void demand_same_content(DataContent& content, RunDir& dir, const RunConfig& config) {
   if (dir.resume) {
     const auto changed = content.difference(dir.data_content);
-    if (!changed.empty() && !config.force)
+    if (!changed.empty() && !config.run.force)
       throw Error(fmt::format("the data of the run in {} has changed since it began: {} has other bytes, as many as before\n  "
                               "restore the data, or give another --out-dir; --force resumes it with the new data",
                               dir.path.string(), changed),
@@ -118,12 +118,12 @@ class Training {
                  .trace = &trace_}),
         trainer_(begin()),
         log_(dir.path, team.rank()),
-        screen_(log_.screen(screen_options(config.json, done(), last_))) {}
+        screen_(log_.screen(screen_options(config.run.json, done(), last_))) {}
 
   Exit run() {
     const bool all_done = done() >= last_;  // only the result is printed again
     note_start(screen_, config_, agreed_, dir_, team_, {done(), moved_from_});
-    metrics_.emplace(metrics_sinks(config_, dir_.path, dir_.path / log_.metrics_file(), team_.first(), done()));
+    metrics_.emplace(metrics_sinks(config_.run, dir_.path, dir_.path / log_.metrics_file(), team_.first(), done()));
     note_missing_steps();
     if (team_.first())
       for (const auto& note : data_.notes()) screen_.note(note);
@@ -146,7 +146,7 @@ class Training {
  private:
   // The loop. Returns 0 if it ended with the last evaluation, or else why it ended before: kStop and the signal, or kNoData.
   std::uint64_t train_steps() {
-    if (config_.eval_first && config_.eval_batches > 0 && done() == 0) {
+    if (config_.train.eval_first && config_.train.eval_batches > 0 && done() == 0) {
       first_evaluation_ = evaluate();
       if (!first_evaluation_) return wish_of_a_rank();
       if (first_evaluation_->loss) screen_.note(held_out_before(*first_evaluation_->loss));
@@ -165,8 +165,8 @@ class Training {
       }
 
       auto m = show_all_but_last(steps);
-      const bool evaluates =
-          config_.eval_batches > 0 && (done() == last_ || due(done(), static_cast<std::uint64_t>(config_.eval_interval)));
+      const bool evaluates = config_.train.eval_batches > 0 &&
+                             (done() == last_ || due(done(), static_cast<std::uint64_t>(config_.train.eval_interval)));
       if (evaluates && (evaluation_ = evaluate())) {
         m.eval_loss = evaluation_->loss;
         m.held_out = evaluation_->of_sources;
@@ -185,7 +185,7 @@ class Training {
     team_.together([&] {
       if (team_.speaks_for_process()) catch_stop_signals();  // from here on a stop must commit
       auto resolved = config_;
-      if (request().pipeline) resolved.stage_layers = stage_layers(*request().pipeline);
+      if (request().pipeline) resolved.parallel.stage_layers = stage_layers(*request().pipeline);
       if (team_.first()) warn_of_other_bits(dir_, resolved);
       keeper_.demand_room();
       moved_from_ = std::exchange(dir_.machines, team_.machines());
@@ -193,7 +193,7 @@ class Training {
       if (team_.first() && !agreed_.found_schedule().empty()) record(dir_, kScheduleFile, agreed_.found_schedule());
     });
     engine_.set_run_id(dir_.run_id);
-    if (config_.local_rank == 0) remove_former_stores(dir_, static_cast<std::size_t>(team_.size()));
+    if (config_.found.local_rank == 0) remove_former_stores(dir_, static_cast<std::size_t>(team_.size()));
     keeper_.begin();
     if (!dir_.resume) engine_.fill(agreed_.first_weights());
     return trainer_of(engine_, trainer_options(config_, data_, team_.agreement()), dir_);
@@ -223,7 +223,7 @@ class Training {
   StepMetrics show_all_but_last(const std::vector<Trainer::Step>& steps) {
     StepMetrics m;
     for (const auto& step : steps) {
-      m = of_team(metrics_of(engine_, trainer_, step), config_, team_);
+      m = of_team(metrics_of(engine_, trainer_, step), config_.parallel, team_);
       if (step.number == done()) break;
       show(m);
     }
@@ -237,7 +237,7 @@ class Training {
   void show(StepMetrics m) {
     m.commit_s = std::exchange(commit_s_, 0);
     if (m.step == 1 && first_evaluation_) m.first_eval_loss = first_evaluation_->loss;
-    m.epochs = data_.epochs(m.step * trainer_.tokens_a_step() / static_cast<std::uint64_t>(config_.seq_len));
+    m.epochs = data_.epochs(m.step * trainer_.tokens_a_step() / static_cast<std::uint64_t>(config_.model.seq_len));
     metrics_->write(m);
     screen_.step(m);
   }
@@ -263,7 +263,7 @@ class Training {
         if (m.step == done() && m.eval_loss) evaluation = {m.eval_loss, m.held_out};
         return true;
       });
-    if (config_.eval_batches > 0 && !team_.any(evaluation.has_value())) evaluation = evaluate();
+    if (config_.train.eval_batches > 0 && !team_.any(evaluation.has_value())) evaluation = evaluate();
     return evaluation;
   }
 
@@ -282,7 +282,8 @@ class Training {
   // Commits for SIGUSR1, unless there is only one generation: then the next step would overwrite the commit.
   void commit_now() {
     if (!commits() || dir_.store.generations == 1)
-      return screen_.note(fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", config_.durability));
+      return screen_.note(
+          fmt::format("SIGUSR1: with --durability {} nothing is committed before the end", word_of(config_.run.durability)));
     noted_ = done();
     if (committed_ == noted_)
       note_commit();
@@ -295,12 +296,12 @@ class Training {
     finish_commit();
     const auto begin = now_ns();
     keep_choices();
-    if (config_.durability != "off") metrics_->sync();
+    if (config_.run.durability != Durability::off) metrics_->sync();
     keeper_.finish_copy();
     trainer_.begin_commit();
     begun_ = done();
     commit_s_ += 1e-9 * static_cast<double>(now_ns() - begin);
-    if (config_.durability == "step") finish_commit();
+    if (config_.run.durability == Durability::step) finish_commit();
   }
   void finish_commit() {
     if (!begun_) return;
@@ -356,22 +357,22 @@ class Training {
 
   Exit finish(bool all_done) {
     const auto hash = lm::hash_weights(engine_);
-    if (!config_.save.empty()) save();
+    if (!config_.run.save.empty()) save();
     auto peak = engine_.peak_bytes();  // of the whole run with the last commit, like the peak of the plan
     if (all_done) {
       for (const auto tier : kAllTiers) peak[tier] = std::max(peak[tier], trainer_.committed_peak()[tier]);
       evaluation_ = recall_evaluation();
       const auto wish = wish_of_a_rank();
-      if (config_.eval_batches > 0 && !team_.any(evaluation_.has_value()) && is_signal(wish)) return interrupted(wish);
+      if (config_.train.eval_batches > 0 && !team_.any(evaluation_.has_value()) && is_signal(wish)) return interrupted(wish);
     }
     demand_data();
     const auto result = result_of(hash, peak);
     if (team_.first()) {
       write_result(dir_, result);
       tell([&] { screen_.note(fmt::format("report {}", write_report(dir_.path).string())); });
-      if (!config_.json && commits()) tell([&] { note_next(screen_, config_, dir_.path, done()); });
+      if (!config_.run.json && commits()) tell([&] { note_next(screen_, config_, dir_.path, done()); });
     }
-    if (config_.verify_resident) verify_resident(config_, agreed_, data_, *device_, *optimizer_, dir_, screen_);
+    if (config_.run.verify_resident) verify_resident(config_, agreed_, data_, *device_, *optimizer_, dir_, screen_);
     screen_.finish(hash, result);
     return Exit::ok;
   }
@@ -395,7 +396,7 @@ class Training {
   }
   // Every rank hands over its weights; the first one writes the file.
   void save() try {
-    if (team_.first()) return lm::save_weights(engine_, config_.save, metadata_of_saved(config_), io_of_environment());
+    if (team_.first()) return lm::save_weights(engine_, config_.run.save, metadata_of_saved(config_), io_of_environment());
     engine_.visit([](const ParamSpec&, std::uint64_t, TensorView) {});
   } catch (const Error& error) {
     throw Error(fmt::format("--save: {}\n  {}", error.what(),
@@ -410,7 +411,7 @@ class Training {
   [[nodiscard]] std::string what_is_kept() const {
     if (commits())
       return fmt::format("the state after step {} is committed; restore the file, then continue with --resume auto", done());
-    const bool saved = done() == last_ && !config_.save.empty();
+    const bool saved = done() == last_ && !config_.run.save.empty();
     return saved ? "the weights are saved; with --durability none nothing else is kept"
                  : "nothing is kept with --durability none";
   }
@@ -420,7 +421,7 @@ class Training {
   RunData& data_;
   RunDir& dir_;
   Team& team_;
-  const std::uint64_t last_ = static_cast<std::uint64_t>(config_.steps);
+  const std::uint64_t last_ = static_cast<std::uint64_t>(config_.train.steps);
   std::vector<int> moved_from_;  // how many ranks were on each machine before this resume
   ThreadPool pool_;
   std::unique_ptr<Device> device_;
@@ -446,7 +447,7 @@ class Training {
 
 Exit train_rank(const RunConfig& given, Team& team) {
   auto config = given;
-  config.rank = team.rank();
+  config.found.rank = team.rank();
   std::optional<RunData> data;
   std::optional<AgreedPlan> agreed;
   std::optional<DataContent> content;
@@ -454,12 +455,13 @@ Exit train_rank(const RunConfig& given, Team& team) {
   // All checks come before the directory is touched.
   team.together([&] {
     make_token_files(config);
-    if (team.first() && config.chooses_batch)
+    if (team.first() && config.found.chooses_batch)
       config = with_chosen_batch(config, machine_profile(config), [&] { return RunData(config).sequences_of_an_epoch(); });
   });
   // One rank chooses, because the ranks have different rates.
-  config.batch_size = static_cast<std::int64_t>(team.each(static_cast<double>(config.batch_size)).front());
-  config.grad_accumulation = static_cast<std::int64_t>(team.each(static_cast<double>(config.grad_accumulation)).front());
+  config.train.batch_size = static_cast<std::int64_t>(team.each(static_cast<double>(config.train.batch_size)).front());
+  config.train.grad_accumulation =
+      static_cast<std::int64_t>(team.each(static_cast<double>(config.train.grad_accumulation)).front());
   team.together([&] { config = with_chosen_tiles(config); });
   agree_on_tiles(config, [&](std::uint64_t tiles) { return team.max(tiles); });
   team.together([&] {
@@ -475,10 +477,10 @@ Exit train_rank(const RunConfig& given, Team& team) {
   agreed->demand_same_steps(team);
   const auto checksums = demand_tokens_of_vocabulary(config, team);
   team.together([&] { dir = team.first() ? open_run_dir(config) : rank_dir(config, team.rank()); });
-  const bool asks_more = !config.save.empty() || config.verify_resident;
+  const bool asks_more = !config.run.save.empty() || config.run.verify_resident;
   if (team.any(dir->result.has_value() && !asks_more)) {
     if (!team.first()) return Exit::ok;
-    Screen screen(screen_options(config.json, 0, 0));
+    Screen screen(screen_options(config.run.json, 0, 0));
     screen.note(
         fmt::format("the run in {} is finished; there is nothing to do; a greater --steps continues it", dir->path.string()));
     if (const auto text = held_out(*dir->result); !text.empty()) screen.note(text);
@@ -495,10 +497,10 @@ Exit train_rank(const RunConfig& given, Team& team) {
 
 Exit train(RunConfig config) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed terminal or pipe does not stop a run
-  if (config.data.empty()) throw Error("train needs a corpus\n  give --data FILE…", ErrorKind::refused);
-  demand_folder_of_prometheus(config.prometheus);
+  if (config.data.files.empty()) throw Error("train needs a corpus\n  give --data FILE…", ErrorKind::refused);
+  demand_folder_of_prometheus(config.run.prometheus);
   demand_disk_folders(config);
-  if (config.resume != "auto" && config.resume != "never") config.out_dir = config.resume;
+  config.run.out_dir = config.run.resume.directory(config.run.out_dir);
   return train_ranks(std::move(config));
 }
 

@@ -29,13 +29,10 @@
 #include <terrace/parallel/run/engine.h>
 #include <terrace/parallel/train/batch.h>
 #include <terrace/parallel/train/deal.h>
+#include <terrace/parallel/train/non_finite.h>
 #include <terrace/parallel/train/progress.h>
 
 namespace terrace {
-
-// How to treat a step whose loss or gradient is not finite. (If a smaller dynamic loss scale may help, the step is skipped in
-// any case.)
-enum class NonFinite : std::uint8_t { stop, skip };
 
 // The loss or the gradient norm is not finite. The step is not committed, and not applied unless the plan updates in the
 // backward.

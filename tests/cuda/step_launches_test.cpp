@@ -32,7 +32,7 @@ struct Planned {
         model(lm::make_model(cli::model_config(config))),
         plan(cli::make_plan(config, model, cli::plan_request(config), cli::machine_profile(config))) {}
   [[nodiscard]] StepLaunches count(bool warpgroups = false) const {
-    return count_launches(model, plan, config.optimizer, warpgroups);
+    return count_launches(model, plan, config.train.optimizer, warpgroups);
   }
   const cli::RunConfig config;
   const Model model;
@@ -44,14 +44,15 @@ class StepLaunchesTest : public FolderTest {
   // A small model with grouped queries, odd numbers of rows, and two micro-batches.
   [[nodiscard]] cli::RunConfig small() const {
     cli::RunConfig c;
-    c.layers = 2, c.hidden = 64, c.heads = 2, c.kv_heads = 1, c.ffn = 96, c.vocab = 259, c.seq_len = 33;
-    c.untied = true;
-    c.batch_size = 2, c.grad_accumulation = 2, c.steps = 3, c.eval_batches = 0;
-    c.dtype = "bf16", c.recipe = "split";
-    c.device = "cuda:0", c.assumed_costs = true, c.threads = 1;
-    c.device_memory = c.host_memory = "unlimited";
-    c.head_rows = 20;
-    c.machine_profile = profile();
+    c.model.layers = 2, c.model.hidden = 64, c.model.heads = 2, c.model.kv_heads = 1, c.model.ffn = 96, c.model.vocab = 259,
+    c.model.seq_len = 33;
+    c.model.tied = false;
+    c.train.batch_size = 2, c.train.grad_accumulation = 2, c.train.steps = 3, c.train.eval_batches = 0;
+    c.model.dtype = DType::bf16, c.train.recipe = "split";
+    c.memory.device = "cuda:0", c.plan.assumed_costs = true, c.run.threads = 1;
+    c.memory.device_memory = c.memory.host_memory = "unlimited";
+    c.model.head_rows = 20;
+    c.plan.machine_profile = profile();
     return c;
   }
   // The rates that docs/internals/gpu.md assumes for an H200.
@@ -88,7 +89,7 @@ class StepLaunchesTest : public FolderTest {
     const auto fake = std::dynamic_pointer_cast<FakeCuda>(cuda_stream(*any).runtime());
     std::atomic<int> updates = 0;
     const auto optimizer = make_cuda_optimizer(
-        planned.config.optimizer, {},
+        planned.config.train.optimizer, {},
         [&, issue = emulated_updates(fake, updates)](CudaStreamHandle stream, std::string_view name, const auto& settings,
                                                      const UpdateStep& step, const ChunkUpdate& chunk) {
           count("update");
@@ -117,12 +118,13 @@ class StepLaunchesTest : public FolderTest {
   // A formula for an untied Llama without biases.
   [[nodiscard]] static std::uint64_t by_formula(const Planned& planned) {
     const auto& c = planned.config;
-    const auto rows = c.batch_size * c.seq_len;
-    const auto blocks = static_cast<std::uint64_t>(c.layers), micro_batches = static_cast<std::uint64_t>(c.grad_accumulation),
-               slices = static_cast<std::uint64_t>((rows + c.head_rows - 1) / c.head_rows);
-    const std::uint64_t tensors = 9 * blocks + 3, again = c.recompute == "layer" ? 6 : 0;
+    const auto rows = c.train.batch_size * c.model.seq_len;
+    const auto blocks = static_cast<std::uint64_t>(c.model.layers),
+               micro_batches = static_cast<std::uint64_t>(c.train.grad_accumulation),
+               slices = static_cast<std::uint64_t>((rows + c.model.head_rows - 1) / c.model.head_rows);
+    const std::uint64_t tensors = 9 * blocks + 3, again = c.plan.recompute == kAllLayers ? 6 : 0;
     const auto updates =
-        c.update == "host" ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
+        c.plan.update == Tier::host ? 0 : std::ranges::count(planned.plan.programs.steady.actions, Op::update, &Action::op);
     const std::uint64_t squares = tensors + 1;  // one per tensor, and one that clears them
     return micro_batches * (blocks * (35 + again) + 5 * slices + 9) + squares + static_cast<std::uint64_t>(updates);
   }
@@ -142,20 +144,21 @@ class StepLaunchesTest : public FolderTest {
 
 TEST_F(StepLaunchesTest, OfAResidentRunAreAsCounted) {
   auto c = small();
-  c.update = "device";
+  c.plan.update = Tier::device;
   expect_counted(c, false);
 }
 
 TEST_F(StepLaunchesTest, OfARunThatUpdatesOnTheHostAreAsCounted) {
   auto c = small();
-  c.update = "host";
+  c.plan.update = Tier::host;
   expect_counted(c, true);
 }
 
 TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
   auto c = small();
-  c.update = "host", c.order = "vertical", c.recompute = "layer", c.activations = "offload", c.grad_clip = 0;
-  c.device_memory = "300KiB";
+  c.plan.update = Tier::host, c.plan.order = Order::vertical, c.plan.recompute = kAllLayers, c.plan.activations = kAllLayers,
+  c.train.grad_clip = 0;
+  c.memory.device_memory = "300KiB";
   expect_counted(c, true);
 }
 
@@ -178,11 +181,11 @@ TEST_F(StepLaunchesTest, OfLlama8B) {
   for (const auto& [c, before, now] : {std::tuple{resident, 23786U, 21306U}, std::tuple{offloaded, 23988U, 21508U}})
     for (const auto& [rows, warpgroups, launches] : {std::tuple{128, false, before}, std::tuple{4096, true, now}}) {
       auto config = c;
-      config.head_rows = rows;
+      config.model.head_rows = rows;
       const Planned planned(config);
       ASSERT_TRUE(planned.plan.fits) << planned.plan.refusal.why;
       const auto n = planned.count(warpgroups);
-      fmt::print("{} of device memory, {} rows of the head, attention by {}: {} launches\n", config.device_memory, rows,
+      fmt::print("{} of device memory, {} rows of the head, attention by {}: {} launches\n", config.memory.device_memory, rows,
                  warpgroups ? "warpgroups" : "warps", n.launches());
       for (const auto& [operation, count] : n.kernels) fmt::print("  {:>7} {}\n", count, operation);
       fmt::print("  {:>7} products\n  {:>7} copies\n  {:>7} events\n  {:>7} waits\n", n.products, n.copies, n.events, n.waits);

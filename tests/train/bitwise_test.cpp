@@ -73,7 +73,7 @@ TEST_F(BitwiseTraining, WithoutCommitsOnlyTheTierIsOnTheDisk) {
   for (const auto place : {Place::in_host, Place::moments_below, Place::on_disk}) {
     auto config = config_of({model, place, "1", 2, "vertical", "none", "keep", false}, corpus(), disk());
     const auto committing = plan_of(config);
-    config.durability = "none";
+    config.run.durability = cli::Durability::none;
     const auto p = plan_of(config);
     ASSERT_TRUE(p.fits) << p.refusal.why;
     EXPECT_EQ(p.commits, 0U);

@@ -29,16 +29,16 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
   if (TERRACE_SANITIZED) GTEST_SKIP() << "a sanitizer's shadow memory counts as the program's";
   const Size size = long_form() ? Size{22, 1024, 512 * kMiB, 4 * kGiB} : Size{11, 512, 64 * kMiB, 512 * kMiB};
   cli::RunConfig config;
-  config.data_format = "bytes";
-  config.layers = size.layers;
-  config.hidden = size.hidden;
-  config.seq_len = 64;
-  config.batch_size = 1;
-  config.steps = 3;
-  config.eval_batches = 1;
-  config.data = {corpus()};
-  config.device_memory = config.host_memory = std::to_string(size.budget);
-  config.nvme_path = {folder_ / "disk"};
+  config.data.format = cli::DataFormat::bytes;
+  config.model.layers = size.layers;
+  config.model.hidden = size.hidden;
+  config.model.seq_len = 64;
+  config.train.batch_size = 1;
+  config.train.steps = 3;
+  config.train.eval_batches = 1;
+  config.data.files = {corpus()};
+  config.memory.device_memory = config.memory.host_memory = std::to_string(size.budget);
+  config.memory.nvme_path = {folder_ / "disk"};
   std::filesystem::create_directory(folder_ / "disk");
   const auto p = plan_of(config);
   ASSERT_TRUE(p.fits) << p.refusal.why;
@@ -48,16 +48,16 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
 
   const auto run = folder_ / "run", log = folder_ / "log";
   const auto ended = run_to_end({TERRACE_PROGRAM,   "train",
-                                 "--layers",        std::to_string(config.layers),
-                                 "--hidden",        std::to_string(config.hidden),
-                                 "--seq-len",       std::to_string(config.seq_len),
-                                 "--batch-size",    std::to_string(config.batch_size),
-                                 "--steps",         std::to_string(config.steps),
-                                 "--eval-batches",  std::to_string(config.eval_batches),
+                                 "--layers",        std::to_string(config.model.layers),
+                                 "--hidden",        std::to_string(config.model.hidden),
+                                 "--seq-len",       std::to_string(config.model.seq_len),
+                                 "--batch-size",    std::to_string(config.train.batch_size),
+                                 "--steps",         std::to_string(config.train.steps),
+                                 "--eval-batches",  std::to_string(config.train.eval_batches),
                                  "--data",          corpus(),
-                                 "--device-memory", config.device_memory,
-                                 "--host-memory",   config.host_memory,
-                                 "--nvme-path",     config.nvme_path[0],
+                                 "--device-memory", config.memory.device_memory,
+                                 "--host-memory",   config.memory.host_memory,
+                                 "--nvme-path",     config.memory.nvme_path[0],
                                  "--nvme-limit",    std::to_string(disk_limit),
                                  "--out-dir",       run},
                                 log);
@@ -69,7 +69,7 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
              format_bytes(ended.peak_resident_bytes - std::min(ended.peak_resident_bytes, 2 * size.budget)));
   EXPECT_LE(ended.peak_resident_bytes, 2 * size.budget + kOutsideBudgets);
   const auto trained = read_run(run);
-  ASSERT_EQ(trained.steps.size(), static_cast<std::size_t>(config.steps));
+  ASSERT_EQ(trained.steps.size(), static_cast<std::size_t>(config.train.steps));
   for (const auto& m : trained.steps) {
     EXPECT_LE(m.device_peak_bytes, size.budget) << "step " << m.step;
     EXPECT_LE(m.host_peak_bytes, size.budget) << "step " << m.step;
@@ -80,7 +80,7 @@ TEST_F(BudgetsHold, WhereTheStateIsManyTimesLarger) {
   }
   // The index and record of two commits, in addition to the chunks.
   constexpr std::uint64_t kIndex = 16 * kMiB;
-  EXPECT_LE(bytes_on_disk(config.nvme_path[0]), round_up(disk_limit, kHugePageBytes) + kIndex);
+  EXPECT_LE(bytes_on_disk(config.memory.nvme_path[0]), round_up(disk_limit, kHugePageBytes) + kIndex);
 }
 
 // A model goes from its files into the store and out again, byte for byte (the bench compares them), with much less memory than

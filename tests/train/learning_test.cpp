@@ -26,20 +26,20 @@ class Learning : public TrainTest, public testing::WithParamInterface<const char
 
 TEST_P(Learning, TheLossFallsFromThatOfChanceToBelowTheUnigramEntropy) {
   cli::RunConfig config;
-  config.data_format = "bytes";
-  config.model = GetParam();
-  config.layers = 2;
-  config.hidden = 64;
-  config.heads = 4;
-  config.seq_len = 64;
-  config.batch_size = 8;
-  config.steps = 60;
-  config.lr = 5e-3;
-  config.min_lr = 5e-4;
-  config.warmup = 5;
-  config.data = {corpus()};
-  config.device_memory = "3MiB";  // small enough to force offloading
-  config.host_memory = "unlimited";
+  config.data.format = cli::DataFormat::bytes;
+  config.model.family = lm::family_named(GetParam());
+  config.model.layers = 2;
+  config.model.hidden = 64;
+  config.model.heads = 4;
+  config.model.seq_len = 64;
+  config.train.batch_size = 8;
+  config.train.steps = 60;
+  config.train.lr = 5e-3;
+  config.train.min_lr = 5e-4;
+  config.train.warmup = 5;
+  config.data.files = {corpus()};
+  config.memory.device_memory = "3MiB";  // small enough to force offloading
+  config.memory.host_memory = "unlimited";
   const auto run = train_fresh(config);
   const double chance = std::log(256.0), unigram = unigram_entropy();
   EXPECT_NEAR(run.steps.front().loss.value(), chance, 0.1);

@@ -38,16 +38,16 @@ class OptimizersTrain : public TrainTest {
  protected:
   [[nodiscard]] cli::RunConfig config(const Kept& kept, std::int64_t steps) const {
     auto c = config_of(TinyModel{"llama", kept.dtype.c_str(), false}, corpus());
-    c.optimizer = kept.optimizer;
-    c.recipe = kept.recipe;
+    c.train.optimizer = kept.optimizer;
+    c.train.recipe = kept.recipe;
     // Lion's step size is the rate itself; LAMB's and Adafactor's are proportional to weights that begin near 0.02.
     static const std::map<std::string, double> rates{{"lion", 3e-4}, {"sgd", 0.1}, {"lamb", 0.05}, {"adafactor", 0.05}};
     const auto rate = rates.find(kept.optimizer);
-    c.lr = rate == rates.end() ? 3e-3 : rate->second;
-    c.min_lr = c.lr;
-    c.lr_schedule = "constant";  // the rate does not depend on the run's last step
-    c.warmup = 1;
-    c.steps = steps;
+    c.train.lr = rate == rates.end() ? 3e-3 : rate->second;
+    c.train.min_lr = c.train.lr;
+    c.train.lr_schedule = ScheduleKind::constant;  // the rate does not depend on the run's last step
+    c.train.warmup = 1;
+    c.train.steps = steps;
     return c;
   }
 };
@@ -64,8 +64,8 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
 
     const auto place = n % 2 == 0 ? Place::on_disk : Place::thin_host;
     auto offloaded = config(kept, kSteps);
-    offloaded.threads = 2;
-    offloaded.prefetch_depth = kDepths[n % kDepths.size()];
+    offloaded.run.threads = 2;
+    cli::apply_set(offloaded, fmt::format("prefetch-depth={}", kDepths[n % kDepths.size()]));
     put(offloaded, place, folder_ / "disk");
     const auto p = plan_of(offloaded);
     ASSERT_TRUE(p.fits) << p.refusal.why;
@@ -78,11 +78,11 @@ TEST_F(OptimizersTrain, OffloadedAndResumedTheyGiveTheSameBitsAndMoveWhatWasPlan
     expect_planned(p, run, kept.name());
 
     auto first = offloaded, second = config(kept, kSteps);  // begins on the disk and ends in memory
-    first.steps = 3;
+    first.train.steps = 3;
     put(second, Place::in_host, folder_ / "disk");
-    second.nvme_path = first.nvme_path;
-    first.out_dir = second.out_dir = folder_ / fmt::format("stopped-{}", ++n);
-    second.resume = "auto";
+    second.memory.nvme_path = first.memory.nvme_path;
+    first.run.out_dir = second.run.out_dir = folder_ / fmt::format("stopped-{}", ++n);
+    second.run.resume = cli::parse_resume("auto");
     run_train(first);
     expect_same_bits(resident, run_train(second), kept.name() + ", resumed");
   }
@@ -93,9 +93,9 @@ TEST_F(OptimizersTrain, ASplitMasterIsTheWholeMaster) {
   std::vector<Trained> runs;
   for (const auto* recipe : {"fp32", "split"}) {
     auto c = config({.recipe = recipe}, 20);
-    c.save = folder_ / fmt::format("{}.safetensors", recipe);
+    c.run.save = folder_ / fmt::format("{}.safetensors", recipe);
     runs.push_back(train_fresh(c));
-    saved.push_back((std::ostringstream() << std::ifstream(c.save, std::ios::binary).rdbuf()).str());
+    saved.push_back((std::ostringstream() << std::ifstream(c.run.save, std::ios::binary).rdbuf()).str());
   }
   expect_same_bits(runs[0], runs[1], "split");
   EXPECT_GT(saved[0].size(), 1000U);
@@ -105,7 +105,7 @@ TEST_F(OptimizersTrain, ASplitMasterIsTheWholeMaster) {
   std::vector<Trained> again;
   for (const auto* recipe : {"fp32", "split"}) {
     auto c = config({.recipe = recipe}, 2);
-    c.init_from = folder_ / "fp32.safetensors";
+    c.run.init_from = folder_ / "fp32.safetensors";
     again.push_back(train_fresh(c));
   }
   expect_same_bits(again[0], again[1], "split, from a file");
@@ -116,22 +116,22 @@ TEST_F(OptimizersTrain, StochasticRoundingFollowsTheSeed) {
   auto c = config({.recipe = "stochastic"}, 4);
   const auto one = train_fresh(c), again = train_fresh(c);
   EXPECT_EQ(one.hash, again.hash);
-  c.seed += 1;
+  c.train.seed += 1;
   EXPECT_NE(one.hash, train_fresh(c).hash);
 }
 
 TEST_F(OptimizersTrain, AnotherOptimizerOrRecipeDoesNotResumeTheRun) {
   auto c = config({}, 2);
-  c.out_dir = folder_ / "run";
+  c.run.out_dir = folder_ / "run";
   run_train(c);
-  c.resume = "auto";
-  c.steps = 3;
+  c.run.resume = cli::parse_resume("auto");
+  c.train.steps = 3;
   for (const Kept& other : {Kept{.optimizer = "adam"}, Kept{.recipe = "8bit"}}) {
     auto changed = c;
-    changed.optimizer = other.optimizer;
-    changed.recipe = other.recipe;
+    changed.train.optimizer = other.optimizer;
+    changed.train.recipe = other.recipe;
     EXPECT_THROW(run_train(changed), Error) << other.name();
-    changed.force = true;  // ignores the fingerprint; the stored states are still not those of an 8-bit run
+    changed.run.force = true;  // ignores the fingerprint; the stored states are still not those of an 8-bit run
     if (other.recipe == "8bit") {
       EXPECT_THROW(run_train(changed), Error) << other.name();
     }
@@ -141,23 +141,23 @@ TEST_F(OptimizersTrain, AnotherOptimizerOrRecipeDoesNotResumeTheRun) {
 // A learning rate that makes the weights overflow: from the second step on nothing is finite, and no further update is applied.
 TEST_F(OptimizersTrain, StepsThatAreNotFiniteAreSkippedAndCounted) {
   auto c = config({.dtype = "fp32"}, 3);
-  c.lr = c.min_lr = 1e30;
-  c.out_dir = folder_ / "stops";
+  c.train.lr = c.train.min_lr = 1e30;
+  c.run.out_dir = folder_ / "stops";
   EXPECT_THROW(run_train(c), Error);
-  c.on_non_finite = "skip";
+  c.train.on_non_finite = NonFinite::skip;
   for (const double clip : {0.0, 1.0}) {
-    c.grad_clip = clip;
-    c.steps = 3;
-    c.resume = "never";
-    c.out_dir = folder_ / fmt::format("skips-{}", clip);
+    c.train.grad_clip = clip;
+    c.train.steps = 3;
+    c.run.resume = {};
+    c.run.out_dir = folder_ / fmt::format("skips-{}", clip);
     const auto three = run_train(c);
     EXPECT_FALSE(three.steps.at(0).skipped);
     EXPECT_TRUE(three.steps.at(1).skipped && three.steps.at(2).skipped);
-    EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 2);
-    c.steps = 5;
-    c.resume = "auto";
+    EXPECT_EQ(read_json(c.run.out_dir / "result.json").at("skipped_steps"), 2);
+    c.train.steps = 5;
+    c.run.resume = cli::parse_resume("auto");
     const auto five = run_train(c);
-    EXPECT_EQ(read_json(c.out_dir / "result.json").at("skipped_steps"), 4);
+    EXPECT_EQ(read_json(c.run.out_dir / "result.json").at("skipped_steps"), 4);
     EXPECT_EQ(five.hash, three.hash);
   }
 }
@@ -167,11 +167,11 @@ TEST_F(OptimizersTrain, AFixedLossScaleChangesNoBit) {
   for (const double clip : {0.0, 0.7})
     for (const auto* dtype : {"fp32", "bf16"}) {
       auto c = config({.dtype = dtype}, 5);
-      c.grad_clip = clip;
+      c.train.grad_clip = clip;
       const auto plain = train_fresh(c);
-      c.loss_scale = "1024";
+      c.train.loss_scale = "1024";
       expect_same_bits(plain, train_fresh(c), fmt::format("{}, clip {}", dtype, clip));
-      c.loss_scale = "dynamic";
+      c.train.loss_scale = "dynamic";
       expect_same_bits(plain, train_fresh(c), fmt::format("{}, clip {}, dynamic", dtype, clip));
     }
 }
@@ -212,17 +212,17 @@ class LossScaleTrain : public OptimizersTrain, public testing::WithParamInterfac
 
 TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
   auto c = config({.dtype = GetParam().dtype}, 1);
-  c.untied = true;
-  c.save = folder_ / "first.safetensors";
+  c.model.tied = false;
+  c.run.save = folder_ / "first.safetensors";
   (void)train_fresh(c);
-  multiply(c.save, "lm_head.weight", GetParam().head);
-  c.init_from = c.save;
-  c.save.clear();
-  c.steps = 12;
-  c.loss_scale = GetParam().scale;
-  c.out_dir = folder_ / "whole";
+  multiply(c.run.save, "lm_head.weight", GetParam().head);
+  c.run.init_from = c.run.save;
+  c.run.save.clear();
+  c.train.steps = 12;
+  c.train.loss_scale = GetParam().scale;
+  c.run.out_dir = folder_ / "whole";
   const auto whole = run_train(c);
-  const auto result = read_json(c.out_dir / "result.json");
+  const auto result = read_json(c.run.out_dir / "result.json");
   const std::uint64_t skipped = result.at("skipped_steps");
   EXPECT_GT(skipped, 1U);
   EXPECT_LT(skipped, 12U) << "no step was ever applied";
@@ -231,20 +231,20 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
   EXPECT_FALSE(whole.steps.back().skipped);
 
   auto stopped = c;
-  stopped.out_dir = folder_ / "stopped";
-  stopped.steps = static_cast<std::int64_t>(skipped) - 1;
+  stopped.run.out_dir = folder_ / "stopped";
+  stopped.train.steps = static_cast<std::int64_t>(skipped) - 1;
   put(stopped, Place::on_disk, folder_ / "disk");
   run_train(stopped);
-  EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("skipped_steps"), skipped - 1);
-  stopped.steps = c.steps;
-  stopped.resume = "auto";
+  EXPECT_EQ(read_json(stopped.run.out_dir / "result.json").at("skipped_steps"), skipped - 1);
+  stopped.train.steps = c.train.steps;
+  stopped.run.resume = cli::parse_resume("auto");
   const auto resumed = run_train(stopped);
   EXPECT_EQ(resumed.losses(), whole.losses());
   EXPECT_EQ(resumed.hash, whole.hash);
-  EXPECT_EQ(read_json(stopped.out_dir / "result.json").at("loss_scale"), result.at("loss_scale"));
+  EXPECT_EQ(read_json(stopped.run.out_dir / "result.json").at("loss_scale"), result.at("loss_scale"));
 
   // A fixed scale cannot decrease: the run ends with an error that says what to change.
-  c.loss_scale = "65536";
+  c.train.loss_scale = "65536";
   try {
     (void)train_fresh(c);
     ADD_FAILURE() << "gradients that overflow were applied";
@@ -253,7 +253,7 @@ TEST_P(LossScaleTrain, BacksOffSkipsAndIsResumed) {
   }
 
   // Without a scale nothing overflows and no step is skipped.
-  c.loss_scale = "off";
+  c.train.loss_scale = "off";
   for (const auto& step : train_fresh(c).steps) EXPECT_FALSE(step.skipped);
 }
 INSTANTIATE_TEST_SUITE_P(Dtypes, LossScaleTrain,
@@ -264,21 +264,21 @@ INSTANTIATE_TEST_SUITE_P(Dtypes, LossScaleTrain,
 // 65,536 they are above it.
 TEST_F(OptimizersTrain, ALossScaleKeepsGradientsThatAreTooSmallForFp16) {
   auto c = config({.dtype = "fp16"}, 1);
-  c.untied = true;
-  c.weight_decay = 0;
-  c.lr_schedule = "constant";
-  c.save = folder_ / "first.safetensors";
+  c.model.tied = false;
+  c.train.rule.weight_decay = 0;
+  c.train.lr_schedule = ScheduleKind::constant;
+  c.run.save = folder_ / "first.safetensors";
   (void)train_fresh(c);
-  multiply(c.save, "lm_head.weight", 1e-5F);
-  c.init_from = c.save;
-  c.save = folder_ / "last.safetensors";
+  multiply(c.run.save, "lm_head.weight", 1e-5F);
+  c.run.init_from = c.run.save;
+  c.run.save = folder_ / "last.safetensors";
   const std::string tensor = "model.layers.0.self_attn.q_proj.weight";
-  const auto first = with_tensor(c.init_from, tensor);
+  const auto first = with_tensor(c.run.init_from, tensor);
   for (const auto* scale : {"off", "auto"}) {
-    c.loss_scale = scale;
+    c.train.loss_scale = scale;
     const auto run = train_fresh(c);
     EXPECT_FALSE(run.steps.front().skipped);
-    EXPECT_EQ(with_tensor(c.save, tensor) == first, std::string(scale) == "off") << scale;
+    EXPECT_EQ(with_tensor(c.run.save, tensor) == first, std::string(scale) == "off") << scale;
   }
 }
 
@@ -287,27 +287,27 @@ TEST_F(OptimizersTrain, GroupsOfParametersAreClippedByTheirOwnNorms) {
   const std::vector<std::string> attention{"model.layers.0.self_attn.q_proj.weight", "model.layers.1.self_attn.q_proj.weight"};
   const std::string other = "model.layers.0.mlp.down_proj.weight";
   auto base = config({.optimizer = "sgd", .dtype = "fp32"}, 1);
-  base.momentum = base.weight_decay = 0;
-  base.lr = base.min_lr = 1;
-  base.grad_accumulation = 2;
-  base.untied = true;
+  base.train.rule.momentum = base.train.rule.weight_decay = 0;
+  base.train.lr = base.train.min_lr = 1;
+  base.train.grad_accumulation = 2;
+  base.model.tied = false;
   const auto first = [&] {
     auto c = base;
-    c.lr = c.min_lr = 1e-30;
-    c.save = folder_ / "first";
+    c.train.lr = c.train.min_lr = 1e-30;
+    c.run.save = folder_ / "first";
     (void)train_fresh(c);
-    return c.save;
+    return c.run.save;
   }();
   std::map<std::string, Trained> runs;
   const auto moved = [&](const std::string& groups, double clip) {
     auto c = base;
-    c.param_groups = groups;
-    c.grad_clip = clip;
-    c.save = folder_ / "last";
+    c.train.param_groups = groups;
+    c.train.grad_clip = clip;
+    c.run.save = folder_ / "last";
     runs[groups] = train_fresh(c);
     std::map<std::string, std::vector<float>> all;
     for (const auto& name : {attention[0], attention[1], other}) {
-      all[name] = with_tensor(c.save, name);
+      all[name] = with_tensor(c.run.save, name);
       const auto before = with_tensor(first, name);
       for (std::size_t i = 0; i < before.size(); ++i) all[name][i] -= before[i];
     }
@@ -339,10 +339,10 @@ TEST_F(OptimizersTrain, GroupsOfParametersAreClippedByTheirOwnNorms) {
 TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   const auto weights = [&](const std::string& groups, const std::string& file) {
     auto c = config({.dtype = "fp32"}, 3);
-    c.param_groups = groups;
-    c.save = folder_ / file;
+    c.train.param_groups = groups;
+    c.run.save = folder_ / file;
     (void)train_fresh(c);
-    return (std::ostringstream() << std::ifstream(c.save, std::ios::binary).rdbuf()).str();
+    return (std::ostringstream() << std::ifstream(c.run.save, std::ios::binary).rdbuf()).str();
   };
   const auto plain = weights("", "plain");
   EXPECT_EQ(weights("norm:rate=1,decay=0; .:rate=1", "same"), plain) << "what is so already";
@@ -353,7 +353,7 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
   for (const auto* bad : {"no_such_tensor:rate=1", "norm", "norm:", ":rate=1", "norm:speed=2", "norm:rate=-1", "norm:rate=x",
                           "norm:rate=1,rate=2", "(:rate=1", "norm:clip=-1"}) {
     auto c = config({.dtype = "fp32"}, 1);
-    c.param_groups = bad;
+    c.train.param_groups = bad;
     try {
       (void)train_fresh(c);
       ADD_FAILURE() << "accepted: " << bad;
@@ -368,16 +368,16 @@ TEST_F(OptimizersTrain, GroupsOfParametersHaveTheirOwnRatesAndDecays) {
 // noise.)
 TEST_F(OptimizersTrain, CompactRecipesCostAtMostOnePercent) {
   auto c = config({}, 60);
-  c.hidden = 64;
-  c.seq_len = 64;
-  c.batch_size = 8;
-  c.grad_accumulation = 1;
+  c.model.hidden = 64;
+  c.model.seq_len = 64;
+  c.train.batch_size = 8;
+  c.train.grad_accumulation = 1;
   // At three times this rate, losses fall so fast that a single rounding changes the last one by up to 8 %; here by 0.2 %.
-  c.lr = c.min_lr = 1e-3;
+  c.train.lr = c.train.min_lr = 1e-3;
   const double plain = train_fresh(c).eval_loss;
   EXPECT_LT(plain, 2.6) << "nothing was learned that could be lost";
   for (const auto& r : recipes()) {
-    c.recipe = r.name;
+    c.train.recipe = r.name;
     EXPECT_LE(train_fresh(c).eval_loss, 1.01 * plain) << r.name;
   }
 }

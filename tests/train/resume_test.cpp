@@ -23,10 +23,10 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
       auto s = all[setting % all.size()];
       s.model = model;
       auto c = config_of(s, corpus(), folder_ / "disk");
-      c.lr_schedule = "constant";
-      c.min_lr = c.lr;
-      c.warmup = 1;
-      c.steps = steps;
+      c.train.lr_schedule = ScheduleKind::constant;
+      c.train.min_lr = c.train.lr;
+      c.train.warmup = 1;
+      c.train.steps = steps;
       return c;
     };
     auto straight = config(0, kSteps);
@@ -35,8 +35,8 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
     for (const auto stop : stops) {
       auto first = config(setting, stop), second = config(setting + 7, kSteps);
       setting += 4;
-      first.out_dir = second.out_dir = folder_ / fmt::format("stopped-{}-{}", model.name(), stop);
-      second.resume = "auto";
+      first.run.out_dir = second.run.out_dir = folder_ / fmt::format("stopped-{}-{}", model.name(), stop);
+      second.run.resume = cli::parse_resume("auto");
       run_train(first);
       expect_same_bits(reference, run_train(second), fmt::format("{}, stopped after step {}", model.name(), stop));
     }
@@ -46,23 +46,23 @@ TEST_F(ResumedTraining, AfterAnyStepUnderOtherBudgetsEndsInTheSameBits) {
 TEST_F(ResumedTraining, StoppedAfterEveryStepEndsInTheSameBits) {
   const auto& model = kModels[5];
   auto config = config_of(model, corpus());
-  config.lr_schedule = "constant";
-  config.min_lr = config.lr;
-  config.warmup = 1;
-  config.steps = long_form() ? 20 : 6;
+  config.train.lr_schedule = ScheduleKind::constant;
+  config.train.min_lr = config.train.lr;
+  config.train.warmup = 1;
+  config.train.steps = long_form() ? 20 : 6;
   const auto reference = train_fresh(config);
   Trained last;
   const auto all = covering_settings(2);
-  for (std::int64_t stop = 1; stop <= config.steps; ++stop) {
+  for (std::int64_t stop = 1; stop <= config.train.steps; ++stop) {
     auto setting = all[static_cast<std::size_t>(stop)];
     setting.model = model;
     auto next = config_of(setting, corpus(), folder_ / "disk");
-    next.lr_schedule = config.lr_schedule;
-    next.min_lr = config.min_lr;
-    next.warmup = config.warmup;
-    next.steps = stop;
-    next.resume = "auto";
-    next.out_dir = folder_ / "stopped";
+    next.train.lr_schedule = config.train.lr_schedule;
+    next.train.min_lr = config.train.min_lr;
+    next.train.warmup = config.train.warmup;
+    next.train.steps = stop;
+    next.run.resume = cli::parse_resume("auto");
+    next.run.out_dir = folder_ / "stopped";
     last = run_train(next);
   }
   expect_same_bits(reference, last, model.name());

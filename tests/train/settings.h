@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <terrace/examples/terrace/config/options.h>
 #include <terrace/tests/support/covering_rows.h>
 #include <terrace/tests/train/train_run.h>
 
@@ -82,32 +83,31 @@ inline std::vector<Setting> covering_settings(std::size_t strength) {
 // Everything in the device and no optimizations: the reference for the others.
 inline cli::RunConfig config_of(const TinyModel& model, const std::filesystem::path& corpus) {
   cli::RunConfig c;
-  c.data_format = "bytes";
-  c.model = model.family;
-  c.dtype = model.dtype;
-  c.untied = model.untied;
-  c.layers = long_form() ? 4 : model.skips ? 3 : 2;
-  c.skips = model.skips ? "u" : "none";
-  c.hidden = long_form() ? 128 : 32;
-  c.heads = 4;
-  c.kv_heads = c.model == "llama" ? 2 : 0;
-  c.seq_len = long_form() ? 64 : 32;
-  c.data = {corpus};
-  c.batch_size = 2;
-  c.grad_accumulation = 4;
-  c.steps = 20;
-  c.lr = 3e-3;
-  c.min_lr = 3e-4;
-  c.grad_clip = 0.7;
-  c.warmup = 3;
-  c.eval_batches = 2;
-  c.threads = 1;
-  c.device_memory = c.host_memory = "unlimited";
-  c.prefetch_depth = "0";
-  c.order = "horizontal";
-  c.recompute = "none";
-  c.activations = "keep";
-  c.assumed_costs = true;  // nothing is measured before the start
+  c.data.format = cli::DataFormat::bytes;
+  c.model.family = lm::family_named(model.family);
+  c.model.dtype = parse_dtype(model.dtype);
+  c.model.tied = !model.untied;
+  c.model.layers = long_form() ? 4 : model.skips ? 3 : 2;
+  c.model.skips = model.skips ? layers::SkipShape::u : layers::SkipShape::none;
+  c.model.hidden = long_form() ? 128 : 32;
+  c.model.heads = 4;
+  c.model.kv_heads = std::string(model.family) == "llama" ? 2 : 0;
+  c.model.seq_len = long_form() ? 64 : 32;
+  c.data.files = {corpus};
+  c.train.batch_size = 2;
+  c.train.grad_accumulation = 4;
+  c.train.steps = 20;
+  c.train.lr = 3e-3;
+  c.train.min_lr = 3e-4;
+  c.train.grad_clip = 0.7;
+  c.train.warmup = 3;
+  c.train.eval_batches = 2;
+  c.run.threads = 1;
+  c.memory.device_memory = c.memory.host_memory = "unlimited";
+  c.plan.prefetch_depth = 0;
+  c.plan.order = Order::horizontal;
+  c.plan.recompute = c.plan.activations = 0;
+  c.plan.assumed_costs = true;  // nothing is measured before the start
   return c;
 }
 
@@ -123,7 +123,7 @@ inline std::uint64_t thin_host_bytes(cli::RunConfig config) {
   std::uint64_t bytes = 0;
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c) bytes = std::max(bytes, map.chunks()[ChunkId{c}].bytes);
   for (;; bytes = round_up(bytes + bytes / 4, kPageBytes)) {
-    config.host_memory = std::to_string(bytes);
+    config.memory.host_memory = std::to_string(bytes);
     if (plan_of(config).fits) return bytes;
   }
 }
@@ -132,13 +132,13 @@ inline void put(cli::RunConfig& config, Place place, const std::filesystem::path
   if (place == Place::in_device) return;
   const auto wide = plan_of(config);
   const auto smallest = wide.smallest_bytes[Tier::device];  // printed by `terrace plan`
-  config.device_memory = std::to_string(smallest);
+  config.memory.device_memory = std::to_string(smallest);
   if (place == Place::in_host) return;
-  config.nvme_path = {disk};
-  if (place == Place::thin_host) config.device_memory = std::to_string(std::max(smallest, wide.state_bytes / 2));
+  config.memory.nvme_path = {disk};
+  if (place == Place::thin_host) config.memory.device_memory = std::to_string(std::max(smallest, wide.state_bytes / 2));
   const auto thin = thin_host_bytes(config);
   if (place != Place::moments_below) {
-    config.host_memory = std::to_string(thin);
+    config.memory.host_memory = std::to_string(thin);
     return;
   }
   const auto& recipe = wide.map.recipe;
@@ -148,20 +148,20 @@ inline void put(cli::RunConfig& config, Place place, const std::filesystem::path
     all += bytes;
     if (kind == Kind::parameter || kind == Kind::gradient) kept += bytes;
   }
-  config.host_memory = std::to_string(round_up(wide.state_bytes * kept / all + thin, kPageBytes));
+  config.memory.host_memory = std::to_string(round_up(wide.state_bytes * kept / all + thin, kPageBytes));
 }
 
 inline cli::RunConfig config_of(const Setting& s, const std::filesystem::path& corpus, const std::filesystem::path& disk) {
   auto c = config_of(s.model, corpus);
-  c.prefetch_depth = s.depth;
-  c.threads = s.threads;
-  c.order = std::string(s.order) == "grouped" ? "vertical" : s.order;
-  c.group = std::string(s.order) == "grouped" ? 2 : 0;
-  c.recompute = s.recompute;
-  c.activations = s.activations;
+  c.run.threads = s.threads;
+  const bool grouped = std::string(s.order) == "grouped";
+  c.plan.group = grouped ? 2 : 0;
+  for (const auto& [key, text] : {std::pair{"prefetch-depth", s.depth}, std::pair{"order", grouped ? "vertical" : s.order},
+                                  std::pair{"recompute", s.recompute}, std::pair{"activations", s.activations}})
+    cli::apply_set(c, fmt::format("{}={}", key, text));
   if (s.interrupted) {
-    c.eval_interval = 7;
-    c.ckpt_interval = 5;
+    c.train.eval_interval = 7;
+    c.run.ckpt_interval = 5;
   }
   put(c, s.place, disk);
   return c;

@@ -66,12 +66,12 @@ class QuietOutput {
 };
 
 inline Trained run_train(const cli::RunConfig& config) {
-  for (const auto& disk : config.nvme_path) std::filesystem::create_directories(disk);
+  for (const auto& disk : config.memory.nvme_path) std::filesystem::create_directories(disk);
   {
     const QuietOutput quiet;
     if (cli::train(config) != cli::Exit::ok) throw Error("training was interrupted", ErrorKind::interrupted);
   }
-  return read_run(config.out_dir);
+  return read_run(config.run.out_dir);
 }
 
 // A test with its own folder beside the build, that is, on a real disk, with a corpus in it; removed at the end.
@@ -91,7 +91,7 @@ class TrainTest : public testing::Test {
   [[nodiscard]] std::filesystem::path corpus() const { return folder_ / "corpus.txt"; }
   // Trains in a new run directory, which is removed when the test ends.
   Trained train_fresh(cli::RunConfig config) {
-    config.out_dir = folder_ / fmt::format("run-{}", ++runs_);
+    config.run.out_dir = folder_ / fmt::format("run-{}", ++runs_);
     return run_train(config);
   }
 

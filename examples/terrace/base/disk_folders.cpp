@@ -26,7 +26,7 @@ std::vector<fs::path> known_to_run(const RunConfig& c) try {
   const auto run = run_resumed(c);
   RunConfig then;
   if (!run.empty()) apply_file(then, run / kConfigFile);
-  return then.nvme_path;
+  return then.memory.nvme_path;
 } catch (const Error&) {  // opening the run reports what is wrong with the file
   return {};
 }
@@ -35,7 +35,7 @@ std::vector<fs::path> known_to_run(const RunConfig& c) try {
 
 void demand_disk_folders(const RunConfig& c) {
   const auto known = known_to_run(c);
-  for (const auto& folder : c.nvme_path) {
+  for (const auto& folder : c.memory.nvme_path) {
     if (std::ranges::count(known, fs::absolute(folder).lexically_normal()) != 0) continue;
     std::error_code error;
     static_cast<void>(fs::symlink_status(folder, error));
@@ -69,14 +69,14 @@ std::optional<MountedDisk> larger_than_root(std::uint64_t device, std::span<cons
 }
 
 std::optional<std::string> warning_of_root_disk(const RunConfig& c) {
-  if (c.nvme_path.empty()) return std::nullopt;
+  if (c.memory.nvme_path.empty()) return std::nullopt;
   std::string mounts;
   try {
     mounts = read_text_file("/proc/mounts");
   } catch (const Error&) {  // no warning if the mounts are not known
   }
   const auto disks = mounted_disks(mounts);
-  for (const auto& folder : c.nvme_path) {
+  for (const auto& folder : c.memory.nvme_path) {
     struct stat file {};
     if (::stat(folder.c_str(), &file) != 0) continue;
     if (const auto larger = larger_than_root(file.st_dev, disks))

@@ -83,7 +83,7 @@ class StepBench final : public bench::Bench {
     const TemporaryDirectory own;
     Engine engine(model, p,
                   {.device = device.get(),
-                   .store = {.paths = config.nvme_path.empty() ? std::vector{own.path()} : config.nvme_path,
+                   .store = {.paths = config.memory.nvme_path.empty() ? std::vector{own.path()} : config.memory.nvme_path,
                              .name = fmt::format("terrace-bench-{}", ::getpid()),
                              .durable = false,
                              .temporary = true,
@@ -98,7 +98,7 @@ class StepBench final : public bench::Bench {
                                    std::ranges::copy(tokens, targets.begin());
                                    return true;
                                  },
-                             .rate = [lr = config.lr](std::uint64_t) { return lr; },
+                             .rate = [lr = config.train.lr](std::uint64_t) { return lr; },
                              .greatest_norm = 0});
     std::vector<double> measured;
     Traffic moved;
@@ -121,14 +121,14 @@ class StepBench final : public bench::Bench {
   void draw(std::span<std::int32_t> tokens) const {
     for (std::size_t i = 0; i < tokens.size(); ++i)
       tokens[i] = static_cast<std::int32_t>(
-          random_below(config_.seed, stream_of("bench step"), i, static_cast<std::uint64_t>(config_.vocab)));
+          random_below(config_.train.seed, stream_of("bench step"), i, static_cast<std::uint64_t>(config_.model.vocab)));
   }
 
   void report(bench::Session& session, const char* op, const std::vector<double>& seconds, double stall_s,
               const Traffic& moved) const {
-    const auto tokens = static_cast<double>(config_.batch_size * config_.grad_accumulation * config_.seq_len);
+    const auto tokens = static_cast<double>(config_.train.batch_size * config_.train.grad_accumulation * config_.model.seq_len);
     session.result({{"op", op},
-                    {"model", config_.model},
+                    {"model", *config_.model.family.get().name},
                     {"step_s", bench::median(seconds)},
                     {"tokens_per_s", tokens / bench::median(seconds)},
                     {"stall_s", stall_s},

@@ -111,17 +111,17 @@ class WeightsBench final : public bench::Bench {
     bench::demand_directory(path_);
     validate(given_);
     demand_device(given_);
-    if (given_.dtype == "fp16")
+    if (given_.model.dtype == DType::fp16)
       throw Error("bench weights: fp16 has no files of its own\n  give --dtype bf16 or fp32", ErrorKind::refused);
   }
 
   void run(bench::Session& session) override {
     const Folder folder(path_);
     auto config = given_;
-    config.out_dir = folder.path() / "run";
-    if (config.nvme_path.empty()) config.nvme_path = {folder.path()};
-    config.durability = "off";  // one generation, committed at the end
-    config.assumed_costs = true;
+    config.run.out_dir = folder.path() / "run";
+    if (config.memory.nvme_path.empty()) config.memory.nvme_path = {folder.path()};
+    config.run.durability = Durability::off;  // one generation, committed at the end
+    config.plan.assumed_costs = true;
     config = with_chosen_tiles(config);
     const auto model = lm::make_model(model_config(config));
     const auto without = lm::without_adapters(model_config(config));
@@ -136,15 +136,15 @@ class WeightsBench final : public bench::Bench {
     session.progress("writing a model …");
     const auto from = folder.path() / "model", to = folder.path() / "exported";
     fs::create_directories(from);
-    lm::write_weight_files(from, base, without.dtype, kMostFileBytes, random_weights(config.seed));
-    config.init_from = from;
+    lm::write_weight_files(from, base, without.dtype, kMostFileBytes, random_weights(config.train.seed));
+    config.run.init_from = from;
 
     Way load{"load", {}}, exported{"export", {}};
     std::vector<bench::FileRange> files, chunks;
     std::uint64_t file_bytes = 0, chunk_bytes = 0;
     const auto name = fs::path(fmt::format("terrace-bench-{}-store", ::getpid()));
     const ChunkStore::Options store{
-        .paths = config.nvme_path, .name = name, .generations = plan.generations, .io = io_of_environment()};
+        .paths = config.memory.nvme_path, .name = name, .generations = plan.generations, .io = io_of_environment()};
     const struct StoreFiles {
       const ChunkStore::Options& store;
       ~StoreFiles() {
@@ -164,7 +164,7 @@ class WeightsBench final : public bench::Bench {
       session.progress(fmt::format("run {} of {}: loading", run + 1, session.runs()));
       {
         Engine engine(model, plan, {.device = device.get(), .store = store, .optimizer = optimizer.get()});
-        const auto weights = lm::first_weights(config.init_from, model_config(config), config.seed);
+        const auto weights = lm::first_weights(config.run.init_from, model_config(config), config.train.seed);
         for (const auto& path : store.paths) bench::settle(path);
         load.time([&] {
           engine.fill(weights);
@@ -202,7 +202,7 @@ class WeightsBench final : public bench::Bench {
       const auto gb = 1e-9 * static_cast<double>(file_bytes + chunk_bytes);
       session.result(
           {{"op", way.op},
-           {"model", config.model},
+           {"model", *config.model.family.get().name},
            {"file_bytes", file_bytes},
            {"chunk_bytes", chunk_bytes},
            {"gb_per_s", gb / bench::median(way.seconds)},

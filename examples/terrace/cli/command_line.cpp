@@ -313,15 +313,15 @@ void check_arguments(const CommandLine& line) {
   if (line.command == "eval") {
     if (line.eval.data.empty()) refuse("eval needs --data, files to evaluate on", "eval");
     RunConfig of_data;
-    of_data.data = line.eval.data;
+    of_data.data.files = line.eval.data;
     demand_files("--data", data_files(of_data), "eval");
   }
   if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
   if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
   if (line.command == "train") {
-    if (line.config.data.empty()) refuse("train needs a corpus: --data FILE...", "train");
+    if (line.config.data.files.empty()) refuse("train needs a corpus: --data FILE...", "train");
     demand_files("--data", data_files(line.config), "train");
-    if (!line.config.eval_data.empty()) demand_files("--eval-data", data_files(of_evaluation(line.config)), "train");
+    if (!line.config.data.eval_files.empty()) demand_files("--eval-data", data_files(of_evaluation(line.config)), "train");
   }
 }
 
@@ -332,9 +332,8 @@ struct ConfigText {
 
 bool names_model(const std::function<void(RunConfig&)>& apply) {
   RunConfig config;
-  config.model.clear();
   apply(config);
-  return !config.model.empty();
+  return config.is_given("model");
 }
 
 // The directory of a run whose own settings everything given overrides; empty: none. `directory`: the one that a command reads.
@@ -345,9 +344,9 @@ fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vec
   for (const auto& file : files) apply_toml(given, file.text, file.name);
   for (const auto& set : parsed.sets) apply_set(given, set);
   apply_flags(given, parsed.flags);
-  if (given.resume == "auto" || given.resume == "never") return {};
-  demand_run_to_resume(given.resume);
-  return fs::exists(fs::path(given.resume) / kConfigFile) ? fs::path(given.resume) : fs::path();
+  if (!given.run.resume.names_run()) return {};
+  demand_run_to_resume(given.run.resume.run);
+  return fs::exists(fs::path(given.run.resume.run) / kConfigFile) ? fs::path(given.run.resume.run) : fs::path();
 }
 
 // Flags that a run was given for one start do not count for the next start, or for reading the run.
@@ -355,10 +354,10 @@ void take_own_settings(RunConfig& config, const ConfigText& own) {
   apply_toml(config, own.text, own.name);
   // The tokenizer file that the run began with may have changed since, so the run's copy is used.
   const auto run = fs::path(own.name).parent_path();
-  if (const auto kept = tokenizer_kept_by(run); !kept.empty()) config.tokenizer = kept.string();
-  config.json = config.force = false;
-  config.stage_layers.clear();    // with the same pipeline, the run's stages are kept anyway
-  if (launched()) config.dp = 0;  // as many as are launched now
+  if (const auto kept = tokenizer_kept_by(run); !kept.empty()) config.data.tokenizer = kept.string();
+  config.run.json = config.run.force = false;
+  config.parallel.stage_layers.clear();    // with the same pipeline, the run's stages are kept anyway
+  if (launched()) config.parallel.dp = 0;  // as many as are launched now
 }
 
 using Layer = std::function<void(RunConfig&)>;
@@ -368,13 +367,11 @@ double epochs_of(std::span<const Layer> layers, bool has_own, const std::string&
   double epochs = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     RunConfig of_layer;
-    of_layer.steps = 0;
-    of_layer.epochs = -1;
     layers[i](of_layer);
-    const bool has_steps = of_layer.steps != 0, has_epochs = of_layer.epochs > 0;
+    const bool has_steps = of_layer.is_given("steps"), has_epochs = of_layer.train.epochs > 0;
     if (has_steps && has_epochs && !(has_own && i == 0))
       refuse("--steps and --epochs both say how long to train: give one of them", command);
-    if (has_steps || of_layer.epochs >= 0) epochs = std::max(0.0, of_layer.epochs);
+    if (has_steps || of_layer.is_given("epochs")) epochs = of_layer.train.epochs;
   }
   return epochs;
 }
@@ -410,22 +407,24 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
                        "it out, or give what is to change as flags",
                        line.preset->name),
            line.command);
-  auto below = nothing_given();
+  RunConfig below;
   apply_preset(below);
   apply_files(below, 0, place);
   auto config = below;
   apply_above(config);
-  below.model = config.model;
+  below.run.model_dir = config.run.model_dir;
+  below.model.family = config.model.family;
   const bool of_model = apply_model_dir(below);
   if (of_model) {
     config = below;
     apply_above(config);
-    config.model = below.model;
+    config.run.model_dir.clear();
+    config.model.family = below.model.family;
     keep_usual(config, below);
     // If the user gave another value, the program has not chosen it.
-    std::erase_if(config.chosen, [&](const std::string& said) {
-      return (said.starts_with("--dtype ") && config.dtype != below.dtype) ||
-             (said.starts_with("--seq-len ") && config.seq_len != below.seq_len);
+    std::erase_if(config.found.chosen, [&](const std::string& said) {
+      return (said.starts_with("--dtype ") && config.model.dtype != below.model.dtype) ||
+             (said.starts_with("--seq-len ") && config.model.seq_len != below.model.seq_len);
     });
   }
   std::vector<Layer> layers;
@@ -435,7 +434,7 @@ RunConfig resolve(const CommandLine& line, const Parsed& parsed, const fs::path&
     for (const auto& set : parsed.sets) apply_set(c, set);
   });
   layers.emplace_back([&](RunConfig& c) { apply_flags(c, parsed.flags); });
-  config.epochs = epochs_of(layers, !run.empty(), line.command);
+  config.train.epochs = epochs_of(layers, !run.empty(), line.command);
   complete(config, of_model);
   return config;
 }
@@ -486,7 +485,7 @@ std::string advice_on(const fs::filesystem_error& error) {
 }
 
 void demand_model_of_preset(const CommandLine& line) {
-  if (line.command != "train" || !line.preset || !line.preset->needs_model() || !line.config.init_from.empty()) return;
+  if (line.command != "train" || !line.preset || !line.preset->needs_model() || !line.config.run.init_from.empty()) return;
   refuse(fmt::format("--preset {} trains a model that is there, and none is given: add --model DIR, a directory with its "
                      "config.json and weights",
                      line.preset->name),
@@ -497,9 +496,9 @@ void demand_model_of_preset(const CommandLine& line) {
 void plan_where_preset_is_for(CommandLine& line) {
   auto& config = line.config;
   if (!line.preset || line.preset->machine().empty() || !line.plan.cluster_profile.empty()) return;
-  if (!config.on_gpu() || config.assumed_costs || has_gpus(config)) return;
+  if (!config.on_gpu() || config.plan.assumed_costs || has_gpus(config)) return;
   line.plan.cluster_profile = line.preset->machine();
-  config.chosen.push_back(
+  config.found.chosen.push_back(
       fmt::format("--cluster-profile {} (that of the preset: no GPU was found here)", line.preset->machine()));
 }
 
@@ -558,9 +557,9 @@ CommandLine parse(int argc, const char* const* argv) {
   demand_model_of_preset(line);
   const bool of_training = line.command == "train" || line.command == "plan" || line.command == "config";
   if (const auto place = launched(); of_training || line.command == "doctor")
-    find_device(line.config, place ? place->local_ranks : line.config.ranks());
+    find_device(line.config, place ? place->local_ranks : line.config.parallel.ranks());
   if (of_training) {
-    if (line.config.data_format == kFindForm) line.config.data_format = found_format(line.config);
+    if (line.config.data.format == DataFormat::automatic) line.config.data.format = found_format(line.config);
     validate(line.config);
     check_arguments(line);
     demand_inputs_stay(line, parsed.config_files);

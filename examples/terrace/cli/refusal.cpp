@@ -27,7 +27,9 @@ std::string sized(std::uint64_t bytes) {
 
 // Advice for a number of bytes that was probably meant in MiB or GiB.
 std::string without_unit(const RunConfig& c, Tier tier) {
-  const auto& text = tier == Tier::device ? c.device_memory : tier == Tier::host ? c.host_memory : c.nvme_limit;
+  const auto& text = tier == Tier::device ? c.memory.device_memory
+                     : tier == Tier::host ? c.memory.host_memory
+                                          : c.memory.nvme_limit;
   if (text.empty() || text.size() > 5 || text.find_first_not_of("0123456789") != std::string::npos) return "";
   return fmt::format("\n  {0} {1} is {1} bytes; with a unit it is {0} {1}{2}", kFlags[tier], text,
                      text.size() > 2 ? "MiB" : "GiB");
@@ -43,7 +45,7 @@ std::string what_is_missing(const RunConfig& c, const Refusal& r) {
 
 std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
   const bool disk_helps =
-      c.nvme_path.empty() && std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::host; });
+      c.memory.nvme_path.empty() && std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::host; });
   const auto* const or_disk = disk_helps ? "; or give --nvme-path, a folder on a disk that can hold the rest" : "";
   if (const auto r = std::ranges::find_if(refusals, [](const Refusal& of) { return of.least_bytes != 0; }); r != refusals.end())
     return fmt::format("{} must be more than {}; for a model of this size no exact value is searched{}", kFlags[r->tier],
@@ -52,13 +54,14 @@ std::string suggestion(const RunConfig& c, std::span<const Refusal> refusals) {
   if (const auto r = std::ranges::find(refusals, 0U, &Refusal::enough_bytes); r != refusals.end()) {
     std::vector<const char*> others;
     for (const auto tier : kAllTiers)
-      if (tier != r->tier && (tier != Tier::disk || !c.nvme_path.empty())) others.push_back(kFlags[tier]);
+      if (tier != r->tier && (tier != Tier::disk || !c.memory.nvme_path.empty())) others.push_back(kFlags[tier]);
     return fmt::format("{}raise {} as well, or lower --batch-size or --seq-len{}", alone(r->tier), fmt::join(others, " or "),
                        or_disk);
   }
-  const bool tiles_work = c.experts == 0 && c.tp_mode == "1d" && !optimizer_of(c)->layer_unit();
-  const bool tiles_help = tiles_work && c.vocab_tiles == 1 && c.mlp_tiles == 1 && c.mlp_row_tiles == 1 &&
-                          c.attention_tiles == 1 &&
+  const bool tiles_work =
+      c.model.experts.count == 0 && c.parallel.tp_mode == TensorMode::line && !optimizer_of(c)->layer_unit();
+  const bool tiles_help = tiles_work && c.model.vocab_tiles == 1 && c.model.mlp_tiles == 1 && c.model.mlp_row_tiles == 1 &&
+                          c.model.attention_tiles == 1 &&
                           std::ranges::any_of(refusals, [](const Refusal& of) { return of.tier == Tier::device; });
   const auto* const or_tiles = tiles_help ? "; or give --vocab-tiles 0 --mlp-tiles 0 --mlp-row-tiles 0 --attention-tiles 0, "
                                             "which use large layers in tiles, as few as "

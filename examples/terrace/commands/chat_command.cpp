@@ -71,7 +71,7 @@ std::optional<std::string> read_message(bool at_terminal) {
 // A published model allows more positions than most memories can keep keys and values for.
 std::int64_t positions_of(const CommandLine& line) {
   constexpr std::int64_t kOfModel = 4096;
-  const auto all = line.config.seq_len;
+  const auto all = line.config.model.seq_len;
   return is_run(line.positional.at(0)) ? all : std::min(all, kOfModel);
 }
 
@@ -82,7 +82,7 @@ class Chat {
         text_(line.config, line.positional.at(0), line.generate.tokenizer, line.generate.stop_token),
         format_(text_.chat_format(std::time(nullptr))),
         weights_(line.config, line.positional.at(0), {.decode_positions = positions_of(line)}),
-        generator_(weights_.engine(), weights_.device(), line.config.vocab, weights_.model().dtype, positions_of(line)) {
+        generator_(weights_.engine(), weights_.device(), line.config.model.vocab, weights_.model().dtype, positions_of(line)) {
     if (line.generate.stop_token != "none" && !format_.end().empty()) text_.end_at(format_.end());
     if (!line.chat.system.empty()) messages_.push_back({"system", line.chat.system});
     first_ = messages_.size();
@@ -99,13 +99,13 @@ class Chat {
         {.most_tokens = line_.chat.max_tokens, .interrupted = [] { return interrupted.load(); }}, [] {},
         [&](std::string_view more) {
           answer += more;
-          if (line_.config.json) return;
+          if (line_.config.run.json) return;
           fmt::print("{}", shown_on(STDOUT_FILENO, std::string(more)));
           std::fflush(stdout);
         });
     interrupted = false;  // reset before the line ends: a reader of the line may then interrupt the next answer
     const nlohmann::json object{{"answer", answer}, {"tokens", tokens.size() - before}, {"end", name_of(end)}};
-    fmt::print("{}\n", line_.config.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
+    fmt::print("{}\n", line_.config.run.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
     std::fflush(stdout);
     messages_.push_back({std::string(lm::kAnswering), std::move(answer)});
   }

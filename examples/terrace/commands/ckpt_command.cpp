@@ -162,7 +162,7 @@ Exit ckpt_command(const CommandLine& line) {
     fmt::print("removed the commit after step {} of {}\n", step, of);
     return Exit::ok;
   }
-  const auto& given = line.config.nvme_path;
+  const auto& given = line.config.memory.nvme_path;
   const auto run = names_step ? directory_of_commit(of, given, step).string() : of;
   if (action == "rm" && names_step)
     throw Error(fmt::format("the commit after step {} is the last one of {}, from which it continues\n  terrace ckpt rm {} "
@@ -175,7 +175,7 @@ Exit ckpt_command(const CommandLine& line) {
     return Exit::ok;
   }
   if (action == "list") {
-    list(run, given, line.config.json);
+    list(run, given, line.config.run.json);
     return Exit::ok;
   }
   if (action == "export") {
@@ -188,7 +188,7 @@ Exit ckpt_command(const CommandLine& line) {
   for (auto& options : all) options.read_only = true;
   const auto common = open_at_common_commit(all);
   const auto& stores = common.stores;
-  if (action == "inspect") inspect(common, line.config.json);
+  if (action == "inspect") inspect(common, line.config.run.json);
   if (action == "verify") verify(stores, missing, run);
   if (action == "copy") {
     const auto& to = line.positional.at(2);

@@ -124,7 +124,7 @@ Finding examine_cudnn() {
 
 Finding examine_profile(const RunConfig& config) {
   const fs::path file =
-      config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
+      config.plan.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.plan.machine_profile);
   const std::string mend = "terrace doctor --measure --nvme-path DIR";
   std::error_code error;
   if (!fs::exists(file, error)) {
@@ -159,7 +159,7 @@ void keep_disk(const fs::path& file, MachineProfile& profile) {
 void measure_and_save(const RunConfig& config) {
   auto pool = make_pool(config);
   const fs::path file =
-      config.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.machine_profile);
+      config.plan.machine_profile.empty() ? default_profile_path(config.device_name()) : fs::path(config.plan.machine_profile);
   std::error_code error;
   if (file.has_parent_path()) fs::create_directories(file.parent_path(), error);
   if (error)
@@ -167,7 +167,7 @@ void measure_and_save(const RunConfig& config) {
         fmt::format("the machine profile cannot be saved, because {} cannot be created: {}\n  give --machine-profile a "
                     "file in a folder that can be written, here and to plan and train; or set XDG_CACHE_HOME",
                     file.parent_path().string(), describe_errno(error.value())));
-  auto profile = measure_machine(*make_device(config, pool), config.nvme_path, kMeasureSeconds);
+  auto profile = measure_machine(*make_device(config, pool), config.memory.nvme_path, kMeasureSeconds);
   if (profile.disk_assumed) keep_disk(file, profile);
   save_profile(profile, file);
 }
@@ -199,9 +199,9 @@ std::vector<Finding> examine_machine(const RunConfig& config) {
   out.push_back(examine_library("MPI", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}));
   out.push_back(examine_library("NCCL", {"libnccl.so.2", "libnccl.so"}));
   out.push_back(examine_cudnn());
-  for (const auto& path : config.nvme_path)
+  for (const auto& path : config.memory.nvme_path)
     for (auto& finding : examine_path(path)) out.push_back(std::move(finding));
-  if (config.nvme_path.empty()) {
+  if (config.memory.nvme_path.empty()) {
     out.push_back({Status::ok, "disk path", "none given, so no disk was examined (add --nvme-path DIR)", ""});
   }
   out.push_back(examine_profile(config));
@@ -212,7 +212,7 @@ int run_doctor(const RunConfig& config, bool measure, std::FILE* out) {
   if (measure) measure_and_save(config);
   const auto findings = examine_machine(config);
   const bool failed = std::ranges::any_of(findings, [](const Finding& f) { return f.status == Status::fail; });
-  if (config.json) {
+  if (config.run.json) {
     auto list = nlohmann::json::array();
     for (const auto& f : findings) {
       list.push_back({{"status", name_of(f.status)}, {"name", f.name}, {"text", f.text}, {"mend", f.mend}});

@@ -36,38 +36,39 @@ struct Evaluated {
 };
 
 std::int64_t positions_of(const RunConfig& config, const std::string& directory, const EvalOptions& options) {
-  if (options.seq_len > config.seq_len)
+  if (options.seq_len > config.model.seq_len)
     throw Error(fmt::format("--seq-len {}: the model in {} has {} positions\n  give --seq-len {} or less", options.seq_len,
-                            directory, config.seq_len, config.seq_len),
+                            directory, config.model.seq_len, config.model.seq_len),
                 ErrorKind::refused);
   if (options.seq_len > 0) return options.seq_len;
-  return is_run(directory) ? config.seq_len : std::min(config.seq_len, EvalOptions::kMostPositions);
+  return is_run(directory) ? config.model.seq_len : std::min(config.model.seq_len, EvalOptions::kMostPositions);
 }
 
 // One configuration for each source, so that each has its own loss. All of a source is read as training data.
 std::vector<RunConfig> data_of(RunConfig config, const std::string& directory, const EvalOptions& options,
                                const std::filesystem::path& tokenizer) {
-  const bool of_bytes = is_run(directory) && config.data_format == "bytes";
-  config.seq_len = positions_of(config, directory, options);
-  config.batch_size =
-      options.batch_size > 0 ? options.batch_size : std::max<std::int64_t>(1, EvalOptions::kMostPositions / config.seq_len);
-  config.eval_batches = 0;  // nothing is held out
-  config.eval_data.clear();
-  config.resume = "never";
-  config.data = options.data;
-  config.data_format = options.data_format;
-  if (!tokenizer.empty()) config.tokenizer = tokenizer.string();
-  if (config.data_format == kFindForm) config.data_format = found_format(config);
-  if (config.data_format == kText && of_bytes) config.data_format = "bytes";  // as the run did
+  const bool of_bytes = is_run(directory) && config.data.format == DataFormat::bytes;
+  config.model.seq_len = positions_of(config, directory, options);
+  config.train.batch_size = options.batch_size > 0
+                                ? options.batch_size
+                                : std::max<std::int64_t>(1, EvalOptions::kMostPositions / config.model.seq_len);
+  config.train.eval_batches = 0;  // nothing is held out
+  config.data.eval_files.clear();
+  config.run.resume = {};
+  config.data.files = options.data;
+  config.data.format = value_of<DataFormat>(options.data_format);
+  if (!tokenizer.empty()) config.data.tokenizer = tokenizer.string();
+  if (config.data.format == DataFormat::automatic) config.data.format = found_format(config);
+  if (config.data.format == DataFormat::text && of_bytes) config.data.format = DataFormat::bytes;  // as the run did
   make_token_files(config);
   auto as_given = config;
-  as_given.token_files.clear();
+  as_given.found.token_files.clear();
   const auto sources = data_sources(as_given);
   const bool weighted = std::ranges::any_of(options.data, [](const auto& word) { return lm::is_number(word.string()); });
   std::vector<RunConfig> all;
   const auto add = [&](std::vector<std::filesystem::path> files) {
     all.push_back(config);
-    all.back().data = std::move(files);
+    all.back().data.files = std::move(files);
   };
   for (const auto& source : sources)
     if (weighted)
@@ -87,8 +88,8 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
   demand_tokens_of_vocabulary(data_config, alone);
   RunData data(data_config);
   for (const auto& warning : data.warnings()) warn(warning);
-  const auto rows = static_cast<std::size_t>(data_config.batch_size);
-  const auto positions = static_cast<std::size_t>(data_config.seq_len);
+  const auto rows = static_cast<std::size_t>(data_config.train.batch_size);
+  const auto positions = static_cast<std::size_t>(data_config.model.seq_len);
   const BatchReader read(
       [&](Split split, auto sequences, auto tokens, auto targets) { return data.read(split, sequences, tokens, targets); },
       data.documents(), weights.model().place.context(), positions, rows);
@@ -119,11 +120,12 @@ Evaluated evaluate(WeightsReader& weights, const RunConfig& data_config, std::ui
 // Halves the number of sequences at a time until they fit, unless the user gave it.
 WeightsReader reader_of(const RunConfig& config, const std::string& directory, std::vector<RunConfig>& sources, bool given) {
   for (;;) try {
-      return {
-          config, directory, {.shape = {.batch = {sources.front().batch_size, sources.front().seq_len}, .micro_batches = 1}}};
+      return {config,
+              directory,
+              {.shape = {.batch = {sources.front().train.batch_size, sources.front().model.seq_len}, .micro_batches = 1}}};
     } catch (const Error& error) {
-      if (given || error.kind() != ErrorKind::does_not_fit || sources.front().batch_size == 1) throw;
-      for (auto& source : sources) source.batch_size /= 2;
+      if (given || error.kind() != ErrorKind::does_not_fit || sources.front().train.batch_size == 1) throw;
+      for (auto& source : sources) source.train.batch_size /= 2;
     }
 }
 
@@ -174,7 +176,7 @@ nlohmann::json to_json(const std::vector<Evaluated>& found) {
 
 Exit eval_command(const CommandLine& line) {
   const auto found = evaluate_all(line);
-  if (line.config.json)
+  if (line.config.run.json)
     fmt::print("{}\n", to_json(found).dump());
   else
     print_table(found);

@@ -100,7 +100,7 @@ FileHandle begin_directory(const fs::path& to) {
 // Refuses the model's own directory: the export would overwrite files that it reads.
 void demand_other_directory(const fs::path& to, const RunConfig& config) {
   std::error_code error;
-  for (const auto& read : {config.init_from, config.init_adapter}) {
+  for (const auto& read : {config.run.init_from, config.run.init_adapter}) {
     const auto directory = fs::is_regular_file(read, error) ? fs::absolute(read).parent_path() : fs::path(read);
     if (!read.empty() && fs::equivalent(to, directory, error))
       throw Error(fmt::format("{} is the directory that the run began with\n  give a new directory", to.string()),
@@ -110,8 +110,8 @@ void demand_other_directory(const fs::path& to, const RunConfig& config) {
 
 nlohmann::json base_of(const RunConfig& config) {
   std::error_code error;
-  const auto file = fs::path(config.init_from) / lm::kModelConfigFile;
-  if (config.init_from.empty() || !fs::is_regular_file(file, error)) return {};
+  const auto file = fs::path(config.run.init_from) / lm::kModelConfigFile;
+  if (config.run.init_from.empty() || !fs::is_regular_file(file, error)) return {};
   try {
     return parse_json(read_text_file(file));
   } catch (const Error& why) {
@@ -124,7 +124,7 @@ nlohmann::json base_of(const RunConfig& config) {
 void copy_files(const fs::path& run, const RunConfig& config, const fs::path& to) {
   std::error_code error;
   const auto kept = tokenizer_folder(run);
-  const auto from = fs::is_directory(kept, error) ? kept : fs::path(config.init_from);
+  const auto from = fs::is_directory(kept, error) ? kept : fs::path(config.run.init_from);
   if (fs::is_directory(from, error)) lm::write_tokenizer_files(to, lm::read_tokenizer_files(from));
 }
 
@@ -177,10 +177,12 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   demand_settings_of_run(run, config);
   auto stores = stores_of_run(run, given);
   for (auto& store : stores) store.read_only = true;
-  config.dp = config.pp = config.tp = config.cp = config.ep = config.tp_depth = 1;  // the whole model
-  config.sp = false;
-  config.tp_mode = "1d";
-  config.tp_overlap = config.vocab_tiles = config.mlp_tiles = config.mlp_row_tiles = config.attention_tiles = 1;
+  config.parallel.dp = config.parallel.pp = config.parallel.tp = config.parallel.cp = config.parallel.ep =
+      config.parallel.tp_depth = 1;  // the whole model
+  config.parallel.sp = false;
+  config.parallel.tp_mode = TensorMode::line;
+  config.parallel.tp_overlap = config.model.vocab_tiles = config.model.mlp_tiles = config.model.mlp_row_tiles =
+      config.model.attention_tiles = 1;
   const auto sizes = model_config(config);
   // fp16 weights are rounded copies of fp32 masters.
   const bool from_master = sizes.dtype == DType::fp16;
@@ -191,7 +193,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   const auto without = lm::without_adapters(sizes);
   const auto json = lm::model_config_json(without, dtype, base_of(config));
   const auto model = lm::make_model(sizes);
-  const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.freeze));
+  const ParameterLayout layout(model, {}, 0, 1, parse_freeze(config.train.freeze));
   const auto frozen = frozen_names(layout);
 
   demand_intact_tokenizer(run);
@@ -215,13 +217,13 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
     };
   };
   if (adapters.rank != 0 && adapted == Adapted::alone) {
-    lm::write_adapters(to, adapters, sizes.family, model, config.init_from, dtype, counted(read), io_of_environment());
+    lm::write_adapters(to, adapters, sizes.family, model, config.run.init_from, dtype, counted(read), io_of_environment());
   } else {
     if (adapters.rank == 0) {
       announce(state, model, kind_of, itself);
       lm::write_weight_files(to, model, dtype, kMostFileBytes, counted(read), io_of_environment());
     } else {
-      ThreadPool pool(static_cast<int>(config.threads));
+      ThreadPool pool(static_cast<int>(config.run.threads));
       const auto merged_model = lm::make_model(without);
       const lm::MergedWeights merged(adapters, sizes.family, model, dtype, read, pool);
       announce(state, merged_model, kind_of, [&](const ParamSpec& param) { return merged.parts_of(param); });

@@ -23,17 +23,17 @@ Exit generate_command(const CommandLine& line) {
     throw Error("generate needs --prompt, a text of at least one byte\n  see terrace generate --help", ErrorKind::refused);
   auto tokens = texts.tokens_of(options.prompt);
   const auto prompt_tokens = static_cast<std::int64_t>(tokens.size());
-  if (prompt_tokens >= config.seq_len)
+  if (prompt_tokens >= config.model.seq_len)
     throw Error(fmt::format("--prompt has {0} {1}, but the model has {2} positions\n  give a --prompt of at most {3} {1}",
-                            prompt_tokens, texts.unit(), config.seq_len, config.seq_len - 1),
+                            prompt_tokens, texts.unit(), config.model.seq_len, config.model.seq_len - 1),
                 ErrorKind::refused);
-  const auto positions = prompt_tokens + std::min(options.max_tokens, config.seq_len - prompt_tokens);
+  const auto positions = prompt_tokens + std::min(options.max_tokens, config.model.seq_len - prompt_tokens);
   WeightsReader weights(config, run, {.decode_positions = positions});
-  lm::Generator generator(weights.engine(), weights.device(), config.vocab, weights.model().dtype, positions);
+  lm::Generator generator(weights.engine(), weights.device(), config.model.vocab, weights.model().dtype, positions);
 
   std::string text = options.prompt;
   const auto say = [&](const std::string& bytes) {
-    if (config.json) return;
+    if (config.run.json) return;
     fmt::print("{}", shown_on(STDOUT_FILENO, bytes));
     std::fflush(stdout);
   };
@@ -49,7 +49,7 @@ Exit generate_command(const CommandLine& line) {
                               {"text", text},
                               {"tokens", tokens.size() - static_cast<std::size_t>(prompt_tokens)},
                               {"end", name_of(end)}};
-  fmt::print("{}\n", config.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
+  fmt::print("{}\n", config.run.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
   return Exit::ok;
 }
 

@@ -37,7 +37,7 @@ struct Where {
 
 // Sets the steps of --epochs, if the data is given.
 RunConfig with_steps(RunConfig config) {
-  if (config.epochs == 0 || config.data.empty()) return config;
+  if (config.train.epochs == 0 || config.data.files.empty()) return config;
   make_token_files(config);
   set_steps_of_epochs(config, RunData(config).sequences_of_an_epoch());
   return config;
@@ -46,7 +46,7 @@ RunConfig with_steps(RunConfig config) {
 // Makes the choices that train would make, too.
 RunConfig complete(RunConfig config, const MachineProfile& profile) {
   const auto sequences = [&]() -> std::uint64_t {
-    if (config.data.empty()) return 0;
+    if (config.data.files.empty()) return 0;
     make_token_files(config);
     return RunData(config).sequences_of_an_epoch();
   };
@@ -57,7 +57,7 @@ Where here(const RunConfig& given) {
   const auto profile = machine_profile(given);
   const auto config = complete(given, profile);
   // With assumed costs, the plan may be for another machine.
-  if (!config.assumed_costs && config.pp <= 1) demand_device(config);
+  if (!config.plan.assumed_costs && config.parallel.pp <= 1) demand_device(config);
   return {config, profile};
 }
 
@@ -70,13 +70,13 @@ Where there(const CommandLine& line) {
 
 // The ranks and the sequences of a step are those that the flags have without --search.
 Exit search(CommandLine line) {
-  line.config.tiles = "off";  // choosing tiles would take as long as planning a candidate
+  line.config.plan.tiles = Tiles::off;  // choosing tiles would take as long as planning a candidate
   if (line.plan.program || !line.plan.trace.empty() || !line.plan.timeline.empty() || !line.plan.write_schedule.empty())
     throw Error(
         "--search compares plans, and --program, --trace, --timeline and --write-schedule show one\n  search first, then "
         "plan with the flags of a line",
         ErrorKind::refused);
-  if (line.config.shard_group != 0)
+  if (line.config.parallel.shard_group != 0)
     throw Error("--search tries other numbers of data ranks, which --shard-group need not divide\n  leave --shard-group out",
                 ErrorKind::refused);
   if (line.plan.search < 1)
@@ -89,17 +89,19 @@ Exit search(CommandLine line) {
   const SearchLimits limits{
       .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
   const auto space_of = [](const RunConfig& c, std::int64_t ranks_per_node) {
-    return SearchSpace{c.ranks(), ranks_per_node, c.batch_size * c.grad_accumulation * c.ep * std::max<std::int64_t>(1, c.dp)};
+    return SearchSpace{
+        c.parallel.ranks(), ranks_per_node,
+        c.train.batch_size * c.train.grad_accumulation * c.parallel.ep * std::max<std::int64_t>(1, c.parallel.dp)};
   };
   if (line.plan.cluster_profile.empty()) {
     auto config = line.config;
-    config.assumed_costs = true;
-    return plan_search(config, space_of(config, config.ranks()), machine_profile(config), line.plan.search, limits);
+    config.plan.assumed_costs = true;
+    return plan_search(config, space_of(config, config.parallel.ranks()), machine_profile(config), line.plan.search, limits);
   }
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
   const auto given = on_cluster(line.config, cluster, size);
-  auto space = space_of(given, given.local_ranks);
+  auto space = space_of(given, given.found.local_ranks);
   space.complete = [&](const RunConfig& c) { return on_cluster(c, cluster, size); };
   return plan_search(line.config, space, rank_profile(cluster, size), line.plan.search, limits);
 }
@@ -113,7 +115,7 @@ Exit plan_command(const CommandLine& given) {
   for (const auto& warning : warnings_of_data(line.config)) warn(warning);
   const auto where = line.plan.cluster_profile.empty() ? here(line.config) : there(line);
   const auto& [config, profile] = where;
-  if (config.pp > 1) return plan_pipeline(line.plan, config, profile);
+  if (config.parallel.pp > 1) return plan_pipeline(line.plan, config, profile);
   if (!line.plan.timeline.empty() || !line.plan.write_schedule.empty())
     throw Error("--timeline and --write-schedule are for pipelines\n  add --pp, the number of its ranks", ErrorKind::refused);
   const auto model = lm::make_model(model_config(config));
@@ -126,10 +128,10 @@ Exit plan_command(const CommandLine& given) {
     p.peak_bytes = peak_of_data_ranks(p, model, request, profile, pool);
   }
   if (p.fits && !line.plan.trace.empty()) trace.write(line.plan.trace, "terrace plan");
-  if (config.json) {
+  if (config.run.json) {
     auto json = to_json(config, p);
     if (!line.plan.cluster_profile.empty()) json["cluster_profile"] = line.plan.cluster_profile.string();
-    if (p.fits && config.ranks() > 1)
+    if (p.fits && config.parallel.ranks() > 1)
       json["model_flop_s"] = flops_of(model, request.shape.batch, p.programs.steady).model / p.times.seconds;
     fmt::print("{}\n", json.dump(2));
     return p.fits ? Exit::ok : Exit::does_not_fit;
@@ -141,11 +143,12 @@ Exit plan_command(const CommandLine& given) {
   }
 
   const auto t = traffic_of_step(p);
-  if (!config.chosen.empty()) fmt::print("chosen: {}\n", fmt::join(config.chosen, ", "));
-  fmt::print("{}{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", config.model, tiles_in_words(config),
-             static_cast<double>(p.parameters) * 1e-6, format_bytes(p.state_bytes), p.map.chunk_elements);
+  if (!config.found.chosen.empty()) fmt::print("chosen: {}\n", fmt::join(config.found.chosen, ", "));
+  fmt::print("{}{} with {:.2f}M parameters, {} of state, chunks of {} elements\n", *config.model.family.get().name,
+             tiles_in_words(config), static_cast<double>(p.parameters) * 1e-6, format_bytes(p.state_bytes),
+             p.map.chunk_elements);
   const auto& recipe = p.map.recipe;
-  fmt::print("{} with recipe {}:", config.optimizer, recipe.name);
+  fmt::print("{} with recipe {}:", config.train.optimizer, recipe.name);
   for (const auto kind : recipe.kinds())
     fmt::print(" {} {}{}", name_of(kind), name_of(recipe.format_of(kind)), kind == recipe.kinds().back() ? "\n" : ",");
   fmt::print("updates run on {}, prefetch depth {}\n", in_words(p.map.update), p.prefetch_depth);
@@ -154,7 +157,7 @@ Exit plan_command(const CommandLine& given) {
   fmt::print("{:<8} {:>12} {:>12} {:>16}\n", "tier", "budget", "peak", "smallest legal");
   const auto budget = budgets(config);
   for (const auto tier : kAllTiers) {
-    if (tier == Tier::disk && config.nvme_path.empty()) continue;
+    if (tier == Tier::disk && config.memory.nvme_path.empty()) continue;
     fmt::print("{:<8} {:>12} {:>12} {:>16}\n", name_of(tier), format_bytes(budget.of(tier)), format_bytes(p.peak_bytes[tier]),
                tier == Tier::disk ? "" : format_bytes(p.smallest_bytes[tier]));
   }
@@ -166,7 +169,7 @@ Exit plan_command(const CommandLine& given) {
   if (!p.times.stall_s.empty())
     fmt::print("  of these, {:.3f} s before the step's first action and {:.3f} s after its last one\n", p.times.begin_s,
                p.times.end_s);
-  if (config.ranks() > 1) fmt::print("{}", rank_lines(config, model, request, p));
+  if (config.parallel.ranks() > 1) fmt::print("{}", rank_lines(config, model, request, p));
   if (p.average.every != 0) fmt::print("{}", average_line(p));
   if (p.commits != 0) fmt::print("{}", commit_line(config, p));
   fmt::print("{}", data_lines(config));

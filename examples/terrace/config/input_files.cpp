@@ -26,13 +26,13 @@ std::vector<NamedFile> files_read(const CommandLine& line, std::span<const std::
   const auto& c = line.config;
   std::vector<NamedFile> all;
   for (const auto& file : data_files(c)) all.push_back({"--data", file});
-  if (!c.eval_data.empty())
+  if (!c.data.eval_files.empty())
     for (const auto& file : data_files(of_evaluation(c))) all.push_back({"--eval-data", file});
   for (const auto& file : config_files) all.push_back({"--config", file});
-  all.insert(all.end(), {{"--tokenizer", c.tokenizer},
-                         {"--init-from", c.init_from},
-                         {"--schedule", c.schedule},
-                         {"--machine-profile", c.machine_profile},
+  all.insert(all.end(), {{"--tokenizer", c.data.tokenizer},
+                         {"--init-from", c.run.init_from},
+                         {"--schedule", c.parallel.schedule},
+                         {"--machine-profile", c.plan.machine_profile},
                          {"--cluster-profile", line.plan.cluster_profile}});
   // A terminal or a pipe may be input and output.
   std::error_code error;
@@ -41,9 +41,9 @@ std::vector<NamedFile> files_read(const CommandLine& line, std::span<const std::
 }
 
 std::vector<NamedFile> files_written(const CommandLine& line) {
-  std::vector<NamedFile> all{{"--save", line.config.save},
-                             {"--prometheus", line.config.prometheus},
-                             {"--machine-profile", line.config.machine_profile},
+  std::vector<NamedFile> all{{"--save", line.config.run.save},
+                             {"--prometheus", line.config.run.prometheus},
+                             {"--machine-profile", line.config.plan.machine_profile},
                              {"--trace", line.plan.trace},
                              {"--timeline", line.plan.timeline},
                              {"--write-schedule", line.plan.write_schedule}};
@@ -83,7 +83,7 @@ void demand_inputs_stay(const CommandLine& line, std::span<const std::string> co
                     ErrorKind::refused);
     }
   const auto& c = line.config;
-  const auto run = c.resume == "auto" || c.resume == "never" ? c.out_dir : fs::path(c.resume);
+  const auto run = c.run.resume.directory(c.run.out_dir);
   for (const auto& in : read)
     if (in.file.extension() == ".tmp" && lies_in(in.file, run))
       throw Error(fmt::format("{} {} lies in the run directory {}, where a run removes files of such names\n  move it, or give "

@@ -35,11 +35,9 @@ namespace fs = std::filesystem;
 constexpr double kBaseWithoutRotation = 10000;  // recorded by all runs of families without rotary positions
 constexpr std::size_t kLongMessage = 200;       // characters of a TOML error, which quotes the text
 
-template <class T>
-using Of = T RunConfig::*;
-
 // A value before it is parsed: flags and --set bring text, TOML brings types.
-using Raw = std::variant<std::string, std::int64_t, double, bool, std::vector<std::string>>;
+using Raw = ConfigField::Value;
+using Kind = ConfigField::Kind;
 
 std::string show(const Raw& raw) {
   return std::visit(
@@ -209,7 +207,7 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   return text;
 }
 
-std::vector<fs::path> to_paths(const Option& o, const Source& source, const Raw& raw) {
+std::vector<std::string> to_texts(const Option& o, const Source& source, const Raw& raw) {
   std::vector<std::string> texts;
   if (const auto* s = std::get_if<std::string>(&raw))
     texts = {*s};
@@ -218,18 +216,24 @@ std::vector<fs::path> to_paths(const Option& o, const Source& source, const Raw&
   else
     refuse(o, source, raw);
   for (const auto& text : texts) check_text(o, source, text, text);
-  return {texts.begin(), texts.end()};
+  return texts;
+}
+
+ConfigField::Value checked(const Option& o, const Source& source, const Raw& raw) {
+  switch (o.field.kind()) {
+    case Kind::integer: return to_integer(o, source, raw);
+    case Kind::real: return to_real(o, source, raw);
+    case Kind::flag: return to_bool(o, source, raw);
+    case Kind::paths: return to_texts(o, source, raw);
+    case Kind::text:
+    case Kind::path: break;
+  }
+  return to_text(o, source, raw);
 }
 
 void assign(RunConfig& config, const Option& o, const Source& source, const Raw& raw) {
-  if (const auto* f = std::get_if<Of<std::int64_t>>(&o.field)) config.** f = to_integer(o, source, raw);
-  if (const auto* f = std::get_if<Of<std::uint64_t>>(&o.field))
-    config.** f = static_cast<std::uint64_t>(to_integer(o, source, raw));
-  if (const auto* f = std::get_if<Of<double>>(&o.field)) config.** f = to_real(o, source, raw);
-  if (const auto* f = std::get_if<Of<bool>>(&o.field)) config.** f = to_bool(o, source, raw);
-  if (const auto* f = std::get_if<Of<std::string>>(&o.field)) config.** f = to_text(o, source, raw);
-  if (const auto* f = std::get_if<Of<fs::path>>(&o.field)) config.** f = to_text(o, source, raw);
-  if (const auto* f = std::get_if<Of<std::vector<fs::path>>>(&o.field)) config.** f = to_paths(o, source, raw);
+  o.field.write(config, checked(o, source, raw));
+  config.found.given.emplace(o.key);
 }
 
 std::vector<std::string_view> keys() {
@@ -292,50 +296,33 @@ std::string toml_text(std::string_view text) {
 
 std::string toml_value(const Option& o, const RunConfig& config) {
   return std::visit(
-      [&](const auto field) -> std::string {
-        const auto& value = config.*field;
+      [](const auto& value) -> std::string {
         using T = std::decay_t<decltype(value)>;
         if constexpr (std::is_same_v<T, double>) {
           auto text = fmt::format("{}", value);  // the shortest text that reads back as the same number
           return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
         } else if constexpr (std::is_same_v<T, std::string>) {
           return toml_text(value);
-        } else if constexpr (std::is_same_v<T, fs::path>) {
-          return toml_text(value.string());
-        } else if constexpr (std::is_same_v<T, std::vector<fs::path>>) {
+        } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
           std::string out = "[";
-          for (const auto& path : value) out += (out.size() > 1 ? ", " : "") + toml_text(path.string());
+          for (const auto& text : value) out += (out.size() > 1 ? ", " : "") + toml_text(text);
           return out + "]";
         } else {
           return fmt::format("{}", value);
         }
       },
-      o.field);
+      o.field.read(config));
 }
 
 nlohmann::json json_value(const Option& o, const RunConfig& config) {
-  return std::visit(
-      [&](const auto field) -> nlohmann::json {
-        const auto& value = config.*field;
-        using T = std::decay_t<decltype(value)>;
-        if constexpr (std::is_same_v<T, fs::path>) {
-          return value.string();
-        } else if constexpr (std::is_same_v<T, std::vector<fs::path>>) {
-          auto out = nlohmann::json::array();
-          for (const auto& path : value) out.push_back(path.string());
-          return out;
-        } else {
-          return value;
-        }
-      },
-      o.field);
+  return std::visit([](const auto& value) -> nlohmann::json { return value; }, o.field.read(config));
 }
 
 std::string type_name(const Option& o) {
   if (!o.value.empty()) return std::string(o.value);
-  if (std::holds_alternative<Of<double>>(o.field)) return "NUMBER";
-  if (std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field)) return "INT";
-  if (std::holds_alternative<Of<fs::path>>(o.field) || o.many()) return "PATH";
+  if (o.field.kind() == Kind::real) return "NUMBER";
+  if (o.field.kind() == Kind::integer) return "INT";
+  if (o.field.kind() == Kind::path || o.many()) return "PATH";
   if (o.text == Option::Text::size) return "SIZE";
   if (o.text == Option::Text::choice) return listed(o.choices, "|");
   if (o.text == Option::Text::model) return listed(o.choices, "|") + "|DIR";
@@ -356,8 +343,8 @@ std::string default_text(const Option& o) {
 std::string accepted(const Option& o) {
   if (o.flag()) return "true or false";
   if (o.many()) return "one or more paths";
-  const bool integer = std::holds_alternative<Of<std::int64_t>>(o.field) || std::holds_alternative<Of<std::uint64_t>>(o.field);
-  if (integer || std::holds_alternative<Of<double>>(o.field)) {
+  const bool integer = o.field.kind() == Kind::integer;
+  if (integer || o.field.kind() == Kind::real) {
     std::string what = integer ? "an integer" : "a number";
     if (o.low == o.high) return what;
     const auto low = fmt::format("{} {}", o.open_low ? "greater than" : "of at least", shown(o.low));
@@ -499,61 +486,55 @@ void apply_set(RunConfig& config, std::string_view assignment) {
 }
 
 bool apply_model_dir(RunConfig& c) {
-  if (!is_model_dir(*find_option("model"), c.model)) return false;
-  const auto directory = c.model;
-  const auto model = lm::read_model_dir(directory);
-  c.model = *model.family.get().name;
-  c.init_from = directory;
-  c.layers = model.layers;
-  c.hidden = model.hidden;
-  c.heads = model.heads;
-  c.kv_heads = model.kv_heads;
-  c.head_dim = model.head_size;
-  c.ffn = model.ffn;
-  c.vocab = model.vocab;
-  c.window = layers::to_string(model.window);
-  c.untied = !model.tied;
-  c.rope_base = model.rope_theta;
-  c.rope_scaling = lm::to_text(model.rope_scaling);
-  c.rope_fraction = model.rope_fraction;
-  c.window_rope_base = model.window_rope_theta;
-  c.query_scalar = model.query_scalar;
-  c.attention_cap = model.attention_cap.value_or(c.attention_cap);
-  c.logit_cap = model.logit_cap.value_or(c.logit_cap);
-  const bool is_usual = !model.activation || *model.activation == *model.family.get().activation;
-  c.activation = is_usual ? "usual" : lm::name_of(*model.activation);
-  c.attention_bias = model.attention_bias.value_or(false);
-  c.mlp_bias = model.mlp_bias.value_or(false);
-  if (model.rotated_blocks) c.rope_layers = layers::to_string(*model.rotated_blocks);
-  c.norm_eps = model.norm_eps;
-  if (c.dtype.empty()) {
-    c.dtype = name_of(model.dtype);
-    c.chosen.push_back(fmt::format("--dtype {} (its {})", c.dtype, lm::kModelConfigFile));
+  if (c.run.model_dir.empty()) return false;
+  const auto directory = std::exchange(c.run.model_dir, "");
+  const auto own = c.model;
+  auto& model = c.model = lm::read_model_dir(directory);
+  c.run.init_from = directory;
+  // What no directory states.
+  model.vocab_tiles = own.vocab_tiles;
+  model.mlp_tiles = own.mlp_tiles;
+  model.mlp_row_tiles = own.mlp_row_tiles;
+  model.attention_tiles = own.attention_tiles;
+  model.head_rows = own.head_rows;
+  model.skips = own.skips;
+  if (!model.attention_cap) model.attention_cap = own.attention_cap;
+  if (!model.logit_cap) model.logit_cap = own.logit_cap;
+  if (!model.rotated_blocks) model.rotated_blocks = own.rotated_blocks;
+  const auto stated = std::exchange(model.experts, own.experts);
+  if (stated.count != 0) {
+    model.experts.count = stated.count;
+    model.experts.chosen = stated.chosen;
+    model.experts.renormalise = stated.renormalise;
   }
-  if (model.experts.count != 0) {
-    c.experts = model.experts.count;
-    c.experts_per_token = model.experts.chosen;
-    c.router_gates = model.experts.renormalise ? "chosen" : "all";
-  }
+  if (model.activation == *model.family.get().activation) model.activation.reset();
+  for (auto* const bias : {&model.attention_bias, &model.mlp_bias})
+    if (!bias->value_or(false)) bias->reset();
+  if (c.is_given("dtype"))
+    model.dtype = own.dtype;
+  else
+    c.found.chosen.push_back(fmt::format("--dtype {} (its {})", word_of(model.dtype), lm::kModelConfigFile));
   // Most users want to train with shorter sequences than a published model allows.
-  if (c.seq_len == 0) {
-    c.seq_len = std::min(kLongestUsual, model.seq_len);
-    c.chosen.push_back(fmt::format("--seq-len {} ({})", c.seq_len,
-                                   c.seq_len == model.seq_len ? "as long as the model's" : "usual for a published model"));
-  }
-  c.seq_len = std::min(c.seq_len, model.seq_len);
+  const auto longest =
+      std::exchange(model.seq_len, std::min(c.is_given("seq-len") ? own.seq_len : kLongestUsual, model.seq_len));
+  if (!c.is_given("seq-len"))
+    c.found.chosen.push_back(fmt::format("--seq-len {} ({})", model.seq_len,
+                                         model.seq_len == longest ? "as long as the model's" : "usual for a published model"));
+  for (const auto* const key : {"dtype", "seq-len", "vocab"}) c.found.given.emplace(key);  // by the model's directory
   return true;
 }
 
 void keep_usual(RunConfig& c, const RunConfig& of_directory) {
   const RunConfig usual;
   const auto keep = [&](auto field) {
-    if (c.*field == usual.*field) c.*field = of_directory.*field;
+    if (c.model.*field == usual.model.*field) c.model.*field = of_directory.model.*field;
   };
-  for (const auto number : {&RunConfig::rope_base, &RunConfig::window_rope_base, &RunConfig::norm_eps,
-                            &RunConfig::attention_cap, &RunConfig::logit_cap})
-    keep(number);
-  for (const auto text : {&RunConfig::activation, &RunConfig::rope_layers, &RunConfig::init_from}) keep(text);
+  using Model = lm::ModelConfig;
+  for (const auto number : {&Model::rope_theta, &Model::window_rope_theta, &Model::norm_eps}) keep(number);
+  for (const auto cap : {&Model::attention_cap, &Model::logit_cap}) keep(cap);
+  keep(&Model::activation);
+  keep(&Model::rotated_blocks);
+  if (c.run.init_from.empty()) c.run.init_from = of_directory.run.init_from;
 }
 
 void apply_flags(RunConfig& config, const Assignments& flags) {
@@ -568,12 +549,13 @@ RunConfig with_absolute_paths(RunConfig c) {
     if (!path.empty()) path = fs::absolute(path).lexically_normal().string();
   };
   // --schedule and --resume may be names instead of paths.
-  for (auto* const text : {&c.tokenizer, &c.init_from, &c.save, &c.init_adapter, &c.machine_profile}) one(*text);
-  for (auto* const path : {&c.out_dir, &c.prometheus}) one(*path);
-  if (std::error_code error; fs::is_regular_file(c.schedule, error)) one(c.schedule);
-  if (c.resume != "auto" && c.resume != "never") one(c.resume);
-  for (auto& path : c.nvme_path) one(path);
-  for (auto* const words : {&c.data, &c.eval_data})
+  for (auto* const text :
+       {&c.data.tokenizer, &c.run.init_from, &c.run.save, &c.run.init_adapter, &c.run.resume.run, &c.plan.machine_profile})
+    one(*text);
+  for (auto* const path : {&c.run.out_dir, &c.run.prometheus}) one(*path);
+  if (std::error_code error; fs::is_regular_file(c.parallel.schedule, error)) one(c.parallel.schedule);
+  for (auto& path : c.memory.nvme_path) one(path);
+  for (auto* const words : {&c.data.files, &c.data.eval_files})
     for (auto& word : *words)
       if (!lm::is_number(word.string())) one(word);  // a number is a weight
   return c;
@@ -606,10 +588,10 @@ nlohmann::json settings_over_resumes(const RunConfig& config) {
     if (o.same == Option::Same::over_resumes && o.key != "data") out[std::string(o.key)] = json_value(o, config);
   }
   // The usual values count as if they had been given, so that a run from before these flags can be resumed with them.
-  const auto& family = lm::family_named(config.model);
+  const auto& family = config.model.family.get();
   const auto* const base = lm::rotary_base(family);
-  if (config.rope_base == 0) out["rope-base"] = base ? *base->usual : kBaseWithoutRotation;
-  if (config.norm_eps == 0) out["norm-eps"] = *family.norm_eps.usual;
+  if (config.model.rope_theta == 0) out["rope-base"] = base ? *base->usual : kBaseWithoutRotation;
+  if (config.model.norm_eps == 0) out["norm-eps"] = *family.norm_eps.usual;
   return out;
 }
 
@@ -629,11 +611,24 @@ nlohmann::json fingerprint(const RunConfig& config) {
       files.back()["weight"] = source.weight;
     }
   out["data"] = std::move(files);
-  if (config.data_format == kConversations) {
+  if (config.data.format == DataFormat::conversations) {
     out["tokenizer"] = describe_content(tokenizer_of(config));
     if (auto text = describe_template(config); !text.empty()) out["chat template"] = std::move(text);
   }
   return out;
+}
+
+nlohmann::json as_written_now(std::string_view key, const nlohmann::json& value) {
+  const auto* const option = find_option(key);
+  const bool has_text = option && option->field.kind() == Kind::text && option->text != Option::Text::choice;
+  if (!has_text || !value.is_string()) return value;
+  try {
+    RunConfig read;
+    option->field.write(read, value.get<std::string>());
+    return json_value(*option, read);
+  } catch (const Error&) {  // of a file that was edited by hand
+    return value;
+  }
 }
 
 std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now, std::string_view where_then,

@@ -13,11 +13,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 
+#include <terrace/examples/terrace/config/config_field.h>
 #include <terrace/examples/terrace/config/run_config.h>
 
 namespace CLI {
@@ -27,9 +27,6 @@ class App;
 namespace terrace::cli {
 
 struct Option {
-  using Field = std::variant<std::int64_t RunConfig::*, std::uint64_t RunConfig::*, double RunConfig::*, bool RunConfig::*,
-                             std::string RunConfig::*, std::filesystem::path RunConfig::*,
-                             std::vector<std::filesystem::path> RunConfig::*>;
   enum class Text { any, required, choice, size, depth, layers, share, device, windows, model };  // what a text field accepts
   // Where the value must be equal. over_resumes: in all starts and on all ranks, if it decides what the run computes.
   // on_all_ranks: on all ranks of this start, if it decides their common steps. nowhere: each rank may have its own.
@@ -37,7 +34,7 @@ struct Option {
 
   std::string_view key;      // "batch-size"
   std::string_view section;  // "model", "train", "memory", "run"
-  Field field;
+  ConfigField field;
   std::string_view help;
   Same same = Same::nowhere;
   double low = 0, high = 0;  // bounds of a number; low == high: no bounds
@@ -49,8 +46,8 @@ struct Option {
   std::string_view value = {};  // name of the value in the help; empty: the name of its type
   bool of_config_json = false;  // a published model's config.json states it, so people rarely set it
 
-  [[nodiscard]] bool many() const { return std::holds_alternative<std::vector<std::filesystem::path> RunConfig::*>(field); }
-  [[nodiscard]] bool flag() const { return std::holds_alternative<bool RunConfig::*>(field); }
+  [[nodiscard]] bool many() const { return field.kind() == ConfigField::Kind::paths; }
+  [[nodiscard]] bool flag() const { return field.kind() == ConfigField::Kind::flag; }
 
   // Modifiers for rows of the table.
   [[nodiscard]] Option common(std::string_view brief_help = {}) && {  // empty: `help` is brief
@@ -112,6 +109,8 @@ nlohmann::json to_json(const RunConfig& config);
 // count by name and size; Error(ErrorKind::refused) if one does not exist.
 nlohmann::json settings_over_resumes(const RunConfig& config);
 nlohmann::json fingerprint(const RunConfig& config);
+// The value of a setting as it is written now. An older version wrote texts such as --rope-scaling as they were given.
+nlohmann::json as_written_now(std::string_view key, const nlohmann::json& value);
 // "  seed: 1 then, 2 now", one line for each difference; empty if there is none.
 std::string describe_difference(const nlohmann::json& then, const nlohmann::json& now, std::string_view where_then = "then",
                                 std::string_view where_now = "now");

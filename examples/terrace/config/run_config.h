@@ -1,138 +1,57 @@
-// All settings of a run and their defaults. Flags, TOML keys and the saved configuration come from the table over these fields
-// in options.h.
+// All settings of a run and their defaults, in parts by what reads them, and what the program has found out for them. Flags,
+// TOML keys and the saved configuration come from the table over these settings in options.h.
 //
 // Threads: a value.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include <terrace/examples/lm/models/model_config.h>
+#include <terrace/examples/terrace/config/data_config.h>
+#include <terrace/examples/terrace/config/memory_config.h>
+#include <terrace/examples/terrace/config/parallel_config.h>
+#include <terrace/examples/terrace/config/plan_config.h>
+#include <terrace/examples/terrace/config/run_options.h>
+#include <terrace/examples/terrace/config/train_config.h>
 
 namespace terrace::cli {
 
-struct RunConfig {
-  // model and data
-  std::string model = "llama";                                              // the name of a family (lm/family.h)
-  std::int64_t layers = 6, hidden = 256, heads = 8, kv_heads = 0, ffn = 0;  // 0: as usual in the family
-  std::int64_t head_dim = 0;                                                // 0: hidden ÷ heads
-  std::int64_t seq_len = 256, vocab = 256;
-  double rope_base = 0, norm_eps = 0;             // 0: as usual in the family
-  std::string rope_scaling = "none";              // read by lm::parse_rope_scaling()
-  double rope_fraction = 1;                       // the rotated share of a head
-  double window_rope_base = 0;                    // 0: as usual in the family
-  double query_scalar = 0;                        // 0: the width of a head
-  double attention_cap = -1, logit_cap = -1;      // 0: none; −1: as usual in the family
-  std::string activation = "usual";               // as usual in the family, or a name for lm::activation_named()
-  bool attention_bias = false, mlp_bias = false;  // false: as usual in the family
-  std::string rope_layers = "usual";              // as usual in the family, or a text for layers::RotatedBlocks::parse()
-  std::string skips = "none";                     // none | u
-  std::int64_t experts = 0, experts_per_token = 2, shared_experts = 0;
-  double expert_capacity = 0, router_aux_loss = 0, router_z_loss = 0;
-  std::string router_gates = "chosen";  // chosen | all
-  bool untied = false;                  // the output head has its own weights
-  std::int64_t vocab_tiles = 1, mlp_tiles = 1, mlp_row_tiles = 1, attention_tiles = 1;
-  std::string tiles = "auto";  // auto: if no number of tiles is given, as few as fit | off: as given
-  std::int64_t head_rows = 0;
-  std::string window = "0";  // how many positions a position attends to, for the blocks in turn; 0: all before it
-  std::vector<std::filesystem::path> data;
-  std::string data_format = "auto";  // auto, until the files have been looked at | bytes | text | u16 | u32 | llm.c | jsonl
-  // Not options: the file with the token ids of each text file (token_cache.h), and the format of the ids.
+// No settings: results of looking at the command line, the machine, the data and the other ranks.
+struct Found {
+  std::set<std::string, std::less<>> given;  // keys of the options that were given
+  std::vector<std::string> chosen;           // what the program chose, and why: "--dtype bf16 (config.json)"
+  bool chooses_batch = false;                // a published model, and no size of a batch is given (choose_batch.h)
+  std::string device = "cpu";                // what --device auto means on this machine (usual_settings.h)
+  std::int64_t local_ranks = 0;              // how many ranks share this machine; 0: all
+  std::int64_t local_rank = 0;               // this rank's index among them, added to the number of the GPU
+  std::int64_t rank = 0;                     // in the mesh, set in each rank
+  // The file with the token ids of each text file, and the format of the ids (token_cache.h).
   std::map<std::string, std::filesystem::path> token_files;
-  std::string token_format;
-  std::string on_bad_line = "stop";      // of jsonl: stop | skip
-  std::string tokenizer;                 // empty: the one in the directory of --init-from
-  std::string template_date;             // of jsonl: the day that strftime_now gives in a chat template; empty: none
-  std::int64_t document_separator = -1;  // a token that ends a document; -1: none, each sequence is one document
-  std::string init_from, save;
-  std::string dtype = "fp32";  // fp32 | bf16 | fp16 | fp64
-  // training
-  std::int64_t batch_size = 8, grad_accumulation = 1, steps = 100;
-  bool chooses_batch = false;       // not an option: a published model, and neither of the two above is given (choose_batch.h)
-  double epochs = 0;                // how often to train on all data; 0: `steps` decides
-  std::string optimizer = "adamw";  // a name in optimizers/optimizer.h
-  std::string recipe = "fp32";      // a name in optimizers/recipe.h
-  double lr = 3e-4, min_lr = 3e-5, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, grad_clip = 1.0;
-  double momentum = 0.9;
-  bool nesterov = false;
-  std::string param_groups;    // read by parse_param_groups()
-  std::string freeze;          // read by parse_freeze()
-  std::int64_t lora_rank = 0;  // 0: no adapters
-  double lora_alpha = 16;
-  std::string lora_targets = "q,v";    // read by lm::adapters_of()
-  std::string init_adapter;            // a directory of adapters, as PEFT writes it
-  std::string on_non_finite = "stop";  // stop | skip
-  std::string loss_scale = "auto";     // auto | off | dynamic | a power of two
-  std::string lr_schedule = "cosine";  // constant | linear | cosine | wsd
-  std::int64_t warmup = 10;
-  std::string order = "auto";        // auto | horizontal | vertical
-  std::int64_t group = 0;            // micro-batches in a group of the vertical order; 0: all
-  std::string recompute = "auto";    // auto | none | layer | a number of layers
-  std::string activations = "auto";  // auto | keep | offload | a number of layers
-  std::string update = "auto";       // auto | host | device | the device's share of the updates
-  std::uint64_t seed = 1;
-  std::int64_t threads = 0;        // 0: every core this process may use
-  std::int64_t eval_interval = 0;  // in steps; 0: at the end only
-  std::int64_t eval_batches = 4;
-  bool eval_first = false;                       // evaluate before the first step, too
-  std::vector<std::filesystem::path> eval_data;  // empty: a part of `data` is held out
-  // ranks that train on different micro-batches of a step
-  std::int64_t dp = 0;           // 0: as many as were launched
-  std::int64_t zero = 0;         // the ZeRO stage
-  std::int64_t shard_group = 0;  // ranks that share one copy of the state; 0: all
-  bool canonical_reduction = false;
-  std::string sum_order = "machines";       // machines | ranks
-  std::int64_t ranks_per_machine = 0;       // 0: as the ranks really are on machines
-  std::string compress_gradients = "none";  // none | bf16 | int8
-  std::string compress_weights = "none";    // none | int8
-  std::int64_t sync_interval = 1;  // steps between averages of the weights; 1: no averages, gradients are reduced in each step
-  // ranks that hold different layers
-  std::int64_t pp = 1;
-  std::string schedule = "1f1b";     // a name in pipeline/orders.h, a file, or auto
-  std::int64_t virtual_stages = 0;   // stages on each rank; 0: the schedule's usual number
-  std::int64_t drain_interval = 10;  // steps between drains of an asynchronous schedule
-  std::string stage_layers;          // "3,4,4"; empty: balanced
-  // ranks that have a part of each layer
-  std::int64_t tp = 1;
-  std::string tp_mode = "1d";   // 1d | 2d | 2.5d | 3d
-  std::int64_t tp_depth = 1;    // number of grids, for 2.5d
-  bool sp = false;              // between layers, each rank has its share of the positions
-  std::int64_t tp_overlap = 1;  // with sp: pieces in which an exchange runs beside its product; 1: all at once, between layers
-  std::int64_t cp = 1;          // ranks that share the positions of each sequence
-  std::string cp_mode = "ulysses";  // ulysses | ring | both | two-rings
-  std::int64_t cp_ring = 2;         // for both: ranks of a ring
-  std::int64_t ep = 1;              // ranks with other sequences and other experts
-  std::int64_t rank = 0;            // not an option: set in each rank
+  DataFormat token_format = DataFormat::u32;
+};
 
-  [[nodiscard]] std::int64_t ranks() const { return (dp > 1 ? dp : 1) * pp * tp * cp * ep; }
-  [[nodiscard]] std::int64_t ring() const { return cp == 1 || cp_mode == "ulysses" ? 1 : cp_mode != "both" ? cp : cp_ring; }
-  std::int64_t local_ranks = 0;  // not an option: how many ranks share this machine; 0: all
-  std::int64_t local_rank = 0;   // not an option: this rank's index among them, added to the number of the GPU
-  // memory; sizes are text, because `auto` and `unlimited` are possible values
-  std::string device = "auto";       // auto | cpu | cuda:N
-  std::string found_device = "cpu";  // not an option: what `auto` means on this machine (usual_settings.h)
-  [[nodiscard]] const std::string& device_name() const { return device == "auto" ? found_device : device; }
+struct RunConfig {
+  // As given: model_config() adds what the other parts decide, and completes it.
+  lm::ModelConfig model = {
+      .family = lm::family_named("llama"), .layers = 6, .hidden = 256, .heads = 8, .seq_len = 256, .vocab = 256};
+  DataConfig data;
+  TrainConfig train;
+  PlanConfig plan;
+  ParallelConfig parallel;
+  MemoryConfig memory;
+  RunOptions run;
+  Found found;
+
+  [[nodiscard]] bool is_given(std::string_view key) const { return found.given.contains(key); }
+  [[nodiscard]] const std::string& device_name() const { return memory.device == "auto" ? found.device : memory.device; }
   [[nodiscard]] bool on_gpu() const { return device_name() != "cpu"; }
-  std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";
-  std::vector<std::filesystem::path> nvme_path;  // empty: no disk tier
-  std::string prefetch_depth = "auto";
-  // runs
-  std::filesystem::path out_dir = "runs/terrace";
-  std::string resume = "never";  // auto | PATH | never
-  bool force = false;            // resume although the model, data or seed differ
-  std::int64_t ckpt_interval = 0;
-  std::int64_t ckpt_keep = 1;
-  std::string durability = "commit";  // commit | step | off | none
-  std::int64_t io_deadline = 120;     // in seconds; 0: none
-  std::int64_t rank_deadline = 600;   // in seconds
-  bool json = false;
-  bool tensorboard = false;          // an event file in the run directory
-  std::filesystem::path prometheus;  // a text file of the last step's metrics; empty: none
-  bool verify_resident = false;      // repeat the first steps without offloading and compare every loss
-  std::vector<std::string> chosen;   // not an option: what the program chose, and why: "--dtype bf16 (config.json)"
-  bool assumed_costs = false;        // the plan's times come from the profile alone, as for another machine
-  std::string machine_profile;       // a profile file; empty: the saved one, or assumed rates
 };
 
 }  // namespace terrace::cli

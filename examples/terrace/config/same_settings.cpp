@@ -88,7 +88,7 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
   out["data"] = nlohmann::json::array();
   for (const auto& source : data_sources(c))
     for (const auto& file : source.files) out["data"].push_back(describe_content(file));
-  if (!c.eval_data.empty()) {
+  if (!c.data.eval_files.empty()) {
     auto& files = out["eval-data"] = nlohmann::json::array();
     for (const auto& source : data_sources(of_evaluation(c)))
       for (const auto& file : source.files) files.push_back({source.weight, describe_content(file)});
@@ -96,16 +96,19 @@ nlohmann::json settings_of_all_ranks(const RunConfig& c) {
   if (const auto sources = data_sources(c); sources.size() > 1)
     for (const auto& source : sources) out["data weights"].push_back({source.weight, source.files.size()});
   if (!holds_out(c)) out["held-out data"] = "none";
-  if (!c.init_from.empty()) {
+  if (!c.run.init_from.empty()) {
     auto& files = out["init-from"] = nlohmann::json::array();
-    for (const auto& file : lm::weight_files(c.init_from)) files.push_back(describe_content(file));
+    for (const auto& file : lm::weight_files(c.run.init_from)) files.push_back(describe_content(file));
   }
-  if (!c.init_adapter.empty()) out["init-adapter"] = describe_content(fs::path(c.init_adapter) / lm::kAdapterWeightsFile);
-  if (c.data_format == kConversations || c.data_format == kText) out["tokenizer"] = describe_content(tokenizer_of(c));
-  if (c.data_format == kConversations)
+  if (!c.run.init_adapter.empty())
+    out["init-adapter"] = describe_content(fs::path(c.run.init_adapter) / lm::kAdapterWeightsFile);
+  if (c.data.format == DataFormat::conversations || c.data.format == DataFormat::text)
+    out["tokenizer"] = describe_content(tokenizer_of(c));
+  if (c.data.format == DataFormat::conversations)
     if (auto text = describe_template(c); !text.empty()) out["chat template"] = std::move(text);
-  if (std::error_code error; fs::is_regular_file(c.schedule, error)) out["schedule"] = describe_content(c.schedule);
-  if (c.resume != "auto" && c.resume != "never") out["resume"] = "a run directory";
+  if (std::error_code error; fs::is_regular_file(c.parallel.schedule, error))
+    out["schedule"] = describe_content(c.parallel.schedule);
+  if (c.run.resume.names_run()) out["resume"] = "a run directory";
   // Each rank may have its own GPU, but GPU and CPU exchange their results in different ways.
   out["device"] = c.on_gpu() ? "cuda" : "cpu";
   for (const auto* const choice : {"TERRACE_ATTENTION", "TERRACE_ATTENTION_KERNEL"})

@@ -10,10 +10,8 @@
 
 namespace terrace::cli {
 
-// A configuration in which these settings are marked as not given. Files, --set and flags are applied on top of it.
-RunConfig nothing_given();
-// Fills in the settings that are still not given, and records them in `chosen`. `of_model`: the run begins with the weights of
-// a published model.
+// Fills in the settings that are not given and depend on other things than their default, and records them in `chosen`.
+// `of_model`: the run begins with the weights of a published model.
 void complete(RunConfig& config, bool of_model);
 // Sets the steps with which all of the data is trained on --epochs times.
 void set_steps_of_epochs(RunConfig& config, std::uint64_t sequences);

@@ -41,14 +41,14 @@ std::vector<std::uint64_t> add_up(const lm::ScanPart& part, const std::vector<st
 }  // namespace
 
 std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team& team) {
-  constexpr auto kAtOnce = std::chrono::seconds(2);  // much shorter than --rank-deadline, in which ranks must meet
-  if (c.data_format == kConversations) return {};    // a tokenizer made them, whose ids are known to fit
-  const lm::ScanPart part{.index = static_cast<std::uint64_t>(c.local_rank),
-                          .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks))};
+  constexpr auto kAtOnce = std::chrono::seconds(2);           // much shorter than --rank-deadline, in which ranks must meet
+  if (c.data.format == DataFormat::conversations) return {};  // a tokenizer made them, whose ids are known to fit
+  const lm::ScanPart part{.index = static_cast<std::uint64_t>(c.found.local_rank),
+                          .of = static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.found.local_ranks))};
   std::optional<lm::TokenScan> scan;
   team.together([&] {
     auto files = data_files(c);
-    if (!c.eval_data.empty()) std::ranges::move(data_files(of_evaluation(c)), std::back_inserter(files));
+    if (!c.data.eval_files.empty()) std::ranges::move(data_files(of_evaluation(c)), std::back_inserter(files));
     scan.emplace(files, format_of_tokens(c), part);
   });
   std::uint64_t rounds = 0, next_note = 1;  // each note comes after twice as many rounds as the one before
@@ -59,7 +59,7 @@ std::vector<std::uint64_t> demand_tokens_of_vocabulary(const RunConfig& c, Team&
     next_note *= 2;
     if (team.first())
       say(stderr, fmt::format("checking that all tokens of the data ({}) are below --vocab {}: {:.0f} % done\n",
-                              format_bytes(scan->bytes()), c.vocab, 100 * scan->share_done()));
+                              format_bytes(scan->bytes()), c.model.vocab, 100 * scan->share_done()));
   }
   auto checksums = add_up(part, scan->checksums(), team);
   const auto trained_on = data_files(c).size();  // there are no checksums if every byte is a valid id

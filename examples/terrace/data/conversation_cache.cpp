@@ -22,7 +22,7 @@ std::string decides_tokens(const RunConfig& config, const lm::Tokenizer& tokeniz
   constexpr int kVersion = 1;
   const auto named = lm::read_tokenizer_config(tokenizer_of(config).parent_path());
   const auto day = template_time(config);
-  auto all = fmt::format("conversations {}\n{}\n{}\n", kVersion, config.on_bad_line, day ? *day : -1);
+  auto all = fmt::format("conversations {}\n{}\n{}\n", kVersion, word_of(config.data.on_bad_line), day ? *day : -1);
   const auto add = [&](const std::string& text) { all += fmt::format("{} {}\n", text.size(), text); };
   add(tokenizer.text());
   add(named.eos);
@@ -47,13 +47,13 @@ std::optional<lm::EncodedConversations> found(const fs::path& file, const fs::pa
 
 lm::EncodedConversations encoded_conversations(const fs::path& data, const RunConfig& config, const lm::Tokenizer& tokenizer,
                                                const lm::ChatFormat& format) {
-  const auto room = static_cast<std::uint64_t>(config.seq_len);
+  const auto room = static_cast<std::uint64_t>(config.model.seq_len);
   const CachedFile file(data, decides_tokens(config, tokenizer), ".talk");
   if (auto kept = found(file.path(), data, room, false)) return *std::move(kept);
   const auto lock = file.lock();
   if (auto made = found(file.path(), data, room, true)) return *std::move(made);  // another process has made it meanwhile
   MakingNote note("encoding", data);
-  lm::encode_conversations(data, file.path(), format, config.on_bad_line == "skip" ? lm::BadLine::skip : lm::BadLine::stop,
+  lm::encode_conversations(data, file.path(), format, config.data.on_bad_line,
                            [&](std::uint64_t read, std::uint64_t of) { note(read, of); });
   file.demand_same_data();
   return {file.path(), data, room};

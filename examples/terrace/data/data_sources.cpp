@@ -39,8 +39,8 @@ std::vector<DataSource> data_sources(const RunConfig& config) {
   std::vector<DataSource> sources;
   std::vector<std::string> weights;
   const auto is_weight = [](const auto& word) { return lm::is_number(word.string()); };
-  const bool weighted = std::ranges::any_of(config.data, is_weight);
-  for (const auto& word : config.data) {
+  const bool weighted = std::ranges::any_of(config.data.files, is_weight);
+  for (const auto& word : config.data.files) {
     if (is_weight(word)) {
       if (!sources.empty() && sources.back().files.empty()) refuse(fmt::format("the weight {} has no files", weights.back()));
       weights.push_back(word.string());
@@ -63,7 +63,8 @@ std::vector<DataSource> data_sources(const RunConfig& config) {
   name(sources);
   for (auto& source : sources)
     for (auto& file : source.files)
-      if (const auto ids = config.token_files.find(file.string()); ids != config.token_files.end()) file = ids->second;
+      if (const auto ids = config.found.token_files.find(file.string()); ids != config.found.token_files.end())
+        file = ids->second;
   return sources;
 }
 
@@ -74,12 +75,13 @@ std::vector<std::filesystem::path> data_files(const RunConfig& config) {
 }
 
 RunConfig of_evaluation(RunConfig config) {
-  if (!config.eval_data.empty()) config.data = config.eval_data;
+  if (!config.data.eval_files.empty()) config.data.files = config.data.eval_files;
   return config;
 }
 
 std::uint64_t evaluated_batches(const RunConfig& config) {
-  return static_cast<std::uint64_t>(config.eval_batches) * std::max<std::size_t>(1, data_sources(of_evaluation(config)).size());
+  return static_cast<std::uint64_t>(config.train.eval_batches) *
+         std::max<std::size_t>(1, data_sources(of_evaluation(config)).size());
 }
 
 std::string data_lines(const RunConfig& config) {
@@ -87,18 +89,18 @@ std::string data_lines(const RunConfig& config) {
   if (sources.size() < 2) return {};
   std::uint64_t sum = 0;
   for (const auto& source : sources) sum += source.weight;
-  const auto sequences =
-      static_cast<double>(config.batch_size * config.grad_accumulation * config.ep * std::max<std::int64_t>(1, config.dp)) *
-      static_cast<double>(config.steps);
+  const auto sequences = static_cast<double>(config.train.batch_size * config.train.grad_accumulation * config.parallel.ep *
+                                             std::max<std::int64_t>(1, config.parallel.dp)) *
+                         static_cast<double>(config.train.steps);
   std::string lines;
   for (const auto& source : sources) {
     const auto share = static_cast<double>(source.weight) / static_cast<double>(sum);
     lines += fmt::format("data {}: {:.4g} % of the sequences", source.name, 100 * share);
-    if (config.data_format != kConversations && has_token_files(config)) {
+    if (config.data.format != DataFormat::conversations && has_token_files(config)) {
       const auto format = format_of_tokens(config);
       std::uint64_t tokens = 0;
       for (const auto& file : source.files) tokens += lm::tokens_in_file(file, format);
-      const auto plan = lm::plan_sequences(tokens, static_cast<std::uint64_t>(config.seq_len), holds_out(config));
+      const auto plan = lm::plan_sequences(tokens, static_cast<std::uint64_t>(config.model.seq_len), holds_out(config));
       lines += fmt::format(", {} to train on, {:.4g} epochs in this run", plan.training_sequences,
                            share * sequences / static_cast<double>(plan.training_sequences));
     }

@@ -11,10 +11,8 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kFindForm = "auto";  // the --data-format
-
-// The --data-format of the run's files. Missing files are skipped: their reader reports them.
-std::string found_format(const RunConfig& config);
+// The format of the run's files. Missing files are skipped: their reader reports them.
+DataFormat found_format(const RunConfig& config);
 // What the run is trained on, for its first lines: "chat.jsonl: conversations, of which the answers are learned".
 std::string describe_data(const RunConfig& config);
 

@@ -29,15 +29,15 @@ std::string describe_template(const RunConfig& config) {
 }
 
 std::optional<std::int64_t> template_time(const RunConfig& config) {
-  if (config.template_date.empty()) return {};
+  if (config.data.template_date.empty()) return {};
   std::tm day{};
-  const auto* const end = ::strptime(config.template_date.c_str(), "%Y-%m-%d", &day);
+  const auto* const end = ::strptime(config.data.template_date.c_str(), "%Y-%m-%d", &day);
   day.tm_hour = 12;
   day.tm_isdst = -1;
   const auto wanted = day;
   const auto time = end != nullptr && *end == '\0' ? std::mktime(&day) : std::time_t{-1};
   if (time == std::time_t{-1} || day.tm_mday != wanted.tm_mday)
-    throw Error(fmt::format("--template-date {} is no day\n  write it as 2026-11-26", printable(config.template_date)),
+    throw Error(fmt::format("--template-date {} is no day\n  write it as 2026-11-26", printable(config.data.template_date)),
                 ErrorKind::refused);
   return time;
 }
@@ -80,7 +80,7 @@ std::string warning_of(const lm::ConversationData& data, std::int64_t seq_len, c
 lm::Mixture mixture_of(const RunConfig& config) {
   std::vector<std::uint64_t> weights;
   for (const auto& source : data_sources(config)) weights.push_back(source.weight);
-  return {weights, config.seed};
+  return {weights, config.train.seed};
 }
 
 }  // namespace
@@ -93,15 +93,15 @@ RunData::RunData(const RunConfig& config)
     : counted_(mixture_of(config)),
       vocabulary_(vocabulary_of(config)),
       sources_(sources_of(config, holds_out(config))),
-      of_evaluation_(config.eval_data.empty() ? Sources() : sources_of(of_evaluation(config), false)),
-      mixed_(data_of(sources_), counted_, static_cast<std::uint64_t>(config.batch_size), data_of(of_evaluation_)),
-      evaluated_(static_cast<std::uint64_t>(config.eval_batches * config.batch_size)),
-      has_documents_(config.data_format == kConversations || config.document_separator >= 0) {}
+      of_evaluation_(config.data.eval_files.empty() ? Sources() : sources_of(of_evaluation(config), false)),
+      mixed_(data_of(sources_), counted_, static_cast<std::uint64_t>(config.train.batch_size), data_of(of_evaluation_)),
+      evaluated_(static_cast<std::uint64_t>(config.train.eval_batches * config.train.batch_size)),
+      has_documents_(config.data.format == DataFormat::conversations || config.data.document_separator >= 0) {}
 
 std::unique_ptr<RunData::Vocabulary> RunData::vocabulary_of(const RunConfig& config) {
-  if (config.data_format == kConversations) return std::make_unique<Vocabulary>(config);
+  if (config.data.format == DataFormat::conversations) return std::make_unique<Vocabulary>(config);
   // The run only keeps its tokenizer, but a wrong one must be found now.
-  if (!config.tokenizer.empty()) static_cast<void>(read_tokenizer(config.tokenizer, config));
+  if (!config.data.tokenizer.empty()) static_cast<void>(read_tokenizer(config.data.tokenizer, config));
   return nullptr;
 }
 
@@ -115,18 +115,19 @@ RunData::Source RunData::conversations_of(const RunConfig& config, const DataSou
   std::vector<lm::EncodedConversations> files;
   for (const auto& file : source.files)
     files.push_back(encoded_conversations(file, config, vocabulary_->tokenizer, vocabulary_->format));
-  const auto data = std::make_shared<lm::ConversationData>(std::move(files), config.seed, holds_out);
+  const auto data = std::make_shared<lm::ConversationData>(std::move(files), config.train.seed, holds_out);
   return {.name = source.name,
           .data = data,
           .description = summary_of(*data),
-          .warning = warning_of(*data, config.seq_len, source.name),
+          .warning = warning_of(*data, config.model.seq_len, source.name),
           .checksums = data->checksums()};
 }
 
 RunData::Source RunData::tokens_of(const RunConfig& config, const DataSource& source, std::size_t sources, bool holds_out) {
-  const auto data = std::make_shared<lm::TokenSequences>(
-      lm::Corpus::open(source.files, windows_of(sources), format_of_tokens(config)), static_cast<std::uint64_t>(config.seq_len),
-      config.seed, static_cast<std::int32_t>(config.document_separator), holds_out);
+  const auto data =
+      std::make_shared<lm::TokenSequences>(lm::Corpus::open(source.files, windows_of(sources), format_of_tokens(config)),
+                                           static_cast<std::uint64_t>(config.model.seq_len), config.train.seed,
+                                           static_cast<std::int32_t>(config.data.document_separator), holds_out);
   return {.name = source.name,
           .data = data,
           .description = fmt::format("{} sequences to train on, {} held out", data->sequences(Split::training),
@@ -247,10 +248,10 @@ void RunData::demand(Team& team, const std::function<std::string()>& kept) const
 }
 
 std::vector<std::string> warnings_of_data(const RunConfig& config) {
-  if (config.data_format != kConversations || config.data.empty()) return {};
+  if (config.data.format != DataFormat::conversations || config.data.files.empty()) return {};
   std::error_code error;
   const auto is_here = [&](const std::filesystem::path& file) { return std::filesystem::exists(file, error); };
-  const bool names_tokenizer = !config.tokenizer.empty() || !config.init_from.empty();
+  const bool names_tokenizer = !config.data.tokenizer.empty() || !config.run.init_from.empty();
   if (!names_tokenizer || !is_here(tokenizer_of(config)) || !std::ranges::all_of(data_files(config), is_here)) return {};
   return RunData(config).warnings();
 }

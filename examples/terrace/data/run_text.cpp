@@ -17,7 +17,7 @@ lm::ModelText model_text_of(const RunConfig& config, const std::string& run, con
   const bool of_run = is_run(run);
   if (given.empty() && of_run) demand_intact_tokenizer(run);
   const auto tokenizer = !given.empty() ? given : of_run ? tokenizer_of_run(run, config) : tokenizer_of(config);
-  const bool of_bytes = config.data_format == "bytes" && (of_run || given.empty());
+  const bool of_bytes = config.data.format == DataFormat::bytes && (of_run || given.empty());
   if (of_bytes && !tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on bytes, which need no --tokenizer\n  leave it out", run),
                 ErrorKind::refused);
@@ -28,7 +28,7 @@ lm::ModelText model_text_of(const RunConfig& config, const std::string& run, con
   if (tokenizer.empty())
     throw Error(fmt::format("the run in {} was trained on token ids (--data-format {}) without a --tokenizer\n  give the "
                             "--tokenizer that made the ids",
-                            run, config.data_format),
+                            run, word_of(config.data.format)),
                 ErrorKind::refused);
   return {read_tokenizer(tokenizer, config), lm::read_tokenizer_config(tokenizer.parent_path())};
 }
@@ -61,9 +61,9 @@ void RunText::find_ends(const RunConfig& config, const std::string& end) {
                   ErrorKind::refused);
     return end_at(ids.front());
   }
-  if (config.document_separator >= 0) end_at(static_cast<std::int32_t>(config.document_separator));
+  if (config.data.document_separator >= 0) end_at(static_cast<std::int32_t>(config.data.document_separator));
   end_as_named();
-  if (config.data_format == kConversations) end_at("<|im_end|>");
+  if (config.data.format == DataFormat::conversations) end_at("<|im_end|>");
 }
 
 std::string shown_on(int descriptor, const std::string& text) { return ::isatty(descriptor) ? printable_lines(text) : text; }

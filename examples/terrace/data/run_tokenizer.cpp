@@ -25,19 +25,19 @@ std::string checksum_of_file(std::string_view bytes) {
 }  // namespace
 
 fs::path tokenizer_of(const RunConfig& config) {
-  if (config.data_format == "bytes") return {};
-  if (!config.tokenizer.empty()) return config.tokenizer;
-  const auto beside = config.init_from.empty() ? fs::path() : lm::tokenizer_in(config.init_from);
+  if (config.data.format == DataFormat::bytes) return {};
+  if (!config.data.tokenizer.empty()) return config.data.tokenizer;
+  const auto beside = config.run.init_from.empty() ? fs::path() : lm::tokenizer_in(config.run.init_from);
   // A run of ids needs no tokenizer, so one that this build cannot read is left out.
   const bool readable = !lm::Tokenizer::is_sentencepiece(beside) || lm::Tokenizer::reads_sentencepiece();
-  const bool needs = config.data_format == kConversations || config.data_format == kText;
+  const bool needs = config.data.format == DataFormat::conversations || config.data.format == DataFormat::text;
   if (!needs) return readable ? beside : fs::path();
   if (!beside.empty()) return beside;
   throw Error(
       fmt::format(
           "--data-format {} needs a tokenizer\n  give --tokenizer FILE, a tokenizer.json (terrace train-tokenizer makes "
           "one) or a tokenizer.model",
-          config.data_format),
+          word_of(config.data.format)),
       ErrorKind::refused);
 }
 
@@ -50,10 +50,10 @@ fs::path tokenizer_of_run(const fs::path& run, const RunConfig& config) {
 
 lm::Tokenizer read_tokenizer(const fs::path& file, const RunConfig& config) {
   auto tokenizer = lm::Tokenizer::read(file);
-  if (static_cast<std::int64_t>(tokenizer.ids()) > config.vocab)
+  if (static_cast<std::int64_t>(tokenizer.ids()) > config.model.vocab)
     throw Error(fmt::format("the tokenizer {} has {} ids, but the model has --vocab {}\n  give --vocab {} or more, or the "
                             "tokenizer of the model",
-                            file.string(), tokenizer.ids(), config.vocab, tokenizer.ids()),
+                            file.string(), tokenizer.ids(), config.model.vocab, tokenizer.ids()),
                 ErrorKind::refused);
   return tokenizer;
 }

@@ -16,8 +16,6 @@
 
 namespace terrace::cli {
 
-inline constexpr std::string_view kConversations = "jsonl";  // their --data-format
-
 // The tokenizer of new runs, a tokenizer.json or a tokenizer.model: --tokenizer, or the one beside the weights that they begin
 // with. Empty: none, as for all runs of bytes. Conversations need a tokenizer.
 std::filesystem::path tokenizer_of(const RunConfig& config);

@@ -74,7 +74,7 @@ std::set<fs::path> all_files(const RunConfig& config) {
 }  // namespace
 
 void make_token_files(RunConfig& config) {
-  if (config.data_format == kConversations) return;
+  if (config.data.format == DataFormat::conversations) return;
   const auto files = all_files(config);
   const auto make_once = [&](const fs::path& data, const std::string& decides, const std::string& ending, const auto& make) {
     const CachedFile made(data, decides, ending);
@@ -83,9 +83,9 @@ void make_token_files(RunConfig& config) {
       make(data, made.path());
       made.demand_same_data();
     }
-    config.token_files[data.string()] = made.path();
+    config.found.token_files[data.string()] = made.path();
   };
-  if (config.data_format != kText) {
+  if (config.data.format != DataFormat::text) {
     for (const auto& file : files)
       if (lm::is_packed(file)) make_once(file, "unpacked ", lm::name_of_content(file).extension().string(), unpack);
     return;
@@ -93,26 +93,28 @@ void make_token_files(RunConfig& config) {
   const auto file = tokenizer_of(config);
   const auto tokenizer = read_tokenizer(file, config);
   const bool wide = tokenizer.ids() > std::size_t{1} << 16U;
-  config.token_format = wide ? "u32" : "u16";
+  config.found.token_format = wide ? DataFormat::u32 : DataFormat::u16;
   std::optional<ThreadPool> pool;
   // Everything that decides the ids. kVersion is raised when the same inputs give other ids.
   constexpr int kVersion = 1;
   const auto separator = lm::usual_separator(tokenizer);
   const auto decides = fmt::format("{} {} {}", kVersion, separator ? std::int64_t{*separator} : -1, tokenizer.text());
   for (const auto& text : files)
-    make_once(text, decides, "." + config.token_format, [&](const fs::path& from, const fs::path& ids) {
-      if (!pool) pool.emplace(static_cast<int>(config.threads));
-      make_ids(from, ids, wide ? lm::TokenFile::u32 : lm::TokenFile::u16, tokenizer, *pool);
-    });
+    make_once(text, decides, fmt::format(".{}", word_of(config.found.token_format)),
+              [&](const fs::path& from, const fs::path& ids) {
+                if (!pool) pool.emplace(static_cast<int>(config.run.threads));
+                make_ids(from, ids, wide ? lm::TokenFile::u32 : lm::TokenFile::u16, tokenizer, *pool);
+              });
 }
 
 bool has_token_files(const RunConfig& config) {
-  if (!config.token_files.empty()) return true;
-  return config.data_format != kText && std::ranges::none_of(all_files(config), lm::is_packed);
+  if (!config.found.token_files.empty()) return true;
+  return config.data.format != DataFormat::text && std::ranges::none_of(all_files(config), lm::is_packed);
 }
 
 lm::TokenFormat format_of_tokens(const RunConfig& config) {
-  return lm::token_format(config.data_format == kText ? config.token_format : config.data_format, config.vocab);
+  return lm::token_format(word_of(config.data.format == DataFormat::text ? config.found.token_format : config.data.format),
+                          config.model.vocab);
 }
 
 }  // namespace terrace::cli

@@ -11,8 +11,6 @@
 
 namespace terrace::cli {
 
-inline constexpr const char* kText = "text";  // its --data-format
-
 // Makes the missing files, and writes their paths into the configuration. Does nothing for conversations.
 void make_token_files(RunConfig& config);
 // Whether make_token_files() has no file to make, or has been called.

@@ -36,12 +36,12 @@ void MetricsSinks::sync() {
   for_watching([](MetricsSink& sink) { sink.sync(); });
 }
 
-MetricsSinks metrics_sinks(const RunConfig& config, const std::filesystem::path& run, const std::filesystem::path& metrics_file,
-                           bool first, std::uint64_t done_steps) {
+MetricsSinks metrics_sinks(const RunOptions& options, const std::filesystem::path& run,
+                           const std::filesystem::path& metrics_file, bool first, std::uint64_t done_steps) {
   MetricsSinks sinks(std::make_unique<MetricsWriter>(metrics_file, done_steps));
   if (!first) return sinks;
-  if (config.tensorboard) sinks.add(std::make_unique<TensorBoardSink>(run / kEventFile, done_steps));
-  if (!config.prometheus.empty()) sinks.add(std::make_unique<PrometheusSink>(config.prometheus, name_of_run(run)));
+  if (options.tensorboard) sinks.add(std::make_unique<TensorBoardSink>(run / kEventFile, done_steps));
+  if (!options.prometheus.empty()) sinks.add(std::make_unique<PrometheusSink>(options.prometheus, name_of_run(run)));
   return sinks;
 }
 

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include <terrace/examples/terrace/config/run_config.h>
+#include <terrace/examples/terrace/config/run_options.h>
 #include <terrace/examples/terrace/metrics/metrics_sink.h>
 
 namespace terrace::cli {
@@ -31,7 +31,7 @@ class MetricsSinks {
 
 // The sinks of one rank, which continue after `done_steps`. `first`: whether it is the first rank, whose metrics cover all
 // ranks.
-MetricsSinks metrics_sinks(const RunConfig& config, const std::filesystem::path& run, const std::filesystem::path& metrics_file,
-                           bool first, std::uint64_t done_steps);
+MetricsSinks metrics_sinks(const RunOptions& options, const std::filesystem::path& run,
+                           const std::filesystem::path& metrics_file, bool first, std::uint64_t done_steps);
 
 }  // namespace terrace::cli

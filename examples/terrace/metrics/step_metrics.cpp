@@ -34,7 +34,7 @@ StepMetrics metrics_of(const Engine& engine, const Trainer& trainer, const Train
   return m;
 }
 
-StepMetrics of_team(StepMetrics m, const RunConfig& config, Team& team) {
+StepMetrics of_team(StepMetrics m, const ParallelConfig& config, Team& team) {
   const auto all = m;
   for (auto* const bytes : {&m.device_peak_bytes, &m.host_peak_bytes, &m.nvme_peak_bytes}) *bytes = team.max(*bytes);
   if (config.sync_interval > 1) m.grad_norm = std::ranges::max(team.each(m.grad_norm));

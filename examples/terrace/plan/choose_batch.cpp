@@ -21,7 +21,7 @@ constexpr double kWorthSplitting = 0.95;         // a split must take less than 
 constexpr double kWorthDoubling = 0.9;           // the same, for each doubling: larger batches learn more slowly
 
 std::int64_t sequences_of_step(const RunConfig& c) {
-  return c.batch_size * c.grad_accumulation * c.ep * std::max<std::int64_t>(1, c.dp);
+  return c.train.batch_size * c.train.grad_accumulation * c.parallel.ep * std::max<std::int64_t>(1, c.parallel.dp);
 }
 
 struct Batch {
@@ -35,7 +35,7 @@ struct Batch {
 
 Batch planned(RunConfig c, const MachineProfile& profile) {
   auto tiled = with_chosen_tiles(c);
-  tiled.steps = RunConfig().steps;  // so that a short trial has the batch of the long run
+  tiled.train.steps = RunConfig().train.steps;  // so that a short trial has the batch of the long run
   auto request = plan_request(tiled);
   request.advises = false;
   auto pool = make_pool(c);
@@ -55,9 +55,9 @@ bool is_faster(const Batch& other, const Batch& than, double share) {
 
 // Tries the same sequences in smaller micro-batches, which hold fewer activations at once.
 Batch fastest_split(Batch best, const MachineProfile& profile) {
-  for (auto smaller = best.config; smaller.batch_size % 2 == 0;) {
-    smaller.batch_size /= 2;
-    smaller.grad_accumulation *= 2;
+  for (auto smaller = best.config; smaller.train.batch_size % 2 == 0;) {
+    smaller.train.batch_size /= 2;
+    smaller.train.grad_accumulation *= 2;
     if (auto other = planned(smaller, profile); is_faster(other, best, kWorthSplitting)) best = std::move(other);
   }
   return best;
@@ -68,14 +68,14 @@ Batch fastest_split(Batch best, const MachineProfile& profile) {
 Batch with_more_micro_batches(Batch best, const MachineProfile& profile, std::int64_t most_sequences) {
   while (!best.computes) {
     auto more = best.config;
-    do more.grad_accumulation *= 2;
-    while (static_cast<double>(more.grad_accumulation) * best.compute_s <
-           static_cast<double>(best.config.grad_accumulation) * best.step_s);
-    while (sequences_of_step(more) > most_sequences && more.grad_accumulation > best.config.grad_accumulation)
-      more.grad_accumulation /= 2;
-    if (more.grad_accumulation == best.config.grad_accumulation) break;
+    do more.train.grad_accumulation *= 2;
+    while (static_cast<double>(more.train.grad_accumulation) * best.compute_s <
+           static_cast<double>(best.config.train.grad_accumulation) * best.step_s);
+    while (sequences_of_step(more) > most_sequences && more.train.grad_accumulation > best.config.train.grad_accumulation)
+      more.train.grad_accumulation /= 2;
+    if (more.train.grad_accumulation == best.config.train.grad_accumulation) break;
     auto other = planned(more, profile);
-    const auto doublings = std::log2(static_cast<double>(more.grad_accumulation / best.config.grad_accumulation));
+    const auto doublings = std::log2(static_cast<double>(more.train.grad_accumulation / best.config.train.grad_accumulation));
     if (!is_faster(other, best, std::pow(kWorthDoubling, doublings))) break;
     best = std::move(other);
   }
@@ -84,7 +84,8 @@ Batch with_more_micro_batches(Batch best, const MachineProfile& profile, std::in
 
 // Schedules, grids and groups demand their own numbers of micro-batches.
 bool can_choose(const RunConfig& c) {
-  return c.chooses_batch && c.pp == 1 && c.tp_mode == "1d" && c.group == 0 && c.sync_interval == 1;
+  return c.found.chooses_batch && c.parallel.pp == 1 && c.parallel.tp_mode == TensorMode::line && c.plan.group == 0 &&
+         c.parallel.sync_interval == 1;
 }
 
 }  // namespace
@@ -94,8 +95,8 @@ RunConfig with_chosen_batch(RunConfig c, const MachineProfile& profile,
   if (!can_choose(c)) return c;
   if (!run_resumed(c).empty()) {
     if (const auto then = settings_of_resumed(c)) {
-      c.batch_size = then->batch_size;
-      c.grad_accumulation = then->grad_accumulation;
+      c.train.batch_size = then->train.batch_size;
+      c.train.grad_accumulation = then->train.grad_accumulation;
     }
     return c;
   }
@@ -106,14 +107,15 @@ RunConfig with_chosen_batch(RunConfig c, const MachineProfile& profile,
     best = with_more_micro_batches(std::move(best), profile,
                                    sequences == 0 ? kMostSequences : std::min(kMostSequences, sequences / kLeastStepsOfEpoch));
   }
-  if (best.config.batch_size == c.batch_size && best.config.grad_accumulation == c.grad_accumulation) return c;
+  if (best.config.train.batch_size == c.train.batch_size && best.config.train.grad_accumulation == c.train.grad_accumulation)
+    return c;
   const bool more = sequences_of_step(best.config) > sequences_of_step(c);
   const auto why = !more           ? "in the micro-batches that are fastest within the budgets"
                    : best.computes ? "so that a step computes for longer than it moves bytes"
                                    : "because a step moves bytes for longer than it computes";
   c = std::move(best.config);
-  c.chosen.push_back(fmt::format("--batch-size {} --grad-accumulation {} ({} sequences a step, {})", c.batch_size,
-                                 c.grad_accumulation, sequences_of_step(c), why));
+  c.found.chosen.push_back(fmt::format("--batch-size {} --grad-accumulation {} ({} sequences a step, {})", c.train.batch_size,
+                                       c.train.grad_accumulation, sequences_of_step(c), why));
   return c;
 }
 

@@ -279,59 +279,59 @@ MachineProfile rank_profile(const ClusterProfile& cluster, const ClusterSize& si
 
 RunConfig on_cluster(RunConfig c, const ClusterProfile& cluster, const ClusterSize& size) {
   const auto ranks = ranks_of_node(cluster, size), all = size.nodes * ranks;
-  if (ranks % c.tp != 0)
+  if (ranks % c.parallel.tp != 0)
     throw Error(
         fmt::format("--tp {} does not divide the {} GPUs of a node\n  give another --tp, or --gpus-per-node a number that "
                     "it divides",
-                    c.tp, ranks),
+                    c.parallel.tp, ranks),
         ErrorKind::refused);
-  if (ranks / c.tp % c.cp != 0)
+  if (ranks / c.parallel.tp % c.parallel.cp != 0)
     throw Error(fmt::format("--cp {} does not divide the {} GPUs of a node{}\n  give another --cp, or --gpus-per-node a number "
                             "that it divides",
-                            c.cp, ranks, c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)),
+                            c.parallel.cp, ranks, c.parallel.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.parallel.tp)),
                 ErrorKind::refused);
-  if (all / (c.tp * c.cp * c.pp) % c.ep != 0)
+  if (all / (c.parallel.tp * c.parallel.cp * c.parallel.pp) % c.parallel.ep != 0)
     throw Error(
         fmt::format("--ep {} does not divide the {} GPUs of --nodes {} that are left by the other degrees\n  give another "
                     "--ep, or another number of nodes or GPUs",
-                    c.ep, all / (c.tp * c.cp * c.pp), size.nodes),
+                    c.parallel.ep, all / (c.parallel.tp * c.parallel.cp * c.parallel.pp), size.nodes),
         ErrorKind::refused);
-  if (all / c.tp % c.pp != 0)
+  if (all / c.parallel.tp % c.parallel.pp != 0)
     throw Error(fmt::format("--pp {} does not divide the {} GPUs of --nodes {}\n  give another --pp, or --gpus-per-node a "
                             "number that it divides",
-                            c.pp, all / c.tp, size.nodes),
+                            c.parallel.pp, all / c.parallel.tp, size.nodes),
                 ErrorKind::refused);
-  if (c.ranks_per_machine != 0 && c.ranks_per_machine != ranks)
+  if (c.parallel.ranks_per_machine != 0 && c.parallel.ranks_per_machine != ranks)
     throw Error(fmt::format("--ranks-per-machine {}: a node of this plan has {} ranks\n  leave it out, or give --gpus-per-node",
-                            c.ranks_per_machine, ranks),
+                            c.parallel.ranks_per_machine, ranks),
                 ErrorKind::refused);
-  const auto data = all / (c.pp * c.tp * c.cp * c.ep);
-  if (c.dp == 0) c.dp = data;
-  if (c.dp != data)
-    throw Error(
-        fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.dp, size.nodes, ranks,
-                    (c.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.pp)) +
-                        (c.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.tp)) +
-                        (c.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.cp)) +
-                        (c.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.ep)),
-                    data),
-        ErrorKind::refused);
-  if (c.device != "auto" && (c.device == "cpu") != cluster.on_cpu())
+  const auto data = all / (c.parallel.pp * c.parallel.tp * c.parallel.cp * c.parallel.ep);
+  if (c.parallel.dp == 0) c.parallel.dp = data;
+  if (c.parallel.dp != data)
+    throw Error(fmt::format("--dp {} is not --nodes {} times {} GPUs{}\n  leave --dp out, or give --dp {}", c.parallel.dp,
+                            size.nodes, ranks,
+                            (c.parallel.pp == 1 ? "" : fmt::format(" divided by --pp {}", c.parallel.pp)) +
+                                (c.parallel.tp == 1 ? "" : fmt::format(" divided by --tp {}", c.parallel.tp)) +
+                                (c.parallel.cp == 1 ? "" : fmt::format(" divided by --cp {}", c.parallel.cp)) +
+                                (c.parallel.ep == 1 ? "" : fmt::format(" divided by --ep {}", c.parallel.ep)),
+                            data),
+                ErrorKind::refused);
+  if (c.memory.device != "auto" && (c.memory.device == "cpu") != cluster.on_cpu())
     throw Error(fmt::format("--device {}: a node of this cluster computes on {}\n  leave --device out, or give another "
                             "--cluster-profile",
-                            c.device, cluster.on_cpu() ? "its CPU" : "GPUs"),
+                            c.memory.device, cluster.on_cpu() ? "its CPU" : "GPUs"),
                 ErrorKind::refused);
-  c.local_ranks = ranks;
-  c.device = cluster.on_cpu() ? "cpu" : "cuda:0";
-  c.assumed_costs = true;
+  c.found.local_ranks = ranks;
+  c.memory.device = cluster.on_cpu() ? "cpu" : "cuda:0";
+  c.plan.assumed_costs = true;
   const auto usual = [](std::string& setting, std::uint64_t bytes) {
     if (setting == "auto" || setting == "unlimited") setting = std::to_string(bytes);
   };
   // On a CPU the device tier has half of the memory, as in a run there (usual_device_bytes()).
   const auto half = cluster.node.memory / 2;
-  usual(c.device_memory, (cluster.on_cpu() ? half : cluster.gpu.memory) / 100 * 95);
-  usual(c.host_memory, (cluster.on_cpu() ? half : cluster.node.memory) / 100 * 85);
-  usual(c.nvme_limit, cluster.node.nvme);
+  usual(c.memory.device_memory, (cluster.on_cpu() ? half : cluster.gpu.memory) / 100 * 95);
+  usual(c.memory.host_memory, (cluster.on_cpu() ? half : cluster.node.memory) / 100 * 85);
+  usual(c.memory.nvme_limit, cluster.node.nvme);
   return c;
 }
 

@@ -34,7 +34,7 @@ int gpu_index(const RunConfig& c, std::int64_t local_rank) {
 
 // Every use of CUDA begins here.
 GpuSearch gpus_for(const RunConfig& c) {
-  prepare_cuda(c.ranks() > 1 || launched());  // the number of data ranks may not be known yet
+  prepare_cuda(c.parallel.ranks() > 1 || launched());  // the number of data ranks may not be known yet
   return find_gpus();
 }
 
@@ -51,7 +51,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
         fmt::format(
             "{} ranks of this machine need a GPU each, from {} on, but the machine has {}\n  start fewer ranks here, or give "
             "--device cpu",
-            c.local_ranks, c.device_name(), found.gpus.size()),
+            c.found.local_ranks, c.device_name(), found.gpus.size()),
         ErrorKind::missing);
   if (index >= found.gpus.size())
     throw Error(fmt::format("--device {}: this machine has {} GPU{}\n  give --device cuda:0{}", c.device_name(),
@@ -62,7 +62,7 @@ GpuInfo find_gpu(const RunConfig& c, std::int64_t local_rank) {
 }
 
 std::filesystem::path profile_file(const RunConfig& c) {
-  return c.machine_profile.empty() ? default_profile_path(c.device_name()) : std::filesystem::path(c.machine_profile);
+  return c.plan.machine_profile.empty() ? default_profile_path(c.device_name()) : std::filesystem::path(c.plan.machine_profile);
 }
 
 // Returns nothing if the profile cannot be read; machine_profile() warns about it.
@@ -74,7 +74,7 @@ std::string machine_algorithms(const RunConfig& c) try { return algorithms_in_pr
 std::string who_makes_attention(const RunConfig& c) {
   const char* const forced = std::getenv("TERRACE_ATTENTION");
   if (!forced) return {};
-  if (std::string_view(forced) == "faster" && c.ranks() > 1)
+  if (std::string_view(forced) == "faster" && c.parallel.ranks() > 1)
     throw Error(
         "TERRACE_ATTENTION=faster: each rank would time its own GPU, and the ranks could choose different kernels\n"
         "  run it once on one rank, whose choice the machine profile keeps, or set TERRACE_ATTENTION to own or cudnn",
@@ -119,25 +119,25 @@ std::string why_no_gpu(const GpuSearch& found, std::int64_t ranks_here) {
 }  // namespace
 
 void find_device(RunConfig& c, std::int64_t ranks_here) {
-  if (c.device != "auto") return;
+  if (c.memory.device != "auto") return;
   const auto found = gpus_for(c);
   const auto why_not = why_no_gpu(found, ranks_here);
-  c.found_device = why_not.empty() && !found.gpus.empty() ? "cuda:0" : "cpu";
+  c.found.device = why_not.empty() && !found.gpus.empty() ? "cuda:0" : "cpu";
   if (c.on_gpu())
-    c.chosen.push_back(fmt::format("--device cuda:0 ({})", found.gpus.front().name));
+    c.found.chosen.push_back(fmt::format("--device cuda:0 ({})", found.gpus.front().name));
   else if (!found.gpus.empty() || has_gpu_of_nvidia())
-    c.chosen.push_back(fmt::format("--device cpu ({})", why_not));
+    c.found.chosen.push_back(fmt::format("--device cpu ({})", why_not));
 }
 
 bool has_gpus(const RunConfig& c) { return !gpus_for(c).gpus.empty(); }
 
 void demand_device(const RunConfig& c) {
-  if (c.on_gpu()) find_gpu(c, std::max<std::int64_t>(0, c.local_ranks - 1));
+  if (c.on_gpu()) find_gpu(c, std::max<std::int64_t>(0, c.found.local_ranks - 1));
 }
 
 std::unique_ptr<Device> make_device(const RunConfig& c, ThreadPool& pool, const std::string& algorithms) {
   if (!c.on_gpu()) return make_cpu_device(pool);
-  return make_cuda_device(pool, {.index = gpu_index(c, c.local_rank),
+  return make_cuda_device(pool, {.index = gpu_index(c, c.found.local_rank),
                                  .algorithms = algorithms,
                                  .machine_algorithms = machine_algorithms(c),
                                  .attention = who_makes_attention(c),
@@ -148,12 +148,12 @@ ThreadPool make_pool(const RunConfig& c) {
   int node = -1;
   if (c.on_gpu()) {
     const auto gpus = gpus_for(c).gpus;  // empty if the plan is for another machine
-    const auto index = static_cast<std::size_t>(gpu_index(c, c.local_rank));
+    const auto index = static_cast<std::size_t>(gpu_index(c, c.found.local_rank));
     if (index < gpus.size()) node = gpus[index].numa_node;
   }
   const auto cores = cores_of_numa_node(node);
-  const bool asked = c.threads != 0 || !c.on_gpu();
-  return ThreadPool(asked ? static_cast<int>(c.threads) : usual_threads(c, usable_cores(cores)), cores);
+  const bool asked = c.run.threads != 0 || !c.on_gpu();
+  return ThreadPool(asked ? static_cast<int>(c.run.threads) : usual_threads(c, usable_cores(cores)), cores);
 }
 
 int usual_threads(const RunConfig& c, int cores) {
@@ -162,8 +162,8 @@ int usual_threads(const RunConfig& c, int cores) {
 }
 
 std::string bits_group(const RunConfig& c) {
-  if (!c.on_gpu()) return product_group(parse_dtype(c.dtype));
-  return fmt::format("{} products of {}", c.dtype, find_gpu(c, c.local_rank).name);
+  if (!c.on_gpu()) return product_group(c.model.dtype);
+  return fmt::format("{} products of {}", word_of(c.model.dtype), find_gpu(c, c.found.local_rank).name);
 }
 
 void keep_algorithms(const RunConfig& c, const std::string& chosen) try {
@@ -185,9 +185,9 @@ std::uint64_t bytes_of_nccl(const RunConfig& c) {
     return static_cast<std::uint64_t>(here - 1) * kPair + (ranks > here ? kNetwork : 0) + kStagingBytes;
   };
   // One communicator sends to a neighbour in the pipeline, and another one receives from it.
-  const std::uint64_t neighbours = c.pp > 2 ? 2 : c.pp > 1 ? 1 : 0;
-  return of_group(std::max<std::int64_t>(c.dp, 1) * c.ep) + of_group(c.tp) + of_group(c.cp) + (c.ep > 1 ? of_group(c.ep) : 0) +
-         neighbours * 2 * kPair;
+  const std::uint64_t neighbours = c.parallel.pp > 2 ? 2 : c.parallel.pp > 1 ? 1 : 0;
+  return of_group(std::max<std::int64_t>(c.parallel.dp, 1) * c.parallel.ep) + of_group(c.parallel.tp) +
+         of_group(c.parallel.cp) + (c.parallel.ep > 1 ? of_group(c.parallel.ep) : 0) + neighbours * 2 * kPair;
 }
 
 // Asked once, before the run itself takes memory.
@@ -204,7 +204,7 @@ std::uint64_t free_bytes(const GpuInfo& gpu) {
 
 std::uint64_t usual_device_bytes(const RunConfig& c) {
   if (!c.on_gpu()) return memory_for_budgets(c) / 2 / 100 * 95;
-  const auto gpu = find_gpu(c, c.local_rank);
+  const auto gpu = find_gpu(c, c.found.local_rank);
   const char* const attention = std::getenv("TERRACE_ATTENTION");
   const bool cudnn = attention && std::string_view(attention) != "own";
   const auto libraries = kGiB + bytes_of_nccl(c) + (cudnn ? kCudnnRoomBytes : 0);  // kGiB is for the driver and cuBLAS
@@ -216,7 +216,7 @@ namespace {
 
 // With --ranks-per-machine, ranks only count as on several machines: they exchange at this machine's rates.
 Links links_of(const RunConfig& c) {
-  const auto ranks = c.ranks(), each = c.ranks_per_machine;
+  const auto ranks = c.parallel.ranks(), each = c.parallel.ranks_per_machine;
   return {.ranks_per_node = each > 0 && each < ranks ? static_cast<std::uint32_t>(each) : 0};
 }
 
@@ -233,7 +233,7 @@ MachineProfile machine_profile(const RunConfig& c) {
   MachineProfile assumed;
   assumed.device = c.device_name();
   assumed.links = links_of(c);
-  const bool named = !c.machine_profile.empty();
+  const bool named = !c.plan.machine_profile.empty();
   const auto file = profile_file(c);
   if (!named && !std::filesystem::exists(file)) return assumed;
   try {

@@ -19,11 +19,11 @@ constexpr std::uint64_t kLargestChunk = 128 * kMiB;
 
 // All blocks are like the first one, unless skip connections join distant layers.
 RunConfig of_one_block(RunConfig c) {
-  c.pp = 1;
-  c.schedule = RunConfig().schedule;
-  c.virtual_stages = 0;
-  c.stage_layers.clear();
-  if (c.skips == "none") c.layers = 1;
+  c.parallel.pp = 1;
+  c.parallel.schedule = RunConfig().parallel.schedule;
+  c.parallel.virtual_stages = 0;
+  c.parallel.stage_layers.clear();
+  if (c.model.skips == layers::SkipShape::none) c.model.layers = 1;
   return c;
 }
 
@@ -39,10 +39,10 @@ PlanRequest request_of(const RunConfig& c) {
 std::uint64_t chunk_elements_of(const Model& block, const RunConfig& c) {
   std::uint64_t all = 0;
   for (std::size_t l = 0; l < block.layers.size(); ++l) {
-    const bool repeats = l != 0 && l + 1 != block.layers.size() && c.skips == "none";
+    const bool repeats = l != 0 && l + 1 != block.layers.size() && c.model.skips == layers::SkipShape::none;
     for (const auto& param : block.layers[l]->params())
       if (!param.tied)
-        all += static_cast<std::uint64_t>(param.shape.elements()) * static_cast<std::uint64_t>(repeats ? c.layers : 1);
+        all += static_cast<std::uint64_t>(param.shape.elements()) * static_cast<std::uint64_t>(repeats ? c.model.layers : 1);
   }
   const auto elements = all / kMostChunks;
   return elements <= kMiB ? 0 : std::min(elements, kLargestChunk);
@@ -131,11 +131,11 @@ double without_padding(const StepMap& map, const Action& action) {
 
 // Repeats the layers between the first and the last one for each block.
 void repeat_block(std::vector<LayerEstimate>& layers, const RunConfig& c) {
-  if (c.skips != "none") return;
+  if (c.model.skips != layers::SkipShape::none) return;
   const std::vector<LayerEstimate> block(layers.begin() + 1, layers.end() - 1);
   const auto last = layers.back();
   layers.resize(1);
-  for (std::int64_t b = 0; b < c.layers; ++b) layers.insert(layers.end(), block.begin(), block.end());
+  for (std::int64_t b = 0; b < c.model.layers; ++b) layers.insert(layers.end(), block.begin(), block.end());
   layers.push_back(last);
 }
 

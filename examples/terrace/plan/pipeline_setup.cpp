@@ -32,11 +32,11 @@ namespace {
 // Reads a schedule from a file and checks it.
 pipeline::Schedule schedule_from(const RunConfig& c) {
   const auto refuse = [&](const std::string& why) {
-    throw Error(fmt::format("--schedule {}: {}", c.schedule, why), ErrorKind::refused);
+    throw Error(fmt::format("--schedule {}: {}", c.parallel.schedule, why), ErrorKind::refused);
   };
   pipeline::Schedule s;
   try {
-    s = pipeline::parse_schedule(read_text_file(c.schedule));
+    s = pipeline::parse_schedule(read_text_file(c.parallel.schedule));
     pipeline::simulate(s, {});
   } catch (const Error& error) {
     refuse(fmt::format(
@@ -44,10 +44,11 @@ pipeline::Schedule schedule_from(const RunConfig& c) {
         error.what()));
   }
   const auto each = s.asynchronous() ? s.update_every : s.micro_batches;
-  if (s.placement.ranks != static_cast<std::uint32_t>(c.pp) || each != static_cast<std::uint32_t>(c.grad_accumulation))
+  if (s.placement.ranks != static_cast<std::uint32_t>(c.parallel.pp) ||
+      each != static_cast<std::uint32_t>(c.train.grad_accumulation))
     refuse(fmt::format("the file is for {} ranks and {} micro-batches\n  give --pp {} --grad-accumulation {}",
                        s.placement.ranks, each, s.placement.ranks, each));
-  if (s.asynchronous() && s.micro_batches / each != static_cast<std::uint32_t>(c.drain_interval))
+  if (s.asynchronous() && s.micro_batches / each != static_cast<std::uint32_t>(c.parallel.drain_interval))
     refuse(
         fmt::format("the schedule in the file drains after {0} updates\n  give --drain-interval {0}", s.micro_batches / each));
   return s;
@@ -56,31 +57,33 @@ pipeline::Schedule schedule_from(const RunConfig& c) {
 pipeline::Schedule named_or_from_file(const RunConfig& c) {
   std::vector<std::string_view> names;
   for (const auto& order : pipeline::all_orders()) names.push_back(order.name);
-  const bool named = std::ranges::find(names, c.schedule) != names.end();
-  if (!named && std::filesystem::is_regular_file(c.schedule)) return schedule_from(c);
+  const bool named = std::ranges::find(names, c.parallel.schedule) != names.end();
+  if (!named && std::filesystem::is_regular_file(c.parallel.schedule)) return schedule_from(c);
   if (!named)
     throw Error(
         fmt::format("--schedule: \"{}\" is neither a schedule nor a file{}\n  give --schedule auto, one of {}, or a file "
                     "that terrace plan --write-schedule wrote",
-                    c.schedule, suggestion(c.schedule, names), fmt::join(names, ", ")),
+                    c.parallel.schedule, suggestion(c.parallel.schedule, names), fmt::join(names, ", ")),
         ErrorKind::refused);
-  const auto ranks = static_cast<std::uint32_t>(c.pp);
-  const auto chunks = static_cast<std::uint32_t>(c.virtual_stages);
-  auto schedule = pipeline::write_order(c.schedule, {.ranks = ranks,
-                                                     .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation),
-                                                     .chunks = chunks == 0 ? 2 : chunks,
-                                                     .updates = static_cast<std::uint32_t>(c.drain_interval)});
+  const auto ranks = static_cast<std::uint32_t>(c.parallel.pp);
+  const auto chunks = static_cast<std::uint32_t>(c.parallel.virtual_stages);
+  auto schedule =
+      pipeline::write_order(c.parallel.schedule, {.ranks = ranks,
+                                                  .micro_batches = static_cast<std::uint32_t>(c.train.grad_accumulation),
+                                                  .chunks = chunks == 0 ? 2 : chunks,
+                                                  .updates = static_cast<std::uint32_t>(c.parallel.drain_interval)});
   if (chunks != 0 && schedule.placement.stages != chunks * ranks)
     throw Error(fmt::format("--virtual-stages {}: with --schedule {} each rank has {}\n  leave --virtual-stages out, or give "
                             "--schedule interleaved, which takes any number",
-                            chunks, c.schedule, schedule.placement.stages / ranks),
+                            chunks, c.parallel.schedule, schedule.placement.stages / ranks),
                 ErrorKind::refused);
   return schedule;
 }
 
 void demand_no_order(const RunConfig& c) {
-  if (c.order != "horizontal" && c.order != "auto")
-    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out", c.order),
+  if (c.plan.order && c.plan.order != Order::horizontal)
+    throw Error(fmt::format("--order {}: a pipeline computes in the order of its --schedule\n  leave --order out",
+                            word_of(c.plan.order)),
                 ErrorKind::refused);
 }
 
@@ -110,7 +113,7 @@ std::vector<std::uint32_t> begins_of(const std::string& text, std::uint32_t stag
 // A rank without layers would only wait. Such stages are accepted only from a resumed run that began with them, balanced over
 // more stages than layers.
 void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p) {
-  if (c.stage_layers.empty() || c.stage_layers == stage_layers_of_run(c)) return;
+  if (c.parallel.stage_layers.empty() || c.parallel.stage_layers == stage_layers_of_run(c)) return;
   for (std::uint32_t rank = 0; rank < p.schedule.placement.ranks; ++rank) {
     bool holds = false;
     for (const auto& rank_of : p.schedule.placement.rank_of)
@@ -119,7 +122,7 @@ void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p
     if (!holds)
       throw Error(fmt::format("--stage-layers {} leaves rank {} of the pipeline without a layer\n  give each rank at least one "
                               "layer, or a smaller --pp",
-                              c.stage_layers, rank),
+                              c.parallel.stage_layers, rank),
                   ErrorKind::refused);
   }
 }
@@ -127,34 +130,35 @@ void demand_layers_on_every_rank(const RunConfig& c, const pipeline::Pipeline& p
 // With an asynchronous schedule, evaluations, commits and the end of the run are possible only where it drains.
 void demand_drained(const RunConfig& c) {
   const auto refuse = [&](const std::string& what, const std::string& mend) {
-    throw Error(fmt::format("--schedule {}: {}\n  {}", c.schedule, what, mend), ErrorKind::refused);
+    throw Error(fmt::format("--schedule {}: {}\n  {}", c.parallel.schedule, what, mend), ErrorKind::refused);
   };
   const auto whole = [&](std::int64_t steps, const char* flag) {
-    if (steps % c.drain_interval == 0) return;
-    const auto below = steps / c.drain_interval * c.drain_interval;
+    if (steps % c.parallel.drain_interval == 0) return;
+    const auto below = steps / c.parallel.drain_interval * c.parallel.drain_interval;
     refuse(
         fmt::format("{} {} is not a multiple of --drain-interval {}, and between two drains the ranks are at different steps",
-                    flag, steps, c.drain_interval),
-        fmt::format(
-            "give {} {}, or another --drain-interval", flag,
-            below == 0 ? fmt::format("{}", c.drain_interval) : fmt::format("{} or {}", below, below + c.drain_interval)));
+                    flag, steps, c.parallel.drain_interval),
+        fmt::format("give {} {}, or another --drain-interval", flag,
+                    below == 0 ? fmt::format("{}", c.parallel.drain_interval)
+                               : fmt::format("{} or {}", below, below + c.parallel.drain_interval)));
   };
-  whole(c.steps, "--steps");
-  whole(c.eval_interval, "--eval-interval");
-  whole(c.ckpt_interval, "--ckpt-interval");
-  if (c.durability == "step" && c.drain_interval != 1)
-    refuse(fmt::format("--durability step commits every step, but the schedule drains only every {} steps", c.drain_interval),
-           fmt::format("give --durability commit --ckpt-interval {}, or --drain-interval 1", c.drain_interval));
-  if (c.on_non_finite == "skip" || loss_scale(c).dynamic())
+  whole(c.train.steps, "--steps");
+  whole(c.train.eval_interval, "--eval-interval");
+  whole(c.run.ckpt_interval, "--ckpt-interval");
+  if (c.run.durability == Durability::step && c.parallel.drain_interval != 1)
+    refuse(fmt::format("--durability step commits every step, but the schedule drains only every {} steps",
+                       c.parallel.drain_interval),
+           fmt::format("give --durability commit --ckpt-interval {}, or --drain-interval 1", c.parallel.drain_interval));
+  if (c.train.on_non_finite == NonFinite::skip || loss_scale(c).dynamic())
     refuse("it applies a step while it computes the next one, so no step can be skipped",
            "give --on-non-finite stop, and --loss-scale off or a power of two");
 }
 
 // The engine computes the steps between two drains as one.
 void take_together(PlanRequest& request, const RunConfig& c) {
-  const auto updates = static_cast<std::uint64_t>(c.drain_interval);
+  const auto updates = static_cast<std::uint64_t>(c.parallel.drain_interval);
   request.shape.micro_batches = request.pipeline->schedule.micro_batches;
-  request.updates_before_use = c.grad_clip > 0;
+  request.updates_before_use = c.train.grad_clip > 0;
   if (request.mesh.size(Axis::copy | Axis::shard) == 1)
     request.data.canonical = false;  // the sums of one rank are canonical anyway
   for (auto* const steps : {&request.steps, &request.evaluate_every, &request.commit_every}) *steps /= updates;
@@ -170,8 +174,8 @@ std::uint64_t updates_a_step(const PlanRequest& request) {
 }
 
 void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile) {
-  if (c.pp <= 1) {
-    if (!c.stage_layers.empty() || c.virtual_stages != 0)
+  if (c.parallel.pp <= 1) {
+    if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
       throw Error(
           "--stage-layers and --virtual-stages divide a pipeline into stages, and there is no pipeline\n  add --pp, the "
           "number of its ranks, or leave them out",
@@ -183,21 +187,21 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
   if (schedule.asynchronous()) demand_drained(c);
   const auto stages = schedule.placement.stages;
   auto begins =
-      c.stage_layers.empty()
+      c.parallel.stage_layers.empty()
           ? pipeline::balance(pipeline::layer_costs(model,
                                                     {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
                                                      .shape = {request.shape.batch, 1},
                                                      .mesh = request.mesh},
                                                     profile),
                               stages)
-          : begins_of(c.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
+          : begins_of(c.parallel.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
   request.pipeline = {std::move(schedule), std::move(begins)};
   demand_layers_on_every_rank(c, *request.pipeline);
   if (request.pipeline->schedule.asynchronous()) take_together(request, c);
   static_cast<void>(pipeline::placement_of(*request.pipeline));  // throws if no rank can execute it
 }
 
-bool searches_schedule(const RunConfig& c) { return c.pp > 1 && c.schedule == "auto"; }
+bool searches_schedule(const RunConfig& c) { return c.parallel.pp > 1 && c.parallel.schedule == "auto"; }
 
 std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                              ThreadPool& pool) {
@@ -226,13 +230,13 @@ std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, cons
 FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile,
                               ThreadPool& pool) {
   demand_no_order(c);
-  if (!c.stage_layers.empty() || c.virtual_stages != 0)
+  if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
     throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages", ErrorKind::refused);
   const StepMap::Options options{.recipe = Recipe::of(model.dtype, request.recipe, request.states),
                                  .shape = request.shape,
                                  .mesh = request.mesh,
                                  .data = request.data};
-  const auto found = pipeline::search(static_cast<std::uint32_t>(c.pp), request.shape.micro_batches,
+  const auto found = pipeline::search(static_cast<std::uint32_t>(c.parallel.pp), request.shape.micro_batches,
                                       pipeline::layer_costs(model, options, profile), [&](const pipeline::Pipeline& p) {
                                         request.pipeline = p;
                                         check_request(model, request);
@@ -281,11 +285,11 @@ std::string found_by_run(const RunConfig& c) {
   if (dir.empty() || !std::filesystem::exists(dir / kScheduleFile)) return "";
   RunConfig then;
   apply_file(then, dir / kConfigFile);
-  if (!searches_schedule(then) || then.pp != c.pp || then.layers != c.layers) return "";
+  if (!searches_schedule(then) || then.parallel.pp != c.parallel.pp || then.model.layers != c.model.layers) return "";
   try {
     auto text = read_text_file(dir / kScheduleFile);
     const auto schedule = pipeline::parse_schedule(text);
-    return schedule.micro_batches == static_cast<std::uint32_t>(c.grad_accumulation) ? text : "";
+    return schedule.micro_batches == static_cast<std::uint32_t>(c.train.grad_accumulation) ? text : "";
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}\n  bring the file back, or give another --schedule than auto",
                             (dir / kScheduleFile).string(), error.what()),
@@ -304,8 +308,9 @@ std::string stage_layers_of_run(const RunConfig& c) {
   if (dir.empty()) return "";
   RunConfig then;
   apply_file(then, dir / kConfigFile);
-  const bool same = then.pp == c.pp && then.schedule == c.schedule && then.virtual_stages == c.virtual_stages;
-  return same ? then.stage_layers : "";
+  const bool same = then.parallel.pp == c.parallel.pp && then.parallel.schedule == c.parallel.schedule &&
+                    then.parallel.virtual_stages == c.parallel.virtual_stages;
+  return same ? then.parallel.stage_layers : "";
 }
 
 }  // namespace terrace::cli

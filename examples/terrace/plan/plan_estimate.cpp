@@ -125,18 +125,18 @@ class Estimator {
  public:
   Estimator(const RunConfig& config, const MachineProfile& profile)
       : c_(config), profile_(profile), all_(estimate_layers(config, profile)), budget_(budgets(config)) {
-    if (budget_.disk == 0 || config.nvme_path.empty()) budget_.disk = 0;
+    if (budget_.disk == 0 || config.memory.nvme_path.empty()) budget_.disk = 0;
   }
 
   Estimate run() {
     Estimate out = refusal();
     if (out.missing_bytes != 0) return out;
-    c_.pp == 1 ? alone(out) : in_pipeline(out);
+    c_.parallel.pp == 1 ? alone(out) : in_pipeline(out);
     return out;
   }
 
  private:
-  [[nodiscard]] bool ring() const { return c_.ring() > 1; }
+  [[nodiscard]] bool ring() const { return c_.parallel.ring() > 1; }
 
   // Refuses if the largest action does not fit, or the average content of a rank, because some rank has at least that.
   [[nodiscard]] Estimate refusal() const {
@@ -146,7 +146,7 @@ class Estimator {
     if (all_.largest_action > of(budget_.device)) return lacks(Tier::device, all_.largest_action - of(budget_.device));
     double content = 0;
     for (const auto& layer : all_.layers) content += layer.content;
-    content /= static_cast<double>(c_.pp);
+    content /= static_cast<double>(c_.parallel.pp);
     const double room = of(budget_.device) + of(budget_.host) + of(budget_.disk);
     const auto lowest = budget_.disk == 0 ? Tier::host : Tier::disk;
     return content > room ? lacks(lowest, content - room) : Estimate{};
@@ -154,22 +154,22 @@ class Estimator {
 
   // The values of a setting to try. The fastest one counts, as in the planner.
   [[nodiscard]] std::vector<bool> recomputes() const {
-    if (c_.recompute == "none") return {false};
-    if (c_.recompute != "auto") return {true};  // also for a number of layers
-    return c_.pp == 1 ? std::vector{false, true} : std::vector{false};
+    if (c_.plan.recompute) return {*c_.plan.recompute > 0};
+    return c_.parallel.pp == 1 ? std::vector{false, true} : std::vector{false};
   }
   [[nodiscard]] std::vector<bool> places() const {
-    if (c_.update == "host") return {false};
-    if (c_.update == "device") return {true};
+    if (c_.plan.update == Tier::host) return {false};
+    if (c_.plan.update == Tier::device) return {true};
     return {true, false};
   }
 
   void alone(Estimate& out) const {
-    const auto m = static_cast<double>(c_.grad_accumulation);
+    const auto m = static_cast<double>(c_.train.grad_accumulation);
     std::vector<double> groups;
-    if (c_.order == "auto")
+    if (!c_.plan.order)
       for (double group = 1; group < m; group *= 2) groups.push_back(group);
-    if (c_.order != "horizontal") groups.push_back(c_.order == "vertical" && c_.group > 0 ? static_cast<double>(c_.group) : m);
+    if (c_.plan.order != Order::horizontal)
+      groups.push_back(c_.plan.order == Order::vertical && c_.plan.group > 0 ? static_cast<double>(c_.plan.group) : m);
     if (groups.empty()) groups.push_back(1);
     out.step_s = kNever;
     for (const bool recomputes : this->recomputes())
@@ -188,13 +188,13 @@ class Estimator {
     if (!schedule) {  // the schedule is chosen later: assumed to have no bubbles
       double all = 0;
       const auto passes = passes_of({all_.layers, 0, 0}, ring());
-      all = static_cast<double>(c_.grad_accumulation) * (passes.forward + passes.backward);
-      out.step_s = all / static_cast<double>(c_.pp);
+      all = static_cast<double>(c_.train.grad_accumulation) * (passes.forward + passes.backward);
+      out.step_s = all / static_cast<double>(c_.parallel.pp);
       return;
     }
     out.step_s = kNever;
     for (const bool recomputes : this->recomputes()) out.step_s = std::min(out.step_s, of_schedule(*schedule, recomputes));
-    if (schedule->asynchronous() || !c_.stage_layers.empty()) return;
+    if (schedule->asynchronous() || !c_.parallel.stage_layers.empty()) return;
     const auto begins = begins_of(*schedule);
     pipeline::StageCosts costs{.forward = {}, .input = {}, .weight = {}};
     for (std::uint32_t s = 0; s < schedule->placement.stages; ++s) {
@@ -242,7 +242,7 @@ class Estimator {
       auto& work = of_rank[r];
       work.window = all_.window;
       work.largest_action = all_.largest_action;
-      work.micro_batches = static_cast<double>(c_.grad_accumulation);
+      work.micro_batches = static_cast<double>(c_.train.grad_accumulation);
       work.live = static_cast<double>(timing.peak_live[r]) * schedule.placement.ranks / stages;
       work.live = std::max(1.0, work.live);
       work.recomputes = recomputes;

@@ -47,20 +47,21 @@ std::string choice_lines(const Plan& p) {
 }
 
 std::uint64_t ranks_of_node(const RunConfig& config) {
-  return config.ranks_per_machine > 0 ? static_cast<std::uint64_t>(config.ranks_per_machine) : ranks_of_machine(config);
+  return config.parallel.ranks_per_machine > 0 ? static_cast<std::uint64_t>(config.parallel.ranks_per_machine)
+                                               : ranks_of_machine(config);
 }
 
 std::string sum_line(const RunConfig& config, SumOrder order) {
-  const auto ranks = static_cast<std::uint64_t>(config.ranks()), each = ranks_of_node(config);
-  if (ranks <= each || config.dp <= 1) return "";
+  const auto ranks = static_cast<std::uint64_t>(config.parallel.ranks()), each = ranks_of_node(config);
+  if (ranks <= each || config.parallel.dp <= 1) return "";
   if (order == SumOrder::ranks)
     return "gradients are added in the order of ranks: each rank sends every other the part that it owns\n";
   return "gradients are added on each node first, then between the nodes, by a tree\n";
 }
 
 std::string rank_lines(const RunConfig& config, const Model& model, const PlanRequest& request, const Plan& p) {
-  const auto tokens =
-      static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation) * request.mesh.size(kBatchAxes);
+  const auto tokens = static_cast<double>(config.train.batch_size * config.model.seq_len * config.train.grad_accumulation) *
+                      request.mesh.size(kBatchAxes);
   const auto flops = flops_of(model, request.shape.batch, p.programs.steady);
   const auto rate = [&](double of) { return of / p.times.seconds * 1e-12; };
   const auto& communicated = p.times.communicated;
@@ -68,7 +69,7 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
       "{} ranks, {} on each node; in a step each rank sends {} within its node and {} to other nodes\n"
       "{}gathers and reductions take {:.3f} s of the step, {:.0f} % of it while the rank computes\n"
       "{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
-      config.ranks(), ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
+      config.parallel.ranks(), ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(p.steady_links.within)),
       format_bytes(static_cast<std::uint64_t>(p.steady_links.between)), sum_line(config, request.data.sum_order()),
       communicated.seconds, 100 * communicated.hidden(), tokens, tokens / p.times.seconds, rate(flops.model),
       rate(flops.with_recomputation));
@@ -77,8 +78,8 @@ std::string rank_lines(const RunConfig& config, const Model& model, const PlanRe
 std::string commit_line(const RunConfig& config, const Plan& p) {
   // The run waits for the last commit.
   const auto commits = static_cast<double>(p.commits - 1) * p.commit_added_seconds + p.commit_seconds;
-  const auto run = static_cast<double>(config.steps) * p.times.seconds + commits;
-  const auto beside = p.commits > 1 && config.durability == "commit"
+  const auto run = static_cast<double>(config.train.steps) * p.times.seconds + commits;
+  const auto beside = p.commits > 1 && config.run.durability == Durability::commit
                           ? fmt::format(" beside the next step, and adds {:.3f} s to it", p.commit_added_seconds)
                           : ", without its syncs";
   return fmt::format(

@@ -73,12 +73,13 @@ std::string cluster_lines(const RunConfig& config, const Model& model, const std
     all.model += flops.model / updates;
     all.with_recomputation += flops.with_recomputation / updates;
   }
-  const auto tokens = static_cast<double>(config.batch_size * config.seq_len * config.grad_accumulation * config.dp);
+  const auto tokens =
+      static_cast<double>(config.train.batch_size * config.model.seq_len * config.train.grad_accumulation * config.parallel.dp);
   const auto rate = [&](double flops) { return flops / static_cast<double>(plans.size()) / step_s * 1e-12; };
   return fmt::format(
       "{} ranks, {} on each node; in a step a rank sends at most {} within its node and {} to other nodes\n"
       "{}{:.4g} tokens a step, {:.4g} tokens/s; {:.3g} TFLOP/s of model computation a rank, {:.3g} with recomputation\n",
-      config.ranks(), ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(most.within)),
+      config.parallel.ranks(), ranks_of_node(config), format_bytes(static_cast<std::uint64_t>(most.within)),
       format_bytes(static_cast<std::uint64_t>(most.between)), sum_line(config, plans.front().map.data.sum_order()), tokens,
       tokens / step_s, rate(all.model), rate(all.with_recomputation));
 }
@@ -120,8 +121,8 @@ PipelineStep step_of_pipeline(const PlanRequest& request, const std::vector<Plan
 Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
-  auto name = config.schedule;
-  ThreadPool pool(static_cast<int>(config.threads));
+  auto name = config.parallel.schedule;
+  ThreadPool pool(static_cast<int>(config.run.threads));
   std::vector<Plan> plans;
   if (searches_schedule(config)) {
     auto found = search_schedule(request, config, model, profile, pool);
@@ -138,8 +139,8 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
   // The tasks of an asynchronous schedule are those of several steps.
   const auto steps = static_cast<double>(updates_a_step(request));
   const double step_s = timing.makespan / steps, shortest_s = pipeline::shortest_step(p.schedule, costs) / steps;
-  const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", config.model, plans.size(), name,
-                                 p.schedule.micro_batches, stage_layers(p));
+  const auto title = fmt::format("{} on {} ranks, {}, {} micro-batches, stages of {} layers", *config.model.family.get().name,
+                                 plans.size(), name, p.schedule.micro_batches, stage_layers(p));
   if (!options.timeline.empty())
     write_file(options.timeline, options.measured.empty() ? timeline(p.schedule, costs, title)
                                                           : lanes_beside(options.measured, plans, model, profile, title));
@@ -151,7 +152,7 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
   }
   const auto program_s = step_together(plans, model, profile);
   const double together_s = program_s ? *program_s / steps : step_s;
-  if (config.json) {
+  if (config.run.json) {
     auto ranks = nlohmann::json::array();
     for (const auto& rank : plans) ranks.push_back(to_json(config, rank));
     nlohmann::json j{{"fits", true},          {"schedule", name},          {"stage_layers", stage_layers(p)}, {"ranks", ranks},

@@ -60,8 +60,8 @@ FoundPlan planned(const RunConfig& config, const MachineProfile& profile, Thread
   for (const auto& plan : plans) take(found, plan);
   const auto& slowest = *std::ranges::max_element(plans, {}, [](const Plan& p) { return p.times.seconds; });
   found.binding = slowest.link.empty() ? slowest.binding : fmt::format("{} ({})", slowest.binding, slowest.link);
-  const auto step =
-      config.pp == 1 ? PipelineStep{plans.front().times.seconds, true} : step_of_pipeline(request, plans, model, profile);
+  const auto step = config.parallel.pp == 1 ? PipelineStep{plans.front().times.seconds, true}
+                                            : step_of_pipeline(request, plans, model, profile);
   found.step_s = step.seconds;
   found.at_least = !step.together;
   return found;
@@ -70,24 +70,24 @@ FoundPlan planned(const RunConfig& config, const MachineProfile& profile, Thread
 // A number of micro-batches that fills the pipeline, and is planned together with twice as many. 0: planning both would not be
 // much cheaper.
 std::int64_t fewer_micro_batches(const RunConfig& c) {
-  const bool named = c.pp == 1 || searches_schedule(c) || std::ranges::any_of(pipeline::all_orders(), [&](const auto& o) {
-                       return o.name == c.schedule && !o.asynchronous;
-                     });
-  const auto fewest = std::max<std::int64_t>(4, 2 * c.pp * std::max<std::int64_t>(1, c.virtual_stages));
-  return named && c.grad_accumulation >= 6 * fewest ? fewest : 0;
+  const bool named = c.parallel.pp == 1 || searches_schedule(c) ||
+                     std::ranges::any_of(pipeline::all_orders(),
+                                         [&](const auto& o) { return o.name == c.parallel.schedule && !o.asynchronous; });
+  const auto fewest = std::max<std::int64_t>(4, 2 * c.parallel.pp * std::max<std::int64_t>(1, c.parallel.virtual_stages));
+  return named && c.train.grad_accumulation >= 6 * fewest ? fewest : 0;
 }
 
 // A step repeats its micro-batches, so the time of each further one is the difference of two plans.
 FoundPlan extrapolated(const RunConfig& config, std::int64_t fewest, const MachineProfile& profile, ThreadPool& pool,
                        const Abandons& abandons) {
   auto fewer = config, more = config;
-  fewer.grad_accumulation = fewest;
-  more.grad_accumulation = 2 * fewest;
+  fewer.train.grad_accumulation = fewest;
+  more.train.grad_accumulation = 2 * fewest;
   const auto one = planned(fewer, profile, pool, abandons);
   auto found = one.step_s == 0 ? one : planned(more, profile, pool, abandons);
   found.config = config;
   if (found.step_s == 0) return found;
-  const auto rest = static_cast<double>(config.grad_accumulation - 2 * fewest) / static_cast<double>(fewest);
+  const auto rest = static_cast<double>(config.train.grad_accumulation - 2 * fewest) / static_cast<double>(fewest);
   found.step_s += rest * std::max(0.0, found.step_s - one.step_s);
   found.at_least = found.at_least || one.at_least;
   found.known = Known::extrapolated;
@@ -140,7 +140,7 @@ class Search {
   // its ranks.
   [[nodiscard]] std::int64_t work_of_planning(const RunConfig& c) const {
     const auto fewest = limits_.extrapolates ? fewer_micro_batches(c) : 0;
-    return (fewest > 0 ? 3 * fewest : c.grad_accumulation) * (c.ring() > 1 ? 2 * c.ring() : 1);
+    return (fewest > 0 ? 3 * fewest : c.train.grad_accumulation) * (c.parallel.ring() > 1 ? 2 * c.parallel.ring() : 1);
   }
   [[nodiscard]] double now() const {
     if (limits_.now) return limits_.now();

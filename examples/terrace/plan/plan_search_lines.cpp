@@ -26,18 +26,12 @@ const char* name_of_known(Known known) {
 
 nlohmann::json to_json(const FoundPlan& found) {
   const auto& c = found.config;
-  nlohmann::json j{{"flags", flags_of(c)},
-                   {"dp", c.dp},
-                   {"pp", c.pp},
-                   {"tp", c.tp},
-                   {"sp", c.sp},
-                   {"tp_mode", c.tp_mode},
-                   {"cp", c.cp},
-                   {"cp_mode", c.cp_mode},
-                   {"ep", c.ep},
-                   {"zero", c.zero},
-                   {"fits", found.step_s != 0},
-                   {"known", name_of_known(found.known)}};
+  nlohmann::json j{{"flags", flags_of(c)},      {"dp", c.parallel.dp},
+                   {"pp", c.parallel.pp},       {"tp", c.parallel.tp},
+                   {"sp", c.parallel.sp},       {"tp_mode", word_of(c.parallel.tp_mode)},
+                   {"cp", c.parallel.cp},       {"cp_mode", word_of(c.parallel.cp_mode)},
+                   {"ep", c.parallel.ep},       {"zero", c.parallel.zero},
+                   {"fits", found.step_s != 0}, {"known", name_of_known(found.known)}};
   if (found.estimate_s != 0) j["estimate_s"] = found.estimate_s;
   if (found.step_s == 0) {
     j["refusal"] = found.refusal;
@@ -101,7 +95,7 @@ void print_notes(const Plans& plans, const SearchLimits& limits) {
 
 Exit plan_search(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile, std::int64_t shown,
                  SearchLimits limits) {
-  limits.wanted = given.json ? 0 : static_cast<std::size_t>(shown);
+  limits.wanted = given.run.json ? 0 : static_cast<std::size_t>(shown);
   const auto found = search_plans(given, space, profile, limits);
   if (found.empty())
     throw Error(
@@ -111,7 +105,7 @@ Exit plan_search(const RunConfig& given, const SearchSpace& space, const Machine
         ErrorKind::refused);
   const auto lacking = count(found, Known::too_large) + count(found, Known::refused);
   const auto fitting = std::ssize(found) - lacking;  // or not known to fit
-  if (given.json) {
+  if (given.run.json) {
     auto plans = nlohmann::json::array();
     for (const auto& f : found) plans.push_back(to_json(f));
     fmt::print("{}\n", nlohmann::json{{"ranks", space.ranks}, {"sequences", space.sequences}, {"plans", plans}}.dump(2));
@@ -122,7 +116,7 @@ Exit plan_search(const RunConfig& given, const SearchSpace& space, const Machine
                             found.front().refusal, flags_of(found.front().config)),
                 ErrorKind::does_not_fit);
   fmt::print("{} ranks, {} on each node, {} sequences of {} positions a step\n{}\n", space.ranks, space.ranks_per_node,
-             space.sequences, given.seq_len, counts(found));
+             space.sequences, given.model.seq_len, counts(found));
   print_table(found, shown);
   print_estimates(found, shown);
   if (lacking > 0) {

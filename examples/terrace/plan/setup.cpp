@@ -5,14 +5,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include <terrace/core/device/thread_pool.h>
 #include <terrace/core/math/philox.h>
 #include <terrace/examples/lm/models/activation_name.h>
 #include <terrace/examples/lm/models/adapters.h>
 #include <terrace/examples/lm/models/model.h>
-#include <terrace/examples/lm/models/rope_scaling.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/config/setting_flags.h>
@@ -29,114 +27,59 @@ namespace {
 
 // The first rank with the same part of the layers, positions and experts; their axes are the innermost ones.
 std::uint32_t first_with_parts(const RunConfig& c, const Mesh& mesh) {
-  return static_cast<std::uint32_t>(c.rank) % mesh.size(kPartAxes | Axis::context);
+  return static_cast<std::uint32_t>(c.found.rank) % mesh.size(kPartAxes | Axis::context);
 }
 
 ModelRank place_of(const RunConfig& c) {
+  const auto& p = c.parallel;
   const auto mesh = mesh_of(c);
   return {.mesh = mesh,
           .rank = first_with_parts(c, mesh),
-          .sequence = c.sp || mesh.row > 1,  // the ranks of a grid share the rows
-          .pieces = static_cast<std::uint32_t>(c.tp_overlap),
-          .cube = parse_tensor_mode(c.tp_mode) == TensorMode::cube,
-          .ring = static_cast<std::uint32_t>(c.ring()),
-          .two_rings = c.cp > 1 && c.cp_mode == "two-rings"};
+          .sequence = p.sp || mesh.row > 1,  // the ranks of a grid share the rows
+          .pieces = static_cast<std::uint32_t>(p.tp_overlap),
+          .cube = p.tp_mode == TensorMode::cube,
+          .ring = static_cast<std::uint32_t>(p.ring()),
+          .two_rings = p.cp > 1 && p.cp_mode == ContextMode::two_rings};
 }
 
-Rotary rope_scaling_of(const RunConfig& c) try { return lm::parse_rope_scaling(c.rope_scaling); } catch (const Error& error) {
-  throw Error(fmt::format("--rope-scaling: {}", error.what()), error);
-}
-
-std::optional<double> cap_of(const char* flag, double cap) {
-  if (cap >= 0) return cap;
-  if (cap == -1) return std::nullopt;
-  throw Error(fmt::format("{} {}: a cap is positive, 0 for none, or -1 as usual in the model family", flag, cap),
-              ErrorKind::refused);
-}
-
-std::optional<Activation> activation_of(const RunConfig& c) {
-  if (c.activation == "usual") return std::nullopt;
-  const auto& family = lm::family_named(c.model);
-  const auto kind = lm::activation_named(c.activation, inputs_of(*family.activation));
+// The option's function has gates if the family's has.
+std::optional<Activation> activation_of(const lm::ModelConfig& model) {
+  if (!model.activation) return std::nullopt;
+  const auto& family = model.family.get();
+  const auto name = lm::name_of(*model.activation);
+  const auto kind = lm::activation_named(name, inputs_of(*family.activation));
   if (!kind)
     throw Error(
         fmt::format(
             "--activation {}: {} has an MLP without gates, which has another function\n  give gelu, gelu_pytorch_tanh or usual",
-            c.activation, c.model),
+            name, *family.name),
         ErrorKind::refused);
   return kind;
 }
 
-std::optional<layers::RotatedBlocks> rotated_blocks_of(const RunConfig& c) try {
-  if (c.rope_layers == "usual") return std::nullopt;
-  return layers::RotatedBlocks::parse(c.rope_layers);
-} catch (const Error& error) {
-  throw Error(fmt::format("--rope-layers: {}", error.what()), error);
-}
-
 }  // namespace
 
-TensorMode parse_tensor_mode(const std::string& name) {
-  return name == "2d"     ? TensorMode::square
-         : name == "2.5d" ? TensorMode::squares
-         : name == "3d"   ? TensorMode::cube
-                          : TensorMode::line;
-}
-
 Degrees degrees_of(const RunConfig& c) {
-  return {.dp = static_cast<int>(std::max<std::int64_t>(1, c.dp)),
-          .pp = static_cast<int>(c.pp),
-          .tp = static_cast<int>(c.tp),
-          .cp = static_cast<int>(c.cp),
-          .ep = static_cast<int>(c.ep),
-          .tensor_mode = parse_tensor_mode(c.tp_mode),
-          .tensor_depth = static_cast<int>(c.tp_depth),
-          .shard_group = static_cast<int>(c.dp == 0 ? 0 : c.shard_group)};  // it divides a number that is not known yet
+  const auto& p = c.parallel;
+  return {.dp = static_cast<int>(std::max<std::int64_t>(1, p.dp)),
+          .pp = static_cast<int>(p.pp),
+          .tp = static_cast<int>(p.tp),
+          .cp = static_cast<int>(p.cp),
+          .ep = static_cast<int>(p.ep),
+          .tensor_mode = p.tp_mode,
+          .tensor_depth = static_cast<int>(p.tp_depth),
+          .shard_group = static_cast<int>(p.dp == 0 ? 0 : p.shard_group)};  // it divides a number that is not known yet
 }
 
-Mesh mesh_of(const RunConfig& c) { return mesh_of(degrees_of(c), c.kv_heads); }
+Mesh mesh_of(const RunConfig& c) { return mesh_of(degrees_of(c), c.model.kv_heads); }
 
 lm::ModelConfig model_config(const RunConfig& c) {
-  return lm::complete(
-      {.family = lm::family_named(c.model),
-       .layers = c.layers,
-       .hidden = c.hidden,
-       .heads = c.heads,
-       .kv_heads = c.kv_heads,
-       .head_size = c.head_dim,
-       .ffn = c.ffn,
-       .seq_len = c.seq_len,
-       .window = layers::Windows::parse(c.window),
-       .vocab = c.vocab,
-       .tied = !c.untied,
-       .vocab_tiles = static_cast<std::uint32_t>(c.vocab_tiles),
-       .mlp_tiles = static_cast<std::uint32_t>(c.mlp_tiles),
-       .mlp_row_tiles = static_cast<std::uint32_t>(c.mlp_row_tiles),
-       .attention_tiles = static_cast<std::uint32_t>(c.attention_tiles),
-       .head_rows = c.head_rows,
-       .skips = lm::parse_skips(c.skips),
-       .experts = {.count = c.experts,
-                   .chosen = c.experts_per_token,
-                   .shared = c.shared_experts,
-                   .capacity_factor = c.expert_capacity,
-                   .renormalise = c.router_gates == "chosen",
-                   .balance_loss = c.router_aux_loss,
-                   .square_loss = c.router_z_loss},
-       .adapters = lm::adapters_of(lm::family_named(c.model), c.experts > 0, c.lora_rank, c.lora_alpha, c.lora_targets),
-       .rope_theta = c.rope_base,
-       .rope_scaling = rope_scaling_of(c),
-       .rope_fraction = c.rope_fraction,
-       .rotated_blocks = rotated_blocks_of(c),
-       .norm_eps = c.norm_eps,
-       .query_scalar = c.query_scalar,
-       .window_rope_theta = c.window_rope_base,
-       .attention_cap = cap_of("--attention-cap", c.attention_cap),
-       .logit_cap = cap_of("--logit-cap", c.logit_cap),
-       .activation = activation_of(c),
-       .attention_bias = c.attention_bias ? std::optional(true) : std::nullopt,
-       .mlp_bias = c.mlp_bias ? std::optional(true) : std::nullopt,
-       .dtype = parse_dtype(c.dtype),
-       .place = place_of(c)});
+  auto model = c.model;
+  model.activation = activation_of(model);
+  model.adapters =
+      lm::adapters_of(model.family, model.experts.count > 0, c.train.lora_rank, c.train.lora_alpha, c.train.lora_targets);
+  model.place = place_of(c);
+  return lm::complete(std::move(model));
 }
 
 bool units_apart(const RunConfig& c) {
@@ -151,9 +94,9 @@ Budget budgets(const RunConfig& c) {
   const auto sharing = ranks_of_machine(c);
   const auto share = [&](std::uint64_t bytes) { return bytes == kUnlimited ? bytes : bytes / sharing; };
   const auto device_share = !c.on_gpu() ? sharing : 1;
-  b.device = resolve_bytes(c.device_memory, c.device_memory == "auto" ? usual_device_bytes(c) / device_share : 0);
-  b.host = share(resolve_bytes(c.host_memory, (!c.on_gpu() ? available / 2 : available) / 100 * 85));
-  b.disk = c.nvme_path.empty() ? 0 : share(resolve_bytes(c.nvme_limit, kUnlimited));
+  b.device = resolve_bytes(c.memory.device_memory, c.memory.device_memory == "auto" ? usual_device_bytes(c) / device_share : 0);
+  b.host = share(resolve_bytes(c.memory.host_memory, (!c.on_gpu() ? available / 2 : available) / 100 * 85));
+  b.disk = c.memory.nvme_path.empty() ? 0 : share(resolve_bytes(c.memory.nvme_limit, kUnlimited));
   return b;
 }
 
@@ -164,145 +107,108 @@ std::uint64_t memory_for_budgets(const RunConfig& c) {
 }
 
 std::uint64_t ranks_of_machine(const RunConfig& c) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(1, c.local_ranks != 0 ? c.local_ranks : c.ranks()));
+  return static_cast<std::uint64_t>(
+      std::max<std::int64_t>(1, c.found.local_ranks != 0 ? c.found.local_ranks : c.parallel.ranks()));
 }
 
 void set_optimizer(PlanRequest& request, const RunConfig& c) {
   const auto optimizer = optimizer_of(c);
   request.states = optimizer->states();
   request.layer_unit = optimizer->layer_unit();
-  request.param_groups = parse_param_groups(c.param_groups);
-  request.freeze = parse_freeze(c.freeze);
+  request.param_groups = parse_param_groups(c.train.param_groups);
+  request.freeze = parse_freeze(c.train.freeze);
 }
-
-namespace {
-
-// The number of layers in a text: none of them, all of them, or a number; empty for `auto`.
-std::optional<std::uint32_t> layers_of(const std::string& text, std::string_view none, std::string_view all) {
-  if (text == "auto") return std::nullopt;
-  if (text == none) return 0;
-  return text == all ? kAllLayers : static_cast<std::uint32_t>(std::stoul(text));
-}
-
-Travel travel_of(const std::string& text) {
-  return text == "bf16" ? Travel::bf16 : text == "int8" ? Travel::int8 : Travel::whole;
-}
-
-}  // namespace
 
 PlanRequest plan_request(const RunConfig& c) {
-  PlanRequest r{
-      .shape = {.batch = {c.batch_size, c.seq_len / c.cp}, .micro_batches = static_cast<std::uint32_t>(c.grad_accumulation)},
-      .budget = budgets(c),
-      .recipe = c.recipe,
-      .disk_tier = !c.nvme_path.empty()};
+  PlanRequest r{.shape = {.batch = {c.train.batch_size, c.model.seq_len / c.parallel.cp},
+                          .micro_batches = static_cast<std::uint32_t>(c.train.grad_accumulation)},
+                .budget = budgets(c),
+                .recipe = c.train.recipe,
+                .disk_tier = !c.memory.nvme_path.empty()};
   set_optimizer(r, c);
-  r.order = std::nullopt;
-  if (c.order == "horizontal") r.order = Order::horizontal;
-  if (c.order == "vertical") r.order = c.group > 0 ? Order::group_vertical : Order::vertical;
-  r.group = static_cast<std::uint32_t>(c.group);
-  r.recompute = layers_of(c.recompute, "none", "layer");
-  r.offload = layers_of(c.activations, "keep", "offload");
-  if (c.update == "host" || c.update == "device")
-    r.update = c.update == "host" ? Tier::host : Tier::device;
-  else if (c.update != "auto") {
-    double share = 0;  // its text has been checked before
-    std::from_chars(c.update.data(), c.update.data() + c.update.size(), share);
-    r.update = UpdatePlace(share);
-  }
+  r.order = c.plan.order == Order::vertical && c.plan.group > 0 ? Order::group_vertical : c.plan.order;
+  r.group = static_cast<std::uint32_t>(c.plan.group);
+  r.recompute = c.plan.recompute;
+  r.offload = c.plan.activations;
+  r.update = c.plan.update;
   // The clip factor, and whether a step is skipped, are known only after the backward.
-  r.updates_before_use = Trainer::needs_norm(c.grad_clip, non_finite(c), loss_scale(c), r.param_groups);
-  if (c.prefetch_depth != "auto") r.prefetch_depth = static_cast<std::uint32_t>(std::stoul(c.prefetch_depth));
-  r.steps = static_cast<std::uint64_t>(c.steps);
-  r.evaluate_every = static_cast<std::uint64_t>(c.eval_interval);
+  r.updates_before_use = Trainer::needs_norm(c.train.grad_clip, c.train.on_non_finite, loss_scale(c), r.param_groups);
+  r.prefetch_depth = c.plan.prefetch_depth.value_or(kAutoDepth);
+  r.steps = static_cast<std::uint64_t>(c.train.steps);
+  r.evaluate_every = static_cast<std::uint64_t>(c.train.eval_interval);
   r.evaluate_batches = evaluated_batches(c);
-  r.evaluate_first = c.eval_first;
+  r.evaluate_first = c.train.eval_first;
   r.commit_every = commit_interval(c);
-  r.commits_beside = r.commit_every != 0 && c.durability == "commit";
-  r.visits = c.save.empty() ? 1 : 2;
-  r.average_every = c.sync_interval > 1 ? static_cast<std::uint64_t>(c.sync_interval) : 0;
+  r.commits_beside = r.commit_every != 0 && c.run.durability == Durability::commit;
+  r.visits = c.run.save.empty() ? 1 : 2;
+  r.average_every = c.parallel.sync_interval > 1 ? static_cast<std::uint64_t>(c.parallel.sync_interval) : 0;
   r.generations = generations(c);
-  r.commits = c.durability != "none";
+  r.commits = c.run.durability != Durability::none;
   r.mesh = mesh_of(c);
-  r.data = {.zero = static_cast<std::uint32_t>(c.zero),
-            .canonical = c.canonical_reduction,
-            .sums = c.sum_order == "ranks" ? SumOrder::ranks : SumOrder::machines,
-            .gradients = travel_of(c.compress_gradients),
-            .weights = travel_of(c.compress_weights),
-            .local = c.sync_interval > 1};
+  r.data = {.zero = static_cast<std::uint32_t>(c.parallel.zero),
+            .canonical = c.parallel.canonical_reduction,
+            .sums = c.parallel.sum_order,
+            .gradients = c.parallel.compress_gradients,
+            .weights = c.parallel.compress_weights,
+            .local = c.parallel.sync_interval > 1};
   r.rank = first_with_parts(c, r.mesh);
   return r;
 }
 
 std::uint64_t commit_interval(const RunConfig& c) {
-  return c.durability == "step" ? 1 : static_cast<std::uint64_t>(c.ckpt_interval);
+  return c.run.durability == Durability::step ? 1 : static_cast<std::uint64_t>(c.run.ckpt_interval);
 }
 
-std::uint32_t generations(const RunConfig& c) { return c.durability == "off" || c.durability == "none" ? 1 : 2; }
+std::uint32_t generations(const RunConfig& c) { return keeps_commits(c.run.durability) ? 2 : 1; }
 
 Schedule schedule(const RunConfig& c) {
   // A constant rate does not depend on the number of steps, so that a longer run begins with the same steps.
-  const bool constant = c.lr_schedule == "constant";
-  const auto total = std::max<std::int64_t>(1, constant ? std::max(c.steps, c.warmup) : c.steps);
+  const bool constant = c.train.lr_schedule == ScheduleKind::constant;
+  const auto total = std::max<std::int64_t>(1, constant ? std::max(c.train.steps, c.train.warmup) : c.train.steps);
   // A warm-up that is longer than the run is shortened; warnings_of() says so.
-  return {.kind = parse_schedule(c.lr_schedule),
-          .peak = c.lr,
-          .minimum = constant ? c.lr : c.min_lr,
-          .warmup_steps = static_cast<std::uint64_t>(std::min(c.warmup, total)),
+  return {.kind = c.train.lr_schedule,
+          .peak = c.train.lr,
+          .minimum = constant ? c.train.lr : c.train.min_lr,
+          .warmup_steps = static_cast<std::uint64_t>(std::min(c.train.warmup, total)),
           .total_steps = static_cast<std::uint64_t>(total)};
 }
 
-NonFinite non_finite(const RunConfig& c) { return c.on_non_finite == "skip" ? NonFinite::skip : NonFinite::stop; }
-
 // Small gradients can underflow in fp16; the other dtypes have a wider range.
 LossScale loss_scale(const RunConfig& c) {
-  const auto usual = c.dtype == "fp16" ? "dynamic" : "off";
-  return LossScale::parse(c.loss_scale == "auto" ? usual : c.loss_scale);
+  const auto usual = c.model.dtype == DType::fp16 ? "dynamic" : "off";
+  return LossScale::parse(c.train.loss_scale == "auto" ? usual : c.train.loss_scale);
 }
-
-namespace {
-
-OptimizerSettings optimizer_settings(const RunConfig& c) {
-  return {.beta1 = c.beta1,
-          .beta2 = c.beta2,
-          .eps = c.eps,
-          .weight_decay = c.weight_decay,
-          .momentum = c.momentum,
-          .nesterov = c.nesterov};
-}
-
-}  // namespace
 
 std::vector<std::string> warnings_of(const RunConfig& c) {
   std::vector<std::string> warnings;
   if (auto family = warning_of_family(c)) warnings.push_back(std::move(*family));
   // The default warm-up was not chosen by the user, so a shorter run does not warn about it.
-  if (c.warmup <= c.steps || c.warmup == RunConfig().warmup) return warnings;
-  const auto longer = fmt::format("--warmup {} is longer than --steps {}", c.warmup, c.steps);
+  if (c.train.warmup <= c.train.steps || c.train.warmup == RunConfig().train.warmup) return warnings;
+  const auto longer = fmt::format("--warmup {} is longer than --steps {}", c.train.warmup, c.train.steps);
   warnings.push_back(
-      c.lr_schedule == "constant"
+      c.train.lr_schedule == ScheduleKind::constant
           ? fmt::format("{}: the learning rate still rises when the run ends, and never reaches --lr {}; lower --warmup, or "
                         "raise --steps",
-                        longer, c.lr)
+                        longer, c.train.lr)
           : fmt::format("{}: the warm-up is shortened to {} steps, and only the last step has --lr {}; lower --warmup, or "
                         "raise --steps",
-                        longer, c.steps, c.lr));
+                        longer, c.train.steps, c.train.lr));
   return warnings;
 }
 
 std::vector<std::string> warnings_of(const RunConfig& c, const Model& model) {
-  const auto recipe = Recipe::of(model.dtype, c.recipe, optimizer_of(c)->states());
+  const auto recipe = Recipe::of(model.dtype, c.train.recipe, optimizer_of(c)->states());
   auto warnings = warnings_of(c);
   for (const auto& warning :
-       precision_warnings(recipe, c.optimizer, optimizer_settings(c), static_cast<std::uint64_t>(c.grad_accumulation)))
+       precision_warnings(recipe, c.train.optimizer, c.train.rule, static_cast<std::uint64_t>(c.train.grad_accumulation)))
     warnings.push_back(with_flags(warning));
   for (auto& warning : warnings_of_init_from(c, model)) warnings.push_back(std::move(warning));
   return warnings;
 }
 
-std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) { return make_optimizer(c.optimizer, optimizer_settings(c)); }
+std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c) { return make_optimizer(c.train.optimizer, c.train.rule); }
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& c, const Device& device) {
-  return make_optimizer_for(device, c.optimizer, optimizer_settings(c));
+  return make_optimizer_for(device, c.train.optimizer, c.train.rule);
 }
 
 namespace {
@@ -313,7 +219,8 @@ void measure_layers(const RunConfig& c, const PlanRequest& request, const StepMa
   const auto device = make_device(c, pool);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(request.shape.batch.tokens()) * request.shape.micro_batches);
   for (std::size_t i = 0; i < tokens.size(); ++i)
-    tokens[i] = static_cast<std::int32_t>(random_below(c.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.vocab)));
+    tokens[i] = static_cast<std::int32_t>(
+        random_below(c.train.seed, stream_of("measure"), i, static_cast<std::uint64_t>(c.model.vocab)));
   measure_costs(costs, map, p.programs.steady, *device, *optimizer_of(c, *device),
                 {.tokens = tokens, .targets = tokens, .loss_scale = 1.0 / static_cast<double>(tokens.size())},
                 {.memory_bytes = std::min(p.peak_bytes[Tier::device], 256 * kMiB),
@@ -330,7 +237,7 @@ Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& reques
   if (!p.fits) return p;
   const StepMap map(model, p.map);
   ProfileCosts costs(map, profile);
-  if (!c.assumed_costs) {
+  if (!c.plan.assumed_costs) {
     measure_layers(c, request, map, p, costs, pool);
     retime(p, model, request, profile, costs);
   }
@@ -341,16 +248,16 @@ Plan make_plan(const RunConfig& c, const Model& model, const PlanRequest& reques
 ChunkStore::Options store_options(const RunConfig& c) {
   ChunkStore::Options o;
   o.generations = generations(c);
-  o.deadline = std::chrono::seconds(c.io_deadline);
+  o.deadline = std::chrono::seconds(c.run.io_deadline);
   o.io = io_of_environment();
-  if (c.nvme_path.empty()) {
-    o.paths = {c.out_dir};
+  if (c.memory.nvme_path.empty()) {
+    o.paths = {c.run.out_dir};
     o.name = "store";
   } else {
-    o.paths = c.nvme_path;
+    o.paths = c.memory.nvme_path;
     // Made absolute first: weakly_canonical() leaves a path that does not exist relative, and the name would change later.
     o.name = fmt::format("terrace-{:016x}",
-                         stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.out_dir)).c_str()));
+                         stream_of(std::filesystem::weakly_canonical(std::filesystem::absolute(c.run.out_dir)).c_str()));
   }
   return o;
 }
@@ -393,7 +300,7 @@ nlohmann::json to_json(const RunConfig& c, const Plan& p) {
   auto step = traffic_of_step(p);
   for (auto* const amount : {&step.read, &step.write, &step.upload, &step.download}) *amount /= together;
   j["bytes"] = bytes(step);
-  j["sum_order"] = p.map.data.sum_order() == SumOrder::ranks ? "ranks" : "machines";
+  j["sum_order"] = word_of(p.map.data.sum_order());
   j["link_bytes"] = {{"within", of_step(p.steady_links.within)}, {"between", of_step(p.steady_links.between)}};
   Traffic all;
   for (const auto& t : p.step_traffic) {

@@ -26,7 +26,6 @@
 
 namespace terrace::cli {
 
-TensorMode parse_tensor_mode(const std::string& name);  // of --tp-mode
 // dp 0 counts as 1: it is not known yet.
 Degrees degrees_of(const RunConfig& config);
 Mesh mesh_of(const RunConfig& config);
@@ -52,7 +51,6 @@ std::vector<std::string> warnings_of(const RunConfig& config);
 std::vector<std::string> warnings_of(const RunConfig& config, const Model& model);
 Schedule schedule(const RunConfig& config);
 LossScale loss_scale(const RunConfig& config);  // at the first step
-NonFinite non_finite(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config);
 std::unique_ptr<Optimizer> optimizer_of(const RunConfig& config, const Device& device);  // can also update on the device
 // Sets what the plan needs to know about the optimizer and the parameter groups.

@@ -27,7 +27,8 @@ AgreedPlan::AgreedPlan(const RunConfig& config)
       request_(plan_request(config)) {
   if (searches_schedule(config)) return;  // agree() sets the pipeline
   auto with_stages = config;
-  if (config.pp > 1 && config.stage_layers.empty()) with_stages.stage_layers = stage_layers_of_run(config);
+  if (config.parallel.pp > 1 && config.parallel.stage_layers.empty())
+    with_stages.parallel.stage_layers = stage_layers_of_run(config);
   set_pipeline(request_, with_stages, model_, profile_);
 }
 
@@ -56,7 +57,7 @@ void AgreedPlan::agree_on_schedule(Team& team) {
 
 void AgreedPlan::make(const Team& team) {
   auto timed = config_;
-  timed.assumed_costs = timed.assumed_costs || !team.first();
+  timed.plan.assumed_costs = timed.plan.assumed_costs || !team.first();
   plan_ = make_plan(timed, model_, request_, profile_);
   if (!plan_.fits && request_.pipeline) {
     auto pool = make_pool(config_);
@@ -96,10 +97,10 @@ std::string AgreedPlan::describe() const {
   if (mesh().expert > 1) rank = fmt::format("expert rank {} of {}, {}", index(Axis::expert), mesh().expert, process(rank));
   return fmt::format(
       "{}{}{} with {:.1f}M parameters, {} of state ({}, {}); device {}, host {}, disk {}; updates on {}, bound by {}", rank,
-      config_.model, tiles_in_words(config_), static_cast<double>(plan_.parameters) * 1e-6, format_bytes(plan_.state_bytes),
-      config_.optimizer, config_.recipe, format_bytes(plan_.capacity.device), format_bytes(plan_.capacity.host),
-      plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk), in_words(plan_.map.update),
-      plan_.binding);
+      *config_.model.family.get().name, tiles_in_words(config_), static_cast<double>(plan_.parameters) * 1e-6,
+      format_bytes(plan_.state_bytes), config_.train.optimizer, config_.train.recipe, format_bytes(plan_.capacity.device),
+      format_bytes(plan_.capacity.host), plan_.capacity.commit_only ? "for commits only" : format_bytes(plan_.capacity.disk),
+      in_words(plan_.map.update), plan_.binding);
 }
 
 nlohmann::json AgreedPlan::to_json(Team& team) const {

@@ -58,7 +58,7 @@ class AgreedPlan {
   MachineProfile profile_;
   PlanRequest request_;
   Plan plan_;
-  std::string schedule_name_ = config_.schedule;
+  std::string schedule_name_ = config_.parallel.schedule;
   std::string found_schedule_;
   bool schedule_was_recorded_ = false;
   std::uint64_t program_hash_ = 0;  // of the steady step, before for_rank()

@@ -24,21 +24,22 @@ namespace {
 
 // Ranks of one machine share its cores.
 void share_cores(RunConfig& c, std::int64_t ranks) {
-  c.local_ranks = ranks;
-  if (c.threads == 0 && ranks > 1) c.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
+  c.found.local_ranks = ranks;
+  if (c.run.threads == 0 && ranks > 1) c.run.threads = usual_threads(c, static_cast<int>(read_topology().cores / ranks));
 }
 
 CommunicatorOptions options_of(const RunConfig& c) {
-  return {.time_limit = std::chrono::seconds(c.rank_deadline), .ranks_per_machine = static_cast<int>(c.ranks_per_machine)};
+  return {.time_limit = std::chrono::seconds(c.run.rank_deadline),
+          .ranks_per_machine = static_cast<int>(c.parallel.ranks_per_machine)};
 }
 
 Exit train_threads(const RunConfig& config) {
   std::atomic<Exit> ended{Exit::runtime};
-  run_ranks(static_cast<int>(config.ranks()), options_of(config), [&](std::unique_ptr<Communicator> ranks) {
+  run_ranks(static_cast<int>(config.parallel.ranks()), options_of(config), [&](std::unique_ptr<Communicator> ranks) {
     try {
       Team team(std::move(ranks), false);
       auto own = config;
-      own.local_rank = team.rank();
+      own.found.local_rank = team.rank();
       const auto exit = train_rank(own, team);
       if (team.first()) ended = exit;
     } catch (const Elsewhere&) {  // the rank that failed reports the error
@@ -83,43 +84,45 @@ namespace {
 
 // The features of a run, without those of its degrees. `model`: as it is on one rank.
 Features features_of(const RunConfig& c, const layers::Transformer& model) {
+  const auto& p = c.parallel;
   auto all = layers::features_of(model);
-  all.add_several(Feature::row_pieces, c.tp_overlap);
-  all.add_if(c.cp > 1 && c.cp_mode == "two-rings", Feature::two_rings);
-  all.add_if(c.zero != 0, Feature::sharded_state, c.zero);
-  all.add_if(c.compress_gradients != "none", Feature::narrow_gradients);
-  all.add_if(c.compress_weights != "none", Feature::narrow_weights);
-  all.add_if(c.sync_interval > 1, Feature::local_sgd);
-  all.add_if(c.lora_rank != 0 || !c.freeze.empty(), Feature::frozen);
-  all.add_several(Feature::vocab_tiles, c.vocab_tiles);
-  all.add_several(Feature::mlp_tiles, c.mlp_tiles);
-  all.add_several(Feature::mlp_row_tiles, c.mlp_row_tiles);
-  all.add_several(Feature::attention_tiles, c.attention_tiles);
+  all.add_several(Feature::row_pieces, p.tp_overlap);
+  all.add_if(p.cp > 1 && p.cp_mode == ContextMode::two_rings, Feature::two_rings);
+  all.add_if(p.zero != 0, Feature::sharded_state, p.zero);
+  all.add_if(p.compress_gradients != Travel::whole, Feature::narrow_gradients);
+  all.add_if(p.compress_weights != Travel::whole, Feature::narrow_weights);
+  all.add_if(p.sync_interval > 1, Feature::local_sgd);
+  all.add_if(c.train.lora_rank != 0 || !c.train.freeze.empty(), Feature::frozen);
+  all.add_several(Feature::vocab_tiles, c.model.vocab_tiles);
+  all.add_several(Feature::mlp_tiles, c.model.mlp_tiles);
+  all.add_several(Feature::mlp_row_tiles, c.model.mlp_row_tiles);
+  all.add_several(Feature::attention_tiles, c.model.attention_tiles);
   all.add_if(optimizer_of(c)->layer_unit().has_value(), Feature::whole_matrices);
   return all;
 }
 
 void demand_degrees_of(const RunConfig& c, int ranks) {
   auto whole = c;
-  whole.tp = whole.cp = whole.ep = 1;
-  whole.rank = whole.shard_group = 0;
-  whole.sp = false;
-  whole.vocab_tiles = whole.mlp_tiles = whole.mlp_row_tiles = whole.attention_tiles = 1;
-  whole.tp_mode = "1d";
-  whole.tp_depth = whole.tp_overlap = 1;
+  whole.parallel.tp = whole.parallel.cp = whole.parallel.ep = 1;
+  whole.found.rank = whole.parallel.shard_group = 0;
+  whole.parallel.sp = false;
+  whole.model.vocab_tiles = whole.model.mlp_tiles = whole.model.mlp_row_tiles = whole.model.attention_tiles = 1;
+  whole.parallel.tp_mode = TensorMode::line;
+  whole.parallel.tp_depth = whole.parallel.tp_overlap = 1;
   const auto model = lm::transformer_of(model_config(whole));  // with the usual sizes of its family
+  const auto& p = c.parallel;
   auto degrees = degrees_of(c);
-  degrees.micro_batches = static_cast<int>(c.dp * c.grad_accumulation);
-  degrees.canonical_reduction = c.canonical_reduction;
-  degrees.ring = c.cp_mode == "both" && c.cp > 1 ? static_cast<int>(c.cp_ring) : 0;
-  degrees.zigzag = c.ring() > 1 && c.cp_mode != "two-rings" && model.window.none();
+  degrees.micro_batches = static_cast<int>(p.dp * c.train.grad_accumulation);
+  degrees.canonical_reduction = p.canonical_reduction;
+  degrees.ring = p.cp_mode == ContextMode::both && p.cp > 1 ? static_cast<int>(p.cp_ring) : 0;
+  degrees.zigzag = p.ring() > 1 && p.cp_mode != ContextMode::two_rings && model.window.none();
   degrees.with = features_of(c, model);
   check(degrees,
-        {.layers = 2 * c.layers + 2,
+        {.layers = 2 * c.model.layers + 2,
          .heads = model.heads,
          .ffn = model.ffn,
-         .seq_len = c.seq_len,
-         .experts = c.experts,
+         .seq_len = c.model.seq_len,
+         .experts = c.model.experts.count,
          .kv_heads = model.kv_heads,
          .hidden = model.hidden},
         ranks);
@@ -129,20 +132,20 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
 
 void demand_degrees(const RunConfig& c) {
   auto alone = c;
-  if (c.dp == 0) alone.shard_group = 0;  // it divides the number of data ranks, which is not known yet
-  alone.dp = std::max<std::int64_t>(1, c.dp);
-  demand_degrees_of(alone, static_cast<int>(alone.ranks()));
+  if (c.parallel.dp == 0) alone.parallel.shard_group = 0;  // it divides the number of data ranks, which is not known yet
+  alone.parallel.dp = std::max<std::int64_t>(1, c.parallel.dp);
+  demand_degrees_of(alone, static_cast<int>(alone.parallel.ranks()));
 }
 
 void demand_degrees(const RunConfig& c, int ranks) {
   demand_degrees_of(c, ranks);
-  if (ranks == 1 && c.sync_interval > 1)
+  if (ranks == 1 && c.parallel.sync_interval > 1)
     throw Error(
         fmt::format("--sync-interval {}: there is only one rank, so there are no weights to average\n  leave --sync-interval "
                     "out, or give --dp 2 or more",
-                    c.sync_interval),
+                    c.parallel.sync_interval),
         ErrorKind::refused);
-  if (ranks > 1 && c.verify_resident)
+  if (ranks > 1 && c.run.verify_resident)
     throw Error("--verify-resident works on one rank only\n  leave it out, and compare the losses of two runs",
                 ErrorKind::refused);
 }
@@ -153,8 +156,10 @@ Exit train_ranks(RunConfig config) {
     demand_launcher(*place);
   else
     demand_alone();
-  const auto ranks = place ? place->ranks : config.ranks();
-  if (config.dp == 0) config.dp = std::max<std::int64_t>(1, ranks / (config.pp * config.tp * config.cp * config.ep));
+  const auto ranks = place ? place->ranks : config.parallel.ranks();
+  if (config.parallel.dp == 0)
+    config.parallel.dp =
+        std::max<std::int64_t>(1, ranks / (config.parallel.pp * config.parallel.tp * config.parallel.cp * config.parallel.ep));
   try {
     demand_degrees(config, static_cast<int>(ranks));
   } catch (const Error& error) {  // validate() has accepted the degrees, so the number of ranks is what does not fit
@@ -164,7 +169,7 @@ Exit train_ranks(RunConfig config) {
                 error);
   }
   share_cores(config, place ? place->local_ranks : ranks);
-  if (place) config.local_rank = place->local_rank;
+  if (place) config.found.local_rank = place->local_rank;
   demand_device(config);
   if (place) return train_process(config, *place);
   if (ranks > 1) return train_threads(config);

@@ -19,10 +19,10 @@ namespace terrace::cli {
 namespace {
 
 std::string model_of(const RunConfig& c) {
-  auto text =
-      fmt::format("{}: {} blocks of width {}, {} heads, vocabulary of {}", c.model, c.layers, c.hidden, c.heads, c.vocab);
-  if (c.experts > 0) text += fmt::format(", {} experts", c.experts);
-  if (!c.init_from.empty()) text += fmt::format("; from {}", printable(c.init_from));
+  auto text = fmt::format("{}: {} blocks of width {}, {} heads, vocabulary of {}", *c.model.family.get().name, c.model.layers,
+                          c.model.hidden, c.model.heads, c.model.vocab);
+  if (c.model.experts.count > 0) text += fmt::format(", {} experts", c.model.experts.count);
+  if (!c.run.init_from.empty()) text += fmt::format("; from {}", printable(c.run.init_from));
   return text;
 }
 
@@ -33,7 +33,7 @@ std::string parameters_of(const RunConfig& c, const nlohmann::json& plan) {
   const auto text = fmt::format("{:.2f} million", all);
   if (trained == 0 || trained == all) return text + ", all trained";
   return fmt::format("{}; {:.2f} million ({:.2g} %) are trained{}, the others frozen", text, trained, 100 * trained / all,
-                     c.lora_rank > 0 ? fmt::format(", adapters of rank {}", c.lora_rank) : "");
+                     c.train.lora_rank > 0 ? fmt::format(", adapters of rank {}", c.train.lora_rank) : "");
 }
 
 std::string data_of_run(const RunConfig& c, const RunSteps& steps) {
@@ -43,18 +43,20 @@ std::string data_of_run(const RunConfig& c, const RunSteps& steps) {
   for (std::size_t i = 0; i < std::min(kShown, files.size()); ++i)
     text += (i > 0 ? ", " : "") + printable(files[i].filename().string());
   if (files.size() > kShown) text += fmt::format(" and {} more", files.size() - kShown);
-  return fmt::format("{} ({}), {} tokens trained on, in sequences of {}", text, c.data_format, steps.tokens, c.seq_len);
+  return fmt::format("{} ({}), {} tokens trained on, in sequences of {}", text, word_of(c.data.format), steps.tokens,
+                     c.model.seq_len);
 }
 
 std::string training_of(const RunConfig& c) {
-  return fmt::format("{}, {}, learning rate {} ({}), {} × {} sequences a step{}", c.optimizer, c.dtype, c.lr, c.lr_schedule,
-                     c.batch_size, c.grad_accumulation, c.ranks() > 1 ? fmt::format(", {} ranks", c.ranks()) : "");
+  return fmt::format("{}, {}, learning rate {} ({}), {} × {} sequences a step{}", c.train.optimizer, word_of(c.model.dtype),
+                     c.train.lr, word_of(c.train.lr_schedule), c.train.batch_size, c.train.grad_accumulation,
+                     c.parallel.ranks() > 1 ? fmt::format(", {} ranks", c.parallel.ranks()) : "");
 }
 
 std::string place_of(const RunConfig& c, const nlohmann::json& plan) {
-  const auto device = plan.is_object() ? plan.value("device", c.device) : c.device;
-  return fmt::format("{}; budgets: device {}, host {}, disk {}", device, c.device_memory, c.host_memory,
-                     c.nvme_path.empty() ? "none" : c.nvme_limit);
+  const auto device = plan.is_object() ? plan.value("device", c.memory.device) : c.memory.device;
+  return fmt::format("{}; budgets: device {}, host {}, disk {}", device, c.memory.device_memory, c.memory.host_memory,
+                     c.memory.nvme_path.empty() ? "none" : c.memory.nvme_limit);
 }
 
 }  // namespace

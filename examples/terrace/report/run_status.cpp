@@ -139,10 +139,10 @@ void RunWatcher::read_new_lines() {
 void RunWatcher::read_configuration(RunStatus& status) const {
   RunConfig config;
   apply_file(config, directory_ / kConfigFile);
-  status.last_step = static_cast<std::uint64_t>(config.steps);
-  status.budgets[0] = config.device_memory;
-  status.budgets[1] = config.host_memory;
-  status.budgets[2] = config.nvme_limit;
+  status.last_step = static_cast<std::uint64_t>(config.train.steps);
+  status.budgets[0] = config.memory.device_memory;
+  status.budgets[1] = config.memory.host_memory;
+  status.budgets[2] = config.memory.nvme_limit;
 }
 
 void RunWatcher::read_commit(RunStatus& status) const {

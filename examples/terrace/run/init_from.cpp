@@ -46,10 +46,10 @@ std::vector<Untold> untold_of(const RunConfig& c) {
   const lm::Family& family = model.family;
   std::vector<Untold> all;
   if (const auto* const base = lm::rotary_base(family))
-    all.push_back({"rotary base", "rope-base", model.rope_theta, c.rope_base != 0, *base->varies, base->keys});
+    all.push_back({"rotary base", "rope-base", model.rope_theta, c.model.rope_theta != 0, *base->varies, base->keys});
   const auto& eps = family.norm_eps;
-  all.push_back({"norm epsilon", "norm-eps", model.norm_eps, c.norm_eps != 0, *eps.varies, eps.keys});
-  all.push_back({"number of heads", "heads", static_cast<double>(c.heads), false, true, family.heads_keys});
+  all.push_back({"norm epsilon", "norm-eps", model.norm_eps, c.model.norm_eps != 0, *eps.varies, eps.keys});
+  all.push_back({"number of heads", "heads", static_cast<double>(c.model.heads), false, true, family.heads_keys});
   return all;
 }
 
@@ -106,9 +106,9 @@ std::string quoted(const std::string& name) { return fmt::format("\"{}\"", print
 // read.
 std::optional<std::vector<std::string>> other_sizes(const RunConfig& c) {
   std::error_code error;
-  if (!fs::is_regular_file(fs::path(c.init_from) / lm::kModelConfigFile, error)) return std::nullopt;
+  if (!fs::is_regular_file(fs::path(c.run.init_from) / lm::kModelConfigFile, error)) return std::nullopt;
   try {
-    const auto own = model_config(c), file = lm::read_model_dir(c.init_from);
+    const auto own = model_config(c), file = lm::read_model_dir(c.run.init_from);
     std::vector<std::string> flags;
     if (&own.family.get() != &file.family.get()) flags.push_back(fmt::format("--model {}", *file.family.get().name));
     const auto compare = [&](const char* flag, std::int64_t here, std::int64_t there) {
@@ -133,8 +133,8 @@ std::optional<std::vector<std::string>> other_sizes(const RunConfig& c) {
 std::vector<std::string> unread_keys(const RunConfig& c) {
   std::vector<std::string> keys;
   std::error_code error;
-  if (fs::is_regular_file(fs::path(c.init_from) / lm::kModelConfigFile, error)) try {
-      static_cast<void>(lm::read_model_dir(c.init_from, &keys));
+  if (fs::is_regular_file(fs::path(c.run.init_from) / lm::kModelConfigFile, error)) try {
+      static_cast<void>(lm::read_model_dir(c.run.init_from, &keys));
     } catch (const Error&) {
     }
   return keys;
@@ -147,36 +147,36 @@ std::string mend_of_another_model(const RunConfig& c) {
         "the file is of another model: give --model, --layers, --hidden, --heads, --kv-heads, --ffn, --vocab, "
         "--seq-len, --untied and the like as in the file; parts that {} does not have, such as other biases, are "
         "not supported",
-        c.model);
+        *c.model.family.get().name);
   if (flags->empty())
     return fmt::format(
         "its {} and its weights are not of one model: bring them back as they were written; parts that {} does not "
         "have, such as other biases, are not supported",
-        lm::kModelConfigFile, c.model);
+        lm::kModelConfigFile, *c.model.family.get().name);
   return fmt::format("its {} has {}: give that, or leave out what says otherwise", lm::kModelConfigFile,
                      fmt::join(*flags, ", "));
 }
 
 void demand_this_model(const RunConfig& c, const Model& model) {
   constexpr std::size_t kShown = 3;
-  const auto names = lm::tensors_of_another_model(c.init_from, lm::family_named(c.model), model);
+  const auto names = lm::tensors_of_another_model(c.run.init_from, c.model.family.get(), model);
   if (names.empty()) return;
   std::vector<std::string> first;
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) first.push_back(quoted(names[i]));
   const auto others = names.size() - first.size();
   throw Error(
-      fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  {}", c.init_from, names.size(),
+      fmt::format("--init-from {}: the model does not have {} of its tensors: {}{}\n  {}", c.run.init_from, names.size(),
                   fmt::join(first, ", "), others == 0 ? "" : fmt::format(" and {} more", others), mend_of_another_model(c)),
       ErrorKind::refused);
 }
 
 void demand_told_values(const RunConfig& c) {
-  const auto sources = sources_of(c.init_from);
+  const auto sources = sources_of(c.run.init_from);
   for (const auto& untold : untold_of(c)) {
     const auto file = told(sources, untold);
     if (untold.given || !file || file->value == untold.used) continue;
     const bool must = std::string_view(untold.flag) == "heads";
-    throw Error(fmt::format("--init-from {}: {} {}, and this run would use {}\n  give --{} {}{}", c.init_from, file->by,
+    throw Error(fmt::format("--init-from {}: {} {}, and this run would use {}\n  give --{} {}{}", c.run.init_from, file->by,
                             file->value, untold.used, untold.flag, file->value,
                             must ? "" : fmt::format("; or --{} {}, if that is intended", untold.flag, untold.used)),
                 ErrorKind::refused);
@@ -186,7 +186,7 @@ void demand_told_values(const RunConfig& c) {
 // Describes the scaling of positions in the file if it differs from the run's.
 std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPositions& rotary,
                                          const std::vector<ToldSource>& sources) {
-  const auto own = lm::parse_rope_scaling(c.rope_scaling);
+  const auto& own = c.model.rope_scaling;
   for (const auto& source : sources)
     for (const auto key : rotary.scaling_keys) {
       const Pointer pointer{std::string(key)};
@@ -194,7 +194,7 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
       const auto* const at = &source.values.at(pointer);
       for (const auto* const type : {"rope_type", "type"})
         if (const auto kind = at->find(type); kind != at->end() && kind->is_string() && kind->get<std::string>() != "default") {
-          const auto longest = source.values.find(std::string(*lm::family_named(c.model).file.positions));
+          const auto longest = source.values.find(std::string(*c.model.family.get().file.positions));
           try {
             const double positions =
                 longest != source.values.end() && longest->is_number() ? longest->get<double>() : own.original;
@@ -209,10 +209,10 @@ std::optional<std::string> other_scaling(const RunConfig& c, const lm::RotaryPos
 
 // The weights of the model without its adapters, which come from other files.
 WeightSource first_base_weights(const RunConfig& c, const Model& model) {
-  if (c.init_from.empty()) return random_weights(c.seed);
+  if (c.run.init_from.empty()) return random_weights(c.train.seed);
   auto weights = [&] {
     try {
-      return lm::weights_from(c.init_from, lm::family_named(c.model), model, io_of_environment());
+      return lm::weights_from(c.run.init_from, c.model.family.get(), model, io_of_environment());
     } catch (const lm::AnotherModel& error) {
       throw Error(fmt::format("--init-from: {}\n  {}", error.what(), mend_of_another_model(c)), error);
     } catch (const Error& error) {
@@ -224,43 +224,44 @@ WeightSource first_base_weights(const RunConfig& c, const Model& model) {
   }();
   demand_told_values(c);
   demand_told_windows(c);
-  if (c.local_rank == 0) demand_this_model(c, model);
+  if (c.found.local_rank == 0) demand_this_model(c, model);
   return weights;
 }
 
 }  // namespace
 
 WeightSource first_weights(const RunConfig& c, const Model& model) {
-  if (c.lora_rank == 0) {
-    if (!c.init_adapter.empty())
+  if (c.train.lora_rank == 0) {
+    if (!c.run.init_adapter.empty())
       throw Error("--init-adapter needs adapters\n  give --lora-rank, and --lora-alpha and --lora-targets, as in its directory",
                   ErrorKind::refused);
     return first_base_weights(c, model);
   }
   const auto config = model_config(c);
-  const auto adapters = lm::first_adapters(config, c.seed, c.init_adapter);
+  const auto adapters = lm::first_adapters(config, c.train.seed, c.run.init_adapter);
   return lm::with_adapters(first_base_weights(c, lm::make_model(lm::without_adapters(config))), adapters);
 }
 
 std::optional<std::string> warning_of_family(const RunConfig& c) {
   std::error_code error;
-  if (!c.init_from.empty() || !fs::is_regular_file(fs::path(c.model) / lm::kModelConfigFile, error)) return std::nullopt;
+  const auto name = *c.model.family.get().name;
+  if (!c.run.init_from.empty() || !fs::is_regular_file(fs::path(name) / lm::kModelConfigFile, error)) return std::nullopt;
   return fmt::format(
       "--model {0} is the model family, with new weights, and not the model in the directory {0}: give --model ./{0} "
       "for that",
-      c.model);
+      name);
 }
 
 std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& model) {
   std::vector<std::string> warnings;
-  if (c.init_from.empty()) return warnings;
-  if (const auto positions = lm::positions_in(c.init_from, lm::family_named(c.model), model);
-      positions > static_cast<std::uint64_t>(c.seq_len))
+  if (c.run.init_from.empty()) return warnings;
+  if (const auto positions = lm::positions_in(c.run.init_from, c.model.family.get(), model);
+      positions > static_cast<std::uint64_t>(c.model.seq_len))
     warnings.push_back(
         fmt::format("--init-from {} has {} positions, and --seq-len is {}: the first {} are used, the others are "
                     "dropped",
-                    c.init_from, positions, c.seq_len, c.seq_len));
-  const auto sources = sources_of(c.init_from);
+                    c.run.init_from, positions, c.model.seq_len, c.model.seq_len));
+  const auto sources = sources_of(c.run.init_from);
   std::vector<std::string> names, used, keys;
   for (const auto& untold : untold_of(c)) {
     if (untold.given || !untold.varies || std::string_view(untold.flag) == "heads" || told(sources, untold)) continue;
@@ -272,23 +273,23 @@ std::vector<std::string> warnings_of_init_from(const RunConfig& c, const Model& 
     warnings.push_back(
         fmt::format("--init-from {} does not tell its {}, so this run uses {}; the config.json of its model has "
                     "the right values ({})",
-                    c.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
+                    c.run.init_from, fmt::join(names, " and "), fmt::join(used, " and "), fmt::join(keys, ", ")));
   if (const auto off = unread_keys(c); !off.empty())
-    warnings.push_back(
-        fmt::format("the config.json in {} has what terrace does not know, and is off: {}", c.init_from, fmt::join(off, ", ")));
+    warnings.push_back(fmt::format("the config.json in {} has what terrace does not know, and is off: {}", c.run.init_from,
+                                   fmt::join(off, ", ")));
   if (auto windows = warning_of_told_windows(c)) warnings.push_back(std::move(*windows));
-  const auto* const rotary = lm::rotary_positions(lm::family_named(c.model));
+  const auto* const rotary = lm::rotary_positions(c.model.family.get());
   if (const auto scaling = rotary ? other_scaling(c, *rotary, sources) : std::nullopt)
     warnings.push_back(
         fmt::format("--init-from {}: {}, and this run rotates positions with --rope-scaling {}, so the loss begins higher than "
                     "that of the model",
-                    c.init_from, *scaling, c.rope_scaling));
+                    c.run.init_from, *scaling, lm::to_text(c.model.rope_scaling)));
   return warnings;
 }
 
 std::map<std::string, std::string> metadata_of_saved(const RunConfig& c) {
   std::map<std::string, std::string> texts;
-  texts[kWindowKey] = c.window;
+  texts[kWindowKey] = layers::to_string(c.model.window);
   for (const auto& untold : untold_of(c)) texts[std::string(lm::word_of(untold.keys))] = fmt::format("{}", untold.used);
   return texts;
 }

@@ -101,9 +101,9 @@ void CommitKeeper::demand_room() const {
     throw Error(
         fmt::format("--ckpt-keep {} with ranks on several machines: the copies of a commit would be spread over them\n  "
                     "leave --ckpt-keep out, and copy commits with terrace ckpt copy",
-                    config_.ckpt_keep),
+                    config_.run.ckpt_keep),
         ErrorKind::refused);
-  const auto copies = static_cast<std::uint64_t>(config_.ckpt_keep);
+  const auto copies = static_cast<std::uint64_t>(config_.run.ckpt_keep);
   const auto ranks = static_cast<std::uint64_t>(team_.size());
   const auto state = state_bytes();
   const auto needed = (copies + 1) * state * ranks;
@@ -191,7 +191,7 @@ void CommitKeeper::remove_oldest() const {
   if (!team_.first() || !keeps()) return;
   remove_what_is_left(dir_.path, Failing::was_warned_of);
   const auto all = kept_commits(dir_.path);
-  const auto most = static_cast<std::size_t>(config_.ckpt_keep - 1);
+  const auto most = static_cast<std::size_t>(config_.run.ckpt_keep - 1);
   for (std::size_t i = 0; i + most < all.size(); ++i) try_to_remove(all[i].directory);
 }
 

@@ -48,7 +48,7 @@ class CommitKeeper {
   void drop_copy();            // at the end of a run: its last commit needs no copy
 
  private:
-  [[nodiscard]] bool keeps() const { return config_.ckpt_keep > 1; }
+  [[nodiscard]] bool keeps() const { return config_.run.ckpt_keep > 1; }
   [[nodiscard]] std::uint64_t state_bytes() const;
   bool begin_copy(std::uint64_t step);  // only called on the first rank; false: the commit is not copied
 

@@ -196,11 +196,12 @@ RunFile read_run_file(const fs::path& dir) {
     if (j.contains(kTokenizer)) read.tokenizer = j.at(kTokenizer).get<TokenizerChecksums>();
     // Options that did not exist when the run began get their defaults.
     RunConfig usual;
-    usual.dp = 1;
+    usual.parallel.dp = 1;
     const auto defaults = fingerprint(usual);
     for (const auto& [key, value] : defaults.items())
       if (key != "data" && !read.fingerprint.contains(key)) read.fingerprint[key] = value;
     if (auto& window = read.fingerprint["window"]; window.is_number_integer()) window = window.dump();  // of an older version
+    for (const auto& [key, value] : read.fingerprint.items()) value = as_written_now(key, value);
     read.store.name = j.at("store_name").get<std::string>();
     demand_types_of(defaults, read.fingerprint);
     if (j.contains("generations"))
@@ -375,15 +376,15 @@ TokenizerChecksums keep_tokenizer(const fs::path& path, const RunConfig& config)
 void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config, std::size_t rank) {
   // A rank that the run did not have takes its own path if each rank has one, and otherwise that of the first rank.
   const bool is_new = rank >= run.ranks();
-  dir.store.paths = run.store_of(is_new ? 0 : rank, config.nvme_path).paths;
-  if (is_new && !run.rank_paths.empty() && !config.nvme_path.empty()) dir.store.paths = config.nvme_path;
+  dir.store.paths = run.store_of(is_new ? 0 : rank, config.memory.nvme_path).paths;
+  if (is_new && !run.rank_paths.empty() && !config.memory.nvme_path.empty()) dir.store.paths = config.memory.nvme_path;
   dir.store.name = store_name_of_rank(run.store.name, rank);
   dir.store.run_ids = run.store.run_ids;
   auto then = run.fingerprint, now = fingerprint(config);
   const auto layout = take_layout(then);
   const bool same = layout == take_layout(now);
   if (same && run.units_apart == units_apart(config)) return;
-  dir.reshard_from = run.stores(config.nvme_path);
+  dir.reshard_from = run.stores(config.memory.nvme_path);
   auto next = LaidOut::of(run.store.name);
   ++next.number;
   dir.store.name = store_name_of_rank(next.name(), rank);
@@ -391,19 +392,19 @@ void set_stores(RunDir& dir, const RunFile& run, const RunConfig& config, std::s
 
 // If each rank has its own weights, the layout must not change.
 void demand_layout(const RunDir& dir, const RunFile& run, const RunConfig& config) {
-  if (dir.reshard_from.empty() || config.sync_interval == 1) return;
+  if (dir.reshard_from.empty() || config.parallel.sync_interval == 1) return;
   auto then = run.fingerprint, now = fingerprint(config);
   const auto layout = take_layout(then);
   if (layout == take_layout(now))
     throw Error(fmt::format("the run in {} was begun by an older version, which laid its chunks out otherwise, and with "
                             "--sync-interval {} each rank has its own weights, which cannot be laid out anew\n  continue with "
                             "the version that began it",
-                            dir.path.string(), config.sync_interval),
+                            dir.path.string(), config.parallel.sync_interval),
                 ErrorKind::refused);
   throw Error(
       fmt::format("--sync-interval {}: each rank of the run in {} has its own weights and moments, so the number of ranks "
                   "cannot change\n  continue with --dp {}",
-                  config.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
+                  config.parallel.sync_interval, dir.path.string(), layout.at("dp").get<std::int64_t>()),
       ErrorKind::refused);
 }
 
@@ -423,7 +424,7 @@ void demand_no_commits(const RunDir& dir, const RunConfig& config) {
             "own, and remove it with terrace ckpt rm; or restore the file; or, to give the commit up and start a new "
             "run, remove the store",
             entry.path().string(), kRunFile, dir.path.string()),
-        config.resume == "never" ? ErrorKind::refused : ErrorKind::corrupt);
+        config.run.resume.from == Resume::From::never ? ErrorKind::refused : ErrorKind::corrupt);
   }
 }
 
@@ -474,8 +475,8 @@ FileHandle lock_directory(const fs::path& dir, std::string_view instead) {
 void write_json(const fs::path& file, const nlohmann::json& value) { write_text(file, seal_indented(value)); }
 
 fs::path run_resumed(const RunConfig& c) {
-  const auto dir = c.resume == "auto" || c.resume == "never" ? c.out_dir : fs::path(c.resume);
-  return c.resume != "never" && fs::exists(dir / kConfigFile) ? dir : fs::path();
+  const auto dir = c.run.resume.directory(c.run.out_dir);
+  return c.run.resume.from != Resume::From::never && fs::exists(dir / kConfigFile) ? dir : fs::path();
 }
 
 std::optional<RunConfig> settings_of_resumed(const RunConfig& c) try {
@@ -500,7 +501,7 @@ void demand_run_to_resume(const std::string& dir) {
 // Older versions always held a part out. Opening the run reports what is wrong with its file.
 bool holds_out(const RunConfig& c) {
   const auto dir = run_resumed(c);
-  const bool needs_part = c.eval_batches > 0 && c.eval_data.empty();
+  const bool needs_part = c.train.eval_batches > 0 && c.data.eval_files.empty();
   if (dir.empty() || !fs::exists(dir / kRunFile)) return needs_part;
   bool held_out = true;
   for (const auto* const name : {kRunFileCopy, kRunFile}) try {
@@ -517,11 +518,11 @@ bool holds_out(const RunConfig& c) {
 }
 
 RunDir open_run_dir(RunConfig& config) {
-  if (config.resume != "auto" && config.resume != "never") {
-    config.out_dir = config.resume;
-    demand_run_to_resume(config.resume);
+  if (config.run.resume.names_run()) {
+    config.run.out_dir = config.run.resume.run;
+    demand_run_to_resume(config.run.resume.run);
   }
-  RunDir dir{.path = config.out_dir,
+  RunDir dir{.path = config.run.out_dir,
              .lock = {},
              .store = store_options(config),
              .resume = false,
@@ -532,7 +533,7 @@ RunDir open_run_dir(RunConfig& config) {
   dir.store.run_ids = {dir.run_id};
   make_directory(dir.path);
   dir.lock = lock_directory(dir.path);
-  if (config.resume == "never" && is_used(dir.path))
+  if (config.run.resume.from == Resume::From::never && is_used(dir.path))
     throw Error(
         fmt::format("{} is not empty\n  give --resume auto to continue the run in it, or another --out-dir to start a new one",
                     dir.path.string()),
@@ -547,7 +548,7 @@ RunDir open_run_dir(RunConfig& config) {
   dir.has_committed = run.has_committed;
   dir.computed_with = run.computed_with;
   dir.store.run_ids = run.store.run_ids;
-  const auto first = run.store_of(0, config.nvme_path);
+  const auto first = run.store_of(0, config.memory.nvme_path);
   const auto home = first.paths.front() / first.name;
   if (!fs::exists(home))
     throw Error(
@@ -579,7 +580,7 @@ RunDir open_run_dir(RunConfig& config) {
   take_layout(then);
   take_layout(now);
   const auto difference = describe_difference(then, now);
-  if (!difference.empty() && !config.force)
+  if (!difference.empty() && !config.run.force)
     throw Error(
         fmt::format("the run in {} has another model, data or seed:\n{}\n  give the values of that run, or another --out-dir; "
                     "--force resumes it with the new values",
@@ -590,11 +591,12 @@ RunDir open_run_dir(RunConfig& config) {
         fmt::format(
             "the run in {} has {} of the state on disk, but --durability {} needs {}, and this cannot change after a run has "
             "begun\n  continue with --durability {}",
-            dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations", config.durability,
-            dir.store.generations == 1 ? "one" : "two", run.store.generations == 1 ? "off" : "commit or step"),
+            dir.path.string(), run.store.generations == 1 ? "one generation" : "two generations",
+            word_of(config.run.durability), dir.store.generations == 1 ? "one" : "two",
+            run.store.generations == 1 ? "off" : "commit or step"),
         ErrorKind::refused);
   // The only generation of the run would be overwritten and never committed again.
-  if (config.durability == "none")
+  if (config.run.durability == Durability::none)
     throw Error(fmt::format("the run in {} has committed its state, which a run with --durability none would lose\n  continue "
                             "with --durability off",
                             dir.path.string()),
@@ -607,7 +609,7 @@ RunDir open_run_dir(RunConfig& config) {
   demand_layout(dir, run, config);
   if (fs::exists(dir.path / kResultFile))
     read_json(dir.path / kResultFile, [&](const nlohmann::json& result) {
-      const bool enough = result.at("steps").get<std::int64_t>() >= config.steps;
+      const bool enough = result.at("steps").get<std::int64_t>() >= config.train.steps;
       if (enough && result.at("weights_xxh64").is_string()) dir.result = result;
       return 0;
     });
@@ -615,7 +617,7 @@ RunDir open_run_dir(RunConfig& config) {
 }
 
 RunDir rank_dir(const RunConfig& config, int rank) {
-  const auto path = config.resume == "auto" || config.resume == "never" ? config.out_dir : fs::path(config.resume);
+  const auto path = config.run.resume.directory(config.run.out_dir);
   RunDir dir{.path = path,
              .lock = {},
              .store = store_options(config),

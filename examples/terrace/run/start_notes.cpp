@@ -21,7 +21,8 @@ void note_resume(Screen& screen, const RunConfig& config, const AgreedPlan& agre
   if (!dir.reshard_from.empty())
     screen.note(fmt::format(
         "the state of {} rank{} is redistributed to {}{}", dir.reshard_from.size(), dir.reshard_from.size() == 1 ? "" : "s",
-        team.size(), config.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
+        team.size(),
+        config.parallel.canonical_reduction ? "" : "; without --canonical-reduction sums may be rounded differently"));
   else if (team.first() && agreed.request().data.sum_order() == SumOrder::machines && !start.moved_from.empty() &&
            start.moved_from != dir.machines)
     screen.warn(
@@ -35,8 +36,8 @@ void note_resume(Screen& screen, const RunConfig& config, const AgreedPlan& agre
 void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agreed, const RunDir& dir, const Team& team,
                 const Start& start) {
   if (const auto data = describe_data(config); !data.empty()) screen.note(data);
-  if (team.first() && !dir.resume && !config.chosen.empty())
-    screen.note(fmt::format("chosen: {}", fmt::join(config.chosen, ", ")));
+  if (team.first() && !dir.resume && !config.found.chosen.empty())
+    screen.note(fmt::format("chosen: {}", fmt::join(config.found.chosen, ", ")));
   screen.note(agreed.describe());
   if (!agreed.found_schedule().empty())
     screen.note(fmt::format("--schedule auto: {} {}, with stages of {} layers",
@@ -44,11 +45,11 @@ void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agree
                             agreed.schedule_name(), stage_layers(*agreed.request().pipeline)));
   if (dir.resume) return note_resume(screen, config, agreed, dir, team, start);
   if (!team.first()) return;
-  if (config.zero > 0 && config.dp * config.cp == 1)
+  if (config.parallel.zero > 0 && config.parallel.dp * config.parallel.cp == 1)
     screen.note(
         fmt::format("--zero {}: there is one data rank, so nothing is sharded; the budgets decide what lies in which tier, "
                     "and --dp or terrace launch give more ranks",
-                    config.zero));
+                    config.parallel.zero));
   if (const auto disk = warning_of_root_disk(config)) screen.warn(*disk);
   for (const auto& warning : warnings_of(config, agreed.model())) screen.warn(warning);
 }
@@ -56,12 +57,12 @@ void note_start(Screen& screen, const RunConfig& config, const AgreedPlan& agree
 void note_next(Screen& screen, const RunConfig& config, const std::filesystem::path& run, std::uint64_t done) {
   if (const auto best = best_evaluation(run / kMetricsFile); best && best->step < done)
     screen.note(fmt::format("the held-out loss was lowest after step {}: {}{}", best->step, format_number(*best->eval_loss, 6),
-                            config.ckpt_keep > 1 ? "; terrace ckpt list shows the commits that are kept"
-                                                 : "; --ckpt-interval and --ckpt-keep keep earlier commits"));
+                            config.run.ckpt_keep > 1 ? "; terrace ckpt list shows the commits that are kept"
+                                                     : "; --ckpt-interval and --ckpt-keep keep earlier commits"));
   const auto name = shell_word(run.string());
   screen.note(fmt::format("next: terrace {} {}{} | terrace eval {} --data FILE | terrace ckpt export {} NEW-DIRECTORY",
-                          config.data_format == kConversations ? "chat" : "generate", name,
-                          config.data_format == kConversations ? "" : " --prompt TEXT", name, name));
+                          config.data.format == DataFormat::conversations ? "chat" : "generate", name,
+                          config.data.format == DataFormat::conversations ? "" : " --prompt TEXT", name, name));
 }
 
 }  // namespace terrace::cli

@@ -39,19 +39,19 @@ struct ToldWindow {
 
 // The windows that the file names, if the user has given none.
 std::optional<ToldWindow> told(const RunConfig& c) {
-  if (c.init_from.empty() || c.window != RunConfig().window) return std::nullopt;
-  const lm::WeightFiles files(c.init_from);
+  if (c.run.init_from.empty() || c.model.window != layers::Windows()) return std::nullopt;
+  const lm::WeightFiles files(c.run.init_from);
   const auto& metadata = files.files().front().metadata();
   if (const auto own = metadata.find(kWindowKey); own != metadata.end()) try {
       return ToldWindow{Windows::parse(own->second), "its metadata"};
     } catch (const Error&) {  // another program wrote it
     }
   std::error_code error;
-  const fs::path from = c.init_from;
+  const fs::path from = c.run.init_from;
   const auto beside = (fs::is_directory(from, error) ? from : from.parent_path()) / "config.json";
   if (!fs::is_regular_file(beside, error)) return std::nullopt;
   try {
-    if (const auto windows = windows_of_config(parse_json(read_text_file(beside)), c.layers))
+    if (const auto windows = windows_of_config(parse_json(read_text_file(beside)), c.model.layers))
       return ToldWindow{*windows, beside.string()};
   } catch (const Error&) {  // a file that cannot be read says nothing
   }
@@ -86,21 +86,21 @@ std::optional<Windows> windows_of_config(const nlohmann::json& config, std::int6
 void demand_told_windows(const RunConfig& c) {
   const auto file = told(c);
   if (!file) return;
-  const auto windows = within(file->windows, c.seq_len, c.layers);
+  const auto windows = within(file->windows, c.model.seq_len, c.model.layers);
   if (windows.none()) return;
   throw Error(fmt::format("--init-from {}: {} has windows of attention, and this run would have none\n  give --window {}",
-                          c.init_from, file->by, to_string(windows)),
+                          c.run.init_from, file->by, to_string(windows)),
               ErrorKind::refused);
 }
 
 std::optional<std::string> warning_of_told_windows(const RunConfig& c) {
-  if ((*lm::family_named(c.model).file.window.size).empty()) return std::nullopt;
+  if ((*c.model.family.get().file.window.size).empty()) return std::nullopt;
   const auto file = told(c);
-  if (!file || file->windows.none() || !within(file->windows, c.seq_len, c.layers).none()) return std::nullopt;
+  if (!file || file->windows.none() || !within(file->windows, c.model.seq_len, c.model.layers).none()) return std::nullopt;
   return fmt::format(
       "--init-from {}: {} has windows of attention, which are no shorter than --seq-len {}: this run and its export "
       "have none; give --window {} to keep them",
-      c.init_from, file->by, c.seq_len, to_string(file->windows));
+      c.run.init_from, file->by, c.model.seq_len, to_string(file->windows));
 }
 
 }  // namespace terrace::cli

@@ -17,7 +17,8 @@ std::string commits_of(const RunDir& dir) {
 }
 
 std::string gentler(const RunConfig& config) {
-  return fmt::format("lower --lr{}, or raise --warmup", config.grad_clip > 0 ? " or --grad-clip" : ", give --grad-clip 1");
+  return fmt::format("lower --lr{}, or raise --warmup",
+                     config.train.grad_clip > 0 ? " or --grad-clip" : ", give --grad-clip 1");
 }
 
 }  // namespace
@@ -29,10 +30,10 @@ Trainer::Options trainer_options(const RunConfig& config, RunData& data, Agreeme
                 return data.read(split, sequences, tokens, targets);
               },
           .rate = [rate = schedule(config)](std::uint64_t step) { return rate.at(step); },
-          .greatest_norm = config.grad_clip,
-          .non_finite = non_finite(config),
+          .greatest_norm = config.train.grad_clip,
+          .non_finite = config.train.on_non_finite,
           .loss_scale = loss_scale(config),
-          .seed = config.seed,
+          .seed = config.train.seed,
           .ranks = ranks,
           .documents = data.documents()};
 }
@@ -59,7 +60,7 @@ std::vector<Trainer::Step> step_of(Trainer& trainer, const RunConfig& config, co
 }
 
 void demand_finite(double held_out, std::uint64_t step, const RunConfig& config, const RunDir& dir) {
-  if (std::isfinite(held_out) || non_finite(config) == NonFinite::skip) return;
+  if (std::isfinite(held_out) || config.train.on_non_finite == NonFinite::skip) return;
   throw Error(fmt::format("training diverged: the held-out loss after step {} is {}\n  {}; {}; --on-non-finite skip continues",
                           step, std::isnan(held_out) ? NAN : held_out, commits_of(dir), gentler(config)));
 }

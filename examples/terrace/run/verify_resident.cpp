@@ -84,7 +84,7 @@ void verify_resident(const RunConfig& config, const AgreedPlan& agreed, RunData&
   };
   Trainer trainer(engine, std::move(options));
   Compared compared;
-  for (std::uint64_t step = 1; step <= std::min(kRepeatedSteps, static_cast<std::uint64_t>(config.steps)); ++step) {
+  for (std::uint64_t step = 1; step <= std::min(kRepeatedSteps, static_cast<std::uint64_t>(config.train.steps)); ++step) {
     if (!trainer.read()) std::rethrow_exception(data.error());
     const auto done = step_of(trainer, config, dir).back();
     const auto line = lines.find(step);

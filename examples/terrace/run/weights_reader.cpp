@@ -40,15 +40,16 @@ namespace fs = std::filesystem;
 // If each rank has a part of the weights, or if chunks are grouped by rank, the weights are gathered from the stores of all
 // ranks. Otherwise they are read in place.
 bool is_in_parts(const RunConfig& c) {
-  return c.pp > 1 || c.tp > 1 || c.ep > 1 || (c.dp * c.cp > 1 && (c.zero > 0 || c.canonical_reduction));
+  return c.parallel.pp > 1 || c.parallel.tp > 1 || c.parallel.ep > 1 ||
+         (c.parallel.dp * c.parallel.cp > 1 && (c.parallel.zero > 0 || c.parallel.canonical_reduction));
 }
 
 // One rank, which has all budgets.
 RunConfig on_one_rank(RunConfig c) {
-  c.dp = c.pp = c.tp = c.cp = c.ep = 1;
-  c.sp = false;
-  c.tp_mode = "1d";
-  c.tp_depth = c.tp_overlap = 1;
+  c.parallel.dp = c.parallel.pp = c.parallel.tp = c.parallel.cp = c.parallel.ep = 1;
+  c.parallel.sp = false;
+  c.parallel.tp_mode = TensorMode::line;
+  c.parallel.tp_depth = c.parallel.tp_overlap = 1;
   return c;
 }
 
@@ -62,7 +63,7 @@ void make_temporary(ChunkStore::Options& store) {
 
 WeightsToRead weights_of_run(const RunConfig& config, const std::string& run) {
   WeightsToRead weights;  // not brace-initialised: if a member throws, g++ 12 destroys some that were not made
-  weights.ranks = stores_of_run(run, config.nvme_path);
+  weights.ranks = stores_of_run(run, config.memory.nvme_path);
   weights.store = weights.ranks.front();
   weights.given = is_in_parts(config);
   demand_settings_of_run(run, config);
@@ -78,7 +79,7 @@ WeightsToRead weights_of_model(const RunConfig& config) {
   WeightsToRead weights;
   weights.config = config;
   weights.given = true;
-  weights.store.paths = config.nvme_path;
+  weights.store.paths = config.memory.nvme_path;
   weights.store.name = "terrace";
   make_temporary(weights.store);
   return weights;
@@ -87,8 +88,8 @@ WeightsToRead weights_of_model(const RunConfig& config) {
 PlanRequest request_of(const WeightsToRead& weights, const ReadFor& use, bool of_run) {
   PlanRequest request{.shape = use.shape,
                       .budget = budgets(weights.config),
-                      .recipe = weights.config.recipe,
-                      .disk_tier = of_run || !weights.config.nvme_path.empty()};
+                      .recipe = weights.config.train.recipe,
+                      .disk_tier = of_run || !weights.config.memory.nvme_path.empty()};
   request.decode_positions = use.decode_positions;
   request.evaluates_only = use.decode_positions == 0;
   if (of_run) request.budget.disk = kUnlimited;
@@ -116,19 +117,19 @@ bool is_run(const fs::path& directory) { return fs::exists(directory / kConfigFi
 
 RunConfig settings_of_model(const fs::path& directory, const fs::path& adapter) {
   RunConfig config;
-  config.model = fs::absolute(directory).string();
-  config.seq_len = std::numeric_limits<std::int64_t>::max();
-  config.dtype.clear();  // to take the dtype of the model
+  config.run.model_dir = fs::absolute(directory).string();
+  config.model.seq_len = std::numeric_limits<std::int64_t>::max();
+  config.found.given.emplace("seq-len");
   apply_model_dir(config);
   if (!adapter.empty()) {
-    const auto told = lm::adapter_settings(adapter, lm::family_named(config.model), config.experts > 0);
-    config.init_adapter = adapter.string();
-    config.lora_rank = told.rank;
-    config.lora_alpha = told.alpha;
-    config.lora_targets = told.targets;
+    const auto told = lm::adapter_settings(adapter, config.model.family.get(), config.model.experts.count > 0);
+    config.run.init_adapter = adapter.string();
+    config.train.lora_rank = told.rank;
+    config.train.lora_alpha = told.alpha;
+    config.train.lora_targets = told.targets;
   }
-  config.data_format = "u32";
-  if (tokenizer_of(config).empty() && config.vocab == RunConfig().vocab) config.data_format = "bytes";
+  config.data.format = DataFormat::u32;
+  if (tokenizer_of(config).empty() && config.model.vocab == RunConfig().model.vocab) config.data.format = DataFormat::bytes;
   return config;
 }
 

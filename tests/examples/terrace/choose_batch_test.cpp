@@ -13,18 +13,18 @@ using testing::IsEmpty;
 
 cli::RunConfig published() {
   cli::RunConfig c;
-  c.layers = 4, c.hidden = 256, c.heads = 4, c.seq_len = 256, c.vocab = 512;
-  c.dtype = "bf16";
-  c.device = c.found_device = "cpu";
-  c.device_memory = c.host_memory = "1GiB";
-  c.chooses_batch = true;
+  c.model.layers = 4, c.model.hidden = 256, c.model.heads = 4, c.model.seq_len = 256, c.model.vocab = 512;
+  c.model.dtype = DType::bf16;
+  c.memory.device = c.found.device = "cpu";
+  c.memory.device_memory = c.memory.host_memory = "1GiB";
+  c.found.chooses_batch = true;
   return c;
 }
 // The same model with its state on the disk.
 cli::RunConfig on_disk() {
   auto c = published();
-  c.device_memory = "16MiB", c.host_memory = "16MiB";
-  c.nvme_path = {"/"};
+  c.memory.device_memory = "16MiB", c.memory.host_memory = "16MiB";
+  c.memory.nvme_path = {"/"};
   return c;
 }
 MachineProfile with_disk(double bytes_a_second) {
@@ -40,7 +40,7 @@ struct Chosen {
 };
 Chosen chosen(const cli::RunConfig& c, const MachineProfile& profile, std::uint64_t sequences = 0) {
   const auto with = cli::with_chosen_batch(c, profile, [=] { return sequences; });
-  return {with.batch_size, with.grad_accumulation, with.chosen};
+  return {with.train.batch_size, with.train.grad_accumulation, with.found.chosen};
 }
 
 TEST(ChosenBatch, IsTheUsualOneWhereAllFits) {
@@ -52,7 +52,7 @@ TEST(ChosenBatch, IsTheUsualOneWhereAllFits) {
 
 TEST(ChosenBatch, HoldsFewerActivationsAtOnceWhereTheyDoNotFit) {
   auto c = published();
-  c.device_memory = "8MiB", c.host_memory = "64MiB";
+  c.memory.device_memory = "8MiB", c.memory.host_memory = "64MiB";
   const auto of = chosen(c, MachineProfile());
   EXPECT_LT(of.batch_size, 8);
   EXPECT_EQ(8, of.sequences());
@@ -82,8 +82,8 @@ TEST(ChosenBatch, LeavesAnEpochThirtyTwoSteps) {
 
 TEST(ChosenBatch, IsLeftAsItIsWhereItIsGivenOrOthersDependOnIt) {
   for (const auto& change : std::vector<std::function<void(cli::RunConfig&)>>{
-           [](cli::RunConfig& c) { c.chooses_batch = false; }, [](cli::RunConfig& c) { c.pp = 2; },
-           [](cli::RunConfig& c) { c.group = 1; }, [](cli::RunConfig& c) { c.sync_interval = 2; }}) {
+           [](cli::RunConfig& c) { c.found.chooses_batch = false; }, [](cli::RunConfig& c) { c.parallel.pp = 2; },
+           [](cli::RunConfig& c) { c.plan.group = 1; }, [](cli::RunConfig& c) { c.parallel.sync_interval = 2; }}) {
     auto c = on_disk();
     change(c);
     EXPECT_EQ(8, chosen(c, with_disk(1e6)).batch_size);

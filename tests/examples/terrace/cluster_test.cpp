@@ -78,13 +78,13 @@ TEST(Cluster, ARankGetsItsShareOfTheNodeAndNoMoreThanItsOwnLink) {
 TEST(Cluster, TheRunIsOneRankAGpuWithTheClustersMemory) {
   const auto cluster = load_cluster(shipped("dgx2.toml"));
   const auto c = on_cluster({}, cluster, {64, 0});
-  EXPECT_EQ(c.dp, 1024);
-  EXPECT_EQ(c.local_ranks, 16);
-  EXPECT_EQ(std::stoull(c.device_memory), (32ULL << 30) / 100 * 95);
+  EXPECT_EQ(c.parallel.dp, 1024);
+  EXPECT_EQ(c.found.local_ranks, 16);
+  EXPECT_EQ(std::stoull(c.memory.device_memory), (32ULL << 30) / 100 * 95);
   RunConfig given;
-  given.device_memory = "8GiB";
-  EXPECT_EQ(on_cluster(given, cluster, {1, 2}).device_memory, "8GiB");
-  given.dp = 3;
+  given.memory.device_memory = "8GiB";
+  EXPECT_EQ(on_cluster(given, cluster, {1, 2}).memory.device_memory, "8GiB");
+  given.parallel.dp = 3;
   EXPECT_THROW(static_cast<void>(on_cluster(given, cluster, {1, 2})), Error);
   EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {1, 17})), Error);
   EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {0, 1})), Error);
@@ -101,17 +101,17 @@ TEST(Cluster, ANodeWithoutGpusComputesOnItsCpu) {
   EXPECT_DOUBLE_EQ(profile.disk_read, cluster.node.nvme_read_bytes_s);
   EXPECT_DOUBLE_EQ(profile.compute_beside_copy, 8.0 / 9) << "nine threads on eight cores";
   const auto c = on_cluster({}, cluster, {2, 0});
-  EXPECT_EQ(c.dp, 2);
-  EXPECT_EQ(c.local_ranks, 1);
+  EXPECT_EQ(c.parallel.dp, 2);
+  EXPECT_EQ(c.found.local_ranks, 1);
   EXPECT_FALSE(c.on_gpu());
-  EXPECT_EQ(std::stoull(c.device_memory), 64'000'000'000ULL / 2 / 100 * 95);
-  EXPECT_EQ(std::stoull(c.host_memory), 64'000'000'000ULL / 2 / 100 * 85);
+  EXPECT_EQ(std::stoull(c.memory.device_memory), 64'000'000'000ULL / 2 / 100 * 95);
+  EXPECT_EQ(std::stoull(c.memory.host_memory), 64'000'000'000ULL / 2 / 100 * 85);
   EXPECT_THROW(static_cast<void>(on_cluster({}, cluster, {1, 1})), Error) << "GPUs of a node without them";
   RunConfig on_gpu;
-  on_gpu.device = "cuda:0";
+  on_gpu.memory.device = "cuda:0";
   EXPECT_THROW(static_cast<void>(on_cluster(on_gpu, cluster, {1, 0})), Error);
   RunConfig on_cpu;
-  on_cpu.device = "cpu";
+  on_cpu.memory.device = "cpu";
   EXPECT_THROW(static_cast<void>(on_cluster(on_cpu, load_cluster(shipped("dgx2.toml")), {1, 1})), Error);
 }
 

@@ -37,10 +37,10 @@ TEST(CommandLine, FlagsOverrideSetOverridesFileOverridesDefaults) {
   const auto file = scratch.write("run.toml", "[train]\nsteps = 1\nlr = 0.5\nbatch-size = 2\n").string();
   const auto line = parse_words({"plan", "--steps", "3", "--set", "train.steps=2", "--set", "lr=0.25", "--config", file});
   EXPECT_EQ(line.command, "plan");
-  EXPECT_EQ(line.config.steps, 3);
-  EXPECT_EQ(line.config.lr, 0.25);
-  EXPECT_EQ(line.config.batch_size, 2);
-  EXPECT_EQ(line.config.layers, RunConfig{}.layers);
+  EXPECT_EQ(line.config.train.steps, 3);
+  EXPECT_EQ(line.config.train.lr, 0.25);
+  EXPECT_EQ(line.config.train.batch_size, 2);
+  EXPECT_EQ(line.config.model.layers, RunConfig{}.model.layers);
 }
 
 TEST(CommandLine, TakesManyDataFilesAndRepeatedPaths) {
@@ -48,11 +48,11 @@ TEST(CommandLine, TakesManyDataFilesAndRepeatedPaths) {
   const auto a = scratch.write("a", "x").string(), b = scratch.write("b", "y").string();
   const auto line = parse_words(
       {"train", "--data", a, b, "--nvme-path", "/n1", "--nvme-path", "/n2", "--untied", "--json", "--device-memory=16MiB"});
-  EXPECT_EQ(line.config.data.size(), 2U);
-  EXPECT_EQ(line.config.nvme_path.size(), 2U);
-  EXPECT_TRUE(line.config.untied);
-  EXPECT_TRUE(line.config.json);
-  EXPECT_EQ(line.config.device_memory, "16MiB");
+  EXPECT_EQ(line.config.data.files.size(), 2U);
+  EXPECT_EQ(line.config.memory.nvme_path.size(), 2U);
+  EXPECT_FALSE(line.config.model.tied);
+  EXPECT_TRUE(line.config.run.json);
+  EXPECT_EQ(line.config.memory.device_memory, "16MiB");
 }
 
 TEST(CommandLine, AFlagThatIsGivenTwiceHasItsLastValue) {
@@ -60,11 +60,11 @@ TEST(CommandLine, AFlagThatIsGivenTwiceHasItsLastValue) {
   const auto corpus = scratch.write("a", "x").string();
   const auto line = parse_words({"train", "--data", corpus, "--steps", "3", "--json", "--lr", "1", "--out-dir", "one",
                                  "--steps", "5", "--nvme-path", "/n1", "--json", "--nvme-path", "/n2", "--out-dir", "two"});
-  EXPECT_EQ(line.config.steps, 5);
-  EXPECT_EQ(line.config.out_dir, "two");
-  EXPECT_TRUE(line.config.json);
-  EXPECT_EQ(line.config.nvme_path.size(), 2U);  // a flag that takes several values still has them all
-  EXPECT_EQ(parse_words({"plan", "--steps", "0", "--steps", "2"}).config.steps, 2);
+  EXPECT_EQ(line.config.train.steps, 5);
+  EXPECT_EQ(line.config.run.out_dir, "two");
+  EXPECT_TRUE(line.config.run.json);
+  EXPECT_EQ(line.config.memory.nvme_path.size(), 2U);  // a flag that takes several values still has them all
+  EXPECT_EQ(parse_words({"plan", "--steps", "0", "--steps", "2"}).config.train.steps, 2);
   EXPECT_EQ(parse_words({"plan", "--trace", "a", "--trace", "b"}).plan.trace, "b");
   scratch.write(kConfigFile, to_toml(RunConfig()));
   const auto generate =
@@ -157,14 +157,14 @@ TEST(CommandLine, MistakesAreUsageErrorsWithAHint) {
 TEST(CommandLine, GenerateTakesTheRunsOwnConfiguration) {
   const ScratchFolder scratch;
   RunConfig trained;
-  trained.hidden = 64, trained.json = true, trained.seed = 77, trained.device_memory = "1GiB";
+  trained.model.hidden = 64, trained.run.json = true, trained.train.seed = 77, trained.memory.device_memory = "1GiB";
   scratch.write(kConfigFile, to_toml(trained));
   const auto line = parse_words(
       {"generate", scratch.path().string(), "--prompt", "In the", "--top-k", "0", "--device-memory", "2GiB", "--seed", "5"});
-  EXPECT_EQ(line.config.hidden, 64);
-  EXPECT_EQ(line.config.seed, 77U);
-  EXPECT_FALSE(line.config.json);
-  EXPECT_EQ(line.config.device_memory, "2GiB");
+  EXPECT_EQ(line.config.model.hidden, 64);
+  EXPECT_EQ(line.config.train.seed, 77U);
+  EXPECT_FALSE(line.config.run.json);
+  EXPECT_EQ(line.config.memory.device_memory, "2GiB");
   EXPECT_EQ(line.generate.prompt, "In the");
   EXPECT_EQ(line.generate.sampling.top_k, 0);
   EXPECT_EQ(line.generate.sampling.seed, 5U);

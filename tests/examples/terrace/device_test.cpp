@@ -8,7 +8,7 @@ namespace {
 
 TEST(UsualThreads, LeaveTwoCoresToThoseThatIssueToAGpu) {
   RunConfig cpu, gpu;
-  gpu.device = "cuda:0";
+  gpu.memory.device = "cuda:0";
   for (const auto& [cores, beside_gpu] : {std::pair{0, 1}, {1, 1}, {2, 2}, {4, 3}, {8, 6}, {16, 14}, {192, 190}}) {
     EXPECT_EQ(usual_threads(gpu, cores), beside_gpu) << cores;
     EXPECT_EQ(usual_threads(cpu, cores), std::max(cores, 1)) << cores;

@@ -36,7 +36,7 @@ TEST(Doctor, LooksAtEverything) {
 
 TEST(Doctor, JsonIsOneObject) {
   RunConfig config;
-  config.json = true;
+  config.run.json = true;
   const auto [code, text] = doctor(config);
   const auto object = nlohmann::json::parse(text);
   EXPECT_EQ(object.at("ok").get<bool>(), code == 0);
@@ -45,7 +45,7 @@ TEST(Doctor, JsonIsOneObject) {
 
 TEST(Doctor, AMissingDiskPathFails) {
   RunConfig config;
-  config.nvme_path = {"/no/such/folder"};
+  config.memory.nvme_path = {"/no/such/folder"};
   const auto [code, text] = doctor(config);
   EXPECT_EQ(code, 4);
   EXPECT_THAT(text, testing::HasSubstr("does not exist"));
@@ -76,7 +76,7 @@ TEST(Doctor, RequiredCudaThatIsAbsentFails) {
   const auto found = find_gpus();
   if (!found.gpus.empty()) GTEST_SKIP() << "a GPU is here: " << found.gpus[0].name;
   RunConfig config;
-  config.device = "cuda:0";
+  config.memory.device = "cuda:0";
   const auto [code, text] = doctor(config);
   EXPECT_EQ(code, 4);
   EXPECT_THAT(text, testing::HasSubstr(found.why_none));
@@ -86,7 +86,7 @@ TEST(Doctor, RequiredCudaThatIsAbsentFails) {
 TEST(Doctor, AMalformedProfileIsWarnedOf) {
   const ScratchFolder scratch;
   RunConfig config;
-  config.machine_profile = scratch.write("profile.json", "{").string();
+  config.plan.machine_profile = scratch.write("profile.json", "{").string();
   const auto [code, text] = doctor(config);
   EXPECT_EQ(code, 0);
   EXPECT_THAT(text, testing::HasSubstr("mend: terrace doctor --measure"));

@@ -12,6 +12,7 @@
 
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/units.h>
+#include <terrace/examples/lm/models/rope_scaling.h>
 
 #include <terrace/tests/examples/scratch_folder.h>
 
@@ -49,42 +50,51 @@ TEST(Options, TableCoversEveryFieldOnce) {
 TEST(Options, DefaultsSurviveSavingAndReading) {
   const RunConfig defaults;
   RunConfig read;
-  read.layers = 99;
+  read.model.layers = 99;
   apply_toml(read, to_toml(defaults), "saved");
   EXPECT_EQ(to_json(read), to_json(defaults));
 }
 
 TEST(Options, EveryFieldSurvivesSavingAndReading) {
   RunConfig c;
-  c.model = "gpt2";
-  c.layers = 3, c.hidden = 96, c.heads = 6, c.kv_heads = 6, c.ffn = 111, c.seq_len = 17, c.vocab = 50257, c.untied = true;
-  c.rope_base = 500000, c.rope_scaling = "linear:factor=2", c.norm_eps = 1e-6, c.skips = "u";
-  c.head_dim = 24, c.rope_fraction = 0.5, c.rope_layers = "1,0", c.window_rope_base = 77;
-  c.attention_bias = c.mlp_bias = true, c.activation = "gelu_pytorch_tanh";
-  c.query_scalar = 144, c.attention_cap = 50, c.logit_cap = 0;
-  c.experts = 6, c.experts_per_token = 3, c.shared_experts = 1, c.expert_capacity = 1.25, c.router_gates = "all";
-  c.router_aux_loss = 0.01, c.router_z_loss = 1e-3;
-  c.freeze = "embed*,head", c.lora_rank = 4, c.lora_alpha = 2.5, c.lora_targets = "all", c.init_adapter = "adapter";
-  c.head_rows = 256, c.window = "5,5,0", c.document_separator = 50256;
-  c.data = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
-  c.init_from = "x.safetensors", c.save = "y", c.dtype = "bf16", c.template_date = "2026-11-26";
-  c.batch_size = 2, c.grad_accumulation = 4, c.steps = 7;
-  c.lr = 0.1 + 0.2, c.min_lr = 1e-300, c.beta1 = 1.0 / 3, c.beta2 = 0, c.eps = 5e-324, c.weight_decay = 12345678.9,
-  c.grad_clip = 0;
-  c.optimizer = "lion", c.recipe = "split", c.momentum = 0.25, c.nesterov = true, c.on_non_finite = "skip";
-  c.lr_schedule = "wsd", c.warmup = 0, c.order = "vertical", c.group = 2, c.recompute = "layer", c.update = "device";
-  c.seed = 9'000'000'000'000'000'001ULL, c.threads = 3, c.eval_interval = 5, c.eval_batches = 6, c.eval_first = true;
-  c.device = "cuda:1", c.device_memory = "1.5GiB", c.host_memory = "unlimited", c.nvme_limit = "auto",
-  c.nvme_path = {"/a", "/b"};
-  c.prefetch_depth = "4", c.out_dir = "some/where", c.resume = "auto", c.force = true, c.ckpt_interval = 8, c.ckpt_keep = 4,
-  c.durability = "step", c.io_deadline = 9, c.rank_deadline = 7, c.json = true;
-  c.tensorboard = true, c.prometheus = "p.prom";
-  c.verify_resident = true, c.assumed_costs = true, c.machine_profile = "m.json";
+  c.model.family = lm::family_named("gpt2");
+  c.model.layers = 3, c.model.hidden = 96, c.model.heads = 6, c.model.kv_heads = 6, c.model.ffn = 111, c.model.seq_len = 17,
+  c.model.vocab = 50257, c.model.tied = false;
+  c.model.rope_theta = 500000, c.model.rope_scaling = lm::parse_rope_scaling("linear:factor=2"), c.model.norm_eps = 1e-6,
+  c.model.skips = layers::SkipShape::u;
+  c.model.head_size = 24, c.model.rope_fraction = 0.5, c.model.rotated_blocks = layers::RotatedBlocks::parse("1,0"),
+  c.model.window_rope_theta = 77;
+  c.model.attention_bias = c.model.mlp_bias = true, c.model.activation = Activation::geglu_tanh;
+  c.model.query_scalar = 144, c.model.attention_cap = 50, c.model.logit_cap = 0;
+  c.model.experts.count = 6, c.model.experts.chosen = 3, c.model.experts.shared = 1, c.model.experts.capacity_factor = 1.25,
+  c.model.experts.renormalise = false;
+  c.model.experts.balance_loss = 0.01, c.model.experts.square_loss = 1e-3;
+  c.train.freeze = "embed*,head", c.train.lora_rank = 4, c.train.lora_alpha = 2.5, c.train.lora_targets = "all",
+  c.run.init_adapter = "adapter";
+  c.model.head_rows = 256, c.model.window = layers::Windows::parse("5,5,0"), c.data.document_separator = 50256;
+  c.data.files = {"a \"quoted\" file", "back\\slash", "tab\there", "ünï"};
+  c.run.init_from = "x.safetensors", c.run.save = "y", c.model.dtype = DType::bf16, c.data.template_date = "2026-11-26";
+  c.train.batch_size = 2, c.train.grad_accumulation = 4, c.train.steps = 7;
+  c.train.lr = 0.1 + 0.2, c.train.min_lr = 1e-300, c.train.rule.beta1 = 1.0 / 3, c.train.rule.beta2 = 0,
+  c.train.rule.eps = 5e-324, c.train.rule.weight_decay = 12345678.9, c.train.grad_clip = 0;
+  c.train.optimizer = "lion", c.train.recipe = "split", c.train.rule.momentum = 0.25, c.train.rule.nesterov = true,
+  c.train.on_non_finite = NonFinite::skip;
+  c.train.lr_schedule = ScheduleKind::wsd, c.train.warmup = 0, c.plan.order = Order::vertical, c.plan.group = 2,
+  c.plan.recompute = kAllLayers, c.plan.update = Tier::device;
+  c.train.seed = 9'000'000'000'000'000'001ULL, c.run.threads = 3, c.train.eval_interval = 5, c.train.eval_batches = 6,
+  c.train.eval_first = true;
+  c.memory.device = "cuda:1", c.memory.device_memory = "1.5GiB", c.memory.host_memory = "unlimited",
+  c.memory.nvme_limit = "auto", c.memory.nvme_path = {"/a", "/b"};
+  c.plan.prefetch_depth = 4, c.run.out_dir = "some/where", c.run.resume = parse_resume("auto"), c.run.force = true,
+  c.run.ckpt_interval = 8, c.run.ckpt_keep = 4, c.run.durability = Durability::step, c.run.io_deadline = 9,
+  c.run.rank_deadline = 7, c.run.json = true;
+  c.run.tensorboard = true, c.run.prometheus = "p.prom";
+  c.run.verify_resident = true, c.plan.assumed_costs = true, c.plan.machine_profile = "m.json";
   RunConfig read;
   apply_toml(read, to_toml(c), "saved");
   EXPECT_EQ(to_json(read), to_json(c));
-  EXPECT_EQ(read.eps, c.eps);
-  EXPECT_EQ(read.lr, c.lr);
+  EXPECT_EQ(read.train.rule.eps, c.train.rule.eps);
+  EXPECT_EQ(read.train.lr, c.train.lr);
 }
 
 TEST(Options, TomlKeysMayBeFlatOrInSections) {
@@ -92,12 +102,12 @@ TEST(Options, TomlKeysMayBeFlatOrInSections) {
   apply_toml(c,
              "steps = 5\nlr = 1\n[model]\nhidden = 64\ndata = ['x', 'y']\n[memory]\ndevice-memory = 4096\nprefetch-depth = 2\n",
              "run.toml");
-  EXPECT_EQ(c.steps, 5);
-  EXPECT_EQ(c.lr, 1.0);
-  EXPECT_EQ(c.hidden, 64);
-  EXPECT_EQ(c.data.size(), 2U);
-  EXPECT_EQ(c.device_memory, "4096");
-  EXPECT_EQ(c.prefetch_depth, "2");
+  EXPECT_EQ(c.train.steps, 5);
+  EXPECT_EQ(c.train.lr, 1.0);
+  EXPECT_EQ(c.model.hidden, 64);
+  EXPECT_EQ(c.data.files.size(), 2U);
+  EXPECT_EQ(c.memory.device_memory, "4096");
+  EXPECT_EQ(c.plan.prefetch_depth, 2U);
 }
 
 TEST(Options, TomlErrorsNameFileLineKeyAndWhatIsAccepted) {
@@ -145,14 +155,14 @@ TEST(Options, SetOverridesByKeyOrBySectionAndKey) {
   apply_set(c, "run.json=true");
   apply_set(c, "save=a=b");
   apply_set(c, "update=0.25");
-  EXPECT_EQ(c.update, "0.25");
+  EXPECT_EQ(c.plan.update, UpdatePlace(0.25));
   apply_toml(c, "update = 0.5", "run.toml");
   EXPECT_EQ(plan_request(c).update, UpdatePlace(0.5));
-  EXPECT_EQ(c.steps, 9);
-  EXPECT_EQ(c.hidden, 128);
-  EXPECT_EQ(c.data.size(), 2U);
-  EXPECT_TRUE(c.json);
-  EXPECT_EQ(c.save, "a=b");
+  EXPECT_EQ(c.train.steps, 9);
+  EXPECT_EQ(c.model.hidden, 128);
+  EXPECT_EQ(c.data.files.size(), 2U);
+  EXPECT_TRUE(c.run.json);
+  EXPECT_EQ(c.run.save, "a=b");
 }
 
 TEST(Options, SetErrorsNameKeyAndValue) {
@@ -200,7 +210,7 @@ TEST(Options, WhatIsNoUtf8CouldNotBeReadBack) {
   apply_set(c, "out-dir=l\xC3\xA4ufe");
   RunConfig again;
   apply_toml(again, to_toml(c), "config.toml");
-  EXPECT_EQ(c.out_dir, again.out_dir);
+  EXPECT_EQ(c.run.out_dir, again.run.out_dir);
 }
 
 TEST(Options, ValidateSeesWhatNoSingleOptionCan) {
@@ -237,7 +247,7 @@ TEST(Options, SettingsInTextsOfTheLibraryAreShownAsFlags) {
 TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
   const ScratchFolder scratch;
   RunConfig c;
-  c.data = {scratch.write("corpus.txt", "hello")};
+  c.data.files = {scratch.write("corpus.txt", "hello")};
   const auto then = fingerprint(c);
   for (const auto* const free :
        {"rope-base=10000", "norm-eps=1e-5",  // the usual values, named
@@ -254,19 +264,19 @@ TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
     EXPECT_NE(describe_difference(then, fingerprint(other)), "") << bound;
   }
   RunConfig other = c;
-  other.seed = 2;
-  other.data = {scratch.write("other.txt", "hello there")};
+  other.train.seed = 2;
+  other.data.files = {scratch.write("other.txt", "hello there")};
   EXPECT_EQ(describe_difference(then, fingerprint(other)),
             "  data: corpus.txt (5 bytes) then, other.txt (11 bytes) now\n  seed: 1 then, 2 now");
   EXPECT_EQ(describe_difference(then, nlohmann::json::parse(then.dump())), "");
-  other.data = {scratch / "absent"};
+  other.data.files = {scratch / "absent"};
   EXPECT_THAT(usage_error([&] { fingerprint(other); }), HasSubstr("absent"));
 }
 
 TEST(Options, RanksCompareWhatReachesTheirBitsOrTheirCommonSteps) {
   const ScratchFolder scratch;
   RunConfig c;
-  c.data = {scratch.write("corpus.txt", "hello")};
+  c.data.files = {scratch.write("corpus.txt", "hello")};
   const auto first = settings_of_all_ranks(c);
   const auto difference = [&](const RunConfig& other) {
     return describe_difference(first, settings_of_all_ranks(other), "on rank 0", "on rank 3");
@@ -285,9 +295,9 @@ TEST(Options, RanksCompareWhatReachesTheirBitsOrTheirCommonSteps) {
     EXPECT_NE(difference(other), "") << common;
   }
   auto other = c;
-  other.data = {scratch.write("copy.txt", "hello")};
+  other.data.files = {scratch.write("copy.txt", "hello")};
   EXPECT_EQ(difference(other), "");
-  other.data = {scratch.write("other.txt", "hallo")};
+  other.data.files = {scratch.write("other.txt", "hallo")};
   EXPECT_THAT(difference(other),
               testing::MatchesRegex("  data: 5 bytes with checksum [0-9a-f]+ on rank 0, 5 bytes with checksum "
                                     "[0-9a-f]+ on rank 3"));

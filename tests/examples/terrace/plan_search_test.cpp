@@ -24,21 +24,25 @@ namespace {
 
 RunConfig small() {
   RunConfig c;
-  c.model = "gpt2";
-  c.layers = 2;
-  c.hidden = 48;
-  c.heads = 6;
-  c.seq_len = 32;
-  c.vocab = 260;
-  c.batch_size = 2;
-  c.threads = 1;
-  c.assumed_costs = true;
+  c.model.family = lm::family_named("gpt2");
+  c.model.layers = 2;
+  c.model.hidden = 48;
+  c.model.heads = 6;
+  c.model.seq_len = 32;
+  c.model.vocab = 260;
+  c.train.batch_size = 2;
+  c.run.threads = 1;
+  c.plan.assumed_costs = true;
   return c;
 }
 
 // dp, pp, tp, sp, context ranks and their mode, zero
 using Numbers = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, std::string, std::int64_t>;
-Numbers numbers_of(const RunConfig& c) { return {c.dp, c.pp, c.tp, c.sp, c.cp, c.cp == 1 ? "" : c.cp_mode, c.zero}; }
+Numbers numbers_of(const RunConfig& c) {
+  return {c.parallel.dp,  c.parallel.pp, c.parallel.tp,
+          c.parallel.sp,  c.parallel.cp, c.parallel.cp == 1 ? "" : std::string(word_of(c.parallel.cp_mode)),
+          c.parallel.zero};
+}
 
 // The expected values are counted by hand: six heads, twelve ranks on nodes of six, 2 · 2 + 2 layers, 24 sequences in
 // micro-batches of two, and 32 positions, which 3 context ranks do not divide.
@@ -60,8 +64,8 @@ TEST(PlanSearch, TriesEveryLegalProductOnce) {
   std::set<Numbers> tried;
   for (const auto& c : candidates(small(), space)) {
     EXPECT_TRUE(tried.insert(numbers_of(c)).second) << flags_of(c) << " twice";
-    EXPECT_EQ(12, c.dp * c.pp * c.tp * c.cp);
-    EXPECT_EQ(24, c.dp * c.batch_size * c.grad_accumulation) << flags_of(c);
+    EXPECT_EQ(12, c.parallel.dp * c.parallel.pp * c.parallel.tp * c.parallel.cp);
+    EXPECT_EQ(24, c.parallel.dp * c.train.batch_size * c.train.grad_accumulation) << flags_of(c);
     EXPECT_NO_THROW(demand_degrees(c, 12)) << flags_of(c);
   }
   EXPECT_EQ(expected, tried);
@@ -71,29 +75,29 @@ TEST(PlanSearch, TriesEveryLegalProductOnce) {
 // the rows.
 TEST(PlanSearch, TriesTensorRanksInEveryGrid) {
   auto given = small();
-  given.heads = 8;
-  given.hidden = 64;
-  given.batch_size = 4;
+  given.model.heads = 8;
+  given.model.hidden = 64;
+  given.train.batch_size = 4;
   const SearchSpace space{.ranks = 8, .ranks_per_node = 8, .sequences = 16};
   std::set<std::string> tried;
   for (const auto& c : candidates(given, space))
-    if (c.tp >= 4 && c.pp == 1 && c.cp == 1 && c.zero == 0)
+    if (c.parallel.tp >= 4 && c.parallel.pp == 1 && c.parallel.cp == 1 && c.parallel.zero == 0)
       tried.insert(flags_of(c).substr(6, flags_of(c).find(" --zero") - 6));
   EXPECT_EQ((std::set<std::string>{" --tp 8 --sp", " --tp 8 --tp-mode 2.5d --tp-depth 2", " --tp 8 --tp-mode 3d",
                                    " --tp 4 --sp", " --tp 4 --tp-mode 2d"}),
             tried);
-  given.batch_size = 2;
-  for (const auto& c : candidates(given, space)) EXPECT_EQ(1, c.tp_depth) << flags_of(c);
+  given.train.batch_size = 2;
+  for (const auto& c : candidates(given, space)) EXPECT_EQ(1, c.parallel.tp_depth) << flags_of(c);
 }
 
 // The given number of context ranks stays, and they count as ranks.
 TEST(PlanSearch, ContextRanksAreOfTheRanks) {
   auto given = small();
-  given.cp = 2;
+  given.parallel.cp = 2;
   const auto all = candidates(given, {.ranks = 8, .ranks_per_node = 8, .sequences = 16});
   EXPECT_FALSE(all.empty());
   for (const auto& c : all) {
-    EXPECT_EQ(8, c.ranks()) << flags_of(c);
+    EXPECT_EQ(8, c.parallel.ranks()) << flags_of(c);
     EXPECT_THAT(flags_of(c), testing::HasSubstr("--cp 2"));
   }
 }
@@ -101,21 +105,22 @@ TEST(PlanSearch, ContextRanksAreOfTheRanks) {
 // The number of expert ranks divides both the experts and the ranks, which may be on several nodes; a given degree stays.
 TEST(PlanSearch, TriesExpertRanks) {
   auto given = small();
-  given.experts = 4;
-  given.experts_per_token = 2;
+  given.model.experts.count = 4;
+  given.model.experts.chosen = 2;
   const SearchSpace space{.ranks = 8, .ranks_per_node = 2, .sequences = 32};
   std::set<std::string> tried;
   for (const auto& c : candidates(given, space)) {
-    EXPECT_EQ(8, c.ranks()) << flags_of(c);
-    EXPECT_EQ(32, c.dp * c.ep * c.batch_size * c.grad_accumulation) << flags_of(c);
-    if (c.tp == 1 && c.cp == 1 && c.pp <= 2 && c.zero == 0) tried.insert(flags_of(c).substr(0, flags_of(c).find(" --zero")));
+    EXPECT_EQ(8, c.parallel.ranks()) << flags_of(c);
+    EXPECT_EQ(32, c.parallel.dp * c.parallel.ep * c.train.batch_size * c.train.grad_accumulation) << flags_of(c);
+    if (c.parallel.tp == 1 && c.parallel.cp == 1 && c.parallel.pp <= 2 && c.parallel.zero == 0)
+      tried.insert(flags_of(c).substr(0, flags_of(c).find(" --zero")));
   }
   EXPECT_EQ(
       (std::set<std::string>{"--dp 8", "--dp 4 --pp 2 --schedule 1f1b", "--dp 4 --ep 2", "--dp 2 --pp 2 --schedule 1f1b --ep 2",
                              "--dp 2 --ep 4", "--dp 1 --pp 2 --schedule 1f1b --ep 4"}),
       tried);
-  given.ep = 2;
-  for (const auto& c : candidates(given, space)) EXPECT_EQ(2, c.ep) << flags_of(c);
+  given.parallel.ep = 2;
+  for (const auto& c : candidates(given, space)) EXPECT_EQ(2, c.parallel.ep) << flags_of(c);
 }
 
 // The seconds of a step that `terrace plan` gives for the candidate.
@@ -123,7 +128,7 @@ double step_of(const RunConfig& c, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(c));
   auto request = plan_request(c);
   set_pipeline(request, c, model, profile);
-  if (c.pp == 1) {
+  if (c.parallel.pp == 1) {
     const auto p = make_plan(c, model, request, profile);
     return p.fits ? p.times.seconds : 0;
   }
@@ -142,7 +147,7 @@ TEST(PlanSearch, FindsWhatPlanningEachCandidateFinds) {
   MachineProfile profile;
   profile.links = {.ranks_per_node = 2, .within = 1e9, .between = 1e8, .within_latency_s = 1e-5, .between_latency_s = 1e-4};
   auto given = small();
-  given.device_memory = "260KiB";
+  given.memory.device_memory = "260KiB";
   const auto found = search_plans(given, space, profile);
   ASSERT_EQ(candidates(given, space).size(), found.size());
   std::size_t fitting = 0;
@@ -159,7 +164,7 @@ TEST(PlanSearch, FindsWhatPlanningEachCandidateFinds) {
   };
   EXPECT_TRUE(std::ranges::is_sorted(found, is_better));
 
-  given.threads = 4;
+  given.run.threads = 4;
   const auto together = search_plans(given, space, profile);
   ASSERT_EQ(found.size(), together.size());
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -194,14 +199,14 @@ TEST(PlanSearch, PlansSoManyOfTheBestByEstimate) {
 TEST(PlanEstimate, CountsUpdatesThatNothingHides) {
   const auto cluster = load_cluster(TERRACE_SOURCE_FOLDER "/examples/clusters/h100.toml");
   auto c = small();
-  c.layers = 4;
-  c.hidden = 4096;
-  c.heads = 32;
-  c.seq_len = 2048;
-  c.dp = 4;
-  c.pp = 2;
-  c.grad_accumulation = 4;
-  c.update = "host";
+  c.model.layers = 4;
+  c.model.hidden = 4096;
+  c.model.heads = 32;
+  c.model.seq_len = 2048;
+  c.parallel.dp = 4;
+  c.parallel.pp = 2;
+  c.train.grad_accumulation = 4;
+  c.plan.update = Tier::host;
   c = on_cluster(c, cluster, {.nodes = 1});
   auto fast = rank_profile(cluster, {.nodes = 1}), slow = fast;
   slow.memory_stream /= 8;
@@ -235,13 +240,13 @@ TEST(PlanSearch, EndsAtItsDeadline) {
 // The schedule's time once left out what tensor ranks exchange between layers, and was half the time of all ranks together.
 TEST(PlanPipeline, TheScheduleAloneWaitsForTensorRanks) {
   auto c = small();
-  c.heads = 8;
-  c.hidden = 64;
-  c.tp = 4;
-  c.sp = true;
-  c.pp = 2;
-  c.dp = 1;
-  c.grad_accumulation = 16;
+  c.model.heads = 8;
+  c.model.hidden = 64;
+  c.parallel.tp = 4;
+  c.parallel.sp = true;
+  c.parallel.pp = 2;
+  c.parallel.dp = 1;
+  c.train.grad_accumulation = 16;
   const auto model = lm::make_model(model_config(c));
   auto request = plan_request(c);
   set_pipeline(request, c, model, two_nodes());
@@ -255,7 +260,7 @@ TEST(PlanPipeline, TheScheduleAloneWaitsForTensorRanks) {
 
 TEST(PlanSearch, NothingThatFitsEndsWithTheNearest) {
   auto given = small();
-  given.device_memory = given.host_memory = "64KiB";
+  given.memory.device_memory = given.memory.host_memory = "64KiB";
   try {
     plan_search(given, {.ranks = 4, .ranks_per_node = 4, .sequences = 16}, {}, 5);
     FAIL() << "64 KiB are enough";

@@ -28,8 +28,8 @@ void write_run(const ScratchFolder& scratch, const std::string& name, double rat
     writer.write(m);
   }
   RunConfig config;
-  config.lr = rate;
-  config.save = "<script>" + name;
+  config.train.lr = rate;
+  config.run.save = "<script>" + name;
   scratch.write(name + "/" + kConfigFile, to_toml(config));
 }
 

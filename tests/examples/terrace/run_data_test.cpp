@@ -36,10 +36,10 @@ class MixedData : public testing::Test {
  protected:
   [[nodiscard]] RunConfig config(const std::vector<std::filesystem::path>& words) const {
     RunConfig c;
-    c.data_format = "bytes";
-    c.data = words;
-    c.seq_len = kSeqLen;
-    c.batch_size = kRows;
+    c.data.format = DataFormat::bytes;
+    c.data.files = words;
+    c.model.seq_len = kSeqLen;
+    c.train.batch_size = kRows;
     return c;
   }
   ScratchFolder folder_;
@@ -52,9 +52,9 @@ TEST_F(MixedData, EachSequenceIsThatOfItsSource) {
   for (const std::int64_t separator : {-1, 46}) {
     auto all = config({"0.7", a_, a2_, "0.3", b_});
     auto only_a = config({a_, a2_}), only_b = config({b_});
-    for (auto* const c : {&all, &only_a, &only_b}) c->document_separator = separator;
+    for (auto* const c : {&all, &only_a, &only_b}) c->data.document_separator = separator;
     RunData mixed(all), a(only_a), b(only_b);
-    lm::Mixture mixture({7, 3}, all.seed);
+    lm::Mixture mixture({7, 3}, all.train.seed);
     constexpr std::uint64_t kSequences = 200;  // three epochs of b.txt
     for (std::uint64_t i = 0; i < kSequences; ++i) {
       const auto [source, sequence] = mixture.at(i);
@@ -92,7 +92,7 @@ TEST_F(MixedData, EvaluationsTakeTheSourcesInTurn) {
 TEST_F(MixedData, AnEvaluationThatReadsSequencesAgainIsSaid) {
   const auto notes = [&](std::int64_t eval_batches, const std::vector<std::filesystem::path>& words) {
     auto c = config(words);
-    c.eval_batches = eval_batches;
+    c.train.eval_batches = eval_batches;
     return RunData(c).notes();
   };
   EXPECT_TRUE(notes(2, {a_}).empty()) << "two micro-batches of three sequences";
