@@ -165,18 +165,22 @@ TEST_F(StepLaunchesTest, OfARunThatRecomputesAndOffloadsAreAsCounted) {
 // Llama 8B with 65,536 tokens per step: the figures of docs/internals/gpu.md, with the choices of `terrace plan` there.
 TEST_F(StepLaunchesTest, OfLlama8B) {
   cli::RunConfig resident;
-  resident.layers = 32, resident.hidden = 4096, resident.heads = 32, resident.kv_heads = 8, resident.ffn = 14336;
-  resident.vocab = 128256, resident.seq_len = 4096, resident.untied = true;
-  resident.batch_size = 1, resident.grad_accumulation = 16;
-  resident.dtype = "bf16", resident.recipe = "split";
-  resident.device = "cuda:0", resident.assumed_costs = true, resident.machine_profile = profile();
-  resident.device_memory = "135GiB", resident.host_memory = "180GiB";
-  resident.order = "horizontal", resident.recompute = "none", resident.activations = "keep", resident.update = "device";
-  resident.prefetch_depth = "2";
+  auto& model = resident.model;
+  model.layers = 32, model.hidden = 4096, model.heads = 32, model.kv_heads = 8, model.ffn = 14336;
+  model.vocab = 128256, model.seq_len = 4096, model.tied = false, model.dtype = DType::bf16;
+  resident.train.batch_size = 1, resident.train.grad_accumulation = 16, resident.train.recipe = "split";
+  resident.memory = {.device = "cuda:0", .device_memory = "135GiB", .host_memory = "180GiB"};
+  resident.plan = {.order = Order::horizontal,
+                   .recompute = 0,
+                   .activations = 0,
+                   .update = Tier::device,
+                   .prefetch_depth = 2,
+                   .assumed_costs = true,
+                   .machine_profile = profile()};
   auto offloaded = resident;
-  offloaded.device_memory = "24GiB";
-  offloaded.order = "vertical", offloaded.recompute = "layer", offloaded.activations = "58", offloaded.update = "host";
-  offloaded.prefetch_depth = "4";
+  offloaded.memory.device_memory = "24GiB";
+  offloaded.plan.order = Order::vertical, offloaded.plan.recompute = kAllLayers, offloaded.plan.activations = 58;
+  offloaded.plan.update = Tier::host, offloaded.plan.prefetch_depth = 4;
 
   for (const auto& [c, before, now] : {std::tuple{resident, 23786U, 21306U}, std::tuple{offloaded, 23988U, 21508U}})
     for (const auto& [rows, warpgroups, launches] : {std::tuple{128, false, before}, std::tuple{4096, true, now}}) {

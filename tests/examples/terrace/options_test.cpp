@@ -273,6 +273,16 @@ TEST(Options, FingerprintHoldsWhatAResumedRunMustShareAndNothingElse) {
   EXPECT_THAT(usage_error([&] { fingerprint(other); }), HasSubstr("absent"));
 }
 
+// Older versions recorded texts as they were given.
+TEST(Options, RecordedTextsAreComparedAsTheyAreWrittenNow) {
+  EXPECT_EQ(as_written_now("window", "016,0"), "16,0");
+  EXPECT_EQ(as_written_now("rope-scaling", "linear:factor=2.0"), "linear:factor=2");
+  EXPECT_EQ(as_written_now("rope-layers", "1,1"), "1");
+  for (const auto* const same : {"dtype", "rope-scaling", "optimizer", "no-key"})
+    EXPECT_EQ(as_written_now(same, "edited by hand"), "edited by hand") << same;
+  EXPECT_EQ(as_written_now("lr", 0.5), 0.5);
+}
+
 TEST(Options, RanksCompareWhatReachesTheirBitsOrTheirCommonSteps) {
   const ScratchFolder scratch;
   RunConfig c;
