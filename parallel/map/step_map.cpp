@@ -36,8 +36,8 @@ StepMap::StepMap(const Model& model, const Options& options)
       places_(options.update, options.separate_device, phases_, updates_here(), MessageLanes(pipeline_, skips_, layout_)),
       rounds_(rounds_of(options.pipeline, options.shape.micro_batches)) {
   if (options.mesh.size(kPartAxes) != parts_.ranks())
-    throw std::logic_error(fmt::format("StepMap: the model is one of {} parts, and the mesh is {}", parts_.ranks(),
-                                       to_string(options.mesh)));
+    throw std::logic_error(
+        fmt::format("StepMap: the model is one of {} parts, and the mesh is {}", parts_.ranks(), to_string(options.mesh)));
   if (layout_.has_tied()) demand_tied_together();
   clear_idle_settings();
   add_state();

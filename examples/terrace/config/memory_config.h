@@ -13,7 +13,7 @@ namespace terrace::cli {
 struct MemoryConfig {
   std::string device = "auto";  // auto | cpu | cuda:N
   std::string device_memory = "auto", host_memory = "auto", nvme_limit = "unlimited";
-  std::vector<std::filesystem::path> nvme_path;  // empty: no disk tier
+  std::vector<std::filesystem::path> nvme_path = {};  // empty: no disk tier
 };
 
 }  // namespace terrace::cli

@@ -76,7 +76,8 @@ std::vector<TensorSpec> ResidualBranch::saved(BatchShape shape) const {
   std::vector<TensorSpec> all{norm_.statistics(rows_of(shape))};
   const auto middle = middle_shape(shape);
   if (!in_inner_tiles()) std::ranges::copy(saved_of_middle(middle), std::back_inserter(all));
-  if (on_grid()) all.push_back({"norm's result", config_.dtype, {middle.tokens(), config_.hidden / config_.tensor().grid.side}});
+  if (on_grid())
+    all.push_back({"norm's result", config_.dtype, {middle.tokens(), config_.hidden / config_.tensor().grid.side}});
   std::ranges::copy(query_key_norm_.saved(middle.tokens()), std::back_inserter(all));
   std::ranges::copy(result_norm_.saved(rows_of(shape)), std::back_inserter(all));
   if (skips_from_) all.push_back({"input with the skip", config_.dtype, {shape.tokens(), config_.hidden}});
@@ -104,8 +105,9 @@ std::vector<TensorSpec> ResidualBranch::carried(BatchShape shape) const {
   std::vector<TensorSpec> all{{"gradient of norm's result", config_.dtype, {rows_of(shape), config_.hidden}}};
   if (!in_inner_tiles()) all.push_back({"gradient of " + in_result_, config_.dtype, {n, in_.outputs()}});
   if (on_shares())
-    all.push_back(
-        {"gradient of the result", config_.dtype, {n, on_grid() ? config_.hidden / config_.tensor().grid.side : config_.hidden}});
+    all.push_back({"gradient of the result",
+                   config_.dtype,
+                   {n, on_grid() ? config_.hidden / config_.tensor().grid.side : config_.hidden}});
   std::ranges::copy(query_key_norm_.carried(n), std::back_inserter(all));
   if (result_norm_ && !on_shares()) all.push_back(result_norm_.carried(shape.tokens()));
   if (skips_from_) all.push_back({"gradient of the skip's weight", accumulator_of(config_.dtype), {config_.hidden}});
