@@ -25,6 +25,7 @@
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/cli/version_text.h>
 #include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/input_files.h>
 #include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/config/parse_words.h>
