@@ -205,6 +205,7 @@ TEST(TensorProgram, AModelThatIsNotSplitHasNone) {
       lm::ModelConfig{.family = lm::family_named("gpt2"), .layers = 1, .hidden = 32, .heads = 4, .seq_len = 16, .vocab = 257};
   const auto model = lm::make_model(config);
   auto request = split.request;
+  request.mesh = {};
   request.rank = 0;
   const StepMap map(model, map_options(model, request, {}, Tier::host));
   EXPECT_THROW(check_step(split.programs.steady, map, Updates::in_backward), Error);
