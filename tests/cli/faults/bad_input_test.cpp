@@ -65,11 +65,13 @@ TEST_F(BadInput, SizesThatCannotBe) {
 TEST_F(BadInput, EveryMistakeIsToldAtOnce) {
   const auto outcome = train({"--tp", "7", "--cp", "5", "--optimizer", "muon", "--sync-interval", "3", "--vocab-tiles", "40",
                               "--lr-schedule", "linear", "--min-lr", "1", "--save", "nowhere/w"});
-  expect_refusal(outcome, 2,
-                 {"error: --tp 7: it must divide 4 heads", "error: --cp 5: it must divide 64 positions\n  nearest legal: 1\n",
-                  "error: --tp 7 does not work with an optimizer that needs whole matrices\n  give --optimizer adamw",
-                  "error: --cp 5 does not work with local SGD", "error: --vocab-tiles 40", "error: --min-lr 1 is above",
-                  "error: --sync-interval 3 does not divide --steps 4", "error: --save nowhere/w"});
+  expect_refusal(
+      outcome, 2,
+      {"error: --tp 7: it must divide 4 heads", "error: --cp 5: it must divide 64 positions\n  nearest legal: 1\n",
+       "error: --tp 7 does not work with an optimizer that needs whole matrices, because each rank has blocks of the "
+       "matrices\n  give --optimizer adamw",
+       "error: --cp 5 does not work with local SGD", "error: --vocab-tiles 40", "error: --min-lr 1 is above",
+       "error: --sync-interval 3 does not divide --steps 4", "error: --save nowhere/w"});
   EXPECT_FALSE(std::filesystem::exists(at("run")));
 }
 
