@@ -59,7 +59,8 @@ class BubblesBench final : public Bench {
                    .chunk_elements = kChunkElements,
                    .generations = 1,
                    .commits = false,
-                   .pipeline = pipeline};
+                   .pipeline = pipeline,
+                   .mesh = {.pp = pipeline.schedule.placement.ranks}};
     run.make_io = [disk](const IoOptions& options) { return make_paced_engine(make_io_engine(options), disk, disk); };
 
     double end_s = 0, simulated_end_s = 0;

@@ -125,7 +125,10 @@ class PiecesBench final : public Bench {
     }
     RanksRun run{.directory = path_, .steps = static_cast<std::uint64_t>(session.runs()) + 1};
     run.faults.shortest_delay = run.faults.longest_delay = call;
-    run.request = {.shape = {{1, kPositions}, static_cast<std::uint32_t>(micro_batches_)}, .generations = 1, .commits = false};
+    run.request = {.shape = {{1, kPositions}, static_cast<std::uint32_t>(micro_batches_)},
+                   .generations = 1,
+                   .commits = false,
+                   .mesh = {.part = static_cast<std::uint32_t>(ranks_)}};
     const auto all = run_ranks([&](std::uint32_t rank) -> const Model& { return models[rank]; }, run);
 
     auto simulated = all.front().plan;

@@ -29,7 +29,7 @@ constexpr FeatureWords kWords[] = {
     {canonical, "canonical-reduction", "`canonical-reduction`", kOne, "leave out `canonical-reduction`"},
     {narrow_gradients, "compress-gradients", "`compress-gradients`", kOne, "leave out `compress-gradients`"},
     {narrow_weights, "compress-weights", "`compress-weights`", kOne, "leave out `compress-weights`"},
-    {local_sgd, "sync-interval", "local SGD (`sync-interval`)", kOne, "leave out `sync-interval`"},
+    {local_sgd, "sync-interval", "local SGD (`sync-interval` {})", kOne, "leave out `sync-interval`"},
     {fp16, "dtype", "fp16 activations", kMany, "give `dtype` bf16 or fp32"},
     {tied, "untied", "a head that reads the embedding's table", kOne, "give `untied`"},
     {skips, "skips", "skip connections", kMany, "leave out `skips`"},

@@ -181,7 +181,7 @@ Features features_of(const Model& model, const PlanRequest& request) {
   all.add_if(data.canonical, Feature::canonical);
   all.add_if(data.gradients != Travel::whole, Feature::narrow_gradients);
   all.add_if(data.weights != Travel::whole, Feature::narrow_weights);
-  all.add_if(data.local, Feature::local_sgd);
+  all.add_if(data.local, Feature::local_sgd, static_cast<std::int64_t>(request.average_every));
   all.add_if(model.dtype == DType::fp16, Feature::fp16);
   all.add_if(has_param(model, &ParamSpec::tied), Feature::tied);
   all.add_if(Skips(model).any(), Feature::skips);

@@ -179,6 +179,7 @@ void export_into(const fs::path& run, std::span<const fs::path> given, const fs:
   for (auto& store : stores) store.read_only = true;
   config.parallel.dp = config.parallel.pp = config.parallel.tp = config.parallel.cp = config.parallel.ep =
       config.parallel.tp_depth = 1;  // the whole model
+  config.parallel.shard_group = 0;
   config.parallel.sp = false;
   config.parallel.tp_mode = TensorMode::line;
   config.parallel.tp_overlap = config.model.vocab_tiles = config.model.mlp_tiles = config.model.mlp_row_tiles =

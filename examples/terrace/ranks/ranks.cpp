@@ -91,7 +91,7 @@ Features features_of(const RunConfig& c, const layers::Transformer& model) {
   all.add_if(p.zero != 0, Feature::sharded_state, p.zero);
   all.add_if(p.compress_gradients != Travel::whole, Feature::narrow_gradients);
   all.add_if(p.compress_weights != Travel::whole, Feature::narrow_weights);
-  all.add_if(p.sync_interval > 1, Feature::local_sgd);
+  all.add_several(Feature::local_sgd, p.sync_interval);
   all.add_if(c.train.lora_rank != 0 || !c.train.freeze.empty(), Feature::frozen);
   all.add_several(Feature::vocab_tiles, c.model.vocab_tiles);
   all.add_several(Feature::mlp_tiles, c.model.mlp_tiles);

@@ -47,6 +47,7 @@ bool is_in_parts(const RunConfig& c) {
 // One rank, which has all budgets.
 RunConfig on_one_rank(RunConfig c) {
   c.parallel.dp = c.parallel.pp = c.parallel.tp = c.parallel.cp = c.parallel.ep = 1;
+  c.parallel.shard_group = 0;
   c.parallel.sp = false;
   c.parallel.tp_mode = TensorMode::line;
   c.parallel.tp_depth = c.parallel.tp_overlap = 1;
