@@ -127,7 +127,7 @@ TEST_F(Tensor, AGridThatCannotBeIsRefusedWithTheNearest) {
   EXPECT_THAT(why({"--tp", "8", "--tp-mode", "2d"}), HasSubstr("--tp 8: in 2D it must be a square"));
   EXPECT_THAT(why({"--tp", "8", "--tp-mode", "2d"}), HasSubstr("nearest legal: 4 and 16"));
   EXPECT_THAT(why({"--tp", "4", "--tp-depth", "2"}), HasSubstr("give --tp-mode 2.5d"));
-  EXPECT_THAT(why({"--tp", "4", "--tp-mode", "2d", "--cp", "2"}), HasSubstr("leave out --cp"));
+  EXPECT_THAT(why({"--tp", "4", "--tp-mode", "2d", "--experts", "2"}), HasSubstr("leave out --experts"));
   expect_refusal(terrace(tiny("plan", {"--tp", "6", "--tp-mode", "2d"})), 2, {"--tp 6: in 2D", "nearest legal: 4 and 16"});
   expect_refusal(train(split("none", {"--tp", "4", "--tp-mode", "2d", "--batch-size", "3"})), 2,
                  {"--tp-mode", "3 sequences", "--batch-size 2"});
