@@ -58,8 +58,11 @@ class PipelineBench final : public Bench {
     const auto model = paced_model(stages, costs, kParameters);
 
     RanksRun run{.directory = setting_.path, .steps = static_cast<std::uint64_t>(session.runs()) + 1};
-    run.request = {
-        .shape = {{1, 1}, pipeline.schedule.micro_batches}, .generations = 1, .commits = false, .pipeline = pipeline};
+    run.request = {.shape = {{1, 1}, pipeline.schedule.micro_batches},
+                   .generations = 1,
+                   .commits = false,
+                   .pipeline = pipeline,
+                   .mesh = {.pp = ranks}};
     const auto all = run_ranks(model, run);
     std::vector<Plan> plans;
     for (const auto& rank : all) plans.push_back(rank.plan);
