@@ -95,7 +95,8 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
     all.idle = has_frozen && call == LayerCall::backward && phase.half == Half::weight && phase.gradients.empty() &&
                !phase.exchange && !writes_work(phase);
     all.gradients = runs_of(layout, l, phase.gradients, written);
-    all.scratch = scratch_of(l, round_up(phase.scratch_bytes.value_or(layer.scratch_bytes(shape)), kPageBytes));
+    // The layer is asked only if it must be: it may describe all its calls to answer.
+    all.scratch = scratch_of(l, round_up(phase.scratch_bytes ? *phase.scratch_bytes : layer.scratch_bytes(shape), kPageBytes));
     if (const auto& exchange = phase.exchange) {
       any_exchange_ = true;
       // A rank that is the root of one reduction keeps its sum through those that follow.
