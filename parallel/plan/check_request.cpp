@@ -61,6 +61,12 @@ void demand_rank(const Model& model, const PlanRequest& request) {
   demand("context", Axis::context);
   demand("expert", Axis::expert);
   demand("tensor", kTensorAxes);
+  // The same number of ranks on other axes would sum other gradients.
+  for (const auto axis : kAllAxes)
+    if (kTensorAxes.has(axis) && request.mesh.degree(axis) != place.mesh.degree(axis))
+      throw Error(fmt::format("the run has a mesh of {}, and the model was made for one of {}", to_string(request.mesh),
+                              to_string(place.mesh)),
+                  ErrorKind::refused);
 }
 
 // The other checks need a mesh with this rank.

@@ -341,6 +341,22 @@ TEST_F(TensorTest, AStoppedRunGoesOnOnTheSameMeshAndOnAnother) {
   }
 }
 
+// Ranks that share key-value heads add their gradients, which a mesh without twins would leave out in silence.
+TEST_F(TensorTest, AMeshWithoutTheModelsTwinsIsRefused) {
+  const TensorRun o{.config = llama(), .tensor_ranks = 4};
+  const auto model = model_of(config_of(o, 0));
+  const auto optimizer = make_optimizer(o.optimizer, {});
+  auto request = request_of(o, *optimizer, 0);
+  EXPECT_TRUE(plan(model, request, {}).fits);
+  request.mesh = {.part = 4};
+  try {
+    static_cast<void>(plan(model, request, {}));
+    ADD_FAILURE() << "it was accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the model was made for one of part 2 × twin 2"));
+  }
+}
+
 TEST_F(TensorTest, WhatItCannotDoIsRefused) {
   const auto why = [&](const auto& change) -> std::string {
     TensorRun o{.config = llama(), .tensor_ranks = 2};
