@@ -29,7 +29,7 @@ TEST_P(Reference, ThePageIsAsTheProgramWritesIt) {
          << " man " << name << " > " << file;
 }
 
-INSTANTIATE_TEST_SUITE_P(Pages, Reference, testing::Values("flags", "metrics", "exit-codes"));
+INSTANTIATE_TEST_SUITE_P(Pages, Reference, testing::Values("flags", "metrics", "exit-codes", "exclusions"));
 
 TEST_F(Cli, APageThatDoesNotExistIsRefusedWithThePagesThatDo) {
   expect_refusal(terrace({"man", "flag"}), 2, {"\"flag\"; did you mean flags?", "flags, metrics, exit-codes"});
