@@ -42,10 +42,22 @@ END
   mv build/arm/sysroot.new build/arm/sysroot
 }
 
+# Tests that say nothing here, each with the reason: qemu translates programs and system calls one by one.
+left_out=(
+  'PinnedMemory.RefusesANumaNodeThatIsNotThere: qemu does not pass mbind() on'
+  'PinnedMemory.GoesOnUnlockedWithOneWarning: a test of a process that starts itself again, which needs the system to know qemu'
+  'RoomForCode.IsAskedForBeforeTheFirstProduct: starts itself again, too'
+  'MachineProfiles.SayWhetherADiskWasMeasured: measures the machine, which takes minutes under qemu'
+  'MachineProfiles.MeasurementIsComplete: measures the machine, too'
+  'MachineProfiles.MeasurementInNoTimeReadsOnlyWhatItWrote: measures the machine, too'
+)
+
 quick_tests() {
-  local status=0
+  local status=0 names
+  printf 'left out: %s\n' "${left_out[@]}"
+  names=$(printf '|%s' "${left_out[@]%%:*}")
   export TERRACE_FUZZ_OPS=20000  # a fiftieth: a processor under qemu is slow
-  for folder in "$@"; do ctest --test-dir "build/arm/tests/$folder" -L '\.quick$' --output-on-failure || status=1; done
+  for folder in "$@"; do ctest --test-dir "build/arm/tests/$folder" -L '\.quick$' -E "^(${names:1})\$" --output-on-failure || status=1; done
   return $status
 }
 

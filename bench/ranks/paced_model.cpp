@@ -18,10 +18,7 @@ class Paced final : public Layer {
       : name_(std::move(name)), parameters_(parameters), forward_s_(forward_s), input_s_(input_s), weight_s_(weight_s) {}
   [[nodiscard]] std::string name() const override { return name_; }
   [[nodiscard]] std::vector<ParamSpec> params() const override { return {{.name = name_ + ".weight", .shape = {parameters_}}}; }
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
-  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
-  [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
+  [[nodiscard]] LayerFacts facts(BatchShape) const override { return {}; }
   void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
     if (call == LayerCall::forward) steps.compute([this](LayerContext& ctx, const LayerTensors& t) { forward(ctx, t); });
     if (call == LayerCall::backward) steps.compute([this](LayerContext& ctx, const LayerTensors& t) { backward(ctx, t); });

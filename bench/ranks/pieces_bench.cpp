@@ -29,13 +29,7 @@ class SlowProducts final : public Layer {
       : inner_(std::move(inner)), seconds_per_flop_(seconds_per_flop) {}
   [[nodiscard]] std::string name() const override { return inner_->name(); }
   [[nodiscard]] std::vector<ParamSpec> params() const override { return inner_->params(); }
-  [[nodiscard]] bool keeps_input() const override { return inner_->keeps_input(); }
-  [[nodiscard]] bool on_shares() const override { return inner_->on_shares(); }
-  [[nodiscard]] bool adds_up() const override { return inner_->adds_up(); }
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override { return inner_->saved(shape); }
-  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override { return inner_->carried(shape); }
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override { return inner_->scratch_bytes(shape); }
-  [[nodiscard]] double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
+  [[nodiscard]] LayerFacts facts(BatchShape shape) const override { return inner_->facts(shape); }
   void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override {
     inner_->describe(steps, call, shape);
     for (auto& [phase, run] : steps.steps())

@@ -30,7 +30,7 @@ Tier ActionPlaces::tier_of(const Action& a) const {
 Lane ActionPlaces::lane_of(const Action& a) const {
   // A layer waits for the sums of its tensor ranks, so they have their own lane and do not queue behind gathers for later
   // layers.
-  if (is_between_tensor_ranks(a.op)) return Lane::tensor;
+  if (a.op == Op::unify) return Lane::tensor;
   if (has_phases(a.op) && phases_.exchanges(a)) return phases_.phase(a).exchange->members.lane;
   // With a separate device, work in host memory does not use the device's streams.
   if (communicates(a.op) && (a.op != Op::exchange || lane_of(tier_of(a)) != Lane::update)) return Lane::communication;

@@ -11,8 +11,8 @@ Chunk buffer(Role role, std::uint32_t layer, std::uint32_t micro_batch, std::uin
   return {.bytes = bytes, .kind = Kind::activation, .end = End::high, .layer = layer, .position = micro_batch, .role = role};
 }
 
-std::vector<TensorSpec> kept_by_forward(const Layer& layer, const BatchShape& batch, std::int64_t decode_positions) {
-  if (decode_positions == 0) return layer.saved(batch);
+std::vector<TensorSpec> kept_by_forward(const Layer& layer, const LayerFacts& facts, std::int64_t decode_positions) {
+  if (decode_positions == 0) return facts.saved;
   const auto* generative = dynamic_cast<const GenerativeLayer*>(&layer);
   if (!generative) throw Error("layer " + layer.name() + " cannot generate", ErrorKind::refused);
   return generative->cache(decode_positions);
@@ -25,24 +25,18 @@ ActivationBuffers::ActivationBuffers(const Model& model, const LayerPhases& phas
     : phases_(phases),
       micro_batches_(shape.micro_batches),
       halves_(pipeline.halves),
-      sequence_(model.place.sequence),
-      row_bytes_(static_cast<std::uint64_t>(shape.batch.tokens() * model.width) * size_of(model.dtype)),
-      spare_bytes_(round_up(row_bytes_, kPageBytes)),
-      tensor_ranks_(model.place.tensor().ranks) {
-  const auto& batch = shape.batch;
-  const auto kept_bytes = sequence_ ? round_up(row_bytes_ / tensor_ranks_, kPageBytes) : spare_bytes_;
+      rows_(shape.batch.tokens() / (model.place.sequence ? model.place.tensor().ranks : 1)),
+      bytes_(round_up(static_cast<std::uint64_t>(rows_ * model.width) * size_of(model.dtype), kPageBytes)) {
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
-    const auto& layer = *model.layers[l];
     const auto reader = skips.reader(l);
     const bool here = pipeline.holds(l);
     // True if this rank computes the layer, the one before it, or the one that skips from its input.
     const bool has_input = here || (l > 0 && pipeline.holds(l - 1)) || (reader != Skips::kNone && pipeline.holds(reader));
-    layers_.push_back({.saved = Pack(kept_by_forward(layer, batch, decode_positions)),
-                       .carried = Pack(layer.carried(batch)),
+    layers_.push_back({.saved = Pack(kept_by_forward(*model.layers[l], phases.facts(l), decode_positions)),
+                       .carried = Pack(phases.facts(l).carried),
                        .here = here,
-                       .makes_whole = sequence_ && !layer.on_shares(),
-                       .input_bytes = l == 0 || !has_input ? 0 : kept_bytes,
-                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : kept_bytes});
+                       .input_bytes = l == 0 || !has_input ? 0 : bytes_,
+                       .skip_bytes = reader == Skips::kNone || !has_input ? 0 : bytes_});
   }
 }
 
@@ -68,13 +62,7 @@ void ActivationBuffers::add_to(ChunkTable& chunks) {
       for (const auto& tensor : work_tensors(l, call))
         chunks.add(1, buffer(Role::work, l, 0, layers_[l].here ? round_up(tensor.bytes(), kPageBytes) : 0));
   }
-  spare_ = chunks.add(1, buffer(Role::spare, 0, 0, spare_bytes_));
-}
-
-void ActivationBuffers::add_tensor_to(ChunkTable& chunks) {
-  whole_ = chunks.size();
-  for (const auto role : {Role::whole_input, Role::part_output, Role::whole_gradient, Role::part_gradient})
-    if (sequence_) chunks.add(1, buffer(role, 0, 0, spare_bytes_));
+  spare_ = chunks.add(1, buffer(Role::spare, 0, 0, bytes_));
 }
 
 void ActivationBuffers::add_skips_to(ChunkTable& chunks) {

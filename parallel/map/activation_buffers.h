@@ -9,9 +9,7 @@
 //   scratch(a)     only inside the action; phases of a layer with the same need share one
 //   spare()        the output that a recomputation discards
 //
-// With sequence parallelism, x and d hold only this rank's rows. A layer reads and writes whole tensors in their place; these
-// exist once and only around the layer's action. read_x(), written_y(), read_dy() and written_dx() return the tensor that the
-// layer really uses.
+// With sequence parallelism, x and d hold only this rank's rows.
 //
 // A buffer that this rank does not need is an empty chunk.
 //
@@ -39,10 +37,9 @@ class ActivationBuffers {
   // If `decode_positions` is not 0, saved(l, 0) is layer l's cache of this many positions.
   ActivationBuffers(const Model& model, const LayerPhases& phases, const Skips& skips, const HeldLayers& pipeline,
                     const StepShape& shape, std::int64_t decode_positions);
-  // Each is called once. add_skips_to() and add_tensor_to() are separate because a map adds other chunks in between.
+  // Each is called once. They are two because a map adds other chunks in between.
   void add_to(ChunkTable& chunks);
   void add_skips_to(ChunkTable& chunks);
-  void add_tensor_to(ChunkTable& chunks);
 
   [[nodiscard]] ChunkId x(std::uint32_t layer, std::uint32_t m) const { return at(x_, layer, m); }
   [[nodiscard]] ChunkId d(std::uint32_t layer, std::uint32_t m) const { return at(d_, layer, m); }
@@ -51,22 +48,7 @@ class ActivationBuffers {
   [[nodiscard]] ChunkId carried(std::uint32_t layer, std::uint32_t m) const {
     return halves_ ? at(carried_, layer, m) : ChunkId(carried_ + layer);
   }
-  // True if the engine gathers the layer's input from all ranks' rows, and reduces its output to this rank's rows.
-  [[nodiscard]] bool makes_whole(std::uint32_t layer) const { return layers_[layer].makes_whole; }
-  // The tensors that a layer reads as x, writes as y, reads as dy and writes as dx.
-  [[nodiscard]] ChunkId read_x(std::uint32_t layer, std::uint32_t m) const {
-    return makes_whole(layer) && layer != 0 ? ChunkId(whole_) : x(layer, m);
-  }
-  [[nodiscard]] ChunkId written_y(std::uint32_t layer, std::uint32_t m) const {
-    return makes_whole(layer) ? ChunkId(whole_ + 1) : x(layer + 1, m);
-  }
-  [[nodiscard]] ChunkId read_dy(std::uint32_t layer, std::uint32_t m) const {
-    return makes_whole(layer) ? ChunkId(whole_ + 2) : d(layer + 1, m);
-  }
-  [[nodiscard]] ChunkId written_dx(std::uint32_t layer, std::uint32_t m) const {
-    return makes_whole(layer) && layer != 0 ? ChunkId(whole_ + 3) : d(layer, m);
-  }
-  [[nodiscard]] std::uint64_t row_bytes() const { return row_bytes_; }  // of a whole activation
+  [[nodiscard]] std::int64_t rows() const { return rows_; }  // of x and d
   [[nodiscard]] ChunkId scratch(const Action& a) const { return ChunkId(scratch_[a.layer] + phases_.scratch(a)); }
   // Each tensor of a call has its own buffer, so that one can be exchanged while the layer computes with others.
   [[nodiscard]] ChunkId work(std::uint32_t layer, LayerCall call, std::uint32_t tensor) const {
@@ -83,7 +65,6 @@ class ActivationBuffers {
   struct OfLayer {
     Pack saved, carried;
     bool here = false;  // this rank computes the layer
-    bool makes_whole = false;
     std::uint64_t input_bytes = 0, skip_bytes = 0;
   };
   static bool is_backward(LayerCall call) { return call == LayerCall::backward; }
@@ -94,10 +75,8 @@ class ActivationBuffers {
   const LayerPhases& phases_;
   std::uint32_t micro_batches_;
   bool halves_;
-  bool sequence_;
-  std::uint64_t row_bytes_, spare_bytes_;
-  std::uint32_t tensor_ranks_;
-  std::uint32_t whole_ = 0;
+  std::int64_t rows_;
+  std::uint64_t bytes_;  // of x and d
   std::vector<OfLayer> layers_;
   std::uint32_t x_ = 0, d_ = 0, saved_ = 0, carried_ = 0, spare_ = 0;
   std::vector<std::uint32_t> scratch_;  // [layer]: its first chunk

@@ -45,10 +45,6 @@ std::string describe(const Chunk& c, const std::string& layer, std::uint64_t chu
     case Role::work: return fmt::format("working tensors of {}", layer);
     case Role::scratch: return fmt::format("scratch of {}", layer);
     case Role::spare: return "discarded output";
-    case Role::whole_input: return "whole input of a layer";
-    case Role::part_output: return "this rank's part of a layer's result";
-    case Role::whole_gradient: return "whole gradient of a layer's result";
-    case Role::part_gradient: return "this rank's part of an input gradient";
     case Role::gathered: return fmt::format("gathered weights of {}, group {}", layer, c.position);
     case Role::bucket: return fmt::format("gradient to reduce of {}, group {}", layer, c.position);
     case Role::tied_bucket: return fmt::format("tied gradient to reduce of {}, group {}", layer, c.position);

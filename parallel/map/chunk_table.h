@@ -24,11 +24,6 @@ enum class Role : std::uint8_t {
   work,            // of a layer, inside one call, from phase to phase
   scratch,         // of a layer, inside one action
   spare,           // the output that a recomputation discards
-  // With sequence parallelism, inside one action and its exchange: a layer's input, its result, and their gradients.
-  whole_input,
-  part_output,
-  whole_gradient,
-  part_gradient,
   // Shared by ranks, and alive only for a short time:
   gathered,     // weights to compute with
   bucket,       // gradients to reduce

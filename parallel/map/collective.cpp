@@ -174,32 +174,6 @@ std::vector<Collective> visit_of(const StepMap& map, const Action& a) {
   return all;
 }
 
-// Sums the tensor ranks' parts of an activation, or of its gradient.
-std::vector<Collective> combination_of(const StepMap& map, const Action& a) {
-  const auto& buffers = map.buffers();
-  const bool activation = a.payload == Payload::activation;
-  const auto bytes = buffers.row_bytes();
-  const ChunkBytes kept{activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch), 1, 0, bytes};
-  const auto sum = Reduction::sum(map.model().dtype);
-  if (!map.tensor().sequence) return {all_reduce_of(kTensorRanks, kept, sum)};
-  const auto parts = activation ? buffers.written_y(a.layer - 1, a.micro_batch) : buffers.written_dx(a.layer, a.micro_batch);
-  return {{.operation = Operation::reduce_scatter,
-           .members = kTensorRanks,
-           .from = {parts, 1, 0, bytes},
-           .to = {kept.first, 1, 0, bytes / map.tensor().ranks},
-           .reduction = sum,
-           .dtype = sum.from}};
-}
-
-std::vector<Collective> assembly_of(const StepMap& map, const Action& a) {
-  const auto& buffers = map.buffers();
-  const auto ranks = map.tensor().ranks;
-  const bool activation = a.payload == Payload::activation;
-  const auto kept = activation ? buffers.x(a.layer, a.micro_batch) : buffers.d(a.layer, a.micro_batch);
-  const auto whole = activation ? buffers.read_x(a.layer, a.micro_batch) : buffers.read_dy(a.layer - 1, a.micro_batch);
-  return {all_gather_of(kTensorRanks, {kept, 1, 0, buffers.row_bytes() / ranks}, {whole, 1, 0, buffers.row_bytes()})};
-}
-
 // The ranks that hold the same part of a parameter as this one.
 Members holders_of(const StepMap& map, const ParamSpec& param) {
   Members members{.axes = kPartAxes, .lane = Lane::tensor};
@@ -243,13 +217,21 @@ Exchanged exchanged_in(const StepMap& map, const Action& a, const PhaseTensor& t
     const auto& spec = pack.tensors.at(tensor.number);
     return Exchanged{spec, {chunk, 1, pack.offsets.at(tensor.number), spec.bytes()}};
   };
+  const auto in_chunk = [](const TensorSpec& spec, ChunkId chunk) { return Exchanged{spec, {chunk, 1, 0, spec.bytes()}}; };
+  const auto rows = [&](ChunkId chunk) {
+    return in_chunk({"", map.model().dtype, {buffers.rows(), map.model().width}}, chunk);
+  };
   switch (tensor.of) {
     case PhaseTensor::Of::saved: return in_pack(buffers.saved_pack(a.layer), buffers.saved(a.layer, a.micro_batch));
     case PhaseTensor::Of::carried: return in_pack(buffers.carried_pack(a.layer), buffers.carried(a.layer, a.micro_batch));
-    default: break;
+    case PhaseTensor::Of::x: return rows(buffers.x(a.layer, a.micro_batch));
+    case PhaseTensor::Of::y: return rows(buffers.x(a.layer + 1, a.micro_batch));
+    case PhaseTensor::Of::dx: return rows(buffers.d(a.layer, a.micro_batch));
+    case PhaseTensor::Of::dy: return rows(buffers.d(a.layer + 1, a.micro_batch));
+    case PhaseTensor::Of::work: break;
   }
-  const auto& spec = buffers.work_tensors(a.layer, call_of(a.op)).at(tensor.number);
-  return {spec, {buffers.work(a.layer, call_of(a.op), tensor.number), 1, 0, spec.bytes()}};
+  return in_chunk(buffers.work_tensors(a.layer, call_of(a.op)).at(tensor.number),
+                  buffers.work(a.layer, call_of(a.op), tensor.number));
 }
 
 // The exchange that a phase of a layer's call makes.
@@ -295,8 +277,6 @@ std::vector<Collective> collectives_of(const StepMap& map, const Action& a) {
     case Op::visit: return visit_of(map, a);
     case Op::send:
     case Op::receive: return message_of(map, a);
-    case Op::combine: return combination_of(map, a);
-    case Op::assemble: return assembly_of(map, a);
     case Op::unify: return unification_of(map, a);
     case Op::verdict:
       if (const auto squares = squares_of(map)) return {*squares};

@@ -1,6 +1,7 @@
 #include <terrace/parallel/map/layer_phases.h>
 
 #include <algorithm>
+#include <optional>
 #include <stdexcept>
 
 #include <terrace/core/base/units.h>
@@ -9,8 +10,9 @@ namespace terrace {
 namespace {
 
 // The single phase of an undivided call: it uses everything that the call may use.
-Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const BatchShape& shape, LayerCall call, bool last) {
-  Phase phase{.x = call != LayerCall::backward || last || layer.keeps_input(), .dy = true};
+Phase whole_call(const LayerFacts& layer, const std::vector<ParamSpec>& params, LayerCall call, bool last,
+                 std::uint64_t scratch_bytes) {
+  Phase phase{.x = call != LayerCall::backward || last || layer.keeps_input, .dy = true, .scratch_bytes = scratch_bytes};
   for (std::uint32_t p = 0; p < params.size(); ++p) phase.weights.push_back({p});
   if (call == LayerCall::backward) {
     phase.gradients = phase.weights;
@@ -21,7 +23,7 @@ Phase whole_call(const Layer& layer, const std::vector<ParamSpec>& params, const
     phase.saved = call == LayerCall::decode ? Access::update : Access::overwrite;
   }
   // The last layer's backward computes its forward, too.
-  phase.flops = (call != LayerCall::backward ? 1 : last ? 3 : 2) * layer.forward_flops(shape);
+  phase.flops = (call != LayerCall::backward ? 1 : last ? 3 : 2) * layer.forward_flops;
   return phase;
 }
 
@@ -38,6 +40,23 @@ void drop_frozen(Phase& phase, const std::vector<ParamSpec>& params) {
   const double share = trained / all, of_weights = phase.half == Half::both ? phase.flops / 2 : phase.flops;
   phase.flops -= of_weights * (1 - share);
   std::erase_if(phase.gradients, [&](const PhaseParam& p) { return params[p.param].frozen; });
+}
+
+// The phases that compute use the rooms of x, y, dx and dy instead of these tensors.
+void use_rooms(Phase& phase, const CallSteps& steps) {
+  using Of = PhaseTensor::Of;
+  if (phase.exchange) return;
+  const auto use = [&](Of tensor, std::optional<Access> access) {
+    const auto room = steps.room_of(tensor);
+    if (!room || !access) return false;
+    phase.work.push_back({*room, *access});
+    return true;
+  };
+  const auto reads = [](bool used) { return used ? std::optional(Access::read) : std::nullopt; };
+  if (use(Of::x, reads(phase.x))) phase.x = false;
+  if (use(Of::dy, reads(phase.dy))) phase.dy = false;
+  if (use(Of::y, phase.y)) phase.y = {};
+  if (use(Of::dx, phase.dx)) phase.dx = {};
 }
 
 // Such a phase must run even if its own gradients are frozen: a later phase may need its work tensors.
@@ -62,6 +81,7 @@ Half halves_of(Op op) { return op == Op::backward_input ? Half::input : op == Op
 
 LayerPhases::LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout) {
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
+    facts_.push_back(model.layers[l]->facts(shape));
     calls_.emplace_back();
     steps_.emplace_back();
     scratch_bytes_.emplace_back();
@@ -84,19 +104,22 @@ void LayerPhases::add_call(const Model& model, const BatchShape& shape, const Pa
   auto& steps = steps_[l][static_cast<std::size_t>(call)];
   layer.describe(steps, call, shape);
   auto phases = steps.phases();
+  if (phases.empty()) phases.push_back({.undivided = true});  // a call that the layer does not have
   const bool has_frozen = std::ranges::any_of(params, &ParamSpec::frozen);
-  if (phases.empty()) phases.push_back(whole_call(layer, params, shape, call, l + 1 == model.layers.size()));
   std::vector<Runs> read, written;
   for (auto& phase : phases) {
+    if (phase.undivided) phase = whole_call(facts_[l], params, call, l + 1 == model.layers.size(), phase.scratch_bytes);
     demand(layer, params, phase.weights);
     demand(layer, params, phase.gradients);
     drop_frozen(phase, params);
     OfPhase all{.phase = {}, .weights = runs_of(layout, l, phase.weights, read), .gradients = {}};
     all.idle = has_frozen && call == LayerCall::backward && phase.half == Half::weight && phase.gradients.empty() &&
                !phase.exchange && !writes_work(phase);
+    // Nothing reads the gradient of this input.
+    if (phase.exchange && phase.exchange->to.of == PhaseTensor::Of::dx && l <= layout.first_trained()) all.idle = true;
+    use_rooms(phase, steps);
     all.gradients = runs_of(layout, l, phase.gradients, written);
-    // The layer is asked only if it must be: it may describe all its calls to answer.
-    all.scratch = scratch_of(l, round_up(phase.scratch_bytes ? *phase.scratch_bytes : layer.scratch_bytes(shape), kPageBytes));
+    all.scratch = scratch_of(l, round_up(phase.scratch_bytes, kPageBytes));
     if (const auto& exchange = phase.exchange) {
       any_exchange_ = true;
       // A rank that is the root of one reduction keeps its sum through those that follow.

@@ -20,6 +20,7 @@ class LayerPhases {
  public:
   LayerPhases(const Model& model, const BatchShape& shape, const ParameterLayout& layout);
 
+  [[nodiscard]] const LayerFacts& facts(std::uint32_t layer) const { return facts_[layer]; }
   // The description of a layer's call, and the phase of it that a layer action runs.
   [[nodiscard]] const CallSteps& steps(std::uint32_t layer, LayerCall call) const {
     return steps_[layer][static_cast<std::size_t>(call)];
@@ -74,6 +75,7 @@ class LayerPhases {
   [[nodiscard]] static std::vector<Runs> runs_of(const ParameterLayout& layout, std::uint32_t layer,
                                                  const std::vector<PhaseParam>& params, std::vector<Runs>& used);
 
+  std::vector<LayerFacts> facts_;                                      // [layer]
   std::vector<std::array<CallSteps, kLayerCalls>> steps_;              // [layer]
   std::vector<std::array<OfCall, kLayerCalls>> calls_;                 // [layer]
   bool any_exchange_ = false;                                          // exchanges() reads it for every action of a program

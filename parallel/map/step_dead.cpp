@@ -33,7 +33,6 @@ class StepMap::Dead {
       case Op::update:
       case Op::prepare: return update();
       case Op::reduce: return reduce();
-      case Op::combine: return combine();
       case Op::release: return release();
       case Op::visit: return visit();
       case Op::send: return send();
@@ -44,31 +43,27 @@ class StepMap::Dead {
       case Op::receive:
       case Op::keep:
       case Op::verdict:
-      case Op::assemble:
       case Op::unify:
       case Op::prefetch: return;
     }
   }
 
   void forward() {
-    around_one_action();
     if (map_.recomputes(a_.layer) || !map_.has_backward(a_.layer)) add(buffers_.saved(a_.layer, a_.micro_batch));
     if (!map_.keeps_input(a_.layer)) add(buffers_.x(a_.layer, a_.micro_batch));
   }
 
   void recompute() {
-    around_one_action();
     if (map_.phases_.phase(a_).y && !last_) add(buffers_.spare());
   }
 
   void evaluate() {
-    around_one_action();
     add(buffers_.saved(a_.layer, a_.micro_batch));
     inputs();
   }
 
   void backward() {
-    a_.op == Op::backward_weight ? around_one_action() : input_half();
+    if (a_.op == Op::backward) input_half();
     if (map_.keeps_input(a_.layer)) add(buffers_.x(a_.layer, a_.micro_batch));
     add(buffers_.saved(a_.layer, a_.micro_batch));
     if (!last_) add(buffers_.d(a_.layer + 1, a_.micro_batch));
@@ -77,8 +72,7 @@ class StepMap::Dead {
 
   // If no layer below trains, nothing reads the gradient of the input.
   void input_half() {
-    around_one_action();
-    if (a_.layer == map_.layout_.first_trained()) add(buffers_.written_dx(a_.layer, a_.micro_batch));
+    if (a_.layer == map_.layout_.first_trained()) add(buffers_.d(a_.layer, a_.micro_batch));
   }
 
   // Dead after a forward without a backward: its input, unless a later layer reads it too, and the tensor of its skip.
@@ -92,13 +86,6 @@ class StepMap::Dead {
     if (skip_ != kNone && !map_.pipeline().computes(skip_, a_.micro_batch)) add(buffers_.x(skip_, a_.micro_batch));
     if (map_.adds_skip_behind(a_.layer, a_.micro_batch)) add(buffers_.e(a_.layer, a_.micro_batch));
     if (map_.adds_skip_before(a_.layer, a_.micro_batch)) add(buffers_.e(a_.layer + 1, a_.micro_batch));
-  }
-
-  // Whole tensors of sequence-parallel ranks exist only around one action.
-  void around_one_action() {
-    const bool sequence = buffers_.makes_whole(a_.layer);
-    if (sequence && a_.layer != 0) add(buffers_.read_x(a_.layer, a_.micro_batch));
-    if (sequence && is_backward(a_.op) && !last_) add(buffers_.read_dy(a_.layer, a_.micro_batch));
   }
 
   void norm() {
@@ -121,13 +108,6 @@ class StepMap::Dead {
     const bool has_whole = !data.shards(Kind::gradient) && map_.rounds_.ends_gradient(a_.micro_batch);
     for (std::uint32_t i = 0; data.stage() >= 1 && has_whole && i < data.group(); ++i)
       if (i != data.place()) add(ChunkId(index(into) - data.place() + i));
-  }
-
-  // The input of a reduce-scatter.
-  void combine() {
-    if (!map_.tensor().sequence) return;
-    add(a_.payload == Payload::activation ? buffers_.written_y(a_.layer - 1, a_.micro_batch)
-                                          : buffers_.written_dx(a_.layer, a_.micro_batch));
   }
 
   void release() {

@@ -48,7 +48,6 @@ StepMap::StepMap(const Model& model, const Options& options)
   if (data().reduces() || pipeline().ranks > 1 || parts().ranks() > 1) add_shared();
   if (pipeline().asynchronous()) add_kept();
   if (skips_.any()) buffers_.add_skips_to(chunks_);
-  if (tensor().ranks > 1) buffers_.add_tensor_to(chunks_);
 }
 
 // Clears settings without effect: the last layer's backward follows its forward at once, and some layers save nothing.

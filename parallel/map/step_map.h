@@ -75,7 +75,7 @@ class StepMap {
   [[nodiscard]] bool has_backward(std::uint32_t layer) const { return layer >= layout_.first_trained(); }
   // True if a layer's input outlives its forward, for the layer's backward or for a skip.
   [[nodiscard]] bool keeps_input(std::uint32_t layer) const {
-    return has_backward(layer) && (layer + 1 == layers() || model_.layers[layer]->keeps_input() || recomputes(layer) ||
+    return has_backward(layer) && (layer + 1 == layers() || phases_.facts(layer).keeps_input || recomputes(layer) ||
                                    skips_.reader(layer) != Skips::kNone);
   }
 

@@ -32,20 +32,20 @@ void StepMap::use_phase(std::vector<Use>& uses, const Action& a) const {
   const bool has_input_half = a.op != Op::backward_weight && has(phase.half, Half::input);
   const auto skip = skips_.into(a.layer);
   use_weights(uses, a);
-  if (phase.x) use_some(uses, buffers_.read_x(a.layer, a.micro_batch), Access::read);
+  if (phase.x) use_some(uses, buffers_.x(a.layer, a.micro_batch), Access::read);
   if (!backward) {
     if (skip != kNone && phase.x) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
     if (phase.y && !last)
-      use_some(uses, a.op == Op::recompute ? buffers_.spare() : buffers_.written_y(a.layer, a.micro_batch), *phase.y);
+      use_some(uses, a.op == Op::recompute ? buffers_.spare() : buffers_.x(a.layer + 1, a.micro_batch), *phase.y);
   }
   if (phase.saved) use_some(uses, buffers_.saved(a.layer, a.micro_batch), backward ? Access::read : *phase.saved);
   if (backward && phase.dy && !last) {
     const bool adds = has_input_half && phases_.is_first(a) && adds_skip_before(a.layer, a.micro_batch);
-    use_some(uses, buffers_.read_dy(a.layer, a.micro_batch), adds ? Access::update : Access::read);
+    use_some(uses, buffers_.d(a.layer + 1, a.micro_batch), adds ? Access::update : Access::read);
     if (adds) use_some(uses, buffers_.e(a.layer + 1, a.micro_batch), Access::read);
   }
   if (backward && has_input_half && phase.dx) {
-    use_some(uses, buffers_.written_dx(a.layer, a.micro_batch), *phase.dx);
+    use_some(uses, buffers_.d(a.layer, a.micro_batch), *phase.dx);
     if (adds_skip_behind(a.layer, a.micro_batch)) use_some(uses, buffers_.e(a.layer, a.micro_batch), Access::read);
     if (skip != kNone) use_some(uses, buffers_.x(skip, a.micro_batch), Access::read);
     if (skip != kNone) use_some(uses, buffers_.e(skip, a.micro_batch), Access::overwrite);
@@ -139,8 +139,6 @@ std::vector<Use> StepMap::uses(const Action& a) const {
     case Op::send:
     case Op::receive:
     case Op::verdict:
-    case Op::combine:
-    case Op::assemble:
     case Op::unify: return uses_of(*this, collectives_of(*this, a));
     case Op::offload:
     case Op::release: break;

@@ -11,8 +11,9 @@ std::vector<LayerActivations> choose_activations(const Model& model, const Batch
   std::vector<double> bytes_a_flop(layers, 0);
   for (std::uint32_t l = 0; l < layers; ++l) {
     double bytes = 0;
-    for (const auto& tensor : model.layers[l]->saved(shape)) bytes += static_cast<double>(tensor.bytes());
-    bytes_a_flop[l] = bytes / std::max(1.0, model.layers[l]->forward_flops(shape));
+    const auto facts = model.layers[l]->facts(shape);
+    for (const auto& tensor : facts.saved) bytes += static_cast<double>(tensor.bytes());
+    bytes_a_flop[l] = bytes / std::max(1.0, facts.forward_flops);
   }
   std::vector<std::uint32_t> order(layers);
   std::iota(order.begin(), order.end(), 0U);

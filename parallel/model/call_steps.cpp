@@ -1,5 +1,6 @@
 #include <terrace/parallel/model/call_steps.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -27,34 +28,51 @@ std::vector<PhaseWork> CallSteps::uses(const std::vector<std::uint32_t>& read, c
   return all;
 }
 
-void CallSteps::compute(Run run) { steps_.push_back({{}, std::move(run)}); }
-
-void CallSteps::compute(Phase phase, Run run) {
-  divided_ = true;
-  steps_.push_back({std::move(phase), std::move(run)});
+void CallSteps::compute(Run run, std::uint64_t scratch_bytes) {
+  steps_.push_back({{.undivided = true, .scratch_bytes = scratch_bytes}, std::move(run)});
 }
 
-void CallSteps::exchange(Half half, PhaseExchange exchange) {
-  divided_ = true;
-  Phase phase{.half = half, .scratch_bytes = 0};
+void CallSteps::compute(Phase phase, Run run) { steps_.push_back({std::move(phase), std::move(run)}); }
+
+void CallSteps::exchange(Half half, PhaseExchange exchange) { steps_.push_back(exchange_step(half, std::move(exchange))); }
+
+void CallSteps::exchange_first(Half half, PhaseExchange exchange) {
+  steps_.insert(steps_.begin(), exchange_step(half, std::move(exchange)));
+}
+
+CallSteps::Step CallSteps::exchange_step(Half half, PhaseExchange exchange) {
+  Phase phase{.half = half};
   const auto use = [&](const PhaseTensor& tensor, Access access, const std::vector<std::int64_t>& elements) {
-    using Of = PhaseTensor::Of;
-    if (tensor.of == Of::work && !exchange.told)
-      reserve(tensor.number, std::accumulate(elements.begin(), elements.end(), std::int64_t{0}));
-    if (tensor.of == Of::saved) phase.saved = access;
-    if (tensor.of == Of::carried) phase.carried = access;
+    switch (tensor.of) {
+      case PhaseTensor::Of::work:
+        if (!exchange.told) reserve(tensor.number, std::accumulate(elements.begin(), elements.end(), std::int64_t{0}));
+        break;
+      case PhaseTensor::Of::saved: phase.saved = access; break;
+      case PhaseTensor::Of::carried: phase.carried = access; break;
+      case PhaseTensor::Of::x: phase.x = true; break;
+      case PhaseTensor::Of::y: phase.y = access; break;
+      case PhaseTensor::Of::dx: phase.dx = access; break;
+      case PhaseTensor::Of::dy: phase.dy = true; break;
+    }
   };
+  const auto of = exchange.to.of;
+  const bool in_place = of == exchange.from.of, part = of == PhaseTensor::Of::saved || of == PhaseTensor::Of::carried;
   use(exchange.from, Access::read, exchange.sent);
-  use(exchange.to, Access::update, exchange.received);
+  use(exchange.to, in_place || part ? Access::update : Access::overwrite, exchange.received);
   phase.exchange = std::move(exchange);
-  steps_.push_back({std::move(phase), {}});
+  return {std::move(phase), {}};
 }
 
 std::vector<Phase> CallSteps::phases() const {
   std::vector<Phase> all;
-  if (!divided_) return all;
   for (const auto& step : steps_) all.push_back(step.phase);
   return all;
+}
+
+std::uint64_t CallSteps::scratch_bytes() const {
+  std::uint64_t most = 0;
+  for (const auto& step : steps_) most = std::max(most, step.phase.scratch_bytes);
+  return most;
 }
 
 void CallSteps::run(LayerContext& ctx, const LayerTensors& t) const {

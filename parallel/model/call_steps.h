@@ -5,8 +5,10 @@
 // Threads: const after it has been described; run() is called from the rank thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,26 +35,36 @@ class CallSteps {
   static TensorView view(const LayerTensors& t, std::uint32_t room, Shape shape);
 
   // A call that is not divided has one phase, which uses everything that the call may use.
-  void compute(Run run);
+  void compute(Run run, std::uint64_t scratch_bytes = 0);
   void compute(Phase phase, Run run);
   // Reserves room for what is sent and received, unless an earlier phase tells these sizes.
   void exchange(Half half, PhaseExchange exchange);
+  // The same before all other steps.
+  void exchange_first(Half half, PhaseExchange exchange);
+  // The steps that compute find x, y, dx or dy in this room, and an exchange moves it from there or to there.
+  void keep_in(PhaseTensor::Of tensor, std::uint32_t room) { rooms_of_[static_cast<std::size_t>(tensor)] = room; }
+  [[nodiscard]] std::optional<std::uint32_t> room_of(PhaseTensor::Of tensor) const {
+    return rooms_of_[static_cast<std::size_t>(tensor)];
+  }
   // The working tensors that a phase reads, and those that it writes.
   static std::vector<PhaseWork> uses(const std::vector<std::uint32_t>& read, const std::vector<std::uint32_t>& written);
   // Runs before the phase, or the phases, of each run().
   void before(Run check) { check_ = std::move(check); }
 
   [[nodiscard]] const std::vector<TensorSpec>& work() const { return rooms_; }
-  [[nodiscard]] std::vector<Phase> phases() const;  // empty for a call that is not divided, or that the layer does not have
+  [[nodiscard]] std::vector<Phase> phases() const;    // empty for a call that the layer does not have
+  [[nodiscard]] std::uint64_t scratch_bytes() const;  // the largest need of any phase
   [[nodiscard]] std::vector<Step>& steps() { return steps_; }
   // Runs the phase ctx.phase, or all of them with kAllPhases, if it computes one of ctx.half.
   void run(LayerContext& ctx, const LayerTensors& t) const;
 
  private:
+  Step exchange_step(Half half, PhaseExchange exchange);
+
   std::vector<TensorSpec> rooms_;
+  std::array<std::optional<std::uint32_t>, 7> rooms_of_;  // [PhaseTensor::Of]
   std::vector<Step> steps_;
   Run check_;
-  bool divided_ = false;
 };
 
 }  // namespace terrace

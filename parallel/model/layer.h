@@ -8,9 +8,9 @@
 // The engine leases what one phase uses at once, so the smallest legal device budget is that of the largest phase, not of the
 // largest layer.
 //
-// A model may be split over ranks (tensor_parallel.h). Then y (unless the layer adds_up()), dx, the loss and the gradients of
-// parameters that several ranks hold are this rank's part of a sum over the ranks. x, dy and the gradients of parameters that
-// only this rank holds are whole.
+// A model may be split over ranks (tensor_parallel.h). Then the loss and the gradients of parameters that several ranks hold
+// are this rank's part of a sum over the ranks. y and dx are whole: layers whose results are parts describe the sums, too
+// (tensor_edges.h).
 //
 // Owner:   the model owns its layers. Layers are stateless: every call gets all its tensors as arguments.
 // Threads: describe() may be called from any thread. Steps run on the rank thread and only enqueue work on ctx.stream. A
@@ -68,33 +68,29 @@ struct ParamSpec {
   bool frozen = false;
 };
 
+// What a layer says of itself beside its calls. What depends on the shape of a micro-batch is for one shape.
+struct LayerFacts {
+  // saved: what the forward saves for the backward, in addition to x. carried: what the input half hands to the weight half.
+  std::vector<TensorSpec> saved = {}, carried = {};
+  double forward_flops = 0;  // matrix products only
+  // True if its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
+  bool keeps_input = true;
+  // The number of the earlier layer whose result it reads in addition to that of the layer before. At most one layer may skip
+  // from each layer. The engine passes the skip to the forward and the input half only: if the weight half needs it, the layer
+  // saves or carries it.
+  std::optional<std::uint32_t> skips_from = {};
+  // Numbers that a forward writes into ctx.report. The backward of the same micro-batch finds them there.
+  std::int64_t report_size = 0;
+  // Not empty for a layer that routes tokens: its report begins with RoutingReport's numbers.
+  std::optional<Routing> routing = {};
+};
+
 class Layer {
  public:
   virtual ~Layer() = default;
   [[nodiscard]] virtual std::string name() const = 0;  // "layers.3.mlp"
   [[nodiscard]] virtual std::vector<ParamSpec> params() const = 0;
-  // The number of the earlier layer whose result it reads in addition to that of the layer before. At most one layer may skip
-  // from each layer. The engine passes the skip to the forward and the input half only: if the weight half needs it, the layer
-  // saves or carries it.
-  [[nodiscard]] virtual std::optional<std::uint32_t> skips_from() const { return std::nullopt; }
-  // True if its backward reads x. If not, x is freed after the forward, unless the forward is recomputed.
-  [[nodiscard]] virtual bool keeps_input() const { return true; }
-  // With sequence parallelism: whether it reads and writes only this rank's rows of x, y and their gradients. If so, it does
-  // all exchanges within its calls, and the engine neither gathers its input nor sums its output.
-  [[nodiscard]] virtual bool on_shares() const { return false; }
-  // On tensor ranks: whether its y is whole because it sums the ranks' parts itself. Its dx is still a part.
-  [[nodiscard]] virtual bool adds_up() const { return false; }
-  // Tensors that the forward saves for the backward, in addition to x.
-  [[nodiscard]] virtual std::vector<TensorSpec> saved(BatchShape shape) const = 0;
-  // Tensors that the input half hands to the weight half.
-  [[nodiscard]] virtual std::vector<TensorSpec> carried(BatchShape shape) const = 0;
-  [[nodiscard]] virtual std::uint64_t scratch_bytes(BatchShape shape) const = 0;  // largest need of any phase
-  [[nodiscard]] virtual double forward_flops(BatchShape shape) const = 0;         // matrix products only
-  // Numbers that a forward writes into ctx.report. The backward of the same micro-batch finds them there.
-  [[nodiscard]] virtual std::int64_t report_size() const { return 0; }
-  // Not empty for a layer that routes tokens: its report begins with RoutingReport's numbers.
-  [[nodiscard]] virtual std::optional<Routing> routing() const { return std::nullopt; }
-
+  [[nodiscard]] virtual LayerFacts facts(BatchShape shape = {.batch = 1, .seq = 1}) const = 0;
   // Describes a call for micro-batches of this shape; a call that the layer does not have gets no steps. The last layer's
   // forward computes the loss only; its backward computes the loss and everything else at once, so a training program never
   // calls its forward.
@@ -111,8 +107,7 @@ class Layer {
 
 // A layer that can also generate: one position of one sequence at a time, with a cache of the earlier positions. In its
 // LayerCall::decode, the first layer reads ctx.tokens [1], and the last writes y = logits [1, V]; `saved` is the cache, and
-// ctx.position the position. All earlier positions must have been decoded with the same cache. Scratch of scratch_bytes() of
-// any shape is enough.
+// ctx.position the position. All earlier positions must have been decoded with the same cache.
 class GenerativeLayer : public Layer {
  public:
   // The tensors of the cache for sequences of at most `capacity` positions; empty for layers without a cache.
@@ -129,12 +124,12 @@ struct Model {
 // The number of layers that route tokens, and how many numbers of their reports (all of RoutingReport) the ranks sum in a step.
 inline std::size_t routers_in(const Model& model) {
   return static_cast<std::size_t>(
-      std::ranges::count_if(model.layers, [](const auto& layer) { return layer->routing().has_value(); }));
+      std::ranges::count_if(model.layers, [](const auto& layer) { return layer->facts().routing.has_value(); }));
 }
 inline std::size_t router_sums_of(const Model& model) {
   std::size_t sums = 0;
   for (const auto& layer : model.layers)
-    if (const auto routing = layer->routing()) sums += static_cast<std::size_t>(RoutingReport{*routing}.size());
+    if (const auto routing = layer->facts().routing) sums += static_cast<std::size_t>(RoutingReport{*routing}.size());
   return sums;
 }
 

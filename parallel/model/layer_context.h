@@ -26,13 +26,13 @@ struct LayerContext {
   TensorView targets;     // [N] i32, or kNoTarget, or kPadding (core/math/targets.h)
   double loss_scale = 1;  // 1 ÷ target tokens of the global batch, times the scale of gradients
   TensorView loss;        // [1] fp64: this micro-batch's sum of token losses (overwritten), for the last layer
-  TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of scratch_bytes(); contents undefined
-  TensorView skip = {};   // [N, C], for a layer with skips_from(): the result of that earlier layer; empty in the weight half
+  TensorView scratch;     // [bytes] as i32 elements, 4,096-aligned, of Phase::scratch_bytes; contents undefined
+  TensorView skip = {};   // [N, C], for a layer that skips: the result of that earlier layer; empty in the weight half
   bool evaluate = false;  // last layer: loss only
   std::uint32_t phase = kAllPhases;
   Half half = Half::both;     // of a backward: what the call computes. A phase of one half runs only in calls that compute it.
   std::int64_t position = 0;  // of a generation: the position in its sequence
-  TensorView report = {};     // [report_size()] fp64, in memory that the host reaches: one for each micro-batch
+  TensorView report = {};     // [report_size] fp64, in memory that the host reaches: one for each micro-batch
   Documents documents = {};   // of this micro-batch's sequences, at all positions of all context ranks
   double token_scale = 1;     // 1 ÷ tokens of the global batch without padding, times the scale of gradients
 };

@@ -34,9 +34,9 @@ struct PhaseParam {
   friend bool operator==(const PhaseParam&, const PhaseParam&) = default;
 };
 
-// A tensor of the call's work(), or of the layer's saved() or carried(), by its position there.
+// A tensor of the call's work(), or of the layer's saved() or carried(), by its position there; or its x, y, dx or dy.
 struct PhaseTensor {
-  enum class Of : std::uint8_t { work, saved, carried };
+  enum class Of : std::uint8_t { work, saved, carried, x, y, dx, dy };
   constexpr PhaseTensor(std::uint32_t position = 0, Of which = Of::work)
       : number(position), of(which) {}  // NOLINT: mostly work
   std::uint32_t number;
@@ -44,7 +44,7 @@ struct PhaseTensor {
 };
 
 // A phase that exchanges instead of computing: a collective of `members`, from one tensor of the layer into another; an
-// all-reduce of a saved or carried tensor may be in place. Sums are made in rank order, in the dtype of `from`.
+// all-reduce of another tensor than one of work() may be in place. Sums are made in rank order, in the dtype of `from`.
 struct PhaseExchange {
   Members members;
   PhaseTensor from = {}, to = {};
@@ -72,6 +72,7 @@ struct PhaseWork {
 };
 
 struct Phase {
+  bool undivided = false;  // the only one that computes: it uses all that the call may use; only scratch_bytes is set, too
   Half half = Half::both;  // in a backward: the half it computes. It does not run in a call for the other half only.
   std::vector<PhaseParam> weights = {}, gradients = {};  // gradients: written by the weight half
   bool x = false, dy = false;
@@ -80,13 +81,13 @@ struct Phase {
   // `saved` is the cache.
   std::optional<Access> y = {}, dx = {}, saved = {}, carried = {};
   std::vector<PhaseWork> work = {};
-  std::optional<std::uint64_t> scratch_bytes = {};  // empty: the layer's scratch_bytes()
-  double flops = 0;                                 // matrix products only
+  std::uint64_t scratch_bytes = 0;
+  double flops = 0;  // matrix products only
   // The bytes that it reads and writes in its tensors other than weights and gradients; empty: all their bytes.
   std::optional<double> touched_bytes = {};
   std::optional<PhaseExchange> exchange = {};
-  // A position in the layer's report (Layer::report_size()), which an earlier phase of the call writes. If the number there is
-  // 0, the phase does nothing: a run leaves it out and fetches nothing for it, while a plan always includes it. Only in
+  // A position in the layer's report (LayerFacts::report_size), which an earlier phase of the call writes. If the number there
+  // is 0, the phase does nothing: a run leaves it out and fetches nothing for it, while a plan always includes it. Only in
   // generation, because a training step must make the moves of its plan.
   std::optional<std::uint32_t> unless_zero = {};
 };

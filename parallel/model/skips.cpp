@@ -7,7 +7,7 @@ namespace terrace {
 Skips::Skips(const Model& model) {
   for (std::uint32_t l = 0; l < model.layers.size(); ++l) {
     const auto& layer = *model.layers[l];
-    const auto from = layer.skips_from();
+    const auto from = layer.facts().skips_from;
     if (!from) continue;
     if (into_.empty()) into_ = reader_ = std::vector(model.layers.size(), kNone);
     const auto k = *from + 1;

@@ -118,8 +118,6 @@ class Ranks {
       if (backward)
         if (const auto from = source({Payload::gradient, a.layer + 1, a.micro_batch})) return from;
     }
-    if (a.op == Op::assemble)
-      if (const auto from = source({a.payload, a.layer, a.micro_batch})) return from;
     // The norm waits for the tied gradient. (New weights need no check: their sender does not wait.)
     for (const auto& [content, from] : awaited_[rank])
       if (std::get<0>(content) == Payload::tied_gradient && a.op == Op::norm && std::get<1>(content) == a.layer) return from;

@@ -15,12 +15,7 @@ namespace {
 class StepChecker {
  public:
   StepChecker(const Program& program, const StepMap& map, Updates updates)
-      : program_(program),
-        map_(map),
-        updates_(updates),
-        content_(map.chunks().size(), false),
-        part_(map.chunks().size(), false),
-        layers_(program.layers) {
+      : program_(program), map_(map), updates_(updates), content_(map.chunks().size(), false), layers_(program.layers) {
     for (std::uint32_t c = 0; c < map.chunks().size(); ++c) {
       const auto kind = map.chunks()[ChunkId(c)].kind;
       content_[c] = kind != Kind::activation && kind != Kind::gradient;  // state is there from the step before
@@ -99,9 +94,8 @@ class StepChecker {
   }
   void require_held(const Action& a) const {
     const bool weights_only = a.op == Op::gather || a.op == Op::release;
-    const bool between_layers = a.op == Op::combine || a.op == Op::assemble;  // belongs to both of them
-    const bool holds = map_.pipeline().holds(a.layer) || (between_layers && a.layer > 0 && map_.pipeline().holds(a.layer - 1));
-    if (!holds && !(weights_only && map_.copies(a.layer))) fail(a, "another rank of the pipeline holds this layer");
+    if (!map_.pipeline().holds(a.layer) && !(weights_only && map_.copies(a.layer)))
+      fail(a, "another rank of the pipeline holds this layer");
   }
   void require_computed_here(const Action& a) const {
     require_micro_batch(a);
@@ -119,8 +113,6 @@ class StepChecker {
       case Op::norm: return norm(a, layer);
       case Op::reduce: return reduce(a);
       case Op::unify: return unify(a, layer);
-      case Op::combine:
-      case Op::assemble: return join(a);
       case Op::gather: return gather(a, layer);
       case Op::keep: return keep(a);
       case Op::release: return release(a);
@@ -172,12 +164,6 @@ class StepChecker {
     if (layer.backwards != backwards_until_update(layer) || !all_reduced(a.layer))
       fail(a, "the layer's gradient is not complete");
     if (layer.unified++ != layer.made) fail(a, "its gradient has been unified already");
-  }
-
-  // Combines or assembles tensor ranks' parts of a tensor between two layers.
-  void join(const Action& a) const {
-    if (map_.tensor().ranks == 1) fail(a, "the model is not split over tensor ranks");
-    require_micro_batch(a);
   }
 
   void gather(const Action& a, LayerState& layer) {
@@ -300,33 +286,12 @@ class StepChecker {
   }
 
   void take_effect(const Action& a) {
-    require_combined(a);
     for (const auto& use : map_.uses(a)) {
       if (needs_content(use.access) && !content_[index(use.chunk)] && !is_optimizer_state(map_.chunks()[use.chunk].kind))
         fail(a, "needs " + map_.describe(use.chunk) + ", which does not exist at this point");
       if (writes(use.access)) content_[index(use.chunk)] = true;
     }
     for (const auto dead : map_.dead_after(a)) content_[index(dead)] = false;
-  }
-
-  // A rank's part of a sum and the whole may share a chunk, so part_ says which of the two a chunk holds.
-  void require_combined(const Action& a) {
-    if (map_.tensor().ranks == 1) return;
-    const bool computes = is_layer_action(a.op), goes_on = computes && !map_.phases().is_first(a);  // it reads its own result
-    for (const auto& use : map_.uses(a)) {
-      const auto role = map_.chunks()[use.chunk].role;
-      if (role != Role::input && role != Role::input_gradient) continue;
-      const auto i = index(use.chunk);
-      if (a.op == Op::combine) {
-        if (!part_[i] && !map_.tensor().sequence) fail(a, map_.describe(use.chunk) + " has been combined already");
-        part_[i] = false;
-      } else if (part_[i] && needs_content(use.access) && !(writes(use.access) && goes_on)) {
-        fail(a, map_.describe(use.chunk) + " is only this rank's part");
-      } else if (computes && writes(use.access)) {
-        const auto& layer = *map_.model().layers[a.layer];
-        part_[i] = !layer.on_shares() && !(layer.adds_up() && role == Role::input);
-      }
-    }
   }
 
   // An update needs a complete gradient; a deferred one also needs weights that the step has not used yet.
@@ -474,7 +439,6 @@ class StepChecker {
   const bool asynchronous_ = map_.pipeline().asynchronous();
   std::uint32_t verdicts_ = 0;  // verdicts that have run
   std::vector<bool> content_;
-  std::vector<bool> part_;  // [chunk]: it holds this rank's part of a sum
   std::vector<LayerState> layers_;
   std::optional<Action> open_;  // the last action of a layer, if phases of its call are still to come
   std::size_t position_ = 0;

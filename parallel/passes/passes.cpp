@@ -110,6 +110,17 @@ Program with_norms(Program program, const StepMap& map) {
   return out;
 }
 
+Program with_unions(const Program& program, const StepMap& map) {
+  if (map.parts().ranks() == 1) return program;
+  Program out{program.layers, program.micro_batches, {}};
+  for (const auto& a : program.actions) {
+    if (a.op == Op::norm && map.unifies(a.layer))
+      out.actions.push_back({.op = Op::unify, .layer = a.layer, .update = a.update});
+    out.actions.push_back(a);
+  }
+  return out;
+}
+
 Program with_tied_gradients(const Program& program, const StepMap& map) {
   if (!map.layout().has_tied() ||
       map.pipeline().holds(map.layout().tied_home()) == map.pipeline().holds(map.layout().tied_layer()))
@@ -259,7 +270,7 @@ Program with_updates(Program program, const StepMap& map, Updates updates, std::
       if (map.copies(l)) add_updates(l);
   };
   const auto add_before = [&](const Action& use) {
-    if (is_message(use.op) || is_between_tensor_ranks(use.op)) return;  // exchanges of activations do not use weights
+    if (is_message(use.op) || use.op == Op::unify) return;  // they do not use weights
     if (use.op != Op::gather) return add_updates(use.layer);
     if (use.chunk == updated[use.layer] && use.chunk < map.updates_of(use.layer))
       add_update(use.layer);  // the next group is updated while this one is gathered

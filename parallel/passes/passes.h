@@ -1,5 +1,5 @@
 // Passes: pure functions that rewrite a program. Applied in this order: frozen, recompute, reductions, norms, tied gradients,
-// gathers, updates, offloads, prefetches.
+// unions, gathers, updates, offloads, prefetches.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,8 @@ Program with_norms(Program program, const StepMap& map);
 // If a tied layer and the layer that declares its weights are on different ranks of the pipeline, the tied layer's part of the
 // gradient is sent to the declaring layer's rank once a step. Applied after with_norms(); the part is added before the norm.
 Program with_tied_gradients(const Program& program, const StepMap& map);
+// If tensor ranks hold parameters of a layer in common, unifies its gradient just before its norm.
+Program with_unions(const Program& program, const StepMap& map);
 // For sharded weights: before each run of consecutive actions of a layer, its weights are gathered `ahead` layer actions early,
 // and after the run they are released. Applied before with_updates(), which puts updates before the gathers. For an
 // asynchronous order it is applied after with_versions(): each weight version is gathered separately, from kept shards or after

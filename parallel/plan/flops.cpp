@@ -7,10 +7,9 @@ namespace {
 
 // The FLOPs of each phase of a layer's forward.
 std::vector<double> forward_phases(const Layer& layer, const BatchShape& shape) {
-  const auto phases = layer.described(LayerCall::forward, shape).phases();
-  if (phases.empty()) return {layer.forward_flops(shape)};
   std::vector<double> all;
-  for (const auto& phase : phases) all.push_back(phase.flops);
+  for (const auto& phase : layer.described(LayerCall::forward, shape).phases())
+    all.push_back(phase.undivided ? layer.facts(shape).forward_flops : phase.flops);
   return all;
 }
 
@@ -25,7 +24,7 @@ Flops flops_of(const Model& model, const BatchShape& shape, const Program& step)
       if (phases.empty()) phases = forward_phases(*model.layers[a.layer], shape);
       flops.with_recomputation += phases[a.phase];
     }
-    if (a.op == Op::backward && a.phase == 0) flops.model += 3 * model.layers[a.layer]->forward_flops(shape);
+    if (a.op == Op::backward && a.phase == 0) flops.model += 3 * model.layers[a.layer]->facts(shape).forward_flops;
   }
   flops.with_recomputation += flops.model;
   return flops;

@@ -9,7 +9,6 @@
 #include <terrace/parallel/passes/checker.h>
 #include <terrace/parallel/passes/passes.h>
 #include <terrace/parallel/passes/phase_pass.h>
-#include <terrace/parallel/passes/tensor_passes.h>
 #include <terrace/parallel/program/orders.h>
 
 namespace terrace {
@@ -107,9 +106,7 @@ class ProgramWriter {
   }
 
   // Everything that a step computes with its layers, without reductions and updates.
-  [[nodiscard]] Program computed() const {
-    return with_tensor_exchanges(with_recompute(without_frozen(order(), map_), map_), map_);
-  }
+  [[nodiscard]] Program computed() const { return with_recompute(without_frozen(order(), map_), map_); }
 
   // Steps that repeat. With deferred updates, the pending update of a layer precedes its next use; else an update follows the
   // layer's last backward.
@@ -157,7 +154,7 @@ class ProgramWriter {
     const auto order = request_.pipeline
                            ? evaluation_of(*request_.pipeline, map_.pipeline().rank, evaluated_at_once(request_), map_.skips())
                            : evaluation(layers(), 1);
-    return finish(with_phases(with_gathers(with_tensor_exchanges(order, map_), map_, gather_ahead_), map_));
+    return finish(with_phases(with_gathers(order, map_, gather_ahead_), map_));
   }
 
   // Sends every rank the weights that it lacks after a resume.

@@ -5,7 +5,6 @@
 #include <limits>
 #include <utility>
 
-#include <terrace/parallel/passes/tensor_passes.h>
 #include <terrace/parallel/program/orders.h>
 #include <terrace/parallel/walk/simulator.h>
 
@@ -18,30 +17,7 @@ struct Seconds {
   std::vector<std::uint64_t> input_bytes;  // of a micro-batch
 };
 
-// Adds the exchanges of tensor ranks between the layers, for which the layers wait. A combine counts for the layer before it,
-// which computed the parts; an assemble counts for the layer after it, which reads the result.
-void add_exchanges(Seconds& s, const StepMap& map, const ProfileCosts& costs) {
-  if (map.tensor().ranks == 1) return;
-  const auto step = with_tensor_exchanges(horizontal(map.layers(), 1), map);
-  const auto task = [&](const terrace::Action& of) -> double& {
-    return (is_backward(of.op) ? s.backward : s.forward)[of.layer];
-  };
-  const terrace::Action* before = &step.actions.front();
-  double awaited = 0;  // exchanges for which the next layer waits
-  for (const auto& action : step.actions) {
-    if (action.op == Op::combine) {
-      task(*before) += costs.seconds(action);
-    } else if (action.op == Op::assemble) {
-      awaited += costs.seconds(action);
-    } else {
-      task(action) += std::exchange(awaited, 0);
-      before = &action;
-    }
-  }
-}
-
-// `exchanges`: include the exchanges between tensor ranks.
-Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile, bool exchanges) {
+Seconds seconds_of(const Model& model, StepMap::Options options, const MachineProfile& profile) {
   options.pipeline = {};  // all layers
   options.mesh.pp = 1;
   options.rank = model.place.tensor().rank;
@@ -60,7 +36,6 @@ Seconds seconds_of(const Model& model, StepMap::Options options, const MachinePr
     s.backward.push_back(of_call(Op::backward, l));
     s.input_bytes.push_back(map.chunks()[map.buffers().x(l, 0)].bytes);
   }
-  if (exchanges) add_exchanges(s, map, costs);
   return s;
 }
 
@@ -129,13 +104,13 @@ class Reductions {
 }  // namespace
 
 std::vector<double> layer_costs(const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
-  auto of = seconds_of(model, options, profile, false);
+  auto of = seconds_of(model, options, profile);
   std::ranges::transform(of.forward, of.backward, of.forward.begin(), std::plus<>());
   return of.forward;
 }
 
 StageCosts stage_costs(const Pipeline& p, const Model& model, const StepMap::Options& options, const MachineProfile& profile) {
-  const auto [forward, backward, input_bytes] = seconds_of(model, options, profile, true);
+  const auto [forward, backward, input_bytes] = seconds_of(model, options, profile);
   auto mesh = options.mesh;
   mesh.pp = p.schedule.placement.ranks;
   const auto neighbours = mesh.stride(Axis::pp);

@@ -12,18 +12,17 @@
 namespace terrace {
 namespace {
 
-constexpr std::array<std::string_view, kOps> kNames{
-    "forward", "recompute", "backward", "backward-input", "backward-weight", "norm",     "update",  "prefetch", "fill",
-    "visit",   "evaluate",  "decode",   "gather",         "reduce",          "release",  "offload", "send",     "receive",
-    "prepare", "exchange",  "keep",     "verdict",        "combine",         "assemble", "unify"};
+constexpr std::array<std::string_view, kOps> kNames{"forward",  "recompute", "backward", "backward-input", "backward-weight",
+                                                    "norm",     "update",    "prefetch", "fill",           "visit",
+                                                    "evaluate", "decode",    "gather",   "reduce",         "release",
+                                                    "offload",  "send",      "receive",  "prepare",        "exchange",
+                                                    "keep",     "verdict",   "unify"};
 constexpr std::array<std::string_view, 4> kPayloads{"activation", "gradient", "weights", "tied-gradient"};
 
 bool has_micro_batch(Op op) { return is_layer_action(op) || op == Op::reduce || op == Op::offload; }
-// Actions that are written as payload, layer and micro-batch.
-bool has_payload(Op op) { return op == Op::combine || op == Op::assemble; }
 bool has_chunk(Op op) {
   return is_chunk_action(op) && op != Op::release && op != Op::prepare && op != Op::exchange && op != Op::verdict &&
-         !is_between_tensor_ranks(op) && !is_message(op);
+         op != Op::unify && !is_message(op);
 }
 
 template <std::size_t n>
@@ -54,8 +53,6 @@ std::string to_text(const Action& a) {
     return fmt::format("{} {} l{} {}{} r{}", name, kPayloads[static_cast<std::size_t>(a.payload)], a.layer, each ? 'm' : 'c',
                        each ? a.micro_batch : a.chunk, a.peer);
   }
-  if (has_payload(a.op))
-    return fmt::format("{} {} l{} m{}", name, kPayloads[static_cast<std::size_t>(a.payload)], a.layer, a.micro_batch);
   auto text = fmt::format("{} l{}", name, a.layer);
   if (has_micro_batch(a.op)) text += fmt::format(" m{}", a.micro_batch);
   if (has_chunk(a.op)) text += fmt::format(" c{}", a.chunk);
@@ -103,10 +100,7 @@ Program parse_program(std::string_view text) {
       program.actions.push_back(a);
       continue;
     }
-    const std::size_t expected = a.op == Op::prefetch ? 3
-                                 : is_message(a.op)   ? 5
-                                 : has_payload(a.op)  ? 4
-                                                      : 2U + has_micro_batch(a.op) + has_chunk(a.op);
+    const std::size_t expected = a.op == Op::prefetch ? 3 : is_message(a.op) ? 5 : 2U + has_micro_batch(a.op) + has_chunk(a.op);
     if (w.size() != expected)
       throw Error(fmt::format("program line '{}': expected {} words", line, expected), ErrorKind::refused);
     if (a.op == Op::prefetch) {
@@ -115,10 +109,6 @@ Program parse_program(std::string_view text) {
       if (tier == kAllTiers.end())
         throw Error(fmt::format("program line '{}': unknown tier '{}'", line, w[2]), ErrorKind::refused);
       a.tier = *tier;
-    } else if (has_payload(a.op)) {
-      a.payload = static_cast<Payload>(named(kPayloads, w[1], "payload", line));
-      a.layer = number(w[2], 'l', line);
-      a.micro_batch = number(w[3], 'm', line);
     } else if (is_message(a.op)) {
       a.payload = static_cast<Payload>(named(kPayloads, w[1], "payload", line));
       a.layer = number(w[2], 'l', line);

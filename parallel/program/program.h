@@ -46,11 +46,9 @@ enum class Op : std::uint8_t {
   keep,     // layer, group, copy
   verdict,  // update
   // Between tensor ranks (tensor_parallel.h).
-  combine,   // payload, layer, micro_batch: sums the ranks' parts of the layer's input, or of the gradient of that input
-  assemble,  // payload, layer, micro_batch: gathers one of these from the ranks' rows
-  unify,     // layer: sums the complete gradients of parameters that several ranks hold
+  unify,  // layer: sums the complete gradients of parameters that several ranks hold
 };
-inline constexpr std::size_t kOps = 25;
+inline constexpr std::size_t kOps = 23;
 constexpr bool is_forward(Op op) { return op == Op::forward || op == Op::recompute || op == Op::evaluate; }
 constexpr bool is_backward(Op op) { return op == Op::backward || op == Op::backward_input || op == Op::backward_weight; }
 // Actions that compute with a layer's weights for a micro-batch.
@@ -70,9 +68,8 @@ enum class Payload : std::uint8_t {
 };
 constexpr bool is_per_micro_batch(Payload p) { return p == Payload::activation || p == Payload::gradient; }
 constexpr bool is_message(Op op) { return op == Op::send || op == Op::receive; }
-constexpr bool is_between_tensor_ranks(Op op) { return op == Op::combine || op == Op::assemble || op == Op::unify; }
 constexpr bool communicates(Op op) {
-  return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict || is_between_tensor_ranks(op);
+  return op == Op::gather || op == Op::reduce || op == Op::exchange || op == Op::verdict || op == Op::unify;
 }
 // Actions beside layer actions, for chunks or updates; a prefetch's distance does not count them.
 constexpr bool is_chunk_action(Op op) {
@@ -87,7 +84,7 @@ struct Action {
   std::uint32_t chunk = 0;   // update, fill, visit, gather, reduce: group within the layer; prefetch: the ChunkId; messages of
                              // weights and their gradients: group
   Tier tier = Tier::device;  // prefetch only
-  Payload payload = Payload::activation;  // of messages, combine and assemble
+  Payload payload = Payload::activation;  // of messages
   std::uint32_t peer = 0;                 // of messages: the other rank of the pipeline
   std::uint32_t copy = 0;    // the weight version that is read, kept or released: 0: the updated weights, else a kept copy
   std::uint32_t update = 0;  // of norm, update, verdict: number of the update within the program

@@ -17,7 +17,7 @@ Compute::Compute(const Parts& parts) : parts_(parts), memory_(parts.device->host
   std::size_t reports = 0;
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
     report_.push_back(reports);
-    reports += map.micro_batches() * static_cast<std::size_t>(map.model().layers[l]->report_size());
+    reports += map.micro_batches() * static_cast<std::size_t>(map.phases().facts(l).report_size);
   }
   const auto router = router_sums_of(map.model());
   slots_ = memory_->allocate((losses + router + reports) * sizeof(double) + 2 * tokens * sizeof(std::int32_t));
@@ -82,7 +82,7 @@ RouterResult Compute::router() const {
   const auto* numbers = router_.data();
   double layers = 0;
   for (const auto& layer : parts_.map->model().layers) {
-    const auto routing = layer->routing();
+    const auto routing = layer->facts().routing;
     if (!routing) continue;
     const RoutingReport report{*routing};
     result.balance += report.balance(numbers);
@@ -96,7 +96,7 @@ RouterResult Compute::router() const {
 }
 
 TensorView Compute::report_of(std::uint32_t layer, std::uint32_t micro_batch) const {
-  const auto size = static_cast<std::size_t>(parts_.map->model().layers[layer]->report_size());
+  const auto size = static_cast<std::size_t>(parts_.map->phases().facts(layer).report_size);
   if (size == 0) return {};
   return {reinterpret_cast<std::byte*>(reports_.subspan(report_[layer] + micro_batch * size, size).data()),
           DType::fp64,
@@ -174,8 +174,6 @@ void Compute::enqueue(const Action& action, std::span<const Use> uses, std::span
     case Op::reduce:
     case Op::send:
     case Op::receive:
-    case Op::combine:
-    case Op::assemble:
     case Op::unify: communicate(action, views); break;
     default: layer(action, views); break;
   }
@@ -224,9 +222,14 @@ LayerContext Compute::context_of(const Action& a, const Views& views) {
   return ctx;
 }
 
+// The tensor, or the room in which the call's steps find it instead.
+TensorView in_room(const CallSteps& steps, PhaseTensor::Of tensor, std::span<const TensorView> work, TensorView otherwise) {
+  const auto room = steps.room_of(tensor);
+  return room ? work[*room] : otherwise;
+}
+
 void Compute::layer(const Action& a, const Views& views) {
   const auto& map = *parts_.map;
-  const auto& model_layer = *map.model().layers[a.layer];
   const bool last = a.layer + 1 == map.layers();
   auto ctx = context_of(a, views);
   const auto weights = views.tensors(Kind::parameter, a);
@@ -234,15 +237,16 @@ void Compute::layer(const Action& a, const Views& views) {
   const auto work = views.work(a);
   LayerTensors t{
       .weights = weights, .gradients = {}, .x = {}, .y = {}, .saved = saved, .dy = {}, .dx = {}, .carried = {}, .work = work};
-  const bool share = model_layer.on_shares();
-  t.x = views.activation(map.buffers().read_x(a.layer, a.micro_batch), share);
+  const auto& steps = map.phases().steps(a.layer, call_of(a.op));
+  t.x = in_room(steps, PhaseTensor::Of::x, work, views.activation(map.buffers().x(a.layer, a.micro_batch)));
   if (is_backward(a.op)) return backward(a, views, ctx, t);
   if (a.op == Op::decode)
     t.y = last ? input_->logits : views.activation(map.buffers().x(a.layer + 1, 0));
   else if (is_forward(a.op) && !last)
-    t.y = views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().written_y(a.layer, a.micro_batch),
-                           share);
-  map.phases().steps(a.layer, call_of(a.op)).run(ctx, t);
+    t.y =
+        in_room(steps, PhaseTensor::Of::y, work,
+                views.activation(a.op == Op::recompute ? map.buffers().spare() : map.buffers().x(a.layer + 1, a.micro_batch)));
+  steps.run(ctx, t);
 }
 
 // `t` already has the tensors that a forward has.
@@ -255,9 +259,10 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
   t.gradients = gradients;
   t.accumulate = map.rounds().begins_gradient(a.micro_batch) || map.data().folds_each() ? Accumulate::no : Accumulate::yes;
   t.carried = carried;
-  const bool share = map.model().layers[a.layer]->on_shares();
-  if (a.layer + 1 != map.layers()) t.dy = views.activation(map.buffers().read_dy(a.layer, a.micro_batch), share);
-  t.dx = views.activation(map.buffers().written_dx(a.layer, a.micro_batch), share);
+  const auto& steps = map.phases().steps(a.layer, LayerCall::backward);
+  if (a.layer + 1 != map.layers())
+    t.dy = in_room(steps, PhaseTensor::Of::dy, t.work, views.activation(map.buffers().d(a.layer + 1, a.micro_batch)));
+  t.dx = in_room(steps, PhaseTensor::Of::dx, t.work, views.activation(map.buffers().d(a.layer, a.micro_batch)));
   if (const auto skip = map.skips().into(a.layer); skip != Skips::kNone)
     t.dskip = views.activation(map.buffers().e(skip, a.micro_batch));
   // If a skip also reads a result, the result's gradient has two parts.
@@ -268,7 +273,7 @@ void Compute::backward(const Action& a, const Views& views, LayerContext& ctx, L
   const bool input_half = has(half, Half::input) && has(phase.half, Half::input);
   if (input_half && map.phases().is_first(a) && map.adds_skip_before(a.layer, a.micro_batch))
     add_part(t.dy, map.buffers().e(a.layer + 1, a.micro_batch));
-  map.phases().steps(a.layer, LayerCall::backward).run(ctx, t);
+  steps.run(ctx, t);
   if (input_half && phase.dx && map.adds_skip_behind(a.layer, a.micro_batch))
     add_part(t.dx, map.buffers().e(a.layer, a.micro_batch));
 }

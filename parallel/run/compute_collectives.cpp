@@ -147,7 +147,7 @@ void Compute::add_up_routers() {
   if (!map.tensor().leads()) return;
   auto* sums = router_.data();
   for (std::uint32_t l = 0; l < map.layers(); ++l) {
-    const auto routing = map.model().layers[l]->routing();
+    const auto routing = map.phases().facts(l).routing;
     if (!routing) continue;
     const auto size = RoutingReport{*routing}.size();
     for (std::uint32_t m = 0; m < map.micro_batches(); ++m) {

@@ -45,12 +45,10 @@ class Compute::Views {
       views[p.param] = tensor(kind, a.layer, p, kind == Kind::gradient ? 0 : a.copy);
     return views;
   }
-  // All positions, or this rank's share of them.
-  [[nodiscard]] TensorView activation(ChunkId chunk, bool share = false) const {
+  [[nodiscard]] TensorView activation(ChunkId chunk) const {
     auto* data = of(chunk);
     if (!data) return {};
-    const auto rows = map_.options().shape.batch.tokens() / (share ? map_.tensor().ranks : 1);
-    return {data, map_.model().dtype, {rows, map_.model().width}};
+    return {data, map_.model().dtype, {map_.buffers().rows(), map_.model().width}};
   }
   // In the order of the call's work(); tensors that the phase does not use have empty views.
   [[nodiscard]] std::vector<TensorView> work(const Action& a) const {

@@ -22,7 +22,7 @@ constexpr std::size_t kRounds = 5;  // at least, unless they take too long
 // A layer with a report computes according to that report (it holds row numbers, for example), which is empty if an action is
 // measured alone. Such an action keeps the profile's cost.
 bool needs_a_report(const StepMap& map, const Action& a) {
-  return is_layer_action(a.op) && map.model().layers[a.layer]->report_size() > 0;
+  return is_layer_action(a.op) && map.phases().facts(a.layer).report_size > 0;
 }
 
 bool computes(const StepMap& map, const Action& a) {
@@ -32,10 +32,9 @@ bool computes(const StepMap& map, const Action& a) {
 // Layers that compute the same on the same shapes cost the same.
 std::string signature(const StepMap& map, const Action& action) {
   const auto layer = action.layer;
-  const auto shape = map.options().shape.batch;
-  const auto& l = *map.model().layers[layer];
   auto text = fmt::format("{} {} {} {} {} {}", static_cast<int>(action.op), action.phase, action.micro_batch != 0,
-                          l.forward_flops(shape), map.buffers().saved_pack(layer).bytes, l.scratch_bytes(shape));
+                          map.phases().facts(layer).forward_flops, map.buffers().saved_pack(layer).bytes,
+                          fmt::join(map.phases().scratch_bytes(layer), " "));
   for (const auto& p : map.layout().params(layer)) text += fmt::format(" {}{}", p.shape.elements(), p.tied ? "t" : "");
   return text;
 }

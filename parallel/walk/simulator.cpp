@@ -34,8 +34,6 @@ double ProfileCosts::seconds(const Action& a) const {
     case Op::exchange:
     case Op::reduce:
     case Op::verdict:
-    case Op::combine:
-    case Op::assemble:
     case Op::unify: return seconds_of(exchanges_of(map, a));
     case Op::release:
     case Op::prefetch: return 0;

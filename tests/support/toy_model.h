@@ -27,10 +27,7 @@ class Embed : public Layer {
   std::vector<ParamSpec> params() const override {
     return {{"table", {s_.vocab, s_.width}, {InitKind::normal, 0.1}, true, false}};
   }
-  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
-  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
-  double forward_flops(BatchShape) const override { return 0; }
+  LayerFacts facts(BatchShape) const override { return {}; }
   void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
     if (call == LayerCall::forward)
       steps.compute(
@@ -50,12 +47,11 @@ class Embed : public Layer {
 class Block : public Layer {
  public:
   Block(Sizes s, std::int64_t i) : s_(s), i_(i) {}
-  std::optional<std::uint32_t> skips_from() const override {
+  std::optional<std::uint32_t> skips_from() const {
     const auto from = s_.blocks - 1 - i_;  // block
     if (!s_.skips || from + 1 >= i_) return std::nullopt;
     return static_cast<std::uint32_t>(1 + from);
   }
-  bool keeps_input() const override { return !skips_from(); }
   std::string name() const override { return "blocks." + std::to_string(i_); }
   std::vector<ParamSpec> params() const override {
     const auto n = name();
@@ -63,27 +59,26 @@ class Block : public Layer {
             {n + ".b", {s_.width, 2 * s_.width}, {InitKind::normal, 0.1}, true, false},
             {n + ".bias", {s_.width}, {InitKind::zeros, 0}, false, false}};
   }
-  std::vector<TensorSpec> saved(BatchShape b) const override {
-    std::vector<TensorSpec> all{{"u", s_.dtype, {b.tokens(), 2 * s_.width}}};
-    if (skips_from()) all.push_back({"h", s_.dtype, {b.tokens(), s_.width}});
+  LayerFacts facts(BatchShape b) const override {
+    LayerFacts all{.saved = {{"u", s_.dtype, {b.tokens(), 2 * s_.width}}},
+                   .carried = {{"du", s_.dtype, {b.tokens(), 2 * s_.width}}, {"g", s_.dtype, {b.tokens(), 2 * s_.width}}},
+                   .forward_flops = 8.0 * static_cast<double>(b.tokens() * s_.width * s_.width),
+                   .keeps_input = !skips_from(),
+                   .skips_from = skips_from()};
+    if (skips_from()) all.saved.push_back({"h", s_.dtype, {b.tokens(), s_.width}});
     return all;
   }
-  std::vector<TensorSpec> carried(BatchShape b) const override {
-    return {{"du", s_.dtype, {b.tokens(), 2 * s_.width}}, {"g", s_.dtype, {b.tokens(), 2 * s_.width}}};
-  }
-  std::uint64_t scratch_bytes(BatchShape b) const override {
-    return static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
-  }
-  double forward_flops(BatchShape b) const override { return 8.0 * static_cast<double>(b.tokens() * s_.width * s_.width); }
   void describe(CallSteps& steps, LayerCall call, BatchShape b) const override {
     if (call != LayerCall::forward && call != LayerCall::backward) return;
     CallSteps divided;
-    call == LayerCall::forward ? describe_forward(divided, forward_flops(b) / 2)
-                               : describe_backward(divided, forward_flops(b) / 2);
+    const double product = facts(b).forward_flops / 2;
+    call == LayerCall::forward ? describe_forward(divided, product) : describe_backward(divided, product);
+    const auto scratch_bytes = static_cast<std::uint64_t>(b.tokens() * 2 * s_.width) * size_of(s_.dtype);
+    for (auto& step : divided.steps()) step.phase.scratch_bytes = scratch_bytes;
     if (s_.phases)
       steps = std::move(divided);
     else
-      steps.compute([divided](LayerContext& c, const LayerTensors& t) { divided.run(c, t); });
+      steps.compute([divided](LayerContext& c, const LayerTensors& t) { divided.run(c, t); }, scratch_bytes);
   }
 
  private:
@@ -123,7 +118,7 @@ class Block : public Layer {
         });
     steps.compute({.half = Half::weight,
                    .gradients = {{0}},
-                   .x = keeps_input(),
+                   .x = !skips_from(),
                    .saved = Access::read,
                    .carried = Access::read,
                    .flops = product},
@@ -152,16 +147,14 @@ class Head : public Layer {
     return {{"scale", {s_.width}, {InitKind::ones, 0}, false, false},
             {s_.tied ? "table" : "out", {s_.vocab, s_.width}, {InitKind::normal, 0.1}, true, s_.tied}};
   }
-  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
-  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  std::uint64_t scratch_bytes(BatchShape b) const override {
-    const auto n = static_cast<std::uint64_t>(b.tokens());
-    return n * static_cast<std::uint64_t>(s_.vocab + 2 * s_.width) * size_of(s_.dtype) + 2 * n * 8 + 256;
+  LayerFacts facts(BatchShape b) const override {
+    return {.forward_flops = 2.0 * static_cast<double>(b.tokens() * s_.width * s_.vocab)};
   }
-  double forward_flops(BatchShape b) const override { return 2.0 * static_cast<double>(b.tokens() * s_.width * s_.vocab); }
-  void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
+  void describe(CallSteps& steps, LayerCall call, BatchShape b) const override {
     if (call != LayerCall::forward && call != LayerCall::backward) return;
-    steps.compute([this, call](LayerContext& c, const LayerTensors& t) { run(c, t, call == LayerCall::backward); });
+    const auto n = static_cast<std::uint64_t>(b.tokens());
+    steps.compute([this, call](LayerContext& c, const LayerTensors& t) { run(c, t, call == LayerCall::backward); },
+                  n * static_cast<std::uint64_t>(s_.vocab + 2 * s_.width) * size_of(s_.dtype) + 2 * n * 8 + 256);
   }
 
  private:

@@ -20,10 +20,9 @@ class Mix final : public Layer {
   explicit Mix(std::int64_t width) : width_(width) {}
   std::string name() const override { return "mix"; }
   std::vector<ParamSpec> params() const override { return {{"mix.weight", {width_, width_}, {InitKind::normal, 0.02}}}; }
-  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }    // between forward and backward, besides x
-  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }  // between the halves of the backward
-  std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
-  double forward_flops(BatchShape b) const override { return 2.0 * static_cast<double>(b.tokens() * width_ * width_); }
+  LayerFacts facts(BatchShape b) const override {  // it saves nothing besides x
+    return {.forward_flops = 2.0 * static_cast<double>(b.tokens() * width_ * width_)};
+  }
   void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
     if (call == LayerCall::forward)
       steps.compute([](LayerContext& c, const LayerTensors& t) {

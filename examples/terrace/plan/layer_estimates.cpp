@@ -59,10 +59,6 @@ class Adder {
     const double seconds = costs_.seconds(a);
     const bool last = a.micro_batch + 1 == kMicroBatches;
     switch (a.op) {
-      case Op::combine:
-      case Op::assemble:
-        if (last) (a.payload == Payload::activation ? layer.forward_exchange : layer.backward_exchange) += seconds;
-        return;
       case Op::gather:
         (map_.data().gathers_before_use() ? layer.gather : layer.updated_gather) +=
             map_.data().gathers_before_use() ? seconds / kMicroBatches : seconds;

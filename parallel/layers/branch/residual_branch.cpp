@@ -118,16 +118,16 @@ double ResidualBranch::forward_flops(BatchShape shape) const {
   return product_flops(shape, in_.outputs()) + product_flops(shape, middle_width()) + middle_flops(middle_shape(shape));
 }
 
-std::uint64_t ResidualBranch::scratch_bytes(BatchShape shape) const {
-  std::uint64_t most = on_grid() ? 0 : decode_bytes() + sum_bytes();
-  for (const auto call : {LayerCall::forward, LayerCall::backward})
-    for (const auto& phase : described(call, shape).phases()) most = std::max(most, phase.scratch_bytes.value());
-  return most;
+LayerFacts ResidualBranch::facts(BatchShape shape) const {
+  return {.saved = saved(shape),
+          .carried = carried(shape),
+          .forward_flops = forward_flops(shape),
+          .keeps_input = !skips_from_,
+          .skips_from = skips_from_};
 }
 
-void ResidualBranch::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+void ResidualBranch::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool forward = call == LayerCall::forward;
-  begin(steps, call, {.x = !skips_from_ || call != LayerCall::backward});
   if (call != LayerCall::decode)
     for (const auto& tensor : middle_work(call, middle_shape(shape))) static_cast<void>(steps.room(tensor));
   if (in_inner_tiles())

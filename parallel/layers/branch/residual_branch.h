@@ -37,20 +37,18 @@ namespace terrace::layers {
 
 class ResidualBranch : public TransformerLayer {
  public:
-  [[nodiscard]] std::optional<std::uint32_t> skips_from() const final { return skips_from_; }
-  [[nodiscard]] bool keeps_input() const final { return !skips_from_; }
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const final;
+  [[nodiscard]] LayerFacts facts(BatchShape shape) const final;
+  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const final;
+
+ protected:
+  void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const final;
   [[nodiscard]] bool on_shares() const final {
     return on_grid() || (!in_inner_tiles() && (config_.tensor().pieces > 1 || (config_.tensor().sequence && result_norm_)));
   }
   [[nodiscard]] bool adds_up() const final { return sums_result() && !config_.tensor().sequence; }
-  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const final;
-  [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const final;
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const final;
-  [[nodiscard]] double forward_flops(BatchShape shape) const final;
-  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const final;
-
- protected:
+  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const;
+  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const;
+  [[nodiscard]] double forward_flops(BatchShape shape) const;
   // Positions in saved(); a layer's own tensors follow, then those of the further norms. Positions in carried().
   enum Saved : std::size_t { kStatistics, kInResult, kOwn };
   enum Carried : std::size_t { kDnormed, kDin, kDout };  // kDout only on shares; the further norms' follow

@@ -59,15 +59,17 @@ void ResidualBranch::norm_position(LayerContext& ctx, std::span<const TensorView
 
 void ResidualBranch::describe_decode(CallSteps& steps) const {
   if (in_.tiles() > 1) return decode_in_tiles(steps);
-  steps.compute([this](LayerContext& ctx, const LayerTensors& t) {
-    if (on_grid()) fail("ranks in a grid do not generate");
-    ScratchArena arena(ctx.scratch);
-    const Position position(*this, arena);
-    in_position(ctx, t, 0, position.in_result, arena);
-    norm_position(ctx, t.weights, position.in_result, arena);
-    make_middle(ctx, t, position.middle, position.in_result);
-    run_out(ctx, t, {}, {}, position.middle, position.of_norm, bool{result_norm_}, arena);
-  });
+  if (on_grid()) return;  // these ranks do not generate
+  steps.compute(
+      [this](LayerContext& ctx, const LayerTensors& t) {
+        ScratchArena arena(ctx.scratch);
+        const Position position(*this, arena);
+        in_position(ctx, t, 0, position.in_result, arena);
+        norm_position(ctx, t.weights, position.in_result, arena);
+        make_middle(ctx, t, position.middle, position.in_result);
+        run_out(ctx, t, {}, {}, position.middle, position.of_norm, bool{result_norm_}, arena);
+      },
+      decode_bytes());
 }
 
 void ResidualBranch::decode_in_tiles(CallSteps& steps) const {

@@ -36,7 +36,7 @@ void ResidualBranch::put_skip_before(CallSteps& steps, LayerCall call) const {
       phase.x = false;
       phase.saved = phase.saved.value_or(Access::read);
     }
-    if (decode && adds) phase.scratch_bytes = phase.scratch_bytes.value_or(0) + sum_bytes();
+    if (decode && adds) phase.scratch_bytes += sum_bytes();
     if (writes_dx) phase.carried = phase.carried.value_or(Access::update);
     if (ends) {  // the last phase is of the weight half
       phase.gradients.push_back({skip_weight_});

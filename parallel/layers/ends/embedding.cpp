@@ -2,7 +2,7 @@
 
 namespace terrace::layers {
 
-Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", config) {
+Embedding::Embedding(const Transformer& config) : TransformerLayer("embedding", config, {.x = false}) {
   const Init init{InitKind::normal, config.init_std};
   params_.push_back(table_of(config, config.names.embedding));
   if (learned_positions()) {
@@ -41,8 +41,7 @@ std::uint64_t Embedding::scratch_of(BatchShape shape, bool rows) const {
   return arena.peak_bytes();
 }
 
-void Embedding::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
-  begin(steps, call, {.x = false});
+void Embedding::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool backward = call == LayerCall::backward;
   for (std::uint32_t tile = 0; tile < tiles(); ++tile) {
     std::vector<PhaseParam> used{{0, tile}};
@@ -54,7 +53,7 @@ void Embedding::describe(CallSteps& steps, LayerCall call, BatchShape shape) con
       if (call == LayerCall::backward && has(ctx.half, Half::weight)) embed_grad(ctx, t, tile);
     };
     if (tiles() == 1)
-      steps.compute(std::move(run));
+      steps.compute(std::move(run), scratch_of(shape, is_scaled()));
     else if (backward)
       steps.compute({.half = Half::weight, .gradients = used, .dy = true, .scratch_bytes = scratch_of(shape, is_scaled())},
                     std::move(run));
@@ -64,7 +63,7 @@ void Embedding::describe(CallSteps& steps, LayerCall call, BatchShape shape) con
           std::move(run));
   }
   if (tiles() > 1 && backward)  // tokens have no gradient
-    steps.compute({.half = Half::input, .scratch_bytes = 0}, [](LayerContext&, const LayerTensors&) {});
+    steps.compute({.half = Half::input}, [](LayerContext&, const LayerTensors&) {});
 }
 
 // Calls f for each run of positions within a document, with its rows in the micro-batch and its positions in the document.

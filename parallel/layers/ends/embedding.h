@@ -12,15 +12,10 @@ namespace terrace::layers {
 class Embedding final : public TransformerLayer {
  public:
   explicit Embedding(const Transformer& config);
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
-  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override {
-    return scratch_of(shape, tiles() > 1 || is_scaled());
-  }
-  [[nodiscard]] double forward_flops(BatchShape) const override { return 0; }
-  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] LayerFacts facts(BatchShape) const override { return {}; }
 
  private:
+  void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const override;
   [[nodiscard]] TensorView positions(std::span<const TensorView> tensors) const;
   [[nodiscard]] PhaseParam positions_param() const { return {1}; }
   // rows(): the rows of a tile that belong to a token. tokens_in(): the tokens as indices of these rows, in scratch if the

@@ -15,7 +15,7 @@ enum Carried : std::size_t { kDnormed };
 }  // namespace
 
 Head::Head(const Transformer& config)
-    : TransformerLayer("head", config), norm_(params_, config.names.final_norm, config), logits_([&] {
+    : TransformerLayer("head", config, {.y = false}), norm_(params_, config.names.final_norm, config), logits_([&] {
         params_.push_back(table_of(config, config.tied ? config.names.embedding : config.names.head));
         params_.back().tied = config.tied;
         params_.back().unit = 1;
@@ -27,8 +27,10 @@ std::int64_t Head::slice_rows() const {
   return std::clamp(kSliceElements / tile_rows() / kSliceStep * kSliceStep, kSliceStep, kLongestSlice);
 }
 
-std::vector<TensorSpec> Head::carried(BatchShape shape) const {
-  return {{"gradient of norm's result", config_.dtype, {shape.tokens(), config_.hidden}}};
+LayerFacts Head::facts(BatchShape shape) const {
+  const auto tokens = shape.tokens();
+  return {.carried = {{"gradient of norm's result", config_.dtype, {tokens, config_.hidden}}},
+          .forward_flops = 2 * static_cast<double>(tokens * config_.hidden) * static_cast<double>(table_rows())};
 }
 
 Head::Scratch::Scratch(const Head& head, ScratchArena& arena, std::int64_t rows) : losses(arena.take(DType::fp64, {rows})) {
@@ -54,20 +56,16 @@ std::uint64_t Head::scratch_bytes(BatchShape shape) const {
   return arena.peak_bytes();
 }
 
-double Head::forward_flops(BatchShape shape) const {
-  return 2 * static_cast<double>(shape.tokens() * config_.hidden) * static_cast<double>(table_rows());
-}
-
 void Head::check_loss(const LayerContext& ctx) const {
   check("targets", ctx.targets, DType::i32, {ctx.shape.tokens()});
   check("loss", ctx.loss, DType::fp64, {1});
 }
 
 Phase Head::phase(LayerCall call, BatchShape shape, std::uint32_t tile) const {
-  const double product = forward_flops(shape) / tiles();
+  const double product = facts(shape).forward_flops / tiles();
   const auto norm = params_of(norm_);
   const PhaseParam table{static_cast<std::uint32_t>(params_.size() - 1), tile};
-  Phase phase{.weights = norm, .x = true, .flops = product};
+  Phase phase{.weights = norm, .x = true, .scratch_bytes = scratch_bytes(shape), .flops = product};
   phase.weights.push_back(table);
   if (call != LayerCall::backward) return phase;
   phase.gradients = {table};
@@ -92,8 +90,7 @@ CallSteps::Run Head::with_tile(std::uint32_t number, Compute compute) const {
   };
 }
 
-void Head::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
-  begin(steps, call, {.y = false});
+void Head::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const {
   const bool surveys = !is_whole() && call != LayerCall::decode;
   const auto room = surveys ? describe_survey(steps, shape) : 0;
   for (std::uint32_t number = 0; number < tiles(); ++number) {
@@ -106,7 +103,7 @@ void Head::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
       if (has(ctx.half, Half::weight) && t.accumulate == Accumulate::no && !given.gradients.back().empty())
         zero_rest(ctx, tile(ctx, given.gradients.back(), number), number);
     });
-    if (tiles() == 1 && !surveys) return steps.compute(std::move(run));
+    if (tiles() == 1 && !surveys) return steps.compute(std::move(run), scratch_bytes(shape));
     auto used = phase(call, shape, number);
     if (surveys) used.work.push_back({room, Access::read});
     steps.compute(std::move(used), std::move(run));

@@ -24,17 +24,14 @@ class Head final : public TransformerLayer {
  public:
   explicit Head(const Transformer& config);
   // Nothing is saved: a training program never calls the forward.
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
-  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  // A backward's Half::input writes ctx.loss. A decode call writes y: the logits, [1, vocab].
-  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
-
+  [[nodiscard]] LayerFacts facts(BatchShape shape) const override;
   // The rows of a full slice.
   [[nodiscard]] std::int64_t slice_rows() const;
 
  private:
+  // A backward's Half::input writes ctx.loss. A decode call writes y: the logits, [1, vocab].
+  void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const;
   struct Scratch {  // V: the largest tile's rows
     Scratch(const Head& head, ScratchArena& arena, std::int64_t rows);
     TensorView losses, statistics, normed;  // [N], [k, N], [slice, C]

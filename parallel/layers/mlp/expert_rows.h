@@ -5,8 +5,8 @@
 // they come from all these ranks: ordered by rank, and for each rank by expert. Inputs and inner activations of shared experts
 // then follow after the space for the most rows that can come.
 //
-// A report (Layer::report_size()) has the router's numbers (RoutingReport). With expert ranks, these numbers follow: the rows
-// of each expert on each rank, by rank, and how many elements of rows go to, and come from, each rank.
+// A report (LayerFacts::report_size) has the router's numbers (RoutingReport). With expert ranks, these numbers follow: the
+// rows of each expert on each rank, by rank, and how many elements of rows go to, and come from, each rank.
 //
 // Threads: values; pure.
 #pragma once

@@ -37,8 +37,6 @@ Moe::Moe(const Transformer& config, std::int64_t block)
   for (std::int64_t e = 0; e < config.experts.shared; ++e) add(config.names.shared_experts + std::to_string(e) + ".");
 }
 
-std::int64_t Moe::report_size() const { return rows(1).report_size(); }
-
 // In the order of Saved.
 std::vector<TensorSpec> Moe::routed(std::int64_t tokens) const {
   const auto r = routing(tokens);
@@ -58,36 +56,22 @@ std::vector<TensorSpec> Moe::routed(std::int64_t tokens) const {
   return all;
 }
 
-std::vector<TensorSpec> Moe::saved(BatchShape shape) const { return routed(shape.tokens()); }
-
-std::vector<TensorSpec> Moe::carried(BatchShape shape) const {
+LayerFacts Moe::facts(BatchShape shape) const {
   const auto n = shape.tokens(), computed = rows(n).most_computed();
-  std::vector<TensorSpec> all{
-      {"gradient of experts' results", config_.dtype, {computed, config_.hidden}},
-      {"gradient of experts' activations' inputs", config_.dtype, {computed, experts_.front().up_width()}},
-      {"gradient of the router's logits", config_.dtype, {n, config_.experts.count}},
-      {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
-  if (result_norm_) all.push_back(result_norm_.carried(n));
+  LayerFacts all{.saved = routed(n), .forward_flops = router_flops(n), .report_size = report_size(), .routing = routing(1)};
+  all.carried = {{"gradient of experts' results", config_.dtype, {computed, config_.hidden}},
+                 {"gradient of experts' activations' inputs", config_.dtype, {computed, experts_.front().up_width()}},
+                 {"gradient of the router's logits", config_.dtype, {n, config_.experts.count}},
+                 {"gradient of norm's result", config_.dtype, {n, config_.hidden}}};
+  if (result_norm_) all.carried.push_back(result_norm_.carried(n));
+  for (std::uint32_t e = 0; e < here(); ++e) all.forward_flops += experts_[e].flops(rows(n).usual_of(e));
   return all;
 }
 
 // One position has few rows, so the cache also has the experts' tensors, beside the router's.
 std::vector<TensorSpec> Moe::cache(std::int64_t) const { return routed(1); }
 
-std::uint64_t Moe::scratch_bytes(BatchShape shape) const {
-  const auto n = shape.tokens();
-  const auto of_expert = experts_.front().scratch_bytes(n);  // a shared expert, or one without a capacity, has all tokens
-  return std::max({scratch_of({dgates(n)}), scratch_of({normed(n), norm_.statistics(n)}), of_expert});
-}
-
-double Moe::forward_flops(BatchShape shape) const {
-  double flops = router_flops(shape.tokens());
-  for (std::uint32_t e = 0; e < here(); ++e) flops += experts_[e].flops(rows(shape.tokens()).usual_of(e));
-  return flops;
-}
-
-void Moe::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
-  begin(steps, call);
+void Moe::describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const {
   if (call == LayerCall::forward) describe_forward(steps, shape.tokens());
   if (call == LayerCall::decode) describe_decode(steps);
   if (call != LayerCall::backward) return;

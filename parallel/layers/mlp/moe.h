@@ -33,17 +33,13 @@ class Moe final : public TransformerLayer {
  public:
   Moe(const Transformer& config, std::int64_t block);
 
-  [[nodiscard]] bool adds_up() const override { return sums_result() && !config_.tensor().sequence; }
-  [[nodiscard]] std::vector<TensorSpec> saved(BatchShape shape) const override;
-  [[nodiscard]] std::vector<TensorSpec> carried(BatchShape shape) const override;
-  [[nodiscard]] std::uint64_t scratch_bytes(BatchShape shape) const override;
-  [[nodiscard]] double forward_flops(BatchShape shape) const override;
-  [[nodiscard]] std::int64_t report_size() const override;
-  [[nodiscard]] std::optional<Routing> routing() const override { return routing(1); }
+  [[nodiscard]] LayerFacts facts(BatchShape shape) const override;
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t capacity) const override;
-  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
  private:
+  void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const override;
+  [[nodiscard]] bool adds_up() const override { return sums_result() && !config_.tensor().sequence; }
+  [[nodiscard]] std::int64_t report_size() const { return rows(1).report_size(); }
   // What a router writes for the experts and the backward: positions in saved(), and in the cache of a generation.
   enum Saved : std::size_t { kStatistics, kLogits, kLogSums, kGates, kChosen, kRows, kInputs, kUp, kResults, kOfNorm };
   enum Carried : std::size_t { kDresults, kDup, kDlogits, kDnormed, kDresult };

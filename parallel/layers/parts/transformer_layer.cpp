@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <memory>
 #include <stdexcept>
 
 #include <terrace/parallel/layers/parts/transformer_layer.h>
+#include <terrace/parallel/model/tensor_edges.h>
 
 namespace terrace::layers {
 namespace {
@@ -85,32 +87,43 @@ Accumulate TransformerLayer::begin_residual(LayerContext& ctx, TensorView to, Te
   return Accumulate::yes;
 }
 
-void TransformerLayer::begin(CallSteps& steps, LayerCall call, Ends ends) const {
-  steps.before([this, call, ends](LayerContext& ctx, const LayerTensors& t) {
-    if (call == LayerCall::forward || (call == LayerCall::backward && ctx.evaluate)) check_forward(ctx, t, ends);
-    if (call == LayerCall::backward && !ctx.evaluate) check_backward(ctx, t, ends);
-    if (call == LayerCall::decode) check_decode(ctx, t, ends);
+void TransformerLayer::describe(CallSteps& steps, LayerCall call, BatchShape shape) const {
+  const auto own = std::make_shared<const LayerFacts>(facts(shape));
+  steps.before([this, call, own](LayerContext& ctx, const LayerTensors& t) {
+    if (call == LayerCall::forward || (call == LayerCall::backward && ctx.evaluate)) check_forward(ctx, t, *own);
+    if (call == LayerCall::backward && !ctx.evaluate) check_backward(ctx, t, *own);
+    if (call == LayerCall::decode) check_decode(ctx, t);
   });
+  describe_call(steps, call, shape);
+  if (on_shares()) return;
+  add_tensor_edges(steps, call, shape,
+                   {.tensor = config_.tensor(),
+                    .dtype = config_.dtype,
+                    .width = config_.hidden,
+                    .has_x = ends_.x,
+                    .has_y = ends_.y,
+                    .backward_reads_x = own->keeps_input,
+                    .sums_y = !adds_up()});
 }
 
-void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
+void TransformerLayer::check_forward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   const Shape rows{rows_of(ctx.shape), config_.hidden};
   check_weights(ctx, t.weights);
-  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
-  if (ends.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, rows);
-  check_all(ctx, "saved", t.saved, saved(ctx.shape));
+  if (ends_.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
+  if (ends_.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, rows);
+  check_all(ctx, "saved", t.saved, facts.saved);
 }
 
-void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
+void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const {
   if (ctx.shape.batch < 1 || ctx.shape.seq < 1) fail("the micro-batch is empty");
   const Shape rows{rows_of(ctx.shape), config_.hidden};
   check_weights(ctx, t.weights);
-  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
-  if (ends.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);
-  if (ends.x && has(ctx.half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
-  check_all(ctx, "saved", t.saved, saved(ctx.shape));
-  check_all(ctx, "carried", t.carried, carried(ctx.shape));
+  if (ends_.x && facts.keeps_input && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, rows);
+  if (ends_.y && !may_lack(ctx, t.dy)) check("dy", t.dy, config_.dtype, rows);
+  if (ends_.x && has(ctx.half, Half::input) && !may_lack(ctx, t.dx)) check("dx", t.dx, config_.dtype, rows);
+  check_all(ctx, "saved", t.saved, facts.saved);
+  check_all(ctx, "carried", t.carried, facts.carried);
   if (!has(ctx.half, Half::weight)) return;
   if (t.gradients.size() != params_.size()) fail("each parameter needs a gradient");
   for (std::size_t i = 0; i < params_.size(); ++i) {
@@ -122,15 +135,15 @@ void TransformerLayer::check_backward(const LayerContext& ctx, const LayerTensor
   }
 }
 
-void TransformerLayer::check_decode(const LayerContext& ctx, const LayerTensors& t, Ends ends) const {
+void TransformerLayer::check_decode(const LayerContext& ctx, const LayerTensors& t) const {
   if (ctx.shape.tokens() != 1) fail("generation needs exactly one position of one sequence");
   if (ctx.position < 0 || ctx.position >= config_.seq_len) {
     fail("position " + std::to_string(ctx.position) + " is beyond seq_len " + std::to_string(config_.seq_len));
   }
   check_weights(ctx, t.weights);
   if (t.saved.size() != cache(1).size()) fail("the cache has a wrong number of tensors");
-  if (ends.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, {1, config_.hidden});
-  if (ends.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, {1, config_.hidden});
+  if (ends_.x && !may_lack(ctx, t.x)) check("x", t.x, config_.dtype, {1, config_.hidden});
+  if (ends_.y && !may_lack(ctx, t.y)) check("y", t.y, config_.dtype, {1, config_.hidden});
 }
 
 }  // namespace terrace::layers

@@ -32,9 +32,23 @@ class TransformerLayer : public GenerativeLayer {
   [[nodiscard]] std::string name() const final { return name_; }
   [[nodiscard]] std::vector<ParamSpec> params() const final;
   [[nodiscard]] std::vector<TensorSpec> cache(std::int64_t) const override { return {}; }
+  void describe(CallSteps& steps, LayerCall call, BatchShape shape) const final;
 
  protected:
-  TransformerLayer(std::string name, const Transformer& config) : config_(checked(config)), name_(std::move(name)) {}
+  // The first layer has no x, the last one no y.
+  struct Ends {
+    bool x = true, y = true;
+  };
+  TransformerLayer(std::string name, const Transformer& config, Ends ends = {.x = true, .y = true})
+      : config_(checked(config)), name_(std::move(name)), ends_(ends) {}
+
+  // describe() without the exchanges at the edges of the call, and without the checks.
+  virtual void describe_call(CallSteps& steps, LayerCall call, BatchShape shape) const = 0;
+  // With sequence parallelism: whether it reads and writes only this rank's rows of x, y and their gradients, and makes all
+  // exchanges within its call.
+  [[nodiscard]] virtual bool on_shares() const { return false; }
+  // On tensor ranks: whether its y is whole because it sums the ranks' parts itself. Its dx is still a part.
+  [[nodiscard]] virtual bool adds_up() const { return false; }
 
   // The parameters of some of its parts, for a phase.
   template <class... Parts>
@@ -46,12 +60,6 @@ class TransformerLayer : public GenerativeLayer {
   [[nodiscard]] std::int64_t rows_of(BatchShape shape) const {  // of x and y
     return on_shares() ? shape.tokens() / config_.tensor().ranks : shape.tokens();
   }
-  // The first layer has no x, the last one no y.
-  struct Ends {
-    bool x = true, y = true;
-  };
-  // The first statement of describe(): the views of each phase are checked before it runs.
-  void begin(CallSteps& steps, LayerCall call, Ends ends = {.x = true, .y = true}) const;
   // Throws std::logic_error that names the layer and the view.
   void check(const char* what, const TensorView& view, DType dtype, Shape shape) const;
   void check_weights(const LayerContext& ctx, std::span<const TensorView> weights) const;
@@ -79,9 +87,9 @@ class TransformerLayer : public GenerativeLayer {
   std::vector<ParamSpec> params_;
 
  private:
-  void check_forward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
-  void check_backward(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
-  void check_decode(const LayerContext& ctx, const LayerTensors& t, Ends ends) const;
+  void check_forward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const;
+  void check_backward(const LayerContext& ctx, const LayerTensors& t, const LayerFacts& facts) const;
+  void check_decode(const LayerContext& ctx, const LayerTensors& t) const;
   void check_all(const LayerContext& ctx, const char* what, std::span<const TensorView> views,
                  const std::vector<TensorSpec>& specs) const;
   // A phase does not use all tensors of its call.
@@ -90,6 +98,7 @@ class TransformerLayer : public GenerativeLayer {
   }
 
   std::string name_;
+  Ends ends_;
 };
 
 }  // namespace terrace::layers

@@ -128,7 +128,7 @@ struct Packed {
 class LayerRun {
  public:
   LayerRun(Machine& machine, const Layer& of, DType dtype, std::int64_t width, BatchShape batch, bool first, bool last)
-      : layer(of), shape(batch), params(of.params()), machine_(machine) {
+      : layer(of), shape(batch), params(of.params()), facts(of.facts(batch)), machine_(machine) {
     std::vector<TensorSpec> weight_specs, gradient_specs;
     for (const auto& p : params) {
       weight_specs.push_back({p.name, dtype, p.shape});
@@ -136,20 +136,22 @@ class LayerRun {
     }
     weights = Packed(weight_specs, 64);
     gradients = Packed(gradient_specs, 64);
-    saved = Packed(layer.saved(shape), 64);
-    carried = Packed(layer.carried(shape), 64);
-    for (const auto call : {LayerCall::forward, LayerCall::backward})
-      work[static_cast<std::size_t>(call)] = Packed(layer.described(call, shape).work(), 64);
-    report = Packed({{"report", DType::fp64, {layer.report_size()}}}, 64, machine.device->host_memory().get());
+    saved = Packed(facts.saved, 64);
+    carried = Packed(facts.carried, 64);
+    for (const auto call : {LayerCall::forward, LayerCall::backward, LayerCall::decode}) {
+      const auto steps = layer.described(call, shape);
+      scratch_bytes = std::max(scratch_bytes, steps.scratch_bytes());
+      if (call != LayerCall::decode) work[static_cast<std::size_t>(call)] = Packed(steps.work(), 64);
+    }
+    report = Packed({{"report", DType::fp64, {facts.report_size}}}, 64, machine.device->host_memory().get());
     const TensorSpec row{"x", dtype, {shape.tokens(), width}}, ids{"tokens", DType::i32, {shape.tokens()}};
     const std::vector<TensorSpec> none;
     x = Packed(first ? none : std::vector{row}, 64), dx = Packed(first ? none : std::vector{row}, 64);
     y = Packed(last ? none : std::vector{row}, 64), dy = Packed(last ? none : std::vector{row}, 64);
-    const auto skips = layer.skips_from() ? std::vector{row} : none;
+    const auto skips = facts.skips_from ? std::vector{row} : none;
     skip = Packed(skips, 64), dskip = Packed(skips, 64);
     io = Packed({ids, ids, {"loss", DType::fp64, {1}}}, 64);
-    scratch = Buffer(layer.scratch_bytes(shape));
-    scratch_bytes = layer.scratch_bytes(shape);
+    scratch = Buffer(scratch_bytes);
   }
 
   // The only tensor of `p`, or none.
@@ -171,7 +173,7 @@ class LayerRun {
             .scratch = {scratch.data(), DType::i32, {words}},
             .skip = only(skip),
             .evaluate = false,
-            .report = layer.report_size() == 0 ? TensorView{} : report.views[0],
+            .report = facts.report_size == 0 ? TensorView{} : report.views[0],
             .documents = {document_begins, shape.seq},
             .token_scale = token_scale};
   }
@@ -198,7 +200,7 @@ class LayerRun {
                    {.weights = weights.views,
                     .gradients = weight ? std::span<const TensorView>(gradients.views) : std::span<const TensorView>{},
                     .accumulate = accumulate,
-                    .x = layer.keeps_input() ? only(x) : TensorView{},
+                    .x = facts.keeps_input ? only(x) : TensorView{},
                     .y = {},
                     .saved = saved.views,
                     .dy = only(dy),
@@ -227,6 +229,7 @@ class LayerRun {
   const Layer& layer;
   const BatchShape shape;
   const std::vector<ParamSpec> params;
+  const LayerFacts facts;
   Packed weights, gradients, saved, carried, x, y, dx, dy, skip, dskip, io, report;
   std::array<Packed, 2> work;  // [call]: forward, backward
   Buffer scratch;
@@ -270,7 +273,7 @@ class Chain {
   void hand_on(std::size_t l) {
     copy(LayerRun::only(runs[l + 1]->x), LayerRun::only(runs[l]->y));
     for (auto& run : runs)
-      if (run->layer.skips_from() == l) copy(LayerRun::only(run->skip), LayerRun::only(runs[l]->y));
+      if (run->facts.skips_from == l) copy(LayerRun::only(run->skip), LayerRun::only(runs[l]->y));
   }
   double loss() {
     forward();
@@ -287,7 +290,7 @@ class Chain {
       const auto dy = LayerRun::only(runs[l - 1]->dy);
       copy(dy, LayerRun::only(runs[l]->dx));
       for (const auto& run : runs)
-        if (run->layer.skips_from() == l - 1) machine_.device->math().add(*machine_.stream, dy, dy, LayerRun::only(run->dskip));
+        if (run->facts.skips_from == l - 1) machine_.device->math().add(*machine_.stream, dy, dy, LayerRun::only(run->dskip));
       machine_.stream->synchronize();
     }
     return runs.back()->loss();

@@ -258,9 +258,9 @@ struct LayersTest : testing::TestWithParam<Case> {
       if (run.y.views.empty()) return run.loss() * run.loss_scale;
       const Values y = get(run.y.views[0]), dy = get(run.dy.views[0]);
       double sum = 0;
-      if (run.layer.report_size() > 0) {  // the router's own losses
+      if (run.facts.report_size > 0) {  // the router's own losses
         const Values report = get(run.report.views[0]);
-        const RoutingReport routed{*run.layer.routing()};
+        const RoutingReport routed{*run.facts.routing};
         sum =
             run.token_scale * (experts.balance_loss * static_cast<double>(run.shape.tokens()) * routed.balance(report.data()) +
                                experts.square_loss * report[RoutingReport::kSquares]);
@@ -379,7 +379,7 @@ TEST_P(LayersTest, AccumulatingAddsTheWholeGradient) {
 TEST_P(LayersTest, ScratchIsNoLargerThanNeeded) {
   each_kind(GetParam().config, GetParam().shape, [&](LayerRun& run) {
     if (run.scratch_bytes == 0) return;
-    if (chooses(GetParam().config) && run.layer.report_size() > 0) return;  // it is enough for all tokens at one expert
+    if (chooses(GetParam().config) && run.facts.report_size > 0) return;  // it is enough for all tokens at one expert
     run.scratch_bytes -= layers::ScratchArena::kAlignBytes;
     const auto& config = GetParam().config;
     const bool last = run.y.views.empty();
@@ -675,8 +675,8 @@ TEST_F(HeadTest, RowsOfLogitsBeginAtMultiplesOf128Bytes) {
         {.family = llama, .layers = 1, .hidden = 8, .heads = 2, .seq_len = 640, .vocab = vocab, .dtype = DType::bf16})));
   };
   // For 640 rows: losses and 1 ÷ rms; for a slice: the normed rows, and logits of 50,257 columns in 50,304 places.
-  EXPECT_EQ(head_of(50257).scratch_bytes({1, 640}), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
-  EXPECT_EQ(head_of(50304).scratch_bytes({1, 640}), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
+  EXPECT_EQ(head_of(50257).described(LayerCall::backward, {1, 640}).scratch_bytes(), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
+  EXPECT_EQ(head_of(50304).described(LayerCall::backward, {1, 640}).scratch_bytes(), 640 * (8 + 4) + 320 * (8 + 50304) * 2);
 
   const auto head = head_of(257);
   LayerRun run(machine, head, DType::bf16, 8, {1, 16}, false, true);

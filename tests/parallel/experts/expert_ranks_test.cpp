@@ -196,8 +196,8 @@ TEST_F(ExpertRanks, ARankHoldsWhatTheFormulaSays) {
     const auto own = (chosen + shared) * tokens;
     const auto computed = ranks == 1 ? own : ranks * std::min(chosen, experts / ranks) * tokens + shared * tokens;
     const auto routed = tokens * (2 + experts + 1 + (chosen + shared) + chosen + (chosen + shared));
-    EXPECT_EQ(routed + computed * (h + f) + own * h, elements(layer.saved(o.batch))) << ranks << " ranks";
-    EXPECT_EQ(computed * (h + f) + tokens * (experts + h), elements(layer.carried(o.batch))) << ranks << " ranks";
+    EXPECT_EQ(routed + computed * (h + f) + own * h, elements(layer.facts(o.batch).saved)) << ranks << " ranks";
+    EXPECT_EQ(computed * (h + f) + tokens * (experts + h), elements(layer.facts(o.batch).carried)) << ranks << " ranks";
   }
 }
 

@@ -160,7 +160,7 @@ TEST_F(ExpertRuns, CostsOfLayersThatRouteAreThoseOfTheProfile) {
   measure_costs(measured, map, planned.programs.steady, *device, *optimizer, {.tokens = tokens, .targets = tokens});
   for (const auto& action : planned.programs.steady.actions) {
     if (!is_layer_action(action.op)) continue;
-    const bool routes = model.layers[action.layer]->report_size() > 0;
+    const bool routes = model.layers[action.layer]->facts().report_size > 0;
     EXPECT_EQ(measured.seconds(action) == estimated.seconds(action), routes) << to_text(action);
   }
 }

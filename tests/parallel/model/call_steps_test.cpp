@@ -107,12 +107,13 @@ TEST_F(CallStepsTest, TheCheckRunsBeforeEachPhase) {
   EXPECT_EQ(run(steps, 1), (Names{"check", "second"}));
 }
 
-TEST_F(CallStepsTest, ACallThatIsNotDividedHasNoPhasesAndRunsAtOnce) {
+TEST_F(CallStepsTest, WhatIsNotDividedRunsAtOnce) {
   EXPECT_TRUE(steps.phases().empty());
   EXPECT_EQ(run(steps, kAllPhases), Names{});
   steps.compute(note("one"));
-  steps.compute(note("two"));
-  EXPECT_TRUE(steps.phases().empty());
+  steps.compute(note("two"), 96);
+  for (const auto& phase : steps.phases()) EXPECT_TRUE(phase.undivided);
+  EXPECT_EQ(steps.scratch_bytes(), 96U);
   EXPECT_TRUE(steps.work().empty());
   EXPECT_EQ(run(steps, kAllPhases), (Names{"one", "two"}));
   EXPECT_EQ(run(steps, kAllPhases, Half::weight), (Names{"one", "two"}));

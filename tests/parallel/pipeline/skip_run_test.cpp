@@ -54,7 +54,7 @@ std::size_t cut_edges(const Model& model, const pipeline::Pipeline& p) {
   };
   for (std::uint32_t l = 1; l < p.layers(); ++l) {
     add(l - 1, l);
-    if (const auto from = model.layers[l]->skips_from()) add(*from, l);
+    if (const auto from = model.layers[l]->facts().skips_from) add(*from, l);
   }
   return edges.size();
 }
@@ -157,7 +157,7 @@ TEST_F(SkipRun, ASkipsSumIsKeptAndNotWhatItIsMadeOf) {
     const StepMap map(model, p.map);
     int skipping = 0;
     for (std::uint32_t l = 1; l + 1 < map.layers(); ++l) {
-      const bool skips = model.layers[l]->skips_from().has_value();
+      const bool skips = model.layers[l]->facts().skips_from.has_value();
       skipping += skips ? 1 : 0;
       const auto left = map.left_by_forward(l, 1);
       EXPECT_EQ(std::ranges::find(left, map.buffers().x(l, 1)) != left.end(), !skips || recompute) << "layer " << l;

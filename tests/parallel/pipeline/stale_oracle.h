@@ -176,13 +176,13 @@ class StaleOracle {
     std::vector<std::vector<TensorView>> saved;
     for (std::uint32_t l = 0; l < layers; ++l) {
       if (l > 0) x[l] = row(), dx[l] = row();
-      if (model_.layers[l]->skips_from()) dskip[*model_.layers[l]->skips_from()] = row();
-      const Pack pack(model_.layers[l]->saved(shape));
+      if (const auto from = model_.layers[l]->facts().skips_from) dskip[*from] = row();
+      const Pack pack(model_.layers[l]->facts(shape).saved);
       saved.push_back(pack.views(take(pack.bytes)));
     }
     const auto compute = [&](std::uint32_t l, bool backward) {
       const auto& layer = *model_.layers[l];
-      const auto scratch_bytes = layer.scratch_bytes(shape);
+      const auto scratch_bytes = layer.described(backward ? LayerCall::backward : LayerCall::forward, shape).scratch_bytes();
       LayerContext ctx{
           .stream = *stream_,
           .math = device_->math(),
@@ -192,13 +192,13 @@ class StaleOracle {
           .loss_scale = 1.0 / static_cast<double>(per * every_),
           .loss = {reinterpret_cast<std::byte*>(&loss), DType::fp64, {1}},
           .scratch = {take(scratch_bytes), DType::i32, {static_cast<std::int64_t>(round_up(scratch_bytes, kPageBytes) / 4)}}};
-      const Pack pack(layer.carried(shape));
+      const Pack pack(layer.facts(shape).carried);
       const auto weights = views(l, Kind::parameter, m), gradients = views(l, Kind::gradient, m);
       const auto carried = pack.views(take(pack.bytes));
       LayerTensors t{
           .weights = weights, .gradients = {}, .x = x[l], .y = {}, .saved = saved[l], .dy = {}, .dx = {}, .carried = carried};
       const bool last = l + 1 == layers;
-      const auto from = layer.skips_from();
+      const auto from = layer.facts().skips_from;
       if (from) ctx.skip = x[*from + 1];
       if (!backward) {
         t.y = x[l + 1];

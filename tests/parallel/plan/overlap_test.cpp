@@ -123,10 +123,7 @@ class MeetingLayer final : public Layer {
   MeetingLayer(std::uint32_t number, Meetings* meetings) : number_(number), meetings_(meetings) {}
   std::string name() const override { return fmt::format("layers.{}", number_); }
   std::vector<ParamSpec> params() const override { return {{.name = name() + ".weight", .shape = {1024}}}; }
-  std::vector<TensorSpec> saved(BatchShape) const override { return {}; }
-  std::vector<TensorSpec> carried(BatchShape) const override { return {}; }
-  std::uint64_t scratch_bytes(BatchShape) const override { return 0; }
-  double forward_flops(BatchShape) const override { return 0; }
+  LayerFacts facts(BatchShape) const override { return {}; }
   void describe(CallSteps& steps, LayerCall call, BatchShape) const override {
     if (call == LayerCall::forward)
       steps.compute([this](LayerContext& ctx, const LayerTensors& t) {

@@ -70,13 +70,7 @@ class Watched final : public Layer {
   Watched(std::unique_ptr<Layer> inner, Beside& beside) : inner_(std::move(inner)), beside_(beside) {}
   std::string name() const override { return inner_->name(); }
   std::vector<ParamSpec> params() const override { return inner_->params(); }
-  bool keeps_input() const override { return inner_->keeps_input(); }
-  bool on_shares() const override { return inner_->on_shares(); }
-  bool adds_up() const override { return inner_->adds_up(); }
-  std::vector<TensorSpec> saved(BatchShape shape) const override { return inner_->saved(shape); }
-  std::vector<TensorSpec> carried(BatchShape shape) const override { return inner_->carried(shape); }
-  std::uint64_t scratch_bytes(BatchShape shape) const override { return inner_->scratch_bytes(shape); }
-  double forward_flops(BatchShape shape) const override { return inner_->forward_flops(shape); }
+  LayerFacts facts(BatchShape shape) const override { return inner_->facts(shape); }
   void describe(CallSteps& steps, LayerCall call, BatchShape shape) const override {
     inner_->describe(steps, call, shape);
     if (call != LayerCall::forward && call != LayerCall::backward) return;

@@ -147,7 +147,7 @@ TEST_F(TwoRings, ARankHasTheScoresOfItsQueries) {
     auto config = of(llama(), ranks).config;
     config.place.mesh.context = ranks;
     const auto model = lm::make_model(config);
-    const auto saved = model.layers[1]->saved({2, kSeq / ranks});
+    const auto saved = model.layers[1]->facts({2, kSeq / ranks}).saved;
     const auto scores = std::ranges::find(saved, "probabilities", &TensorSpec::name);
     ASSERT_NE(scores, saved.end());
     EXPECT_EQ(2 * 8 * kSeq * kSeq / ranks, scores->shape.elements());

@@ -57,7 +57,7 @@ std::pair<std::vector<std::uint64_t>, std::vector<double>> reckoned(const Tensor
   std::pair<std::vector<std::uint64_t>, std::vector<double>> all;
   for (std::uint32_t c = 0; c < map.chunks().size(); ++c) all.first.push_back(map.chunks()[ChunkId(c)].bytes);
   for (const auto& layer : model.layers) {
-    all.second.push_back(layer->forward_flops(request.shape.batch));
+    all.second.push_back(layer->facts(request.shape.batch).forward_flops);
     for (const auto call : {LayerCall::forward, LayerCall::backward})
       for (const auto& phase : layer->described(call, request.shape.batch).phases()) all.second.push_back(phase.flops);
   }

@@ -277,8 +277,8 @@ TEST_F(TensorGridTest, ARankHoldsWhatTheFormulaSays) {
       const std::int64_t blocks = grid.cube ? q * q * q : q * q;
       EXPECT_EQ(4 * c * c / blocks + 4 * c / q + 2 * c, elements(model.layers[1]->params()));
       EXPECT_EQ(2 * c * f / blocks + (f + c) / q + 2 * c, elements(model.layers[2]->params()));
-      EXPECT_EQ(tokens * (2 + c + 3 * c + c + heads) / ranks, elements(model.layers[1]->saved(o.batch)));
-      EXPECT_EQ(tokens * (2 + c + f) / ranks, elements(model.layers[2]->saved(o.batch)));
+      EXPECT_EQ(tokens * (2 + c + 3 * c + c + heads) / ranks, elements(model.layers[1]->facts(o.batch).saved));
+      EXPECT_EQ(tokens * (2 + c + f) / ranks, elements(model.layers[2]->facts(o.batch).saved));
     }
   }
 }

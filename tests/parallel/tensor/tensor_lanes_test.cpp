@@ -78,14 +78,15 @@ std::vector<Pair> pairs_of(const StepMap& map, const Program& program) {
       computed = true;
       if (a.op != Op::forward || a.layer == gathered) gather.reset();
     }
-    const bool exchanges = has_phases(a.op) && map.phases().exchanges(a);  // the head does, for its loss
+    const bool exchanges = has_phases(a.op) && map.phases().exchanges(a);
     if (!communicates(a.op) && !exchanges) continue;
-    auto& last = is_between_tensor_ranks(a.op) || exchanges ? tensor : data;
+    auto& last = a.op == Op::unify || exchanges ? tensor : data;
     const auto calls = collectives_of(map, a).size();
     const Numbered here{last.action, last.call + calls - 1};
     last = {last.action + 1, last.call + calls};
     if (a.op == Op::gather) gather = here, gathered = a.layer, computed = false;
-    if (a.op != Op::combine || !gather || !computed) continue;
+    const bool sums = exchanges && a.op == Op::forward && map.phases().phase(a).exchange->operation != Operation::all_gather;
+    if (!sums || !gather || !computed) continue;
     pairs.push_back({*gather, here});
     gather.reset();
   }

@@ -212,7 +212,7 @@ class LongProducts final : public CostModel {
   explicit LongProducts(const StepMap& map) : map_(map) {}
   double seconds(const Action& a) const override {
     if (!is_layer_action(a.op)) return 0;
-    if (map_.phases().exchanges(a)) return a.layer + 1 == map_.layers() ? 0 : 1;
+    if (map_.phases().exchanges(a)) return a.layer == 0 || a.layer + 1 == map_.layers() ? 0 : 1;
     return map_.phases().flops(a) > 0 ? 100 : 0;
   }
 
@@ -253,7 +253,7 @@ TEST_F(TensorPieces, ExchangesRunBesideProductsInARun) {
     here.place = {.mesh = {.part = kRanks}, .rank = r, .sequence = true, .pieces = kPieces};
     auto model = lm::make_model(here);
     for (auto& layer : model.layers)
-      if (layer->on_shares()) layer = std::make_unique<Watched>(std::move(layer), beside[r]);
+      if (layer->name().starts_with("layers.")) layer = std::make_unique<Watched>(std::move(layer), beside[r]);
     const auto optimizer = make_optimizer("adamw", {});
     const auto request = request_of(o, *optimizer, r);
     const auto planned = for_rank(plan(model, request, {}), model, request, {});
