@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include <terrace/core/base/error.h>
@@ -14,30 +13,13 @@
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/cli/command_line.h>
 #include <terrace/examples/terrace/commands/commands.h>
-#include <terrace/examples/terrace/commands/doctor.h>
 #include <terrace/examples/terrace/config/exit_codes.h>
-#include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/ranks/rank_pipe.h>
-#include <terrace/examples/terrace/trainer.h>
 
 namespace {
 
 using namespace terrace;
 using namespace terrace::cli;
-
-int run(const CommandLine& line) {
-  if (line.command == "train") return static_cast<int>(train(line.config));
-  if (line.command == "plan") return static_cast<int>(plan_command(line));
-  if (line.command == "generate") return static_cast<int>(generate_command(line));
-  if (line.command == "chat") return static_cast<int>(chat_command(line));
-  if (line.command == "eval") return static_cast<int>(eval_command(line));
-  if (line.command == "ckpt") return static_cast<int>(ckpt_command(line));
-  if (line.command == "doctor") return run_doctor(line.config, line.measure, stdout);
-  if (line.command == "report") return static_cast<int>(report_command(line));
-  if (line.command == "top") return static_cast<int>(top_command(line));
-  std::fputs(line.config.run.json ? (to_json(line.config).dump(2) + "\n").c_str() : to_toml(line.config).c_str(), stdout);
-  return 0;
-}
 
 // Flushes the output, which may still be buffered: its disk may be full.
 int printed(int code) {
@@ -89,18 +71,14 @@ int main(int words, char** given) {
     const auto meant = without_help_command(words, given);
     const auto argc = static_cast<int>(meant.size());
     const auto* const* const argv = meant.data();
-    if (argc > 1 && std::string_view(argv[1]) == "bench") return printed(static_cast<int>(bench_command(argc - 1, argv + 1)));
-    if (argc > 1 && std::string_view(argv[1]) == "launch") return printed(static_cast<int>(launch_command(argc - 1, argv + 1)));
-    if (argc > 1 && std::string_view(argv[1]) == "tokenize")
-      return printed(static_cast<int>(tokenize_command(argc - 1, argv + 1)));
-    if (argc > 1 && std::string_view(argv[1]) == "train-tokenizer")
-      return printed(static_cast<int>(train_tokenizer_command(argc - 1, argv + 1)));
+    if (const auto* const own = argc > 1 ? find_command(argv[1]) : nullptr; own && own->run_words)
+      return printed(static_cast<int>(own->run_words(argc - 1, argv + 1)));
     const auto line = parse(argc, argv);
     if (!line.answer.empty()) {
       std::fputs(line.answer.c_str(), stdout);
       return printed(0);
     }
-    return printed(run(line));
+    return printed(static_cast<int>(find_command(line.command)->run(line)));
   } catch (const std::exception& error) {
     if (std::string_view(error.what()).substr(0, 5) != "rank ")
       let_first_rank_speak();  // an error that names its rank is not common to all ranks

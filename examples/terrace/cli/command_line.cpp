@@ -47,52 +47,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kAbout = "terrace trains models that do not fit in memory";
 
-// The commands and the options that each accepts, in the order of the help.
-struct Command {
-  std::string_view name, help;
-  std::vector<std::string_view> takes;  // sections and keys; "all": everything
-  std::string_view positional;          // "RUN", "STORE"; empty: none
-};
-
-const std::vector<Command>& commands() {
-  static const std::vector<Command> all{
-      {"train", "train a model within the given memory budgets", {"all"}, ""},
-      {"plan", "print the memory, data movement and time of a run, without running it", {"all"}, ""},
-      {"generate",
-       "continue a text with a trained run, or with the model in a directory",
-       {"memory", "threads", "json", "machine-profile"},
-       "RUN|DIR"},
-      {"chat",
-       "talk with a trained run or the model in a directory, on standard input and output",
-       {"memory", "threads", "json", "machine-profile"},
-       "RUN|DIR"},
-      {"eval",
-       "the loss of trained runs and of models in directories on data, without training",
-       {"memory", "threads", "json", "machine-profile"},
-       "RUN|DIR..."},
-      {"doctor",
-       "examine this machine, and print what to improve",
-       {"device", "nvme-path", "machine-profile", "json", "threads"},
-       ""},
-      {"report",
-       "write the report.html of a run, or a page that compares several runs or shows the JSON of a bench",
-       {"json"},
-       "RUN..."},
-      {"top", "watch runs in a terminal while they train", {}, "RUN..."},
-      {"config", "print the effective configuration", {"all"}, ""},
-      {"ckpt", "list, verify, copy, export or remove commits of a run", {"nvme-path", "json"}, "RUN"},
-      {"launch", "start several ranks of train, or of another command, on this machine with mpirun", {"json"}, ""},
-      {"train-tokenizer", "make a tokenizer.json from text", {"json"}, ""},
-      {"tokenize", "write the tokens of text to files for training", {"json"}, ""},
-      {"bench", "measure disks, memory, computing, and the parts of terrace", {"json"}, ""},
-      {"help", "print the help of a command, or the list of presets", {}, "COMMAND|presets"},
-      {"version", "print the version and what it was built with", {}, ""},
-      {"completions", "print a script for a shell to complete commands and flags", {}, "bash|zsh|fish"},
-      {"man", "print the manual page, or a page of the reference in Markdown", {}, "[flags|metrics|exit-codes]"},
-  };
-  return all;
-}
-
 std::vector<std::string_view> command_names() {
   std::vector<std::string_view> names;
   for (const auto& c : commands()) names.push_back(c.name);
@@ -108,48 +62,10 @@ struct Parsed {
   Assignments flags;
 };
 
-void add_sampling(CLI::App& sub, GenerateOptions& out) {
-  auto& sampling = out.sampling;
-  add_number(sub, "--temperature", sampling.temperature, "temperature of sampling; 0: always take the most probable token");
-  sub.add_option("--top-k", sampling.top_k, "sample from so many most probable tokens; 0: from all")->capture_default_str();
-  add_number(sub, "--top-p", sampling.top_p, "the fewest of these with so much probability together; 1: all");
-  add_number(sub, "--repetition-penalty", sampling.repetition_penalty,
-             "makes tokens that the text has less probable: their logits are divided by it, negative ones "
-             "multiplied; 1: no penalty");
-  sub.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
-  sub.add_option(
-         "--stop-token", out.stop_token,
-         "the token that ends the text; none: only the length does; auto: --document-separator of the run, and what the "
-         "files beside the tokenizer name (eos_token, eos_token_id), or else <|endoftext|>")
-      ->capture_default_str()
-      ->type_name("TOKEN");
-}
-
-void add_tokenizer(CLI::App& sub, GenerateOptions& out) {
-  sub.add_option("--tokenizer", out.tokenizer, "tokenizer of a run that was trained on token ids")->type_name("FILE");
-}
-
-void check_sampling(const GenerateOptions& g, std::int64_t max_tokens, const std::string& command) {
-  const auto refuse_value = [&](const char* flag, double value, const char* accepted) {
-    refuse(fmt::format("{}: {} is not accepted: {}", flag, value, accepted), command);
-  };
-  const auto& s = g.sampling;
-  if (max_tokens < 1) refuse(fmt::format("--max-tokens: {} is not accepted: an integer of at least 1", max_tokens), command);
-  if (!(s.temperature >= 0 && s.temperature <= 1000)) refuse_value("--temperature", s.temperature, "a number from 0 to 1000");
-  if (s.top_k < 0) refuse(fmt::format("--top-k: {} is not accepted: an integer of at least 0", s.top_k), command);
-  if (!(s.top_p > 0 && s.top_p <= 1)) refuse_value("--top-p", s.top_p, "a number above 0 and at most 1");
-  if (!(s.repetition_penalty > 0 && s.repetition_penalty <= 1000))
-    refuse_value("--repetition-penalty", s.repetition_penalty, "a number above 0 and at most 1000; 1 is no penalty");
-  if (g.stop_token.empty()) refuse("--stop-token is empty: give a token, auto or none", command);
-}
-
-// The commands that read weights, and train nothing.
-bool reads_weights(std::string_view command) { return command == "generate" || command == "chat" || command == "eval"; }
-
 void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed& parsed) {
   auto* const sub = app.add_subcommand(std::string(command.name), std::string(command.help));
   sub->allow_extras();
-  const bool all = std::ranges::find(command.takes, "all") != command.takes.end();
+  const bool all = command.takes_all();
   if (all) {
     sub->add_option("--preset", parsed.preset,
                     "settings of a common task, below a model's directory, --config, --set and flags; help: what each is for")
@@ -169,110 +85,17 @@ void add_command(CLI::App& app, const Command& command, CommandLine& out, Parsed
   if (!command.takes.empty())
     add_options(*sub, parsed.flags,
                 all ? std::span<const std::string_view>{} : std::span<const std::string_view>(command.takes));
-  if (command.name == "ckpt") {
-    sub->add_option("arguments", out.positional,
-                    "what to do, then the run directory; for copy and export also the new directory")
-        ->type_name("list|inspect|verify|copy|export|rm RUN [NEW]");
-    sub->add_flag(
-        "--merge", out.merge,
-        "export the whole model of a run with --lora-rank: the adapters merged into the weights, not the adapters alone");
-    sub->add_option("--step", out.step, "the commit after this step, one that ckpt list shows, and not the last one")
-        ->type_name("STEP");
-  } else if (!command.positional.empty()) {
+  if (!command.positional.empty()) {
     sub->add_option("run", out.positional,
-                    reads_weights(command.name) ? "the directory of a run, or of a model with config.json and weights"
+                    command.reads_weights ? "the directory of a run, or of a model with config.json and weights"
                     : command.positional.starts_with("RUN") ? "the run directory"
                                                             : "which one")
         ->type_name(std::string(command.positional));
-    if (reads_weights(command.name))
+    if (command.reads_weights)
       sub->add_option("--adapter", out.generate.adapter, "adapters of the model in a directory, as PEFT writes them")
           ->type_name("DIR");
   }
-  if (command.name == "top") {
-    sub->add_flag("--once", out.once, "print one frame; so does an output that is not a terminal");
-  }
-  if (command.name == "generate") {
-    sub->add_option("--prompt", out.generate.prompt, "text to continue");
-    add_tokenizer(*sub, out.generate);
-    sub->add_option("--max-tokens", out.generate.max_tokens,
-                    "tokens (without --tokenizer, bytes) to generate; prompt and text together are at most --seq-len tokens")
-        ->capture_default_str();
-    add_sampling(*sub, out.generate);
-  }
-  if (command.name == "chat") {
-    sub->add_option("--system", out.chat.system, "system message that begins the conversation");
-    add_tokenizer(*sub, out.generate);
-    sub->add_option("--max-tokens", out.chat.max_tokens, "tokens of an answer, at most")->capture_default_str();
-    add_sampling(*sub, out.generate);
-  }
-  if (command.name == "eval") {
-    auto& eval = out.eval;
-    sub->add_option("--data", eval.data,
-                    "files to evaluate on, each for itself; with weights, as in 7 web.bin 3 code.bin, those behind each number "
-                    "together")
-        ->type_name("PATH");
-    const auto* const format = find_option("data-format");
-    sub->add_option("--data-format", eval.data_format, "as of train")
-        ->capture_default_str()
-        ->check(CLI::IsMember(std::vector<std::string>(format->choices.begin(), format->choices.end())));
-    sub->add_option("--seq-len", eval.seq_len,
-                    fmt::format("tokens in a sequence; 0: as many as the run has, of a model in a directory at most {}",
-                                EvalOptions::kMostPositions))
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
-    sub->add_option(
-           "--batch-size", eval.batch_size,
-           fmt::format("sequences that are computed together; 0: as many as have {} tokens, or fewer if they do not fit",
-                       EvalOptions::kMostPositions))
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
-    add_tokenizer(*sub, out.generate);
-    sub->add_option("--sequences", eval.sequences, "read so many sequences of each source; 0: all")
-        ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
-  }
-  if (command.name == "plan") {
-    sub->add_option("--search", out.plan.search,
-                    "try all legal --dp, --pp, --tp, --tp-mode, --cp, --cp-mode and --zero for as many ranks and sequences a "
-                    "step as the other flags give, and print so many of the fastest (default 5)")
-        ->expected(0, 1)
-        ->default_str("5")
-        ->check([](const std::string& count) { return count.starts_with('-') ? "at least one plan must be shown" : ""; })
-        ->type_name("[COUNT]");
-    add_number(*sub, "--search-seconds", out.plan.search_seconds,
-               "when --search ends; it plans the best by estimate first. 0: when all are planned, in full");
-    sub->add_option("--search-plans", out.plan.search_plans, "how many --search plans, the best by estimate; 0: all")
-        ->capture_default_str();
-    sub->add_flag("--program", out.plan.program, "print the program of a steady step");
-    sub->add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
-    auto* const profile =
-        sub->add_option("--cluster-profile", out.plan.cluster_profile,
-                        fmt::format("plan for the machine or cluster that this file describes, or for one of {}",
-                                    fmt::join(shipped_clusters(), ", ")));
-    profile->type_name("FILE|NAME")->group("cluster");
-    for (auto* const size :
-         {sub->add_option("--nodes", out.plan.nodes, "number of nodes (default 1)"),
-          sub->add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each node; 0: one for each GPU")})
-      size->needs(profile)->group("cluster");
-    auto* const timeline =
-        sub->add_option("--timeline", out.plan.timeline, "write a picture (SVG) of the simulated step of a pipeline");
-    timeline->type_name("FILE");
-    sub->add_option("--measured", out.plan.measured, "draw the last step of this run beside the simulated one, lane by lane")
-        ->type_name("RUN")
-        ->needs(timeline);
-    sub->add_option("--write-schedule", out.plan.write_schedule, "write the schedule of a pipeline as text, for --schedule")
-        ->type_name("FILE");
-  }
-  if (command.name == "doctor") sub->add_flag("--measure", out.measure, "measure this machine and save its profile");
-}
-
-void demand_files(const char* flag, const std::vector<fs::path>& files, const std::string& command) {
-  for (const auto& file : files) {
-    std::error_code error;
-    const bool there = fs::exists(file, error);
-    if (error)
-      refuse(fmt::format("{}: \"{}\" cannot be reached: {}", flag, file.string(), describe_errno(error.value())), command);
-    if (!there) refuse(fmt::format("{}: \"{}\" does not exist", flag, file.string()), command);
-    if (fs::is_directory(file, error))
-      refuse(fmt::format("{0}: \"{1}\" is a directory; give {0} the files in it", flag, file.string()), command);
-  }
+  if (command.add_options) command.add_options(*sub, out);
 }
 
 void add_commands(CLI::App& app, CommandLine& out, Parsed& parsed) {
@@ -282,49 +105,7 @@ void add_commands(CLI::App& app, CommandLine& out, Parsed& parsed) {
   for (const auto& command : commands()) add_command(app, command, out, parsed);
 }
 
-void check_arguments(const CommandLine& line) {
-  const auto& words = line.positional;
-  if (line.command == "ckpt") {
-    static constexpr std::array<std::string_view, 6> kActions{"list", "inspect", "verify", "copy", "export", "rm"};
-    if (words.empty()) refuse("ckpt needs an action (list, inspect, verify, copy, export or rm) and a run directory", "ckpt");
-    if (std::ranges::find(kActions, words[0]) == kActions.end()) {
-      refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
-    }
-    if (words.size() < 2) refuse(fmt::format("ckpt {} needs a run directory", words[0]), "ckpt");
-    const bool makes = words[0] == "copy" || words[0] == "export";
-    const std::size_t most = makes ? 3 : 2;
-    if (makes && words.size() < most)
-      refuse(fmt::format("ckpt {} needs a second directory, for what it writes", words[0]), "ckpt");
-    if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
-  }
-  if (reads_weights(line.command) || line.command == "report") {
-    const bool report = line.command == "report";
-    if (words.empty())
-      refuse(fmt::format("{} needs the directory of a run{}", line.command, report ? "" : ", or of a model"), line.command);
-    const bool one = line.command == "generate" || line.command == "chat";
-    if (one && words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
-    std::error_code error;
-    const bool bench =
-        report && words.size() == 1 && fs::is_regular_file(words[0], error);  // a file written by `terrace bench --json`
-    for (const auto& word : words)
-      if (!bench && !fs::is_directory(word, error))
-        refuse(fmt::format("{}: \"{}\" is not a directory", line.command, word), line.command);
-  }
-  if (line.command == "top" && words.empty()) refuse("top needs a run directory", line.command);
-  if (line.command == "eval") {
-    if (line.eval.data.empty()) refuse("eval needs --data, files to evaluate on", "eval");
-    RunConfig of_data;
-    of_data.data.files = line.eval.data;
-    demand_files("--data", data_files(of_data), "eval");
-  }
-  if (line.command == "generate") check_sampling(line.generate, line.generate.max_tokens, line.command);
-  if (line.command == "chat") check_sampling(line.generate, line.chat.max_tokens, line.command);
-  if (line.command == "train") {
-    if (line.config.data.files.empty()) refuse("train needs a corpus: --data FILE...", "train");
-    demand_files("--data", data_files(line.config), "train");
-    if (!line.config.data.eval_files.empty()) demand_files("--eval-data", data_files(of_evaluation(line.config)), "train");
-  }
-}
+bool reads_weights(const CommandLine& line) { return find_command(line.command)->reads_weights; }
 
 // A file of settings. It is read only once, because it may be a pipe.
 struct ConfigText {
@@ -340,7 +121,7 @@ bool names_model(const std::function<void(RunConfig&)>& apply) {
 // The directory of a run whose own settings everything given overrides; empty: none. `directory`: the one that a command reads.
 fs::path run_below(const CommandLine& line, const Parsed& parsed, const std::vector<ConfigText>& files,
                    const fs::path& directory) {
-  if (reads_weights(line.command)) return directory;
+  if (reads_weights(line)) return directory;
   RunConfig given;
   for (const auto& file : files) apply_toml(given, file.text, file.name);
   for (const auto& set : parsed.sets) apply_set(given, set);
@@ -528,8 +309,8 @@ CommandText describe_program() {
   CLI::App app(kAbout, "terrace");
   add_commands(app, line, parsed);
   auto program = describe_command(app, "");
-  for (const auto& own : {describe_bench(), describe_tokenize(), describe_train_tokenizer(), describe_launch()})
-    *std::ranges::find(program.commands, own.name, &CommandText::name) = own;
+  for (auto& text : program.commands)
+    if (auto* const describe = find_command(text.name)->describe) text = describe();
   return program;
 }
 
@@ -542,12 +323,17 @@ CommandLine parse(int argc, const char* const* argv) {
 
   line.answer = parse_words(app, argc, argv);
   if (&chosen(app) != &app) line.command = chosen(app).get_name();
-  if (line.answer.empty()) line.answer = parsed.preset == kListPresets ? preset_list() : answer_of(line);
+  if (!line.answer.empty()) return line;
+  const auto& command = *find_command(line.command);
+  if (parsed.preset == kListPresets)
+    line.answer = preset_list();
+  else if (command.answer)
+    line.answer = command.answer(line);
   parsed.files_before_model = files_before_model(chosen(app));
   if (!line.answer.empty()) return line;
-  for (const auto* const of_run : {"generate", "chat", "eval", "report", "top", "ckpt"})
-    if (line.command == of_run) check_arguments(line);
-  if (reads_weights(line.command)) {
+  const bool of_training = command.takes_all();
+  if (!of_training && command.check) command.check(line);
+  if (reads_weights(line)) {
     for (const auto& directory : line.positional) line.configs.push_back(resolve_to_read(line, parsed, directory));
     for (auto& config : line.configs) find_device(config, 1);
     line.config = line.configs.front();
@@ -556,13 +342,12 @@ CommandLine parse(int argc, const char* const* argv) {
   if (parsed.preset) line.preset = &preset_named(*parsed.preset);
   line.config = resolve(line, parsed);
   demand_model_of_preset(line);
-  const bool of_training = line.command == "train" || line.command == "plan" || line.command == "config";
-  if (const auto place = launched(); of_training || line.command == "doctor")
+  if (const auto place = launched(); of_training || command.finds_device)
     find_device(line.config, place ? place->local_ranks : line.config.parallel.ranks());
   if (of_training) {
     if (line.config.data.format == DataFormat::automatic) line.config.data.format = found_format(line.config);
     validate(line.config);
-    check_arguments(line);
+    if (command.check) command.check(line);
     demand_inputs_stay(line, parsed.config_files);
   }
   if (line.command == "plan") plan_where_preset_is_for(line);

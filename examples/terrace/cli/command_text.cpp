@@ -9,7 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include <terrace/examples/terrace/cli/command_examples.h>
+#include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/config/options.h>
 
 namespace terrace::cli {
@@ -120,17 +120,23 @@ std::vector<SettingsSection> settings_of(const CommandText& program) {
 }
 
 void finish(CommandText& command) {
-  const auto& more = examples_of(command.name);
-  command.examples.assign(more.lines.begin(), more.lines.end());
-  // Flags other than settings are what a command is for, so they are common, unless command_examples.h names the few to show.
+  static const Command program{.name = "",
+                               .help = "",
+                               .examples = {"terrace train --data book.txt --steps 1000",
+                                            "terrace generate runs/terrace --prompt 'Once upon a time'", "terrace help train"}};
+  static const Command part;  // such as "bench nvme"
+  const auto* const known = command.name.empty() ? &program : find_command(command.name);
+  const auto& more = known ? *known : part;
+  command.examples.assign(more.examples.begin(), more.examples.end());
+  // Flags other than settings are what a command is for, so they are common, unless the command names the few to show.
   for (auto& flag : command.flags) {
     if (flag.setting) continue;
-    const auto named = std::ranges::find(more.own, flag.name, &ShownFlag::name);
-    flag.common = more.own.empty() || named != more.own.end();
-    if (named != more.own.end()) flag.brief = named->brief;
+    const auto named = std::ranges::find(more.shown, flag.name, &ShownFlag::name);
+    flag.common = more.shown.empty() || named != more.shown.end();
+    if (named != more.shown.end()) flag.brief = named->brief;
   }
   // If only some of the other flags are common, the settings come first. Positional words come before all flags.
-  const bool settings_first = !more.own.empty();
+  const bool settings_first = !more.shown.empty();
   auto& flags = command.flags;
   std::stable_partition(flags.begin(), flags.end(), [&](const FlagText& flag) { return flag.setting == settings_first; });
   std::stable_partition(flags.begin(), flags.end(), [](const FlagText& flag) { return flag.word; });

@@ -54,7 +54,7 @@ struct SettingsSection {
 CommandText describe_command(const CLI::App& app, const std::string& name);
 // Every setting once, as described by the command that accepts them all; the facts of models come last.
 std::vector<SettingsSection> settings_of(const CommandText& program);
-// Adds the command's examples (command_examples.h), and decides which of its flags are common.
+// Adds the command's examples (commands.h), and decides which of its flags are common.
 void finish(CommandText& command);
 
 }  // namespace terrace::cli

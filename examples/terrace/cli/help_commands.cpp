@@ -31,6 +31,31 @@ std::string reference_page(const std::string& name) {
          "man");
 }
 
+void demand_one_word(const CommandLine& line) {
+  if (line.positional.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", line.positional[1]), line.command);
+}
+
+std::string answer_help(const CommandLine& line) {
+  return line.positional.size() == 1 && line.positional.front() == kPresets ? preset_list() : std::string();
+}
+
+std::string answer_man(const CommandLine& line) {
+  demand_one_word(line);
+  return line.positional.empty() ? man_page(describe_program(), version_line()) : reference_page(line.positional.front());
+}
+
+std::string answer_completions(const CommandLine& line) {
+  demand_one_word(line);
+  static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
+  if (line.positional.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
+  const auto& shell = line.positional.front();
+  if (shell == "bash") return bash_completions(describe_program());
+  if (shell == "zsh") return zsh_completions(describe_program());
+  if (shell == "fish") return fish_completions(describe_program());
+  refuse(fmt::format("completions: there is no script for the shell \"{}\"{}", shell, suggestion(shell, kShells)),
+         line.command);
+}
+
 }  // namespace
 
 std::vector<const char*> without_help_command(int argc, const char* const* argv) {
@@ -43,20 +68,35 @@ std::vector<const char*> without_help_command(int argc, const char* const* argv)
   return words;
 }
 
-std::string answer_of(const CommandLine& line) {
-  const auto& words = line.positional;
-  if (line.command == "version") return version_text() + "\n";
-  if (line.command == "help" && words.size() == 1 && words[0] == kPresets) return preset_list();
-  if (line.command != "man" && line.command != "completions") return {};
-  if (words.size() > 1) refuse(fmt::format("unexpected argument \"{}\"", words[1]), line.command);
-  if (line.command == "man") return words.empty() ? man_page(describe_program(), version_line()) : reference_page(words[0]);
-  static constexpr std::array<std::string_view, 3> kShells{"bash", "zsh", "fish"};
-  if (words.empty()) refuse("completions needs the name of a shell: bash, zsh or fish", line.command);
-  if (words[0] == "bash") return bash_completions(describe_program());
-  if (words[0] == "zsh") return zsh_completions(describe_program());
-  if (words[0] == "fish") return fish_completions(describe_program());
-  refuse(fmt::format("completions: there is no script for the shell \"{}\"{}", words[0], suggestion(words[0], kShells)),
-         line.command);
+Command help_command() {
+  return {.name = "help",
+          .help = "print the help of a command, or the list of presets",
+          .positional = "COMMAND|presets",
+          .examples = {"terrace help train", "terrace help bench nvme"},
+          .answer = answer_help};
+}
+
+Command version_command() {
+  return {.name = "version", .help = "print the version and what it was built with", .answer = [](const CommandLine&) {
+            return version_text() + "\n";
+          }};
+}
+
+Command completions_command() {
+  return {.name = "completions",
+          .help = "print a script for a shell to complete commands and flags",
+          .positional = "bash|zsh|fish",
+          .examples = {"source <(terrace completions bash)", "terrace completions zsh > ~/.zfunc/_terrace",
+                       "terrace completions fish > ~/.config/fish/completions/terrace.fish"},
+          .answer = answer_completions};
+}
+
+Command man_command() {
+  return {.name = "man",
+          .help = "print the manual page, or a page of the reference in Markdown",
+          .positional = "[flags|metrics|exit-codes]",
+          .examples = {"terrace man > terrace.1", "terrace man | man -l -", "terrace man flags"},
+          .answer = answer_man};
 }
 
 }  // namespace terrace::cli

@@ -124,14 +124,12 @@ struct Benches {
   }
 };
 
-}  // namespace
-
 CommandText describe_bench() {
   bench::Session::Options options;
   return describe_command(Benches(options).app, "bench");
 }
 
-Exit bench_command(int argc, const char* const* argv) {
+Exit run_bench(int argc, const char* const* argv) {
   bench::Session::Options options{
       .terminal = ::isatty(STDERR_FILENO) != 0, .stopped = [] { return stop_signal() != 0; }, .shown = with_flags};
   Benches benches(options);
@@ -157,6 +155,18 @@ Exit bench_command(int argc, const char* const* argv) {
   }
   const auto failure = session.finish();
   return failure ? exit_of(*failure) : Exit::ok;
+}
+
+}  // namespace
+
+Command bench_command() {
+  return {.name = "bench",
+          .help = "measure disks, memory, computing, and the parts of terrace",
+          .takes = {"json"},
+          .examples = {"terrace bench nvme /mnt/disk", "terrace bench step --layers 12 --hidden 768",
+                       "terrace bench all /mnt/disk --json > all.json"},
+          .run_words = run_bench,
+          .describe = describe_bench};
 }
 
 }  // namespace terrace::cli

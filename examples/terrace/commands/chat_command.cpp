@@ -1,4 +1,7 @@
 // terrace chat RUN: reads messages from standard input, one in a line, and answers each with a run's committed weights.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
 #include <fmt/format.h>
 #include <signal.h>
 #include <unistd.h>
@@ -13,9 +16,12 @@
 #include <string>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include <terrace/core/base/notice.h>
 #include <terrace/examples/lm/generate/generator.h>
 #include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/commands/text_options.h>
 #include <terrace/examples/terrace/data/run_text.h>
 #include <terrace/examples/terrace/run/weights_reader.h>
 
@@ -145,9 +151,7 @@ class Chat {
   std::size_t first_ = 0;  // the first message that may be dropped
 };
 
-}  // namespace
-
-Exit chat_command(const CommandLine& line) {
+Exit run_chat(const CommandLine& line) {
   Chat chat(line);
   if (const auto warning = chat.warning(); !warning.empty()) warn(warning);
   catch_interrupts();
@@ -155,6 +159,32 @@ Exit chat_command(const CommandLine& line) {
   while (auto message = read_message(at_terminal))
     if (message->find_first_not_of(" \t") != std::string::npos) chat.answer(std::move(*message));
   return Exit::ok;
+}
+
+void add_chat_options(CLI::App& sub, CommandLine& out) {
+  sub.add_option("--system", out.chat.system, "system message that begins the conversation");
+  add_tokenizer(sub, out.generate);
+  sub.add_option("--max-tokens", out.chat.max_tokens, "tokens of an answer, at most")->capture_default_str();
+  add_sampling(sub, out.generate);
+}
+
+void check_chat(const CommandLine& line) {
+  check_directories(line, kOfWeights, 1);
+  check_sampling(line.generate, line.chat.max_tokens, line.command);
+}
+
+}  // namespace
+
+Command chat_command() {
+  return {.name = "chat",
+          .help = "talk with a trained run or the model in a directory, on standard input and output",
+          .takes = {"memory", "threads", "json", "machine-profile"},
+          .positional = "RUN|DIR",
+          .examples = {"terrace chat runs/mine", "terrace chat runs/mine --system 'Answer in one sentence.'"},
+          .reads_weights = true,
+          .add_options = add_chat_options,
+          .check = check_chat,
+          .run = run_chat};
 }
 
 }  // namespace terrace::cli

@@ -1,4 +1,7 @@
 // terrace ckpt list|inspect|verify|copy|export|rm: works on the store of a run, without an engine.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -6,12 +9,15 @@
 #include <span>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/printable.h>
 #include <terrace/core/base/units.h>
 #include <terrace/examples/terrace/base/unfinished_copy.h>
 #include <terrace/examples/terrace/commands/commands.h>
 #include <terrace/examples/terrace/commands/export_command.h>
+#include <terrace/examples/terrace/config/parse_words.h>
 #include <terrace/examples/terrace/run/kept_commits.h>
 #include <terrace/examples/terrace/run/own_store.h>
 #include <terrace/examples/terrace/run/run_dir.h>
@@ -151,9 +157,7 @@ void copy(const Stores& stores, const ChunkStore::Options& like, const std::file
   copying.finish();
 }
 
-}  // namespace
-
-Exit ckpt_command(const CommandLine& line) {
+Exit run_ckpt(const CommandLine& line) {
   const auto& action = line.positional.at(0);
   const auto& of = line.positional.at(1);
   const bool names_step = line.step >= 0;
@@ -196,6 +200,44 @@ Exit ckpt_command(const CommandLine& line) {
     fmt::print("copied {} after step {} to {}; continue the copy with --resume {}\n", run, common.step, to, to);
   }
   return Exit::ok;
+}
+
+void add_ckpt_options(CLI::App& sub, CommandLine& out) {
+  sub.add_option("arguments", out.positional, "what to do, then the run directory; for copy and export also the new directory")
+      ->type_name("list|inspect|verify|copy|export|rm RUN [NEW]");
+  sub.add_flag(
+      "--merge", out.merge,
+      "export the whole model of a run with --lora-rank: the adapters merged into the weights, not the adapters alone");
+  sub.add_option("--step", out.step, "the commit after this step, one that ckpt list shows, and not the last one")
+      ->type_name("STEP");
+}
+
+void check_ckpt(const CommandLine& line) {
+  const auto& words = line.positional;
+  static constexpr std::array<std::string_view, 6> kActions{"list", "inspect", "verify", "copy", "export", "rm"};
+  if (words.empty()) refuse("ckpt needs an action (list, inspect, verify, copy, export or rm) and a run directory", "ckpt");
+  if (std::ranges::find(kActions, words[0]) == kActions.end()) {
+    refuse(fmt::format("ckpt: unknown action \"{}\"{}", words[0], suggestion(words[0], kActions)), "ckpt");
+  }
+  if (words.size() < 2) refuse(fmt::format("ckpt {} needs a run directory", words[0]), "ckpt");
+  const bool makes = words[0] == "copy" || words[0] == "export";
+  const std::size_t most = makes ? 3 : 2;
+  if (makes && words.size() < most)
+    refuse(fmt::format("ckpt {} needs a second directory, for what it writes", words[0]), "ckpt");
+  if (words.size() > most) refuse(fmt::format("unexpected argument \"{}\"", words[most]), "ckpt");
+}
+
+}  // namespace
+
+Command ckpt_command() {
+  return {.name = "ckpt",
+          .help = "list, verify, copy, export or remove commits of a run",
+          .takes = {"nvme-path", "json"},
+          .examples = {"terrace ckpt list runs/mine", "terrace ckpt verify runs/mine --step 100",
+                       "terrace ckpt export runs/mine mine-hf"},
+          .add_options = add_ckpt_options,
+          .check = check_ckpt,
+          .run = run_ckpt};
 }
 
 }  // namespace terrace::cli

@@ -1,4 +1,7 @@
 // terrace eval RUN|DIR… --data FILE…: the mean loss over the targets of the data, under a run's committed weights or a model's.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,10 +14,15 @@
 #include <utility>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/printable.h>
 #include <terrace/examples/lm/data/mixture.h>
 #include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/commands/text_options.h>
+#include <terrace/examples/terrace/config/options.h>
+#include <terrace/examples/terrace/config/parse_words.h>
 #include <terrace/examples/terrace/data/check_tokens.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/data/found_data.h>
@@ -172,15 +180,58 @@ nlohmann::json to_json(const std::vector<Evaluated>& found) {
   return all;
 }
 
-}  // namespace
-
-Exit eval_command(const CommandLine& line) {
+Exit run_eval(const CommandLine& line) {
   const auto found = evaluate_all(line);
   if (line.config.run.json)
     fmt::print("{}\n", to_json(found).dump());
   else
     print_table(found);
   return Exit::ok;
+}
+
+void add_eval_options(CLI::App& sub, CommandLine& out) {
+  auto& eval = out.eval;
+  sub.add_option("--data", eval.data,
+                 "files to evaluate on, each for itself; with weights, as in 7 web.bin 3 code.bin, those behind each number "
+                 "together")
+      ->type_name("PATH");
+  const auto* const format = find_option("data-format");
+  sub.add_option("--data-format", eval.data_format, "as of train")
+      ->capture_default_str()
+      ->check(CLI::IsMember(std::vector<std::string>(format->choices.begin(), format->choices.end())));
+  sub.add_option("--seq-len", eval.seq_len,
+                 fmt::format("tokens in a sequence; 0: as many as the run has, of a model in a directory at most {}",
+                             EvalOptions::kMostPositions))
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 31));
+  sub.add_option("--batch-size", eval.batch_size,
+                 fmt::format("sequences that are computed together; 0: as many as have {} tokens, or fewer if they do not fit",
+                             EvalOptions::kMostPositions))
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 20));
+  add_tokenizer(sub, out.generate);
+  sub.add_option("--sequences", eval.sequences, "read so many sequences of each source; 0: all")
+      ->check(CLI::Range(std::int64_t{0}, std::int64_t{1} << 40));
+}
+
+void check_eval(const CommandLine& line) {
+  check_directories(line, kOfWeights, 0);
+  if (line.eval.data.empty()) refuse("eval needs --data, files to evaluate on", "eval");
+  RunConfig of_data;
+  of_data.data.files = line.eval.data;
+  demand_files("--data", data_files(of_data), "eval");
+}
+
+}  // namespace
+
+Command eval_command() {
+  return {.name = "eval",
+          .help = "the loss of trained runs and of models in directories on data, without training",
+          .takes = {"memory", "threads", "json", "machine-profile"},
+          .positional = "RUN|DIR...",
+          .examples = {"terrace eval runs/mine --data other.txt", "terrace eval runs/mine Llama-3.2-1B --data chats.jsonl"},
+          .reads_weights = true,
+          .add_options = add_eval_options,
+          .check = check_eval,
+          .run = run_eval};
 }
 
 }  // namespace terrace::cli

@@ -1,4 +1,7 @@
 // terrace generate RUN --prompt TEXT: continues a text, one token after another, with a run's committed weights.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -7,14 +10,18 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include <CLI/CLI.hpp>
+
 #include <terrace/examples/lm/generate/generator.h>
 #include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/commands/text_options.h>
 #include <terrace/examples/terrace/data/run_text.h>
 #include <terrace/examples/terrace/run/weights_reader.h>
 
 namespace terrace::cli {
+namespace {
 
-Exit generate_command(const CommandLine& line) {
+Exit run_generate(const CommandLine& line) {
   const auto& options = line.generate;
   const auto& config = line.config;  // the configuration of the run, with the budgets of this call
   const auto& run = line.positional.at(0);
@@ -51,6 +58,35 @@ Exit generate_command(const CommandLine& line) {
                               {"end", name_of(end)}};
   fmt::print("{}\n", config.run.json ? object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "");
   return Exit::ok;
+}
+
+void add_generate_options(CLI::App& sub, CommandLine& out) {
+  sub.add_option("--prompt", out.generate.prompt, "text to continue");
+  add_tokenizer(sub, out.generate);
+  sub.add_option("--max-tokens", out.generate.max_tokens,
+                 "tokens (without --tokenizer, bytes) to generate; prompt and text together are at most --seq-len tokens")
+      ->capture_default_str();
+  add_sampling(sub, out.generate);
+}
+
+void check_generate(const CommandLine& line) {
+  check_directories(line, kOfWeights, 1);
+  check_sampling(line.generate, line.generate.max_tokens, line.command);
+}
+
+}  // namespace
+
+Command generate_command() {
+  return {.name = "generate",
+          .help = "continue a text with a trained run, or with the model in a directory",
+          .takes = {"memory", "threads", "json", "machine-profile"},
+          .positional = "RUN|DIR",
+          .examples = {"terrace generate runs/mine --prompt 'In the beginning'",
+                       "terrace generate runs/mine --prompt 'Once' --temperature 0 --max-tokens 50"},
+          .reads_weights = true,
+          .add_options = add_generate_options,
+          .check = check_generate,
+          .run = run_generate};
 }
 
 }  // namespace terrace::cli

@@ -355,8 +355,6 @@ Exit run(std::vector<std::string> words, int ranks) {
   return static_cast<Exit>(code);
 }
 
-}  // namespace
-
 CommandText describe_launch() {
   CommandText command{.name = "launch", .help = kAboutLaunch, .notes = kNotesOnLaunch};
   command.flags = {
@@ -367,7 +365,7 @@ CommandText describe_launch() {
   return command;
 }
 
-Exit launch_command(int argc, const char* const* argv) {
+Exit run_launch(int argc, const char* const* argv) {
   std::optional<int> ranks;
   std::string mpirun = "mpirun";
   int at = 1;
@@ -402,6 +400,18 @@ Exit launch_command(int argc, const char* const* argv) {
   demand_shared_memory(*ranks);
   demand_room_for_job(*ranks);
   return run(std::move(words), *ranks);
+}
+
+}  // namespace
+
+Command launch_command() {
+  return {.name = "launch",
+          .help = "start several ranks of train, or of another command, on this machine with mpirun",
+          .takes = {"json"},
+          .examples = {"terrace launch -n 4 -- train --data book.txt --zero 3",
+                       "terrace launch -n 2 -- train --config run.toml --resume auto"},
+          .run_words = run_launch,
+          .describe = describe_launch};
 }
 
 }  // namespace terrace::cli

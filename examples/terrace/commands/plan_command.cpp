@@ -1,4 +1,7 @@
 // terrace plan: prints what `train` with the same flags would do. It allocates nothing.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,12 +9,15 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include <CLI/CLI.hpp>
+
 #include <terrace/core/base/error.h>
 #include <terrace/core/base/notice.h>
 #include <terrace/core/base/trace.h>
 #include <terrace/examples/lm/models/model.h>
 #include <terrace/examples/terrace/cli/refusal.h>
 #include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/config/setting_flags.h>
 #include <terrace/examples/terrace/config/usual_settings.h>
 #include <terrace/examples/terrace/data/data_sources.h>
 #include <terrace/examples/terrace/data/run_data.h>
@@ -25,6 +31,7 @@
 #include <terrace/examples/terrace/plan/plan_pipeline.h>
 #include <terrace/examples/terrace/plan/plan_search.h>
 #include <terrace/examples/terrace/plan/setup.h>
+#include <terrace/examples/terrace/plan/shipped_clusters.h>
 #include <terrace/parallel/plan/flops.h>
 
 namespace terrace::cli {
@@ -106,9 +113,7 @@ Exit search(CommandLine line) {
   return plan_search(line.config, space, rank_profile(cluster, size), line.plan.search, limits);
 }
 
-}  // namespace
-
-Exit plan_command(const CommandLine& given) {
+Exit run_plan(const CommandLine& given) {
   auto line = given;
   for (const auto& warning : warnings_of(line.config)) warn(warning);
   if (line.plan.search >= 0) return search(line);
@@ -178,6 +183,52 @@ Exit plan_command(const CommandLine& given) {
   else if (profile.disk_assumed && t.read + t.write > 0)
     fmt::print("\nthe disk times use assumed rates; terrace doctor --measure --nvme-path DIR measures the disk\n");
   return Exit::ok;
+}
+
+void add_plan_options(CLI::App& sub, CommandLine& out) {
+  sub.add_option("--search", out.plan.search,
+                 "try all legal --dp, --pp, --tp, --tp-mode, --cp, --cp-mode and --zero for as many ranks and sequences a "
+                 "step as the other flags give, and print so many of the fastest (default 5)")
+      ->expected(0, 1)
+      ->default_str("5")
+      ->check([](const std::string& count) { return count.starts_with('-') ? "at least one plan must be shown" : ""; })
+      ->type_name("[COUNT]");
+  add_number(sub, "--search-seconds", out.plan.search_seconds,
+             "when --search ends; it plans the best by estimate first. 0: when all are planned, in full");
+  sub.add_option("--search-plans", out.plan.search_plans, "how many --search plans, the best by estimate; 0: all")
+      ->capture_default_str();
+  sub.add_flag("--program", out.plan.program, "print the program of a steady step");
+  sub.add_option("--trace", out.plan.trace, "write the simulated step as a trace file for Perfetto")->type_name("FILE");
+  auto* const profile = sub.add_option("--cluster-profile", out.plan.cluster_profile,
+                                       fmt::format("plan for the machine or cluster that this file describes, or for one of {}",
+                                                   fmt::join(shipped_clusters(), ", ")));
+  profile->type_name("FILE|NAME")->group("cluster");
+  for (auto* const size :
+       {sub.add_option("--nodes", out.plan.nodes, "number of nodes (default 1)"),
+        sub.add_option("--gpus-per-node", out.plan.gpus_per_node, "ranks on each node; 0: one for each GPU")})
+    size->needs(profile)->group("cluster");
+  auto* const timeline =
+      sub.add_option("--timeline", out.plan.timeline, "write a picture (SVG) of the simulated step of a pipeline");
+  timeline->type_name("FILE");
+  sub.add_option("--measured", out.plan.measured, "draw the last step of this run beside the simulated one, lane by lane")
+      ->type_name("RUN")
+      ->needs(timeline);
+  sub.add_option("--write-schedule", out.plan.write_schedule, "write the schedule of a pipeline as text, for --schedule")
+      ->type_name("FILE");
+}
+
+}  // namespace
+
+Command plan_command() {
+  return {
+      .name = "plan",
+      .help = "print the memory, data movement and time of a run, without running it",
+      .takes = {"all"},
+      .examples = {"terrace plan --preset full-8b-24gb-nvme --model Llama-3.1-8B",
+                   "terrace plan --config run.toml --dp 8 --search", "terrace plan --config run.toml --trace step.json"},
+      .shown = {{"--search", "plan other meshes, and print the fastest"}, {"--preset", "settings of a task; help lists them"}},
+      .add_options = add_plan_options,
+      .run = run_plan};
 }
 
 }  // namespace terrace::cli

@@ -112,8 +112,6 @@ void show(const lm::TokenizeProgress& done, Clock::duration time, std::uint64_t 
           last || ::isatty(STDERR_FILENO) == 0 ? "\n" : "   "));
 }
 
-}  // namespace
-
 CommandText describe_tokenize() {
   Words words;
   CLI::App app(kAboutTokenize);
@@ -121,7 +119,7 @@ CommandText describe_tokenize() {
   return describe_command(app, "tokenize");
 }
 
-Exit tokenize_command(int argc, const char* const* argv) {
+Exit run_tokenize(int argc, const char* const* argv) {
   Words words;
   CLI::App app(kAboutTokenize, "terrace tokenize");
   add_options(app, words);
@@ -169,6 +167,18 @@ Exit tokenize_command(int argc, const char* const* argv) {
   fmt::print("{}: {} tokens of {} documents, format {}, --vocab {}\n", words.out, done.tokens, done.documents,
              lm::name_of(settings.kind), tokenizer.ids());
   return Exit::ok;
+}
+
+}  // namespace
+
+Command tokenize_command() {
+  return {.name = "tokenize",
+          .help = "write the tokens of text to files for training",
+          .takes = {"json"},
+          .examples = {"terrace tokenize book.txt --tokenizer tokenizer.json --out book.bin",
+                       "terrace tokenize a.jsonl b.jsonl --tokenizer tokenizer.json --out ab.bin"},
+          .run_words = run_tokenize,
+          .describe = describe_tokenize};
 }
 
 }  // namespace terrace::cli

@@ -1,4 +1,7 @@
 // terrace top RUN…: looks at runs once a second, until Ctrl-C. Without a terminal, or with --once, it prints one frame.
+// g++ 12 wrongly warns of a null pointer in CLI11's inlined string splitting.
+#pragma GCC diagnostic ignored "-Wnull-dereference"
+
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -9,10 +12,13 @@
 #include <string_view>
 #include <vector>
 
+#include <CLI/CLI.hpp>
+
 #include <terrace/core/base/notice.h>
 #include <terrace/examples/terrace/base/launched.h>
 #include <terrace/examples/terrace/base/stop_signal.h>
 #include <terrace/examples/terrace/commands/commands.h>
+#include <terrace/examples/terrace/config/parse_words.h>
 #include <terrace/examples/terrace/report/run_status.h>
 #include <terrace/examples/terrace/report/top_frame.h>
 
@@ -48,9 +54,7 @@ std::vector<RunStatus> look_at(std::vector<RunWatcher>& watchers) {
   return runs;
 }
 
-}  // namespace
-
-Exit top_command(const CommandLine& line) {
+Exit run_top(const CommandLine& line) {
   std::vector<RunWatcher> watchers;
   for (const auto& run : line.positional) watchers.emplace_back(run);
   if (line.once || !output_is_terminal()) {
@@ -70,6 +74,26 @@ Exit top_command(const CommandLine& line) {
     ::nanosleep(&second, nullptr);  // a signal ends it early
   }
   return Exit::ok;
+}
+
+void add_top_options(CLI::App& sub, CommandLine& out) {
+  sub.add_flag("--once", out.once, "print one frame; so does an output that is not a terminal");
+}
+
+void check_top(const CommandLine& line) {
+  if (line.positional.empty()) refuse("top needs a run directory", line.command);
+}
+
+}  // namespace
+
+Command top_command() {
+  return {.name = "top",
+          .help = "watch runs in a terminal while they train",
+          .positional = "RUN...",
+          .examples = {"terrace top runs/mine", "terrace top runs/one runs/other --once"},
+          .add_options = add_top_options,
+          .check = check_top,
+          .run = run_top};
 }
 
 }  // namespace terrace::cli

@@ -85,8 +85,6 @@ class Progress {
   Clock::time_point shown_ = Clock::now();
 };
 
-}  // namespace
-
 CommandText describe_train_tokenizer() {
   TrainerWords words;
   CLI::App app(kAboutTrainer);
@@ -94,7 +92,7 @@ CommandText describe_train_tokenizer() {
   return describe_command(app, "train-tokenizer");
 }
 
-Exit train_tokenizer_command(int argc, const char* const* argv) {
+Exit run_train_tokenizer(int argc, const char* const* argv) {
   TrainerWords words;
   CLI::App app(kAboutTrainer, "terrace train-tokenizer");
   add_trainer_options(app, words);
@@ -133,6 +131,17 @@ Exit train_tokenizer_command(int argc, const char* const* argv) {
   }
   fmt::print("{}: {} ids from {} different words\n", words.out, file.vocabulary.size(), counts.words.size());
   return Exit::ok;
+}
+
+}  // namespace
+
+Command train_tokenizer_command() {
+  return {.name = "train-tokenizer",
+          .help = "make a tokenizer.json from text",
+          .takes = {"json"},
+          .examples = {"terrace train-tokenizer book.txt --out tokenizer.json --vocab 8192"},
+          .run_words = run_train_tokenizer,
+          .describe = describe_train_tokenizer};
 }
 
 }  // namespace terrace::cli

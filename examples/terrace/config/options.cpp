@@ -57,7 +57,7 @@ struct Source {
   bool typed = false;
 };
 
-[[noreturn]] void refuse(const Option& o, const Source& source, const Raw& raw, const std::string& detail = "") {
+[[noreturn]] void refuse_setting(const Option& o, const Source& source, const Raw& raw, const std::string& detail = "") {
   throw Error(fmt::format("{}: {} is not accepted{}\n  {} takes {}", source.where, show(raw),
                           detail.empty() ? "" : ": " + detail, o.key, accepted(o)),
               ErrorKind::refused);
@@ -89,8 +89,8 @@ std::optional<T> parse_number(const std::string& text) {
 void check_bounds(const Option& o, const Source& source, const Raw& raw, double value) {
   const bool low = o.open_low ? value > o.low : value >= o.low;
   const bool high = o.open_high ? value < o.high : value <= o.high;
-  if (!std::isfinite(value) || (o.low != o.high && !low)) refuse(o, source, raw);
-  if (o.low != o.high && !high) refuse(o, source, raw, "it is too large");
+  if (!std::isfinite(value) || (o.low != o.high && !low)) refuse_setting(o, source, raw);
+  if (o.low != o.high && !high) refuse_setting(o, source, raw, "it is too large");
 }
 
 std::int64_t to_integer(const Option& o, const Source& source, const Raw& raw) {
@@ -99,9 +99,9 @@ std::int64_t to_integer(const Option& o, const Source& source, const Raw& raw) {
   if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) value = parse_number<std::int64_t>(*s);
   if (!value) {
     const auto* const text = std::get_if<std::string>(&raw);
-    if (text && source.typed) refuse(o, source, raw, "it is a text: leave out the quotes");
+    if (text && source.typed) refuse_setting(o, source, raw, "it is a text: leave out the quotes");
     const bool digits = text && !text->empty() && text->find_first_not_of("0123456789") == std::string::npos;
-    refuse(o, source, raw, digits ? "it is too large" : "");
+    refuse_setting(o, source, raw, digits ? "it is too large" : "");
   }
   check_bounds(o, source, raw, static_cast<double>(*value));
   return *value;
@@ -112,7 +112,7 @@ double to_real(const Option& o, const Source& source, const Raw& raw) {
   if (const auto* i = std::get_if<std::int64_t>(&raw)) value = static_cast<double>(*i);
   if (const auto* d = std::get_if<double>(&raw)) value = *d;
   if (const auto* s = std::get_if<std::string>(&raw); s && !source.typed) value = parse_number<double>(*s);
-  if (!value) refuse(o, source, raw);
+  if (!value) refuse_setting(o, source, raw);
   check_bounds(o, source, raw, *value);
   return *value;
 }
@@ -123,7 +123,7 @@ bool to_bool(const Option& o, const Source& source, const Raw& raw) {
     if (*s == "true") return true;
     if (*s == "false") return false;
   }
-  refuse(o, source, raw);
+  refuse_setting(o, source, raw);
 }
 
 // A path, or the name of a directory that exists and is not that of a family.
@@ -136,16 +136,16 @@ bool is_model_dir(const Option& o, const std::string& text) {
 void check_choice(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
   if (std::ranges::find(o.choices, text) != o.choices.end()) return;
   const auto near = nearest(text, o.choices);
-  refuse(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
+  refuse_setting(o, source, raw, near.empty() ? "" : fmt::format("did you mean {}?", near));
 }
 
 void check_text(const Option& o, const Source& source, const Raw& raw, const std::string& text) {
   // The text is written into config.toml and JSON, and must be readable there.
-  if (!is_utf8(text)) refuse(o, source, raw, "it is not UTF-8; rename the file, or link to it by another name");
+  if (!is_utf8(text)) refuse_setting(o, source, raw, "it is not UTF-8; rename the file, or link to it by another name");
   switch (o.text) {
     case Option::Text::any: return;
     case Option::Text::required:
-      if (text.empty()) refuse(o, source, raw);
+      if (text.empty()) refuse_setting(o, source, raw);
       return;
     case Option::Text::size: {
       if (text == "auto") return;
@@ -153,9 +153,9 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
       try {
         bytes = parse_bytes(text);
       } catch (const Error&) {
-        refuse(o, source, raw);
+        refuse_setting(o, source, raw);
       }
-      if (bytes == 0) refuse(o, source, raw, "a size must be greater than zero");
+      if (bytes == 0) refuse_setting(o, source, raw, "a size must be greater than zero");
       return;
     }
     case Option::Text::layers:
@@ -168,7 +168,7 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
       try {
         static_cast<void>(layers::Windows::parse(text));
       } catch (const Error&) {
-        refuse(o, source, raw);
+        refuse_setting(o, source, raw);
       }
       return;
     }
@@ -178,13 +178,13 @@ void check_text(const Option& o, const Source& source, const Raw& raw, const std
       return;
     case Option::Text::depth: {
       const auto depth = parse_number<std::int64_t>(text);
-      if (text != "auto" && (!depth || *depth < 0 || *depth > 1'000'000)) refuse(o, source, raw);
+      if (text != "auto" && (!depth || *depth < 0 || *depth > 1'000'000)) refuse_setting(o, source, raw);
       return;
     }
     case Option::Text::device: {
       const bool digits = text.size() > 5 && text.size() < 9 &&
                           std::all_of(text.begin() + 5, text.end(), [](unsigned char c) { return c >= '0' && c <= '9'; });
-      if (text != "auto" && text != "cpu" && !(text.starts_with("cuda:") && digits)) refuse(o, source, raw);
+      if (text != "auto" && text != "cpu" && !(text.starts_with("cuda:") && digits)) refuse_setting(o, source, raw);
       return;
     }
   }
@@ -201,7 +201,7 @@ std::string to_text(const Option& o, const Source& source, const Raw& raw) {
   } else if (const auto* d = std::get_if<double>(&raw); d && o.text == Option::Text::share) {
     text = fmt::format("{}", *d);
   } else {
-    refuse(o, source, raw);
+    refuse_setting(o, source, raw);
   }
   check_text(o, source, raw, text);
   return text;
@@ -214,7 +214,7 @@ std::vector<std::string> to_texts(const Option& o, const Source& source, const R
   else if (const auto* many = std::get_if<std::vector<std::string>>(&raw))
     texts = *many;
   else
-    refuse(o, source, raw);
+    refuse_setting(o, source, raw);
   for (const auto& text : texts) check_text(o, source, text, text);
   return texts;
 }
@@ -271,12 +271,12 @@ Raw raw_of(const toml::node& node, const Option& o, const Source& source) {
     std::vector<std::string> texts;
     for (const auto& element : *array) {
       const auto text = element.value_exact<std::string>();
-      if (!text) refuse(o, source, std::string("an array whose elements are not all strings"));
+      if (!text) refuse_setting(o, source, std::string("an array whose elements are not all strings"));
       texts.push_back(*text);
     }
     return texts;
   }
-  refuse(o, source, std::string("a date, time or table"));
+  refuse_setting(o, source, std::string("a date, time or table"));
 }
 
 std::string toml_text(std::string_view text) {
@@ -475,10 +475,10 @@ void apply_set(RunConfig& config, std::string_view assignment) {
       const auto parsed = toml::parse(fmt::format("value = {}", value));
       assign(config, o, source, raw_of(*parsed.get("value"), o, source));
     } catch (const toml::parse_error& e) {
-      refuse(o, source, std::string(value), printable(e.description(), kLongMessage));
+      refuse_setting(o, source, std::string(value), printable(e.description(), kLongMessage));
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::refused) throw;
-      refuse(o, source, std::string(value), error.what());
+      refuse_setting(o, source, std::string(value), error.what());
     }
     return;
   }

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 using Results = std::vector<ordered_json>;
 
-constexpr double kBenchWidth = 720, kNames = 250, kBenchRow = 26;
+constexpr double kBenchWidth = 720, kNamesWidth = 250, kBenchRow = 26;
 constexpr std::size_t kCurves = 7;  // more could not be distinguished
 constexpr std::array<const char*, kCurves> kColours{"compute", "upload", "read", "write", "update", "download", "other"};
 // A bar shows the first of these keys that a result has.
@@ -78,9 +78,9 @@ std::string bench_section(const std::string& title, const std::string& about, co
 std::string bars(const Results& results, const Speed& speed) {
   double most = 0;
   for (const auto& r : results) most = std::max(most, number(r, speed.key));
-  const Plot plot{.left = kNames,
+  const Plot plot{.left = kNamesWidth,
                   .top = 6,
-                  .width = kBenchWidth - kNames - 70,
+                  .width = kBenchWidth - kNamesWidth - 70,
                   .height = kBenchRow * static_cast<double>(results.size()),
                   .x_low = 0,
                   .x_high = most > 0 ? most * 1.05 : 1,
