@@ -22,6 +22,7 @@ ROOMS = {
     "parallel": "comm mesh model layers program pipeline map passes state walk plan run train",
     "parallel/comm": ". threads mpi nccl",
     "parallel/layers": "parts branch attention mlp ends .",
+    "parallel/plan": ". search",
     "bench": ". disk link compute ranks",
     "examples": "lm terrace",
     "examples/lm": "unpack weights models families data tokenizer chat generate",

@@ -59,4 +59,14 @@ Model make_transformer(Transformer transformer) {
   return model;
 }
 
+ModelShape shape_of(const Transformer& t) {
+  return {.layers = 2 * t.layers + 2,
+          .heads = t.heads,
+          .ffn = t.ffn,
+          .seq_len = t.seq_len,
+          .experts = t.experts.count,
+          .kv_heads = t.kv_heads,
+          .hidden = t.hidden};
+}
+
 }  // namespace terrace::layers

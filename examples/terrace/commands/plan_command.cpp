@@ -95,22 +95,20 @@ Exit search(CommandLine line) {
   // Without a deadline there is time to plan all micro-batches, so nothing is extrapolated.
   const SearchLimits limits{
       .seconds = line.plan.search_seconds, .plans = line.plan.search_plans, .extrapolates = line.plan.search_seconds > 0};
-  const auto space_of = [](const RunConfig& c, std::int64_t ranks_per_node) {
-    return SearchSpace{
+  const auto ranks_of = [](const RunConfig& c, std::int64_t ranks_per_node) {
+    return RanksOfSearch{
         c.parallel.ranks(), ranks_per_node,
         c.train.batch_size * c.train.grad_accumulation * c.parallel.ep * std::max<std::int64_t>(1, c.parallel.dp)};
   };
   if (line.plan.cluster_profile.empty()) {
     auto config = line.config;
     config.plan.assumed_costs = true;
-    return plan_search(config, space_of(config, config.parallel.ranks()), machine_profile(config), line.plan.search, limits);
+    return plan_search(config, ranks_of(config, config.parallel.ranks()), machine_profile(config), line.plan.search, limits);
   }
   const auto cluster = load_cluster(line.plan.cluster_profile);
   const ClusterSize size{line.plan.nodes, line.plan.gpus_per_node};
   const auto given = on_cluster(line.config, cluster, size);
-  auto space = space_of(given, given.found.local_ranks);
-  space.complete = [&](const RunConfig& c) { return on_cluster(c, cluster, size); };
-  return plan_search(line.config, space, rank_profile(cluster, size), line.plan.search, limits);
+  return plan_search(given, ranks_of(given, given.found.local_ranks), rank_profile(cluster, size), line.plan.search, limits);
 }
 
 Exit run_plan(const CommandLine& given) {

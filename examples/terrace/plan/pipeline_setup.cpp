@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <deque>
 #include <filesystem>
-#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -18,13 +16,8 @@
 #include <terrace/examples/terrace/config/options.h>
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/run/run_dir.h>
-#include <terrace/parallel/passes/check_collectives.h>
-#include <terrace/parallel/passes/check_messages.h>
 #include <terrace/parallel/pipeline/orders.h>
-#include <terrace/parallel/pipeline/search.h>
 #include <terrace/parallel/pipeline/simulate.h>
-#include <terrace/parallel/plan/check_request.h>
-#include <terrace/parallel/plan/stage_costs.h>
 
 namespace terrace::cli {
 namespace {
@@ -154,26 +147,18 @@ void demand_drained(const RunConfig& c) {
            "give --on-non-finite stop, and --loss-scale off or a power of two");
 }
 
-// The engine computes the steps between two drains as one.
-void take_together(PlanRequest& request, const RunConfig& c) {
-  const auto updates = static_cast<std::uint64_t>(c.parallel.drain_interval);
-  request.shape.micro_batches = request.pipeline->schedule.micro_batches;
-  request.updates_before_use = c.train.grad_clip > 0;
-  if (request.mesh.size(Axis::copy | Axis::shard) == 1)
-    request.data.canonical = false;  // the sums of one rank are canonical anyway
-  for (auto* const steps : {&request.steps, &request.evaluate_every, &request.commit_every}) *steps /= updates;
-}
-
 }  // namespace
 
 pipeline::Schedule schedule_of(const RunConfig& c) { return named_or_from_file(c); }
 
-std::uint64_t updates_a_step(const PlanRequest& request) {
-  if (!request.pipeline || !request.pipeline->schedule.asynchronous()) return 1;
-  return request.pipeline->schedule.micro_batches / request.pipeline->schedule.update_every;
-}
-
 void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile) {
+  if (searches_schedule(c)) {
+    demand_no_order(c);
+    if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
+      throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages",
+                  ErrorKind::refused);
+    return;
+  }
   if (c.parallel.pp <= 1) {
     if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
       throw Error(
@@ -186,73 +171,23 @@ void set_pipeline(PlanRequest& request, const RunConfig& c, const Model& model, 
   auto schedule = schedule_of(c);
   if (schedule.asynchronous()) demand_drained(c);
   const auto stages = schedule.placement.stages;
-  auto begins =
-      c.parallel.stage_layers.empty()
-          ? pipeline::balance(pipeline::layer_costs(model,
-                                                    {.recipe = Recipe::of(model.dtype, request.recipe, request.states),
-                                                     .shape = {request.shape.batch, 1},
-                                                     .mesh = request.mesh},
-                                                    profile),
-                              stages)
-          : begins_of(c.parallel.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
-  request.pipeline = {std::move(schedule), std::move(begins)};
-  demand_layers_on_every_rank(c, *request.pipeline);
-  if (request.pipeline->schedule.asynchronous()) take_together(request, c);
-  static_cast<void>(pipeline::placement_of(*request.pipeline));  // throws if no rank can execute it
+  auto begins = c.parallel.stage_layers.empty()
+                    ? balanced_stages(request, model, schedule, profile)
+                    : begins_of(c.parallel.stage_layers, stages, static_cast<std::uint32_t>(model.layers.size()));
+  pipeline::Pipeline pipeline{std::move(schedule), std::move(begins)};
+  demand_layers_on_every_rank(c, pipeline);
+  if (pipeline.schedule.asynchronous()) request.updates_before_use = c.train.grad_clip > 0;
+  terrace::set_pipeline(request, std::move(pipeline));
 }
 
 bool searches_schedule(const RunConfig& c) { return c.parallel.pp > 1 && c.parallel.schedule == "auto"; }
 
-std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
+FoundSchedule plans_of_ranks(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile,
                              ThreadPool& pool) {
-  std::vector<Plan> plans;
-  for (std::uint32_t stage = 0; stage < request.mesh.pp; ++stage) {
-    request.rank = first_rank(model, request, stage);
-    plans.push_back(plan(model, request, profile, &pool));
-  }
-  if (!std::ranges::all_of(plans, &Plan::fits)) throw refusal_error(config, plans);
-  std::deque<StepMap> maps;
-  for (const auto& rank : plans) maps.emplace_back(model, rank.map);
-  for (const auto which : {&Programs::first, &Programs::steady, &Programs::drain, &Programs::evaluate, &Programs::fill,
-                           &Programs::gather, &Programs::visit}) {
-    std::vector<Program> same;
-    std::vector<RankProgram> ranks;
-    for (std::size_t rank = 0; rank < plans.size(); ++rank) {
-      same.push_back(plans[rank].programs.*which);
-      ranks.push_back({maps[rank], plans[rank].programs.*which});
-    }
-    check_messages(same, Skips(model));
-    check_collectives(ranks);
-  }
-  return plans;
-}
-
-FoundSchedule search_schedule(PlanRequest& request, const RunConfig& c, const Model& model, const MachineProfile& profile,
-                              ThreadPool& pool) {
-  demand_no_order(c);
-  if (!c.parallel.stage_layers.empty() || c.parallel.virtual_stages != 0)
-    throw Error("--schedule auto chooses the stages, too\n  leave out --stage-layers and --virtual-stages", ErrorKind::refused);
-  const StepMap::Options options{.recipe = Recipe::of(model.dtype, request.recipe, request.states),
-                                 .shape = request.shape,
-                                 .mesh = request.mesh,
-                                 .data = request.data};
-  const auto found = pipeline::search(static_cast<std::uint32_t>(c.parallel.pp), request.shape.micro_batches,
-                                      pipeline::layer_costs(model, options, profile), [&](const pipeline::Pipeline& p) {
-                                        request.pipeline = p;
-                                        check_request(model, request);
-                                        return pipeline::stage_costs(p, model, options, profile);
-                                      });
-  std::optional<Error> why;
-  for (const auto& candidate : found) {
-    request.pipeline = candidate.pipeline;
-    try {
-      return {candidate.name, plan_ranks(request, c, model, profile, pool)};
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::does_not_fit) throw;
-      why = error;
-    }
-  }
-  throw Error(*why);
+  auto found = request.pipeline ? FoundSchedule{c.parallel.schedule, plan_ranks(request, model, profile, pool)}
+                                : search_schedule(request, model, profile, pool);
+  if (!std::ranges::all_of(found.plans, &Plan::fits)) throw refusal_error(c, found.plans);
+  return found;
 }
 
 namespace {

@@ -4,33 +4,25 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/terrace/config/run_config.h>
-#include <terrace/parallel/plan/plan.h>
+#include <terrace/parallel/plan/pipeline_plans.h>
 
 namespace terrace::cli {
 
-// Does nothing with --pp 1. The stages are those of --stage-layers, or else as even as the layers' costs on this machine allow.
-// The schedule must not be `auto`.
+// Does nothing with --pp 1, nor with --schedule auto. The stages are those of --stage-layers, or else as even as the layers'
+// costs on this machine allow.
 void set_pipeline(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile);
 
 // Returns the schedule that --schedule names, with --virtual-stages and --drain-interval, or the one in its file; not for
 // `auto`.
 pipeline::Schedule schedule_of(const RunConfig& config);
 
-// With --schedule auto, the fastest schedule whose ranks fit into their budgets is searched.
-bool searches_schedule(const RunConfig& config);
-struct FoundSchedule {
-  std::string name;         // "1f1b", "interleaved, 2 stages a rank", "list in a V, at most 8 live"
-  std::vector<Plan> plans;  // one for each rank, checked together
-};
-// Sets request.pipeline. Error(ErrorKind::does_not_fit) if no schedule fits.
-FoundSchedule search_schedule(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
-                              ThreadPool& pool);
-// The plans of all ranks of request.pipeline, checked together.
-std::vector<Plan> plan_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
+bool searches_schedule(const RunConfig& config);  // with --schedule auto
+// The plans of all ranks, after set_pipeline(). With --schedule auto, sets request.pipeline to the fastest schedule whose ranks
+// fit into their budgets. Error(ErrorKind::does_not_fit) if there is none, or if the ranks of the given one do not fit.
+FoundSchedule plans_of_ranks(PlanRequest& request, const RunConfig& config, const Model& model, const MachineProfile& profile,
                              ThreadPool& pool);
 
 // Writes a found schedule as text: its name, stages and tasks. All ranks of a run take this text, and the run directory keeps
@@ -42,8 +34,6 @@ std::string take_found(PlanRequest& request, const Model& model, const std::stri
 std::string found_by_run(const RunConfig& config);
 inline constexpr const char* kScheduleFile = "schedule.txt";  // of a run with --schedule auto
 
-// How many steps of the run the engine computes as one: with an asynchronous schedule, those until it drains, else 1.
-std::uint64_t updates_a_step(const PlanRequest& request);
 // "3,4,4": how many layers each stage has, as --stage-layers takes it.
 std::string stage_layers(const pipeline::Pipeline& pipeline);
 // Returns the stages of the resumed run if it has the same pipeline. A resumed run keeps its stages, because each rank's disk

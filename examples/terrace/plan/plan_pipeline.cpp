@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <optional>
+#include <memory>
 #include <vector>
 
 #include <terrace/core/base/error.h>
@@ -19,7 +19,6 @@
 #include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/examples/terrace/plan/timeline.h>
 #include <terrace/examples/terrace/ranks/rank_log.h>
-#include <terrace/memory/residency.h>
 #include <terrace/parallel/pipeline/simulate.h>
 #include <terrace/parallel/plan/flops.h>
 #include <terrace/parallel/plan/ranks_simulator.h>
@@ -33,31 +32,6 @@ void write_file(const std::filesystem::path& file, const std::string& text) try 
 } catch (const Error& error) {
   throw Error(fmt::format("{} cannot be written: {}\n  make room or change the permissions there, or give another file",
                           file.string(), error.what()));
-}
-
-constexpr std::uint64_t kSteps = 4;
-constexpr std::uint64_t kFewestSteps = 3;  // even with very many actions, because the first step differs from the others
-
-RanksTimes times_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile,
-                          std::uint64_t steps = kSteps, std::vector<Trace>* traces = nullptr) {
-  const auto costs_of = [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, profile); };
-  return simulate_ranks(plans, model, costs_of, profile, {.steps = steps, .traces = traces});
-}
-
-// The time of a step of all ranks together, with what their walks move. Empty if the simulation would take too long because the
-// programs have too many actions. Also empty if the budgets are very tight: a rank may fit only with the commits and
-// evaluations between its steps, and this simulation leaves these out.
-std::optional<double> step_together(const std::vector<Plan>& plans, const Model& model, const MachineProfile& profile) {
-  constexpr std::uint64_t kTimedActions = 1'000'000;  // these take some seconds, and 300 bytes each
-  std::uint64_t actions = 0;
-  for (const auto& plan : plans) actions += plan.programs.steady.actions.size();
-  const auto steps = std::clamp(kTimedActions / std::max<std::uint64_t>(1, actions), std::uint64_t{0}, kSteps);
-  if (steps < kFewestSteps) return std::nullopt;
-  try {
-    return times_together(plans, model, profile, steps).step_s.back();
-  } catch (const DoesNotFit&) {
-    return std::nullopt;
-  }
 }
 
 // What the ranks of a cluster send, and how much they compute. `updates`: a program's step has this many; the lines are for
@@ -100,7 +74,8 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
     lanes.push_back({.measured = read_trace_window(file, 0)});
   }
   std::vector<Trace> traces(plans.size());
-  const auto times = times_together(plans, model, profile, kSteps, &traces);
+  const auto costs_of = [&](const StepMap& map) { return std::make_unique<ProfileCosts>(map, profile); };
+  const auto times = simulate_ranks(plans, model, costs_of, profile, {.traces = &traces});
   double end_s = 0;
   for (const auto& trace : traces)
     for (const auto& span : trace.spans()) end_s = std::max(end_s, static_cast<double>(span.end_ns) * 1e-9);
@@ -110,28 +85,12 @@ std::string lanes_beside(const std::filesystem::path& run, const std::vector<Pla
 
 }  // namespace
 
-PipelineStep step_of_pipeline(const PlanRequest& request, const std::vector<Plan>& ranks, const Model& model,
-                              const MachineProfile& profile) {
-  const auto steps = static_cast<double>(updates_a_step(request));
-  if (const auto together = step_together(ranks, model, profile)) return {*together / steps, true};
-  const auto costs = pipeline::stage_costs(*request.pipeline, model, ranks.front().map, profile);
-  return {pipeline::simulate(request.pipeline->schedule, costs).makespan / steps, false};
-}
-
 Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const MachineProfile& profile) {
   const auto model = lm::make_model(model_config(config));
   auto request = plan_request(config);
-  auto name = config.parallel.schedule;
   ThreadPool pool(static_cast<int>(config.run.threads));
-  std::vector<Plan> plans;
-  if (searches_schedule(config)) {
-    auto found = search_schedule(request, config, model, profile, pool);
-    name = found.name;
-    plans = std::move(found.plans);
-  } else {
-    set_pipeline(request, config, model, profile);
-    plans = plan_ranks(request, config, model, profile, pool);
-  }
+  set_pipeline(request, config, model, profile);
+  auto [name, plans] = plans_of_ranks(request, config, model, profile, pool);
   for (auto& stage : plans) stage.peak_bytes = peak_of_data_ranks(stage, model, request, profile, pool);
   const auto& p = *request.pipeline;
   const auto costs = pipeline::stage_costs(p, model, plans.front().map, profile);
@@ -150,15 +109,14 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
     for (std::size_t r = 0; r < plans.size(); ++r) fmt::print("# rank {}\n{}", r, to_text(plans[r].programs.steady));
     return Exit::ok;
   }
-  const auto program_s = step_together(plans, model, profile);
-  const double together_s = program_s ? *program_s / steps : step_s;
+  const auto step = step_of_pipeline(request, plans, model, profile);
   if (config.run.json) {
     auto ranks = nlohmann::json::array();
     for (const auto& rank : plans) ranks.push_back(to_json(config, rank));
     nlohmann::json j{{"fits", true},          {"schedule", name},          {"stage_layers", stage_layers(p)}, {"ranks", ranks},
                      {"step_time_s", step_s}, {"bubble", timing.bubble()}, {"shortest_step_s", shortest_s}};
-    if (program_s) j["step_with_moves_s"] = together_s;
-    j["step_time_is_least"] = !program_s;
+    if (step.together) j["step_with_moves_s"] = step.seconds;
+    j["step_time_is_least"] = !step.together;
     j["peak_live"] = timing.peak_live;
     fmt::print("{}\n", j.dump(2));
     return Exit::ok;
@@ -175,12 +133,12 @@ Exit plan_pipeline(const PlanOptions& options, const RunConfig& config, const Ma
                format_bytes(rank.peak_bytes[Tier::disk]), format_bytes(rank.smallest_bytes[Tier::device]), timing.peak_live[r],
                100 * timing.idle[r] / timing.makespan);
   }
-  fmt::print("\nstep time {}{:.3g} s{}\n", program_s ? "" : "at least ", together_s,
-             program_s
+  fmt::print("\nstep time {}{:.3g} s{}\n", step.together ? "" : "at least ", step.seconds,
+             step.together
                  ? ", with the moves, updates and messages of all ranks"
                  : ", of the schedule alone: its moves, updates and messages cannot be simulated, because the program is too "
                    "long or the budgets are too tight");
-  if (!options.cluster_profile.empty()) fmt::print("{}", cluster_lines(config, model, plans, steps, together_s));
+  if (!options.cluster_profile.empty()) fmt::print("{}", cluster_lines(config, model, plans, steps, step.seconds));
   fmt::print("of the schedule alone: a rank idles {:.1f} % of the time on average, and {}\n", 100 * timing.bubble(),
              step_s < 1.0005 * shortest_s ? "no schedule of these stages is faster"
                                           : fmt::format("another schedule of these stages could save {:.1f} % at best",

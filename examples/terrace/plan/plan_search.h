@@ -1,67 +1,24 @@
-// terrace plan --search: finds the degrees of parallelism that train a model fastest on a given number of ranks.
+// terrace plan --search: prints the degrees of parallelism that train a model fastest on a given number of ranks, as
+// search_plans() finds them (parallel/plan/search/search.h). What else the flags fix (budgets, schedule, micro-batch, recipe)
+// stays.
 //
-// Every legal product is first estimated by arithmetic (plan_estimate.h), which also refuses those that no plan fits. The
-// others are planned and simulated as `terrace plan` does it, in the order of their estimates, until a deadline or a number of
-// plans is reached. The rest is only estimated, and the output says so. All candidates train on the same number of sequences a
-// step. What else the flags fix (budgets, schedule, micro-batch, recipe) stays.
-//
-// Threads: any; candidates are planned in parallel. Without a deadline the list of the best does not depend on the number of
-//          threads; with a deadline it depends on the speed of the machine.
+// Threads: main's.
 // Errors:  Error(ErrorKind::refused) if no product is legal; Error(ErrorKind::does_not_fit) if none fits, naming the one that
 //          lacks least.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <string>
-#include <vector>
 
 #include <terrace/core/base/error.h>
-#include <terrace/core/base/units.h>
 #include <terrace/core/machine/machine.h>
 #include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/run_config.h>
 #include <terrace/examples/terrace/plan/plan_candidates.h>
-#include <terrace/memory/tier.h>
+#include <terrace/parallel/plan/search/search.h>
 
 namespace terrace::cli {
 
-// How a candidate's step time is known.
-enum class Known : std::uint8_t {
-  simulated,     // planned as `terrace plan` does it
-  extrapolated,  // planned with two smaller numbers of micro-batches
-  estimated,     // by arithmetic
-  slower,        // its computing alone takes longer than the steps of `wanted` other candidates
-  refused,       // no plan fits
-  too_large,     // no plan fits, by arithmetic
-};
-
-struct FoundPlan {
-  RunConfig config;
-  Known known = Known::estimated;
-  double step_s = 0;                 // 0: it does not fit
-  bool at_least = false;             // step_s is that of a pipeline's schedule alone, without moves
-  double estimate_s = 0;             // 0: too large
-  PerTier<std::uint64_t> peak = {};  // of the rank that needs most; 0 if only estimated
-  std::string binding = {};          // the bottleneck of the slowest rank
-  std::string refusal = {};          // why it does not fit
-  std::uint64_t missing_bytes = 0;
-};
-
-struct SearchLimits {
-  double seconds = 0;                // 0: no deadline
-  std::int64_t plans = 0;            // how many are planned, the best by estimate; 0: all
-  std::size_t wanted = 0;            // a candidate that cannot be among this many best is not planned; 0: all are
-  bool extrapolates = false;         // derives the step of very many micro-batches from plans with fewer
-  std::function<double()> now = {};  // returns seconds; empty: a steady clock
-};
-
-// Returns all candidates in this order: simulated, fastest first; estimated, fastest first; slower; those that do not fit,
-// least missing first.
-std::vector<FoundPlan> search_plans(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile,
-                                    const SearchLimits& limits = {});
-
-Exit plan_search(const RunConfig& given, const SearchSpace& space, const MachineProfile& profile, std::int64_t shown,
+Exit plan_search(const RunConfig& given, const RanksOfSearch& ranks, const MachineProfile& profile, std::int64_t shown,
                  SearchLimits limits = {});
 
 }  // namespace terrace::cli

@@ -47,7 +47,8 @@ void AgreedPlan::agree_on_schedule(Team& team) {
     schedule_was_recorded_ = !text.empty();
     if (schedule_was_recorded_) return;
     auto pool = make_pool(config_);
-    const auto found = search_schedule(request_, config_, model_, profile_, pool);
+    set_pipeline(request_, config_, model_, profile_);
+    const auto found = plans_of_ranks(request_, config_, model_, profile_, pool);
     text = found_to_text(found.name, *request_.pipeline);
   });
   found_schedule_ = team.of_first(std::move(text));
@@ -61,7 +62,7 @@ void AgreedPlan::make(const Team& team) {
   plan_ = make_plan(timed, model_, request_, profile_);
   if (!plan_.fits && request_.pipeline) {
     auto pool = make_pool(config_);
-    static_cast<void>(plan_ranks(request_, config_, model_, profile_, pool));  // throws an error for all stages
+    static_cast<void>(plans_of_ranks(request_, config_, model_, profile_, pool));  // throws an error for all stages
   }
   if (!plan_.fits) throw refusal_error(config_, plan_);
   program_hash_ = steady_hash(plan_);

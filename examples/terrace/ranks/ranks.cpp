@@ -17,6 +17,7 @@
 #include <terrace/parallel/comm/mpi/mpi.h>
 #include <terrace/parallel/comm/rank_failed.h>
 #include <terrace/parallel/comm/threads/run_ranks.h>
+#include <terrace/parallel/layers/chain.h>
 #include <terrace/parallel/mesh/degrees.h>
 
 namespace terrace::cli {
@@ -80,9 +81,6 @@ Exit train_process(const RunConfig& config, const Launched& place) {
 
 }  // namespace
 
-namespace {
-
-// The features of a run, without those of its degrees. `model`: as it is on one rank.
 Features features_of(const RunConfig& c, const layers::Transformer& model) {
   const auto& p = c.parallel;
   auto all = layers::features_of(model);
@@ -101,15 +99,20 @@ Features features_of(const RunConfig& c, const layers::Transformer& model) {
   return all;
 }
 
-void demand_degrees_of(const RunConfig& c, int ranks) {
-  auto whole = c;
+layers::Transformer transformer_of_one_rank(RunConfig whole) {
   whole.parallel.tp = whole.parallel.cp = whole.parallel.ep = 1;
   whole.found.rank = whole.parallel.shard_group = 0;
   whole.parallel.sp = false;
   whole.model.vocab_tiles = whole.model.mlp_tiles = whole.model.mlp_row_tiles = whole.model.attention_tiles = 1;
   whole.parallel.tp_mode = TensorMode::line;
   whole.parallel.tp_depth = whole.parallel.tp_overlap = 1;
-  const auto model = lm::transformer_of(model_config(whole));  // with the usual sizes of its family
+  return lm::transformer_of(model_config(whole));  // with the usual sizes of its family
+}
+
+namespace {
+
+void demand_degrees_of(const RunConfig& c, int ranks) {
+  const auto model = transformer_of_one_rank(c);
   const auto& p = c.parallel;
   auto degrees = degrees_of(c);
   degrees.micro_batches = static_cast<int>(p.dp * c.train.grad_accumulation);
@@ -117,15 +120,7 @@ void demand_degrees_of(const RunConfig& c, int ranks) {
   degrees.ring = p.cp_mode == ContextMode::both && p.cp > 1 ? static_cast<int>(p.cp_ring) : 0;
   degrees.zigzag = p.ring() > 1 && p.cp_mode != ContextMode::two_rings && model.window.none();
   degrees.with = features_of(c, model);
-  check(degrees,
-        {.layers = 2 * c.model.layers + 2,
-         .heads = model.heads,
-         .ffn = model.ffn,
-         .seq_len = c.model.seq_len,
-         .experts = c.model.experts.count,
-         .kv_heads = model.kv_heads,
-         .hidden = model.hidden},
-        ranks);
+  check(degrees, layers::shape_of(model), ranks);
 }
 
 }  // namespace

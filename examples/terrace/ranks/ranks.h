@@ -7,9 +7,15 @@
 #include <terrace/examples/terrace/config/exit_codes.h>
 #include <terrace/examples/terrace/config/run_config.h>
 #include <terrace/examples/terrace/ranks/team.h>
+#include <terrace/parallel/layers/parts/transformer.h>
+#include <terrace/parallel/mesh/features.h>
 
 namespace terrace::cli {
 
+// The model as one rank alone has it, whole and not in tiles.
+layers::Transformer transformer_of_one_rank(RunConfig config);
+// The features of a run, without those of its degrees. `model`: as it is on one rank.
+Features features_of(const RunConfig& config, const layers::Transformer& model);
 // Throws Error(ErrorKind::refused) with all problems of the degrees of parallelism on that many ranks.
 void demand_degrees(const RunConfig& config, int ranks);
 void demand_degrees(const RunConfig& config);  // on as many ranks as the degrees need

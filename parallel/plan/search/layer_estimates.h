@@ -1,15 +1,15 @@
-// The seconds and bytes of each layer on one rank, from the planner's programs for a model of one block.
+// The seconds and bytes of each layer on one rank, from the planner's programs for the layers that repeat.
 //
-// Pure. Threads: any. Errors: Error(ErrorKind::refused) as make_model() and write_programs().
+// Pure. Threads: any. Errors: Error(ErrorKind::refused) as SearchedRun::model and write_programs().
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include <terrace/core/machine/machine.h>
-#include <terrace/examples/terrace/config/run_config.h>
+#include <terrace/parallel/plan/search/searched_run.h>
 
-namespace terrace::cli {
+namespace terrace {
 
 struct LayerEstimate {
   // Seconds of a micro-batch: computing, and the exchanges of tensor and context ranks, each alone on its lane.
@@ -30,7 +30,7 @@ struct LayerEstimates {
   double window = 0;                  // bytes of the gathered weights and unreduced gradients of one layer
 };
 
-// Estimates as if one rank held all layers. `config.pp` only affects the number of data ranks.
-LayerEstimates estimate_layers(const RunConfig& config, const MachineProfile& profile);
+// Estimates as if one rank held all layers: pipeline ranks only affect the number of data ranks.
+LayerEstimates estimate_layers(const SearchedRun& run, const Candidate& candidate, const MachineProfile& profile);
 
-}  // namespace terrace::cli
+}  // namespace terrace

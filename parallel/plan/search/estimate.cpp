@@ -1,4 +1,4 @@
-#include <terrace/examples/terrace/plan/plan_estimate.h>
+#include <terrace/parallel/plan/search/estimate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -8,14 +8,12 @@
 #include <vector>
 
 #include <terrace/core/base/error.h>
-#include <terrace/examples/terrace/plan/layer_estimates.h>
-#include <terrace/examples/terrace/plan/pipeline_setup.h>
-#include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/parallel/pipeline/pipeline.h>
 #include <terrace/parallel/pipeline/simulate.h>
+#include <terrace/parallel/plan/search/layer_estimates.h>
 #include <terrace/parallel/plan/stage_costs.h>
 
-namespace terrace::cli {
+namespace terrace {
 namespace {
 
 constexpr double kNever = 1e30;
@@ -123,20 +121,24 @@ double behind(const LayerEstimate& sum, const Passes& passes, double together) {
 
 class Estimator {
  public:
-  Estimator(const RunConfig& config, const MachineProfile& profile)
-      : c_(config), profile_(profile), all_(estimate_layers(config, profile)), budget_(budgets(config)) {
-    if (budget_.disk == 0 || config.memory.nvme_path.empty()) budget_.disk = 0;
+  Estimator(const SearchedRun& run, const Candidate& candidate, const MachineProfile& profile)
+      : run_(run),
+        candidate_(candidate),
+        profile_(profile),
+        all_(estimate_layers(run, candidate, profile)),
+        budget_(run.request.budget) {
+    if (!run.request.disk_tier) budget_.disk = 0;
   }
 
   Estimate run() {
     Estimate out = refusal();
     if (out.missing_bytes != 0) return out;
-    c_.parallel.pp == 1 ? alone(out) : in_pipeline(out);
+    candidate_.degrees.pp == 1 ? alone(out) : in_pipeline(out);
     return out;
   }
 
  private:
-  [[nodiscard]] bool ring() const { return c_.parallel.ring() > 1; }
+  [[nodiscard]] bool ring() const { return candidate_.place.ring > 1; }
 
   // Refuses if the largest action does not fit, or the average content of a rank, because some rank has at least that.
   [[nodiscard]] Estimate refusal() const {
@@ -146,7 +148,7 @@ class Estimator {
     if (all_.largest_action > of(budget_.device)) return lacks(Tier::device, all_.largest_action - of(budget_.device));
     double content = 0;
     for (const auto& layer : all_.layers) content += layer.content;
-    content /= static_cast<double>(c_.parallel.pp);
+    content /= static_cast<double>(candidate_.degrees.pp);
     const double room = of(budget_.device) + of(budget_.host) + of(budget_.disk);
     const auto lowest = budget_.disk == 0 ? Tier::host : Tier::disk;
     return content > room ? lacks(lowest, content - room) : Estimate{};
@@ -154,22 +156,22 @@ class Estimator {
 
   // The values of a setting to try. The fastest one counts, as in the planner.
   [[nodiscard]] std::vector<bool> recomputes() const {
-    if (c_.plan.recompute) return {*c_.plan.recompute > 0};
-    return c_.parallel.pp == 1 ? std::vector{false, true} : std::vector{false};
+    if (run_.request.recompute) return {*run_.request.recompute > 0};
+    return candidate_.degrees.pp == 1 ? std::vector{false, true} : std::vector{false};
   }
   [[nodiscard]] std::vector<bool> places() const {
-    if (c_.plan.update == Tier::host) return {false};
-    if (c_.plan.update == Tier::device) return {true};
+    if (run_.request.update == Tier::host) return {false};
+    if (run_.request.update == Tier::device) return {true};
     return {true, false};
   }
 
   void alone(Estimate& out) const {
-    const auto m = static_cast<double>(c_.train.grad_accumulation);
+    const double m = candidate_.micro_batches;
+    const auto order = run_.request.order;
     std::vector<double> groups;
-    if (!c_.plan.order)
+    if (!order)
       for (double group = 1; group < m; group *= 2) groups.push_back(group);
-    if (c_.plan.order != Order::horizontal)
-      groups.push_back(c_.plan.order == Order::vertical && c_.plan.group > 0 ? static_cast<double>(c_.plan.group) : m);
+    if (order != Order::horizontal) groups.push_back(order == Order::group_vertical ? run_.request.group : m);
     if (groups.empty()) groups.push_back(1);
     out.step_s = kNever;
     for (const bool recomputes : this->recomputes())
@@ -184,17 +186,15 @@ class Estimator {
   }
 
   void in_pipeline(Estimate& out) const {
-    const auto schedule = named_schedule();
+    const auto schedule = schedule_of(run_, candidate_);
     if (!schedule) {  // the schedule is chosen later: assumed to have no bubbles
-      double all = 0;
       const auto passes = passes_of({all_.layers, 0, 0}, ring());
-      all = static_cast<double>(c_.train.grad_accumulation) * (passes.forward + passes.backward);
-      out.step_s = all / static_cast<double>(c_.parallel.pp);
+      out.step_s = candidate_.micro_batches * (passes.forward + passes.backward) / candidate_.degrees.pp;
       return;
     }
     out.step_s = kNever;
     for (const bool recomputes : this->recomputes()) out.step_s = std::min(out.step_s, of_schedule(*schedule, recomputes));
-    if (schedule->asynchronous() || !c_.parallel.stage_layers.empty()) return;
+    if (schedule->asynchronous() || !run_.pipelines.balances) return;
     const auto begins = begins_of(*schedule);
     pipeline::StageCosts costs{.forward = {}, .input = {}, .weight = {}};
     for (std::uint32_t s = 0; s < schedule->placement.stages; ++s) {
@@ -205,10 +205,6 @@ class Estimator {
       costs.weight.push_back(0);
     }
     out.least_s = pipeline::shortest_step(*schedule, costs);
-  }
-
-  [[nodiscard]] std::optional<pipeline::Schedule> named_schedule() const {
-    return searches_schedule(c_) ? std::nullopt : std::optional(schedule_of(c_));
   }
 
   [[nodiscard]] std::vector<std::uint32_t> begins_of(const pipeline::Schedule& schedule) const {
@@ -242,7 +238,7 @@ class Estimator {
       auto& work = of_rank[r];
       work.window = all_.window;
       work.largest_action = all_.largest_action;
-      work.micro_batches = static_cast<double>(c_.train.grad_accumulation);
+      work.micro_batches = candidate_.micro_batches;
       work.live = static_cast<double>(timing.peak_live[r]) * schedule.placement.ranks / stages;
       work.live = std::max(1.0, work.live);
       work.recomputes = recomputes;
@@ -258,7 +254,8 @@ class Estimator {
     return slowest;
   }
 
-  const RunConfig& c_;
+  const SearchedRun& run_;
+  const Candidate& candidate_;
   const MachineProfile& profile_;
   LayerEstimates all_;
   Budget budget_;
@@ -266,6 +263,8 @@ class Estimator {
 
 }  // namespace
 
-Estimate estimate_plan(const RunConfig& config, const MachineProfile& profile) { return Estimator(config, profile).run(); }
+Estimate estimate_plan(const SearchedRun& run, const Candidate& candidate, const MachineProfile& profile) {
+  return Estimator(run, candidate, profile).run();
+}
 
-}  // namespace terrace::cli
+}  // namespace terrace

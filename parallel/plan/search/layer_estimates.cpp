@@ -1,49 +1,59 @@
-#include <terrace/examples/terrace/plan/layer_estimates.h>
+#include <terrace/parallel/plan/search/layer_estimates.h>
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include <terrace/core/base/units.h>
-#include <terrace/examples/lm/models/model.h>
-#include <terrace/examples/terrace/plan/setup.h>
 #include <terrace/parallel/plan/programs.h>
 #include <terrace/parallel/walk/simulator.h>
 
-namespace terrace::cli {
+namespace terrace {
 namespace {
 
 constexpr std::uint32_t kMicroBatches = 2;   // the first and the last one of a step differ from those between them
 constexpr std::uint64_t kMostChunks = 2048;  // chunks of a kind in a large model, of at most kLargestChunk elements
 constexpr std::uint64_t kLargestChunk = 128 * kMiB;
 
-// All blocks are like the first one, unless skip connections join distant layers.
-RunConfig of_one_block(RunConfig c) {
-  c.parallel.pp = 1;
-  c.parallel.schedule = RunConfig().parallel.schedule;
-  c.parallel.virtual_stages = 0;
-  c.parallel.stage_layers.clear();
-  if (c.model.skips == layers::SkipShape::none) c.model.layers = 1;
-  return c;
-}
+// The layers of which only one period is looked at. `all`: how many layers the model has.
+class Repeated {
+ public:
+  Repeated(std::size_t all, std::size_t period) : all_(all), period_(period == 0 || period + 2 > all ? all - 2 : period) {}
+  // The layers that stand for all: the first one, a period, and the last one.
+  void keep(std::vector<std::unique_ptr<Layer>>& layers) const {
+    layers.erase(layers.begin() + 1 + static_cast<std::ptrdiff_t>(period_), layers.end() - 1);
+  }
+  // For how many layers a kept one stands.
+  [[nodiscard]] std::uint64_t times(std::size_t kept) const {
+    if (kept == 0 || kept == period_ + 1) return 1;
+    return (all_ - 2 - (kept - 1) + period_ - 1) / period_;
+  }
+  [[nodiscard]] std::vector<LayerEstimate> repeated(const std::vector<LayerEstimate>& kept) const {
+    std::vector<LayerEstimate> layers{kept.front()};
+    for (std::size_t i = 0; i + 2 < all_; ++i) layers.push_back(kept[1 + i % period_]);
+    layers.push_back(kept.back());
+    return layers;
+  }
 
-PlanRequest request_of(const RunConfig& c) {
-  auto request = plan_request(c);
+ private:
+  std::size_t all_, period_;
+};
+
+PlanRequest of_one_rank(PlanRequest request) {
+  request.mesh.pp = 1;
   request.shape.micro_batches = kMicroBatches;
   request.order = Order::horizontal;
   request.recompute = request.offload = 0;
   return request;
 }
 
-// A large model has larger chunks than one block alone would have, and each collective has a latency.
-std::uint64_t chunk_elements_of(const Model& block, const RunConfig& c) {
+// A large model has larger chunks than the kept layers alone would have, and each collective has a latency.
+std::uint64_t chunk_elements_of(const Model& kept, const Repeated& repeated) {
   std::uint64_t all = 0;
-  for (std::size_t l = 0; l < block.layers.size(); ++l) {
-    const bool repeats = l != 0 && l + 1 != block.layers.size() && c.model.skips == layers::SkipShape::none;
-    for (const auto& param : block.layers[l]->params())
-      if (!param.tied)
-        all += static_cast<std::uint64_t>(param.shape.elements()) * static_cast<std::uint64_t>(repeats ? c.model.layers : 1);
-  }
+  for (std::size_t l = 0; l < kept.layers.size(); ++l)
+    for (const auto& param : kept.layers[l]->params())
+      if (!param.tied) all += static_cast<std::uint64_t>(param.shape.elements()) * repeated.times(l);
   const auto elements = all / kMostChunks;
   return elements <= kMiB ? 0 : std::min(elements, kLargestChunk);
 }
@@ -125,16 +135,6 @@ double without_padding(const StepMap& map, const Action& action) {
   return bytes;
 }
 
-// Repeats the layers between the first and the last one for each block.
-void repeat_block(std::vector<LayerEstimate>& layers, const RunConfig& c) {
-  if (c.model.skips != layers::SkipShape::none) return;
-  const std::vector<LayerEstimate> block(layers.begin() + 1, layers.end() - 1);
-  const auto last = layers.back();
-  layers.resize(1);
-  for (std::int64_t b = 0; b < c.model.layers; ++b) layers.insert(layers.end(), block.begin(), block.end());
-  layers.push_back(last);
-}
-
 }  // namespace
 
 LayerEstimate& LayerEstimate::operator+=(const LayerEstimate& more) {
@@ -147,12 +147,15 @@ LayerEstimate& LayerEstimate::operator+=(const LayerEstimate& more) {
   return *this;
 }
 
-LayerEstimates estimate_layers(const RunConfig& config, const MachineProfile& profile) {
-  const auto c = of_one_block(config);
-  const auto model = lm::make_model(model_config(c));
-  auto request = request_of(c);
+LayerEstimates estimate_layers(const SearchedRun& run, const Candidate& candidate, const MachineProfile& profile) {
+  auto place = candidate.place;
+  place.mesh.pp = 1;
+  const auto of_candidate = request_of(run, candidate), request = of_one_rank(of_candidate);
+  auto model = run.model(place, of_candidate);
+  const Repeated repeated(model.layers.size(), run.period);
+  repeated.keep(model.layers);
   auto options = map_options(model, request, profile, Tier::device);
-  if (options.chunk_elements == 0) options.chunk_elements = chunk_elements_of(model, config);
+  if (options.chunk_elements == 0) options.chunk_elements = chunk_elements_of(model, repeated);
   const StepMap map(model, options);
   const auto steady = write_programs(map, request, 0).steady;
   LayerEstimates all{.layers = std::vector<LayerEstimate>(map.layers())};
@@ -163,8 +166,8 @@ LayerEstimates estimate_layers(const RunConfig& config, const MachineProfile& pr
       all.largest_action = std::max(all.largest_action, without_padding(map, action));
   }
   add_bytes(all, map);
-  repeat_block(all.layers, config);
+  all.layers = repeated.repeated(all.layers);
   return all;
 }
 
-}  // namespace terrace::cli
+}  // namespace terrace
