@@ -19,7 +19,6 @@ constexpr FeatureWords kWords[] = {
     {tensor_grid, "tp-mode", "tensor ranks in a grid (`tp-mode` 2d, 2.5d or 3d)", kMany, "give `tp-mode` 1d"},
     {row_pieces, "tp-overlap", "`tp-overlap` {}", kOne, "leave out `tp-overlap`"},
     {context_ranks, "cp", "`cp` {}", kOne, "leave out `cp`"},
-    {two_rings, "cp-mode", "`cp-mode` two-rings", kOne, "give another `cp-mode`"},
     {expert_ranks, "ep", "`ep` {}", kOne, "leave out `ep`"},
     {pipeline, "pp", "`pp` {}", kOne, "leave out `pp`"},
     {two_directions, "schedule", "a schedule with two directions", kOne, "give another schedule, such as `schedule` 1f1b"},
@@ -35,7 +34,6 @@ constexpr FeatureWords kWords[] = {
     {skips, "skips", "skip connections", kMany, "leave out `skips`"},
     {experts, "experts", "a mixture of experts", kOne, "leave out `experts`"},
     {expert_capacity, "expert-capacity", "`expert-capacity`", kOne, "leave out `expert-capacity`"},
-    {capped_scores, "attention-cap", "capped scores of attention", kMany, "give `attention-cap` 0"},
     {fused_gate, "model", "an MLP whose gate and values are one tensor", kOne, "give another `model`"},
     {adapters, "lora-rank", "adapters (`lora-rank`)", kMany, "leave out `lora-rank`"},
     {frozen, "freeze", "frozen parameters (`freeze`, `lora-rank`)", kMany, "train all parameters"},
@@ -70,7 +68,6 @@ constexpr Exclusion kExclusions[] = {
     {context_ranks, expert_capacity, "which counts the tokens of whole micro-batches"},
     {context_ranks, local_sgd, kNoSums},
     {context_ranks, two_directions, kDataRanksOnly},
-    {two_rings, capped_scores, kNotBuilt},
     {expert_ranks, canonical, "because what expert ranks have in common is added once a step"},
     {expert_ranks, local_sgd, kNoSums},
     {expert_ranks, two_directions, kDataRanksOnly},
@@ -106,7 +103,6 @@ Features features_of(const ModelRank& place) {
   all.add_if(tensor.is_grid(), tensor_grid);
   all.add_several(row_pieces, tensor.pieces);
   all.add_several(context_ranks, place.mesh.context);
-  all.add_if(place.two_rings && place.mesh.context > 1, two_rings);
   all.add_several(expert_ranks, place.mesh.expert);
   return all;
 }

@@ -149,12 +149,13 @@ void TwoRings::describe_backward(CallSteps& steps, BatchShape shape) const {
                     ctx.math.softmax_rows_grad(ctx.stream, rows, t.work[kDscores], t.saved[kProbabilities], scale);
                   });
                 });
+  const TensorSpec of_head{"", config_.dtype, {shape.seq, shape.seq}};
   describe_ring(
       steps, shape, keys_of,
       {.half = half,
        .work = {{kQueries, Access::read}, {kDscores, Access::read}, {kDqueries, Access::update}, {kDkeys, Access::update}},
-       .scratch_bytes = 0,
-       .flops = 2 * products(shape)},
+       .scratch_bytes = capped() ? scratch_of({of_head, of_head}) : 0,
+       .flops = (capped() ? 3 : 2) * products(shape)},
       &TwoRings::backward_sums);
   steps.exchange(half, home(shape, kDkeys, kOwnDkeys));
   steps.compute({.half = half,
@@ -215,11 +216,18 @@ void TwoRings::forward_scores(LayerContext& ctx, const LayerTensors& t, std::uin
   const auto& shape = ctx.shape;
   const auto from = slice(hops);
   if (!sees(shape, from)) return;
-  const auto dim = config_.head_dim();
   each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    ctx.math.matmul(ctx.stream, scores(shape, t.saved[kProbabilities], from, q), matrix(shape, t.work[kQueries], q, dim),
-                    Transpose::no, matrix(shape, t.work[keys_of(hops)], k, dim), Transpose::yes);
+    score(ctx, t, scores(shape, t.saved[kProbabilities], from, q), q, keys_of(hops), k);
   });
+}
+
+// The softmax multiplies scores by the factor, so the cap is divided by it.
+void TwoRings::score(LayerContext& ctx, const LayerTensors& t, TensorView to, std::int64_t q, std::uint32_t keys,
+                     std::int64_t k) const {
+  const auto dim = config_.head_dim();
+  ctx.math.matmul(ctx.stream, to, matrix(ctx.shape, t.work[kQueries], q, dim), Transpose::no,
+                  matrix(ctx.shape, t.work[keys], k, dim), Transpose::yes);
+  if (capped()) ctx.math.soft_cap(ctx.stream, to, to, cap());
 }
 
 // Every query sees its own position, so the own slice begins all sums.
@@ -253,14 +261,23 @@ void TwoRings::backward_scores(LayerContext& ctx, const LayerTensors& t, std::ui
   });
 }
 
+// The gradient of capped scores needs them again: they are not saved, because the probabilities took their place.
 void TwoRings::backward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {
   const auto& shape = ctx.shape;
   const auto from = slice(hops);
   const auto dim = config_.head_dim();
   if (hops == 0) ctx.math.zero(ctx.stream, t.work[kDkeys]);
   if (!sees(shape, from)) return;
+  ScratchArena arena(ctx.scratch);
+  const auto again = capped() ? arena.take(config_.dtype, {shape.seq, shape.seq}) : TensorView{},
+             uncapped = capped() ? arena.take(config_.dtype, again.shape) : TensorView{};
   each_head(shape, [&](std::int64_t q, std::int64_t k) {
-    const auto dscores = scores(shape, t.work[kDscores], from, q);
+    auto dscores = scores(shape, t.work[kDscores], from, q);
+    if (capped()) {
+      score(ctx, t, again, q, keys_of(hops), k);
+      ctx.math.soft_cap_grad(ctx.stream, uncapped, dscores, again, cap());
+      dscores = uncapped;
+    }
     ctx.math.matmul(ctx.stream, matrix(shape, t.work[kDqueries], q, dim), dscores, Transpose::no,
                     matrix(shape, t.work[keys_of(hops)], k, dim), Transpose::no, {},
                     hops == 0 ? Accumulate::no : Accumulate::yes);

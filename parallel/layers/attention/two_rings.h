@@ -52,6 +52,10 @@ class TwoRings final : public Attention {
   void middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView dqkv, TensorView dattended) const override;
   void describe_middle(CallSteps& steps, LayerCall call, BatchShape shape) const override;
 
+  [[nodiscard]] bool capped() const { return config_.scores.cap != 0; }
+  [[nodiscard]] double cap() const { return config_.scores.cap / config_.scores.factor(config_.head_dim()); }
+  // Scores of one head, capped, against keys of the working tensor `keys`.
+  void score(LayerContext& ctx, const LayerTensors& t, TensorView to, std::int64_t q, std::uint32_t keys, std::int64_t k) const;
   void forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void forward_sums(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;
   void backward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const;

@@ -61,7 +61,7 @@ TEST(Exclusions, FeaturesOfAPlaceAreThoseOfItsAxes) {
   EXPECT_EQ(3, of.value(Feature::context_ranks));
   EXPECT_EQ(2, of.value(Feature::expert_ranks));
   EXPECT_TRUE(of.has(Feature::tensor_grid));
-  for (const auto feature : {Feature::row_pieces, Feature::two_rings, Feature::pipeline}) EXPECT_FALSE(of.has(feature));
+  for (const auto feature : {Feature::row_pieces, Feature::pipeline}) EXPECT_FALSE(of.has(feature));
   EXPECT_TRUE(refusals(features_of(ModelRank{.mesh = {.shard = 8}})).empty());
 }
 

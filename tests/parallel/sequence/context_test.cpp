@@ -58,7 +58,7 @@ TEST_F(Context, NormsOfQueriesKeysAndResultsTrainWhatOneRankTrains) {
         o.config.window = layers::Windows({5, 0});
         o.config.query_scalar = 7;
         o.config.logit_cap = 2;
-        if (!two) o.config.attention_cap = 1.5;
+        o.config.attention_cap = 1.5;
       }
       o.recompute = ranks == 3;
       o.schedule = ring == 2 && ranks == 2 ? "1f1b" : "";
