@@ -60,7 +60,6 @@ constexpr Exclusion kExclusions[] = {
     {tensor_grid, experts, "because the ranks of a grid have blocks of one MLP"},
     {adapters, tensor_grid, "because the narrow results between an adapter's two products would have to be exchanged"},
     {tensor_grid, mlp_tiles, "because the ranks of a grid cut the features of an MLP in their own way"},
-    {tensor_grid, mlp_row_tiles, "because the ranks of a grid share the rows of an MLP"},
     {tensor_grid, attention_tiles, "because the ranks of a grid have blocks of the matrices"},
     {tensor_grid, row_pieces, "because only ranks in a line exchange rows in pieces"},
     {context_ranks, canonical, "which adds the gradients of whole micro-batches in their order"},
