@@ -34,7 +34,6 @@ constexpr FeatureWords kWords[] = {
     {skips, "skips", "skip connections", kMany, "leave out `skips`"},
     {experts, "experts", "a mixture of experts", kOne, "leave out `experts`"},
     {expert_capacity, "expert-capacity", "`expert-capacity`", kOne, "leave out `expert-capacity`"},
-    {fused_gate, "model", "an MLP whose gate and values are one tensor", kOne, "give another `model`"},
     {adapters, "lora-rank", "adapters (`lora-rank`)", kMany, "leave out `lora-rank`"},
     {frozen, "freeze", "frozen parameters (`freeze`, `lora-rank`)", kMany, "train all parameters"},
     {vocab_tiles, "vocab-tiles", "`vocab-tiles` {}", kOne, "leave out `vocab-tiles`"},
@@ -84,7 +83,6 @@ constexpr Exclusion kExclusions[] = {
     {frozen, local_sgd, kNotBuilt},
     {experts, mlp_tiles, "because experts are used one at a time already"},
     {experts, mlp_row_tiles, "because experts have the rows that their router gives them"},
-    {fused_gate, mlp_tiles, "because a tile of one tensor is no block of both"},
 };
 
 std::string named(Feature feature, std::int64_t value) { return fmt::format(fmt::runtime(words_of(feature).words), value); }
