@@ -78,8 +78,6 @@ constexpr Exclusion kExclusions[] = {
     {asynchronous, clipped_groups, "because all its stages are clipped by one norm"},
     {asynchronous, tied, "because its stages read different versions of their weights"},
     {frozen, asynchronous, kNotBuilt},
-    {frozen, two_directions, kNotBuilt},
-    {frozen, local_sgd, kNotBuilt},
     {experts, mlp_tiles, "because experts are used one at a time already"},
     {experts, mlp_row_tiles, "because experts have the rows that their router gives them"},
 };
