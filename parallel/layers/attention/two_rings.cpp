@@ -5,12 +5,6 @@
 
 namespace terrace::layers {
 
-std::uint32_t TwoRings::hops(BatchShape shape) const {
-  if (window_ == 0) return ranks() - 1;
-  // The number of earlier slices whose last key the first query sees.
-  return static_cast<std::uint32_t>(std::min<std::int64_t>(ranks() - 1, (window_ - 2 + shape.seq) / shape.seq));
-}
-
 bool TwoRings::sees(BatchShape shape, std::uint32_t slice) const {
   const auto rank = config_.context().rank;
   if (slice > rank) return false;
@@ -53,18 +47,6 @@ std::vector<TensorSpec> TwoRings::middle_work(LayerCall call, BatchShape shape) 
   return all;
 }
 
-PhaseExchange TwoRings::hop(BatchShape shape, std::uint32_t from, std::uint32_t to) const {
-  PhaseExchange exchange{.members = kContextRanks,
-                         .from = from,
-                         .to = to,
-                         .sent = std::vector<std::int64_t>(ranks(), 0),
-                         .received = std::vector<std::int64_t>(ranks(), 0)};
-  const auto elements = keys(shape) * shape.seq * config_.head_dim();
-  exchange.sent[(config_.context().rank + 1) % ranks()] = elements;
-  exchange.received[slice(1)] = elements;
-  return exchange;
-}
-
 template <class F>
 void TwoRings::each_rows(const LayerContext& ctx, F&& f) const {
   const auto& shape = ctx.shape;
@@ -103,8 +85,9 @@ PhaseExchange TwoRings::home(BatchShape shape, std::uint32_t from, std::uint32_t
 // The first product overwrites the sums that the others update.
 void TwoRings::describe_ring(CallSteps& steps, BatchShape shape, Buffer buffer, const Phase& what, Product product) const {
   const auto last = hops(shape);
+  const auto elements = keys(shape) * shape.seq * config_.head_dim();
   for (std::uint32_t i = 0; i <= last; ++i) {
-    if (i < last) steps.exchange(what.half, hop(shape, buffer(i), buffer(i + 1)));
+    if (i < last) steps.exchange(what.half, hop_of(config_.context(), buffer(i), buffer(i + 1), 1, elements));
     auto phase = what;
     for (auto& used : phase.work)
       if (i == 0 && used.access == Access::update) used.access = Access::overwrite;
@@ -188,15 +171,16 @@ void TwoRings::deal(LayerContext& ctx, TensorView rows, std::int64_t first, std:
     for (std::int64_t h = 0; h < heads; ++h) {
       const auto of_rows = row_slice(rows, b * ctx.shape.seq, ctx.shape.seq),
                  of_head = matrix(ctx.shape, by_head, b * heads + h, dim);
-      if (way == Way::pack)
-        ctx.math.columns(ctx.stream, of_head, 0, of_rows, first + h * dim, dim);
-      else
-        ctx.math.columns(ctx.stream, of_rows, first + h * dim, of_head, 0, dim);
+      move_columns(ctx, way, of_rows, first + h * dim, of_head, 0, dim);
     }
 }
 
 void TwoRings::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   rotate_slice(ctx, qkv, false);
+  deal_out(ctx, t, qkv);
+}
+
+void TwoRings::deal_out(LayerContext& ctx, const LayerTensors& t, TensorView qkv) const {
   const auto heads = config_.heads_here(), kv = config_.kv_heads_here(), dim = config_.head_dim();
   deal(ctx, qkv, 0, heads, t.work[kQueries], Way::pack);
   deal(ctx, qkv, heads * dim, kv, t.work[kKeys], Way::pack);
@@ -204,12 +188,8 @@ void TwoRings::save_middle(LayerContext& ctx, const LayerTensors& t, TensorView 
 }
 
 void TwoRings::middle_grad(LayerContext& ctx, const LayerTensors& t, TensorView, TensorView dattended) const {
-  const auto heads = config_.heads_here(), kv = config_.kv_heads_here(), dim = config_.head_dim();
-  const auto qkv = t.saved[kInResult];
-  deal(ctx, qkv, 0, heads, t.work[kQueries], Way::pack);
-  deal(ctx, qkv, heads * dim, kv, t.work[kKeys], Way::pack);
-  deal(ctx, qkv, (heads + kv) * dim, kv, t.work[kValues], Way::pack);
-  deal(ctx, dattended, 0, heads, t.work[kDattended], Way::pack);
+  deal_out(ctx, t, t.saved[kInResult]);
+  deal(ctx, dattended, 0, config_.heads_here(), t.work[kDattended], Way::pack);
 }
 
 void TwoRings::forward_scores(LayerContext& ctx, const LayerTensors& t, std::uint32_t hops) const {

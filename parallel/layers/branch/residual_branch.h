@@ -215,7 +215,6 @@ class ResidualBranch : public TransformerLayer {
   [[nodiscard]] Accumulate residual_begun() const { return config_.tensor().leads() ? Accumulate::yes : Accumulate::no; }
 
   // On a grid of tensor ranks.
-  enum class Way : std::uint8_t { pack, unpack };
   struct GridCall;
   void forward_on_grid(CallSteps& steps, BatchShape shape) const;
   void backward_on_grid(CallSteps& steps, BatchShape shape) const;

@@ -76,10 +76,7 @@ void ResidualBranch::deal(LayerContext& ctx, TensorView rows, TensorView blocks,
   const std::int64_t count = rows.shape[0], side = config_.tensor().grid.side, columns = config_.hidden / side;
   for (std::int64_t j = 0; j < side; ++j) {
     const auto its = part(blocks, j * count * columns, {count, columns});
-    if (way == Way::pack)
-      ctx.math.columns(ctx.stream, its, 0, rows, j * columns, columns, accumulate);
-    else
-      ctx.math.columns(ctx.stream, rows, j * columns, its, 0, columns, accumulate);
+    move_columns(ctx, way, rows, j * columns, its, 0, columns, accumulate);
   }
 }
 
